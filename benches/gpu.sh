@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# The figures that need a device: packed here, run on the machine that has one, which needs no Rust and no network.
+# Benchmarks on a GPU. Pack them here; the machine with the GPU needs neither Rust nor a network.
 #
-#     benches/gpu.sh pack [FOLDER]            builds release programs, tests, stand-in, scripts and wheel into FOLDER (target/gpu)
-#     FOLDER/gpu.sh run FOLDER [OUT]          on the machine with the device: everything, in under ten minutes, into OUT
-#     FOLDER/gpu.sh run --fake FOLDER [OUT]   the same on the stand-in, quickly: shows that it works, and no speed
+#     benches/gpu.sh pack [FOLDER]            build programs, tests, fake driver and wheel into FOLDER (target/gpu)
+#     FOLDER/gpu.sh run FOLDER [OUT]          run everything on the machine with the GPU, in under ten minutes, into OUT
+#     FOLDER/gpu.sh run --fake FOLDER [OUT]   the same with the fake driver: a quick check; its times mean nothing
 #
-# A step that fails or takes too long stops none of the others. OUT/gpu-DATE.md is the result, with its JSON and plots;
-# OUT/logs has all that was said.
+# If a step fails or takes too long, the others still run. The result is OUT/gpu-DATE.md, with its JSON and plots. The
+# output of all steps is in OUT/logs.
 set -euo pipefail
 
-# Seconds that all steps together may take.
+# The time limit for all steps together, in seconds.
 readonly BUDGET_S=570
 
 usage() {
@@ -19,7 +19,7 @@ usage() {
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# built ARGUMENTS...: builds, and prints kind, name and path of each program, with tabs between.
+# built ARGUMENTS...: runs cargo, and prints kind, name and path of each program, separated by tabs.
 built() {
     cargo "$@" --profile dist --locked --message-format=json | python3 -c '
 import json, sys
@@ -38,7 +38,7 @@ for line in sys.stdin:
 '
 }
 
-# The package's target of that kind is there in this checkout.
+# has_test PACKAGE NAME: succeeds if this checkout contains the package's test.
 has_test() { [[ -f $1/tests/$2.rs || -d $1/tests/$2 ]]; }
 
 pack() {
@@ -51,11 +51,11 @@ pack() {
     parts=(-p tensorlend-benches -p tensorlend-fakecuda)
     tests=(-p tensorlend-cuda --test driver)
     if has_test tests conformance; then
-        # Its agents stand beside the test.
+        # The test starts its agent programs from its own folder.
         parts+=(-p tensorlend-tests)
         tests+=(-p tensorlend-tests --test conformance)
     fi
-    # As they are shipped: not with the features that benchmarks ask of what they share.
+    # A build of their own, as for a release: the benchmarks' features must not change the shipped programs.
     built build -p tensorlend-daemon -p tensorlend-cli --bins >"$folder/programs"
     built build "${parts[@]}" --features tensorlend-benches/cuda --lib --bins --bench allocators --bench handover >"$folder/built"
     built test --no-run "${tests[@]}" >>"$folder/built"
@@ -64,7 +64,7 @@ pack() {
         case $kind in
             library) cp "$path" "$folder/fake/libcuda.so.1" ;;
             test) cp "$path" "$folder/bin/test-$name" ;;
-            # A program that a test needs is said twice.
+            # Cargo lists a program twice if a test needs it.
             *) cp "$path" "$folder/bin/$name" ;;
         esac
     done <"$folder/built"
@@ -92,7 +92,8 @@ pack() {
     fi
 }
 
-# step NAME LIMIT_S COMMAND...: runs it, with what it says in OUT/logs/NAME.txt, and notes how it ended.
+# step NAME LIMIT_S COMMAND...: runs the command, with its output in OUT/logs/NAME.txt and NAME.err, and appends its
+# exit status and seconds to OUT/logs/steps.tsv.
 step() {
     local name=$1 limit_s=$2 left_s status=0 begin_s=$SECONDS
     shift 2
@@ -124,7 +125,7 @@ run() {
     logs=$out/logs
     rm -f "$logs"/*
     work=$(mktemp -d)
-    # shellcheck disable=SC2064 # as it is now
+    # shellcheck disable=SC2064 # expand $work now
     trap "rm -rf '$work'" EXIT
     stamp=$(date -u +%F)
     export TENSORLEND_BIN_DIR=$folder/bin TENSORLEND_RESULTS_DIR=$logs TENSORLEND_STUDY=device TENSORLEND_ROW_S=6
@@ -137,10 +138,10 @@ run() {
         quick=(--quick)
     fi
     if compgen -G "$folder/wheel/*.whl" >/dev/null; then
-        # A wheel is an archive: unpacked it can be imported, and nothing is installed.
+        # A wheel is a zip archive. Python can import the package from the unpacked archive without an installation.
         mkdir -p "$work/python"
         "$python" -m zipfile -e "$folder"/wheel/*.whl "$work/python"
-        # The programs in it have lost their modes.
+        # Python's zipfile does not restore the executable bit.
         find "$work/python" -path '*bin*' -type f -exec chmod +x {} +
         export PYTHONPATH=$work/python${PYTHONPATH:+:$PYTHONPATH}
     fi
@@ -155,7 +156,7 @@ run() {
             step conformance 60 env TENSORLEND_GPU=1 "$folder/bin/test-conformance" --nocapture --exact on_a_real_device
         fi
     fi
-    # Calls are counted where there is a log of them.
+    # The fake driver writes a log of calls, which the benchmark counts.
     if [[ $fake == yes ]]; then export FAKECUDA_LOG=$work/calls; fi
     step allocators 190 "$folder/bin/allocators" "${bench[@]}"
     unset FAKECUDA_LOG
@@ -165,7 +166,7 @@ run() {
     "$python" "$folder/gpu/report.py" --logs "$logs" --out "$out" --stamp "$stamp" --commit "$(cat "$folder/commit")" --fake "$fake"
     if ((${#failed[@]} > 0)); then
         echo "failed: ${failed[*]}; what they said is in $logs" >&2
-        # On a card the others' figures are the result; on the stand-in everything is known to work.
+        # On a GPU, the figures of the other steps are still a result. With the fake driver, every step must succeed.
         [[ $fake == no ]] || return 1
     fi
 }

@@ -18,16 +18,16 @@ use tensorlend_benches::worker::{Role, Worker, ask_all};
 
 /// Tensors of a dataset.
 const TENSORS: [&str; 4] = ["t0", "t1", "t2", "t3"];
-/// Datasets and bytes of each tensor.
+/// Number of datasets, and bytes of each tensor.
 const CASES: [(usize, usize); 6] = [(32, 1024), (128, 1024), (512, 1024), (1024, 1024), (4096, 1024), (32, 1 << 20)];
 const PRODUCERS: usize = 2;
-/// Requests that Redis is sent before the first reply is read.
+/// Number of requests sent to Redis before the first reply is read.
 const PIPELINE: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Contender {
     Ours,
-    /// All datasets asked for in batches, before the replies are read.
+    /// All datasets requested in batches, before the replies are read.
     Redis,
     /// One request and its reply for each dataset.
     RedisOneByOne,
@@ -49,19 +49,19 @@ impl Contender {
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
 enum Order {
-    /// Append so many datasets; answer: nanoseconds of each.
+    /// Append this many datasets; returns the nanoseconds of each.
     Append { contender: Contender, datasets: usize, bytes: usize },
-    /// Poll the list's length until it is this; answer: nanoseconds of one poll.
+    /// Poll the list's length until it has this value; returns the nanoseconds of one poll.
     Poll { contender: Contender, datasets: usize },
-    /// Get all, then delete the list; answer: [`Collected`].
+    /// Get all, then delete the list; returns [`Collected`].
     Collect { contender: Contender, datasets: usize, bytes: usize },
 }
 
 #[derive(Serialize, Deserialize)]
 struct Collected {
-    /// Until every tensor can be read.
+    /// Time until every tensor is readable.
     get_ns: f64,
-    /// Until every byte has been read too, and the leases are given back.
+    /// Time until every byte has been read as well, and the leases are released.
     read_ns: f64,
     delete_ns: f64,
     sum: u64,
@@ -110,7 +110,7 @@ fn main() {
     report.end();
 }
 
-/// What was found for one contender and one case.
+/// The results of one contender and one case.
 struct Found {
     append: Summary,
     poll: Summary,
@@ -209,13 +209,13 @@ fn tables(report: &mut Report, cases: &[(usize, usize)], contenders: &[Contender
     }
 }
 
-/// What a process has to work with.
+/// The resources of a process.
 struct Hands {
     number: usize,
     client: Client,
     redis: Option<Connection>,
     files: PathBuf,
-    /// Where Redis and the files put what is got.
+    /// The target of data from Redis and from files.
     memory: Vec<f32>,
     appended: usize,
 }
@@ -241,14 +241,14 @@ fn work(mut role: Role) {
             }
             Order::Poll { contender, datasets } => {
                 while hands.length(contender) != datasets {
-                    // The producers have two cores, or one.
+                    // Leaves the cores to the producers.
                     std::thread::sleep(Duration::from_micros(200));
                 }
                 let count = repeats(20_000.0, || _ = std::hint::black_box(hands.length(contender)));
                 role.answer(&timed(count, || _ = std::hint::black_box(hands.length(contender))));
             }
             Order::Collect { contender, datasets, bytes } => {
-                // Memory that it has already, as a consumer in a loop does.
+                // Memory that is allocated already, as in a consumer's loop.
                 hands.memory.resize(datasets * bytes, 0.0);
                 hands.memory.fill(0.0);
                 let collected = hands.collect(contender, datasets, bytes / 4);
@@ -258,7 +258,7 @@ fn work(mut role: Role) {
     }
 }
 
-/// The sum of all bits: the whole tensor has been read.
+/// Returns the sum of all bits, which requires reading the whole tensor.
 fn sum(array: &[f32]) -> u64 {
     let sum = |part: &[f32]| part.iter().fold(0_u32, |sum, value| sum.wrapping_add(value.to_bits()));
     array.chunks(1024).map(|part| u64::from(sum(part))).fold(0, u64::wrapping_add)
@@ -284,7 +284,7 @@ impl Hands {
                 for (name, array) in TENSORS.into_iter().zip(arrays) {
                     parts.extend([name.as_bytes(), bytemuck::cast_slice(array)]);
                 }
-                // Both before the first reply: one turn.
+                // Sends both before the first reply: one round trip.
                 redis.send(&parts).expect("HSET");
                 redis.send(&[b"RPUSH", LIST.as_bytes(), key.as_bytes()]).expect("RPUSH");
                 redis.number().and_then(|_| redis.number()).expect("appended");
@@ -295,7 +295,7 @@ impl Hands {
                 for (name, array) in TENSORS.into_iter().zip(arrays) {
                     npy::write(&hidden.join(name), array).expect("a file");
                 }
-                // Seen as a whole or not at all.
+                // Renamed, so that it appears whole or not at all.
                 let list = self.files.join(LIST);
                 std::fs::create_dir_all(&list).expect("a folder");
                 std::fs::rename(&hidden, list.join(format!("{}-{}", self.number, self.appended))).expect("a name");

@@ -1,6 +1,6 @@
-//! Allocate a tensor, fill it with ones, drop it: the heap, shared memory, pools of both, and a client's own slots. Then
-//! the two questions that a study of pools left open: what a bound on the pool costs, and what happens when no size ever
-//! comes back.
+//! Allocates a tensor, fills it with ones, drops it: on the heap, in shared memory, in pools of both, and in a client's
+//! own slots. Then two questions that a study of pools left open: the cost of a bound on the pool, and the behaviour
+//! when no size repeats.
 #![allow(missing_docs)]
 
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ use tensorlend_benches::worker::{Role, Worker, ask_all, wait_until};
 use tensorlend_daemon::{Config, Embedded, embedded, embedded_with};
 
 const SHAPES: [&[u64]; 6] = [&[1, 1200, 1920, 3], &[1, 480, 320, 3], &[160, 160], &[5, 320], &[100], &[8]];
-/// One sample lasts so long at least, so that reading the clock is no part of it.
+/// Minimum duration of a sample, so that reading the clock does not matter.
 const SAMPLE_NS: f64 = 20_000.0;
 const SEED: u64 = 2026;
 
@@ -118,10 +118,11 @@ fn row<T: One>(quick: bool, broker: &Embedded, sources: &mut Sources, shape: &'s
     Row { shape, dtype: T::DTYPE, bytes, sources: samples.map(|s| s.summary()), first: first.summary() }
 }
 
-/// A client that has no segment yet: its first slot asks the daemon for one.
+/// Measures the first slot of a client without a segment, which requests one from the daemon.
 fn first_slot<T: One>(broker: &Embedded, shape: &[u64]) -> f64 {
     let client = connect(broker.socket());
-    // The daemon tidies up behind the client before, and prepares memory ahead, as it does between two real clients.
+    // The daemon cleans up after the previous client, and prepares memory in advance, as it does between two real
+    // clients.
     std::thread::sleep(Duration::from_millis(5));
     timed(1, || {
         let mut draft = client.create(T::DTYPE, shape).expect("a slot");
@@ -144,7 +145,7 @@ fn plots(report: &Report, rows: &[Row]) {
         .map(|(at, source)| (source.label().to_owned(), line(&|row: &Row| row.sources[at].p50)))
         .collect();
     lines.push(("tensorlend, first slot".into(), line(&|row: &Row| row.first.p50)));
-    // Ours first, in the first colour.
+    // tensorlend first, in the first colour.
     lines.rotate_right(2);
     for (part, log) in [("linear", false), ("log", true)] {
         report.plot(
@@ -180,7 +181,7 @@ fn work(mut role: Role) {
     }
 }
 
-/// As the study, in several client processes at once, float32.
+/// Measures the same in several client processes at once, with float32.
 fn processes(report: &mut Report, broker: &Embedded) {
     let wanted = [Source::Existing, Source::HeapPool, Source::Ours];
     let mut table = Table::new(
@@ -212,7 +213,7 @@ fn processes(report: &mut Report, broker: &Embedded) {
     report.table("processes", &table);
 }
 
-/// A pool that may keep twice, once, half of the working set: the sizes of the study, in an order without pattern.
+/// A pool bounded to twice, once and half of the working set: the sizes of the study, in an order without a pattern.
 fn bounded(report: &mut Report) {
     let mut sizes: Vec<usize> = SHAPES
         .iter()
@@ -242,7 +243,7 @@ fn bounded(report: &mut Report) {
     for (name, bound) in [("twice", 2 * working_set), ("once", working_set), ("half", working_set / 2)] {
         let mut config = Config::default();
         config.pool.bytes_max = Some(format!("{}", bound.next_multiple_of(4096)).parse().expect("a number"));
-        // Ordinary segments must fit the bound; what is kept ready would count against it too.
+        // Ordinary segments must fit into the bound; spare ones would count against it too.
         config.pool.segment_bytes = "8MiB".parse().expect("a number");
         config.pool.spare_segments = 0;
         let broker = embedded_with(&config).expect("a broker starts");
@@ -256,7 +257,7 @@ fn bounded(report: &mut Report) {
         let mut before = client.stat().expect("figures").requests;
         for step in 0..2 * steps {
             if step == steps {
-                // The first half warmed up.
+                // The first half warms up.
                 (samples, totals) = Default::default();
                 (hits, asked, refused, mapped_max) = (0, 0, 0, 0);
                 pool.count = Count::default();
@@ -278,7 +279,7 @@ fn bounded(report: &mut Report) {
                 totals[at] += ns / f64::from(steps);
             }
             let after = client.stat().expect("figures").requests;
-            // The question for the figures is a request too.
+            // The request for the metrics counts too.
             let requests = after - before - 1;
             (asked, hits, before) = (asked + requests, hits + u64::from(requests == 0), after);
             mapped_max = mapped_max.max(client.memory().segment_bytes);
@@ -312,8 +313,8 @@ fn bounded(report: &mut Report) {
     report.table("bounded", &table);
 }
 
-/// Sizes from 8 B to 64 MB, each factor of two as often as any other, none twice; `window` tensors live at any time, and
-/// any of them may be the next to go.
+/// Sizes from 8 B to 64 MB, log-uniform, all different; `window` tensors live at a time, and the next to be dropped is
+/// chosen at random.
 fn never_repeating(report: &mut Report, window: usize) {
     let (warm_up, steps) = if report.quick { (200, 300) } else { (500, 1500) };
     let mut config = Config::default();

@@ -1,5 +1,6 @@
-//! The study of device allocators: five patterns of allocation, each by many threads, with the work on the columns that the
-//! study did; in one process and in several at once. In host memory everywhere; on a device where there is one (feature `cuda`).
+//! The study of device allocators: five patterns of allocation, each by many threads, with the study's work on the
+//! columns; in one process and in several at once. In host memory everywhere; on a device if there is one (feature
+//! `cuda`).
 #![allow(missing_docs)]
 
 #[cfg(feature = "cuda")]
@@ -17,7 +18,7 @@ use tensorlend_benches::table::{Table, nanos, spread, times};
 use tensorlend_benches::worker::{Role, Worker, ask_all, wait_until};
 use tensorlend_daemon::{Bytes, Config, Embedded, embedded_with};
 
-/// Clients at once.
+/// Numbers of simultaneous clients.
 const PROCESSES: [usize; 3] = [1, 2, 8];
 
 fn main() {
@@ -29,7 +30,7 @@ fn main() {
         return work_on_host(role);
     }
     let mut report = Report::begin("allocators");
-    // TENSORLEND_STUDY=host or device: only that part.
+    // TENSORLEND_STUDY=host or device selects one part.
     let wanted = std::env::var("TENSORLEND_STUDY").unwrap_or_default();
     if wanted != "device" {
         on_host(&mut report);
@@ -54,7 +55,7 @@ struct Order {
     start_ns: u64,
 }
 
-/// Runs what it is told to; the first run of each order brings the memory, and is not told of.
+/// Executes orders; the first run of each order allocates the memory and is not reported.
 fn work_on_host(mut role: Role) {
     let client = connect(Path::new(&role.args[0]));
     while let Some(order) = role.order::<Order>() {
@@ -68,7 +69,7 @@ fn work_on_host(mut role: Role) {
 }
 
 fn on_host(report: &mut Report) {
-    // Host columns of the study's lengths would be gigabytes a process: a part of each, as many as there are.
+    // Host columns of the study's lengths would need gigabytes per process: uses shorter ones, but as many.
     let part = if report.quick { 64 } else { 8 };
     let broker = broker(part);
     let mut head = vec!["scenario", "processes"];
@@ -112,7 +113,7 @@ fn on_host(report: &mut Report) {
     report.value("host_samples", all);
 }
 
-/// A daemon with room for what eight processes may have at a time.
+/// Starts a daemon with room for the maximum of eight processes.
 fn broker(part: u64) -> Embedded {
     let most = Scenario::ALL.into_iter().map(|scenario| scenario.bytes_max(part)).max().expect("there are scenarios");
     let mut config = Config::default();

@@ -1,5 +1,6 @@
-//! A tensor handed to another process and acknowledged: by serializing it, by copying it, by sending memory, and by us.
-//! Each peer is a pair of processes on two cores; a figure is a round trip. `target/criterion/report` has the curves.
+//! A tensor passed to another process and acknowledged: by serializing, by copying, by sending memory, and through
+//! tensorlend. Each peer is a pair of processes on two cores; a result is a round trip. `target/criterion/report` has
+//! the curves.
 #![allow(missing_docs)]
 
 use std::path::Path;
@@ -11,7 +12,7 @@ use tensorlend_baselines::{
     BaselineError, Cores, Duel, Game, Kind, Meter, Session, floors, patience, pin, serve, unpin,
 };
 
-/// What a copy of this program is told to be.
+/// First argument of a peer process.
 const PEER: &str = "__peer";
 const CONSUMER: &str = "consumer";
 
@@ -25,7 +26,7 @@ fn launch(words: &[String]) -> Command {
     command
 }
 
-/// One way is what two that poll are timed by.
+/// One way, for two polling processes: half of a round trip.
 struct Twice(Duel);
 
 impl Meter for Twice {
@@ -70,7 +71,7 @@ fn exchange(c: &mut Criterion, cores: Cores, socket: &Path) {
                     b.iter_custom(|operations| meter.total(operations).expect("an exchange"));
                 });
             }
-            // A /dev/shm that is too small for one of them is no reason to measure none.
+            // A /dev/shm that is too small for one of them must not prevent the others.
             Err(error) => eprintln!("left out: {name} of {bytes} bytes: {error}"),
         };
         bench("floor: memcpy", Ok(floors::memcpy(bytes)));
@@ -79,7 +80,7 @@ fn exchange(c: &mut Criterion, cores: Cores, socket: &Path) {
         bench("tensorlend, polled", polled(Game::StreamPoll, bytes, cores, socket));
         bench("iceoryx2, polled", polled(Game::IceoryxPoll, bytes, cores, socket));
         for kind in Kind::ALL {
-            // A slash would be taken for a folder.
+            // criterion would take a slash for a folder.
             bench(&kind.name().replace('/', " over "), session(kind, bytes, cores));
         }
     }
@@ -109,7 +110,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let broker = tensorlend_daemon::embedded()?;
     let (placement, line) = floors::calibrate(cores)?;
     println!("cores {} and {} are {}: {:.0} ns", cores.first, cores.second, placement.name(), line.p50_ns);
-    // The threads that produce start from this one.
+    // Pin this thread now: the producing threads inherit its affinity.
     pin(cores.first)?;
     let mut criterion = Criterion::default().configure_from_args();
     exchange(&mut criterion, cores, broker.socket());

@@ -1,5 +1,5 @@
-//! The floors: what the machine takes for the least, between two threads on two cores, and for memory and pages. All
-//! other figures are to be read beside these, of the same run.
+//! The floors: the machine's minimum costs, between two threads on two cores, and for memory and pages. Compare all
+//! other results with these, of the same run.
 #![allow(missing_docs)]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};

@@ -1,5 +1,5 @@
-//! A tensor on a device, made by one process and read by another: hand-over, what the first look at a segment costs, and
-//! copies. Two processes beside the daemon's; the floor is memory that both have mapped by hand.
+//! A tensor on a device, created by one process and read by another: the hand-over, the first access to a segment, and
+//! copies. Two processes besides the daemon; the floor is memory that both have mapped by hand.
 #![allow(missing_docs, unsafe_code)]
 
 #[path = "handover/peer.rs"]
@@ -36,7 +36,7 @@ fn broker(device: &Device, segment_bytes: u64) -> Embedded {
     config.cuda.allow_fake = device.is_fake();
     config.cuda.segment_bytes = Some(Bytes(segment_bytes));
     config.cuda.bytes_max = device.is_fake().then_some(Bytes(3 << 30));
-    // What was measured shall not be had again.
+    // Measured memory must not be reused.
     config.cuda.idle_bytes_max = Bytes(0);
     config.pool.bytes_max = Some(Bytes(4 << 30));
     embedded_with(&config).expect("a broker starts")
@@ -99,7 +99,7 @@ fn hand_over(report: &mut Report, device: &Device, pair: &mut Pair, sizes: &[u64
             pair.producer.tell(&order);
             let made: Vec<Turn> = pair.producer.answer();
             pair.consumer.answer::<()>();
-            // Here memory is brought and mapped.
+            // This turn allocates and maps the memory.
             let (first, made) = made.split_first().expect("there was one");
             let median = |of: fn(&Turn) -> f64| samples(made.iter().map(of)).p50;
             let summary = samples(made.iter().map(|turn| turn.seen - turn.begin));

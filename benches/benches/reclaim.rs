@@ -1,5 +1,5 @@
-//! What it costs a producer to find out who still reads: the price of one overwriting publication, by how many clients there
-//! are and hold leases. The scan of their lease tables is made once for a batch of publications.
+//! The cost of finding the remaining readers: the time of one overwriting publication, by the numbers of clients and of
+//! leases. The producer scans the clients' lease tables once per batch of publications.
 #![allow(missing_docs)]
 
 use serde::{Deserialize, Serialize};
@@ -13,22 +13,22 @@ use tensorlend_benches::table::{Table, bytes, nanos, spread};
 use tensorlend_benches::worker::{Role, Worker};
 use tensorlend_daemon::embedded;
 
-/// Publications of one sample: several batches of the smallest tensors.
+/// Number of publications of one sample: several batches of the smallest tensors.
 const BATCH: u32 = 1024;
 const SIZES: [u64; 4] = [64, 4 << 10, 64 << 10, 1 << 20];
-/// Leases that each client holds, of the producer's tensors.
+/// Number of leases that each client holds on the producer's tensors.
 const LEASES: [usize; 3] = [0, 1, 16];
 const HELD: usize = 16;
 
 #[derive(Serialize, Deserialize)]
 enum Order {
-    /// Hold so many leases, and no others.
+    /// Hold exactly this many leases.
     Hold(usize),
-    /// Publish tensors that others will hold.
+    /// Publish tensors for others to hold.
     Offer,
-    /// Overwrite a name with tensors of so many bytes, not filled.
+    /// Overwrite a name with tensors of this many bytes, not filled.
     Publish { bytes: u64, samples: u32 },
-    /// The least that a publication needs.
+    /// The minimum work of a publication.
     Floor { samples: u32 },
 }
 
@@ -44,7 +44,7 @@ fn main() {
     let mut producer = start();
     producer.ask::<Vec<f64>>(&Order::Offer);
     let mut holders: Vec<Worker> = Vec::new();
-    // By leases held, then by size, then by clients.
+    // By number of leases, then by size, then by number of clients.
     let mut found: Vec<Vec<Vec<Summary>>> = vec![vec![Vec::new(); SIZES.len()]; LEASES.len()];
     let mut floor = Samples::default();
     for &count in counts {

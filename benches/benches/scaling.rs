@@ -1,5 +1,5 @@
-//! What one operation costs when there is more of everything else: clients, names, subscribers, segments. In processor time
-//! of the process that does it, so that figures of more processes than cores compare.
+//! The cost of one operation as other quantities grow: clients, names, subscribers, segments. In CPU time of the
+//! process that performs it, so that results with more processes than cores are comparable.
 #![allow(missing_docs)]
 
 use serde::{Deserialize, Serialize};
@@ -16,17 +16,17 @@ use tensorlend_benches::table::{Table, nanos, spread, times};
 use tensorlend_benches::worker::{Role, Worker, ask_all};
 use tensorlend_daemon::{Config, Embedded, embedded_with};
 
-/// Operations of one sample: reading the processor clock is a system call.
+/// Number of operations of one sample: reading the CPU clock is a system call.
 const BATCH: u32 = 500;
-/// The bytes of what is overwritten and got.
+/// The contents of overwritten and read values.
 const SMALL: [u8; 64] = [7; 64];
-/// Messages between two rounds of reading, and twice as many places.
+/// Number of messages between two rounds of reading; the ring holds twice as many.
 const BURST: u32 = 2048;
 const STREAM: &str = "stream";
 
 #[derive(Clone, Serialize, Deserialize)]
 enum Order {
-    /// Publish these names, `bytes` each.
+    /// Publish these names with `bytes` each.
     Own {
         prefix: String,
         from: u64,
@@ -45,11 +45,11 @@ enum Order {
         numbers: Vec<u64>,
         samples: u32,
     },
-    /// Overwrite one name with tensors of lengths that vary.
+    /// Overwrite one name with tensors of varying lengths.
     OverwriteVarying {
         samples: u32,
     },
-    /// The least that a get or a publication needs.
+    /// The minimum work of a get or a publication.
     Floor {
         samples: u32,
     },
@@ -58,13 +58,13 @@ enum Order {
     Subscribe,
     /// Send as many messages as fit.
     Send,
-    /// Receive what was sent.
+    /// Receive the messages that were sent.
     Receive,
     /// Send one message.
     SendOne,
-    /// Sleep until there is one.
+    /// Sleep until there is a message.
     ReceiveOne,
-    /// Look numbers up in a table of this process alone, with this many names.
+    /// Look numbers up in a private table with this many names.
     Lookup {
         names: u64,
         numbers: Vec<u64>,
@@ -191,7 +191,7 @@ fn many_names(report: &mut Report, counts: &[u64]) {
         columns[0].1.push(summary(vec![owner.ask(&order)]));
         owned = count;
         let same: Vec<u64> = (0..10).map(|i| i * count / 10).collect();
-        // More than a cache holds the way to.
+        // More names than the caches hold the paths to.
         let any: Vec<u64> = (0..60_000).map(|_| random.below(count)).collect();
         let lookup = Order::Lookup { names: count, numbers: any.clone(), samples };
         columns[5].1.push(summary(vec![reader.ask(&lookup)]));
@@ -238,7 +238,7 @@ fn subscribers(report: &mut Report, counts: &[usize]) {
             for reader in &mut readers {
                 reader.tell(&Order::ReceiveOne);
             }
-            // Until they have given up spinning.
+            // Sleep until the readers have stopped spinning and are blocked.
             std::thread::sleep(Duration::from_millis(20));
             woken.push(producer.ask(&Order::SendOne));
             for reader in &mut readers {
@@ -278,7 +278,7 @@ fn many_segments(report: &mut Report, counts: &[u64]) {
     owner.ask::<Vec<f64>>(&Order::Own { prefix: "small/".into(), from: 0, to: 1, bytes: SMALL.len() });
     let mut random = Random::new(1);
     for &count in counts {
-        // Two of them do not fit into one segment.
+        // Two values of this length do not fit into one segment.
         let order = Order::Own { prefix: "s/".into(), from: owned, to: count, bytes: 40 << 10 };
         columns[0].1.push(summary(vec![owner.ask(&order)]));
         owned = count;
@@ -308,7 +308,7 @@ fn work(mut role: Role) {
             Order::OverwriteVarying { samples } => {
                 let mut length = 0;
                 in_turn("small/", &[0], samples, |name| {
-                    // Whole cache lines, 1 to 61 of them: no length comes back soon.
+                    // Lengths of 1 to 61 cache lines; a length repeats only after all others.
                     length = (length + 17) % 61;
                     let draft = client.create(DType::U8, &[64 * length + 64]).expect("a slot");
                     draft.publish(name).expect("publish");
@@ -357,7 +357,7 @@ fn work(mut role: Role) {
     }
 }
 
-/// Publishes new names; the nanoseconds of each, of a sample of them if they are many.
+/// Publishes new names; returns the nanoseconds of each, or of a sample if they are many.
 fn own(client: &Client, prefix: &str, numbers: std::ops::Range<u64>, bytes: usize) -> Vec<f64> {
     let bytes = vec![7_u8; bytes];
     let every = ((numbers.end - numbers.start) / 10_000).max(1);
@@ -372,7 +372,7 @@ fn own(client: &Client, prefix: &str, numbers: std::ops::Range<u64>, bytes: usiz
     found
 }
 
-/// Does something with each of the names in turn; processor time of each, one sample for each batch.
+/// Performs `work` with each of the names in turn; returns the CPU time per operation, one sample per batch.
 fn in_turn(prefix: &str, numbers: &[u64], samples: u32, mut work: impl FnMut(&str)) -> Vec<f64> {
     let names: Vec<String> = numbers.iter().map(|number| format!("{prefix}{number}")).collect();
     let mut names = names.iter().cycle();

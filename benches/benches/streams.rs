@@ -1,5 +1,5 @@
-//! What a message costs its two ends, one after the other on one core: no cache line travels. The floor is what the
-//! protocol cannot do without: a fence behind the send, one behind the lease, one behind the move of the cursor.
+//! The cost of a message at its two ends, one after the other on one core, so that no cache line moves. The floor is
+//! the protocol's minimum: a fence after the send, one after the lease, one after the cursor's advance.
 #![allow(missing_docs)]
 
 use criterion::{Criterion, criterion_group, criterion_main};

@@ -1,5 +1,6 @@
-//! A tensor database beside the application: each client process puts a float32 array under a key of its own, over what was
-//! there, and unpacks it into memory that it has already. tensorlend, Redis, `.npy` files, and a plain copy in the same run.
+//! A tensor database on the application's machine: each client process puts a float32 array under its own key,
+//! replacing the previous one, and unpacks it into allocated memory. Compares tensorlend, Redis, `.npy` files, and a
+//! plain copy in the same run.
 #![allow(missing_docs)]
 
 use serde::{Deserialize, Serialize};
@@ -23,7 +24,7 @@ enum Contender {
     Memcpy,
     Ours,
     Redis,
-    /// Client and server on one core: neither waits for the other core to wake up.
+    /// Client and server on one core: neither waits for another core to wake up.
     RedisOneCore,
     Tmpfs,
     Disk,
@@ -52,7 +53,7 @@ struct Round {
     start_ns: u64,
 }
 
-/// Nanoseconds of each put and of each unpack, and when the client began and ended.
+/// Nanoseconds of each put and of each unpack, and the times of the client's start and end.
 #[derive(Default, Serialize, Deserialize)]
 struct Times {
     begin_ns: u64,
@@ -104,7 +105,7 @@ fn main() {
                 Contender::Redis => places.redis.is_some(),
                 Contender::RedisOneCore => places.redis_one_core.is_some() && clients == 1,
                 Contender::Tmpfs => on_tmpfs.is_some(),
-                // Gigabytes of dirty pages would be measured with what comes next.
+                // Gigabytes of dirty pages would distort the next measurement.
                 Contender::Disk => clients == 1,
                 _ => true,
             })
@@ -132,7 +133,7 @@ fn measure(report: &mut Report, clients: usize, contenders: &[Contender], sizes:
                 let order = Round { contender, bytes, iterations, start_ns: now_ns() + 1_000_000 };
                 let answers = ask_all::<Times>(&mut workers, &order);
                 if round == 0 {
-                    // Warm by now.
+                    // Only a warm-up.
                     continue;
                 }
                 let end = answers.iter().map(|t| t.end_ns).max().expect("clients");
@@ -157,7 +158,8 @@ fn measure(report: &mut Report, clients: usize, contenders: &[Contender], sizes:
     }
 }
 
-/// How many operations make one sample: of small ones several, since reading the clock takes as long as one of them.
+/// Returns the number of operations per sample: several for small ones, since reading the clock takes as long as one of
+/// them.
 fn block(bytes: usize) -> u32 {
     if bytes <= 65_536 { 10 } else { 1 }
 }
@@ -192,7 +194,7 @@ fn tables(
     for (&size, row) in sizes.iter().zip(found) {
         let floor = of(row, Contender::Memcpy).expect("always measured");
         let ours = of(row, Contender::Ours).expect("always measured");
-        // The better of the two: Redis shall not lose for where the scheduler put it.
+        // The better of the two: Redis must not lose by the scheduler's choice.
         let redis = [Contender::Redis, Contender::RedisOneCore].into_iter().filter_map(|c| of(row, c)).reduce(f64::min);
         let over = |other: f64| redis.map_or("-".into(), |redis| times(redis / other));
         let mut cells = vec![bytes(size as u64)];
@@ -223,7 +225,7 @@ fn tables(
     );
 }
 
-/// What one client has to work with.
+/// The resources of one client.
 struct Hands {
     key: String,
     client: Client,

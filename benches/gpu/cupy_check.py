@@ -1,9 +1,10 @@
-"""Whether Python's array libraries read a lent slot on a device where it lies.
+"""Checks whether Python's array libraries read a tensor of another process on a device without a copy.
 
     python cupy_check.py [--bin FOLDER] [--out FILE]
 
-Starts a daemon, has another process put an array on the device, leases it here through tensorlend's wheel, and has CuPy, numba
-and torch look at it: each must see the lease's own address, and the right sum. What is not installed is said so.
+Starts a daemon and a process that puts an array on the device, leases the array through tensorlend's wheel, and gives
+it to CuPy, numba and torch. Each of them must report the lease's address and the right sum. For a library that is not
+installed, the output says so.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def daemon(programs: Path) -> Iterator[Path]:
 
 
 def produce(socket: str) -> None:
-    """The other process: it lends until its input ends."""
+    """The producer's process: it puts the array and keeps it until standard input ends."""
     import numpy
     import tensorlend
 
@@ -113,7 +114,7 @@ def look(client: Any, module: str, by: Callable[[Any], tuple[int, int]]) -> dict
         again = time.monotonic_ns() - begin
     except ImportError as error:
         return {"answer": f"not measured: {error}"}
-    except Exception as error:  # noqa: BLE001 each library has its own
+    except Exception as error:  # noqa: BLE001 each library has exceptions of its own
         return {"answer": f"failed: {type(error).__name__}: {error}", "failed": True}
     in_place, right = pointer == lease.ptr, total == COUNT * (COUNT - 1) // 2
     answer = f"{'in place' if in_place else 'a copy'}, the sum is {'right' if right else 'wrong'}"

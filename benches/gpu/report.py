@@ -1,4 +1,4 @@
-"""Puts together what the steps of gpu.sh have said: OUT/gpu-DATE.md, its JSON, and the plots beside it."""
+"""Writes OUT/gpu-DATE.md, its JSON and its plots from the logs of the steps of gpu.sh."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-#: Steps whose output is Markdown by itself, and its heading.
+#: Steps whose output is Markdown, each with the heading above it.
 SHOWN = {
     "facts": None,
     "allocators": "## Allocators: five patterns of allocation, each by many threads",
@@ -17,7 +17,7 @@ SHOWN = {
     "torch": "## The same by torch",
     "cupy": "## Python's array libraries, in place",
 }
-#: Steps of which single lines matter.
+#: Steps of whose output the report shows single lines.
 TESTS = ("driver", "conformance")
 
 

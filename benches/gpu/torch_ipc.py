@@ -1,11 +1,12 @@
-"""The same hand-over by torch: a CUDA tensor through torch.multiprocessing's queue, between two processes.
+"""Measures how torch passes a CUDA tensor between two processes, through a queue of torch.multiprocessing.
 
     python torch_ipc.py [--quick] [--out FILE]
 
-Each round as in `cargo bench --bench handover`: the producer fills a tensor on the device, puts it into the queue; the consumer
-adds it to itself into a buffer of its own, reads the last element back and answers through a pipe. Once with a new tensor each
-round (torch's allocator gives it), once with one tensor that is filled again. Figures are medians of a round, from before the
-tensor was made until the answer was seen.
+Each round is as in `cargo bench --bench handover`. The producer fills a tensor on the device and puts it into the
+queue. The consumer adds the tensor to itself into a buffer of its own, copies the last element to the host, and
+answers through a pipe. The program measures rounds with a new tensor from torch's allocator for each, and rounds that
+fill the same tensor again. Figures are medians of a round, from before the producer makes the tensor until it has the
+answer.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ QUICK_SIZES = [1 << 10, 1 << 20]
 
 
 def consume(tensors: Any, answers: Any, largest: int) -> None:
-    """The consumer's process: until it is handed None."""
+    """The consumer's process: it answers for each tensor in the queue, until it gets None."""
     import torch
 
     out = torch.empty(largest // 4, dtype=torch.int32, device="cuda:0")
@@ -39,7 +40,7 @@ def consume(tensors: Any, answers: Any, largest: int) -> None:
         torch.add(tensor, tensor, out=into)
         last = int(into[-1].item())
         done = time.monotonic_ns()
-        # The producer's memory is its own again when the last reference here is gone.
+        # Torch's producer gets its memory back when the consumer drops the last reference.
         del tensor, into
         answers.send((last, got, done))
 
@@ -99,7 +100,7 @@ def measure(quick: bool) -> dict[str, Any]:
             for _ in range(rounds + 5):
                 number += 1
                 found.append(one_round(torch, tensors, mine, number, elements, reused))
-            # The first ones bring the memory and its handles.
+            # The first rounds allocate memory and open its handles, so the summary leaves them out.
             figures.append({"bytes": nbytes, "way": label, "first_ns": found[0]["seen"] - found[0]["begin"], **summary(found[5:])})
     tensors.put(None)
     consumer.join(20)

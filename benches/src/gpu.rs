@@ -1,8 +1,8 @@
-//! A CUDA device for measuring: its kernels, its memory by the driver's own calls, and copies.
+//! A CUDA device for measurements: its kernels, its memory by the driver's own calls, and copies.
 //!
-//! The contract: 1. an address that is handed in is one of device memory that is there, mapped or allocated in this process,
-//! with as many bytes as are said, until the work that was asked for is done; 2. what is freed was allocated by the same kind
-//! of call, and is freed once. Whoever measures keeps both, as a program would that calls the driver by itself.
+//! The contract: 1. an address passed in is one of existing device memory, mapped or allocated in this process, with
+//! the given number of bytes, until the requested work is done; 2. freed memory was allocated by the same kind of call,
+//! and is freed once. The callers must keep both, as a program that calls the driver itself would.
 #![allow(unsafe_code)]
 
 use cudarc::driver::result::{self, DriverError};
@@ -11,17 +11,17 @@ use std::ffi::{CString, c_void};
 use std::sync::Arc;
 use tensorlend_cuda::{Device, Driver};
 
-/// The kernels, for real devices and for the stand-in of the tests.
+/// The kernels, for real devices and for the tests' fake device.
 const KERNELS: &str = include_str!("../../tests/fakecuda/kernels.ptx");
 /// Threads of a block.
 const BLOCK: u64 = 256;
-/// Blocks: as many as keep the largest cards busy; each thread takes several elements.
+/// Maximum number of blocks: enough to keep the largest devices busy; each thread processes several elements.
 const GRID_MAX: u64 = 132 * 8;
 
 /// A device with its primary context and the kernels.
 #[derive(Debug)]
 pub struct Card {
-    /// As the driver describes it.
+    /// The driver's description.
     pub device: Device,
     context: Arc<CudaContext>,
     fill: Kernel,
@@ -38,20 +38,20 @@ unsafe impl Send for Kernel {}
 // SAFETY: as above.
 unsafe impl Sync for Kernel {}
 
-/// The first device that this process sees, without a context.
+/// Returns the first device that this process sees, without a context.
 ///
 /// # Errors
-/// Why there is none.
+/// The reason why there is none.
 pub fn first_device() -> Result<Device, String> {
     let driver = Driver::get().map_err(ToString::to_string)?;
     driver.devices().map_err(|e| e.to_string())?.into_iter().next().ok_or_else(|| "the driver sees no device".into())
 }
 
 impl Card {
-    /// The first device that this process sees.
+    /// Opens the first device that this process sees.
     ///
     /// # Errors
-    /// Why there is none, or what the driver answers.
+    /// The reason why there is none, or the driver's error.
     pub fn open() -> Result<Self, String> {
         let device = first_device()?;
         Self::load(device).map_err(|error| format!("the device's context and kernels: {error:?}"))
@@ -61,7 +61,7 @@ impl Card {
         let context = CudaContext::new(device.ordinal() as usize)?;
         context.bind_to_thread()?;
         let text = CString::new(KERNELS).expect("a text without a null");
-        // SAFETY: the text ends with a null, and the driver copies what it wants of it.
+        // SAFETY: the text ends with a null, and the driver copies the parts that it needs.
         let module = unsafe { result::module::load_data(text.as_ptr().cast::<c_void>()) }?;
         let find = |name: &str| {
             // SAFETY: loaded above, and never unloaded.
@@ -77,12 +77,12 @@ impl Card {
         })
     }
 
-    /// The context, which other threads have to bind.
+    /// Returns the context, which other threads must bind.
     pub fn context(&self) -> &Arc<CudaContext> {
         &self.context
     }
 
-    /// A stream of its own.
+    /// Creates a stream.
     pub fn stream(&self) -> Arc<CudaStream> {
         self.context.new_stream().expect("a stream can be made")
     }
@@ -104,7 +104,7 @@ impl Card {
         unsafe { result::launch_kernel(kernel.0, (grid, 1, 1), (BLOCK as u32, 1, 1), 0, stream.cu_stream(), arguments) }
     }
 
-    /// Stores `value` in so many 32-bit elements.
+    /// Stores `value` in this many 32-bit elements.
     pub fn fill(&self, stream: &CudaStream, mut to: u64, mut elements: u64, mut value: u32) {
         let arguments = &mut [argument(&mut to), argument(&mut elements), argument(&mut value)];
         self.launch(self.fill, stream, elements, arguments);
@@ -113,7 +113,7 @@ impl Card {
     /// As [`Card::fill`], and waits.
     ///
     /// # Errors
-    /// What the driver answers: to the call, or when the work has failed.
+    /// The driver's, of the call or of the work.
     pub fn try_fill(
         &self,
         stream: &CudaStream,
@@ -126,19 +126,19 @@ impl Card {
         stream.synchronize()
     }
 
-    /// As [`Card::fill`], after so many nanoseconds on the device.
+    /// As [`Card::fill`], after this many nanoseconds on the device.
     pub fn spin_fill(&self, stream: &CudaStream, mut to: u64, mut elements: u64, mut value: u32, mut spin_ns: u64) {
         let arguments = &mut [argument(&mut to), argument(&mut elements), argument(&mut value), argument(&mut spin_ns)];
         self.launch(self.spin, stream, elements, arguments);
     }
 
-    /// float64 of int32.
+    /// Converts int32 to float64.
     pub fn cast(&self, stream: &CudaStream, mut to: u64, mut from: u64, mut elements: u64) {
         let arguments = &mut [argument(&mut to), argument(&mut from), argument(&mut elements)];
         self.launch(self.cast, stream, elements, arguments);
     }
 
-    /// int32 and int32.
+    /// Adds int32 to int32.
     pub fn add(&self, stream: &CudaStream, mut to: u64, (mut one, mut other): (u64, u64), mut elements: u64) {
         let arguments = &mut [argument(&mut to), argument(&mut one), argument(&mut other), argument(&mut elements)];
         self.launch(self.add, stream, elements, arguments);
@@ -147,14 +147,14 @@ impl Card {
     /// `cuMemAlloc`.
     pub fn allocate(&self, bytes: u64) -> u64 {
         self.context.bind_to_thread().expect("the context lives");
-        // SAFETY: what is uninitialized is filled before it is read.
+        // SAFETY: uninitialized memory is filled before it is read.
         unsafe { result::malloc_sync(bytes as usize) }.expect("the device has room")
     }
 
     /// `cuMemAlloc`, which may fail.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's.
     pub fn try_allocate(&self, bytes: u64) -> Result<u64, DriverError> {
         self.context.bind_to_thread()?;
         // SAFETY: as in `allocate`.
@@ -186,8 +186,8 @@ impl Card {
         unsafe { result::device::get_default_mem_pool(self.context.cu_device()) }.expect("the device has a pool")
     }
 
-    /// Lets the device's own pool keep what was freed, as whoever uses one for speed does: at first it gives everything back
-    /// whenever a stream is waited for.
+    /// Makes the device's own pool keep freed memory, as a program that needs speed would: by default the pool releases
+    /// everything at each synchronization.
     pub fn keep_freed(&self) {
         let mut all = u64::MAX;
         let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
@@ -196,7 +196,7 @@ impl Card {
             .expect("it has a threshold");
     }
 
-    /// The most that the device's own pool has had since the last call.
+    /// Returns the maximum memory of the device's own pool since the last call.
     pub fn pool_peak(&self) -> u64 {
         let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH;
         let (pool, mut bytes, mut zero) = (self.default_pool(), 0_u64, 0_u64);
@@ -208,19 +208,19 @@ impl Card {
         bytes
     }
 
-    /// Gives back what the device's own pool keeps.
+    /// Releases the memory that the device's own pool keeps.
     pub fn trim_pool(&self) {
         // SAFETY: the device's own pool.
         unsafe { result::mem_pool::trim_to(self.default_pool(), 0) }.expect("it can be trimmed");
     }
 
-    /// Bytes that nobody has of the device.
+    /// Returns the free bytes of the device.
     pub fn free_bytes(&self) -> u64 {
         self.context.bind_to_thread().expect("the context lives");
         result::mem_get_info().expect("the device tells").0 as u64
     }
 
-    /// Copies from the host, in a stream. The bytes stay until it is waited for.
+    /// Copies from the host, on a stream. The bytes must stay until the stream is synchronized.
     pub fn copy_in(&self, stream: &CudaStream, to: u64, from: &[u8]) {
         self.context.bind_to_thread().expect("the context lives");
         // SAFETY: by 1, for both.
@@ -230,7 +230,7 @@ impl Card {
     /// As [`Card::copy_in`], and waits.
     ///
     /// # Errors
-    /// What the driver answers: to the call, or when the work has failed.
+    /// The driver's, of the call or of the work.
     pub fn try_copy_in(&self, stream: &CudaStream, to: u64, from: &[u8]) -> Result<(), DriverError> {
         self.context.bind_to_thread()?;
         // SAFETY: by 1, for both; it is waited for.
@@ -238,24 +238,24 @@ impl Card {
         stream.synchronize()
     }
 
-    /// Copies to the host, in a stream. The bytes stay until it is waited for.
+    /// Copies to the host, on a stream. The bytes must stay until the stream is synchronized.
     pub fn copy_out(&self, stream: &CudaStream, to: &mut [u8], from: u64) {
         self.context.bind_to_thread().expect("the context lives");
         // SAFETY: by 1, for both.
         unsafe { result::memcpy_dtoh_async(to, from, stream.cu_stream()) }.expect("a copy");
     }
 
-    /// Copies on the device, in a stream.
+    /// Copies on the device, on a stream.
     pub fn copy_on(&self, stream: &CudaStream, to: u64, from: u64, bytes: u64) {
         self.context.bind_to_thread().expect("the context lives");
         // SAFETY: by 1, for both.
         unsafe { result::memcpy_dtod_async(to, from, bytes as usize, stream.cu_stream()) }.expect("a copy");
     }
 
-    /// Bytes, once the stream has come past what is in it.
+    /// Returns bytes, after the stream's present work.
     ///
     /// # Errors
-    /// What the driver answers, for earlier work too.
+    /// The driver's, also of earlier work.
     pub fn try_read(&self, stream: &CudaStream, from: u64, bytes: u64) -> Result<Vec<u8>, DriverError> {
         let mut found = vec![0xa7_u8; bytes as usize];
         self.context.bind_to_thread()?;
@@ -265,7 +265,7 @@ impl Card {
         Ok(found)
     }
 
-    /// One 32-bit element, once the stream has come past what is in it.
+    /// Returns one 32-bit element, after the stream's present work.
     pub fn element(&self, stream: &CudaStream, at: u64) -> u32 {
         self.try_element(stream, at).expect("the device answers")
     }
@@ -273,7 +273,7 @@ impl Card {
     /// As [`Card::element`].
     ///
     /// # Errors
-    /// What the driver answers, for earlier work too.
+    /// The driver's, also of earlier work.
     pub fn try_element(&self, stream: &CudaStream, at: u64) -> Result<u32, DriverError> {
         let found = self.try_read(stream, at, 4)?;
         Ok(u32::from_le_bytes([found[0], found[1], found[2], found[3]]))
@@ -293,19 +293,19 @@ pub struct Pinned {
 }
 
 impl Pinned {
-    /// So many bytes, all of them written.
+    /// Allocates this many bytes and writes all of them.
     pub fn new(card: &Card, bytes: usize) -> Self {
         card.context.bind_to_thread().expect("the context lives");
-        // SAFETY: it is written below, before anybody reads it.
+        // SAFETY: it is written below, before it is read.
         let start = unsafe { result::malloc_host(bytes, 0) }.expect("pinned memory").cast::<u8>();
-        // SAFETY: so many bytes were allocated there.
+        // SAFETY: this many bytes were allocated there.
         unsafe { start.write_bytes(1, bytes) };
         Self { start, bytes, context: card.context.clone() }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: so many bytes, written, and ours as long as this lives; borrowed with it.
+        // SAFETY: `bytes` bytes, written, owned by this value, and borrowed with it.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) }
     }
 }
@@ -313,20 +313,20 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         if self.context.bind_to_thread().is_ok() {
-            // SAFETY: allocated by `new`, freed once; whoever copied has waited.
+            // SAFETY: allocated by `new`, freed once; all copies were waited for.
             let _ = unsafe { result::free_host(self.start.cast::<c_void>()) };
         }
     }
 }
 
-/// For the head of a table: which device, and whether it is one.
+/// Returns a table's header: the device, and whether it is real.
 pub fn about(device: &Device) -> String {
     let fake = if device.is_fake() { ": a stand-in on the host, whose times mean nothing" } else { "" };
     let version = Driver::get().map_or_else(|_| "?".to_owned(), |driver| driver.version().to_string());
     format!("{}, CUDA {version}{fake}", device.name())
 }
 
-/// What the stand-in's log counts, if it writes one: calls of the driver by this process so far.
+/// Returns the number of driver calls of this process in the fake driver's log, if it writes one.
 pub fn driver_calls() -> Option<u64> {
     let text = std::fs::read_to_string(std::env::var_os("FAKECUDA_LOG")?).ok()?;
     let mine = format!("{} ", std::process::id());

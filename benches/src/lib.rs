@@ -1,17 +1,18 @@
-//! Benchmarks of tensorlend, each beside its floor: what the machine takes for the least that any such exchange needs.
-//! `cargo bench -p tensorlend-benches --bench NAME`; the machine decides the figures, so compare within one run.
+//! Benchmarks of tensorlend, each compared with its floor: the machine's minimum cost of such an exchange.
+//! `cargo bench -p tensorlend-benches --bench NAME`; results depend on the machine, so compare within one run.
 //!
 //! - `names`, `streams`: single operations, by criterion.
 //! - `alloc`: allocate, fill, drop: heap, shared memory, pools, and a client's own slots.
-//! - `throughput`, `aggregation`: a tensor database beside the application: tensorlend, Redis, files.
+//! - `throughput`, `aggregation`: a tensor database on the application's machine: tensorlend, Redis, files.
 //! - `allocators`: a study of device allocators, on devices and in host memory.
-//! - `handover` (feature `cuda`): a tensor on a device, from one process to another. `gpu.sh` runs what needs a device.
-//! - `scaling`, `reclaim`: what one operation costs when there is more of everything else.
+//! - `handover` (feature `cuda`): a tensor on a device, from one process to another. `gpu.sh` runs the benchmarks that
+//!   need a device.
+//! - `scaling`, `reclaim`: the cost of one operation as other quantities grow.
 //!
-//! All but the first measure by themselves, since their contenders take turns in one run and work in several processes: the
-//! program starts copies of itself ([`worker`]). Each prints tables and writes them as JSON, with its plots, into the
-//! folder `tensorlend` beside the build, or into the one that `TENSORLEND_RESULTS_DIR` names ([`report`]). With
-//! `--quick` (`cargo bench ... -- --quick`) they take a few samples of fewer sizes.
+//! All but the first do not use criterion, since their contenders are interleaved in one run and work in several
+//! processes: the program starts copies of itself ([`worker`]). Each prints tables and writes them as JSON, with its
+//! plots, into the folder `tensorlend` in the build folder, or into the one that `TENSORLEND_RESULTS_DIR` names
+//! ([`report`]). With `--quick` (`cargo bench ... -- --quick`) they take a few samples of fewer sizes.
 
 #[cfg(feature = "cuda")]
 pub mod gpu;
@@ -33,7 +34,7 @@ pub mod worker;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Two words of shared memory: what one side stores and what the other does.
+/// Two words of shared memory, one for each side's stores.
 #[derive(Debug, Default)]
 pub struct Words {
     mine: AtomicU64,
@@ -41,7 +42,7 @@ pub struct Words {
 }
 
 impl Words {
-    /// The least of any exchange in which two processes must not overlook each other: store one's own word, fence, look at
+    /// The minimum of any exchange in which two processes must not miss each other: store one's own word, fence, load
     /// the other's.
     pub fn store_fence_look(&self) -> u64 {
         self.mine.store(black_box(1), Ordering::Release);

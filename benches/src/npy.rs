@@ -1,10 +1,10 @@
-//! `.npy` files of float32 arrays, written and read with as few system calls as there can be.
+//! `.npy` files of float32 arrays, written and read with the minimum number of system calls.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-/// Where the data begin: version 1.0, a head padded to 64 bytes.
+/// Offset of the data: version 1.0, a header padded to 128 bytes.
 const HEAD_BYTES: usize = 128;
 
 fn head(elements: usize) -> [u8; HEAD_BYTES] {
@@ -17,22 +17,22 @@ fn head(elements: usize) -> [u8; HEAD_BYTES] {
     head
 }
 
-/// Writes an array, in place of what the file held.
+/// Writes an array, in place of the file's contents.
 ///
 /// # Errors
-/// What the system says.
+/// The system's.
 pub fn write(path: &Path, array: &[f32]) -> io::Result<()> {
     let bytes: &[u8] = bytemuck::cast_slice(array);
     let mut file = File::create(path)?;
     let written = file.write_vectored(&[io::IoSlice::new(&head(array.len())), io::IoSlice::new(bytes)])?;
-    // A write may be cut short, but not within the head.
+    // A write may be partial, but not within the header.
     file.write_all(&bytes[written - HEAD_BYTES..])
 }
 
 /// Reads an array of exactly this length.
 ///
 /// # Errors
-/// What the system says; or the file holds something else.
+/// The system's; or the file has other contents.
 pub fn read_into(path: &Path, target: &mut [f32]) -> io::Result<()> {
     let wanted = head(target.len());
     let bytes: &mut [u8] = bytemuck::cast_slice_mut(target);
@@ -45,7 +45,7 @@ pub fn read_into(path: &Path, target: &mut [f32]) -> io::Result<()> {
     file.read_exact(&mut bytes[read - HEAD_BYTES..])
 }
 
-/// Files of a folder; 0 if there is none.
+/// Returns the number of files in a folder; 0 if there is none.
 pub fn count(folder: &Path) -> usize {
     fs::read_dir(folder).map_or(0, Iterator::count)
 }

@@ -1,4 +1,4 @@
-//! The work of an allocation benchmark: memory from somewhere, filled with ones of some element type, and given back.
+//! The work of an allocation benchmark: memory from some source, filled with ones of some element type, and freed.
 
 use crate::pool::ExactPool;
 use crate::shm;
@@ -6,9 +6,9 @@ use memmap2::MmapMut;
 use std::hint::black_box;
 use tensorlend::{Client, Element};
 
-/// An element type with a one.
+/// An element type with a value for the number one.
 pub trait One: Element {
-    /// It.
+    /// The number one.
     const ONE: Self;
 }
 
@@ -17,13 +17,13 @@ macro_rules! ones {
 }
 ones!(f32: 1.0, f64: 1.0, i8: 1, i16: 1, i32: 1, i64: 1, u8: 1, u16: 1, u32: 1, u64: 1);
 
-/// Writes ones, and keeps the compiler from leaving it out.
+/// Writes ones, and prevents the compiler from removing that.
 pub fn fill<T: One>(elements: &mut [T]) {
     elements.fill(T::ONE);
     black_box(elements.as_mut_ptr());
 }
 
-/// Heap memory in words, no page of it touched yet if it is large.
+/// Returns heap memory in words; if it is large, none of its pages is touched yet.
 pub fn heap(bytes: usize) -> Box<[u64]> {
     vec![0; bytes.div_ceil(8)].into_boxed_slice()
 }
@@ -33,28 +33,28 @@ pub fn fill_words<T: One>(words: &mut [u64], bytes: usize) {
     fill(&mut bytemuck::cast_slice_mut::<u64, T>(words)[..bytes / size_of::<T>()]);
 }
 
-/// Where the memory comes from.
+/// The source of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The floor: a tensor that exists already.
+    /// The floor: an existing tensor.
     Existing,
-    /// The allocator, for each tensor.
+    /// The heap, for each tensor.
     Heap,
-    /// Heap memory that is kept by exact size.
+    /// Heap memory cached by exact size.
     HeapPool,
     /// A memfd and a mapping, for each tensor.
     Memfd,
-    /// Mapped memfds that are kept by exact size.
+    /// Mapped memfds cached by exact size.
     MemfdPool,
     /// A slot of a client of tensorlend.
     Ours,
 }
 
 impl Source {
-    /// All of them.
+    /// All sources.
     pub const ALL: [Self; 6] = [Self::Existing, Self::Heap, Self::HeapPool, Self::Memfd, Self::MemfdPool, Self::Ours];
 
-    /// For tables.
+    /// Returns the label for tables.
     pub fn label(self) -> &'static str {
         match self {
             Self::Existing => "fill only (floor)",
@@ -77,7 +77,7 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// With a client for [`Source::Ours`].
+    /// Creates the sources, with a client for [`Source::Ours`].
     pub fn new(client: Client) -> Self {
         Self { existing: heap(0), heap: ExactPool::new(None), memfd: ExactPool::new(None), client }
     }
@@ -116,7 +116,7 @@ impl Sources {
         }
     }
 
-    /// Gives up what the pools of this process keep.
+    /// Frees the memory that the pools of this process cache.
     pub fn forget(&mut self) {
         (self.heap, self.memfd, self.existing) = (ExactPool::new(None), ExactPool::new(None), heap(0));
     }

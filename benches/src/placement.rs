@@ -1,17 +1,17 @@
-//! Which core a process runs on, and how far two cores lie apart.
+//! Placement of processes on cores, and the latency between two cores.
 
 use crate::stats::now_ns;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The cores that this process may use.
+/// Returns the cores that this process may use.
 pub fn cores() -> Vec<usize> {
     let set = sched_getaffinity(None).expect("a process may ask for its cores");
     (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect()
 }
 
-/// Keeps this thread, and what it starts, on the given cores.
+/// Restricts this thread, and its children, to the given cores.
 pub fn pin(cores: &[usize]) {
     let mut set = CpuSet::new();
     for &core in cores {
@@ -20,8 +20,8 @@ pub fn pin(cores: &[usize]) {
     sched_setaffinity(None, &set).expect("a process may choose among its cores");
 }
 
-/// One cache line from one core to another and seen there, in nanoseconds; `None` with one core. Where a virtual machine's
-/// two cores lie changes between runs, and with it every figure of two processes.
+/// Returns the time of a cache line from one core to another in nanoseconds; `None` with one core. The placement of a
+/// virtual machine's two cores changes between runs, and with it every result of two processes.
 pub fn line_ns() -> Option<f64> {
     const ROUNDS: u64 = 20_000;
     let cores = cores();

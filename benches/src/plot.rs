@@ -8,7 +8,7 @@ const SIZE_PX: (u32, u32) = (960, 600);
 const FONT: &str = "sans-serif";
 const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
 const GRID: RGBColor = RGBColor(0xDD, 0xDD, 0xDD);
-/// Okabe and Ito's colours, which colour-blind people can tell apart.
+/// Okabe and Ito's colours, which are safe for colour-blind readers.
 const COLORS: [RGBColor; 8] = [
     RGBColor(0x00, 0x9E, 0x73),
     RGBColor(0xD5, 0x5E, 0x00),
@@ -23,23 +23,23 @@ const COLORS: [RGBColor; 8] = [
 /// Lines with a legend.
 #[derive(Clone, Debug)]
 pub struct Plot {
-    /// Above it.
+    /// The title.
     pub title: String,
-    /// What the horizontal axis counts.
+    /// Label of the horizontal axis.
     pub x: String,
-    /// What the vertical axis counts, in nanoseconds.
+    /// Label of the vertical axis, in nanoseconds.
     pub y: String,
-    /// Both axes logarithmic.
+    /// Whether both axes are logarithmic.
     pub log: bool,
     /// Name and points of each line.
     pub lines: Vec<(String, Vec<(f64, f64)>)>,
 }
 
 impl Plot {
-    /// The picture.
+    /// Returns the picture.
     ///
     /// # Errors
-    /// Nothing to draw, or what plotters says.
+    /// If there is nothing to draw, or plotters fails.
     pub fn svg(&self) -> Result<String, Box<dyn Error>> {
         let points = || self.lines.iter().flat_map(|(_, points)| points).filter(|p| p.0 > 0.0 && p.1 > 0.0);
         let ends = |of: fn(&(f64, f64)) -> f64| {
@@ -95,7 +95,7 @@ impl Plot {
         }
         chart
             .configure_series_labels()
-            // Lines rise: over logarithms from low on the left, else close to the ground until far to the right.
+            // Lines rise: a logarithmic plot has room at the lower right, a linear one at the upper left.
             .position(if self.log { SeriesLabelPosition::LowerRight } else { SeriesLabelPosition::UpperLeft })
             .margin(14)
             .legend_area_size(34)
@@ -108,7 +108,7 @@ impl Plot {
     }
 }
 
-/// A size or a count in few letters.
+/// Formats a size or a count briefly.
 fn short(x: f64) -> String {
     match x {
         x if x >= 1e6 => format!("{} M", crate::table::digits(x / 1e6).replace(".00", "")),

@@ -1,35 +1,35 @@
-//! The pool to compare with: it keeps what is dropped and hands it out again for exactly the same size, with or without a
-//! bound on what it keeps.
+//! The pool to compare with: it caches dropped regions and reuses them for exactly the same size, with or without a
+//! bound.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-/// Regions of type `R`, kept by their size in bytes.
+/// Regions of type `R`, cached by their size in bytes.
 #[derive(Debug)]
 pub struct ExactPool<R> {
     free: HashMap<usize, VecDeque<(u64, R)>>,
-    /// With a bound: which size was given back when, oldest first.
+    /// With a bound: the sizes of returned regions by time, oldest first.
     order: BTreeMap<u64, usize>,
     bytes_max: Option<usize>,
     bytes: usize,
     tick: u64,
-    /// What it did.
+    /// Counters.
     pub count: Count,
 }
 
 const SMALL: usize = 1 << 20;
 
-/// What a pool did.
+/// Counters of a pool.
 #[derive(Clone, Debug, Default)]
 pub struct Count {
-    /// Served from what it had.
+    /// Requests served from the cache.
     pub hits: u64,
-    /// Made anew.
+    /// Requests that needed a new region.
     pub misses: u64,
-    /// Regions given up for the bound's sake, the one that was given back longest ago first.
+    /// Regions evicted because of the bound, least recently returned first.
     pub evictions: u64,
-    /// Their bytes.
+    /// Bytes of the evicted regions.
     pub evicted_bytes: u64,
-    /// Those among them of less than 1 MB.
+    /// Number of evicted regions of less than 1 MB.
     pub evicted_small: u64,
 }
 
@@ -42,14 +42,14 @@ impl Count {
 }
 
 impl<R> ExactPool<R> {
-    /// Keeps `bytes_max` bytes at most; `None`: everything.
+    /// Creates a pool that caches `bytes_max` bytes at most; `None`: no limit.
     pub fn new(bytes_max: Option<usize>) -> Self {
         Self { free: HashMap::new(), order: BTreeMap::new(), bytes_max, bytes: 0, tick: 0, count: Count::default() }
     }
 
-    /// A region of `bytes` bytes: one that was given back, or what `make` makes.
+    /// Returns a region of `bytes` bytes: a cached one, or a new one from `make`.
     pub fn take(&mut self, bytes: usize, make: impl FnOnce(usize) -> R) -> R {
-        // The one that was given back last: it is the warmest.
+        // The most recently returned one, which is the warmest.
         let Some((tick, region)) = self.free.get_mut(&bytes).and_then(VecDeque::pop_back) else {
             self.count.misses += 1;
             return make(bytes);
@@ -62,7 +62,7 @@ impl<R> ExactPool<R> {
         region
     }
 
-    /// Gives one back.
+    /// Returns a region to the pool.
     pub fn give(&mut self, bytes: usize, region: R) {
         self.tick += 1;
         if let Some(bytes_max) = self.bytes_max {
@@ -82,7 +82,7 @@ impl<R> ExactPool<R> {
         self.free.entry(bytes).or_default().push_back((self.tick, region));
     }
 
-    /// Bytes that wait in it.
+    /// Returns the number of cached bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

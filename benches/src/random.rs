@@ -1,16 +1,16 @@
-//! Numbers that look random and are the same in every run.
+//! Pseudorandom numbers, the same in every run.
 
 /// A generator (SplitMix64) with a seed.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// Begins with `seed`.
+    /// Creates a generator with `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -19,12 +19,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Less than `end`.
+    /// Returns a number below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
         self.bits() % end
     }
 
-    /// From `low` to `high`, each factor of two as often as any other.
+    /// Returns a log-uniform number from `low` to `high`.
     pub fn log_uniform(&mut self, low: u64, high: u64) -> u64 {
         let part = (self.bits() >> 11) as f64 / (1u64 << 53) as f64;
         let (first, last) = ((low as f64).ln(), (high as f64).ln());

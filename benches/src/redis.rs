@@ -1,4 +1,4 @@
-//! A Redis server of the benchmark's own: on a Unix socket, without persistence, with an allocator that keeps its memory.
+//! The benchmark's own Redis server: on a Unix socket, without persistence, with an allocator that keeps freed memory.
 
 use crate::resp::Connection;
 use crate::worker::{self, Role};
@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// The role of the process that becomes the server; it dies with the benchmark, since that survives the exec.
+/// The role of the process that becomes the server. It dies with the benchmark: the death signal survives the exec.
 pub const ROLE: &str = "redis-server";
 
 /// A running server.
@@ -20,7 +20,7 @@ pub struct Redis {
     _folder: TempDir,
 }
 
-/// Options of every server: without persistence, and nothing that it does by itself meanwhile.
+/// Options of every server: no persistence, and no background work.
 const OPTIONS: [&str; 16] = [
     "--save",
     "",
@@ -41,7 +41,7 @@ const OPTIONS: [&str; 16] = [
 ];
 
 impl Redis {
-    /// Starts one, on `cores` if that names any. `None`: there is no redis-server on this machine.
+    /// Starts a server, on `cores` if the slice is not empty. Returns `None` if this machine has no redis-server.
     pub fn start(cores: &[usize]) -> Option<Self> {
         if !is_there() {
             return None;
@@ -50,8 +50,8 @@ impl Redis {
         let mut args = vec![folder.path().display().to_string(), socket.display().to_string()];
         args.extend(cores.iter().map(ToString::to_string));
         let server = worker::command(ROLE, &args)
-            // What is freed stays with the server: pages that it gave back would fault again with the next value. Debian's
-            // server reads the first, the one with a bundled allocator the second.
+            // The server keeps freed memory: returned pages would fault again with the next value. Debian's server
+            // reads the first variable, a server with a bundled allocator the second.
             .env("MALLOC_CONF", KEEP)
             .env("JE_MALLOC_CONF", KEEP)
             .stdin(Stdio::null())
@@ -68,8 +68,9 @@ impl Redis {
         panic!("redis-server did not come up within 5 s");
     }
 
-    /// Starts one on another host, by a command that runs `redis-server` there: it listens on that host's address, and on a Unix socket.
-    /// Returns before it listens. `None`: there is no redis-server on this machine.
+    /// Starts a server on another host, by a command that runs `redis-server` there. The server listens on that host's
+    /// address and on a Unix socket; this function returns before that. Returns `None` if this machine has no
+    /// redis-server.
     pub fn start_by(mut command: Command, address: SocketAddr) -> Option<Self> {
         if !is_there() {
             return None;
@@ -83,7 +84,7 @@ impl Redis {
         Some(Self { server, socket, _folder: folder })
     }
 
-    /// Where it listens.
+    /// Returns the server's socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -102,7 +103,7 @@ fn place() -> (TempDir, PathBuf) {
 
 const KEEP: &str = "dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0";
 
-/// What the process in [`ROLE`] does: it becomes the server.
+/// The role's work: becomes the server.
 pub fn become_server(role: &Role) -> ! {
     let [folder, socket, cores @ ..] = &role.args[..] else { panic!("a server has a folder and a socket") };
     let cores: Vec<usize> = cores.iter().filter_map(|core| core.parse().ok()).collect();

@@ -1,22 +1,22 @@
-//! Where the figures go: tables on the terminal, JSON and SVG in a folder.
+//! Output of results: tables on the terminal, JSON and SVG in a folder.
 
 use crate::plot::Plot;
 use crate::table::Table;
 use std::path::PathBuf;
 
-/// What one benchmark found.
+/// The results of one benchmark.
 #[derive(Debug)]
 pub struct Report {
     name: &'static str,
     folder: PathBuf,
-    /// Few samples of few sizes: to see whether it works.
+    /// Few samples of few sizes, to test the benchmark itself.
     pub quick: bool,
     parts: serde_json::Map<String, serde_json::Value>,
 }
 
 impl Report {
-    /// Begins a report, and prints where it is being measured. `--quick`, the variable `TENSORLEND_QUICK`, or to be run by
-    /// anything else than `cargo bench` makes it a quick one.
+    /// Begins a report, and prints the machine. It is quick with `--quick`, with the variable `TENSORLEND_QUICK`, or if
+    /// not run by `cargo bench`.
     pub fn begin(name: &'static str) -> Self {
         let has = |wanted: &str| std::env::args().any(|arg| arg == wanted);
         let quick = has("--quick") || std::env::var_os("TENSORLEND_QUICK").is_some() || !has("--bench");
@@ -33,18 +33,18 @@ impl Report {
         report
     }
 
-    /// Prints a table and keeps it.
+    /// Prints a table and stores it.
     pub fn table(&mut self, key: &str, table: &Table) {
         println!("{table}");
         self.value(key, table.json());
     }
 
-    /// Keeps figures.
+    /// Stores a value.
     pub fn value(&mut self, key: &str, value: impl Into<serde_json::Value>) {
         self.parts.insert(key.to_owned(), value.into());
     }
 
-    /// Prints a line that belongs to the result, and keeps it.
+    /// Prints a line that belongs to the result, and stores it.
     pub fn note(&mut self, text: impl Into<String>) {
         let text = text.into();
         println!("{text}");
@@ -52,7 +52,7 @@ impl Report {
         notes.as_array_mut().expect("notes are a list").push(text.into());
     }
 
-    /// Writes a picture beside the figures.
+    /// Writes a plot next to the results.
     pub fn plot(&self, part: &str, plot: &Plot) {
         let path = self.folder.join(format!("{}-{part}.svg", self.name));
         match plot.svg() {
@@ -70,7 +70,7 @@ impl Report {
     }
 }
 
-/// Beside the build: the program lies in target/PROFILE/deps.
+/// Next to the build: the program is in target/PROFILE/deps.
 fn default_folder() -> PathBuf {
     let program = std::env::current_exe().expect("a program knows where it is");
     program.ancestors().nth(3).expect("it lies in a build folder").join("tensorlend")

@@ -1,5 +1,5 @@
-//! The least of Redis's protocol: requests written in one call, bulk replies read straight into the caller's memory, so
-//! that Redis is charged for no client library.
+//! A minimal client of Redis's protocol: requests written in one call, bulk replies read straight into the caller's
+//! memory, so that no client library adds to Redis's cost.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,7 +13,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 pub struct Connection<S = UnixStream> {
     stream: S,
     buffer: Box<[u8]>,
-    /// What of the buffer is not consumed yet.
+    /// Start of the unconsumed part of the buffer.
     from: usize,
     to: usize,
     head: Vec<u8>,
@@ -23,23 +23,24 @@ impl Connection {
     /// Connects.
     ///
     /// # Errors
-    /// Nobody listens.
+    /// If nobody listens.
     pub fn open(socket: &Path) -> io::Result<Self> {
         Ok(Self::on_this_machine(UnixStream::connect(socket)?))
     }
 
     fn on_this_machine(stream: UnixStream) -> Self {
-        // More than the default lets a large request through in fewer turns; the system bounds it.
+        // A larger buffer than the default needs fewer turns for a large request; the system bounds it.
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(&stream, 4 << 20);
         Self::over(stream)
     }
 }
 
 impl Connection<TcpStream> {
-    /// Connects to a server of another machine. The system finds the size of the buffers by itself, which a fixed one would forbid it.
+    /// Connects to a server of another machine. The buffer size is not set, since that would disable the system's own
+    /// tuning.
     ///
     /// # Errors
-    /// Nobody listens.
+    /// If nobody listens.
     pub fn open_tcp(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
@@ -55,11 +56,11 @@ impl<S: Read + Write> Connection<S> {
     /// Sends one request; its parts are the command and its arguments.
     ///
     /// # Errors
-    /// The server is gone.
+    /// If the server is gone.
     pub fn send(&mut self, parts: &[&[u8]]) -> io::Result<()> {
         self.head.clear();
         write!(self.head, "*{}\r\n", parts.len())?;
-        // Small parts go along with the head; a large one is written from where it lies.
+        // Small parts are copied to the header; a large one is written from its own memory.
         let mut pieces: Vec<(usize, Option<&[u8]>)> = Vec::with_capacity(2);
         for part in parts {
             write!(self.head, "${}\r\n", part.len())?;
@@ -89,7 +90,7 @@ impl<S: Read + Write> Connection<S> {
     /// Reads a status, a number or an error: the line without its end.
     ///
     /// # Errors
-    /// The server is gone, or refuses.
+    /// If the server is gone, or reports an error.
     pub fn line(&mut self) -> io::Result<String> {
         let mut line = Vec::new();
         loop {
@@ -114,10 +115,10 @@ impl<S: Read + Write> Connection<S> {
         if self.to == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
     }
 
-    /// Reads a number, or the length of what follows.
+    /// Reads a number, or the length of the following data.
     ///
     /// # Errors
-    /// As [`Self::line`]; or it is no number.
+    /// As [`Self::line`]; or if it is not a number.
     pub fn number(&mut self) -> io::Result<u64> {
         let line = self.line()?;
         line[1..].parse().map_err(|_| io::Error::other(format!("no number: {line}")))
@@ -126,7 +127,7 @@ impl<S: Read + Write> Connection<S> {
     /// Reads a bulk reply of exactly `target`'s length into it.
     ///
     /// # Errors
-    /// As [`Self::line`]; or it has another length.
+    /// As [`Self::line`]; or if it has another length.
     pub fn bulk(&mut self, target: &mut [u8]) -> io::Result<()> {
         let length = self.number()?;
         if length != target.len() as u64 {
@@ -137,7 +138,7 @@ impl<S: Read + Write> Connection<S> {
         self.from += here;
         let rest = &mut target[here..];
         if rest.len() < BUFFER_BYTES / 2 {
-            // Little is left: read what comes behind it along with it.
+            // Little is left: reads the following data in the same call.
             let mut done = 0;
             while done < rest.len() {
                 self.fill()?;
@@ -161,7 +162,7 @@ impl<S: Read + Write> Connection<S> {
         self.line().map(|_| ())
     }
 
-    /// Reads what is stored under a key.
+    /// Reads the value of a key.
     ///
     /// # Errors
     /// As [`Self::bulk`].

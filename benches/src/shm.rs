@@ -1,4 +1,4 @@
-//! Shared memory the plain way: a memfd or a file, and its mapping.
+//! Plain shared memory: a memfd or a file, and its mapping.
 #![allow(unsafe_code)]
 
 use memmap2::{MmapMut, MmapOptions};
@@ -6,46 +6,46 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Fresh shared memory of `bytes` bytes, no page of it touched yet. The descriptor goes with the mapping's making: what is
-/// measured is memory, not descriptors.
+/// Returns new shared memory of `bytes` bytes, none of whose pages is touched yet. The descriptor is closed at once:
+/// the benchmark measures memory, not descriptors.
 pub fn fresh(bytes: usize) -> MmapMut {
     let file = memfd_create("tensorlend-bench", MemfdFlags::CLOEXEC).expect("a memfd can be made");
     ftruncate(&file, bytes as u64).expect("it can be given a length");
-    // SAFETY: memmap2 asks that nobody changes or cuts the file while it is mapped: this process alone has the descriptor,
-    // and closes it right here.
+    // SAFETY: memmap2 requires that nobody changes or truncates the file while it is mapped: only this process has the
+    // descriptor, and closes it right here.
     unsafe { MmapOptions::new().len(bytes).map_mut(&file) }.expect("it can be mapped")
 }
 
-/// Words that two processes look at in turns, each in lines of its own, in a file that both know.
+/// Words in a shared file that two processes poll in turns. Each word has its own cache lines.
 #[derive(Debug)]
 pub struct Mailbox {
     map: MmapMut,
 }
 
-/// Words of a mailbox.
+/// Number of words of a mailbox.
 const WORDS: usize = 16;
-/// Two lines, since processors fetch pairs.
+/// Two cache lines, since processors prefetch pairs.
 const WORD_BYTES: usize = 128;
 
 impl Mailbox {
-    /// Maps the file, and gives it its length.
+    /// Maps the file, and sets its length.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's.
     pub fn open(path: &Path) -> std::io::Result<Self> {
         let file = std::fs::File::options().read(true).write(true).create(true).truncate(false).open(path)?;
         file.set_len((WORDS * WORD_BYTES) as u64)?;
-        // SAFETY: whoever has the path keeps the file's length and uses nothing but the atomics below.
+        // SAFETY: every process with the path keeps the file's length and uses only the atomics below.
         let map = unsafe { MmapOptions::new().len(WORDS * WORD_BYTES).map_mut(&file) }?;
         Ok(Self { map })
     }
 
-    /// One of its words.
+    /// Returns a word of the mailbox.
     #[allow(clippy::cast_ptr_alignment)]
     pub fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at < WORDS, "a mailbox has {WORDS} words");
-        // SAFETY: inside the mapping, which is aligned to pages, and lives as long as `self` is borrowed; everybody uses it
-        // as an atomic.
+        // SAFETY: inside the mapping, which is aligned to pages, and lives as long as `self` is borrowed; all users
+        // access it as an atomic.
         unsafe { &*self.map.as_ptr().add(at * WORD_BYTES).cast::<AtomicU64>() }
     }
 
@@ -59,13 +59,13 @@ impl Mailbox {
         }
     }
 
-    /// Says so.
+    /// Stores a value.
     pub fn tell(&self, at: usize, value: u64) {
         self.word(at).store(value, Ordering::Release);
     }
 }
 
-/// Between two looks: spins, and lets others run now and then.
+/// Between two polls: spins, and yields now and then.
 pub fn patience(turn: u64) {
     if turn.is_multiple_of(2048) { std::thread::yield_now() } else { std::hint::spin_loop() }
 }

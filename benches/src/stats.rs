@@ -1,14 +1,14 @@
-//! Clocks, and what becomes of samples.
+//! Clocks, and statistics of samples.
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-/// Nanoseconds of the clock that all processes of the machine share.
+/// Returns the nanoseconds of the clock that all processes of the machine share.
 pub fn now_ns() -> u64 {
     read(ClockId::Monotonic)
 }
 
-/// Nanoseconds of processor time that this process has used, all threads together.
+/// Returns the nanoseconds of CPU time that this process has used, all threads together.
 pub fn cpu_ns() -> u64 {
     read(ClockId::ProcessCPUTime)
 }
@@ -18,7 +18,7 @@ fn read(clock: ClockId) -> u64 {
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
-/// Nanoseconds for one call of `work`, over `repeats` calls in a row.
+/// Returns the nanoseconds for one call of `work`, over `repeats` calls in a row.
 pub fn timed(repeats: u32, mut work: impl FnMut()) -> f64 {
     let start = now_ns();
     for _ in 0..repeats {
@@ -27,7 +27,7 @@ pub fn timed(repeats: u32, mut work: impl FnMut()) -> f64 {
     (now_ns() - start) as f64 / f64::from(repeats)
 }
 
-/// As [`timed`], in processor time: what the other processes of the machine do meanwhile is not in it.
+/// As [`timed`], in CPU time, which excludes other processes.
 pub fn cpu_timed(repeats: u32, mut work: impl FnMut()) -> f64 {
     let start = cpu_ns();
     for _ in 0..repeats {
@@ -36,7 +36,7 @@ pub fn cpu_timed(repeats: u32, mut work: impl FnMut()) -> f64 {
     (cpu_ns() - start) as f64 / f64::from(repeats)
 }
 
-/// How often `work` is to be repeated so that one sample lasts `sample_ns`: the clock is then no part of it.
+/// Returns how often to repeat `work` so that one sample lasts `sample_ns`, and reading the clock does not matter.
 pub fn repeats(sample_ns: f64, mut work: impl FnMut()) -> u32 {
     work();
     let once = timed(1, &mut work);
@@ -52,7 +52,7 @@ pub fn repeats(sample_ns: f64, mut work: impl FnMut()) -> u32 {
 pub struct Samples(Vec<f64>);
 
 impl Samples {
-    /// Adds one.
+    /// Adds a sample.
     pub fn push(&mut self, ns: f64) {
         self.0.push(ns);
     }
@@ -62,12 +62,12 @@ impl Samples {
         self.0.extend(ns);
     }
 
-    /// All of them, in the order in which they came.
+    /// Returns all samples in the order in which they were added.
     pub fn all(&self) -> impl Iterator<Item = f64> {
         self.0.iter().copied()
     }
 
-    /// Their summary. Panics without samples.
+    /// Returns a summary of the samples. Panics if there are none.
     pub fn summary(&self) -> Summary {
         let mut sorted = self.0.clone();
         sorted.sort_unstable_by(f64::total_cmp);
@@ -76,18 +76,18 @@ impl Samples {
     }
 }
 
-/// Median, and how far the samples lie apart.
+/// Median and spread of samples.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Summary {
     /// The median.
     pub p50: f64,
-    /// The least.
+    /// The minimum.
     pub min: f64,
-    /// The most.
+    /// The maximum.
     pub max: f64,
-    /// 99 of 100 are not above it.
+    /// The 99th percentile.
     pub p99: f64,
-    /// How many samples there were.
+    /// Number of samples.
     pub samples: usize,
 }
 

@@ -1,8 +1,8 @@
-//! The work of a study of device allocators (NVIDIA's RMM, by its five scenarios): columns of integers are allocated, filled,
-//! cast or added into new ones, and freed, by many threads at once, each with a stream of its own. Where the columns come from
-//! and where the work is done is the contender's.
+//! The work of a study of device allocators (NVIDIA's RMM, by its five scenarios): many threads at once, each with its
+//! own stream, allocate columns of integers, fill them, cast or add them into new ones, and free them. The contender
+//! determines the memory of the columns and the place of the work.
 //!
-//! The study generated its numbers on the host inside the timer; here a column is filled where it lies.
+//! The study generated its numbers on the host inside the timed part; here a column is filled in place.
 
 #[cfg(feature = "cuda")]
 pub mod device;
@@ -12,22 +12,22 @@ use crate::random::Random;
 use std::sync::Barrier;
 use std::time::Instant;
 
-/// One thread's way to memory and to work on it: a stream, on a device.
+/// One thread's memory source and executor: a stream, on a device.
 pub trait Lane {
-    /// Some memory.
+    /// A block of memory, as this lane allocates it.
     type Column;
 
-    /// So many bytes.
+    /// Allocates this many bytes.
     fn allocate(&mut self, bytes: u64) -> Self::Column;
-    /// Fills it with so many 32-bit numbers.
+    /// Fills a column with this many 32-bit numbers.
     fn fill(&mut self, column: &mut Self::Column, rows: u64);
-    /// Makes float64 of int32.
+    /// Converts int32 to float64.
     fn cast(&mut self, from: &mut Self::Column, to: &mut Self::Column, rows: u64);
     /// Adds int32 to int32.
     fn add(&mut self, one: &mut Self::Column, other: &mut Self::Column, to: &mut Self::Column, rows: u64);
-    /// Gives it back: in the order of the lane's work, if it has one.
+    /// Frees it: in the order of the lane's work, if it has one.
     fn free(&mut self, column: Self::Column);
-    /// Waits until all its work is done.
+    /// Waits until all work of this lane is done.
     fn finish(&mut self);
 }
 
@@ -38,20 +38,20 @@ pub enum Scenario {
     ExtremeSizes,
     /// Many threads, cast.
     HighConcurrency,
-    /// Two columns added, again and again.
+    /// Two columns added, repeatedly.
     RapidChurn,
-    /// Ten columns live at a time, freed in another order than they came.
+    /// Ten columns live at a time, freed in another order than allocated.
     Interleaved,
     /// Small columns, very often.
     SmallAndFrequent,
 }
 
 impl Scenario {
-    /// All of them, in the study's order.
+    /// All scenarios, in the study's order.
     pub const ALL: [Self; 5] =
         [Self::ExtremeSizes, Self::HighConcurrency, Self::RapidChurn, Self::Interleaved, Self::SmallAndFrequent];
 
-    /// For tables.
+    /// Returns the label for tables.
     pub fn label(self) -> &'static str {
         match self {
             Self::ExtremeSizes => "1 extreme sizes",
@@ -62,7 +62,7 @@ impl Scenario {
         }
     }
 
-    /// Threads, and operations of each.
+    /// Returns the number of threads, and of operations of each.
     pub fn shape(self) -> (usize, usize) {
         match self {
             Self::ExtremeSizes => (8, 50),
@@ -73,7 +73,7 @@ impl Scenario {
         }
     }
 
-    /// Rows of one operation's columns.
+    /// Returns the rows of one operation's columns.
     fn rows(self, random: &mut Random, part: u64) -> u64 {
         let between = |random: &mut Random, low: u64, high: u64| low + random.below(high - low);
         let rows = match self {
@@ -85,7 +85,7 @@ impl Scenario {
         (rows / part).max(1)
     }
 
-    /// Rows of its longest column, and how many columns one thread has at a time.
+    /// Returns the rows of its longest column, and the number of columns that one thread has at a time.
     pub fn most(self, part: u64) -> (u64, usize) {
         let (rows, live) = match self {
             Self::ExtremeSizes => (10_000_000, 2),
@@ -97,14 +97,14 @@ impl Scenario {
         (rows / part, live)
     }
 
-    /// Bytes that all threads together may have at a time, at most.
+    /// Returns the maximum bytes that all threads together have at a time.
     pub fn bytes_max(self, part: u64) -> u64 {
         let ((threads, _), (rows, live)) = (self.shape(), self.most(part));
         threads as u64 * rows * 8 * live as u64
     }
 }
 
-/// Columns that an interleaved round has at a time.
+/// Number of columns that an interleaved round has at a time.
 const LIVE: usize = 10;
 
 /// Runs one thread's part of a scenario. `part`: columns have this part of the study's rows.
@@ -158,7 +158,8 @@ fn cast<L: Lane>(lane: &mut L, rows: u64) -> L::Column {
     to
 }
 
-/// Runs a scenario, one thread for each lane: all begin together; returns nanoseconds from when the first began until the last ended.
+/// Runs a scenario, one thread per lane, all starting together; returns the nanoseconds from the first start to the
+/// last end.
 pub fn run<L: Lane + Send>(scenario: Scenario, part: u64, lanes: &mut [L]) -> f64 {
     let barrier = Barrier::new(lanes.len());
     std::thread::scope(|scope| {
@@ -174,7 +175,7 @@ pub fn run<L: Lane + Send>(scenario: Scenario, part: u64, lanes: &mut [L]) -> f6
                 })
             })
             .collect();
-        // On few cores the first may have ended before the last began.
+        // On few cores the first thread may have ended before the last began.
         let times = handles.into_iter().map(|handle| handle.join().expect("a thread of the study ends"));
         let span = times.reduce(|(begin, end), (b, e)| (begin.min(b), end.max(e)));
         let (begin, end) = span.expect("there are threads");

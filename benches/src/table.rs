@@ -1,9 +1,9 @@
-//! Tables for people, in Markdown.
+//! Tables in Markdown.
 
 use crate::stats::Summary;
 use std::fmt;
 
-/// Rows of cells under a head; printed with columns of equal width.
+/// Rows of cells under a header; printed with columns of equal width.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     title: String,
@@ -11,7 +11,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty one.
+    /// Creates an empty table.
     pub fn new(title: impl Into<String>, head: &[&str]) -> Self {
         Self { title: title.into(), rows: vec![head.iter().map(ToString::to_string).collect()] }
     }
@@ -21,7 +21,7 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// The title, and each row as an object with the head's names.
+    /// Returns the title, and each row as an object with the header's names.
     pub fn json(&self) -> serde_json::Value {
         let (head, rows) = self.rows.split_first().expect("a table has a head");
         let object = |row: &Vec<String>| -> serde_json::Value {
@@ -53,7 +53,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// Nanoseconds in a unit that suits them, three digits.
+/// Formats nanoseconds in a suitable unit, with three digits.
 pub fn nanos(ns: f64) -> String {
     let (value, unit) = match ns {
         ns if ns.abs() < 999.5 => (ns, "ns"),
@@ -64,12 +64,12 @@ pub fn nanos(ns: f64) -> String {
     format!("{} {unit}", digits(value))
 }
 
-/// Median and, in brackets, least and most.
+/// Formats the median and, in brackets, minimum and maximum.
 pub fn spread(summary: &Summary) -> String {
     format!("{} ({} .. {})", nanos(summary.p50), nanos(summary.min), nanos(summary.max))
 }
 
-/// A number of bytes: `1 KB` is 1024 bytes; others are written out.
+/// Formats a number of bytes: `1 KB` is 1024 bytes; numbers that are not multiples are written out.
 pub fn bytes(bytes: u64) -> String {
     match bytes {
         b if b >= 1 << 20 && b.is_multiple_of(1 << 20) => format!("{} MB", b >> 20),
@@ -79,7 +79,7 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
-/// Three digits.
+/// Formats a number with three digits.
 pub fn digits(value: f64) -> String {
     match value.abs() {
         v if v >= 99.95 || v == 0.0 => format!("{value:.0}"),
@@ -88,7 +88,7 @@ pub fn digits(value: f64) -> String {
     }
 }
 
-/// How many times.
+/// Formats a ratio.
 pub fn times(ratio: f64) -> String {
     format!("{}x", digits(ratio))
 }

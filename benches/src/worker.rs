@@ -1,4 +1,4 @@
-//! Copies of the running program in another role, which do as they are told, line by line.
+//! Copies of the running program in another role, which execute orders line by line.
 
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Serialize, de::DeserializeOwned};
@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 const ROLE: &str = "TENSORLEND_BENCH_ROLE";
 
-/// A running copy. It ends with its owner.
+/// A running copy of this program. It ends with the process that started it.
 #[derive(Debug)]
 pub struct Worker {
     child: Child,
@@ -16,7 +16,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts one. The thread that starts it must live as long as it.
+    /// Starts a worker. The calling thread must live as long as the worker.
     pub fn start(role: &str, args: &[String]) -> Self {
         Self::spawn(command(role, args))
     }
@@ -56,7 +56,7 @@ impl Worker {
     }
 }
 
-/// Gives all the same order, then waits for all answers: they work at the same time.
+/// Gives all workers the same order, then waits for all answers: they work at the same time.
 pub fn ask_all<T: DeserializeOwned>(workers: &mut [Worker], order: &impl Serialize) -> Vec<T> {
     for worker in workers.iter_mut() {
         worker.tell(order);
@@ -66,7 +66,7 @@ pub fn ask_all<T: DeserializeOwned>(workers: &mut [Worker], order: &impl Seriali
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // The end of its orders is the worker's end; if it does not see that in time, it is ended.
+        // The end of its orders ends the worker; if it does not react in time, it is killed.
         drop(self.orders.take());
         for _ in 0..200 {
             if matches!(self.child.try_wait(), Ok(Some(_))) {
@@ -79,43 +79,43 @@ impl Drop for Worker {
     }
 }
 
-/// This program once more, in a role.
+/// Returns a command that starts this program in a role.
 pub fn command(role: &str, args: &[String]) -> Command {
-    // The link, not the path it shows: it leads to this very program even if the file was replaced since.
+    // The link itself, not its target: it refers to this running program even after the file was replaced.
     let mut command = Command::new("/proc/self/exe");
     command.env(ROLE, role).args(args);
     command
 }
 
-/// What a worker was started for.
+/// The role of a worker process.
 #[derive(Debug)]
 pub struct Role {
     /// The role's name.
     pub name: String,
-    /// What it was given along.
+    /// The role's arguments.
     pub args: Vec<String>,
     lines: Lines<StdinLock<'static>>,
 }
 
 impl Role {
-    /// The role of this process; `None` if it is no worker. A worker dies with the one that started it.
+    /// Returns the role of this process; `None` if it is not a worker. A worker dies with its parent.
     pub fn mine() -> Option<Self> {
         let name = std::env::var(ROLE).ok()?;
         set_parent_process_death_signal(Some(Signal::KILL)).expect("a process may choose its end");
         Some(Self { name, args: std::env::args().skip(1).collect(), lines: std::io::stdin().lock().lines() })
     }
 
-    /// The next order; `None`: there will be no more.
+    /// Returns the next order; `None`: there will be no more.
     pub fn order<T: DeserializeOwned>(&mut self) -> Option<T> {
         let line = self.lines.next()?.expect("orders can be read");
         Some(serde_json::from_str(&line).expect("orders are plain values"))
     }
 
-    /// Answers.
+    /// Sends an answer.
     pub fn answer(&self, answer: &impl Serialize) {
         let mut line = serde_json::to_vec(answer).expect("answers are plain values");
         line.push(b'\n');
-        // One write for one line: nobody else writes there.
+        // One write for the whole line. Nothing else in this process writes to standard output.
         std::io::stdout().lock().write_all(&line).expect("somebody listens");
         std::io::stdout().lock().flush().expect("somebody listens");
     }

@@ -1,20 +1,20 @@
-//! How this program starts itself again, as a process beside it.
+//! Starting this program again as a peer process.
 
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-/// The first argument of a process that is started beside this one.
+/// The first argument of a peer process.
 pub const PEER: &str = "__peer";
 
 static PROGRAM: OnceLock<Vec<OsString>> = OnceLock::new();
 
-/// Program and first arguments that start it.
+/// Sets the program and its first arguments for [`command`].
 pub fn set(program: &[OsString]) {
     PROGRAM.get_or_init(|| program.to_owned());
 }
 
-/// This program, with these arguments, as a peer.
+/// Returns a command that starts this program as a peer with these arguments.
 pub fn command(arguments: &[String]) -> Command {
     let own = || vec!["/proc/self/exe".into()];
     let program = PROGRAM.get_or_init(own);

@@ -1,4 +1,4 @@
-//! What the command line says, and how its words are read.
+//! Command line arguments and their parsers.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,10 +13,10 @@ use crate::commands::Command;
 use crate::failure::{EXIT_CODES, Failure};
 use crate::files::RawSpec;
 
-/// Dimensions of a tensor, at most.
+/// Maximum number of a tensor's dimensions.
 const NDIM_MAX: usize = 16;
 
-/// The demo is an example of builds that have what it compares with; packages have not.
+/// The demo is an example only in builds with the libraries that it compares with; packages lack them.
 const DEMO_EXAMPLE: &str = if cfg!(feature = "baselines") {
     "  tensorlend demo                              what lending saves, measured here\n"
 } else {
@@ -40,8 +40,8 @@ const EXAMPLES: &str = "\
 
 /// Lend tensors between processes on one machine: no serialization, no copy.
 ///
-/// The daemon (tensorlendd) owns pooled shared memory. What is put there lives on when its producer ends, until it is
-/// removed or replaced.
+/// The daemon (tensorlendd) owns pooled shared memory. Tensors outlive their producer: they stay until somebody removes
+/// or replaces them.
 #[derive(Parser, Debug)]
 #[command(name = "tensorlend", version, max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = format!("Examples:\n{DEMO_EXAMPLE}{EXAMPLES}\n{EXIT_CODES}"))]
@@ -52,7 +52,7 @@ pub struct Args {
     pub command: Command,
 }
 
-/// Which daemon, and as what.
+/// Options of the connection to the daemon.
 #[derive(clap::Args, Debug)]
 pub struct Connection {
     /// The daemon's socket; default: the user's daemon, then the system's.
@@ -69,7 +69,7 @@ pub struct Connection {
     /// The namespace to join; default: this user's private one. `web` takes several.
     #[arg(long, global = true, value_name = "NAME", help_heading = "Connection")]
     namespace: Vec<String>,
-    /// How many seconds the daemon may say nothing before a command gives up with exit status 3.
+    /// Timeout in seconds of the daemon's responses; after it the command fails with exit status 3.
     #[arg(
         long,
         global = true,
@@ -84,12 +84,12 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// How long the daemon may say nothing.
+    /// Returns the timeout of the daemon's responses.
     pub fn daemon_timeout(&self) -> Duration {
         self.daemon_timeout
     }
 
-    /// The socket, if one was named. An empty variable names none.
+    /// Returns the socket if the user named one. An empty environment variable counts as none.
     pub fn socket(&self) -> Option<&std::path::Path> {
         self.socket.as_deref().filter(|path| !path.as_os_str().is_empty())
     }
@@ -99,7 +99,7 @@ impl Connection {
         Ok(self.builder(verb)?.connect()?)
     }
 
-    /// How to connect, for whoever may have to do it again.
+    /// Returns the builder of a connection, for callers that may reconnect.
     pub fn builder(&self, verb: &str) -> Result<ClientBuilder, Failure> {
         match &self.namespace[..] {
             [] => Ok(self.client(verb, None)),
@@ -108,13 +108,13 @@ impl Connection {
         }
     }
 
-    /// The namespaces that were named.
+    /// Returns the namespaces that the user named.
     #[cfg(feature = "web")]
     pub fn namespaces(&self) -> &[String] {
         &self.namespace
     }
 
-    /// How to connect.
+    /// Returns the builder of a connection to a namespace.
     pub fn client(&self, verb: &str, namespace: Option<&str>) -> ClientBuilder {
         let mut builder = Client::builder().label(&format!("tensorlend {verb}")).request_timeout(self.daemon_timeout);
         if let Some(socket) = self.socket() {
@@ -127,15 +127,15 @@ impl Connection {
     }
 }
 
-/// For programs that read along.
+/// Machine-readable output.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub struct Json {
-    /// Print JSON for programs: one object, or one a line for what comes one by one.
+    /// Print JSON for programs: one object, or one object per line for output that comes step by step.
     #[arg(long = "json")]
     pub on: bool,
 }
 
-/// What a file of raw bytes does not say itself.
+/// Type and shape of a raw file, which has no header.
 #[derive(clap::Args, Debug)]
 pub struct Raw {
     /// Element type of a raw file (f32, u8, bf16, ... or numpy's name); with --shape.
@@ -153,10 +153,10 @@ impl Raw {
     }
 }
 
-/// What travels with a tensor.
+/// Metadata of a tensor.
 #[derive(clap::Args, Debug)]
 pub struct Notes {
-    /// Text that travels with it, 64 KiB at most.
+    /// Metadata (text) of the tensor, 64 KiB at most.
     #[arg(long, value_name = "TEXT")]
     #[arg(value_parser = OsStringValueParser::new().try_map(metadata))]
     pub metadata: Option<Metadata>,
@@ -175,7 +175,7 @@ fn metadata(words: OsString) -> Result<Metadata, String> {
     }
 }
 
-/// How long a name lives.
+/// Lifetime of a name.
 #[derive(clap::Args, Debug)]
 pub struct Life {
     /// The name ends after this time unless it is overwritten: 10s, 500ms, 5m, 2h.
@@ -212,13 +212,13 @@ impl FromStr for Shape {
     }
 }
 
-/// Reads seconds, with a fraction if need be.
+/// Parses seconds, with an optional fraction.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "give seconds, such as 2 or 0.5".to_owned())?;
     Duration::try_from_secs_f64(seconds).map_err(|_| "give a number of seconds from 0 on".to_owned())
 }
 
-/// Reads a time with its unit; a bare number is seconds.
+/// Parses a time with a unit; a bare number is seconds.
 pub fn time(text: &str) -> Result<Duration, String> {
     let units = [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("d", 86_400.0)];
     let (number, scale) =
@@ -230,7 +230,7 @@ pub fn time(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Reads bytes with their unit.
+/// Parses bytes with a unit.
 pub fn bytes(text: &str) -> Result<u64, String> {
     text.parse().map(|tensorlend_daemon::Bytes(bytes)| bytes)
 }
@@ -262,7 +262,7 @@ mod tests {
         Args::command().debug_assert();
     }
 
-    /// The first example is a command that this build can do whole.
+    /// The first example is a command that this build supports fully.
     #[test]
     fn the_demo_is_an_example_where_it_has_what_it_compares_with() {
         let help = Args::command().render_help().to_string();

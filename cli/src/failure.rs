@@ -1,4 +1,4 @@
-//! Why a command failed, and the exit status that says so.
+//! Errors of commands, and their exit statuses.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -30,36 +30,36 @@ const TIMEOUT: u8 = 5;
 const FILE: u8 = 6;
 const LIMIT: u8 = 7;
 
-/// Why a command failed.
+/// The error of a command.
 #[derive(Debug)]
 pub enum Failure {
-    /// The daemon or the client library says no.
+    /// An error of the daemon or the client library.
     Client(Error),
-    /// A file.
+    /// An error of a file.
     File(FileError),
-    /// A file is well, but what is in it cannot be lent.
+    /// A file is valid, but its contents cannot be published.
     Content { path: PathBuf, cause: Error },
-    /// The command line.
+    /// Invalid arguments.
     Usage(String),
-    /// Something of that name is not there.
+    /// The named object does not exist.
     NotFound(String),
-    /// This machine has not enough of something.
+    /// A resource of this machine is exhausted.
     Limit(String),
-    /// Nobody takes what is printed.
+    /// Standard output cannot be written.
     Output(io::Error),
-    /// A failure, and what it came in the way of.
+    /// An error with the operation that it interrupted.
     Context { what: String, cause: Box<Failure> },
-    /// Of the demo.
+    /// An error of the demo.
     Other(Box<dyn StdError>),
 }
 
 impl Failure {
-    /// Says what it came in the way of.
+    /// Adds the operation that failed.
     pub fn context(self, what: impl Into<String>) -> Self {
         Self::Context { what: what.into(), cause: Box::new(self) }
     }
 
-    /// The exit status.
+    /// Returns the exit status.
     pub fn status(&self) -> u8 {
         match self {
             Self::Client(e) => of_client(e),
@@ -81,7 +81,7 @@ impl Failure {
         }
     }
 
-    /// Whether there is no room for all of it at once: memory, a quota, leases.
+    /// Returns true if memory, a quota or leases do not suffice for everything at once.
     pub fn is_room(&self) -> bool {
         match self {
             Self::Client(error) => error.is_limit() || matches!(error, Error::Leases(_)),
@@ -90,7 +90,7 @@ impl Failure {
         }
     }
 
-    /// Whether the reader of our output has had enough, which is no error.
+    /// Returns true if the reader of standard output has closed it, which is not an error.
     fn is_broken_pipe(&self) -> bool {
         match self {
             Self::Output(e) => e.kind() == io::ErrorKind::BrokenPipe,
@@ -116,7 +116,7 @@ fn of_client(error: &Error) -> u8 {
             ..
         } => CONNECTION,
         Error::Leases(_) | Error::Cursors(_) | Error::StreamFull(_) => LIMIT,
-        // Shapes come from files; those of the command line were looked at before.
+        // The shape came from a file: the parser has checked shapes on the command line.
         Error::Tensor { .. } => FILE,
         Error::Name { .. } | Error::Argument(_) | Error::Metadata(_) => USAGE,
         _ => OTHER,
@@ -179,8 +179,8 @@ impl From<Box<dyn StdError>> for Failure {
     }
 }
 
-/// One line: the error, and each source that it does not quote already. Paths and labels come from outside, and shall
-/// not steer the terminal.
+/// Returns one line: the error, and each source that it does not quote already. Paths and labels are untrusted, and
+/// must not control the terminal.
 fn line(failure: &Failure) -> String {
     let mut text = failure.to_string();
     let mut next = failure.source();
@@ -194,12 +194,12 @@ fn line(failure: &Failure) -> String {
     crate::output::printable(&text)
 }
 
-/// Reports one of which the exit status does not tell.
+/// Reports a failure that does not determine the exit status.
 pub fn tell(failure: &Failure) {
     crate::output::note(&format!("error: {}", line(failure)));
 }
 
-/// Reports and returns the exit status.
+/// Reports the failure and returns the exit status.
 pub fn exit(done: Result<(), Failure>) -> u8 {
     match done {
         Ok(()) => 0,

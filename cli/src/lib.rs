@@ -1,5 +1,5 @@
-//! `tensorlend`, the command line tool, as a library: for its own program, and for whoever carries it along in another, as the
-//! Python package does.
+//! `tensorlend`, the command line tool, as a library: for its own program, and for other packages that contain it, as
+//! the Python package does.
 
 mod again;
 mod args;
@@ -25,11 +25,12 @@ use std::ffi::OsString;
 
 use clap::{CommandFactory, Parser};
 
-/// Does what a command line asks for, the program's name first, and returns the exit status. `program` starts this program
-/// again with more arguments behind its own: the demonstration and the benchmark run processes beside themselves.
+/// Runs a command line, whose first argument is the program's name, and returns the exit status. `program` is the
+/// program with its first arguments that starts this library again: the demonstration and the benchmark start it as
+/// peer processes.
 pub fn main(arguments: Vec<OsString>, program: &[OsString]) -> u8 {
     again::set(program);
-    // What demo and bench start beside themselves. Not clap's business, so that neither help nor completions show it.
+    // Peer processes of demo and bench. They bypass clap, so that neither help nor completions show them.
     if arguments.get(1).is_some_and(|word| word == again::PEER) {
         let words: Vec<String> = arguments[2..].iter().map(|word| word.to_string_lossy().into_owned()).collect();
         return failure::exit(demo::peer(&words).map_err(Into::into));
@@ -38,12 +39,12 @@ pub fn main(arguments: Vec<OsString>, program: &[OsString]) -> u8 {
     failure::exit(commands::run(&args::Args::parse_from(arguments)))
 }
 
-/// The command line as clap knows it, for manual pages and completions.
+/// Returns the clap command, for manual pages and completions.
 pub fn command() -> clap::Command {
     args::Args::command()
 }
 
-/// What the embedded daemon has to say, from warnings on; `TENSORLEND_LOG` may ask for more.
+/// Logs the embedded daemon's warnings and errors; `TENSORLEND_LOG` can enable more.
 fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("TENSORLEND_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));

@@ -3,6 +3,6 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // The link, not the path it shows: it leads to this very program even if the file was replaced since.
+    // Passes the link itself, not its target: it refers to this running program even after the file was replaced.
     tensorlend_cli::main(std::env::args_os().collect(), &["/proc/self/exe".into()]).into()
 }

@@ -1,7 +1,7 @@
-//! Whether bytes can be an ONNX file: far enough to refuse what is none, or was cut off, before anybody is lent it.
+//! A quick check that rejects files that are not ONNX, or truncated, before the model is published.
 //!
-//! An ONNX file is a message of Protocol Buffers, `ModelProto`. It is walked here without its weights, which no runner has to be
-//! there for; what an engine makes of its operators a runner tells.
+//! An ONNX file is a message of Protocol Buffers, `ModelProto`. The check walks its fields without decoding weights,
+//! and needs no runner. Only a runner finds out whether its engine supports the operators.
 
 /// Field of a model that holds its graph.
 const GRAPH: u64 = 7;
@@ -11,14 +11,14 @@ const OUTPUT: u64 = 12;
 /// One field of a message.
 struct Field<'b> {
     number: u64,
-    /// What it holds, where it is text, bytes or a message.
+    /// Contents of a text, bytes or message field.
     bytes: Option<&'b [u8]>,
 }
 
-/// Looks at the bytes of a file.
+/// Checks the bytes of a file.
 ///
 /// # Errors
-/// Why no engine can read it.
+/// The reason why no engine can read the file.
 pub fn check(bytes: &[u8]) -> Result<(), String> {
     let mut graph = None;
     each(bytes, |field| {

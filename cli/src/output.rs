@@ -1,4 +1,4 @@
-//! What is printed. A closed pipe is an error like any other here, never a panic.
+//! Printing. A closed pipe is an ordinary error here, never a panic.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// Prints a line on standard output, at once: its reader may be waiting for it.
+/// Prints a line on standard output and flushes it: the reader may be waiting for it.
 pub fn line(text: impl Display) -> Result<(), Failure> {
     text_block(&format!("{text}\n"))
 }
@@ -18,19 +18,19 @@ pub fn json(value: &impl Serialize) -> Result<(), Failure> {
     line(text)
 }
 
-/// Prints text that has its line ends already.
+/// Prints text that includes its line ends.
 pub fn text_block(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::Output)
 }
 
-/// Says something to the person at the terminal, beside the output.
+/// Prints a note on standard error.
 pub fn note(text: &str) {
-    // There is nobody left to tell if that fails.
+    // A failure to write to standard error cannot be reported.
     let _ = writeln!(io::stderr(), "tensorlend: {text}");
 }
 
-/// The text with those characters escaped that would steer a terminal, or make the rest of the line read as another one.
+/// Escapes characters that would control a terminal, or disguise the rest of the line.
 pub fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -39,15 +39,15 @@ pub fn printable(text: &str) -> String {
     out
 }
 
-/// Whether a character has no shape of its own and changes the order or the look of others: directions, line ends, spaces
-/// without width, tags. The two joiners are not among them: some scripts need them.
+/// Returns true if a character is invisible and changes the order or the appearance of others: directions, line ends,
+/// zero-width spaces, tags. The two joiners are allowed: some scripts need them.
 fn is_misleading(c: char) -> bool {
     matches!(c,
         '\u{AD}' | '\u{61C}' | '\u{180E}' | '\u{200B}' | '\u{200E}' | '\u{200F}' | '\u{2028}'..='\u{202E}'
         | '\u{2060}'..='\u{206F}' | '\u{FEFF}' | '\u{FFF9}'..='\u{FFFB}' | '\u{E0000}'..='\u{E007F}')
 }
 
-/// Bytes as a person reads them.
+/// Formats bytes with a binary unit.
 pub fn bytes_text(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
@@ -56,7 +56,7 @@ pub fn bytes_text(bytes: u64) -> String {
     let mut value = bytes as f64;
     let mut unit = "";
     for next in UNITS {
-        // What would be rounded to 1024.0 is one of the next unit.
+        // A value that would round to 1024.0 gets the next unit.
         if value < 1023.95 {
             break;
         }
@@ -72,15 +72,15 @@ pub fn count(number: impl Into<u64>, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 
-/// Lines in columns.
+/// A table of aligned columns.
 pub struct Table {
     rows: Vec<Vec<String>>,
-    /// Whether a column's numbers stand flush right.
+    /// Whether a column is right-aligned.
     right: Vec<bool>,
 }
 
 impl Table {
-    /// A table with a head; a name that begins with `>` stands flush right with its column.
+    /// Creates a table with a header; a name that begins with `>` right-aligns its column.
     pub fn new(head: &[&str]) -> Self {
         let right = head.iter().map(|h| h.starts_with('>')).collect();
         Self { rows: vec![head.iter().map(|h| h.trim_start_matches('>').to_owned()).collect()], right }

@@ -1,4 +1,4 @@
-//! A file on its way into shared memory.
+//! Reading a file into shared memory.
 
 use std::path::{Path, PathBuf};
 
@@ -9,14 +9,14 @@ use crate::files::{self, RawSpec};
 use crate::progress::Progress;
 use crate::summary::{Summary, TensorSummary, now_ns};
 
-/// The tensors of a file, read into the memory where they will be lent, and seen by nobody yet.
+/// The tensors of a file, read into unpublished drafts.
 pub struct Parcel {
     path: PathBuf,
     tensors: Vec<(Option<String>, Draft)>,
 }
 
 impl Parcel {
-    /// Reads a file, whole: one that is damaged anywhere gives nothing.
+    /// Reads a whole file; a damaged file is an error.
     pub fn read(client: &Client, path: &Path, raw: Option<RawSpec>) -> Result<Self, Failure> {
         let entries = files::open(path, raw)?;
         let total = entries.iter().fold(0u64, |sum, entry| sum.saturating_add(entry.bytes));
@@ -33,12 +33,12 @@ impl Parcel {
         Ok(Self { path: path.to_owned(), tensors })
     }
 
-    /// Files whose tensors have names are datasets, however many there are.
+    /// A file with named tensors is a dataset, even if it has only one.
     fn is_dataset(&self) -> bool {
         !matches!(self.tensors.as_slice(), [(None, _)])
     }
 
-    /// What it is.
+    /// Returns a description.
     pub fn summary(&self) -> Summary {
         let mut tensors =
             self.tensors.iter().map(|(name, draft)| TensorSummary::new(name.as_deref(), draft.dtype(), draft.shape()));
@@ -48,7 +48,7 @@ impl Parcel {
         Summary::Tensor(tensors.next().expect("a parcel that is no dataset holds one tensor"))
     }
 
-    /// All of it as one message, with metadata.
+    /// Returns the file as one value, with metadata.
     pub fn whole(mut self, client: &Client, metadata: &[u8]) -> Result<ValueDraft, Failure> {
         if !self.is_dataset() {
             let (_, draft) = self.tensors.remove(0);
@@ -63,7 +63,7 @@ impl Parcel {
         Ok(dataset.into())
     }
 
-    /// Each tensor as a message of its own, by its name in the file; each with the metadata.
+    /// Returns each tensor as a value of its own, with its name in the file; each gets the metadata.
     pub fn split(self, metadata: &[u8]) -> Result<Vec<(Option<String>, TensorSummary, ValueDraft)>, Failure> {
         let each = self.tensors.into_iter().map(|(name, draft)| {
             let summary = TensorSummary::new(None, draft.dtype(), draft.shape());

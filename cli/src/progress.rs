@@ -1,20 +1,20 @@
-//! Progress bars for long work: on standard error, and only if that is a terminal.
+//! Progress bars on standard error, if it is a terminal.
 
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Below these, work is done before anybody has read what the bar says.
+/// Below these sizes the work ends before a bar could be read.
 const BYTES_MIN: u64 = 64 << 20;
 const FILES_MIN: usize = 32;
 
-/// A bar, or nothing.
+/// A progress bar, or nothing.
 pub struct Progress {
     bar: ProgressBar,
 }
 
 impl Progress {
-    /// For so many bytes in so many pieces. One piece goes in one step: then a clock shows that it goes on.
+    /// Creates a bar for this number of bytes in `pieces` steps. A single step shows a spinner and a clock instead.
     pub fn bytes(doing: &str, bytes: u64, pieces: usize) -> Self {
         let template = match pieces {
             0..=1 => "{spinner} {msg} {total_bytes} {elapsed}",
@@ -23,7 +23,7 @@ impl Progress {
         Self::new(bytes >= BYTES_MIN, doing, bytes, template)
     }
 
-    /// For many files.
+    /// Creates a bar for many files.
     pub fn files(doing: &str, files: usize) -> Self {
         Self::new(files >= FILES_MIN, doing, files as u64, "{msg} {wide_bar} {pos}/{len} {eta}")
     }
@@ -32,7 +32,7 @@ impl Progress {
         let target = if long { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(length), target);
         if !bar.is_hidden() {
-            // The template is one of those above.
+            // Both templates are valid constants.
             bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
             bar.set_message(crate::output::printable(doing));
             bar.enable_steady_tick(Duration::from_millis(200));

@@ -1,4 +1,4 @@
-//! What a lease covers on its way into a file.
+//! Writing leased values to files.
 
 use std::borrow::Cow;
 use std::fs::Permissions;
@@ -6,19 +6,19 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use tensorlend::{DType, Tensor, Value};
+use tensorlend::{DType, Tensor, Value, ValueKind};
 
 use crate::failure::Failure;
 use crate::files::{self, FileError, TensorView};
 
-/// The elements in C order: where they lie, or, of a strided tensor, a copy.
+/// Returns the elements in C order: borrowed from shared memory, or copied if the tensor is strided.
 pub fn elements(tensor: &Tensor) -> Result<Cow<'_, [u8]>, Failure> {
     if let Some(bytes) = tensor.row_major_bytes() {
         return Ok(Cow::Borrowed(bytes));
     }
     let mut copy = Vec::new();
     let length = usize::try_from(tensor.nbytes()).unwrap_or(usize::MAX);
-    // A stride of 0 makes many elements of few bytes, and Linux lends more address space than it has pages.
+    // A stride of 0 makes many elements of few bytes, and Linux overcommits address space.
     let refused = crate::meminfo::available_bytes().is_some_and(|available| tensor.nbytes() > available);
     if refused || copy.try_reserve_exact(length).is_err() {
         return Err(Failure::Limit(format!(
@@ -30,16 +30,16 @@ pub fn elements(tensor: &Tensor) -> Result<Cow<'_, [u8]>, Failure> {
     Ok(Cow::Owned(copy))
 }
 
-/// What this program does not read: it looks at no device's memory.
+/// Returns the error for a value in a device's memory, which this program does not read.
 #[cold]
 pub fn on_device(name: &str) -> Failure {
-    let (found, wanted) = ("tensor on a device", "value in host memory");
+    let (found, wanted) = (ValueKind::DeviceTensor, ValueKind::HostValue);
     let remedy = "a program that reads it there, as docs/python.md shows";
     Failure::Client(tensorlend::Error::Kind { name: name.to_owned(), found, wanted, remedy })
 }
 
-/// Writes a tensor or a dataset into the format that the path's extension names. Formats that keep names know a single
-/// tensor by `name`.
+/// Writes a tensor or a dataset in the format that the path's extension selects. Formats with named tensors store a
+/// single tensor under `name`.
 pub fn save(value: &Value, name: &str, path: &Path) -> Result<(), Failure> {
     let tensors: Vec<(&str, &Tensor)> = match value {
         Value::Tensor(lease) => vec![(name, lease)],
@@ -55,7 +55,7 @@ pub fn save(value: &Value, name: &str, path: &Path) -> Result<(), Failure> {
     Ok(files::write(path, &views)?)
 }
 
-/// Writes the elements of a tensor and nothing else, whatever the path's extension says.
+/// Writes only the elements of a tensor, whatever the path's extension.
 pub fn save_raw(value: &Value, name: &str, path: &Path) -> Result<(), Failure> {
     let fail = |source: io::Error| FileError::Io {
         path: path.to_owned(),
@@ -83,7 +83,7 @@ pub fn save_raw(value: &Value, name: &str, path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether numpy has a name for each element type.
+/// Returns true if numpy has every element type of the value.
 fn numpy_knows(value: &Value) -> bool {
     let known = |dtype: DType| dtype != DType::BF16 && !dtype.name().starts_with("f8_");
     match value {
@@ -93,7 +93,7 @@ fn numpy_knows(value: &Value) -> bool {
     }
 }
 
-/// The extension of a format that can hold the value, for whoever has not chosen one.
+/// Returns the default extension: that of a format that can hold the value.
 pub fn natural_extension(value: &Value) -> &'static str {
     match value {
         _ if !numpy_knows(value) => "safetensors",
@@ -110,7 +110,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Makes the folder if there is none. Without an extension, each file gets one that suits it.
+    /// Creates the folder if needed. Without an extension, each file gets a suitable one.
     pub fn open(path: &Path, extension: Option<&str>) -> Result<Self, Failure> {
         let extension = extension.map(str::to_owned);
         if let Some(extension) = &extension {

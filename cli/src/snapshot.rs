@@ -1,9 +1,9 @@
-//! What several names hold, as it was at one moment.
+//! A consistent snapshot of several names.
 //!
-//! A lease keeps a value as it is, and so leases taken one after the other keep values that may never have been there
-//! together. So each name is looked at again when all leases are held. If every name still holds what is leased, each held it
-//! from its lease to that look: so all of them did at the moment between the last lease and the first look. Where one has
-//! moved on, it is leased anew and all are looked at again.
+//! Leases taken one after the other may hold values that never existed together. So the snapshot checks each name again
+//! when it holds all leases. If every name still has its leased value, each had it from its lease to its check; all of
+//! them had it at the moment between the last lease and the first check. Otherwise the snapshot leases the changed
+//! names again and checks all names again.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +11,18 @@ use tensorlend::{Client, Error, Listing, Value};
 
 use crate::failure::Failure;
 
-/// So often all names are looked at, before whoever keeps publishing is named.
+/// Number of checks of all names before the snapshot fails and reports the names that change.
 const ROUNDS: usize = 64;
 
-/// A name that is to be leased.
+/// A name to lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     pub name: String,
-    /// The user wrote this name: it must exist. A name that a glob matched may be deleted again.
+    /// The user wrote this name: it must exist. A name that matched a glob may have been deleted since.
     pub is_required: bool,
 }
 
-/// The names that words stand for, sorted. A word without a glob's characters is a name.
+/// Returns the names that the words stand for, sorted. A word without a glob's characters is a name.
 ///
 /// # Errors
 /// [`Failure::NotFound`] for a glob that matches no name.
@@ -30,7 +30,7 @@ pub fn names_of(client: &Client, words: &[String]) -> Result<Vec<Wanted>, Failur
     let mut names = BTreeMap::new();
     for word in words {
         if word.contains(['*', '?', '[', '{', '\\']) {
-            // Each value is brought back when it is written, and not before.
+            // An overview reads no spilled value back; each is read back when it is written.
             let Listing { infos, unreadable, spilled } = client.overview(word)?;
             if infos.is_empty() && unreadable.is_empty() && spilled.is_empty() {
                 return Err(Failure::NotFound(format!("no name matches {word:?}: see `tensorlend ls`")));
@@ -39,7 +39,8 @@ pub fn names_of(client: &Client, words: &[String]) -> Result<Vec<Wanted>, Failur
                 names.entry(name).or_insert(false);
             }
             for (name, cause) in unreadable {
-                // A broken client's: nobody can read it. Of any other, there may be room for it when the others are written.
+                // Nobody can read a damaged record. Other errors may pass: there may be memory for the value once the
+                // others are written.
                 if let Error::Damaged { .. } = cause {
                     crate::output::note(&format!("left out: {}", crate::output::printable(&cause.to_string())));
                 } else {
@@ -53,13 +54,13 @@ pub fn names_of(client: &Client, words: &[String]) -> Result<Vec<Wanted>, Failur
     Ok(names.into_iter().map(|(name, is_required)| Wanted { name, is_required }).collect())
 }
 
-/// Leases on what all names held together.
+/// Leases on the values that all names had at one moment.
 pub struct Snapshot {
     values: BTreeMap<String, Value>,
 }
 
 impl Snapshot {
-    /// Leases what the names hold. A name that is not required and does not exist is left out.
+    /// Leases the values of the names. Skips a name that is not required and does not exist.
     pub fn take(client: &Client, wanted: &[Wanted]) -> Result<Self, Failure> {
         let mut values: BTreeMap<&str, Option<Value>> = wanted.iter().map(|it| (it.name.as_str(), None)).collect();
         let mut moved: Vec<&Wanted> = wanted.iter().collect();
@@ -67,7 +68,7 @@ impl Snapshot {
             for it in &moved {
                 match client.get_value(&it.name) {
                     Ok(value) => values.insert(&it.name, Some(value)),
-                    // It was listed, and has been deleted since.
+                    // The name was deleted after it was listed.
                     Err(Error::NotFound(_)) if !it.is_required => values.remove(it.name.as_str()),
                     Err(e) => return Err(Failure::from(e).context(format!("cannot save {:?}", it.name))),
                 };
@@ -84,7 +85,7 @@ impl Snapshot {
                 return Ok(Self { values });
             }
             for it in &moved {
-                // Not to keep what was replaced.
+                // Releases the lease on the replaced value.
                 values.insert(&it.name, None);
             }
         }
@@ -95,7 +96,7 @@ impl Snapshot {
         )))
     }
 
-    /// The values, in their names' order.
+    /// Returns the values, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.values.iter().map(|(name, value)| (name.as_str(), value))
     }

@@ -1,4 +1,4 @@
-//! What a tensor or a dataset is, in a line or in JSON.
+//! Descriptions of tensors and datasets, as a line or as JSON.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::save::{elements, on_device};
 /// A tensor's element type, sizes and bytes.
 #[derive(Clone, Debug, Serialize)]
 pub struct TensorSummary {
-    /// Its name in its dataset.
+    /// The tensor's name in its dataset.
     #[serde(rename = "name", skip_serializing_if = "Option::is_none")]
     pub member: Option<String>,
     pub dtype: &'static str,
@@ -27,7 +27,7 @@ pub struct TensorSummary {
 
 impl TensorSummary {
     pub fn new(member: Option<&str>, dtype: DType, shape: &[u64]) -> Self {
-        // A zero first, so that the product of the others, which never was, cannot overflow.
+        // Checks for a zero first: the product of the other dimensions may overflow.
         let elements = if shape.contains(&0) { 0 } else { shape.iter().product() };
         Self {
             member: member.map(str::to_owned),
@@ -87,7 +87,7 @@ impl Summary {
         }
     }
 
-    /// Of what a lease covers; with `checksum`, every byte of it is read.
+    /// Describes a leased value; `checksum` reads every byte of it.
     pub fn of_value(value: &Value, checksum: bool) -> Result<Self, Failure> {
         match value {
             Value::Tensor(lease) => TensorSummary::of_tensor(None, lease, checksum).map(Self::Tensor),
@@ -106,7 +106,7 @@ impl Summary {
         }
     }
 
-    /// For a table: element type and shape.
+    /// Returns element type and shape for a table.
     pub fn columns(&self) -> (String, String) {
         match self {
             Self::Tensor(tensor) => (tensor.dtype.to_owned(), format!("{:?}", tensor.shape)),
@@ -123,7 +123,7 @@ impl fmt::Display for Summary {
             Self::Tensor(tensor) => tensor.fmt(f),
             Self::Dataset { nbytes, tensors } => {
                 write!(f, "dataset of {}, {nbytes} bytes", crate::output::count(tensors.len() as u64, "tensor"))?;
-                // A line is to be read at a glance: a model of a thousand tensors is not.
+                // Leaves out the members of large datasets, to keep the line short.
                 let shown = tensors.iter().filter(|_| tensors.len() <= 8);
                 for (at, tensor) in shown.enumerate() {
                     write!(f, "{}{tensor}", if at == 0 { ": " } else { "; " })?;
@@ -134,12 +134,12 @@ impl fmt::Display for Summary {
     }
 }
 
-/// The producer's clock, as far as it is known: seconds since its beginning.
+/// Formats a timestamp of the producer's clock as seconds since the clock's epoch.
 pub fn timestamp_text(timestamp_ns: u64) -> String {
     format!("{}.{:09}", timestamp_ns / 1_000_000_000, timestamp_ns % 1_000_000_000)
 }
 
-/// Nanoseconds since 1970, which is what this program stamps tensors with.
+/// Returns the nanoseconds since 1970, which this program uses as timestamps.
 pub fn now_ns() -> u64 {
     let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)

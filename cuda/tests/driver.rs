@@ -1,10 +1,10 @@
-//! Every wrapper on a driver: the one of this machine, or the one whose folder `TENSORLEND_CUDA_LIB` names, where it is
-//! `libcuda.so` as well as `libcuda.so.1`. Without a driver nothing is tested here, and each test says so.
+//! Tests of every wrapper with a driver: this machine's, or the one in the folder that `TENSORLEND_CUDA_LIB` names, as
+//! `libcuda.so` and `libcuda.so.1`. Without a driver the tests are skipped with a message.
 //!
-//! A process finds its libraries once, and what is shared between processes has to be tried by two: so the tests start
-//! themselves anew, under the name of one test and with a role. A descriptor travels as the child's standard input.
+//! A process finds its libraries once, and sharing needs two processes: so the tests start themselves again, with the
+//! name of one test and a role. A descriptor is passed as the child's standard input.
 //!
-//! Lines that begin with `OBSERVED` answer what the manual leaves open.
+//! Lines that begin with `OBSERVED` answer questions that the manual leaves open.
 #![allow(unsafe_code)]
 
 mod stage;
@@ -35,10 +35,10 @@ fn sharing() -> Option<(Device, u64)> {
     }
 }
 
-/// What lies on the device, in a current context.
+/// Returns the bytes on the device, in a current context.
 fn read(ptr: u64, bytes: usize) -> Vec<u8> {
     let mut there = vec![0xee; bytes];
-    // SAFETY: 1: the callers read what they have mapped or allocated. 2: and wait for what they asked for before.
+    // SAFETY: 1: the callers pass memory that they have mapped or allocated. 2: and wait for their earlier work.
     unsafe { copy::dtoh(there.as_mut_ptr(), ptr, bytes) }.unwrap();
     there
 }
@@ -93,7 +93,7 @@ fn memory_is_shared_by_descriptor() {
         return;
     }
     let Some((device, bytes)) = sharing() else { return };
-    // First without any context, as the daemon does it.
+    // First without any context, as in the daemon.
     assert_eq!(Context::current().unwrap(), None);
     let allocation = Allocation::create(&device, bytes).unwrap();
     let fd = allocation.export().unwrap();
@@ -124,7 +124,7 @@ fn memory_is_shared_by_descriptor() {
     let ptr = mapping.ptr();
     drop(mapping);
     assert_eq!(Pointer::ask(ptr).unwrap().memory, Memory::Unknown, "the address is free again");
-    // The descriptor alone has kept the memory.
+    // The descriptor alone has preserved the memory.
     let again = Allocation::import(fd.as_fd()).unwrap();
     let again = Mapping::map(&again, bytes, &device, Access::Read).unwrap();
     assert_eq!(read(again.ptr() + bytes - 2, 2), [0x5a, 0x77]);
@@ -198,7 +198,7 @@ fn contexts_nest() {
         let outer = context.enter().unwrap();
         let current = Context::current().unwrap().unwrap();
         assert_eq!((current.raw, current.device), (context.raw(), device.ordinal()));
-        // SAFETY: 1: just read. 2: `context` lives longer.
+        // SAFETY: 1: the values were just read. 2: `context` lives longer.
         let borrowed = unsafe { Context::from_raw(current.raw, &device) };
         let inner = borrowed.enter().unwrap();
         assert_eq!(inner.context().raw(), outer.context().raw());
@@ -208,7 +208,7 @@ fn contexts_nest() {
         assert!(Context::current().unwrap().is_some());
     }
     assert_eq!(Context::current().unwrap(), None);
-    // What was made in a context keeps it.
+    // Objects of a context preserve it.
     let stream = Stream::new(&context).unwrap();
     drop(context);
     stream.synchronize().unwrap();
@@ -223,7 +223,7 @@ fn streams_and_events() {
     let (first, second) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());
     let (quick, patient) = (Event::new(&context, false).unwrap(), Event::new(&context, true).unwrap());
     assert!(quick.query().unwrap(), "never recorded");
-    // None is current here.
+    // No context is current here.
     quick.record(&first).unwrap();
     second.wait_event(&quick).unwrap();
     patient.record(&second).unwrap();
@@ -236,7 +236,7 @@ fn streams_and_events() {
     println!("without a current context: {:?}", StreamRef::LEGACY.query());
     let _current = context.enter().unwrap();
     for stream in [StreamRef::LEGACY, StreamRef::PER_THREAD, first.by_ref()] {
-        // SAFETY: 1: the default streams, and one of ours. 2: which lives longer.
+        // SAFETY: 1: the default streams, and one of this process. 2: which lives longer.
         let same = unsafe { StreamRef::from_raw(stream.as_raw()) };
         assert_eq!(same, stream);
         let event = Event::new(&context, true).unwrap();
@@ -264,7 +264,7 @@ fn copies() {
     let [block, other] = [(); 2].map(|()| PlainBlock::allocate(&context, 8192).unwrap());
     assert_eq!(block.bytes(), 8192);
     let from: Vec<u8> = (0..8192).map(|at| at as u8 ^ (at >> 8) as u8).collect();
-    // SAFETY: 1: 8192 bytes each. 2: nobody else knows them, and the last copy waits.
+    // SAFETY: 1: 8192 bytes each. 2: nothing else uses them, and the last copy waits.
     unsafe {
         copy::htod(block.ptr(), from.as_ptr(), 8192).unwrap();
         copy::dtod(other.ptr(), block.ptr(), 8192).unwrap();
@@ -275,7 +275,7 @@ fn copies() {
 
     let stream = Stream::new(&context).unwrap();
     let mut to = vec![0_u8; 8192];
-    // SAFETY: 1: as above. 2: the stream is waited for before the ranges end or are looked at.
+    // SAFETY: 1: as above. 2: the stream is synchronized before the ranges end or are read.
     unsafe {
         copy::memset_d8_async(block.ptr(), 0x11, 8192, &stream).unwrap();
         copy::htod_async(block.ptr(), from.as_ptr(), 4096, &stream).unwrap();
@@ -301,7 +301,7 @@ fn host_memory_is_registered() {
         (NonNull::new(segment.start()).unwrap(), segment)
     };
     let (start, view) = map(tensorlend_os::memfd::Access::Write);
-    // SAFETY: 1: the view outlives it, and all copies are waited for.
+    // SAFETY: 1: the view lives longer, and all copies are waited for.
     let registration = unsafe { HostRegistration::register(&context, &device, start, bytes, false) }.unwrap();
     // SAFETY: as above.
     let twice = unsafe { HostRegistration::register(&context, &device, start, bytes, false) };
@@ -315,16 +315,16 @@ fn host_memory_is_registered() {
     let block = PlainBlock::allocate(&context, bytes as u64).unwrap();
     fill(block.ptr(), 0x3c, bytes);
     let stream = Stream::new(&context).unwrap();
-    // SAFETY: 1: as long as each other. 2: waited for.
+    // SAFETY: 1: both have this length. 2: waited for.
     unsafe { copy::dtoh_async(start.as_ptr(), block.ptr(), bytes, &stream) }.unwrap();
     stream.synchronize().unwrap();
-    // SAFETY: mapped, and nobody writes any more.
+    // SAFETY: mapped, and no longer written.
     assert_eq!(unsafe { start.add(bytes - 1).read_volatile() }, 0x3c);
     drop(registration);
     drop(view);
 
     let (start, view) = map(tensorlend_os::memfd::Access::Read);
-    // SAFETY: 1: the view outlives it.
+    // SAFETY: 1: the view lives longer.
     match unsafe { HostRegistration::register(&context, &device, start, bytes, true) } {
         Ok(registration) => {
             observed(&format!(
@@ -332,7 +332,7 @@ fn host_memory_is_registered() {
                 registration.is_read_only()
             ));
             fill(block.ptr(), 0, bytes);
-            // SAFETY: 1: as long as each other. 2: waited for.
+            // SAFETY: 1: both have this length. 2: waited for.
             unsafe { copy::htod_async(block.ptr(), start.as_ptr(), bytes, &stream) }.unwrap();
             stream.synchronize().unwrap();
             assert_eq!(read(block.ptr(), bytes), vec![0x3c; bytes]);
@@ -375,7 +375,7 @@ fn pools_are_shared() {
     let pool = Pool::create(&device, 32 << 20, bytes_max).unwrap();
     assert_eq!(pool.figures().unwrap(), Figures::default());
     let ptr = pool.allocate(1 << 20, &stream).unwrap();
-    // SAFETY: 1: just allocated. 2: nobody else knows it.
+    // SAFETY: 1: just allocated. 2: nothing else uses it.
     unsafe { copy::memset_d8_async(ptr, 0x5a, 1 << 20, &stream) }.unwrap();
     stream.synchronize().unwrap();
     let figures = pool.figures().unwrap();
@@ -479,19 +479,19 @@ fn a_forked_child_is_refused() {
     }
     let context = Context::primary(&device()).unwrap();
     let event = Event::new(&context, false).unwrap();
-    // SAFETY: the child ends by `_exit`, and does nothing before that a fork of several threads forbids: the calls are
-    // refused before they lock anything, and an error is small.
+    // SAFETY: the child ends by `_exit`, and before that does nothing that a fork of several threads forbids: the calls
+    // return an error before they lock anything, and an error is small.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let refused = matches!(Driver::get(), Err(Unavailable::Forked))
             && event.query().is_err_and(|error| error.is_forked())
             && context.enter().is_err_and(|error| error.is_forked());
         drop(event);
-        // SAFETY: it ends the process, and nothing else.
+        // SAFETY: it only ends the process.
         unsafe { libc::_exit(if refused { 7 } else { 1 }) };
     }
     let mut status = 0;
-    // SAFETY: the child is ours, and one int is written.
+    // SAFETY: the child was created above, and one int is written.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
     assert_eq!(libc::WEXITSTATUS(status), 7);
     assert!(event.query().unwrap(), "the parent goes on");

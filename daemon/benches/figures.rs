@@ -1,8 +1,8 @@
-//! The broker's own figures, printed: how long joining and the first segment take, how fast segments are made, what
-//! names cost in memory and time. `cargo bench -p tensorlend-daemon`; `TENSORLEND_NAMES=10000000` for that many names,
-//! `TENSORLEND_HUGE_PAGES=advise` for other pages under them.
+//! Measurements of the daemon: the times of joining, of the first segment and of making segments, and the cost of names
+//! in memory and time. `cargo bench -p tensorlend-daemon`; `TENSORLEND_NAMES=10000000` sets the number of names,
+//! `TENSORLEND_HUGE_PAGES=advise` their pages.
 //!
-//! Each figure is a median with the least and the greatest of its runs. Nothing is asserted: machines differ.
+//! Each result is a median with the minimum and the maximum of its runs. It asserts nothing: machines differ.
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::os::fd::OwnedFd;
@@ -42,7 +42,7 @@ impl Client {
         Self { socket, welcome, directory_fd: fds.swap_remove(0), directory, _keep: keep }
     }
 
-    /// How long a segment takes until its answer, and until it can be written.
+    /// Requests a segment; returns the time until the response and until it is mapped.
     fn segment(&self, bytes: u64) -> (Duration, Duration, map::Segment) {
         let start = Instant::now();
         let (reply, fds) = ask(&self.socket, &Request::Segment { bytes, slots_log2: 10 });
@@ -107,7 +107,7 @@ fn first_segments() {
     for _ in 0..10 {
         let broker = broker("[pool]\nbytes_max = \"1GiB\"");
         let client = Client::join(&broker);
-        // The spare is made meanwhile.
+        // The daemon prepares the spare segment in the meantime.
         std::thread::sleep(Duration::from_millis(300));
         let (answered, mapped, segment) = client.segment(SEGMENT);
         answers.push(milliseconds(answered));
@@ -121,7 +121,7 @@ fn first_segments() {
 
 #[allow(unsafe_code)]
 fn touch(segment: &map::Segment) {
-    // SAFETY: the segment is mapped for writing, at least a page long, and nobody else has it.
+    // SAFETY: the segment is mapped writable, at least a page long, and nobody else has it.
     unsafe { segment.start().write_volatile(1) };
 }
 
@@ -140,7 +140,7 @@ fn growth() {
     }
 }
 
-/// What other pages than ordinary ones change. Where the kernel has none, they are ordinary ones all the same.
+/// The effect of other page sizes. Where the kernel has none, ordinary pages are used instead.
 fn pages() {
     let bytes: u64 = 512 << 20;
     for pages in ["never", "advise", "2M"] {
@@ -233,7 +233,7 @@ fn broker_namespace() -> String {
     format!("uid:{}", rustix::process::getuid().as_raw())
 }
 
-/// Nanoseconds that look-ups take, of names that are there and of others, in random order: medians of five rounds.
+/// Returns the nanoseconds of looking up existing and missing names, in random order: medians of five rounds.
 fn find(client: &Client, count: u32, key: impl Fn(u32) -> String) -> (f64, f64) {
     let d = &client.directory;
     let looks = 200_000u32;
@@ -261,7 +261,7 @@ fn find(client: &Client, count: u32, key: impl Fn(u32) -> String) -> (f64, f64) 
 }
 
 fn main() {
-    // Under `cargo test` it is built and not run.
+    // `cargo test` builds it and must not run it.
     if !std::env::args().any(|argument| argument == "--bench") {
         return;
     }

@@ -14,13 +14,13 @@ use tensorlend_os::numa::Numa;
 /// The configuration file with every option, its default and its unit: what `--print-config` prints.
 pub const EXAMPLE: &str = include_str!("config.toml");
 
-/// The longest quarantine: a mistake of a unit makes nobody wait for hours.
+/// Maximum quarantine: a wrong unit must not make clients wait for hours.
 const QUARANTINE_MS_MAX: u64 = 60_000;
 
-/// The longest grace period of streams: a mistake of a unit keeps no stream for weeks.
+/// Maximum grace period of streams: a wrong unit must not keep streams for weeks.
 const STREAM_GRACE_MS_MAX: u64 = 86_400_000;
 
-/// The least time after which leases may be revoked.
+/// Minimum time until leases may be revoked.
 const LEASE_MS_LEAST: u64 = 100;
 
 /// A number of bytes: in TOML an integer, or a string such as `"64MiB"`.
@@ -62,14 +62,14 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-/// How the daemon keeps others from writing what it lent to one.
+/// The protection of lent memory against writes by other clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModeChoice {
-    /// System mode for a uid below 1000 in a user namespace that maps all users, else user mode.
+    /// System mode for a uid below 1000 in a user namespace that maps all users, otherwise user mode.
     #[default]
     Auto,
-    /// The daemon has a uid of its own.
+    /// The daemon has its own uid.
     System,
     /// The daemon runs under its user's uid.
     User,
@@ -78,7 +78,7 @@ pub enum ModeChoice {
 /// Pages of segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum HugePages {
-    /// Of 4 KiB.
+    /// 4 KiB pages.
     #[default]
     #[serde(rename = "never")]
     Never,
@@ -93,7 +93,7 @@ pub enum HugePages {
     Reserved1G,
 }
 
-/// Where the pages of segments are: `"local"`, `"interleave"` or `"node:N"`.
+/// NUMA placement of segments: `"local"`, `"interleave"` or `"node:N"`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NumaChoice(pub Numa);
 
@@ -116,28 +116,28 @@ impl<'de> Deserialize<'de> for NumaChoice {
     }
 }
 
-/// The whole configuration. Its default is what an empty file means.
+/// The whole configuration. Its default is that of an empty file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Path of the control socket. Default: /run/tensorlend/tensorlend.sock in system mode, else
     /// $XDG_RUNTIME_DIR/tensorlend.sock.
     pub socket: Option<PathBuf>,
-    /// Permission bits of the socket. Default: 0o666 in system mode (the kernel tells who connects), else 0o600.
+    /// Permission bits of the socket. Default: 0o666 in system mode (the kernel reports the client's user), else 0o600.
     pub socket_mode: Option<u32>,
-    /// System or user mode.
+    /// System or user mode. Default: auto.
     pub mode: ModeChoice,
-    /// The pool.
+    /// Limits and properties of the pool.
     pub pool: PoolConfig,
     /// Memory of CUDA devices.
     pub cuda: CudaConfig,
-    /// Segments in files.
+    /// Spilling segments to files.
     pub spill: SpillConfig,
     /// Limits of each uid.
     pub uid: UidConfig,
-    /// The end of streams.
+    /// Lifetime of unused streams.
     pub streams: StreamsConfig,
-    /// Limits of private namespaces, and of others where they say nothing else.
+    /// Limits of private namespaces, and defaults of other namespaces.
     pub namespace_default: LimitsConfig,
     /// Shared namespaces, by name.
     pub namespace: BTreeMap<String, NamespaceConfig>,
@@ -147,20 +147,19 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PoolConfig {
-    /// Bytes of segments that may exist. Default: half of the memory, or of the cgroup's limit if that is less.
+    /// Maximum bytes of segments. Default: half of the memory, or of the cgroup's limit if that is smaller.
     pub bytes_max: Option<Bytes>,
-    /// Bytes of sheets (names, descriptors, lease tables) that may exist. Default: a quarter of `bytes_max`, at least
-    /// 64 MiB.
+    /// Maximum bytes of sheets (names, descriptors, lease tables). Default: a quarter of `bytes_max`, at least 64 MiB.
     pub sheet_bytes_max: Option<Bytes>,
-    /// Length of an ordinary segment in bytes; a larger tensor gets a segment of its own. Default: 64 MiB.
+    /// Length of an ordinary segment in bytes; a larger tensor gets its own segment. Default: 64 MiB.
     pub segment_bytes: Bytes,
-    /// Ordinary segments kept ready. Default: 1.
+    /// Number of ordinary segments prepared in advance. Default: 1.
     pub spare_segments: u32,
     /// Bytes of returned segments kept for their namespace; system mode only. Default: 256 MiB.
     pub idle_bytes_max: Bytes,
     /// Pages of segments. Default: ordinary ones.
     pub huge_pages: HugePages,
-    /// Where the pages of segments are on a machine with several memories. Default: local.
+    /// NUMA placement of segments on a machine with several memory nodes. Default: local.
     pub numa: NumaChoice,
 }
 
@@ -182,20 +181,20 @@ impl Default for PoolConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SpillConfig {
-    /// Directory of the files. Default: none, and nothing is spilled.
+    /// Directory of the files. Default: none, which disables spilling.
     pub directory: Option<PathBuf>,
-    /// Bytes that may be there. Default: as many as the pool may have.
+    /// Maximum bytes of the files. Default: the pool's limit.
     pub bytes_max: Option<Bytes>,
-    /// Bytes of one uid's clients that may be there. Default: no limit but `bytes_max`.
+    /// Maximum bytes of the files of one uid's clients. Default: no limit except `bytes_max`.
     pub uid_bytes_max: Option<Bytes>,
-    /// How full the pool is when spilling begins, in percent. Default: when somebody would be refused.
+    /// Usage of the pool at which spilling begins, in percent. Default: when a request would be refused.
     pub high_water_percent: Option<u8>,
-    /// How full it is when that ends. Default: 10 less.
+    /// Usage of the pool at which spilling ends, in percent. Default: 10 less.
     pub low_water_percent: Option<u8>,
 }
 
 impl SpillConfig {
-    /// When segments are spilled before anybody was refused.
+    /// Returns the thresholds of spilling before a refusal; `None` if they are not set.
     pub fn marks(&self) -> Option<SpillMarks> {
         let high_percent = self.high_water_percent?;
         let low_percent = self.low_water_percent.unwrap_or(high_percent.saturating_sub(10));
@@ -225,20 +224,20 @@ impl SpillConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CudaConfig {
-    /// UUIDs of the devices of which memory is lent, or `"all"`. Default: none.
+    /// UUIDs of the devices whose memory is lent, or `"all"`. Default: none.
     pub devices: Vec<String>,
-    /// Who allocates. Default: pool.
+    /// The allocator. Default: pool.
     pub allocator: Allocator,
-    /// Bytes that may be allocated of each device. Default: half of what it has.
+    /// Maximum bytes allocated on each device. Default: half of its memory.
     pub bytes_max: Option<Bytes>,
-    /// Length of an ordinary segment in bytes. Default: 256 MiB, with the allocator `arena` 64 MiB.
+    /// Length of an ordinary segment in bytes. Default: 256 MiB; 64 MiB with the allocator `arena`.
     pub segment_bytes: Option<Bytes>,
-    /// Bytes of each device that are kept for who had them when nobody has them mapped any more. Default: 1 GiB.
+    /// Bytes per device kept for their last user and namespace once nobody has them mapped. Default: 1 GiB.
     pub idle_bytes_max: Bytes,
-    /// How many milliseconds after the end of a process its memory counts as still in use. Default: 100.
+    /// Milliseconds after a process's exit during which its memory counts as in use. Default: 100.
     pub quarantine_ms: u64,
-    /// Whether devices of a driver that is a stand-in for tests may be used. No configuration file says so: a command line
-    /// does, or a program that starts a broker of its own.
+    /// Whether a fake driver's devices may be used. No configuration file sets this: only a command line, or a program
+    /// with an embedded daemon.
     #[serde(skip)]
     pub allow_fake: bool,
 }
@@ -258,7 +257,7 @@ impl Default for CudaConfig {
 }
 
 impl CudaConfig {
-    /// Length of an ordinary segment in bytes.
+    /// Returns the length of an ordinary segment in bytes.
     pub fn segment_bytes(&self) -> u64 {
         let default = if self.allocator == Allocator::Arena { 64 << 20 } else { 256 << 20 };
         self.segment_bytes.map_or(default, |bytes| bytes.0)
@@ -284,26 +283,26 @@ impl CudaConfig {
     }
 }
 
-/// Which uids the system has granted to which user.
+/// The file with the system's grants of subordinate uids to users.
 const SUBUID_FILE: &str = "/etc/subuid";
 
 /// `[uid]`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct UidConfig {
-    /// Bytes of segments and sheets that one uid may hold. Default: no limit but the pool's.
+    /// Maximum bytes of segments and sheets of one uid. Default: no limit except the pool's.
     pub bytes_max: Option<Bytes>,
-    /// Bytes of devices' memory that one uid may hold. Default: no limit but the devices'.
+    /// Maximum bytes of device memory of one uid. Default: no limit except the devices'.
     pub device_bytes_max: Option<Bytes>,
-    /// Sessions that one uid may have. Default: 256.
+    /// Maximum number of sessions of one uid. Default: 256.
     pub sessions_max: u32,
-    /// Whether a uid may take no more than its share of what all have in common, so that others find some. Default: in
-    /// system mode.
+    /// Whether a uid may use only its share of common resources, so that others find some. Default: in system mode.
     pub share: Option<bool>,
-    /// When memory is short: after how many milliseconds a session is ended whose leases keep memory that nobody else
-    /// reads. Default: never.
+    /// If memory is short: milliseconds after which a session is ended whose leases keep memory that nobody else reads.
+    /// Default: never.
     pub lease_ms_max: Option<u64>,
-    /// The file that says which uids are one user's, as subuid(5) has it. Default: `/etc/subuid`. Empty: each is its own.
+    /// The file that assigns ranges of uids to users, in the format of subuid(5). Default: `/etc/subuid`. Empty: each
+    /// uid is its own user.
     pub subuid_file: PathBuf,
 }
 
@@ -324,7 +323,7 @@ impl Default for UidConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct StreamsConfig {
-    /// How many milliseconds a stream without producer and subscribers stays readable. Default: 60000.
+    /// Milliseconds during which a stream without producer and subscribers stays readable. Default: 60000.
     pub grace_ms: u64,
 }
 
@@ -338,19 +337,19 @@ impl Default for StreamsConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsConfig {
-    /// Bytes of segments and sheets. Default: no limit but the pool's.
+    /// Maximum bytes of segments and sheets. Default: no limit except the pool's.
     pub bytes_max: Option<Bytes>,
-    /// Names, list items, lists and streams together; 512 to 16777216. Default: 65536.
+    /// Maximum number of names, list items, lists and streams together; 512 to 16777216. Default: 65536.
     pub names_max: Option<u32>,
-    /// Clients, those included that are gone and left tensors; 1 to 65535. Default: 4096.
+    /// Maximum number of clients, including departed ones that left tensors; 1 to 65535. Default: 4096.
     pub members_max: Option<u32>,
-    /// Lists. Default: 1024.
+    /// Maximum number of lists. Default: 1024.
     pub lists_max: Option<u32>,
-    /// Streams. Default: 256.
+    /// Maximum number of streams. Default: 256.
     pub streams_max: Option<u32>,
-    /// Segments. Default: 4096.
+    /// Maximum number of segments. Default: 4096.
     pub segments_max: Option<u32>,
-    /// Bytes of devices' memory. Default: no limit but the devices'.
+    /// Maximum bytes of device memory. Default: no limit except the devices'.
     pub device_bytes_max: Option<Bytes>,
 }
 
@@ -378,23 +377,23 @@ pub struct NamespaceConfig {
     pub device_bytes_max: Option<Bytes>,
 }
 
-/// The configuration is wrong.
+/// The reason why a configuration is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("cannot read the configuration {path:?}: {error}")]
     Read {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         error: std::io::Error,
     },
-    /// It is no TOML, or has an option that does not exist.
+    /// The text is not valid TOML, or has an unknown option.
     #[error("the configuration{} is wrong: {error}", .path.as_ref().map(|p| format!(" {}", p.display())).unwrap_or_default())]
     Parse {
-        /// Which file.
+        /// The file, if the text came from one.
         path: Option<PathBuf>,
-        /// What.
+        /// The parser's error.
         error: Box<toml::de::Error>,
     },
     /// A value is out of its range.
@@ -404,6 +403,9 @@ pub enum ConfigError {
 
 impl Config {
     /// Reads a file.
+    ///
+    /// # Errors
+    /// Those of [`Config::parse`], and [`ConfigError::Read`] if the file cannot be read.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Read { path: path.into(), error })?;
         Self::parse(&text).map_err(|e| match e {
@@ -412,13 +414,16 @@ impl Config {
         })
     }
 
-    /// Reads a text.
+    /// Parses a text and checks the ranges of its values.
     ///
     /// ```
     /// let config = tensorlend_daemon::Config::parse("[pool]\nsegment_bytes = \"16MiB\"")?;
     /// assert_eq!(config.pool.segment_bytes.0, 16 << 20);
     /// # Ok::<(), tensorlend_daemon::ConfigError>(())
     /// ```
+    ///
+    /// # Errors
+    /// [`ConfigError::Parse`] for invalid TOML and unknown options, [`ConfigError::Value`] for values out of range.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let config: Self =
             toml::from_str(text).map_err(|error| ConfigError::Parse { path: None, error: Box::new(error) })?;
@@ -426,7 +431,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Whether every value is in its range.
+    /// Checks that every value is in its range.
     pub fn check(&self) -> Result<(), ConfigError> {
         let wrong = |text: String| Err(ConfigError::Value(text));
         let segment = self.pool.segment_bytes.0;
@@ -475,7 +480,7 @@ impl Config {
 }
 
 impl NamespaceConfig {
-    /// Its limits alone.
+    /// Returns the namespace's limits only.
     pub fn limits(&self) -> LimitsConfig {
         LimitsConfig {
             bytes_max: self.bytes_max,
@@ -510,7 +515,7 @@ mod tests {
     #[test]
     fn the_printed_configuration_is_the_default() {
         assert_eq!(Config::parse(EXAMPLE).unwrap(), Config::default());
-        // The commented lines are the defaults: without their marks they must be options that exist.
+        // The lines that begin with "#=" show options: without the mark they must be valid.
         let open: Vec<&str> = EXAMPLE.lines().map(|line| line.strip_prefix("#= ").unwrap_or(line)).collect();
         let all = Config::parse(&open.join("\n")).unwrap();
         assert_eq!(all.pool.segment_bytes, PoolConfig::default().segment_bytes);

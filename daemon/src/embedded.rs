@@ -1,4 +1,4 @@
-//! A private broker in a thread of this process.
+//! A private daemon in a thread of this process.
 
 use crate::config::{Config, ConfigError};
 use crate::core::settings::Mode;
@@ -10,14 +10,14 @@ use tempfile::TempDir;
 use tensorlend_os::fork;
 use tensorlend_os::socket_file::{self, Found, Lock};
 
-/// Its folder's name begins so, its socket's is this; and with so many random letters.
+/// Prefix of its folder's name, followed by random letters; and the name of its socket.
 const PREFIX: &str = "tensorlend-embedded-";
 const SOCKET: &str = "tensorlend.sock";
 const NAME_BYTES: usize = PREFIX.len() + 6;
-/// How many folders are looked at when a broker starts.
+/// Maximum number of folders that a starting daemon checks.
 const SWEEP_MAX: usize = 256;
 
-/// Why an embedded broker could not start.
+/// The reason why an embedded daemon could not start.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot start an embedded broker: {0}")]
 pub struct EmbeddedError(#[from] DaemonError);
@@ -28,7 +28,7 @@ impl From<ConfigError> for EmbeddedError {
     }
 }
 
-/// A running private broker. Dropping it stops the thread and removes its socket; clients then find it gone.
+/// A running private daemon. Dropping it stops the thread and removes its socket; its clients are disconnected.
 #[derive(Debug)]
 pub struct Embedded {
     socket: PathBuf,
@@ -38,7 +38,7 @@ pub struct Embedded {
     forks: u64,
 }
 
-/// Starts a broker in a thread of this process, with the default configuration, in user mode, on a socket of its own.
+/// Starts a daemon in a thread of this process, with the default configuration, in user mode, on its own socket.
 ///
 /// ```
 /// let broker = tensorlend_daemon::embedded()?;
@@ -49,7 +49,7 @@ pub fn embedded() -> Result<Embedded, EmbeddedError> {
     embedded_with(&Config::default())
 }
 
-/// As [`embedded`], with a configuration of its own; its `socket`, `socket_mode` and `mode` are of no meaning here.
+/// As [`embedded`], with a configuration, whose `socket`, `socket_mode` and `mode` are ignored.
 pub fn embedded_with(config: &Config) -> Result<Embedded, EmbeddedError> {
     limits::check_system()?;
     fork::watch();
@@ -64,7 +64,7 @@ pub fn embedded_with(config: &Config) -> Result<Embedded, EmbeddedError> {
     let stop = Arc::new(Stop::new()?);
     let stopped = Arc::clone(&stop);
     let thread = std::thread::Builder::new().name("tensorlendd".into()).spawn(move || {
-        // The program's log is the program's.
+        // The log belongs to the program: the daemon writes nothing into it.
         let _silent = tracing::subscriber::set_default(tracing::subscriber::NoSubscriber::default());
         let _ = shell.run(&*stopped);
     });
@@ -72,7 +72,7 @@ pub fn embedded_with(config: &Config) -> Result<Embedded, EmbeddedError> {
     Ok(Embedded { socket, stop, thread: Some(thread), folder: Some(folder), forks: fork::generation() })
 }
 
-/// A fresh folder that this user alone may enter. Socket paths are short: /tmp, if TMPDIR is too long for one.
+/// Creates a folder that only this user can enter. Socket paths must be short: uses /tmp if TMPDIR is too long.
 fn folder() -> Result<TempDir, DaemonError> {
     let mut base = std::env::temp_dir();
     if base.as_os_str().len() > 60 {
@@ -84,11 +84,12 @@ fn folder() -> Result<TempDir, DaemonError> {
     made.map_err(|error| DaemonError::System { what: "making a temporary directory", error })
 }
 
-/// Removes the folders of this user's embedded brokers whose processes were killed. Nobody else can: a thread does not outlive its
-/// process, and most programs have no handler for SIGTERM.
+/// Removes the folders that this user's killed programs left. No other process removes them, and a killed program
+/// cannot: most programs have no handler for SIGTERM.
 ///
-/// A broker makes its socket under the folder's lock, and listens before it lets go of that. So a socket on which nobody listens
-/// while the lock is held is a dead broker's. A folder without a socket may be one that a broker has just made: it stays.
+/// A daemon creates its socket under the folder's lock, and listens before it releases the lock. So a socket without a
+/// listener, seen under the lock, belongs to a dead daemon. A folder without a socket stays: a daemon may have just
+/// created it.
 fn sweep(base: &Path) {
     let Ok(entries) = std::fs::read_dir(base) else { return };
     let is_ours =
@@ -96,22 +97,22 @@ fn sweep(base: &Path) {
     let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
     for name in names.filter(|name| is_ours(name)).take(SWEEP_MAX) {
         let socket = base.join(&name).join(SOCKET);
-        // An error is a folder of another user, who removes it himself.
+        // An error means that another user owns the folder, and removes it.
         if matches!(socket_file::inspect(&socket), Ok(Found::Stale)) && remove(&socket).is_ok_and(|removed| removed) {
-            // Only where it is empty now.
+            // Succeeds only if the folder is empty.
             let _ = std::fs::remove_dir(base.join(&name));
         }
     }
 }
 
-/// Removes the socket if it is stale under its folder's lock, too. Returns false if something else lies there.
+/// Removes the socket if it is stale under its folder's lock. Returns false if there is anything else.
 fn remove(socket: &Path) -> rustix::io::Result<bool> {
     let _lock = Lock::take(socket)?;
     socket_file::remove_stale(socket)
 }
 
 impl Embedded {
-    /// The control socket, for clients to connect to.
+    /// Returns the control socket, for clients to connect to.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -119,7 +120,7 @@ impl Embedded {
 
 impl Drop for Embedded {
     fn drop(&mut self) {
-        // In a forked child the broker is the parent's: it goes on, and its socket stays.
+        // In a forked child the daemon belongs to the parent: it continues, and its socket stays.
         if self.forks != fork::generation() {
             self.folder.take().map(TempDir::keep);
             self.thread.take();

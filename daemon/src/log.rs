@@ -1,4 +1,4 @@
-//! The daemon's log: for a person, for a program, or for systemd's journal.
+//! The daemon's log: as text, as JSON, or in systemd's journal.
 
 mod floods;
 
@@ -12,29 +12,29 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, fmt};
 
-/// What the journal's fields of ours begin with.
+/// Prefix of our fields in the journal.
 const FIELD_PREFIX: &str = "TENSORLEND";
 
-/// The bound of this process's log.
+/// The rate limit of this process's log.
 static FLOODS: OnceLock<Floods> = OnceLock::new();
 
-/// How events are written.
+/// The format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// A line for a person, on standard error
+    /// Text lines on standard error
     Text,
-    /// A JSON object in a line, on standard error
+    /// One JSON object per line on standard error
     Json,
     /// Entries of systemd's journal, with a field for each value
     Journald,
 }
 
-/// Starts the log of this process. Without a format it is the journal where standard error leads there, else text.
+/// Starts the log of this process. The default format is the journal if standard error is connected to it, else text.
 pub fn start(format: Option<Format>) -> io::Result<()> {
     let filter = EnvFilter::try_from_env("TENSORLEND_LOG").unwrap_or_else(|_| "info".into());
     let floods = FLOODS.get_or_init(Floods::default).clone();
     let log = tracing_subscriber::registry().with(filter).with(floods);
-    // Started by systemd and out of the journal's sight, lines on standard error are read by it all the same.
+    // If systemd started the daemon but the journal is unreachable, systemd still reads lines on standard error.
     let journal = match format {
         Some(Format::Journald) => Some(journal()?),
         None if leads_to_journal(std::env::var("JOURNAL_STREAM").ok().as_deref(), io::stderr()) => journal().ok(),
@@ -51,7 +51,7 @@ pub fn start(format: Option<Format>) -> io::Result<()> {
     Ok(())
 }
 
-/// Counts the lines that were left out and have not been told: before the end.
+/// Writes the pending counts of suppressed lines, before the end.
 pub fn tell_left_out() {
     if let Some(floods) = FLOODS.get() {
         floods.tell_all();
@@ -59,7 +59,7 @@ pub fn tell_left_out() {
 }
 
 fn journal() -> io::Result<tracing_journald::Layer> {
-    // As journalctl names them: its default would call an ordinary word a notice.
+    // journalctl's names: the default would map ordinary messages to "notice".
     let priorities =
         PriorityMappings { info: Priority::Informational, debug: Priority::Debug, ..PriorityMappings::new() };
     let layer = tracing_journald::layer()?;
@@ -67,7 +67,8 @@ fn journal() -> io::Result<tracing_journald::Layer> {
     Ok(layer.with_syslog_identifier("tensorlendd".into()))
 }
 
-/// Whether `file` is what the service manager's JOURNAL_STREAM says: it may have been redirected since.
+/// Returns true if `file` is the stream that the service manager's JOURNAL_STREAM names: it may have been redirected
+/// since.
 fn leads_to_journal(stream: Option<&str>, file: impl AsFd) -> bool {
     let named = stream.and_then(|stream| {
         let (device, inode) = stream.split_once(':')?;

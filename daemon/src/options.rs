@@ -1,4 +1,4 @@
-//! The options of a configuration one by one, with what a running daemon does about one that has changed.
+//! The options of a configuration one by one, with a running daemon's treatment of changes.
 
 use crate::config::{
     Bytes, Config, CudaConfig, LimitsConfig, NamespaceConfig, PoolConfig, SpillConfig, StreamsConfig, UidConfig,
@@ -6,27 +6,27 @@ use crate::config::{
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
 
-/// From when on a changed option counts.
+/// The time from which a changed option applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Takes {
-    /// From now on: for whatever is asked for, and whoever connects.
+    /// Immediately: for all later requests and connections.
     Now,
-    /// For namespaces that are made from now on: the directory of one that is there has its size.
+    /// For namespaces created from now on: the directory of an existing one has a fixed size.
     NewNamespace,
-    /// For the next daemon.
+    /// From the next start of the daemon.
     Restart,
 }
 
-/// An option that is not what it was.
+/// A changed option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Its key, from the top of the file.
+    /// The option's full key.
     pub option: String,
-    /// From when on it counts.
+    /// The time from which the change applies.
     pub takes: Takes,
-    /// What it was; `None`: it had its default, or its section was not there.
+    /// The old value; `None`: it had its default, or its section was missing.
     pub before: Option<String>,
-    /// What it is.
+    /// The new value.
     pub after: Option<String>,
 }
 
@@ -37,7 +37,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// What differs between two configurations.
+/// Returns the differences of two configurations.
 pub fn changes(before: &Config, after: &Config) -> Vec<Change> {
     let (mut before, after) = (options(before), options(after));
     let mut found = Vec::new();
@@ -52,7 +52,8 @@ pub fn changes(before: &Config, after: &Config) -> Vec<Change> {
     found
 }
 
-/// A configuration of which a daemon that has been started with `running` can take all: what needs a restart is as it was.
+/// Returns a configuration that a daemon started with `running` can apply fully: options that need a restart keep their
+/// running values.
 pub fn without_restart(wanted: Config, running: &Config) -> Config {
     let now = running.clone();
     Config {
@@ -73,7 +74,7 @@ pub fn without_restart(wanted: Config, running: &Config) -> Config {
 
 type Options = BTreeMap<String, (Takes, Option<String>)>;
 
-/// All options. No structure is taken apart with `..` here, so that none can be forgotten.
+/// Returns all options. Structures are destructured without `..`, so that the compiler finds a missing one.
 fn options(config: &Config) -> Options {
     let Config { socket, socket_mode, mode, pool, cuda, spill, uid, streams, namespace_default, namespace } = config;
     let mut all = Options::new();
@@ -93,7 +94,7 @@ fn options(config: &Config) -> Options {
     put("pool.huge_pages", Takes::Restart, debug(Some(huge_pages)));
     put("pool.numa", Takes::Restart, debug(Some(numa.0)));
 
-    // The last is of the command line.
+    // `allow_fake` is set by the command line only.
     let CudaConfig { devices, allocator, bytes_max, segment_bytes, idle_bytes_max, quarantine_ms, allow_fake: _ } =
         cuda;
     put("cuda.devices", Takes::Restart, debug(Some(devices)));
@@ -125,7 +126,7 @@ fn options(config: &Config) -> Options {
     for (name, rule) in namespace {
         let place = format!("namespace.{name}");
         limits(&mut all, &place, &rule.limits());
-        // Its limits are listed above.
+        // `limits` lists the limits.
         let NamespaceConfig { readers, writers, .. } = rule;
         for (key, list) in [("readers", readers), ("writers", writers)] {
             all.insert(format!("{place}.{key}"), (Takes::Now, debug(Some(list))));
@@ -180,13 +181,13 @@ mod tests {
             ]
         );
         assert_eq!(changes(&after, &after), []);
-        // A section that goes, goes by each of its options that was set.
+        // Removing a section reports each of its options that was set.
         let gone: Vec<String> = changes(&after, &Config::default()).into_iter().map(|change| change.option).collect();
         let lab = ["names_max", "readers", "writers"].map(|key| format!("namespace.lab.{key}"));
         assert_eq!(gone, [&["pool.segment_bytes".to_owned()][..], &lab].concat());
     }
 
-    /// Each option that needs a restart is as it was, and no other.
+    /// `without_restart` restores each option that needs a restart, and no other.
     #[test]
     fn only_what_needs_a_restart_is_put_off() {
         let running = Config::default();
@@ -204,7 +205,7 @@ mod tests {
              [namespace_default]\nbytes_max = 1\ndevice_bytes_max = 1\nnames_max = 600\nmembers_max = 9\nlists_max = 9\n\
              streams_max = 9\nsegments_max = 9\n[namespace.lab]\nreaders = [\"0\"]",
         );
-        // But the limits of the namespace, which are the default's.
+        // Except the limits of the namespace, which equal the default's.
         let all = options(&wanted).len() - 7;
         let wanted_changes = changes(&running, &wanted);
         assert_eq!(wanted_changes.len(), all, "{wanted_changes:#?}");

@@ -1,4 +1,4 @@
-//! The program `tensorlendd`, for its own binary and for whoever carries it along in another, as the Python package does.
+//! The program `tensorlendd`, for its own binary and for other packages that contain it, as the Python package does.
 
 use crate::sys::notify;
 use crate::{Config, DaemonError, log, service};
@@ -6,7 +6,7 @@ use clap::{CommandFactory, Parser};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Broker that owns pooled shared memory and lends tensor slots to client processes.
+/// Daemon that owns pooled shared memory and lends tensor slots to client processes.
 ///
 /// Exit codes: 0 stopped by SIGTERM or SIGINT; 1 could not run; 2 wrong usage or configuration.
 #[derive(Debug, Parser)]
@@ -18,22 +18,24 @@ struct Arguments {
     /// Path of the control socket, instead of the configuration's
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Lend memory of devices whose driver is a stand-in for tests, too
+    /// Also lend memory of devices whose driver is a fake for tests
     #[arg(long)]
     allow_fake_cuda: bool,
-    /// How the log is written; by default to the journal where standard error leads there, else as text
+    /// Format of the log; default: the journal if standard error is connected to it, else text
     ///
-    /// TENSORLEND_LOG says how much of it: error, warn, info (the default), debug.
+    /// TENSORLEND_LOG sets its level: error, warn, info (the default), debug.
     #[arg(long, value_name = "FORMAT", env = "TENSORLEND_LOG_FORMAT")]
     log_format: Option<log::Format>,
-    /// Do all that a start does, short of making the socket, and exit: 0 if a daemon could run and all of it would work
+    /// Do everything that a start does, except creating the socket, and exit: 0 if a daemon could run with all its
+    /// features
     ///
-    /// Run it as the daemon's user, who may not have the rights of another.
+    /// Run it as the daemon's user: another user may have other rights.
     #[arg(long)]
     check_config: bool,
-    /// Check the configuration, have the daemon of this process id read it again, and wait until it has
+    /// Check the configuration, make the daemon with this process id read it again, and wait until it has
     ///
-    /// To be given the daemon's own --config and --socket. The daemon's log says what changed, and what needs a restart.
+    /// Needs the same --config and --socket as the daemon. The daemon's log reports the changes, and the options that
+    /// need a restart.
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     reload: Option<i32>,
     /// Print the default configuration, with every option explained, and exit
@@ -41,12 +43,12 @@ struct Arguments {
     print_config: bool,
 }
 
-/// The command line as clap knows it, for manual pages and completions.
+/// Returns the clap command, for manual pages and completions.
 pub fn command() -> clap::Command {
     Arguments::command()
 }
 
-/// Runs the daemon as a command line asks for, the program's name first; returns its exit status.
+/// Runs the daemon from a command line whose first argument is the program's name; returns its exit status.
 pub fn main(arguments: Vec<OsString>) -> u8 {
     let arguments = Arguments::parse_from(arguments);
     if arguments.print_config {

@@ -1,38 +1,38 @@
-//! The configuration while the daemon runs: read again on SIGHUP.
+//! Reloading the configuration on SIGHUP.
 
 use crate::config::{Config, ConfigError};
 use crate::core::settings::{Mode, Settings};
 use crate::options::{self, Takes};
 use crate::sys::limits;
 
-/// Reads a configuration, as the daemon's command line says.
+/// Reads the configuration that the daemon's command line names.
 pub type Load = Box<dyn Fn() -> Result<Config, ConfigError> + Send>;
 
-/// Reads the configuration again, and knows which one counts.
+/// Reads the configuration again, and knows the one in effect.
 pub struct Reloader {
     load: Load,
-    /// What counts: of options that need a restart, the values that the daemon was started with.
+    /// The configuration in effect: options that need a restart have the values of the start.
     running: Config,
     mode: Mode,
-    /// Options that the file has and that need a restart to count.
+    /// Changed options that need a restart to take effect.
     put_off: Vec<String>,
-    /// Why the file was not taken when it was read last.
+    /// The error of the last read, if the file was rejected.
     error: Option<String>,
     pool_bytes_max: u64,
-    /// Users and groups of namespaces that could not be found, and where they stand.
+    /// Users and groups of namespaces that were not found, and their places in the file.
     unknown: Vec<String>,
-    /// Why segments cannot be spilled, as it was found at the start.
+    /// The reason why segments cannot be spilled, found at the start.
     spill_fault: Option<String>,
 }
 
 impl Reloader {
-    /// Of a daemon that was started with `running`.
+    /// Creates the reloader of a daemon that was started with `running`.
     pub fn new(load: Load, running: Config, mode: Mode, pool_bytes_max: u64) -> Self {
         let (put_off, unknown) = (Vec::new(), Vec::new());
         Self { load, running, mode, put_off, error: None, pool_bytes_max, unknown, spill_fault: None }
     }
 
-    /// With faults with which the daemon runs all the same, as the log and the status say.
+    /// Adds faults despite which the daemon runs; the log and the status report them.
     pub fn with_faults(mut self, unknown: Vec<String>, spill: Option<ConfigError>) -> Self {
         self.spill_fault = spill.map(|error| error.to_string());
         if let Some(fault) = &self.spill_fault {
@@ -42,17 +42,18 @@ impl Reloader {
         self
     }
 
-    /// Whether users or groups of namespaces could not be found.
+    /// Returns true if users or groups of namespaces were not found.
     pub fn has_unknown(&self) -> bool {
         !self.unknown.is_empty()
     }
 
-    /// What they are looked for with.
+    /// Returns the configuration and mode with which to look them up.
     pub fn running(&self) -> (Config, Mode) {
         (self.running.clone(), self.mode)
     }
 
-    /// They were looked for again, beside the loop. `None`: nothing has changed, or the configuration is another one by now.
+    /// Applies the result of a lookup outside the loop. `None`: nothing has changed, or the configuration has changed
+    /// in the meantime.
     pub fn found(&mut self, config: &Config, settings: Settings, unknown: Vec<String>) -> Option<Settings> {
         if unknown == self.unknown || *config != self.running {
             return None;
@@ -72,7 +73,7 @@ impl Reloader {
         self.unknown = unknown;
     }
 
-    /// Reads the configuration. `None`: it is wrong, as the log says, and what counted goes on to count.
+    /// Reads the configuration. `None`: it is invalid, which is logged, and the previous one stays in effect.
     pub fn read(&mut self) -> Option<Settings> {
         match self.try_read() {
             Ok(settings) => {
@@ -89,7 +90,7 @@ impl Reloader {
 
     fn try_read(&mut self) -> Result<Settings, ConfigError> {
         let wanted = (self.load)()?;
-        // Whether it is right as it will be read by the next daemon, too.
+        // The file must also be valid for the next daemon's start.
         limits::settings(&wanted, limits::mode(wanted.mode))?;
         limits::backing(&wanted)?;
         let changes = options::changes(&self.running, &wanted);
@@ -112,7 +113,7 @@ impl Reloader {
         Ok(settings)
     }
 
-    /// A line for `systemctl status`.
+    /// Returns a line for `systemctl status`.
     pub fn status(&self) -> String {
         let (version, mode) = (env!("CARGO_PKG_VERSION"), self.mode);
         let pool = self.pool_bytes_max >> 20;
@@ -159,11 +160,11 @@ mod tests {
                 "{status}"
             );
         }
-        // Right for the next daemon, and not for this one, whose segments are longer.
+        // Valid for the next daemon, but not for this one, whose segments are longer.
         let (settings, status) = with("[pool]\nbytes_max = \"4MiB\"\nsegment_bytes = \"1MiB\"");
         assert!(settings.is_none() && status.contains("pool.segment_bytes is 67108864"), "{status}");
 
-        // A user who does not exist gets nothing; the rest counts.
+        // A user who does not exist gets no rights; the rest applies.
         let (settings, status) = with("[uid]\nsessions_max = 9\n[namespace.lab]\nreaders = [\"no-such-user-here\"]");
         let settings = settings.unwrap();
         assert_eq!(settings.uid_sessions_max, 9);

@@ -10,26 +10,26 @@ use rustix::process::{DumpableBehavior, Pid, Resource, Rlimit, Signal, kill_proc
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long a daemon that cannot be started stays before it ends, under a service manager.
+/// Time that a daemon which cannot start waits before it ends, under a service manager.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
 
 const SYSTEM_SOCKET: &str = "/run/tensorlend/tensorlend.sock";
 
-/// What a daemon of a configuration is made of, before anybody can connect.
+/// The parts of a daemon before any client can connect.
 struct Parts {
     mode: Mode,
     settings: Settings,
     backing: Backing,
     devices: Devices,
-    /// Users and groups of namespaces that could not be found.
+    /// Users and groups of namespaces that were not found.
     unknown: Vec<String>,
-    /// Why segments cannot be spilled.
+    /// The reason why segments cannot be spilled.
     spill: Option<ConfigError>,
 }
 
 impl Parts {
-    /// The first half of a start, which is all of a check but for the socket. A fault without which a daemon can serve its
-    /// clients is no error here, but a part of the result.
+    /// The first half of a start; a check does all of it, and checks the socket. A fault with which a daemon can still
+    /// serve its clients is not an error here, but part of the result.
     fn gather(config: &Config) -> Result<Self, DaemonError> {
         let mode = limits::mode(config.mode);
         let (mut settings, unknown) = limits::settings_and_unknown(config, mode)?;
@@ -37,17 +37,20 @@ impl Parts {
         raise_descriptors();
         settings.descriptors_max = limits::descriptors();
         let spill = spill::check(&settings).err();
-        // Behind the raised limit of descriptors: the driver opens some for each device.
+        // After raising the limit of descriptors: the driver opens some for each device.
         let devices = Devices::open(&config.cuda);
         devices.tell(&mut settings);
         Ok(Self { mode, settings, backing, devices, unknown, spill })
     }
 }
 
-/// Checks whether a daemon could run with this configuration, and all of it would work: does what a start does, short of
-/// making the socket. Users and groups that do not exist are warnings in the log.
+/// Checks that a daemon could run with this configuration, with all of its features: does everything that a start does,
+/// except creating the socket. Logs a warning for each user or group that does not exist.
 ///
 /// It raises this process's limit of descriptors.
+///
+/// # Errors
+/// The error with which the daemon would fail to start, or the fault of a feature.
 pub fn check(config: &Config) -> Result<(), DaemonError> {
     limits::check_system()?;
     let Parts { mode, unknown, spill, .. } = Parts::gather(config)?;
@@ -59,7 +62,7 @@ pub fn check(config: &Config) -> Result<(), DaemonError> {
     }
     let mut path = socket_path(config, mode)?;
     if config.socket.is_none() && mode == Mode::System && !path.parent().is_some_and(Path::exists) {
-        // A start makes this folder, in its own.
+        // A start creates this folder in its parent.
         path.pop();
     }
     Listener::check(&path)
@@ -67,15 +70,18 @@ pub fn check(config: &Config) -> Result<(), DaemonError> {
 
 /// Runs the daemon until SIGTERM or SIGINT. `load` reads its configuration: now, and again on each SIGHUP.
 ///
-/// To be called from the process's first thread before it has others: it catches signals for the whole process, makes
-/// it undumpable, and raises its limit of descriptors.
+/// Call it from the process's first thread before there are others: it catches signals for the whole process, makes it
+/// undumpable, and raises its limit of descriptors.
+///
+/// # Errors
+/// If the daemon cannot start, or its event loop fails.
 pub fn run(load: Load) -> Result<(), DaemonError> {
     limits::check_system()?;
     let config = load()?;
-    // First of all, before other descriptors take the numbers of those that were handed over.
+    // Comes first, before other descriptors take the numbers of those that the manager passed.
     let (activated, heirlooms) = Listener::handed_over()?;
     let signals = Signals::catch()?;
-    // No process of an equal uid may attach, or take descriptors out.
+    // Prevents processes of the same uid from attaching, or taking descriptors.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(|error| DaemonError::System { what: "PR_SET_DUMPABLE", error: error.into() })?;
     let Parts { mode, settings, backing, devices, unknown, spill } = Parts::gather(&config)?;
@@ -84,7 +90,7 @@ pub fn run(load: Load) -> Result<(), DaemonError> {
     } else {
         let path = socket_path(&config, mode)?;
         if let Some(folder) = path.parent().filter(|_| config.socket.is_none() && mode == Mode::System) {
-            // Where a service manager starts the daemon, it has made the folder; elsewhere nobody has.
+            // A service manager has created the folder; without one it may be missing.
             let _ = std::fs::create_dir_all(folder);
         }
         Listener::bind(&path, socket_mode(&config, mode))?
@@ -103,10 +109,13 @@ pub fn run(load: Load) -> Result<(), DaemonError> {
     ended
 }
 
-/// Checks a configuration, has the daemon of this process read it again, and waits until it has. The daemon says in its log, and
-/// to its service manager, what came of it.
+/// Checks a configuration, makes the daemon with this pid read it again, and waits until it has. The daemon reports the
+/// result in its log and to its service manager.
+///
+/// # Errors
+/// If the configuration is invalid, or the daemon does not respond.
 pub fn ask_to_reload(config: &Config, pid: i32) -> Result<(), DaemonError> {
-    // The running daemon has its socket and its devices: only what it reads again has to be right.
+    // The running daemon has its socket and its devices: only the options that it reads again must be valid.
     limits::settings(config, limits::mode(config.mode))?;
     limits::backing(config)?;
     let process = Pid::from_raw(pid).ok_or(Errno::SRCH);
@@ -137,7 +146,7 @@ fn socket_mode(config: &Config, mode: Mode) -> u32 {
     })
 }
 
-/// Every segment and every sheet is a descriptor.
+/// Raises the limit of open descriptors: every segment and every sheet is one.
 fn raise_descriptors() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -146,8 +155,8 @@ fn raise_descriptors() {
     }
 }
 
-/// Waits before a daemon that could not be started ends, so that a service manager that starts it again and again does so
-/// every few seconds. SIGTERM and SIGINT end the process at once.
+/// Waits before a daemon that could not start ends, to limit the rate at which a service manager restarts it. SIGTERM
+/// and SIGINT end the process at once.
 pub fn pause_before_retry(error: &DaemonError) {
     notify::status(&format!("not started, and tried again: {error}"));
     let _ = nix::sys::signal::SigSet::all().thread_unblock();

@@ -84,11 +84,11 @@ fn the_configuration_is_printed_and_checked() {
         assert_eq!(code, Some(2), "{error}");
         assert!(error.contains(word), "{error}");
     }
-    // A daemon would run: its users may come later.
+    // A daemon would run with this: its users may be created later.
     std::fs::write(&file, "[namespace.lab]\nreaders = [\"no-such-user\"]").unwrap();
     let (code, said, error) = run(&check);
     assert!(code == Some(0) && format!("{said}{error}").contains("no-such-user"), "{said}{error}");
-    // It would not: a check does what a start does.
+    // A daemon would not run with this: a check does what a start does.
     for place in [folder.path().join("missing/s"), file.clone()] {
         let place = place.to_str().unwrap();
         let (checked, started) = (run(&["--check-config", "--socket", place]), run(&["--socket", place]));
@@ -126,7 +126,7 @@ fn it_serves_until_it_is_told_to_stop() {
     assert_eq!(stop(next, rustix::process::Signal::TERM).0, Some(0));
 }
 
-/// `--socket` may name a wrong path: what lies there stays as it is, and the error says what that is.
+/// `--socket` may name a wrong path: the file there stays unchanged, and the error says what it is.
 #[test]
 fn a_file_at_the_path_of_the_socket_survives() {
     let folder = tempfile::tempdir().unwrap();
@@ -144,7 +144,7 @@ fn a_file_at_the_path_of_the_socket_survives() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
 }
 
-/// What a service manager is, as far as a service can see.
+/// A service manager, as a service sees it.
 struct Manager {
     folder: tempfile::TempDir,
     told: std::os::unix::net::UnixDatagram,
@@ -162,12 +162,12 @@ impl Manager {
         self.folder.path().join("s")
     }
 
-    /// Starts a daemon with a socket that it listens on already.
+    /// Starts a daemon with a listening socket.
     fn start(&self, watchdog: &[(&str, &str)]) -> Child {
         let listener = seqpacket();
         bind(&listener, &SocketAddrUnix::new(self.socket()).unwrap()).unwrap();
         listen(&listener, 8).unwrap();
-        // The shell gives the socket, which comes as standard input, the number that the protocol asks for.
+        // The socket arrives as standard input; the shell gives it the number that the protocol requires.
         let script = format!("exec 3<&0 </dev/null; export LISTEN_PID=$$; exec {}", env!("CARGO_BIN_EXE_tensorlendd"));
         Command::new("/bin/sh")
             .args(["-c", &script])
@@ -180,7 +180,7 @@ impl Manager {
             .unwrap()
     }
 
-    /// The next that it is told.
+    /// Returns the next notification.
     fn hears(&self) -> String {
         let mut said = [0; 256];
         let length = self.told.recv(&mut said).unwrap();
@@ -192,7 +192,7 @@ impl Manager {
 fn it_takes_over_a_service_managers_socket_and_reports_to_it() {
     let manager = Manager::new();
     let path = manager.socket();
-    // A watchdog that is another process's concerns nobody here.
+    // A watchdog for another process is ignored.
     let daemon = manager.start(&[("WATCHDOG_USEC", "1000"), ("WATCHDOG_PID", "1")]);
     let ready = manager.hears();
     assert!(ready.starts_with("READY=1\nSTATUS=tensorlendd "), "{ready}");
@@ -212,7 +212,7 @@ fn an_idle_daemon_reports_to_a_watchdog() {
     for _ in 0..5 {
         assert_eq!(manager.hears(), "WATCHDOG=1");
     }
-    // From here on nobody listens to it, and nobody is held up by that.
+    // From here on nobody receives its notifications, and it does not block.
     is_alive(&manager.socket());
     let (code, log) = stop(daemon, rustix::process::Signal::TERM);
     assert_eq!(code, Some(0), "{log}");

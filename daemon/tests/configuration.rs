@@ -1,4 +1,5 @@
-//! `docs/configuration.md` is made from the configuration that `--print-config` prints, and from what the parser takes.
+//! `docs/configuration.md` is generated from the configuration that `--print-config` prints, and from the parser's
+//! behaviour.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -6,9 +7,9 @@ use tensorlend_daemon::{Config, EXAMPLE};
 
 const UPDATE: &str = "TENSORLEND_UPDATE_DOCS=1 cargo test -p tensorlend-daemon --test configuration";
 
-/// One option, as the printed configuration has it.
+/// One option of the printed configuration.
 struct Entry {
-    /// Its section without brackets; empty at the top.
+    /// The section's name without brackets; empty for the options before the first section.
     section: String,
     key: String,
     /// The default, or an example where the default depends on the machine.
@@ -17,11 +18,11 @@ struct Entry {
     comment: String,
 }
 
-/// Sections with their comments, and the options.
+/// Returns the sections with their comments, and the options.
 fn entries() -> (Vec<(String, String)>, Vec<Entry>) {
     let (mut sections, mut entries) = (vec![(String::new(), String::new())], Vec::new());
     let (mut section, mut comment) = (String::new(), String::new());
-    // The words about the marks are about the printed file.
+    // The head explains the marks of the printed file only.
     let (_, options) = EXAMPLE.split_once("\n\n").expect("a head, then options");
     for line in options.lines() {
         let is_example = line.starts_with("#= ");
@@ -34,7 +35,7 @@ fn entries() -> (Vec<(String, String)>, Vec<Entry>) {
             let comment = std::mem::take(&mut comment);
             entries.push(Entry { section: section.clone(), key, value, is_example, comment });
         } else if let Some(text) = line.strip_prefix('#') {
-            // A choice and what it means: an item.
+            // A value of a choice with its meaning becomes a list item.
             let is_choice = text.starts_with(" \"") && text.contains("\": ");
             comment.push_str(if is_choice { "\n-" } else { "" });
             comment.push_str(text);
@@ -46,9 +47,9 @@ fn entries() -> (Vec<(String, String)>, Vec<Entry>) {
 }
 
 impl Entry {
-    /// What the parser says of another value.
+    /// Returns the parser's result for another value.
     fn parse(&self, value: &str) -> Result<Config, String> {
-        // A namespace must have somebody.
+        // A namespace needs at least one member.
         let besides = match self.section.strip_prefix("namespace.") {
             Some(_) if self.key != "readers" => "readers = [\"0\"]\n",
             _ => "",
@@ -61,7 +62,7 @@ impl Entry {
         self.parse(value).is_ok()
     }
 
-    /// The least and the most integer that is taken, where one is known that is.
+    /// Returns the minimum and the maximum accepted integer, found from a known valid one.
     fn range(&self, known: u64) -> (u64, u64) {
         let edge = |mut good: u64, mut bad: u64| {
             while good.abs_diff(bad) > 1 {
@@ -75,7 +76,7 @@ impl Entry {
         (least, if self.takes(&most.to_string()) { most } else { edge(known, most) })
     }
 
-    /// What the parser takes, in words.
+    /// Describes the values that the parser accepts.
     fn takes_what(&self) -> String {
         if self.takes("true") {
             return "`true` or `false`".into();
@@ -87,7 +88,7 @@ impl Entry {
             return "a path".into();
         }
         if self.takes("\"1GiB\"") {
-            // Lengths may have to be multiples: powers of two are, or are too small.
+            // Lengths may have to be multiples of a power of two, so the test tries powers of two only.
             let taken: Vec<u32> = (0..63).filter(|shift| self.takes(&(1_u64 << shift).to_string())).collect();
             return match (taken.first(), taken.last()) {
                 (Some(0), Some(62)) => "bytes".into(),
@@ -104,7 +105,7 @@ impl Entry {
                 (least, most) => format!("a number, from {least} to {most}"),
             };
         }
-        // The parser names what it would have taken.
+        // The parser's error lists the valid choices.
         let error = self.parse("\"?\"").expect_err("a question mark is no choice");
         let (_, choices) =
             error.split_once("expected one of ").or_else(|| error.split_once(": use ")).unwrap_or_else(|| {
@@ -121,7 +122,7 @@ fn bytes(shift: u32) -> String {
     format!("{} {}", 1_u64 << (shift % 10), units[shift as usize / 10])
 }
 
-/// The page.
+/// Returns the text of docs/configuration.md.
 fn page() -> String {
     let (sections, entries) = entries();
     let mut page = String::from(

@@ -1,7 +1,7 @@
-//! Device memory over real sockets and a driver that is a stand-in: see `tests/fakecuda`. What needs the driver runs in a
-//! process of its own, this binary again, with the stand-in where the loader looks.
+//! Device memory over real sockets and the fake driver: see `tests/fakecuda`. Tests that need the driver start this
+//! binary again, with the fake driver in the loader's path.
 //!
-//! Skipped, and said so, where the stand-in is not built: `cargo build -p tensorlend-fakecuda`.
+//! Skipped, with a message, if the fake driver is not built: `cargo build -p tensorlend-fakecuda`.
 #![cfg(feature = "cuda")]
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -19,7 +19,7 @@ use tensorlend_os::packet;
 
 const ROLE: &str = "TENSORLEND_DEVICE_TEST";
 
-/// The library of the stand-in, where cargo puts it.
+/// Returns the fake driver's library, where cargo puts it.
 fn stand_in() -> PathBuf {
     let here = std::env::current_exe().unwrap();
     let folders = here.ancestors().skip(1).take(2);
@@ -27,7 +27,7 @@ fn stand_in() -> PathBuf {
     found.expect("the stand-in is a dependency of this test: cargo build -p tensorlend-fakecuda")
 }
 
-/// A machine with a card that is none.
+/// A simulated machine with a device.
 struct World {
     folder: tempfile::TempDir,
     configuration: &'static str,
@@ -69,7 +69,7 @@ impl World {
         daemon
     }
 
-    /// Runs a test of this file in its role as a client.
+    /// Runs a test of this file as a client process.
     fn client(&self, test: &str) {
         let mut command = Command::new(std::env::current_exe().unwrap());
         self.surround(&mut command, "client.log");
@@ -77,7 +77,7 @@ impl World {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// What the daemon's process called of the driver.
+    /// Returns the driver calls of the daemon's process.
     fn calls(&self) -> String {
         std::fs::read_to_string(self.at("daemon.log")).unwrap_or_default()
     }
@@ -92,7 +92,7 @@ impl Drop for Daemon {
     }
 }
 
-/// The daemon's socket, if this process plays a client.
+/// Returns the daemon's socket if this process is such a client.
 fn role() -> Option<PathBuf> {
     std::env::var_os(ROLE).map(PathBuf::from)
 }
@@ -143,7 +143,7 @@ impl Client {
         }
     }
 
-    /// How much of the device is lent, as soon as it is so.
+    /// Waits until this many bytes of the device are lent.
     fn waits_for(&self, bytes_in_use: u64) {
         let start = Instant::now();
         while self.stat().devices[0].bytes_in_use != bytes_in_use {
@@ -177,13 +177,13 @@ fn a_segment_is_lent_imported_and_written_and_no_context_is_made() {
         assert_eq!(a.stat().device, "");
         let (lent, fd) = a.device_segment(&a.wish(1));
         assert_eq!((lent.bytes, lent.export), (4 << 20, Export::Allocation));
-        // Its acknowledgement comes before what the other one asks.
+        // The answer to this request proves that the daemon has read the acknowledgement before it.
         a.stat();
         let driver = Driver::get().unwrap();
         let device = driver.devices().unwrap().into_iter().find(|device| same(lent.uuid, device)).unwrap();
         let written =
             Mapping::map(&Allocation::import(fd.as_fd()).unwrap(), lent.bytes, &device, Access::ReadWrite).unwrap();
-        // The stand-in's memory is a file in memory, which shows without a copy of the driver's that both have the same.
+        // The fake driver's memory is a memfd, which shows without a copy that both clients have the same memory.
         assert_eq!(rustix::io::pwrite(&fd, b"tensor", 4096), Ok(6));
         let of = Request::SegmentOf { catalogue: a.welcome.catalogue, slot: lent.lending.base };
         let (seen, fd) = b.device_segment(&of);
@@ -262,7 +262,7 @@ fn a_killed_holder_departs_and_its_memory_comes_back() {
     watcher.waits_for(4 << 20);
     assert!(!child.wait().unwrap().success(), "{pid}");
     watcher.waits_for(0);
-    // A session that ends while its process goes on holds what it was lent.
+    // A session that ends while its process lives keeps its device memory.
     let holder = Client::join(&world.at("s"));
     let (_, fd) = holder.device_segment(&holder.wish(1));
     drop((holder, fd));
@@ -295,7 +295,7 @@ fn without_a_driver_host_memory_is_lent_and_it_is_said_why() {
     let mut world = World::new(POOL, FAKE);
     for name in ["libcuda.so", "libcuda.so.1"] {
         std::fs::remove_file(world.at(name)).unwrap();
-        // Whatever this machine has: the loader looks here first.
+        // Hides a real driver of this machine: the loader searches here first.
         std::fs::write(world.at(name), "no library").unwrap();
     }
     world.configuration = "no driver";

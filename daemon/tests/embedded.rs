@@ -1,4 +1,4 @@
-//! The broker over real sockets and real memory, spoken to in bare messages.
+//! The daemon over real sockets and real memory, with hand-made messages.
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,7 +21,7 @@ struct Client {
     directory: Directory,
     catalogue: View,
     leases: View,
-    /// Keeps the mapping that the seal is about.
+    /// Keeps the mappings that the seal concerns.
     segments: Vec<map::Segment>,
 }
 
@@ -150,7 +150,7 @@ fn a_name_outlives_its_producer_and_its_drafts_do_not() {
 
     let third = Client::join(&broker);
     assert_eq!(third.find("pressure"), Some(home));
-    // A lease keeps what a delete would free.
+    // A lease keeps memory that a delete would free.
     let table: &LeaseTable = third.leases.at(0).unwrap();
     let shard = tensorlend_layout::leases::Shard::new(table, 0);
     assert!(acquire(shard.free_entry().unwrap(), Cell::new(1, base).lease(number), &[]));
@@ -219,7 +219,7 @@ fn brokers_live_side_by_side_and_leave_nothing() {
     drop(embedded().unwrap());
 }
 
-/// Far longer than a busy machine takes for an answer: nobody waits for its end, since the peer hangs up before.
+/// Far longer than a busy machine takes to respond. Nobody waits for its end: the peer hangs up before.
 const LINGER: Duration = Duration::from_mins(10);
 
 #[test]
@@ -228,14 +228,14 @@ fn a_descriptor_whose_last_close_sleeps_keeps_nobody_waiting() {
     let bystander = Client::join(&broker);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     for hangs_up in [false, true] {
-        // Unsent bytes and a long linger: the last close sleeps until the peer, who reads nothing, has them.
+        // Unsent bytes and a long linger: the last close blocks until the peer, which reads nothing, has them.
         let lingering = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (_peer, _) = listener.accept().unwrap();
         rustix::net::sockopt::set_socket_linger(&lingering, Some(LINGER)).unwrap();
         lingering.set_nonblocking(true).unwrap();
         while std::io::Write::write(&mut &lingering, &[0; 4096]).is_ok() {}
         let client = Client::join(&broker);
-        // As long as this is being made, the next packet lies in the queue: so the broker's close is the last one.
+        // While the segment is being made, the next packet stays in the queue. So the daemon's close is the last one.
         say(&client.socket, &Request::Segment { bytes: 64 << 20, slots_log2: 4 });
         send(&client.socket, &encode(&Request::Ping), &[lingering.as_fd()], SendFlags::empty()).unwrap();
         drop(lingering);
@@ -244,7 +244,7 @@ fn a_descriptor_whose_last_close_sleeps_keeps_nobody_waiting() {
         while start.elapsed() < Duration::from_millis(500) {
             let asked = Instant::now();
             assert_eq!(bystander.ask(&Request::Ping).0, Reply::Done);
-            // A broker that sleeps in this close answers when the linger is over, and not before.
+            // A daemon that blocks in this close would respond only after the linger.
             assert!(asked.elapsed() < LINGER / 2, "{:?}", asked.elapsed());
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -260,7 +260,7 @@ fn an_idle_broker_sleeps() {
         Reply::Stat(stat) => stat.wakeups,
         other => panic!("{other:?}"),
     };
-    // Once its spare segment is ready, only the question itself wakes it.
+    // Once the spare segment is ready, only the request itself wakes the daemon.
     eventually("a third of a second without a wake-up", || {
         let before = wakeups();
         std::thread::sleep(Duration::from_millis(300));
@@ -268,14 +268,14 @@ fn an_idle_broker_sleeps() {
     });
 }
 
-/// What a killed process leaves: a socket on which nobody listens.
+/// The remains of a killed process: a socket without a listener.
 #[test]
 fn the_folder_of_a_killed_broker_is_removed_by_the_next_one() {
     let running = small();
     let base = running.socket().parent().unwrap().parent().unwrap();
     let dead = tempfile::Builder::new().prefix("tensorlend-embedded-").tempdir_in(base).unwrap().keep();
     drop(std::os::unix::net::UnixListener::bind(dead.join("tensorlend.sock")).unwrap());
-    // Somebody has just made it.
+    // A folder that a daemon has just created.
     let fresh = tempfile::Builder::new().prefix("tensorlend-embedded-").tempdir_in(base).unwrap();
     let kept = tempfile::Builder::new().prefix("tensorlend-embedded-").tempdir_in(base).unwrap();
     std::fs::write(kept.path().join("tensorlend.sock"), "no socket").unwrap();

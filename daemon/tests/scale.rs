@@ -1,7 +1,7 @@
-//! What many names cost: memory that the kernel has really given, by its own count.
+//! The cost of many names: memory that the kernel has really allocated, by its own count.
 //!
-//! `TENSORLEND_TEST_NAMES=10000000` for that many (some minutes, 3 GiB, and a release build); else as many as take some
-//! seconds, chosen where the table of names has just grown, which is when a name costs most.
+//! `TENSORLEND_TEST_NAMES=10000000` sets the number (some minutes, 3 GiB, and a release build). The default takes some
+//! seconds, and is a number at which the table of names has just grown, where a name costs most.
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::os::fd::OwnedFd;
@@ -35,7 +35,7 @@ fn key(i: u32) -> String {
     format!("{i:0>32}")
 }
 
-/// Sheets of one client, mapped as it would map them.
+/// The sheets of one client, mapped as it would map them.
 #[derive(Default)]
 struct Sheets {
     fds: Vec<OwnedFd>,

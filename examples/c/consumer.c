@@ -1,4 +1,4 @@
-/* Waits for an image and reads it where it lies: in the producer's own pages.
+/* Waits for an image and reads it in place, in the memory that the producer wrote.
  *
  *     cc consumer.c -o consumer $(pkg-config --cflags --libs tensorlend)
  */

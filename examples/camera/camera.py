@@ -1,4 +1,4 @@
-"""A camera: sends pictures of 480 x 640 x 3 bytes, each drawn where its viewers will read it.
+"""A camera: draws pictures of 480 x 640 x 3 bytes directly in shared memory and sends them without a copy.
 
     python camera.py [FRAMES]
 """
@@ -15,7 +15,7 @@ with client.stream("camera/front", capacity=8, policy="drop-oldest") as stream:
     for number in range(frames):
         frame = stream.create((480, 640, 3), "uint8")
         picture = frame.array
-        picture[:] = number % 200  # every pixel, so that nothing of an older picture shines through
+        picture[:] = number % 200  # fill every pixel: the memory may contain an older picture
         picture[:, number % 640] = 255  # a bar that moves
         frame.set_timestamp(time.time_ns())
         stream.send(frame)

@@ -1,4 +1,4 @@
-"""A viewer in Python: numpy looks at each picture in place. Prints how many came, and how old they were."""
+"""A viewer that reads each picture in place with numpy. Prints the number of pictures and their median age."""
 
 import statistics
 import time

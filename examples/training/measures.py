@@ -1,4 +1,4 @@
-"""What is timed. Contenders take turns within one run, so that a busy machine hits all of them."""
+"""Measures the time of loaders. Loaders take turns within one run, so that a busy machine slows all of them down."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ import loaders
 import torch
 from model import Trainer
 
-#: Batches whose mean is one sample of what a loader adds.
+#: One sample of a loader's time is the mean over this many batches.
 WINDOW = 16
 
 
 @dataclass
 class Run:
-    """One loader's epochs at one batch size."""
+    """The results of one loader at one batch size."""
 
     batch: int
     loader: str
     epochs_s: list[float] = field(default_factory=list)
-    #: Of each epoch: seconds in `next`.
+    #: Seconds in `next`, for each epoch.
     next_s: list[float] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     accuracy: float = 0.0
-    #: Whether the losses are those of the reference, to the last bit.
+    #: Whether the losses are equal to those of the reference bit by bit.
     same: bool = False
 
 
 def epoch(loader: loaders.Loader, trainer: Trainer) -> tuple[float, float]:
-    """Seconds of an epoch, and of those the ones in `next`."""
+    """Trains one epoch. Returns the seconds of the whole epoch and the seconds within `next`."""
     began = time.perf_counter()
     inside = 0.0
     batches = iter(loader)
@@ -52,8 +52,11 @@ def epochs(
     batch: int,
     count: int,
 ) -> list[Run]:
-    """`count` epochs of each loader, in turns. Each teaches a network of its own; all begin alike. The first epoch of each
-    starts workers, and stands first."""
+    """Measures `count` epochs of each loader, in turns.
+
+    Each loader trains a network of its own; all networks start with the same weights. The first epoch of each loader
+    includes the start of its workers.
+    """
     runs = {name: Run(batch, name) for name in make}
     made = {name: build() for name, build in make.items()}
     trainers = {name: trainer() for name in make}
@@ -73,17 +76,20 @@ def epochs(
 
 @dataclass
 class Pair:
-    """One loader beside the reference, batch by batch in turns: microseconds of a batch, each sample the mean of `WINDOW`."""
+    """A loader compared with the reference, batch by batch in turns.
+
+    All times are in microseconds for a batch; each sample is the mean over `WINDOW` batches.
+    """
 
     batch: int
     loader: str
     batches: int
-    #: Of the reference.
+    #: The whole batch with the reference: the median.
     reference_us: float
-    #: `next` alone, of the reference and of the loader: median, least and most.
+    #: `next` alone, of the reference and of the loader: median, minimum and maximum.
     reference_next_us: list[float]
     next_us: list[float]
-    #: Differences of neighbours: median, and the quartiles.
+    #: The whole batch, loader minus reference, of samples taken side by side: median, lower and upper quartile.
     more_us: list[float]
 
 
@@ -95,17 +101,20 @@ def pair(
     size: int,
     count: int,
 ) -> Pair:
-    """What a loader adds to a batch. Neighbours in time are compared, so that what else runs on the machine hits both."""
+    """Measures the time that a loader adds to a batch.
+
+    It compares batches that ran one after the other, so that other load on the machine slows both of them down.
+    """
     loader = make()
     ours, theirs = _Turns(loader, trainer()), _Turns(reference, trainer())
-    # The first epoch starts workers, and touches pages for the first time.
+    # The first epoch starts workers and takes page faults, so it is not measured.
     for _ in range(len(list(reference))):
         ours.turn()
         theirs.turn()
     ours.clear()
     theirs.clear()
     for turn in range(count):
-        # Who comes second finds weights and code of the other in the caches: both come second equally often.
+        # The second one finds in the caches what the first one has loaded, so both go second equally often.
         first, second = (ours, theirs) if turn % 2 else (theirs, ours)
         first.turn()
         second.turn()
@@ -124,7 +133,7 @@ def pair(
 
 
 class _Turns:
-    """A loader and its network, one batch at a time, epoch after epoch."""
+    """A loader with its network, which trains one batch for each call of `turn`, epoch after epoch."""
 
     def __init__(self, loader: loaders.Loader, trainer: Trainer) -> None:
         self._batches = self._forever(loader)
@@ -151,7 +160,7 @@ class _Turns:
 
 
 def _windows(values: list[float]) -> list[float]:
-    """Means of so many neighbours: some loaders do the work for several batches at once."""
+    """Returns the means of `WINDOW` consecutive values: some loaders do the work for several batches at once."""
     return [statistics.fmean(values[at : at + WINDOW]) for at in range(0, len(values) - WINDOW + 1, WINDOW)]
 
 
@@ -160,7 +169,7 @@ def _told(seconds: list[float]) -> list[float]:
 
 
 def curve(loader: loaders.Loader, trainer: Trainer, count: int) -> list[float]:
-    """Losses of `count` epochs."""
+    """Trains `count` epochs. Returns the loss of each batch."""
     for _ in range(count):
         for batch in loader:
             trainer.learn(*batch)
@@ -168,13 +177,13 @@ def curve(loader: loaders.Loader, trainer: Trainer, count: int) -> list[float]:
 
 
 def by_epoch(losses: list[float], count: int) -> list[float]:
-    """Mean losses of `count` epochs."""
+    """Returns the mean loss of each of the `count` epochs."""
     size = len(losses) // count
     return [float(f"{statistics.fmean(losses[at : at + size]):.6g}") for at in range(0, len(losses), size)]
 
 
 class First:
-    """The first rows of what is published, as one batch: the study's."""
+    """A loader whose only batch is the first `rows` rows of a published data set, like the study's batch."""
 
     def __init__(self, whole: Callable[[], loaders.Pair], rows: int) -> None:
         self._whole, self._rows = whole, rows
@@ -185,5 +194,5 @@ class First:
 
 
 def threads() -> None:
-    """One thread for torch, as everywhere here."""
+    """Limits torch to one thread, like every measurement in this folder."""
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""How much memory trainers have mapped of the data set, by the kernel's own account."""
+"""Measures the memory of trainers, shared and private, as the kernel reports it in /proc/PID/smaps."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
-#: How the broker names the files that segments lie in.
+#: The name that the broker gives to the memory files of its segments.
 SEGMENTS = "memfd:tensorlend-segment"
 
 
 @dataclass
 class Shared:
-    """So many trainers that hold all batches of an epoch."""
+    """The memory of a number of trainers that hold all batches of an epoch."""
 
     loader: str
     trainers: int
-    #: Sum over the trainers, in bytes: their shares (PSS) of lent segments, and of everything else.
+    #: Sums over the trainers, in bytes of proportional set size: the broker's segments, and all other memory.
     segments: int
     own: int
 
 
 def trainers(socket: str, loader: str, count: int, batch: int) -> Shared:
-    """Starts trainers, has each learn an epoch and hold it, and adds up what the kernel charges to each."""
+    """Starts trainers that train one epoch and hold its batches, and adds up their memory."""
     command = [sys.executable, HERE / "train.py", "--socket", socket, "--loader", loader]
     command += ["--batch", str(batch), "--epochs", "1", "--hold"]
     running = [
@@ -43,7 +43,7 @@ def trainers(socket: str, loader: str, count: int, batch: int) -> Shared:
 
 
 def pss(pid: int) -> tuple[int, int]:
-    """Bytes that a process and its children have a share in: of segments, and of everything else."""
+    """Returns the proportional set size (PSS) of a process and its children: bytes of segments, and other bytes."""
     segments = own = 0
     path = ""
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():

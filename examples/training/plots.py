@@ -1,4 +1,4 @@
-"""Plots of what was found, as SVG."""
+"""Draws the results as SVG plots."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from measures import by_epoch
 
 
 def draw_all(folder: Path, stem: str, found: dict[str, Any]) -> dict[str, str]:
-    """File names by title; none where matplotlib is missing."""
+    """Draws all plots. Returns their file names by title, or an empty dict if matplotlib is missing."""
     try:
         import matplotlib
 
@@ -21,7 +21,7 @@ def draw_all(folder: Path, stem: str, found: dict[str, Any]) -> dict[str, str]:
     except ImportError:
         print("no plots: pip install matplotlib", file=sys.stderr)
         return {}
-    # So that the same figures give the same file.
+    # With a fixed salt, the same figures give the same file.
     matplotlib.rcParams["svg.hashsalt"] = "training"
     drawn = {}
 

@@ -1,4 +1,4 @@
-"""What was found, as JSON, as a page and as plots."""
+"""Writes the results as JSON, as a Markdown page and as plots."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import plots
 
 
 def stem() -> str:
-    """How the files begin."""
+    """Returns the common prefix of the file names."""
     return time.strftime("%Y-%m-%d-training", time.gmtime())
 
 
 def save(folder: Path, found: dict[str, Any], torch_version: str) -> None:
-    """Writes all files."""
+    """Writes all files into `folder` and prints the page."""
     model = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
     facts = {
         "machine": f"{model}, {os.cpu_count()} cores, Linux {platform.release()}",
@@ -39,7 +39,7 @@ def save(folder: Path, found: dict[str, Any], torch_version: str) -> None:
 
 
 def _short(found: dict[str, Any]) -> dict[str, Any]:
-    """Losses of batches are compared when they are measured, and too many to be kept: each epoch's mean is."""
+    """Shortens the results for the JSON file: the mean loss of each epoch takes the place of the loss of each batch."""
 
     def run(run: dict[str, Any]) -> dict[str, Any]:
         count = len(run["epochs_s"])
@@ -47,7 +47,7 @@ def _short(found: dict[str, Any]) -> dict[str, Any]:
             {"next_s": _rounded(run["next_s"])} if "next_s" in run else {"loading_s": _rounded(run["loading_s"])}
         )
 
-    # A thousand epochs of irises say no more than their median.
+    # For the thousand epochs of the iris data set, the file contains the median, the minimum and the maximum.
     iris = [
         {**some, "epochs_s": _told(some["epochs_s"], 1e6), "next_s": _told(some["next_s"], 1e6), "losses": some["losses"][::50]}
         for some in found["iris"]
@@ -70,7 +70,7 @@ def _rounded(seconds: list[float]) -> list[float]:
 
 
 def _told(values: list[float], unit: float) -> list[float]:
-    """Median, least, most."""
+    """Returns the median, the minimum and the maximum."""
     return [float(f"{value * unit:.4g}") for value in (statistics.median(values), min(values), max(values))]
 
 
@@ -149,7 +149,7 @@ def _epochs(runs: list[dict[str, Any]], drawn: dict[str, str]) -> str:
         for size in sizes:
             run = next(run for run in runs if (run["batch"], run["loader"]) == (size, name))
             base = next(run for run in runs if (run["batch"], run["loader"]) == (size, loaders.REFERENCE))
-            # The first epoch starts workers.
+            # Leave out the first epoch, in which the workers start.
             median, least, most = _told(run["epochs_s"][1:], 1e3)
             ratio = median / _told(base["epochs_s"][1:], 1e3)[0]
             row.append(f"{median:.0f} ({least:.0f} to {most:.0f}), {ratio:.2f}x")

@@ -1,8 +1,9 @@
-"""Trains the study's network in torch on what a producer publishes, read where it lies.
+"""Trains the study's network in torch on data that a producer publishes, without copying them.
 
     training-producer --mnist FOLDER && python examples/training/train.py --epochs 3
 
-Needs torch. `--loader` takes a part of the name of any of the ways in loaders.py; `--hold` keeps the tensors until the input ends.
+Needs torch. `--loader` takes a part of the name of a loader in loaders.py. With `--hold`, the program keeps all
+batches until its standard input ends.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def main() -> None:
     name = f"{given.set}/train"
     client.wait_for(name, 30)
     wanted = full_name(given.loader)
-    # Only loaders that need samples in a memory of their own get a copy.
+    # Loaders that read the samples from lent memory need no copy of them.
     lent = wanted in (loaders.LENT, loaders.LENT_1, loaders.GOT, loaders.HELD, loaders.SHARED_LENT)
     features, labels = loaders.show(client.get_dataset(name)) if lent else loaders.owned(client, name)
     loader = loaders.by_name(client, name, features, labels, given.batch)[wanted]()
@@ -65,7 +66,7 @@ def main() -> None:
 
 
 def full_name(part: str) -> str:
-    """Of a loader."""
+    """Returns the name of the only loader whose name contains `part`. Exits if there is none or more than one."""
     names: list[str] = [value for key, value in vars(loaders).items() if key.isupper()]
     found = [name for name in names if name.endswith(part)] or [name for name in names if part in name]
     if len(found) != 1:

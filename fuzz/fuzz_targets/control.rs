@@ -1,4 +1,4 @@
-//! The control protocol: any packets, from two connections, decoded and taken in by the broker's core.
+//! The control protocol: arbitrary packets from two connections, decoded and processed by the daemon's core.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

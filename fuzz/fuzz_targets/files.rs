@@ -1,4 +1,4 @@
-//! Readers of files: npy, npz and safetensors that say anything.
+//! Readers of npy, npz and safetensors files with arbitrary contents.
 #![no_main]
 #![allow(dead_code)]
 
@@ -10,7 +10,7 @@ mod meminfo;
 use libfuzzer_sys::fuzz_target;
 use std::cell::OnceCell;
 
-/// Longer tensors are opened and not read: decompression can make a little much.
+/// Longer tensors are opened but not read: decompression can expand a small file to a large tensor.
 const BYTES_MAX: u64 = 1 << 24;
 
 thread_local! {

@@ -1,4 +1,4 @@
-//! What another gateway says: heads, keys and packed chunks that are anything.
+//! Messages of another gateway: arbitrary headers, keys and packed chunks.
 #![no_main]
 
 use bytes::Bytes;
@@ -7,7 +7,7 @@ use tensorlend_gateway::key::Key;
 use tensorlend_gateway::transport::Body;
 use tensorlend_gateway::wire::{AboutName, Changed, Chunk, Codec, Head, NameAnswer, decode, encode};
 
-/// Longer chunks are longer, and nothing else.
+/// Longer chunks would test nothing more.
 const CHUNK_BYTES_MAX: usize = 1 << 16;
 
 fn head<H: Head + PartialEq + std::fmt::Debug>(bytes: &[u8]) {

@@ -1,4 +1,4 @@
-//! The simulation, with the fuzzer in place of the seed: it chooses what happens.
+//! The simulation, with the fuzzer's choices in place of a seed.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! Readers of shared words: whatever another client wrote, they answer, and never outside the words that they were given.
+//! Readers of shared words: for any contents that another client wrote they return a result, and never read outside the
+//! given words.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -15,7 +16,7 @@ use tensorlend::tensor::{SlotInfo, check_extent};
 use tensorlend::word::{Absorbed, Cell, MemberState, Word};
 use tensorlend::{DType, Device};
 
-/// Words from bytes, as many as there are.
+/// Returns as many words as the bytes contain.
 fn words(data: &[u8]) -> impl Iterator<Item = u64> + '_ {
     data.chunks(8).map(|chunk| {
         let mut word = [0; 8];
@@ -24,7 +25,8 @@ fn words(data: &[u8]) -> impl Iterator<Item = u64> + '_ {
     })
 }
 
-/// Writes pairs of place and value: dense places are cheap to name.
+/// Reads each 10 bytes of `data` as a 16-bit word index, counted from byte `from` of the view, and a 64-bit value, and
+/// writes the value there.
 fn scribble(view: &View, from: usize, data: &[u8]) {
     for change in data.chunks_exact(10) {
         let at = from + 8 * usize::from(u16::from_le_bytes([change[0], change[1]]));
@@ -68,7 +70,7 @@ fn extent(data: &[u8]) {
     let strides: Vec<i64> = numbers.map(u64::cast_signed).chain(std::iter::repeat(1)).take(ndim).collect();
     let strides = (flags & 1 == 1).then_some(&strides[..]);
     let Ok(elements) = check_extent(dtype, &shape, strides, byte_offset, bytes) else { return };
-    // Its corners lie inside, element by element: on small ones, all of them.
+    // The tensor's elements are inside; for small tensors this checks all of them.
     let item = dtype.item_bytes() as i128;
     if elements == 0 || elements > 4096 {
         return;
@@ -115,7 +117,7 @@ fn directory(data: &[u8]) {
     let Some((&at, rest)) = data.split_first() else { return };
     let d = Directory::new(&view).expect("its tables lie inside");
     let head = d.head();
-    // Where its tables lie is the daemon's word and believed; what lies in them is looked at with care.
+    // The tables' locations are the daemon's and trusted; their contents are not.
     let table = [head.names_at.peek(), head.places_at.peek(), head.long_names_at.peek(), head.lists_at.peek(), 8192];
     scribble(&view, table[usize::from(at) % table.len()] as usize, rest);
     for key in [&b"n0"[..], b"", &[b'x'; 255], rest] {

@@ -1,4 +1,4 @@
-//! Names between brokers of one process, over a network in memory.
+//! Names between daemons in one process, over an in-memory network.
 
 use bytes::Bytes;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ use tensorlend_gateway::wire::{
 
 const LONG: Duration = Duration::from_mins(5);
 
-/// A machine: its broker, a client of it, its gateway.
+/// A machine: its daemon, a client of it, its gateway.
 struct Host {
     broker: Embedded,
     client: Client,
@@ -87,7 +87,7 @@ impl Host {
         }
     }
 
-    /// As a client reads: from what lies here, and by asking where nothing does.
+    /// Reads as a client does: a local copy, or else by asking the gateway.
     fn read(&self, name: &str) -> tensorlend::Value {
         let start = Instant::now();
         loop {
@@ -240,7 +240,7 @@ fn a_wait_ends_with_the_next_value_and_holds_up_nobody() {
         seen = value.version();
     }
     assert_eq!(a.wait("b/x", seen, Duration::from_millis(50)), RemoteAnswer::Timeout);
-    // One that is not there yet.
+    // A name that does not exist yet.
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| a.wait("b/late", Version::NONE, LONG));
         std::thread::sleep(Duration::from_millis(50));
@@ -264,7 +264,7 @@ fn values_are_put_where_that_is_accepted() {
     assert_eq!(put("b/inbox/x", value), RemoteAnswer::Here { stale: false });
     let taken = b.client.get("inbox/x").unwrap();
     assert!(taken.bytes() == bytes && taken.metadata() == b"mine");
-    // Who has put a value finds it, and others as well.
+    // The writer of a value can read it, and so can others.
     for round in 0..10_u8 {
         assert_eq!(put("b/inbox/y", filled(&a.client, &[round])), RemoteAnswer::Here { stale: false });
         assert_eq!(a.bytes("b/inbox/y"), [round]);
@@ -296,7 +296,7 @@ fn what_is_not_exported_or_not_imported_is_as_if_it_were_not_there() {
     assert_eq!(a.fetch("b/.gateway/stat"), RemoteAnswer::Nothing);
     assert_eq!(a.bytes("b/public/x"), [2]);
     assert!(matches!(a.fetch("c/x"), RemoteAnswer::Refused { .. }));
-    // A wait for what is not exported hears nothing of it.
+    // A wait for a name that is not exported times out.
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| a.wait("b/secret", Version::NONE, Duration::from_millis(300)));
         b.client.put("secret", &[3u8]).unwrap();
@@ -332,7 +332,7 @@ fn copies_of_a_node_that_went_are_stale_and_good_again_when_it_is_back() {
 fn a_transfer_goes_on_where_it_was_when_the_way_broke() {
     let (network, a, b) = two(|settings| {
         settings.packing = Packing::None;
-        // What is on its way when it breaks gets no answer.
+        // A request in flight gets no answer when the link breaks.
         settings.answer_timeout = Duration::from_secs(5);
     });
     let bytes = noise(16 << 20, 4);
@@ -347,7 +347,7 @@ fn a_transfer_goes_on_where_it_was_when_the_way_broke() {
         assert!(fetching.join().unwrap() == bytes);
     });
     b.counts("sent_bytes", 16 << 20);
-    // What was on its way when it broke was sent twice, and no more.
+    // Only the bytes that were in flight when the link broke are sent twice.
     assert!(b.statistic("sent_bytes") < 20 << 20, "{}", b.statistic("sent_bytes"));
 }
 
@@ -363,7 +363,7 @@ fn a_lossy_way_loses_nothing() {
         _ => None,
     });
     assert!(got == bytes && network.lost() > 0);
-    // Words are lost, too: the numbers tell.
+    // Invalidation messages are lost, too: their sequence numbers show that.
     for round in 0..20_u8 {
         b.client.put("x", &[round; 8]).unwrap();
         eventually("the new value", || {
@@ -379,7 +379,7 @@ fn a_gateway_that_is_started_again_knows_nothing_and_keeps_nobody_from_reading()
     b.client.put("x", &[1u8]).unwrap();
     a.read("b/x");
     a.stop();
-    // A copy that nobody keeps good does not stay.
+    // A copy without an invalidation subscription is evicted.
     eventually("no copies", || a.client.version("b/x").unwrap().is_none().then_some(()));
     b.client.put("x", &[2u8]).unwrap();
     a.start();
@@ -403,7 +403,7 @@ fn no_name_goes_in_circles() {
     let [a, b, c] = &hosts;
     c.client.put("x", &[1u8]).unwrap();
     assert_eq!(b.bytes("c/x"), [1]);
-    // What b has of c is no name of b.
+    // b's copies of c's names are not names of b.
     assert_eq!(a.fetch("b/c/x"), RemoteAnswer::Nothing);
     assert_eq!(c.fetch("b/c/x"), RemoteAnswer::Nothing);
     assert_eq!(a.bytes("c/x"), [1]);
@@ -436,7 +436,7 @@ fn copies_take_no_more_memory_than_they_may() {
     assert!(matches!(a.fetch("b/huge"), RemoteAnswer::Refused { .. }));
 }
 
-/// One who answers questions about names as the test says.
+/// A node that answers requests for names as the test says.
 struct Liar {
     node: NodeName,
     way: Memory,
@@ -501,14 +501,14 @@ fn lies_are_dropped_and_counted_and_never_published() {
         Frame { head: encode(&NameAnswer::Unchanged), body: Body::default() },
         Frame { head: encode(&NameAnswer::Done), body: Body::default() },
         Frame { head: encode(&NameAnswer::Bytes(whole(5))), body: Body::of(Bytes::from_static(b"12345")) },
-        // Somebody else's value; and one that comes home.
+        // Another node's value; and a node's own value that returns to it.
         value(described("b", 10), whole(10), 10),
         value(described("a", 10), whole(10), 10),
-        // A body that is too long, too short, none.
+        // A body that is too long, too short, empty.
         value(described("liar", 10), whole(10), 11),
         value(described("liar", 10), whole(10), 9),
         value(described("liar", 10), whole(10), 0),
-        // Bytes that are not those that were meant.
+        // Bytes with a wrong checksum.
         value(described("liar", 10), Chunk { checksum: Some(1), ..whole(10) }, 10),
     ];
     let (count, next) = (lies.len(), Arc::new(AtomicU64::new(0)));
@@ -527,7 +527,7 @@ fn lies_are_dropped_and_counted_and_never_published() {
     }
     a.counts("dropped", 7);
     a.counts("loops", 1);
-    // Words that nobody says.
+    // Messages that no gateway sends.
     let key = |from: &str| Key::Changed {
         from: Some(NodeName::new(from).unwrap()),
         to: NodeName::new("a").unwrap(),
@@ -550,7 +550,7 @@ fn a_value_whose_bytes_never_come_right_is_refused() {
     let count = asked.clone();
     let lie = move |about: AboutName| match about.what {
         NameQuestion::Get { .. } => value(described("liar", 1 << 20), Chunk::default(), 0),
-        // Of another place than was asked.
+        // A chunk at another offset than requested.
         NameQuestion::Read { offset, bytes, .. } => {
             count.fetch_add(1, Ordering::Relaxed);
             let chunk = Chunk { offset: offset + 1, bytes, ..Chunk::default() };
@@ -580,7 +580,7 @@ fn a_node_that_never_answers_leaves_the_others_half_of_what_may_be_on_its_way() 
     // Dropped before the liar, which waits for it.
     let _free = free;
     a.sees("liar", true);
-    // Four times as much as may be on its way, asked for by programs that do not wait for it.
+    // Four times the limit of bytes in flight, requested by programs that do not wait for them.
     for n in 0..8 {
         let mut caller = a.client.caller(SERVICE).open().unwrap();
         let mut draft = a.client.create(DType::U8, &[0]).unwrap();
@@ -626,14 +626,14 @@ fn who_asks_for_what_cannot_be_is_refused() {
     let future = Stamp { counter: stamp.counter + 1, ..stamp };
     assert_eq!(liar.ask("b", read(future, 0, 1), "liar"), Some(NameAnswer::Superseded(Some(stamp))));
     assert!(matches!(liar.ask("b", get.clone(), "liar"), Some(NameAnswer::Value { .. })));
-    // In the name of the one who is asked: nothing.
+    // In the name of the node that receives the request: it is ignored.
     assert_eq!(liar.ask("b", get, "b"), None);
     b.counts("loops", 1);
     let put = NameQuestion::Put { descriptor: described("b", 5), stamp, offer: 1, chunk: Chunk::default() };
     assert!(matches!(liar.ask("b", put, "liar"), Some(NameAnswer::Refused(_))));
 }
 
-/// What comes along with an offer is what it says, or the offer is refused, and nothing is published.
+/// A chunk must match its offer: otherwise the offer is refused, and nothing is published.
 #[test]
 fn offers_whose_bytes_are_not_what_they_say_are_refused() {
     let network = Network::new(1);
@@ -652,7 +652,7 @@ fn offers_whose_bytes_are_not_what_they_say_are_refused() {
         (3, whole.clone(), 0),
         (4, Chunk { checksum: Some(1), ..whole.clone() }, 10),
         (5, Chunk { offset: 5, bytes: 5, ..Chunk::default() }, 5),
-        // Nothing comes along, and what was offered is not there.
+        // An empty chunk, and an offer of a missing value.
         (6, Chunk::default(), 0),
     ] {
         assert!(matches!(offer(number, chunk, body), Some(NameAnswer::Refused(_))), "{number}");
@@ -660,7 +660,7 @@ fn offers_whose_bytes_are_not_what_they_say_are_refused() {
     assert!(!b.client.exists("x").unwrap());
     assert_eq!(offer(8, whole.clone(), 10), Some(NameAnswer::Done));
     assert_eq!(b.client.get("x").unwrap().bytes(), [1; 10]);
-    // An offer that is made again is not taken again.
+    // A repeated offer is not taken again.
     b.client.put("x", &[2u8; 10]).unwrap();
     assert_eq!(offer(8, whole, 10), Some(NameAnswer::Done));
     assert_eq!(b.client.get("x").unwrap().bytes(), [2; 10]);

@@ -19,7 +19,7 @@ fn program() -> Command {
     command
 }
 
-/// A broker, of this process unless another one is given, and a gateway of its own.
+/// A daemon (of this process unless another one is given) and its gateway.
 struct Node {
     _broker: Option<Embedded>,
     client: Client,
@@ -46,7 +46,7 @@ impl Node {
         node
     }
 
-    /// Starts the gateway, and waits until it says to the service manager that it is ready.
+    /// Starts the gateway, and waits for its ready notification.
     fn start(&mut self) {
         let manager = self.folder.path().join("notify");
         let _ = std::fs::remove_file(&manager);
@@ -66,7 +66,7 @@ impl Node {
         gateway.wait().unwrap().code()
     }
 
-    /// What its gateway says of itself; `None`: nothing yet.
+    /// Returns a metric of the node's gateway; `None` if the gateway has not published it yet.
     fn stat(&self, what: &str) -> Option<u64> {
         let said = self.client.get(&format!("{SERVICE}/stat")).ok()?;
         serde_json::from_slice::<serde_json::Value>(said.bytes()).unwrap()[what].as_u64()
@@ -92,7 +92,7 @@ fn two() -> (Node, Node) {
     two_on(None)
 }
 
-/// Two that are connected, the second one on a broker that is given.
+/// Starts two connected nodes, the second one on the given daemon.
 fn two_on(second: Option<PathBuf>) -> (Node, Node) {
     let address = free_address();
     let a = Node::new("a", &format!("listen = [\"tcp/{address}\"]"), None);
@@ -135,7 +135,7 @@ fn a_gateway_that_is_killed_leaves_no_copies_and_joins_again() {
     b.start();
     b.sees("a", true);
     assert_eq!(b.client.get("a/x").unwrap().bytes(), [2]);
-    // What b has of a is read on while a is away.
+    // b's copies of a's names stay readable while a is disconnected.
     let mut a = a;
     a.end(rustix::process::Signal::KILL);
     b.sees("a", false);
@@ -155,7 +155,7 @@ fn send(cam: &Stream, client: &Client, n: u64) {
     cam.send(number().unwrap()).unwrap();
 }
 
-/// The next message's number, and how often the stream was found to have ended before it.
+/// Returns the next message's number, and how often the stream ended before it.
 fn next(frames: &mut Subscription) -> (u64, u64) {
     let (mut found, mut ends) = (None, 0);
     eventually("the next message", || match frames.recv_timeout(Duration::from_secs(1)) {
@@ -183,14 +183,14 @@ fn a_stream_goes_on_when_the_gateway_that_sends_it_was_killed() {
     send(&cam, &a.client, 0);
     assert_eq!(next(&mut frames), (0, 0));
     a.end(rustix::process::Signal::KILL);
-    // The ring keeps them.
+    // The ring keeps these messages.
     (1..8).for_each(|n| send(&cam, &a.client, n));
     a.start();
-    // Nobody who receives it sees any of this.
+    // The receiver notices nothing of the restart.
     for n in 1..8 {
         assert_eq!(next(&mut frames), (n, 0));
     }
-    // One that was opened anew meanwhile, and has not come as far as the other had, is met from its beginning.
+    // A stream that was reopened in the meantime, and has fewer messages than before, is received from its start.
     a.end(rustix::process::Signal::KILL);
     drop(cam);
     let cam = a.client.stream("cam").capacity(8).open().unwrap();
@@ -199,7 +199,7 @@ fn a_stream_goes_on_when_the_gateway_that_sends_it_was_killed() {
     for n in 100..103 {
         assert_eq!(next(&mut frames).0, n);
     }
-    // One that is not there when the gateway is, ends; and goes on when somebody opens it.
+    // A stream that is missing when the gateway starts ends; it continues when a producer opens it.
     a.end(rustix::process::Signal::KILL);
     drop(cam);
     assert!(a.client.delete_stream("cam").unwrap());
@@ -218,14 +218,14 @@ fn a_slow_subscriber_gets_each_message_once_though_the_gateway_that_sends_them_w
     let (mut a, b) = two();
     let cam = a.client.stream("cam").capacity(8).policy(Policy::Block).open().unwrap();
     let mut frames = b.client.subscribe("a/cam").unwrap();
-    // Eight fill the ring of b, one waits for room in it, and 15 behind that one.
+    // Eight fill the ring of b, one waits for room in it, and 15 are queued behind that one.
     (0..24).for_each(|n| send(&cam, &a.client, n));
     eventually("all are on the way", || b.stat("queued_bytes") == Some(15 * 8));
     a.end(rustix::process::Signal::KILL);
-    // The ring of a has the last eight still, which are sent again under the next link.
+    // The ring of a still has the last eight, which are sent again on the next link.
     a.start();
     eventually("the next link", || a.stat("streams_sent") == Some(1));
-    // It has more than a window: what was taken under the link before makes no room for the rest.
+    // Larger than a window: messages taken on the previous link do not free room for the rest.
     let mut large = a.client.create(tensorlend::DType::U64, &[3 << 20]).unwrap();
     large.as_mut_slice::<u64>().unwrap().fill(24);
     cam.send(large).unwrap();
@@ -246,17 +246,17 @@ fn a_stream_goes_on_with_the_next_gateway_of_those_who_receive_it() {
         send(&cam, &a.client, 0);
         assert_eq!(next(&mut frames), (0, 0));
         b.end(by);
-        // They are told.
+        // Subscribers get the end of the stream.
         eventually("the stream has ended", || {
             matches!(frames.recv_timeout(Duration::from_secs(1)), Err(tensorlend::Error::StreamEnded(_)))
         });
         (1..4).for_each(|n| send(&cam, &a.client, n));
         b.start();
-        // Where they were is not known any more: they go on with the newest.
+        // Their positions are lost: they continue with the newest message.
         assert_eq!(next(&mut frames).0, 3);
         send(&cam, &a.client, 4);
         assert_eq!(next(&mut frames), (4, 0));
-        // And when nobody waits any more, nothing of it is left.
+        // When the last subscriber is gone, the stream's copy is removed.
         drop(frames);
         eventually("the link ends", || b.client.streams("*").unwrap().iter().all(|stream| stream.name != "a/cam"));
     }
@@ -276,7 +276,7 @@ fn a_gateway_goes_on_with_a_broker_that_was_killed() {
         read("what is new, before", &a, "b/y", round + 1);
         service.end(rustix::process::Signal::KILL);
         if !kept {
-            // Without a keeper, clients bring back what they have.
+            // Without an fd store, clients hand their descriptors back.
             service.lose();
         }
         a.client.put("x", &[round + 2]).unwrap();
@@ -295,11 +295,11 @@ fn a_gateway_goes_on_with_a_broker_that_was_killed() {
 fn a_gateway_whose_session_is_over_ends() {
     let mut service = Service::start("mode = \"system\"\n");
     let mut node = Node::new("a", "listen = []", Some(service.socket()));
-    // In system mode the next daemon knows only what was kept.
+    // In system mode the next daemon knows only the stored descriptors.
     service.end(rustix::process::Signal::KILL);
     service.lose();
     service.start_again();
-    // Its service manager starts another one.
+    // Under a service manager, the manager would restart the gateway now.
     assert_eq!(node.gateway.take().unwrap().wait().unwrap().code(), Some(1));
 }
 

@@ -1,4 +1,4 @@
-//! Streams and listings between brokers of one process, over a network in memory.
+//! Streams and listings between daemons in one process, over an in-memory network.
 
 use bytes::Bytes;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tensorlend_gateway::wire::{Chunk, Message, NodeName, Part, encode};
 
 const LONG: Duration = Duration::from_mins(5);
 
-/// A machine: its broker, a client of it, its gateway.
+/// A machine: its daemon, a client of it, its gateway.
 struct Host {
     _broker: Embedded,
     client: Client,
@@ -26,7 +26,7 @@ struct Host {
 
 impl Host {
     fn new(network: &Network, name: &str, policy: Policy) -> Self {
-        // Without losses no answer fails to come, however busy the machine is.
+        // Without losses every answer arrives, however busy the machine is.
         Self::with_timeout(network, name, policy, LONG)
     }
 
@@ -47,7 +47,7 @@ impl Host {
         Self { _broker: broker, client, way, _gateway: gateway }
     }
 
-    /// Waits until this gateway has seen another node come or go.
+    /// Waits until this gateway has seen another node connect or disconnect.
     fn sees(&self, node: &str, alive: bool) {
         until(|| self.client.nodes().unwrap().iter().any(|known| known.node == node && known.alive == alive));
     }
@@ -80,7 +80,7 @@ fn pair(network: &Network, policy: Policy) -> (Host, Host) {
     (there, here)
 }
 
-/// The next message's number; all of its elements are this.
+/// Returns the next message's number, which all of its elements must equal.
 fn next(frames: &mut Subscription) -> u64 {
     let message = frames.recv_timeout(LONG).unwrap();
     let numbers = message.tensor().unwrap().as_slice::<u64>().unwrap().to_vec();
@@ -101,7 +101,7 @@ fn every_message_arrives_in_order_and_whole() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for n in 0..300 {
-                // Empty ones, small ones, and some of many pieces.
+                // Empty ones, small ones, and some of many chunks.
                 let bytes = if n % 50 == 7 { 3 << 20 } else { 8 + 8 * (n % 5) };
                 cam.send(there.number(bytes, n)).unwrap();
             }
@@ -111,7 +111,7 @@ fn every_message_arrives_in_order_and_whole() {
         }
     });
     assert_eq!(frames.lost(), 0);
-    // Others join what comes already, and datasets travel as they are.
+    // A later subscriber shares the link, and datasets arrive unchanged.
     let mut second = here.client.subscribe("there/cam").unwrap();
     let mut image = there.number(16, 7);
     image.set_metadata(b"of the image").unwrap();
@@ -119,7 +119,7 @@ fn every_message_arrives_in_order_and_whole() {
     cam.send(several.metadata(b"frame").unwrap().timestamp(5)).unwrap();
     loop {
         let message = second.recv_timeout(LONG).unwrap();
-        // It began with the newest that was there.
+        // The subscription began with the newest message at that time.
         let Ok(frame) = message.dataset() else { continue };
         assert_eq!((frame.metadata(), frame.timestamp(), frame.len()), (b"frame".as_slice(), 5, 2));
         assert_eq!(frame.get("image").unwrap().metadata(), b"of the image");
@@ -155,7 +155,7 @@ fn a_slow_subscriber_holds_up_a_stream_that_blocks() {
                 sent.store(n + 1, Ordering::Relaxed);
             }
         });
-        // Nothing is taken: rings and window fill, and then the producer waits.
+        // The subscriber takes nothing: rings and window fill up, and then the producer waits.
         until(|| {
             let before = sent.load(Ordering::Relaxed);
             std::thread::sleep(Duration::from_millis(300));
@@ -179,7 +179,7 @@ fn streams_that_nobody_takes_keep_less_than_their_part_here_and_hold_up_no_other
     std::thread::scope(|scope| {
         for stream in &streams {
             let there = &there;
-            // Each message is larger than all that its link may have on its way.
+            // Each message exceeds its link's limit of bytes in flight.
             scope.spawn(move || {
                 for n in 0..8 {
                     stream.send(there.number(3 << 20, n)).unwrap();
@@ -208,10 +208,10 @@ fn the_oldest_are_left_out_where_that_is_wanted() {
     let (there, here) = pair(&network, Policy::DropOldest);
     let cam = stream(&there, Policy::DropOldest);
     let mut frames = here.client.subscribe("there/cam").unwrap();
-    // What comes before the first that is received is no loss.
+    // Messages before the first received one do not count as lost.
     cam.send(there.number(8, 0)).unwrap();
     assert_eq!(next(&mut frames), 0);
-    // Its subscriber takes none of them meanwhile.
+    // The subscriber takes none of these messages in the meantime.
     for n in 1..2000 {
         cam.send(there.number(64 << 10, n)).unwrap();
     }
@@ -222,7 +222,7 @@ fn the_oldest_are_left_out_where_that_is_wanted() {
         (last, taken) = (Some(n), taken + 1);
     }
     assert!(taken < 2000);
-    // Lost here is counted here; lost before that is counted by the gateway.
+    // The subscription counts messages lost here; the gateway counts those lost before.
     until(|| taken + frames.lost() + here.stat("messages_lost") == 2000);
 }
 
@@ -281,7 +281,7 @@ fn a_stream_that_ends_there_ends_here_and_goes_on_when_it_is_opened_again() {
         }
     };
     assert_eq!(again.tensor().unwrap().as_slice::<u64>().unwrap(), [2]);
-    // Nobody listens any more: nothing is sent.
+    // Without a subscriber, nothing is sent.
     drop(frames);
     until(|| there.stat("streams_sent") == 0 && here.stat("streams_received") == 0);
     assert!(here.client.subscribe("there/none").unwrap_err().is_not_found());
@@ -318,7 +318,7 @@ fn a_lossy_way_costs_messages_and_the_stream_goes_on() {
     let (there, here) = (host("there"), host("here"));
     here.sees("there", true);
     let cam = stream(&there, Policy::DropOldest);
-    // On a busy machine the answer may take longer than that.
+    // On a busy machine the answer may take longer than the timeout.
     let mut frames = None;
     until(|| {
         frames = here.client.subscribe("there/cam").ok();
@@ -367,7 +367,7 @@ fn names_of_all_nodes_are_listed_and_who_is_silent_is_named() {
         found.names.iter().filter(|name| name.kind == kind).map(|name| name.name.as_str()).collect::<Vec<_>>()
     };
     assert_eq!((of("tensor").len(), of("stream"), of("list")), (5001, vec!["third/cam"], vec!["third/episodes"]));
-    // Nothing of the gateways' own.
+    // No names of the gateways themselves.
     assert!(found.names.iter().all(|name| !name.name.contains(SERVICE)));
     let one = here.client.remote_names("third/sim/*").unwrap();
     assert_eq!((one.names[0].dtype.as_str(), one.names[0].shape.as_slice()), ("f32", [2].as_slice()));
@@ -406,7 +406,7 @@ fn lists_are_mirrored_and_only_what_is_new_is_fetched() {
     append(100, 130);
     assert_eq!(here.client.fetch_list("there/episodes").unwrap(), 130);
     look(130, 0);
-    // The same list: what lay here has stayed.
+    // The same list: the local items have stayed.
     assert_eq!(here.client.list_identity("there/episodes").unwrap().0, identity);
     there.client.clear("episodes").unwrap();
     append(7, 10);
@@ -414,6 +414,6 @@ fn lists_are_mirrored_and_only_what_is_new_is_fetched() {
     look(3, 7);
     network.part(&there.way, &here.way);
     here.sees("there", false);
-    // What lies here stays.
+    // Local items stay.
     assert_eq!(here.client.fetch_list("there/episodes").unwrap(), 3);
 }

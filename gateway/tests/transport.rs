@@ -1,4 +1,4 @@
-//! What a gateway needs of the way to others, of each way that there is.
+//! The requirements of a gateway on its transport, tested for every transport.
 
 use bytes::Bytes;
 use std::sync::mpsc::{Receiver, channel};
@@ -9,7 +9,7 @@ use tensorlend_gateway::transport::memory::{Memory, Network, Weather};
 use tensorlend_gateway::transport::{Body, Declared, Frame, Transport, Trouble};
 use tensorlend_gateway::wire::{Epoch, NodeName};
 
-/// Longer than anything here takes.
+/// A timeout that only a failure reaches.
 const LONG: Duration = Duration::from_mins(5);
 
 fn node(name: &str) -> NodeName {
@@ -34,7 +34,7 @@ fn ask(transport: &dyn Transport, key: &Key, question: Frame, timeout: Duration)
     answers.recv_timeout(LONG).expect("an answer, or why there is none")
 }
 
-/// Asks until somebody answers: what was declared becomes known elsewhere a little later.
+/// Repeats a request until it gets an answer: a declaration takes a moment to become known.
 fn ask_until(transport: &dyn Transport, key: &Key, question: &Frame) -> Frame {
     for _ in 0..300 {
         match ask(transport, key, question.clone(), LONG) {
@@ -46,7 +46,7 @@ fn ask_until(transport: &dyn Transport, key: &Key, question: &Frame) -> Frame {
     panic!("nobody answers");
 }
 
-/// Who came and went.
+/// Nodes that connected and disconnected.
 type Heard = Receiver<(NodeName, Epoch, bool)>;
 
 fn watch(transport: &dyn Transport) -> (Declared, Heard) {
@@ -58,7 +58,7 @@ fn watch(transport: &dyn Transport) -> (Declared, Heard) {
     (transport.watch_alive(on_node).unwrap(), heard)
 }
 
-/// What holds of every transport: `a` answers and sends, `b` asks and listens.
+/// Checks the requirements: `a` answers and publishes, `b` requests and subscribes.
 fn is_a_transport(a: &dyn Transport, b: &dyn Transport) {
     let answers = a
         .answer(
@@ -167,7 +167,8 @@ mod over_zenoh {
     use tensorlend_gateway::transport::{Zenoh, ZenohOptions};
     use tensorlend_tests::free_address;
 
-    /// A port of the address that certificates are for. Somebody may take it before we do: then the test is told that it is in use.
+    /// Returns a port of the certificates' address. Another process may take it first: then the test gets an error that
+    /// it is in use.
     fn port() -> u16 {
         TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
     }
@@ -176,7 +177,7 @@ mod over_zenoh {
         let mut options = ZenohOptions::defaults().unwrap();
         options.set("mode", &format!("'{mode}'")).unwrap();
         options.set("scouting/multicast/enabled", "false").unwrap();
-        // Who cannot connect at once says so, instead of trying again.
+        // A node that cannot connect at once fails instead of retrying.
         options.set("connect/timeout_ms", "0").unwrap();
         options.set("connect/exit_on_failure", "true").unwrap();
         options.set("listen/endpoints", "[]").unwrap();
@@ -231,7 +232,7 @@ mod over_zenoh {
         assert_eq!(ask(&router, &about(Some("x")), Frame::default(), LONG).unwrap_err(), Trouble::Nobody);
     }
 
-    /// Who signs certificates, and a certificate of `localhost` that it has signed: all in a folder.
+    /// A certificate authority, and a certificate of `localhost` signed by it, in a folder.
     struct Authority {
         folder: tempfile::TempDir,
     }
@@ -257,19 +258,19 @@ mod over_zenoh {
             Path::join(self.folder.path(), file).display().to_string()
         }
 
-        /// Shows a certificate to those who connect here.
+        /// Presents a certificate to nodes that connect here.
         fn shown(&self, options: &mut ZenohOptions) {
             self.set(options, "listen_certificate", "node.pem");
             self.set(options, "listen_private_key", "node.key");
         }
 
-        /// Shows a certificate to those who are connected.
+        /// Presents a certificate to nodes that this one connects to.
         fn shown_by_asker(&self, options: &mut ZenohOptions) {
             self.set(options, "connect_certificate", "node.pem");
             self.set(options, "connect_private_key", "node.key");
         }
 
-        /// Is believed.
+        /// Trusts the authority.
         fn believed(&self, options: &mut ZenohOptions) {
             self.set(options, "root_ca_certificate", "ca.pem");
         }

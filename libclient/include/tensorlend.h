@@ -264,6 +264,159 @@ typedef int32_t tensorlend_length;
 #endif // __cplusplus
 
 /**
+ * The limit that was reached, where a call fails with TENSORLEND_LIMIT. The numbers are stable; others may be added.
+ */
+enum tensorlend_limit
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /**
+     * None: the call failed for another reason.
+     */
+    TENSORLEND_LIMIT_NONE = 0,
+    /**
+     * pool.bytes_max: bytes of segments that all users together may have.
+     */
+    TENSORLEND_LIMIT_POOL_BYTES = 1,
+    /**
+     * A user's share of pool.bytes_max.
+     */
+    TENSORLEND_LIMIT_POOL_SHARE = 2,
+    /**
+     * pool.sheet_bytes_max: bytes of names and descriptors that all users together may have.
+     */
+    TENSORLEND_LIMIT_SHEET_BYTES = 3,
+    /**
+     * A user's share of pool.sheet_bytes_max.
+     */
+    TENSORLEND_LIMIT_SHEET_SHARE = 4,
+    /**
+     * bytes_max of a namespace: its segments, names and descriptors.
+     */
+    TENSORLEND_LIMIT_NAMESPACE_BYTES = 5,
+    /**
+     * uid.bytes_max: a user's segments, names and descriptors.
+     */
+    TENSORLEND_LIMIT_USER_BYTES = 6,
+    /**
+     * cuda.bytes_max: bytes that are lent of one device.
+     */
+    TENSORLEND_LIMIT_DEVICE_BYTES = 7,
+    /**
+     * A user's share of the memory of all devices.
+     */
+    TENSORLEND_LIMIT_DEVICE_SHARE = 8,
+    /**
+     * device_bytes_max of a namespace.
+     */
+    TENSORLEND_LIMIT_NAMESPACE_DEVICE_BYTES = 9,
+    /**
+     * uid.device_bytes_max.
+     */
+    TENSORLEND_LIMIT_USER_DEVICE_BYTES = 10,
+    /**
+     * Descriptors that the daemon's process may have open (LimitNOFILE of its unit).
+     */
+    TENSORLEND_LIMIT_DESCRIPTORS = 11,
+    /**
+     * A user's share of the daemon's descriptors.
+     */
+    TENSORLEND_LIMIT_DESCRIPTOR_SHARE = 12,
+    /**
+     * uid.sessions_max: clients of one user that are connected.
+     */
+    TENSORLEND_LIMIT_SESSIONS = 13,
+    /**
+     * names_max of a namespace.
+     */
+    TENSORLEND_LIMIT_NAMES = 14,
+    /**
+     * A user's share of a namespace's names.
+     */
+    TENSORLEND_LIMIT_NAME_SHARE = 15,
+    /**
+     * Names of a namespace longer than 96 bytes: an eighth of its names_max.
+     */
+    TENSORLEND_LIMIT_LONG_NAMES = 16,
+    /**
+     * Cells of one client, by names_max of its namespace.
+     */
+    TENSORLEND_LIMIT_CELLS = 17,
+    /**
+     * members_max of a namespace: its clients, and those that left tensors.
+     */
+    TENSORLEND_LIMIT_MEMBERS = 18,
+    /**
+     * A user's share of a namespace's members.
+     */
+    TENSORLEND_LIMIT_MEMBER_SHARE = 19,
+    /**
+     * segments_max of a namespace.
+     */
+    TENSORLEND_LIMIT_SEGMENTS = 20,
+    /**
+     * A user's share of a namespace's segments.
+     */
+    TENSORLEND_LIMIT_SEGMENT_SHARE = 21,
+    /**
+     * streams_max of a namespace.
+     */
+    TENSORLEND_LIMIT_STREAMS = 22,
+    /**
+     * A user's share of a namespace's streams.
+     */
+    TENSORLEND_LIMIT_STREAM_SHARE = 23,
+    /**
+     * lists_max of a namespace.
+     */
+    TENSORLEND_LIMIT_LISTS = 24,
+    /**
+     * A user's share of a namespace's lists.
+     */
+    TENSORLEND_LIMIT_LIST_SHARE = 25,
+    /**
+     * A user's share of a stream's subscribers.
+     */
+    TENSORLEND_LIMIT_SUBSCRIBER_SHARE = 26,
+    /**
+     * The daemon spills nothing: [spill] has no directory.
+     */
+    TENSORLEND_LIMIT_SPILL = 27,
+    /**
+     * The client's own memory_limit.
+     */
+    TENSORLEND_LIMIT_CLIENT_BYTES = 28,
+    /**
+     * Leases that one client may hold.
+     */
+    TENSORLEND_LIMIT_LEASES = 29,
+    /**
+     * Subscriptions, callers and servers that one client may have open.
+     */
+    TENSORLEND_LIMIT_CURSORS = 30,
+    /**
+     * Files that the client's process may have open (ulimit -n).
+     */
+    TENSORLEND_LIMIT_OPEN_FILES = 31,
+    /**
+     * Memory of the machine.
+     */
+    TENSORLEND_LIMIT_MACHINE_MEMORY = 32,
+    /**
+     * Memory of a device, which has none left.
+     */
+    TENSORLEND_LIMIT_DEVICE_MEMORY = 33,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum tensorlend_limit tensorlend_limit;
+#else
+typedef int32_t tensorlend_limit;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/**
  * A session with the daemon, in one namespace. Any thread may use it, several at a time. What it published outlives it.
  */
 typedef struct tensorlend_client tensorlend_client;
@@ -710,6 +863,17 @@ extern "C" {
  * if none has failed. It stays until another call of this thread fails: copy it to keep it.
  */
 const char *tensorlend_error_message(void);
+
+/**
+ * The limit that this thread's last call that failed has reached: one of tensorlend_limit, 0 if it failed for another reason or
+ * none has failed. Decide by it, and not by words of the message.
+ */
+int32_t tensorlend_error_limit(void);
+
+/**
+ * A limit in a word, "pool-bytes". Never NULL, valid for ever; "unknown" for what is none.
+ */
+const char *tensorlend_limit_name(int32_t limit);
 
 /**
  * A status in a word, "not found". Never NULL, valid for ever; "unknown" for what is none.

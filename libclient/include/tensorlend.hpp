@@ -10,10 +10,12 @@
 #include <vector>
 
 namespace tensorlend {
-/// A call that failed: what() is tensorlend_error_message().
+/// A call that failed: what() is tensorlend_error_message(), limit what was reached if status is TENSORLEND_LIMIT.
 struct Error : std::runtime_error {
-    explicit Error(tensorlend_status failed) : std::runtime_error(tensorlend_error_message()), status(failed) {}
+    explicit Error(tensorlend_status failed)
+        : std::runtime_error(tensorlend_error_message()), status(failed), limit(tensorlend_limit(tensorlend_error_limit())) {}
     tensorlend_status status;
+    tensorlend_limit limit;
 };
 inline void check(tensorlend_status status) { if (status != TENSORLEND_OK) throw Error(status); }
 /// A handle of one owner; it ends with it.

@@ -22,7 +22,7 @@ pub struct Control {
     timeout: Duration,
     /// A daemon has answered, and does not know the session.
     dead: AtomicBool,
-    /// How the session goes on when the daemon has been replaced: see [`crate::reconnect`].
+    /// How the session goes on when the daemon has been replaced: see [`crate::session::reconnect`].
     mender: OnceLock<Box<dyn Mender>>,
 }
 

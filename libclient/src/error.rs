@@ -1,9 +1,10 @@
 //! What can go wrong, in words that name the thing and the remedy.
 
+use std::fmt;
 use std::time::Duration;
 use tensorlend_layout::name::BadName;
 use tensorlend_layout::tensor::BadTensor;
-use tensorlend_layout::wire::Refusal;
+use tensorlend_layout::wire::{LimitKind, Refusal};
 use tensorlend_layout::{DType, Uuid, header};
 
 /// What this crate's calls return.
@@ -131,14 +132,14 @@ pub enum Error {
         name: String,
     },
     /// The name holds the other kind of thing.
-    #[error("{name:?} holds a {found}, not a {wanted}: use {remedy}")]
+    #[error("{name:?} holds a {}, not a {}: use {remedy}", found.beside(*wanted), wanted.beside(*found))]
     Kind {
         /// Which.
         name: String,
         /// What it holds.
-        found: &'static str,
+        found: ValueKind,
         /// What was asked for.
-        wanted: &'static str,
+        wanted: ValueKind,
         /// The right call.
         remedy: &'static str,
     },
@@ -238,6 +239,45 @@ pub enum Error {
     /// An argument that cannot be.
     #[error("{0}")]
     Argument(String),
+}
+
+/// The kind of a value, where another one was asked for.
+///
+/// ```
+/// use tensorlend::ValueKind;
+///
+/// assert_eq!(ValueKind::DeviceTensor.to_string(), "tensor on a device");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ValueKind {
+    /// A tensor in host memory.
+    Tensor,
+    /// A dataset.
+    Dataset,
+    /// A tensor on a device.
+    DeviceTensor,
+    /// A tensor or a dataset in host memory.
+    HostValue,
+}
+
+impl ValueKind {
+    /// Its name in a sentence that names this other kind, too.
+    fn beside(self, other: Self) -> &'static str {
+        match self {
+            Self::Tensor if other == Self::DeviceTensor => "tensor in host memory",
+            Self::Tensor => "tensor",
+            Self::Dataset => "dataset",
+            Self::DeviceTensor => "tensor on a device",
+            Self::HostValue => "value in host memory",
+        }
+    }
+}
+
+impl fmt::Display for ValueKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.beside(*self))
+    }
 }
 
 /// Why memory of a device cannot be had, or cannot be used by this process.
@@ -363,6 +403,31 @@ impl Error {
                 | Self::Refused { refusal: Refusal::Limit { .. } | Refusal::Memory { .. }, .. }
                 | Self::Device { cause: DeviceTrouble::Memory(_), .. }
         )
+    }
+
+    /// The limit that was reached, if the error is for one: of the daemon's configuration, of this client, of its process or of
+    /// the machine.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// use tensorlend::{DType, LimitKind};
+    ///
+    /// let client = tensorlend::Client::builder().socket(broker.socket()).memory_limit(1 << 20).connect()?;
+    /// let error = client.create(DType::U8, &[1 << 21]).unwrap_err();
+    /// assert_eq!(error.limit_kind(), Some(LimitKind::ClientBytes));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn limit_kind(&self) -> Option<LimitKind> {
+        match self {
+            Self::Refused { refusal: Refusal::Limit { kind, .. }, .. } => Some(*kind),
+            Self::Refused { refusal: Refusal::Memory { .. }, .. } => Some(LimitKind::MachineMemory),
+            Self::MemoryLimit { .. } => Some(LimitKind::ClientBytes),
+            Self::Device { cause: DeviceTrouble::Memory(_), .. } => Some(LimitKind::DeviceMemory),
+            Self::Descriptors { .. } => Some(LimitKind::OpenFiles),
+            Self::Leases(_) => Some(LimitKind::Leases),
+            Self::Cursors(_) => Some(LimitKind::Cursors),
+            _ => None,
+        }
     }
 
     /// Whether it is for a reason of a device or its driver.

@@ -38,101 +38,85 @@
 //! What is promised, and what is not, stands in the project's README and SECURITY.md.
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
-mod announce;
+mod alloc;
+mod api;
 #[cfg(feature = "tokio")]
 mod asynchronous;
-mod borrowed;
-mod bytes;
 mod call;
-mod cells;
 mod client;
 mod control;
-mod copy;
-mod copy_on_write;
-mod dataset;
-mod describe;
-mod device;
-mod dims;
-mod draft;
-mod element;
 mod error;
-mod extents;
 #[cfg(feature = "ffi")]
 mod ffi;
 mod glob;
-mod heap;
-mod held;
-mod history;
-mod housekeeping;
+#[cfg(feature = "cuda")]
+mod gpu;
 mod instruments;
-mod items;
-mod layout_of;
 mod lease;
-mod lifetime;
+mod link;
 mod list;
 mod listing;
-mod magazines;
-mod members;
-mod memory;
 pub mod model;
 mod names;
 pub mod observe;
-mod parking;
-mod patience;
-mod payload;
 mod peers;
-mod pin;
-mod placement;
-mod recent;
-mod reclaim;
-mod reconnect;
 pub mod remote;
 #[cfg(feature = "broken-for-tests")]
 mod sabotage;
+mod segment;
 mod session;
-mod shards;
-mod sheets;
-mod shelving;
 mod stream;
-mod strided;
-mod subscription;
+mod sync;
 mod tensor;
-mod value_draft;
 mod wait;
-mod waking;
-mod watch;
 
+#[cfg(feature = "cuda")]
+pub use api::device::On;
+pub use api::instruments::StatisticsScope;
+pub use api::overview::MemoryUse;
 #[cfg(feature = "tokio")]
 pub use asynchronous::{AsyncClient, AsyncSubscription};
-pub use borrowed::Borrowed;
 pub use call::{Call, Caller, CallerBuilder, Reply, Server, ServerBuilder};
-pub use client::{Client, ClientBuilder, MemoryUse};
+pub use client::{Client, ClientBuilder};
 pub use control::default_sockets;
-pub use copy_on_write::CopyOnWrite;
-pub use dataset::DatasetDraft;
-#[cfg(feature = "cuda")]
-pub use device::{BorrowedSlice, BorrowedSliceMut, DeviceDraft, DeviceLease, DevicePin, LegacyExport, On, OnStream};
-pub use draft::{Draft, TensorSpec};
-pub use element::{AsTensor, Complex, Element, TensorView};
-pub use error::{DeviceTrouble, Error, RemoteTrouble, Result};
+pub use error::{DeviceTrouble, Error, RemoteTrouble, Result, ValueKind};
 pub use glob::Glob;
-pub use held::Version;
-pub use history::History;
-pub use instruments::{Allocation, AllocationState, Outstanding, Pressure, Relief, Statistics, StatisticsScope};
-pub use lease::{Dataset, Lease, Value};
-pub use lifetime::Lifetime;
+#[cfg(feature = "cuda")]
+pub use gpu::stream::OnStream;
+pub use instruments::{Allocation, AllocationState, Outstanding, Pressure, Relief, Statistics};
+pub use lease::copy_on_write::CopyOnWrite;
+#[cfg(feature = "cuda")]
+pub use lease::device::{lease::DeviceLease, pin::DevicePin};
+pub use lease::lease::{Dataset, Lease};
+pub use lease::pin::Pin;
+pub use lease::value::Value;
+pub use lease::watch::NameWatch;
 pub use list::Length;
 pub use listing::{Collection, Info, InfoKind, Listing, Spilled, TensorInfo};
 pub use model::{Model, ModelAnswer, ModelInfo, ModelOptions, ModelRequest, ModelStatistics, Step};
-pub use pin::Pin;
-pub use stream::{Sendable, Stream, StreamBuilder, TrySendError};
-pub use subscription::{Message, Start, Subscription, SubscriptionBuilder};
+pub use names::lifetime::Lifetime;
+pub use names::version::Version;
+pub use stream::borrowed::Borrowed;
+pub use stream::history::History;
+pub use stream::subscriber::{Message, Start, Subscription, SubscriptionBuilder};
+pub use stream::{Stream, StreamBuilder, TrySendError};
 pub use tensor::Tensor;
+pub use tensor::dataset::DatasetDraft;
+#[cfg(feature = "cuda")]
+pub use tensor::device::{
+    draft::DeviceDraft,
+    legacy::LegacyExport,
+    slice::{BorrowedSlice, BorrowedSliceMut},
+};
+pub use tensor::draft::{Draft, TensorSpec};
+pub use tensor::element::{AsTensor, Complex, Element, TensorView};
+pub use tensor::sendable::Sendable;
+pub use tensor::value_draft::ValueDraft;
 pub use tensorlend_layout::tensor::METADATA_MAX;
-pub use tensorlend_layout::wire::{Allocator, DeviceOffer, DeviceUse, NamespaceUse, Policy, Refusal, Stat, UidUse};
+pub use tensorlend_layout::wire::{
+    Allocator, DeviceOffer, DeviceUse, LimitKind, NamespaceUse, Policy, Refusal, Stat, UidUse,
+};
 pub use tensorlend_layout::{BadUuid, DType, Device, Uuid};
-pub use value_draft::ValueDraft;
-pub use watch::NameWatch;
 
 /// The README's example compiles.
 #[cfg(doctest)]

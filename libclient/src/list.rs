@@ -1,18 +1,20 @@
 //! Lists: collections that many producers append to, in the daemon's order.
 
 use crate::error::{Error, Result, check_name};
-use crate::held::{At, Leasing, Route};
-use crate::lease::Value;
-use crate::payload;
-use crate::session::{Session, lock};
-use crate::stream::{Sendable, seal};
+use crate::lease::assemble;
+use crate::lease::by_name::lease_key;
+use crate::lease::copies;
+use crate::lease::items::lease_items;
+use crate::lease::value::Value;
+use crate::session::Session;
+use crate::tensor::sendable::{Sendable, seal};
 use crate::wait::{Deadline, spin};
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 use std::time::Duration;
-use tensorlend_layout::name::{item_key, list_key};
+use tensorlend_layout::name::list_key;
 use tensorlend_layout::wire::{Reply, Request};
-use tensorlend_layout::word::{Cell, PARKED_ANY};
+use tensorlend_layout::word::PARKED_ANY;
 use tensorlend_os::futex;
 
 /// What [`crate::Client::wait_len`] waits for, in items.
@@ -58,148 +60,63 @@ impl Length {
     }
 }
 
-impl Session {
-    /// The list's id and length, from the directory; (0, 0) if there is none.
-    pub fn list_state(&self, name: &str) -> (u64, u64) {
-        if self.is_forked() {
-            return (0, 0);
-        }
-        let key = list_key(name);
-        loop {
-            let Some(found) = self.find(&key).filter(|f| f.home.is_live()) else { return (0, 0) };
-            let Some(entry) = self.directory.lists.get(found.home.cell() as usize) else { return (0, 0) };
-            let state = (entry.id.read(), entry.end.read());
-            // The entry is this list's as long as the home stands.
-            if self.directory.names[found.entry as usize].home.peek() == found.home.0 {
-                return state;
-            }
+/// The list's id and length, from the directory; (0, 0) if there is none.
+pub fn list_state(session: &Session, name: &str) -> (u64, u64) {
+    if session.is_forked() {
+        return (0, 0);
+    }
+    let key = list_key(name);
+    loop {
+        let Some(found) = session.find(&key).filter(|f| f.home.is_live()) else { return (0, 0) };
+        let Some(entry) = session.directory.lists.get(found.home.cell() as usize) else { return (0, 0) };
+        let state = (entry.id.read(), entry.end.read());
+        // The entry is this list's as long as the home stands.
+        if session.directory.names[found.entry as usize].home.peek() == found.home.0 {
+            return state;
         }
     }
+}
 
-    /// Appends sealed slots. They are the list's from here on; on error they are freed.
-    pub fn append(&self, list: &str, items: &[Cell]) -> Result<u64> {
-        let request = |cells| Request::ListAppend { list: list.to_owned(), cells };
-        self.append_by(list, items, &request)
+pub fn items(session: &Arc<Session>, list: &str, range: impl RangeBounds<u64>) -> Result<Vec<Value>> {
+    let (id, length) = list_state(session, list);
+    if id == 0 {
+        return Err(Error::NoSuch { kind: "list", name: list.to_owned() });
     }
+    let from = match range.start_bound() {
+        Bound::Included(&n) => n,
+        Bound::Excluded(&n) => n.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let to = match range.end_bound() {
+        Bound::Included(&n) => n.saturating_add(1),
+        Bound::Excluded(&n) => n,
+        Bound::Unbounded => length,
+    };
+    let mut values = Vec::with_capacity(to.min(length).saturating_sub(from) as usize);
+    lease_items(session, list, id, from..to.min(length), &mut values)?;
+    Ok(values)
+}
 
-    fn append_by(&self, list: &str, items: &[Cell], request: &dyn Fn(Vec<u32>) -> Request) -> Result<u64> {
-        let done = match self.append_held(list, items, request) {
-            Err(e) if e.is_limit() && !lock(&self.cells).deleted.is_empty() => {
-                self.tidy().and_then(|()| self.append_held(list, items, request))
-            }
-            done => done,
-        };
-        if done.as_ref().is_err_and(Error::is_certain) {
-            for &value in items {
-                self.unpublish(value);
-            }
-        }
-        done
+pub fn wait_len(session: &Session, list: &str, wanted: Length, timeout: Option<Duration>) -> Result<u64> {
+    session.check()?;
+    let deadline = Deadline::new(timeout);
+    if let Some(length) = spin(|| Ok(Some(list_state(session, list).1).filter(|&length| wanted.is(length))))? {
+        return Ok(length);
     }
-
-    fn append_held(&self, list: &str, items: &[Cell], request: &dyn Fn(Vec<u32>) -> Request) -> Result<u64> {
-        // Cells that are being bound are not looked for meanwhile: see `settle`.
-        let _one = lock(&self.binding);
-        let mut cells = Vec::with_capacity(items.len());
-        for &value in items {
-            // The item's key is not known yet: the daemon makes it.
-            match self.fill_cell(&[], value) {
-                Ok(cell) => cells.push(cell),
-                Err(e) => {
-                    for cell in cells {
-                        self.empty_cell(cell);
-                    }
-                    // Nothing was asked of the daemon: the caller may free the items.
-                    return Err(e.certain());
-                }
-            }
-        }
-        tensorlend_layout::crash_point!("append: cells filled");
-        match self.control.call(&request(cells.clone()), "append to list", list) {
-            Ok(Reply::Appended { first }) => Ok(first),
-            Ok(_) => Err(Error::Protocol { doing: "append to a list" }),
-            Err(e) => {
-                if e.is_certain() {
-                    for cell in cells {
-                        self.empty_cell(cell);
-                    }
-                }
-                Err(e)
-            }
-        }
-    }
-
-    /// One item of the list with this id; `None`: it is gone.
-    pub fn item(self: &Arc<Self>, list: &str, id: u64, number: u64) -> Result<Option<Value>> {
-        let key = item_key(id, number);
-        loop {
-            let Some(found) = self.find(&key).filter(|f| f.home.is_live()) else { return Ok(None) };
-            let home = Route::home(&self.directory.names[found.entry as usize].home, found.home);
-            match self.lease(found.home.catalogue(), home, At::Cell(found.home.cell()), list)? {
-                Leasing::Held(leased) => return Value::new(self, leased, list).map(Some),
-                Leasing::Absent => return Ok(None),
-                Leasing::Moved => {}
-            }
-        }
-    }
-
-    pub fn items(self: &Arc<Self>, list: &str, range: impl RangeBounds<u64>) -> Result<Vec<Value>> {
-        let (id, length) = self.list_state(list);
-        if id == 0 {
-            return Err(Error::NoSuch { kind: "list", name: list.to_owned() });
-        }
-        let from = match range.start_bound() {
-            Bound::Included(&n) => n,
-            Bound::Excluded(&n) => n.saturating_add(1),
-            Bound::Unbounded => 0,
-        };
-        let to = match range.end_bound() {
-            Bound::Included(&n) => n.saturating_add(1),
-            Bound::Excluded(&n) => n,
-            Bound::Unbounded => length,
-        };
-        let mut values = Vec::with_capacity(to.min(length).saturating_sub(from) as usize);
-        self.lease_items(list, id, from..to.min(length), &mut values)?;
-        Ok(values)
-    }
-
-    pub fn wait_len(&self, list: &str, wanted: Length, timeout: Option<Duration>) -> Result<u64> {
-        self.check()?;
-        let deadline = Deadline::new(timeout);
-        if let Some(length) = spin(|| Ok(Some(self.list_state(list).1).filter(|&length| wanted.is(length))))? {
+    session.waiter().enlist()?;
+    let bell = &session.directory.head().bell;
+    loop {
+        let sample = bell.read();
+        let _parked = session.waiter().park(PARKED_ANY);
+        let (_, length) = list_state(session, list);
+        if wanted.is(length) {
             return Ok(length);
         }
-        self.enlist()?;
-        let bell = &self.directory.head().bell;
-        loop {
-            let sample = bell.read();
-            let _parked = self.parking.park(PARKED_ANY);
-            let (_, length) = self.list_state(list);
-            if wanted.is(length) {
-                return Ok(length);
-            }
-            self.control.check_daemon("wait for a list")?;
-            let Some(nap) = deadline.nap() else {
-                return Err(deadline.error(format!("list {list:?} with {wanted} items (it has {length})")));
-            };
-            futex::wait(bell, sample, nap);
-        }
-    }
-
-    /// Waits until the directory has a live entry for `key`.
-    pub fn wait_entry(&self, key: &[u8], deadline: Deadline, name: &str) -> Result<()> {
-        self.enlist()?;
-        let bell = &self.directory.head().bell;
-        loop {
-            let sample = bell.read();
-            let _parked = self.parking.park(PARKED_ANY);
-            if self.find(key).is_some_and(|f| f.home.is_live()) {
-                return Ok(());
-            }
-            self.control.check_daemon("wait for a name")?;
-            let nap = deadline.nap().ok_or_else(|| deadline.error(format!("{name:?}")))?;
-            futex::wait(bell, sample, nap);
-        }
+        session.control.check_daemon("wait for a list")?;
+        let Some(nap) = deadline.nap() else {
+            return Err(deadline.error(format!("list {list:?} with {wanted} items (it has {length})")));
+        };
+        futex::wait(bell, sample, nap);
     }
 }
 
@@ -221,7 +138,7 @@ impl crate::Client {
     pub fn append(&self, list: &str, item: impl Sendable) -> Result<u64> {
         check_name(list)?;
         let sealed = seal(self.session(), item, 0, list)?;
-        self.session().append(list, &[sealed.value])
+        self.session().names().append(list, &[sealed.value])
     }
 
     /// As [`crate::Client::append`], for an item that ends with this client's session. A list that never had others ends with
@@ -230,7 +147,7 @@ impl crate::Client {
         check_name(list)?;
         let sealed = seal(self.session(), item, 0, list)?;
         let request = |cells| Request::ListAppendEphemeral { list: list.to_owned(), cells };
-        self.session().append_by(list, &[sealed.value], &request)
+        self.session().names().append_by(list, &[sealed.value], &request)
     }
 
     /// Appends what these names hold now, one item each, and returns the first one's number. The items are copies, so
@@ -256,23 +173,23 @@ impl crate::Client {
         let mut held = Vec::with_capacity(names.len());
         for name in names {
             check_name(name)?;
-            let lease = session.lease_key(name.as_bytes(), name)?;
+            let lease = lease_key(session, name.as_bytes(), name)?;
             let lease = lease.ok_or_else(|| Error::NotFound((*name).to_owned()))?;
-            held.push(Value::new(session, lease, name)?);
+            held.push(assemble::value(session, lease, name)?);
         }
         let mut values = Vec::with_capacity(held.len());
         for value in &held {
-            match payload::copy(session, value) {
+            match copies::copy(session, value) {
                 Ok(value) => values.push(value),
                 Err(e) => {
                     for value in values {
-                        session.unpublish(value);
+                        session.alloc().take_back(value);
                     }
                     return Err(e);
                 }
             }
         }
-        session.append(list, &values)
+        session.names().append(list, &values)
     }
 
     /// Items in a list; 0 if there is no such list. Read from shared memory: no round trip, no system call.
@@ -286,7 +203,7 @@ impl crate::Client {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn len(&self, list: &str) -> u64 {
-        self.session().list_state(list).1
+        list_state(self.session(), list).1
     }
 
     /// Which list has this name, and its items: the number is another one after it was cleared or renamed. `None` if there is no such
@@ -304,7 +221,7 @@ impl crate::Client {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn list_identity(&self, list: &str) -> Option<(u64, u64)> {
-        Some(self.session().list_state(list)).filter(|(id, _)| *id != 0)
+        Some(list_state(self.session(), list)).filter(|(id, _)| *id != 0)
     }
 
     /// Waits until the list's length is as `wanted`; returns it, in items. A list that does not exist has length 0.
@@ -330,7 +247,7 @@ impl crate::Client {
     /// [`Error::Timeout`].
     pub fn wait_len(&self, list: &str, wanted: Length, timeout: Option<Duration>) -> Result<u64> {
         check_name(list)?;
-        self.session().wait_len(list, wanted, timeout)
+        wait_len(self.session(), list, wanted, timeout)
     }
 
     /// Leases on every item of a list, in order.
@@ -372,7 +289,7 @@ impl crate::Client {
     pub fn range(&self, list: &str, range: impl RangeBounds<u64>) -> Result<Vec<Value>> {
         check_name(list)?;
         self.session().check()?;
-        self.session().items(list, range)
+        items(self.session(), list, range)
     }
 
     /// Removes a list and its items; false if there was none. Leases on its items stand.
@@ -395,7 +312,7 @@ impl crate::Client {
         session.check()?;
         let reply = session.control.call(&Request::ListDelete { list: list.to_owned() }, "clear list", list)?;
         // The daemon took the items' cells from their owners; ours we get back right away.
-        session.notices()?;
+        session.names().notices()?;
         match reply {
             Reply::Deleted { existed } => Ok(existed),
             _ => Err(Error::Protocol { doing: "clear a list" }),

@@ -1,4 +1,4 @@
-//! Calls and servers, through the public API, against an embedded broker.
+//! Requests and servers, through the public API, with an embedded daemon.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn number(value: &Value) -> u64 {
     slice[0]
 }
 
-/// Answers with a number and this one added, until told to end.
+/// Responds with each request's number plus `more`, until told to end.
 fn add(client: &Client, more: u64, end: &AtomicBool) -> u64 {
     let mut server = client.serve("add").open().unwrap();
     let mut served = 0;
@@ -44,7 +44,7 @@ fn add(client: &Client, more: u64, end: &AtomicBool) -> u64 {
     served
 }
 
-/// Nothing of a service is left but what its servers say of themselves.
+/// Returns the names left of a service, except its servers' own entries.
 fn lines(client: &Client) -> Vec<String> {
     let streams = client.streams("*").unwrap().into_iter().map(|s| s.name);
     streams.chain(client.lists("*").unwrap().into_iter().map(|l| l.name)).collect()
@@ -110,7 +110,7 @@ fn a_caller_takes_the_server_with_the_fewest() {
     assert_eq!(servers.iter().map(Server::callers).collect::<Vec<_>>(), [2, 2, 2]);
 }
 
-/// Answers everything but what is `held`, which stays with whoever has taken it, with this server's number.
+/// Responds with this server's number to every request, except to `held` ones, which it keeps.
 fn number_of_server(client: &Client, server: &mut Server, number: u64, held: &mut Vec<Call>) {
     while let Some(call) = server.try_recv().unwrap() {
         if self::number(call.value()) == HELD {
@@ -121,10 +121,10 @@ fn number_of_server(client: &Client, server: &mut Server, number: u64, held: &mu
     }
 }
 
-/// A request that is not answered.
+/// A request that gets no response.
 const HELD: u64 = 99;
 
-/// While servers serve: what a caller's requests are answered with.
+/// Returns the response to a caller's request while servers serve.
 fn served_by(
     servers: &mut [Server],
     serving: &Client,
@@ -154,11 +154,11 @@ fn a_caller_leaves_a_busy_server_for_an_idle_one_and_no_other() {
     for caller in &mut callers {
         homes.push(served_by(&mut servers, &serving, &mut held, &calling, caller));
     }
-    // All are idle whenever one calls: everybody keeps its place.
+    // All servers are idle at each request: every caller stays with its server.
     for (caller, home) in callers.iter_mut().zip(&homes) {
         assert_eq!(served_by(&mut servers, &serving, &mut held, &calling, caller), *home);
     }
-    // One server is kept busy, and its other caller goes elsewhere; on a machine that stands still, not at once.
+    // One server becomes busy, and its other caller moves to another server; on a stalled machine, not at once.
     let busy = homes[0];
     let other = 1 + homes[1..].iter().position(|home| *home == busy).expect("each has two");
     callers[0].send(draft(&calling, HELD), LONG).unwrap();
@@ -176,7 +176,7 @@ fn a_caller_leaves_a_busy_server_for_an_idle_one_and_no_other() {
     for _ in 0..20 {
         assert_eq!(served_by(&mut servers, &serving, &mut held, &calling, &mut callers[other]), now);
     }
-    // Callers of the others were not disturbed.
+    // Callers of the other servers stay where they are.
     for (caller, home) in callers.iter_mut().zip(&homes).filter(|(_, home)| **home != busy) {
         assert_eq!(served_by(&mut servers, &serving, &mut held, &calling, caller), *home);
     }
@@ -217,7 +217,7 @@ fn answers_come_in_the_order_of_their_requests() {
             assert_eq!(caller.outstanding(), 0);
         });
         let mut calls: Vec<Call> = (0..16).map(|_| server.recv().unwrap()).collect();
-        // The last first, from threads of their own.
+        // The last request first, each from its own thread.
         while let Some(call) = calls.pop() {
             let serving = &serving;
             scope
@@ -232,7 +232,7 @@ fn answers_come_in_the_order_of_their_requests() {
     });
 }
 
-/// Serves one call in a way of the test's; what the caller got.
+/// Serves one request in the test's way; returns the caller's result.
 fn once(serve: impl FnOnce(&Client, Call) + Send) -> Result<Value> {
     let broker = broker();
     let (serving, calling) = (client(&broker), client(&broker));
@@ -304,7 +304,7 @@ fn a_server_that_ends_is_another_ones_matter() {
     let mut caller = calling.caller("s").open().unwrap();
     let mut caller = std::thread::scope(|scope| {
         let asking = scope.spawn(|| (caller.call(draft(&calling, 1), LONG), caller));
-        // Kept until its server is gone: it can be answered no more, and that is no error.
+        // Kept until its server is gone: a response is then impossible, but not an error.
         let call = first.recv().unwrap();
         drop(first);
         let (gone, caller) = asking.join().unwrap();
@@ -326,7 +326,7 @@ fn a_server_that_ends_is_another_ones_matter() {
         let mut third = serving.serve("s").open().unwrap();
         drop((call, second));
         let call = loop {
-            // A failure that the second one sent last is an answer, too.
+            // A failure that the second server sent last is a response, too.
             if let Ok(call) = third.recv_timeout(Duration::from_millis(50)) {
                 break Some(call);
             }
@@ -373,7 +373,7 @@ fn one_that_hangs_is_given_up() {
         let next = well.recv().unwrap();
         next.answer(draft(&serving, 4)).unwrap();
         let _caller = asking.join().unwrap();
-        // Too late, and to nobody.
+        // The response comes too late: nobody receives it.
         call.answer(draft(&serving, 2)).unwrap();
         assert!(hung.try_recv().unwrap().is_none());
         assert_eq!((hung.callers(), well.callers()), (0, 1));
@@ -397,7 +397,7 @@ fn a_door_is_emptied_and_callers_come_in_all_the_same() {
     });
 }
 
-/// More than a client can lease at once.
+/// More requests than leases of one client.
 #[test]
 fn a_crowd_at_the_door_keeps_nobody_out() {
     let broker = broker();

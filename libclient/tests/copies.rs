@@ -1,4 +1,4 @@
-//! Values that a reader may write to, and drafts whose memory stays in place.
+//! Copies of values that a reader may write to, and drafts whose memory stays in place.
 
 use tensorlend::{Client, DType};
 use tensorlend_daemon::Embedded;
@@ -15,7 +15,7 @@ fn broker() -> Result<(Embedded, Client), Box<dyn std::error::Error>> {
 fn what_is_written_to_a_copy_on_write_stays_here() -> Tested {
     let (broker, producer) = broker()?;
     let reader = Client::builder().socket(broker.socket()).connect()?;
-    // More than a page, and not at the beginning of its segment.
+    // Larger than a page, and not at the start of its segment.
     producer.put("before", &[7u8; 5000])?;
     producer.put("numbers", &(0..100_000u32).collect::<Vec<_>>())?;
 
@@ -29,7 +29,7 @@ fn what_is_written_to_a_copy_on_write_stays_here() -> Tested {
     let shared = mine.value().as_tensor().unwrap().as_slice::<u32>()?;
     assert_eq!(shared[50_000], 50_000, "what everybody sees has not changed");
 
-    // The lease ends with it.
+    // The lease ends with the copy.
     assert_eq!(reader.leased()?, 400_000);
     drop(mine);
     assert_eq!(reader.leased()?, 0);
@@ -74,7 +74,7 @@ fn a_pinned_draft_keeps_its_place_whatever_becomes_of_its_name() -> Tested {
     let pin = draft.pin()?;
     draft.publish("page")?;
     client.delete("page")?;
-    // Every slot that can be reused is, several times over.
+    // Reuses every free slot several times.
     let place = |client: &Client| -> Result<usize, tensorlend::Error> {
         let mut draft = client.create(DType::U8, &[100_000])?;
         let at = draft.bytes_mut().as_ptr().addr();
@@ -85,7 +85,7 @@ fn a_pinned_draft_keeps_its_place_whatever_becomes_of_its_name() -> Tested {
         assert_ne!(place(&client)?, address);
     }
     drop(pin);
-    // Nothing keeps it any more: among many it comes back.
+    // Without the pin the slot is reused, as one of many.
     for _ in 0..500 {
         place(&client)?;
     }
@@ -94,7 +94,7 @@ fn a_pinned_draft_keeps_its_place_whatever_becomes_of_its_name() -> Tested {
     Ok(())
 }
 
-/// Publishes or drops a pinned draft by `end`, and looks whether its bytes are reused before its pin goes.
+/// Publishes or drops a pinned draft by `end`, and returns true if its bytes are reused while it is pinned.
 #[track_caller]
 fn a_pin_outlives(end: impl FnOnce(&Client, tensorlend::Draft)) -> Tested {
     let (_broker, client) = broker()?;
@@ -106,7 +106,7 @@ fn a_pin_outlives(end: impl FnOnce(&Client, tensorlend::Draft)) -> Tested {
         let create = |_| client.create(DType::U8, &[100_000]);
         let mut many: Vec<_> = (0..100).map(create).collect::<Result<_, _>>()?;
         let found = many.iter_mut().any(|draft| draft.bytes_mut().as_ptr().addr() == address);
-        // As values: else nothing would be retired, and nothing reclaimed.
+        // Publishes them: otherwise nothing would be retired and reclaimed.
         many.into_iter().try_for_each(|draft| draft.publish("other").map(drop))?;
         Ok(found)
     };

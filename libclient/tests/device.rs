@@ -1,4 +1,4 @@
-//! Tensors on devices, through the public API: on a driver that is a stand-in, across processes.
+//! Tensors on devices, through the public API: with the fake driver, across processes.
 #![allow(unsafe_code)]
 
 mod on_fake;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tensorlend::{
     Allocator, Client, DType, Device, DeviceDraft, DeviceTrouble, Draft, Error, InfoKind, OnStream, Start, TensorSpec,
-    Value, ValueDraft,
+    Value, ValueDraft, ValueKind,
 };
 use tensorlend_cuda::{Context, Driver, Stream, copy, ipc::PlainBlock};
 use tensorlend_daemon::Embedded;
@@ -27,15 +27,15 @@ fn stream() -> Arc<Stream> {
     Arc::new(Stream::new(&context()).unwrap())
 }
 
-/// Has a stream fill a range of the device.
+/// Queues filling a range of the device on a stream.
 fn fill(stream: &Stream, ptr: u64, bytes: u64, value: u8) {
     let context = context();
     let _current = context.enter().unwrap();
-    // SAFETY: the callers have a draft there, or a block, which outlives what is in the stream.
+    // SAFETY: the callers have a draft or a block there, which outlives the stream's work.
     unsafe { copy::memset_d8_async(ptr, value, bytes as usize, stream) }.unwrap();
 }
 
-/// Publishes a tensor that is full of one value.
+/// Publishes a tensor filled with one value.
 fn publish(client: &Client, name: &str, bytes: u64, value: u8) {
     client.put_on(GPU, name, &vec![value; bytes as usize]).unwrap();
 }
@@ -73,12 +73,12 @@ fn another_process() {
             lease.wait(&stream).unwrap();
             let block = PlainBlock::allocate(&context, lease.nbytes()).unwrap();
             let _current = context.enter().unwrap();
-            // SAFETY: a leased range and a block of its length, both there until the stream has come past.
+            // SAFETY: a leased range and a block of its length; both live until the stream has executed the copy.
             unsafe { copy::dtod_async(block.ptr(), lease.ptr(), lease.nbytes() as usize, &*stream) }.unwrap();
             drop(lease);
             stream.synchronize().unwrap();
             let mut copied = [0; 64];
-            // SAFETY: 64 of its bytes.
+            // SAFETY: 64 bytes of the block.
             unsafe { copy::dtoh(copied.as_mut_ptr(), block.ptr(), 64) }.unwrap();
             assert_eq!(copied, [5; 64]);
         }
@@ -94,7 +94,8 @@ fn another_process() {
             let gate = Gate::of(std::process::id());
             let lease = client.get_device("held").unwrap();
             let _current = context.enter().unwrap();
-            // SAFETY: a leased range, whose lease ends after the stream has come past, and a block that lasts longer.
+            // SAFETY: a leased range, whose lease ends after the stream has executed the copy, and a block that lives
+            // longer.
             unsafe { copy::dtod_async(block.ptr(), lease.ptr(), MIB as usize, &*stream) }.unwrap();
             lease.record_stream(&stream).unwrap();
             drop(lease);
@@ -113,7 +114,7 @@ fn another_process() {
             let lease = client.get_device("held").unwrap();
             let block = PlainBlock::allocate(&context, MIB).unwrap();
             let _current = context.enter().unwrap();
-            // SAFETY: as above; this process is killed before anything else.
+            // SAFETY: as above; this process is killed before anything else happens.
             unsafe { copy::dtod_async(block.ptr(), lease.ptr(), MIB as usize, &*stream) }.unwrap();
             lease.record_stream(&stream).unwrap();
             drop(lease);
@@ -182,9 +183,9 @@ fn what_is_somewhere_else_is_said_to_be() {
             Error::Kind { found, remedy, .. } => (found, remedy),
             other => panic!("{other}"),
         };
-        assert_eq!(kind(client.get_device("host").unwrap_err()), ("tensor in host memory", "get"));
+        assert_eq!(kind(client.get_device("host").unwrap_err()), (ValueKind::Tensor, "get"));
         let (found, remedy) = kind(client.get("device").unwrap_err());
-        assert!(found == "tensor on a device" && remedy.starts_with("get_device"), "{found}, {remedy}");
+        assert!(found == ValueKind::DeviceTensor && remedy.starts_with("get_device"), "{found}, {remedy}");
         kind(client.get_dataset("device").unwrap_err());
         assert!(client.get_device("nothing").unwrap_err().is_not_found());
         let absent = client.create_on(Device::cuda(7), DType::U8, &[1]).unwrap_err();
@@ -262,7 +263,7 @@ fn streams_and_lists_carry_them() {
             let lease = message.value().as_device().unwrap();
             assert_eq!(lease.to_vec::<u8>().unwrap(), [number; 1000]);
             assert!(message.tensor().is_err() && message.dataset().is_err());
-            // Host messages beside them, borrowed and not.
+            // Host messages in between, borrowed and received.
             let mut beside = producer.create(DType::U8, &[4]).unwrap();
             beside.bytes_mut().fill(number);
             camera.send(ValueDraft::from(beside)).unwrap_or(0);
@@ -365,7 +366,8 @@ fn an_early_publication_is_waited_for_by_its_readers() {
             }
             holds(&client, "early", 5);
         }
-        // Dropped with work under way, and overwritten with work under way: neither is reused before.
+        // One draft is dropped and one value overwritten while work on them is in progress: neither slot is reused
+        // before its end.
         let gate = Gate::of(std::process::id());
         let draft = client.create_on_stream(GPU, &writing, DType::U8, &[4096]).unwrap();
         fill(&writing, draft.ptr(), 4096, 6);
@@ -402,7 +404,7 @@ fn a_slot_that_was_dropped_in_a_stream_is_the_next_ones_there_and_not_overtaken(
                 drop(gate);
             })
         };
-        // At once, in the same stream; and in no other before the work is done.
+        // Reused at once on the same stream; on another only after the work is done.
         let (gate, dropped) = gated();
         assert_ne!(create(&other).ptr(), dropped);
         let draft = create(&one);
@@ -412,7 +414,8 @@ fn a_slot_that_was_dropped_in_a_stream_is_the_next_ones_there_and_not_overtaken(
         draft.publish("same").unwrap();
         holds(&client, "same", 7);
         opening.join().unwrap();
-        // What goes past the stream waits for what the slot's last draft left there: from the host, and in another stream.
+        // Access outside the stream waits for the work that the slot's last draft left: from the host, and on another
+        // stream.
         let (gate, dropped) = gated();
         let mut draft = create(&one);
         assert_eq!(draft.ptr(), dropped);
@@ -465,7 +468,7 @@ fn a_segment_is_imported_once_and_given_back() {
         Other::start("read many", &broker).succeeds();
         holds(&client, "many/3", 3);
         assert_eq!(calls("cuMemImportFromShareableHandle"), 1, "its own segment, too");
-        // A reader that stays lets go of what is lent no more.
+        // A live reader unmaps a segment that is no longer lent.
         let reader = on_fake::client(&broker);
         publish(&client, "large", 30 * MIB, 1);
         holds(&reader, "large", 1);
@@ -489,7 +492,7 @@ fn a_session_that_ends_lets_go_of_all() {
         drop(reader);
         producer.delete("a").unwrap();
         drop(producer);
-        // A lease keeps its session, and so the memory.
+        // A lease keeps its session alive, and so the memory.
         assert_eq!(lease.to_vec::<u8>().unwrap()[7], 1);
         let in_use = || watcher.stat().unwrap().devices[0].bytes_in_use;
         assert!(in_use() >= MIB);
@@ -546,7 +549,7 @@ fn a_consumer_that_is_killed_holds_until_its_work_has_ended() {
     });
 }
 
-/// A draft somewhere, and what all of its bytes are.
+/// A draft in either kind of memory, and the value of all its bytes.
 enum Marked {
     Host(u8, Draft),
     Device(u8, DeviceDraft),
@@ -585,7 +588,7 @@ fn drafts_in_all_places_never_share_a_slot() {
                     match live.swap_remove(bits() as usize % 8) {
                         Marked::Host(mark, mut draft) => assert!(draft.bytes_mut().iter().all(|&byte| byte == mark)),
                         Marked::Device(mark, draft) => {
-                            // Published half of the time: retired with the next.
+                            // The next publication under this name retires the value.
                             draft.publish("published").unwrap();
                             holds(&client, "published", mark);
                         }
@@ -659,10 +662,10 @@ fn a_forked_child_asks_no_driver() {
         publish(&client, "numbers", 100, 1);
         let (lease, draft) = (client.get_device("numbers").unwrap(), client.create_on(GPU, DType::U8, &[10]).unwrap());
         lease.record_stream(&OnStream::LEGACY).unwrap();
-        // SAFETY: the child calls what takes no lock, and then ends without destructors.
+        // SAFETY: the child calls only functions that take no lock, and ends without destructors.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
-            // SAFETY: a child that hangs is killed.
+            // SAFETY: the alarm kills a child that hangs.
             unsafe { libc::alarm(20) };
             let refused = matches!(client.get_device("numbers"), Err(Error::Forked))
                 && matches!(lease.to_vec::<u8>(), Err(Error::Forked))
@@ -672,7 +675,7 @@ fn a_forked_child_asks_no_driver() {
             unsafe { libc::_exit(i32::from(!refused)) }
         }
         let mut status = 0;
-        // SAFETY: waits for the child just made, and writes where it is told to.
+        // SAFETY: waits for the child created above, and writes to a local variable.
         let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
         assert_eq!((waited, status), (pid, 0));
         assert_eq!(lease.to_vec::<u8>().unwrap(), [1; 100]);

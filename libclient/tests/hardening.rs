@@ -1,4 +1,4 @@
-//! What a hostile reader of this crate tried: each test is a fault that was possible once.
+//! Faults that hostile readers of this crate found, one test each.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -19,8 +19,8 @@ fn draft(client: &Client, value: u64) -> Draft {
     draft
 }
 
-/// Producers that put, delete, take over and rename a few names, while readers check that a name never shows a value of
-/// another one: each value carries the name it was put under.
+/// Producers put, delete, take over and rename a few names, while readers check that a name never shows another name's
+/// value: each value contains the name that it was put under.
 #[test]
 fn a_name_never_shows_another_names_value() {
     const NAMES: u64 = 6;
@@ -67,7 +67,7 @@ fn a_cell_that_was_given_back_is_not_tidied_again() {
     a.put("x", &[1u64]).unwrap();
     a.delete("x").unwrap();
     b.put("x", &[2u64]).unwrap();
-    // Learns that x was taken: a new size needs memory, and before that the client asks.
+    // The client learns that x was taken over: a draft of a new size needs a segment, and with it the client asks.
     drop(a.create(DType::U8, &[100 << 20]).unwrap());
     for round in 0..200u64 {
         let name = format!("y{round}");
@@ -97,7 +97,7 @@ fn a_stream_that_was_deleted_ends_for_its_producer() {
     let stream = a.stream("s").capacity(2).open().unwrap();
     stream.send(draft(&a, 0)).unwrap();
     assert!(b.delete_stream("s").unwrap());
-    // Its place in the directory goes to another stream, with a subscriber that never reads.
+    // Its index in the directory is reused by another stream, with a subscriber that never reads.
     let other = b.stream("t").capacity(2).open().unwrap();
     let _lazy = b.subscribe("t").unwrap();
     for _ in 0..5 {
@@ -118,7 +118,7 @@ fn trying_to_send_does_not_wait_for_a_send_that_waits() {
         std::thread::sleep(Duration::from_millis(50));
         let start = Instant::now();
         assert!(matches!(stream.try_send(draft(&a, 2)), Err(tensorlend::TrySendError::Full(_))));
-        // Else it would have waited as long as the other one: an hour.
+        // With a fault it would wait as long as the other send: an hour.
         assert!(start.elapsed() < Duration::from_mins(5), "it waited");
         assert_eq!(messages.recv().unwrap().sequence(), 0);
         waiting.join().unwrap();
@@ -145,7 +145,7 @@ fn readers_do_not_keep_the_memory_of_producers_that_are_gone() {
     const LENGTH: usize = 3 << 20;
     let broker = broker();
     let consumer = client(&broker);
-    // Segments of that length: other tests of this process map others.
+    // Counts segments of that length only: other tests of this process map others.
     let mapped = || {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let number = |text: &str| usize::from_str_radix(text, 16).unwrap();
@@ -182,11 +182,11 @@ fn without_the_daemon_known_names_go_on_and_new_ones_cost_nothing() {
     let (a, b) = (client(&broker), client(&broker));
     a.put("x", &[0u64; 1000]).unwrap();
     let mut seen = b.get("x").unwrap();
-    // Every sheet is mapped: as many overwrites as make the owner read the lease tables.
+    // Maps every sheet: this many overwrites make the owner read the lease tables.
     for round in 0..200u64 {
         a.put("x", &[round; 1000]).unwrap();
     }
-    // And there is memory enough for what follows, mapped by both.
+    // Lends memory for the rest of the test, mapped by both.
     for i in 0..64 {
         a.put(&format!("ballast {i}"), &vec![0u8; 64 << 10]).unwrap();
         b.get(&format!("ballast {i}")).unwrap();
@@ -196,7 +196,7 @@ fn without_the_daemon_known_names_go_on_and_new_ones_cost_nothing() {
     }
     drop(broker);
     let before = a.memory();
-    // New ones are announced, and found, as long as there is room for announcements; then they are refused.
+    // New names are announced, and found, as long as there is room for announcements; then they are refused.
     let mut announced = 0;
     for round in 0..6000u64 {
         match a.put(&format!("new {round}"), &[round]) {
@@ -215,7 +215,7 @@ fn without_the_daemon_known_names_go_on_and_new_ones_cost_nothing() {
     assert!((1000..=4096).contains(&announced), "{announced} names were announced");
     let bound = before.slot_bytes + announced * 64 + (1 << 20);
     assert!(a.memory().slot_bytes <= bound, "{before:?} {:?}", a.memory());
-    // One that is announced only is overwritten, deleted and renamed as any other.
+    // An announced name can be overwritten, deleted and renamed as any other.
     a.put("new 7", &[77u64]).unwrap();
     assert_eq!(b.get("new 7").unwrap().as_slice::<u64>().unwrap(), [77]);
     assert!(a.delete("new 7").unwrap() && !b.exists("new 7").unwrap());

@@ -1,4 +1,4 @@
-//! A client's own memory: what threads keep for their next drafts, what waits for readers, and where segments go.
+//! A client's own memory: slots that threads cache for their next drafts, retired slots, and the return of segments.
 
 use std::sync::{Arc, Barrier};
 use tensorlend::{Client, DType, Draft, Lease};
@@ -6,7 +6,7 @@ use tensorlend_daemon::{Bytes, Config, Embedded};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-/// As many threads have a place of their own; the others take turns.
+/// Number of threads with their own shard; the others share one.
 const SHARDS: usize = 63;
 
 fn broker() -> Embedded {
@@ -29,7 +29,7 @@ fn draft(client: &Client, bytes: u64) -> Draft {
     client.create(DType::U8, &[bytes]).expect("a slot")
 }
 
-/// A tensor that says, in each of its bytes, whose it is.
+/// Fills every byte of a tensor with its owner's mark.
 fn mark(draft: &mut Draft, mark: u8) {
     draft.bytes_mut().fill(mark);
 }
@@ -38,7 +38,7 @@ fn mark(draft: &mut Draft, mark: u8) {
 fn drafts_of_many_threads_never_share_a_slot() {
     let broker = broker();
     let client = client(&broker);
-    // More than there are places, so that some threads have none.
+    // More threads than shards, so that some have none.
     let together = Arc::new(Barrier::new(SHARDS + 7));
     let threads: Vec<_> = (0..SHARDS + 7)
         .map(|thread| {
@@ -57,7 +57,7 @@ fn drafts_of_many_threads_never_share_a_slot() {
                         assert!(draft.bytes_mut().iter().all(|&byte| byte == value), "another draft wrote here");
                     }
                 }
-                // The rest is dropped by somebody else.
+                // Another thread drops the rest.
                 held
             })
         })
@@ -79,18 +79,18 @@ fn what_other_threads_keep_comes_back_before_memory_runs_out() {
         .map(|_| {
             let (client, kept, done) = (client.clone(), kept.clone(), done.clone());
             std::thread::spawn(move || {
-                // Nearly a megabyte each, in the hands of a thread that goes on living.
+                // Nearly a megabyte per thread, in the cache of a live thread.
                 drop([draft(&client, 500 * KIB), draft(&client, 300 * KIB), draft(&client, 100 * KIB)]);
                 kept.wait();
                 done.wait();
-                // And is asked for again by the same threads.
+                // Requested again by the same thread.
                 drop(draft(&client, 500 * KIB));
             })
         })
         .collect();
     kept.wait();
     assert_eq!(client.memory().slot_bytes, 0);
-    // Whole segments: none has anything in it.
+    // Whole segments: all of them are empty.
     for length in [7 * MIB, 3 * MIB] {
         let mut large = draft(&client, length);
         mark(&mut large, 7);
@@ -141,7 +141,7 @@ fn the_segments_of_small_tensors_go_back_when_a_large_one_needs_their_room() {
 fn every_allocation_is_counted_once_whoever_keeps_it() {
     let broker = broker();
     let client = client(&broker);
-    // Kept, uncounted.
+    // Cached, and not counted.
     drop([draft(&client, 64), draft(&client, 64)]);
     client.enable_statistics();
     let threads: Vec<_> = (0..4)
@@ -179,7 +179,7 @@ fn a_draft_in_a_kept_slot_is_published_under_a_version_of_its_own() {
     let mut seen = std::collections::HashSet::new();
     let mut held: Vec<(u8, Lease)> = Vec::new();
     for round in 0..600usize {
-        // Twice dropped, then published from the same slot.
+        // Dropped twice, then published from the same slot.
         drop(draft(&producer, 100));
         drop(draft(&producer, 100));
         let mut published = draft(&producer, 100);
@@ -216,7 +216,7 @@ fn leased_slots_stay_and_the_others_are_used_again() {
         }
         let intact = |(value, lease): &(u8, Lease)| lease.bytes().iter().all(|byte| byte == value);
         assert!(held.iter().all(intact), "a leased slot of {bytes} bytes was reused");
-        // Ten leased ones, the published one, and what may wait.
+        // Ten leased values, the published one, and slots that wait for a scan.
         let used = producer.memory().slot_bytes;
         assert!(used < 11 * bytes + 8 * MIB, "{used} bytes in use for tensors of {bytes}");
         drop(held);
@@ -232,7 +232,7 @@ fn a_producer_without_readers_goes_round_in_few_slots() {
             draft(&client, bytes).publish("x").expect("publish");
         }
         let used = client.memory().slot_bytes;
-        // The published one, and what may wait for a look at the leases: the latest, and a quarter of a MiB.
+        // The published value, and slots that wait for a scan of the leases: the latest, and 256 KiB.
         assert!(used <= 2 * bytes + 512 * KIB, "{used} bytes in use for one tensor of {bytes}");
     }
 }
@@ -242,7 +242,7 @@ fn segments_go_back_when_what_was_large_is_gone() {
     let broker = broker();
     let client = client(&broker);
     let mut all: Vec<Draft> = (0..12).map(|_| draft(&client, 40 * MIB)).collect();
-    // A small one in between, kept by this thread when it is dropped.
+    // A small draft in between, which this thread caches when it is dropped.
     all.insert(6, draft(&client, 300 * KIB));
     assert!(client.memory().segment_bytes >= 12 * 40 * MIB);
     drop(all);

@@ -1,12 +1,12 @@
-//! Whatever a program hands in, on a session that lives or one that is over: an answer or an error that says what to do;
-//! no panic, and no call that never returns.
+//! Arbitrary arguments, on live and on ended sessions: every call returns a result or an error with a remedy; it never
+//! panics or hangs.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 use tensorlend::{AsTensor, Client, DType, Error, Length, Result, Start, TensorSpec, TensorView};
 use tensorlend_daemon::Embedded;
 
-/// A call, by its name, with a name that the table fills in.
+/// A call with its name; the tests supply the name of a tensor.
 type Call = (&'static str, fn(&Client, &str) -> Result<()>);
 
 const SHORT: Option<Duration> = Some(Duration::from_millis(1));
@@ -40,7 +40,7 @@ const READS: &[Call] = &[
     ("wait_len", |c, n| c.wait_len(n, Length::AtLeast(1), SHORT).map(drop)),
 ];
 
-/// Calls that publish, or change what is published.
+/// Calls that publish, or modify a published value.
 const WRITES: &[Call] = &[
     ("put", |c, n| c.put(n, &[1u8]).map(drop)),
     ("publish", |c, n| c.create(DType::U8, &[8])?.publish(n).map(drop)),
@@ -73,14 +73,14 @@ const OTHERS: &[Call] = &[
     ("leased", |c, _| c.leased().map(drop)),
 ];
 
-/// An error in words for a person: what, and not a screenful.
+/// Asserts that an error is readable: it names the fault, and is short.
 fn assert_helpful(call: &str, error: &Error) {
     let words = error.to_string();
     assert!((15..600).contains(&words.len()), "{call}: {} bytes: {words:.200}", words.len());
     assert!(!words.contains('\0'), "{call}: {words:?}");
 }
 
-/// Makes each call with each name; what is wrong with the answers is said at the end, all of it.
+/// Makes each call with each name, and reports all faults at the end.
 fn each(
     client: &Client,
     calls: &[&[Call]],
@@ -122,7 +122,7 @@ fn names_that_cannot_be_are_refused_by_every_call() {
         _ => Some("is no error of the name".into()),
     });
     assert_eq!(made, (READS.len() + WRITES.len()) * bad.len());
-    // Where there is no error to give, there is nothing.
+    // Calls without an error result report nothing.
     for name in bad {
         assert_eq!(client.len(name), 0);
     }
@@ -196,7 +196,7 @@ fn shapes_and_strides_that_cannot_be_are_refused() {
         spec(DType::F64, &[1 << 60, 8], None, 0),
         spec(DType::C64, &[1 << 61], None, 0),
         spec(DType::U8, &[u64::MAX; 16], None, 0),
-        // Negative ones without room in front of the first element.
+        // Negative strides without room before the first element.
         spec(DType::F32, &[4], Some(&[-1]), 0),
         spec(DType::F32, &[4], Some(&[-1]), 8),
         spec(DType::F32, &[2, 2], Some(&[2, -1]), 0),
@@ -204,11 +204,11 @@ fn shapes_and_strides_that_cannot_be_are_refused() {
         spec(DType::U8, &[2], Some(&[i64::MIN]), u64::MAX),
         spec(DType::F64, &[3], Some(&[i64::MAX]), 0),
         spec(DType::F64, &[2; 16], Some(&[i64::MAX; 16]), 0),
-        // Of another number than the sizes.
+        // The number of strides differs from that of the sizes.
         spec(DType::U8, &[2, 2], Some(&[1]), 0),
         spec(DType::U8, &[2], Some(&[1, 1]), 0),
         spec(DType::U8, &[], Some(&[1]), 0),
-        // No element begins there.
+        // The offset is not the start of an element.
         spec(DType::F32, &[2], None, 2),
         spec(DType::F64, &[2], Some(&[1]), 12),
         spec(DType::F32, &[2], None, u64::MAX),
@@ -230,12 +230,12 @@ fn shapes_and_strides_that_cannot_be_are_refused() {
         assert!(error.is_limit(), "{error}");
         assert_helpful("create", &error);
     }
-    // A zero anywhere makes a tensor of no elements, whatever stands beside it.
+    // A zero makes a tensor without elements, whatever the other sizes.
     for shape in [&[0][..], &[0, i64::MAX as u64, i64::MAX as u64], &[i64::MAX as u64, 0]] {
         client.create(DType::F64, shape).unwrap().publish("none").unwrap();
         assert_eq!(client.get("none").unwrap().elements(), 0);
     }
-    // But it has to be a size that others can take as a signed number.
+    // But each size must fit into a signed number.
     for shape in [&[0, 1u64 << 63][..], &[u64::MAX, 0]] {
         let error = client.create(DType::F64, shape).map(drop).expect_err("no size");
         assert!(matches!(error, Error::Tensor { .. }), "{error}");
@@ -248,7 +248,7 @@ fn shapes_and_strides_that_cannot_be_are_refused() {
 fn elements_that_share_bytes_are_read_one_by_one_and_never_as_a_slice() {
     let broker = broker();
     let client = client(&broker);
-    // Every row is the same row; then each row begins where the one before has its second element.
+    // In the first case all rows are the same; in the second each row begins at the second element of the previous row.
     for (strides, bytes, rows) in
         [([0, 1], 12, [[1.0f32, 2.0, 3.0], [1.0, 2.0, 3.0]]), ([1, 1], 16, [[1.0, 2.0, 3.0], [2.0, 3.0, 4.0]])]
     {
@@ -292,18 +292,18 @@ fn wrong_types_lengths_and_places_are_refused() {
         let view = TensorView { dtype: DType::U64, shape: &[1], bytes };
         assert!(matches!(a.put("y", &view), Err(Error::Length { .. })), "{bytes:?}");
     }
-    // Bytes that lie at no multiple of the element's size are bytes all the same.
+    // Bytes need not be aligned to the element's size.
     let storage = [0u8, 1, 0, 0, 0, 0, 0, 0, 0];
     a.put("y", &TensorView { dtype: DType::U64, shape: &[1], bytes: &storage[1..] }).unwrap();
     assert_eq!(b.get("y").unwrap().as_slice::<u64>().unwrap(), [1]);
     let mut buffer = [0u8; 13];
     a.get_into("x", &mut buffer[1..]).unwrap();
     assert_eq!(buffer[1..5], [1, 0, 0, 0]);
-    // The other kind of thing.
+    // A dataset instead of a tensor, and the reverse.
     a.dataset().publish("set").unwrap();
     assert!(matches!(b.get("set"), Err(Error::Kind { .. })) && matches!(b.get_dataset("x"), Err(Error::Kind { .. })));
     assert!(matches!(b.get_into("set", &mut []), Err(Error::Kind { .. })));
-    // More metadata than fits.
+    // More metadata than the maximum.
     let mut draft = a.create(DType::U8, &[1]).unwrap();
     assert!(matches!(draft.set_metadata(&vec![0; 65537]), Err(Error::Metadata(65537))));
     assert!(matches!(a.dataset().metadata(&vec![0; 10_000_000]), Err(Error::Metadata(_))));
@@ -314,7 +314,7 @@ fn wrong_types_lengths_and_places_are_refused() {
     assert!(matches!(element.as_mut_slice::<u16>(), Err(Error::DType { .. })));
 }
 
-/// What a program may implement: it says one thing and is another.
+/// A program's own implementation of the trait, whose methods contradict each other.
 struct Lying {
     shape: Vec<u64>,
     bytes: Option<Vec<u8>>,
@@ -373,7 +373,7 @@ fn streams_lists_and_histories_with_odd_numbers() {
         assert_helpful("append_names", &error);
     }
     assert_eq!(client.len("l"), 1, "an append that fails appends nothing");
-    // Waits that are too short or too long for a clock.
+    // Timeouts that are too short or too long for a clock.
     assert!(client.wait_for("nothing", Some(Duration::ZERO)).unwrap_err().is_timeout());
     client.put("x", &[1u8]).unwrap();
     for long in [None, Some(Duration::MAX)] {
@@ -401,7 +401,7 @@ fn builders_with_odd_arguments() {
     }
 }
 
-/// Calls on a session that is over: each returns, and what it could not do it says.
+/// Makes calls on an ended session: each returns, with an error if it did nothing.
 fn each_after_the_end(client: &Client) {
     each(client, &[READS, WRITES, OTHERS], &["there", "new", "list", "stream"], |_, answer| match answer {
         Err(e) if e.is_disconnected() || e.is_not_found() || e.is_timeout() => None,
@@ -412,7 +412,7 @@ fn each_after_the_end(client: &Client) {
     assert!(new.as_ref().is_ok_and(|_| client.exists("quite new").is_ok()) || new.is_err_and(|e| e.is_disconnected()));
 }
 
-/// What a session may hold when it ends.
+/// Creates all objects that a session may hold when it ends.
 fn furnish(client: &Client) {
     client.put("there", &[1u8; 8]).unwrap();
     client.append("list", client.create(DType::U8, &[8]).unwrap()).unwrap();
@@ -434,7 +434,7 @@ fn without_a_daemon_every_call_returns() {
     assert_eq!(lease.bytes(), [1; 8]);
 }
 
-/// Descriptors of this process that are sockets.
+/// Returns the descriptors of this process that are sockets.
 fn sockets() -> Vec<i32> {
     let folder = std::fs::read_dir("/proc/self/fd").unwrap();
     let numbers = folder.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -450,7 +450,7 @@ fn on_a_session_that_was_ended_every_call_returns() {
     let broker = broker();
     let other = client(&broker);
     furnish(&other);
-    // In a process of its own, since the sockets of others are not to be told from its own here.
+    // In a separate process: here, other tests' sockets could not be told apart.
     let child = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "an_ended_session", "--ignored", "--nocapture"])
         .env("TENSORLEND_INPUT_SOCKET", broker.socket())

@@ -1,4 +1,4 @@
-//! The instruments on a client's memory, through its public interface, with a broker that has little to lend.
+//! Instruments of a client's memory, through the public API, with a daemon that has little memory.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,7 +27,7 @@ fn pages(client: &Client, count: u64) -> Draft {
     client.create(DType::U8, &[count * PAGE]).unwrap()
 }
 
-/// The lines of a log, by column: thread, time, action, slot, generation, bytes.
+/// Parses a log into columns: thread, time, action, slot, generation, bytes.
 fn lines(path: &Path) -> Vec<(u32, u64, String, u32, u64, u64)> {
     let text = std::fs::read_to_string(path).unwrap();
     let mut lines = text.lines();
@@ -54,7 +54,7 @@ fn statistics_follow_what_is_in_use() {
     assert_eq!((seen.current_bytes, seen.current_count), (64, 1));
     assert_eq!((seen.peak_bytes, seen.peak_count), (2 * PAGE + 64, 2));
     assert_eq!((seen.total_bytes, seen.total_count), (2 * PAGE + 64, 2));
-    // Replaced values stay in use until they are reclaimed, and no longer.
+    // Replaced values stay in use until they are reclaimed.
     for _ in 0..1000 {
         client.put("small", &[1u8]).unwrap();
     }
@@ -62,7 +62,7 @@ fn statistics_follow_what_is_in_use() {
     assert_eq!(seen.current_bytes.cast_unsigned(), client.memory().slot_bytes);
     assert_eq!(seen.total_count, 1002);
     assert!(seen.current_count < 1000, "{seen:?}");
-    // A dataset is its tensors and its index; long metadata is a slot too.
+    // A dataset consists of its tensors and its index; long metadata occupies a slot too.
     let before = client.statistics().unwrap().total_count;
     let mut image = pages(&client, 1);
     image.set_metadata(&[7; 100]).unwrap();
@@ -79,7 +79,7 @@ fn counting_may_begin_and_end_at_any_time() {
     client.enable_statistics();
     client.enable_statistics();
     drop(early);
-    // More was freed than allocated since.
+    // More was freed than allocated since the statistics were enabled.
     assert_eq!(client.statistics().unwrap().current_bytes, -(PAGE as i64));
     assert_eq!(client.statistics().unwrap().peak_bytes, 0);
     let scope = client.statistics_scope();
@@ -106,7 +106,7 @@ fn scopes_nest_and_overlap() {
     assert_eq!((inner.statistics().current_bytes, inner.statistics().peak_bytes), (-(PAGE as i64), 4 * PAGE));
     assert_eq!((outer.statistics().current_bytes, outer.statistics().peak_bytes), (PAGE as i64, 6 * PAGE));
     assert_eq!(client.statistics().unwrap().peak_bytes, 7 * PAGE);
-    // The outer one ends first: the inner one goes on.
+    // The outer scope ends first; the inner one continues.
     drop(outer);
     drop(b);
     assert_eq!((inner.statistics().current_count, inner.statistics().total_count), (-2, 1));
@@ -217,7 +217,7 @@ fn one_log_ends_where_the_next_begins() {
     assert!(matches!(builder(&broker).allocation_log(folder.path()).connect(), Err(Error::System { .. })));
 }
 
-/// The variable is read when a client connects: so in a process of its own.
+/// A client reads the variable when it connects, so the test uses a separate process.
 #[test]
 fn the_environment_names_a_log_for_each_client() {
     const CHILD: &str = "TENSORLEND_TEST_LOG_CHILD";
@@ -262,7 +262,7 @@ fn the_limit_is_exact() {
         other => panic!("{other:?}"),
     }
     drop(last);
-    // 65 bytes are two cache lines.
+    // 65 bytes occupy two cache lines.
     let rest: Vec<Draft> = (0..32).map(|_| client.create(DType::U8, &[65]).unwrap()).collect();
     assert!(client.create(DType::U8, &[1]).is_err());
     drop(rest);
@@ -279,14 +279,14 @@ fn the_limit_is_exact() {
 fn what_was_replaced_makes_room_below_the_limit() {
     let broker = broker();
     let client = builder(&broker).memory_limit(2 * PAGE).connect().unwrap();
-    // Far more in all than the limit: what was replaced or deleted is reclaimed when it is needed.
+    // Far more in total than the limit: replaced and deleted values are reclaimed on demand.
     for _ in 0..100 {
         pages(&client, 1).publish("name").unwrap();
     }
     let lease = client.get("name").unwrap();
     client.delete("name").unwrap();
     pages(&client, 1).publish("other").unwrap();
-    // What somebody reads is in use.
+    // A leased value is in use.
     assert!(matches!(client.create(DType::U8, &[1]), Err(Error::MemoryLimit { .. })));
     drop(lease);
     client.create(DType::U8, &[1]).unwrap();
@@ -334,7 +334,7 @@ fn drafts_are_told_from_what_names_streams_and_lists_hold() {
     assert_eq!(count(AllocationState::Draft), 1);
     assert_eq!(count(AllocationState::Retired), 0);
 
-    // Replaced under a lease: a whole dataset.
+    // A whole dataset is deleted while it is leased.
     let lease = client.get_dataset("dataset").unwrap();
     client.delete("dataset").unwrap();
     assert_eq!(count(AllocationState::Retired), 3);
@@ -374,7 +374,7 @@ fn the_leak_report_names_the_place() {
     assert_eq!(client.outstanding().unwrap().of(AllocationState::Draft).count(), 0);
 }
 
-/// A client that keeps drafts which its callback drops, one each time.
+/// Returns a client with a stock of drafts, of which its callback drops one at each call.
 fn with_spare(builder: ClientBuilder) -> (Client, Arc<Mutex<Vec<Draft>>>, Arc<AtomicU32>) {
     let spare: Arc<Mutex<Vec<Draft>>> = Arc::default();
     let calls = Arc::new(AtomicU32::new(0));
@@ -400,7 +400,7 @@ fn the_callback_makes_room_below_the_limit() {
         spare.lock().unwrap().push(draft);
     }
     assert_eq!(calls.load(Ordering::Relaxed), 0);
-    // Three drafts have to go.
+    // Three drafts must be dropped.
     let large = pages(&client, 3);
     assert_eq!(calls.load(Ordering::Relaxed), 3);
     assert_eq!(spare.lock().unwrap().len(), 1);
@@ -421,7 +421,7 @@ fn the_callback_makes_room_in_the_pool() {
             Err(e) => panic!("{e}"),
         }
     }
-    // One of the drafts made room for the last one.
+    // Dropping one of the drafts made room for the last one.
     assert_eq!(calls.load(Ordering::Relaxed), 1);
     let refused = client.create(DType::U8, &[2 * POOL]).unwrap_err();
     assert!(spare.lock().unwrap().is_empty());
@@ -446,7 +446,7 @@ fn the_callback_may_delete_and_ask_and_allocate() {
             let client = theirs.lock().unwrap().clone().unwrap();
             assert_eq!(client.statistics().unwrap().current_bytes, 4 * PAGE as i64);
             assert_eq!(client.outstanding().unwrap().bytes(), 4 * PAGE);
-            // No second call for what the callback itself cannot have.
+            // The callback is not called for an allocation of its own.
             assert!(client.create(DType::U8, &[1]).unwrap_err().is_limit());
             if pressure.delete("cache").unwrap() { Relief::Retry } else { Relief::GiveUp }
         })
@@ -480,7 +480,7 @@ fn a_panic_in_the_callback_is_the_callers_and_harms_nothing() {
     let draft = pages(&client, 1);
     let panicked = catch_unwind(AssertUnwindSafe(|| client.create(DType::U8, &[2 * PAGE]).is_ok()));
     assert!(panicked.is_err());
-    // The callback is asked again, and nothing of what failed is counted.
+    // The callback is called again, and the failed attempt is not counted.
     assert!(client.create(DType::U8, &[2 * PAGE]).unwrap_err().is_limit());
     assert_eq!(client.statistics().unwrap().current_bytes, PAGE as i64);
     let other = pages(&client, 1);
@@ -506,7 +506,7 @@ fn nobody_is_asked_while_a_stream_is_locked() {
     message.set_metadata(&[0; 100]).unwrap();
     assert!(matches!(stream.send(message), Err(Error::MemoryLimit { .. })));
     assert_eq!(calls.load(Ordering::Relaxed), 0);
-    // The draft was dropped with the message, and elsewhere the callback is asked.
+    // The draft was dropped with the message. For other allocations the callback is called.
     let draft = pages(&client, 1);
     assert!(client.create(DType::U8, &[1]).is_err());
     assert_eq!(calls.load(Ordering::Relaxed), 1);

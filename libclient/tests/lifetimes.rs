@@ -1,4 +1,4 @@
-//! Names that end by themselves, through the public API, against an embedded broker.
+//! Names with lifetimes, through the public API, with an embedded daemon.
 
 use std::time::Duration;
 use tensorlend::{Client, DType, Error, Lifetime, Version};
@@ -22,7 +22,7 @@ fn long() -> Lifetime {
     Lifetime::ttl(Duration::from_hours(1))
 }
 
-/// Waits until a name is gone.
+/// Waits until a name has ended.
 fn gone(client: &Client, name: &str) {
     while client.exists(name).unwrap() {
         std::thread::sleep(Duration::from_millis(1));
@@ -41,7 +41,7 @@ fn a_name_ends_after_its_time_and_its_memory_comes_back() {
         assert_eq!(lease.as_slice::<u8>().unwrap(), [7; 4096], "who read it goes on reading");
     }
     assert_eq!(reader.stat().unwrap().names_expired, 1);
-    // The next things of this size find the memory of those that ended.
+    // New values of this size reuse the memory of ended ones.
     for _ in 0..100 {
         producer.put_for("goal", &vec![7u8; 1 << 20], short()).unwrap();
         gone(&reader, "goal");
@@ -60,13 +60,13 @@ fn what_is_put_over_it_lives_on() {
         }
         writer.put("x", &[2u8]).unwrap();
         assert_eq!(b.info("x").unwrap().lifetime, Lifetime::default());
-        // Short-lived over long-lived: the new value's life counts.
+        // A short lifetime replaces a long one: the new value's lifetime counts.
         writer.put_for("y", &[3u8], short()).unwrap();
         gone(&b, "y");
         assert_eq!(a.get("x").unwrap().as_slice::<u8>().unwrap(), [2]);
         assert!(a.delete("x").unwrap());
     }
-    // Overwritten without the daemon from then on: as any name.
+    // A put without a lifetime makes it an ordinary name, which is overwritten without the daemon.
     a.put_for("z", &[1u8], long()).unwrap();
     a.put("z", &[2u8]).unwrap();
     let requests = b.stat().unwrap().requests;

@@ -1,4 +1,4 @@
-//! Lists that are read as a whole, and leases in numbers, through the public API.
+//! Reading whole lists, and many leases, through the public API.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use tensorlend::{Client, DType, Draft, Error, TensorSpec, Value};
@@ -32,7 +32,7 @@ fn a_list_of_all_kinds_comes_back_item_by_item() {
         match number % 8 {
             0..=1 => producer.append("all", draft(producer, number, 4)).unwrap(),
             2 => {
-                // More than fits into a record.
+                // More dimensions and metadata than fit into a record.
                 let mut wide = producer.create(DType::U64, &[1, 1, 1, 1, 2]).unwrap();
                 wide.as_mut_slice::<u64>().unwrap().fill(number);
                 wide.set_metadata(&[3; 500]).unwrap();
@@ -93,7 +93,7 @@ fn a_list_of_all_kinds_comes_back_item_by_item() {
     }
 }
 
-/// Whoever reads a list while it is cleared and filled again gets the beginning of one of its lives.
+/// A reader of a list that is cleared and refilled gets a prefix of one of its epochs.
 #[test]
 fn a_list_that_is_cleared_meanwhile_shows_items_of_one_life() {
     const ROUNDS: u64 = 150;
@@ -155,7 +155,7 @@ fn leases_come_and_go_in_any_order_and_number() {
     assert!(held.iter().all(|(number, value)| only(value) == *number));
     drop(held);
     consumer.get("x").unwrap();
-    // Every lease is free again, and for another thread.
+    // Every lease is free again, also for another thread.
     std::thread::scope(|scope| {
         scope.spawn(|| drop((0..3900).map(|_| consumer.get("x").unwrap()).collect::<Vec<_>>()));
     });

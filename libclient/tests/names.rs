@@ -1,4 +1,4 @@
-//! Names, through the public API, against an embedded broker.
+//! Names, through the public API, with an embedded daemon.
 
 use std::time::Duration;
 use tensorlend::{Client, DType, Error, TensorSpec, TensorView, Version};
@@ -88,7 +88,7 @@ fn strides_and_offsets() {
     let rows: Vec<i32> = out.chunks(4).map(|c| i32::from_le_bytes(c.try_into().unwrap())).collect();
     assert_eq!(rows, [1, 2, 3, 4, 5, 6]);
 
-    // Backwards.
+    // Reversed.
     let spec = TensorSpec { strides: Some(vec![-1]), byte_offset: 12, ..TensorSpec::new(DType::I32, &[4]) };
     let mut draft = client.create_spec(spec).unwrap();
     draft.as_mut_slice::<i32>().unwrap().copy_from_slice(&[1, 2, 3, 4]);
@@ -183,7 +183,7 @@ fn a_name_taken_over_by_another_producer() {
         writer.put("shared", &[round; 2000]).unwrap();
         assert_eq!(reader.get("shared").unwrap().as_slice::<u32>().unwrap()[1999], round);
     }
-    // Both get their slots and cells back, again and again.
+    // Both clients get their slots and cells back each time.
     assert!(a.memory().slot_bytes < 4 << 20 && b.memory().slot_bytes < 4 << 20, "{:?} {:?}", a.memory(), b.memory());
 }
 
@@ -240,7 +240,7 @@ fn waiting_for_a_name_and_for_its_next_value() {
         }
         waiter.join().unwrap();
     });
-    // Deleted and put again by its owner, in the same cell.
+    // Its owner deletes it and puts it again, in the same cell.
     let seen = a.get("late").unwrap().version();
     a.delete("late").unwrap();
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! The optional feature `ndarray`: arrays in, views out.
+//! The optional feature `ndarray`: arrays as input, views as output.
 #![cfg(feature = "ndarray")]
 
 use ndarray::{Array, Array2, Array3, ArrayD, ArrayView2, Axis, Ix2, IxDyn, ShapeBuilder, s};
@@ -11,7 +11,7 @@ fn connected() -> (Embedded, Client) {
     (broker, client)
 }
 
-/// Numbers that tell from their value where they stand.
+/// Returns an array whose values encode their positions.
 fn numbered(shape: (usize, usize, usize)) -> Array3<i32> {
     Array3::from_shape_fn(shape, |(i, j, k)| (100 * i + 10 * j + k) as i32)
 }
@@ -77,7 +77,7 @@ fn a_draft_is_written_as_an_array() {
     assert_eq!(client.get("scalar").unwrap().as_slice::<i64>().unwrap(), [-1]);
 }
 
-/// Publishes the numbers from 0 on, as they lie in memory, under strides and an offset of their own.
+/// Publishes the numbers from 0 on, in memory order, with these strides and this offset.
 fn strided(client: &Client, name: &str, shape: &[u64], strides: &[i64], byte_offset: u64) {
     let mut spec = TensorSpec::new(DType::U16, shape);
     (spec.strides, spec.byte_offset) = (Some(strides.to_vec()), byte_offset);
@@ -98,7 +98,7 @@ fn strides_are_kept() {
     assert_eq!(array, ndarray::arr2(&[[0u16, 2, 4], [1, 3, 5]]).into_dyn());
     assert_eq!(array.strides(), [1, 2]);
     assert_eq!(array.as_ptr().cast(), lease.bytes().as_ptr(), "it is a view, no copy");
-    // A window in an image that is four wide.
+    // A window of an image with rows of four.
     strided(&client, "window", &[2, 2], &[4, 1], 2);
     let window = client.get("window").unwrap();
     let numbers: Vec<u16> = (0..8).collect();
@@ -108,7 +108,7 @@ fn strides_are_kept() {
     strided(&client, "repeated", &[3], &[0], 0);
     let repeated = client.get("repeated").unwrap();
     assert_eq!(repeated.ndarray::<u16>().unwrap(), ndarray::arr1(&[0u16; 3]).into_dyn());
-    // What came with strides can be put again, and lies in C order then.
+    // A tensor with strides can be put again, and is then in C order.
     client.put("copy", &window.ndarray::<u16>().unwrap()).unwrap();
     assert_eq!(client.get("copy").unwrap().as_slice::<u16>().unwrap(), [1, 2, 5, 6]);
 }
@@ -126,7 +126,7 @@ fn what_no_view_can_show_is_an_error() {
     spec.strides = Some(vec![1, 2]);
     assert!(matches!(client.create_spec(spec).unwrap().ndarray_mut::<f32>(), Err(Error::Strided)));
 
-    // Backwards: a copy shows it.
+    // An array with reversed strides, which only a copy can represent.
     strided(&client, "backwards", &[3], &[-1], 4);
     let backwards = client.get("backwards").unwrap();
     assert!(matches!(backwards.ndarray::<u16>(), Err(Error::Strided)));

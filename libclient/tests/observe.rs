@@ -1,4 +1,4 @@
-//! What an observer sees of what others do.
+//! An observer's view of other clients' actions.
 
 use std::time::Duration;
 use tensorlend::observe::{ClientState, Observation, Origin, SlotState};
@@ -41,7 +41,7 @@ fn names_slots_and_leases() {
     assert_eq!((bytes(&seen, SlotState::Leased), bytes(&seen, SlotState::Live)), (4096, 64));
     assert_eq!(seen.bytes_lent, seen.segments.iter().map(|segment| segment.bytes).sum::<u64>());
 
-    // Replaced: nothing leads to what is leased.
+    // The value is replaced while it is leased: no name refers to it.
     producer.put("numbers", &[0f32; 256]).unwrap();
     let asked_before = seen.asked;
     let seen = observer.observe().unwrap();
@@ -111,7 +111,7 @@ fn streams_and_who_lags() {
     assert_eq!((messages, bytes(&seen, SlotState::Leased) > 0), (2, true));
     drop((first, frames));
 
-    // An observer is no subscriber: a stream that waits for its subscribers does not wait for it.
+    // An observer is not a subscriber: a blocking stream does not wait for it.
     for _ in 0..64 {
         send().unwrap();
     }
@@ -139,7 +139,7 @@ fn cost_of_one_look() {
         }
     }
     let mut observer = clients[0].observer();
-    // Of this thread's own: others may keep the machine busy.
+    // CPU time of this thread only: other processes may use the machine.
     let cpu = || {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         Duration::new(now.tv_sec as u64, now.tv_nsec as u32)

@@ -1,4 +1,4 @@
-//! Names of other machines, as a program sees them: a gateway of the test's own serves, over an embedded broker.
+//! Names of other machines, as a program sees them: the test runs its own gateway, with an embedded daemon.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -28,7 +28,7 @@ fn say_node(client: &Client, node: &str, alive: bool, here: bool) {
     client.put_for(&node_name(node), document.encode().as_slice(), Lifetime::EPHEMERAL).unwrap();
 }
 
-/// What the other machine has: bytes by name.
+/// The other machine's values: bytes by name.
 #[derive(Default)]
 struct There {
     values: Mutex<HashMap<String, Vec<u8>>>,
@@ -38,7 +38,7 @@ struct There {
     waiting_max: AtomicU32,
 }
 
-/// A gateway to one node, `node7`, that hands out what a test put into `there`; `lost` is a node that cannot be reached.
+/// A gateway to one node, `node7`, with the values in `there`; the node `lost` is unreachable.
 struct Gateway {
     there: Arc<There>,
     end: Arc<AtomicBool>,
@@ -213,7 +213,7 @@ fn a_name_of_another_machine_is_fetched_once_and_read_here() {
     assert_eq!(gateway.asked(), 1);
     assert!(reader.placement("node7/sim/pressure").unwrap().unwrap().cached);
     assert_eq!(reader.placement("sim/pressure").unwrap(), None);
-    // By the name that it has everywhere, on its own machine too.
+    // By its full name, on its own machine too.
     reader.put("temperature", &[4u8]).unwrap();
     assert_eq!(reader.get("home/temperature").unwrap().as_slice::<u8>().unwrap(), [4]);
     let again = reader.wait_for("home/temperature", LONG).unwrap();
@@ -224,7 +224,7 @@ fn a_name_of_another_machine_is_fetched_once_and_read_here() {
 fn what_cannot_be_had_says_why() {
     let broker = broker();
     let reader = client(&broker);
-    // No gateway: a name like others.
+    // Without a gateway it is an ordinary name.
     assert!(matches!(reader.get("node7/x"), Err(Error::NotFound(_))));
     assert!(matches!(trouble(reader.put_remote("node7/x", &[1u8]).unwrap_err()), RemoteTrouble::Unknown { .. }));
     let gateway = Gateway::start(&broker);
@@ -236,7 +236,7 @@ fn what_cannot_be_had_says_why() {
     assert!(matches!(trouble(lost), RemoteTrouble::Unreachable { .. }));
     let refused = trouble(reader.get("node7/secret").unwrap_err());
     assert_eq!(refused, RemoteTrouble::Refused { node: "node7".into(), why: "not for you".into() });
-    // Other names are not its business.
+    // The gateway receives no requests for other names.
     let asked = gateway.asked();
     assert!(matches!(reader.get("other/x"), Err(Error::NotFound(_))));
     assert!(matches!(reader.get("node7"), Err(Error::NotFound(_))));
@@ -253,7 +253,7 @@ fn nodes_and_their_names_are_listed() {
     gateway.has("x", &[1]);
     let found = reader.remote_names("*").unwrap();
     assert_eq!((found.names[0].name.as_str(), found.silent.as_slice()), ("node7/x", ["lost".to_owned()].as_slice()));
-    // Documents that lie about whose they are, or are none, are nobody's.
+    // Documents with another node's name, and invalid documents, are ignored.
     let liar = client(&broker);
     say_node(&liar, "node8", true, false);
     liar.rename(&node_name("node8"), &node_name("node9")).unwrap();
@@ -288,7 +288,7 @@ fn a_wait_that_began_before_its_node_came_is_asked_there() {
     let reader = client(&broker);
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| reader.wait_for("node7/x", LONG));
-        // No look of the test's can say that it waits: whichever comes first, the value has to come.
+        // The test cannot observe that the reader waits. The value must arrive in either order.
         std::thread::sleep(Duration::from_millis(50));
         let gateway = Gateway::start(&broker);
         gateway.has("x", &[9]);
@@ -312,7 +312,7 @@ fn long_waits_hold_up_nobody() {
         assert_eq!(reader.get("node7/now").unwrap().as_slice::<u8>().unwrap(), [1]);
         (0..6).for_each(|n| gateway.has(&format!("later/{n}"), &[n]));
     });
-    // More than can be on their way at once: they wait for each other, and all are answered.
+    // More than may be in flight at once: they wait for each other, and all get a response.
     std::thread::scope(|scope| {
         for n in 0..20 {
             let reader = &reader;
@@ -367,7 +367,7 @@ fn streams_and_lists_are_asked_for() {
     assert_eq!(items.iter().map(|item| item.as_tensor().unwrap().bytes()[0]).collect::<Vec<_>>(), [0, 1, 2]);
 }
 
-/// Serves, and answers everything with these words and this tensor.
+/// Serves, and responds to everything with these words and this tensor.
 fn liar(broker: &Embedded, words: Vec<u8>, calls: usize) -> JoinHandle<()> {
     let client = client(broker);
     let mut server = client.serve(SERVICE).open().unwrap();
@@ -390,7 +390,7 @@ fn a_gateway_that_answers_nonsense_is_told_of_and_ends_no_program() {
         assert!(matches!(trouble(reader.get("node7/x").unwrap_err()), RemoteTrouble::Gateway { .. }));
         thread.join().unwrap();
     }
-    // "It is here", and it is not.
+    // Claims that the value is here, but it is not.
     let here = RemoteAnswer::Here { stale: false }.encode();
     let (thread, reader) = (liar(&broker, here, 16), client(&broker));
     assert!(matches!(trouble(reader.get("node7/x").unwrap_err()), RemoteTrouble::Gateway { .. }));

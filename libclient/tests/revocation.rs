@@ -1,4 +1,4 @@
-//! Leases that are kept for too long while memory is short, through the public API.
+//! Leases that are held for too long while memory is short, through the public API.
 
 use std::time::Duration;
 use tensorlend::{Client, DType, Error, Lease};
@@ -15,7 +15,7 @@ fn client(broker: &Embedded) -> Client {
     Client::builder().socket(broker.socket()).connect().unwrap()
 }
 
-/// A reader that holds every value that its producer has replaced, until the pool is full.
+/// Leases every value before its producer replaces it, until the pool is full.
 fn fill(producer: &Client, reader: &Client) -> Vec<Lease> {
     let mut held = Vec::new();
     loop {
@@ -38,10 +38,10 @@ fn a_holder_that_is_ended_learns_it_and_its_memory_comes_back() {
     let broker = broker("lease_ms_max = 200");
     let (producer, hoarder, honest) = (client(&broker), client(&broker), client(&broker));
     let held = fill(&producer, &hoarder);
-    // Reads what its name leads to: it keeps nothing that would not be kept in any case.
+    // Leases the current value, which occupies no extra memory.
     let newest = honest.get("x").unwrap();
     assert!(held.iter().all(Lease::validate));
-    // Asked again and again: the time runs from when memory was first refused.
+    // Retry: the daemon counts the time until it revokes leases from the first refusal.
     let draft = loop {
         match producer.create(DType::U8, &[7 * MB]) {
             Ok(draft) => break draft,
@@ -55,7 +55,7 @@ fn a_holder_that_is_ended_learns_it_and_its_memory_comes_back() {
     assert!(newest.validate());
     assert_eq!(usize::from(newest.bytes()[0]), held.len() - 1);
     assert_eq!(honest.stat().unwrap().sessions_revoked, 1);
-    // It can come again.
+    // The client can connect again.
     drop(held);
     assert!(client(&broker).get("x").unwrap().validate());
 }

@@ -1,8 +1,8 @@
-//! Streams, datasets and lists, through the public API, against an embedded broker.
+//! Streams, datasets and lists, through the public API, with an embedded daemon.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
-use tensorlend::{Client, DType, Draft, Error, Length, Policy, Start, Subscription, TrySendError, Value};
+use tensorlend::{Client, DType, Draft, Error, Length, Policy, Start, Subscription, TrySendError, Value, ValueKind};
 use tensorlend_daemon::Embedded;
 
 const LONG: Duration = Duration::from_mins(5);
@@ -214,7 +214,7 @@ fn datasets_are_seen_whole_or_not_at_all() {
         }
         reader.join().unwrap();
     });
-    assert!(matches!(consumer.get("set"), Err(Error::Kind { found: "dataset", .. })));
+    assert!(matches!(consumer.get("set"), Err(Error::Kind { found: ValueKind::Dataset, .. })));
     consumer.copy("set", "copy").unwrap();
     consumer.rename("copy", "other").unwrap();
     assert_eq!(
@@ -245,7 +245,7 @@ fn lists_collect_what_many_producers_append() {
         }
         assert_eq!(consumer.wait_len("results", Length::AtLeast(100), Some(LONG)).unwrap(), 100);
     });
-    // The producers are gone; what they appended is not.
+    // The producers are gone, but their items remain.
     let of = |value: &Value| value.as_tensor().unwrap().as_slice::<u64>().unwrap()[0];
     let mut all: Vec<u64> = consumer.get_all("results").unwrap().iter().map(of).collect();
     let first_of_worker_0: Vec<u64> = all.iter().copied().filter(|v| *v < 100).collect();
@@ -327,7 +327,7 @@ fn borrowed_messages_are_those_that_were_sent() {
     let mut messages = b.subscribe("s").unwrap();
     for round in 0..200u64 {
         match round % 5 {
-            // Longer ones lie in other segments, those with metadata say more than a stream's entry holds.
+            // Longer ones are in other segments, and metadata does not fit into a ring entry.
             3 => {
                 let mut draft = a.create(DType::U64, &[100_000]).unwrap();
                 draft.as_mut_slice::<u64>().unwrap().fill(round);
@@ -369,7 +369,7 @@ fn a_borrowed_message_is_taken_when_it_is_let_go() {
     let (a, b) = (client(&broker), client(&broker));
     let stream = a.stream("s").capacity(1).open().unwrap();
     let mut messages = b.subscribe("s").unwrap();
-    // The second is borrowed the fast way.
+    // The second message takes the fast path of borrowing.
     for round in 0..3 {
         stream.send(draft(&a, round)).unwrap();
         let message = messages.try_borrow().unwrap().unwrap();
@@ -388,7 +388,7 @@ fn a_borrowed_message_is_taken_when_it_is_let_go() {
     assert_eq!(messages.recv().unwrap().sequence(), 3, "both ways go on where the other stopped");
 }
 
-/// A client that borrows the second of three messages of a stream that is then deleted.
+/// Returns a subscription that has borrowed the second of three messages of a stream that is then deleted.
 fn borrowing(a: &Client, b: &Client, c: &Client) -> Subscription {
     let stream = a.stream("s").capacity(4).open().unwrap();
     let mut messages = b.subscription("s").from(Start::Oldest).open().unwrap();
@@ -407,7 +407,7 @@ fn a_borrowed_message_outlives_its_stream() {
     let mut messages = borrowing(&a, &b, &c);
     let message = messages.try_borrow().unwrap().unwrap();
     for round in 10..50 {
-        // The moment in which a client looks for messages of its own that nobody can reach any more.
+        // Opening a stream makes a client look for its own unreachable messages.
         drop(a.stream("other").open().unwrap());
         for _ in 0..100 {
             draft(&a, round).publish("x").unwrap();
@@ -416,7 +416,7 @@ fn a_borrowed_message_outlives_its_stream() {
     assert!(message.tensor().unwrap().as_slice::<u64>().unwrap().iter().all(|&n| n == 1), "it was reused");
     assert!(message.validate());
     drop(message);
-    // Of a stream that was deleted, the rest may come or not.
+    // The remaining messages of a deleted stream may arrive or not.
     while matches!(messages.try_borrow(), Ok(Some(_))) {}
     assert!(matches!(messages.try_borrow(), Err(Error::StreamEnded(_))));
     for round in 0..50 {
@@ -437,7 +437,7 @@ fn a_borrowed_message_outlives_its_producer() {
     let message = messages.try_borrow().unwrap().unwrap();
     drop(a);
     eventually("the quiet of its memory", || c.stat().unwrap().frozen == 1);
-    // Time enough to give back what is not kept.
+    // Time enough to free memory that nothing keeps.
     std::thread::sleep(Duration::from_millis(300));
     assert!(c.stat().unwrap().segments > 0, "its memory was given back");
     assert!(message.tensor().unwrap().as_slice::<u64>().unwrap().iter().all(|&n| n == 1), "it was reused");

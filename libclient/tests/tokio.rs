@@ -1,4 +1,4 @@
-//! The optional feature `tokio`, against an embedded broker.
+//! The optional feature `tokio`, with an embedded daemon.
 
 use futures_util::future::{join, join_all, select};
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -15,9 +15,9 @@ use tensorlend::{AsyncClient, AsyncSubscription, Client, DType, Draft, Error, Le
 use tensorlend_daemon::Embedded;
 use tokio::time::timeout;
 
-/// Nothing here takes that long unless it hangs.
+/// A timeout that only a hang reaches.
 const LONG: Duration = Duration::from_mins(5);
-/// Long enough for a task to fall asleep, and what is asserted does not depend on it.
+/// Long enough for a task to fall asleep; no assertion depends on it.
 const SHORT: Duration = Duration::from_millis(20);
 
 fn broker() -> Embedded {
@@ -50,7 +50,7 @@ fn run<T>(test: impl Future<Output = T>) -> T {
     runtime.block_on(async { timeout(LONG, test).await.expect("it hangs") })
 }
 
-/// How often a task was woken.
+/// A counter of wake-ups of a task.
 #[derive(Default)]
 struct Wakes(AtomicUsize);
 
@@ -60,12 +60,12 @@ impl Wake for Wakes {
     }
 }
 
-/// Threads of this process by name.
+/// Returns the number of this process's threads with this name.
 fn threads(name: &str) -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let named = tasks.filter(|task| {
         let comm = std::fs::read_to_string(task.as_ref().unwrap().path().join("comm"));
-        // A thread that has just ended has none.
+        // A thread that has just ended has no name.
         comm.is_ok_and(|comm| comm.trim_end() == name)
     });
     named.count()
@@ -156,7 +156,7 @@ fn streams_combine_and_end() {
         assert_eq!(got, [0, 1, 2, 3, 4, 100, 101, 102, 103, 104]);
         sender.join().unwrap();
 
-        // The end is no error of a combinator, but one of recv; and it is not for ever.
+        // The end of the stream ends a combinator, but is an error of recv; a later poll returns it again.
         let stream = producer.stream("again").open().unwrap();
         let mut messages = subscribe(&consumer, "again").await;
         drop(stream);
@@ -175,7 +175,7 @@ fn a_stream_that_is_deleted_ends_for_who_awaits_it() {
     let broker = broker();
     let (producer, consumer, other) = (client(&broker), client(&broker), client(&broker));
     run(async {
-        // The producer does not notice, and rings nobody.
+        // The producer notices no waiter and rings no bell.
         let stream = producer.stream("s").open().unwrap();
         let mut messages = subscribe(&consumer, "s").await;
         let received = tokio::spawn(async move { messages.recv().await });
@@ -190,7 +190,7 @@ fn a_stream_that_is_deleted_ends_for_who_awaits_it() {
 fn a_producer_process_is_awaited_and_its_death_is_noticed() {
     const SOCKET: &str = "TENSORLEND_TEST_PRODUCER";
     if let Some(socket) = std::env::var_os(SOCKET) {
-        // The producer. It is killed, or ends with the test that started it.
+        // The producer process. It is killed, or ends with the test that started it.
         let producer = Client::builder().socket(socket).connect().unwrap();
         draft(&producer, 5).publish("late").unwrap();
         let stream = producer.stream("s").open().unwrap();
@@ -234,7 +234,7 @@ fn a_hundred_subscriptions_need_no_thread() {
         let streams: Vec<_> = (0..100).map(|n| producer.stream(&format!("s{n}")).open().unwrap()).collect();
         let mut tasks = Vec::new();
         for number in 0..100 {
-            // Not open_async: its threads for blocking calls would be counted.
+            // Not open_async: the test would count its threads for blocking calls.
             let messages = consumer.subscription(&format!("s{number}")).pollable().open().unwrap();
             let mut messages = messages.into_async().unwrap();
             tasks.push(tokio::spawn(async move {
@@ -253,7 +253,7 @@ fn a_hundred_subscriptions_need_no_thread() {
         for (number, task) in (0..).zip(tasks) {
             assert_eq!(task.await.unwrap(), [number, 1000 + number]);
         }
-        // Tests that run beside this one start a few.
+        // Concurrent tests start a few threads.
         let after = std::fs::read_dir("/proc/self/task").unwrap().count();
         assert!(after < before + 50, "{before} threads before, {after} after");
     });
@@ -305,12 +305,12 @@ fn a_subscription_whose_descriptor_hung_up_still_sleeps() {
     run(async {
         let stream = producer.stream("s").open().unwrap();
         let mut messages = subscribe(&consumer, "s").await;
-        // The producer has not fetched the other end: with the daemon it is gone for good.
+        // The producer has not fetched its end of the wake descriptor, and without the daemon it never will.
         drop(broker);
         assert!(timeout(10 * SHORT, messages.recv()).await.is_err());
-        // It is looked at again after a while, but not at every turn of the runtime.
+        // The task polls again after a while, but not at every turn of the runtime.
         let mut asleep = false;
-        // A look may be due at any of these turns, but not at every one of so many.
+        // A poll may be due at any of these turns, but not at each of so many.
         for _ in 0..10_000 {
             if asleep {
                 break;
@@ -366,7 +366,7 @@ fn a_name_is_awaited_that_another_client_publishes_later() {
         let lease = got.await.unwrap().unwrap();
         assert_eq!((first(&lease), lease.version()), (5, version));
 
-        // Deref: the rest of the client.
+        // Deref to the other methods of the client.
         assert!(consumer.exists("late").unwrap());
         assert!(matches!(consumer.wait_for("").await, Err(Error::Name { .. })));
     });
@@ -387,7 +387,7 @@ fn every_new_value_wakes_and_a_deletion_does_not() {
         draft(&producer, 1).publish("n").unwrap();
         assert_eq!(got.await.unwrap(), 1);
 
-        // Taken over by another client while it is waited for: another owner, another bell.
+        // Another client takes the name over during the wait: another owner, another bell.
         let seen = consumer.get("n").unwrap().version();
         let waiting = consumer.clone();
         let got = tokio::spawn(async move { first(&waiting.wait_newer("n", seen).await.unwrap()) });
@@ -404,7 +404,7 @@ fn every_new_value_wakes_and_a_deletion_does_not() {
 
 #[test]
 fn two_clients_answer_each_other() {
-    // More than there would be time for if nobody were woken.
+    // More rounds than there would be time for if every wait timed out.
     const ROUNDS: u64 = 1000;
     let broker = broker();
     let ask = client(&broker).into_async();
@@ -449,7 +449,8 @@ fn many_waits_share_one_thread_which_ends_with_its_client() {
         let publish = async {
             for round in 0..2 {
                 tokio::time::sleep(SHORT).await;
-                // Each test that waits for names has one or two while it runs, and there are few such tests.
+                // Each test that waits for names has one or two such threads while it runs, and there are few such
+                // tests.
                 let threads = threads("tensorlend-wait");
                 assert!((1..20).contains(&threads), "{threads} threads");
                 for n in 0..300 {

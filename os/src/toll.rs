@@ -1,32 +1,33 @@
-//! The time that system calls on another process's descriptor take from this thread.
+//! CPU time that system calls on another process's descriptor cost this thread.
 //!
-//! Whoever writes to a socket runs the callbacks of everybody who watches the other end. A process can watch its own end as often
-//! as `/proc/sys/fs/epoll/max_user_watches` allows, millions of times, and each message to it then takes a second of its
+//! A write to a socket runs the callbacks of all watchers of the other end. A process can watch its own end as often as
+//! `/proc/sys/fs/epoll/max_user_watches` allows, millions of times; each message to it then takes a second of its
 //! sender's time.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
 
-/// Calls that take less cost nothing.
+/// A call that takes less time than this counts as fast and adds no cost.
 const SLOW: Duration = Duration::from_millis(1);
-/// Time of this thread in slow calls from which on a peer costs too much.
+/// Cost of slow calls beyond which a peer counts as excessive.
 const COST_MAX: Duration = Duration::from_millis(20);
-/// A fast call takes this part off the cost.
+/// A fast call reduces the cost by 1/PART.
 const PART: u32 = 16;
-/// After so many fast calls the thread's own clock is not read any more.
+/// Number of fast calls after which the thread's CPU clock is no longer read.
 const FAST_CALLS: u8 = 64;
 
-/// What the calls for one peer have cost. While they are fast, it is two looks at a clock for each.
+/// The cost of the calls for one peer. As long as they are fast, each adds two readings of a clock.
 #[derive(Debug, Default)]
 pub struct Toll {
     cost: Duration,
-    /// Calls for which the thread's clock is read: others may have run in the middle of a slow call.
+    /// Number of further calls that read the thread's CPU clock: a slow call may have been interrupted by other
+    /// threads, and only that clock tells.
     suspected: u8,
     excessive: bool,
 }
 
 impl Toll {
-    /// Makes a call and counts what it costs.
+    /// Makes a call and adds its cost.
     #[inline]
     pub fn run<R>(&mut self, call: impl FnOnce() -> R) -> R {
         let own = (self.suspected > 0).then(thread_time);
@@ -54,18 +55,18 @@ impl Toll {
         }
     }
 
-    /// Whether the peer has cost too much. It stays so.
+    /// Returns true if the peer has cost too much. This is never reset.
     pub fn is_excessive(&self) -> bool {
         self.excessive
     }
 
-    /// What slow calls have cost.
+    /// Returns the cost of slow calls.
     pub fn cost(&self) -> Duration {
         self.cost
     }
 }
 
-/// Time that this thread has run.
+/// Returns the CPU time of this thread.
 fn thread_time() -> Duration {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(now.tv_sec.cast_unsigned(), now.tv_nsec as u32)
@@ -85,7 +86,7 @@ mod tests {
         let mut toll = Toll::default();
         let mut calls = 0;
         while !toll.is_excessive() {
-            // Fast calls in between hide no slow ones.
+            // Fast calls in between do not hide slow ones.
             toll.run(|| burn(SLOW * 2));
             toll.run(|| ());
             calls += 1;

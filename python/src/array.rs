@@ -1,4 +1,4 @@
-//! Arrays that a caller gives: read where they lie, and copied into a draft.
+//! Arrays of a caller: read in place, and copied into a draft.
 #![allow(unsafe_code)]
 
 use crate::device::DeviceLease;
@@ -18,19 +18,20 @@ use std::ffi::CStr;
 use std::sync::Arc;
 use tensorlend::{Client, DType, Error, TensorSpec};
 
-/// From so many bytes on, the interpreter's lock is let go of while they are found and copied: before, letting go costs more.
+/// Arrays of at least this size are scanned and copied without the interpreter's lock; for smaller ones releasing the
+/// lock costs more.
 const ALONE_BYTES_MIN: u64 = 256 << 10;
 
-/// Runs `work` on so many bytes, without the interpreter's lock if they are many.
+/// Runs `work`, which concerns this many bytes; releases the interpreter's lock if they are many.
 pub fn beside<T: Send>(py: Python<'_>, bytes: u64, work: impl FnOnce() -> T + Send) -> T {
     if bytes < ALONE_BYTES_MIN { work() } else { py.detach(work) }
 }
 
-/// An array of a caller, and what keeps it as it is.
+/// A caller's array, and the object that keeps it alive.
 pub struct Array {
     dtype: DType,
     shape: Vec<u64>,
-    /// In bytes.
+    /// Strides in bytes.
     strides: Vec<i64>,
     start: *const u8,
     _keeper: Keeper,
@@ -42,13 +43,13 @@ enum Keeper {
     View(#[expect(dead_code, reason = "it is there to be held")] Arc<View>),
 }
 
-/// A buffer that was got, and will be released.
+/// A buffer that is released when dropped.
 struct Buffer(Box<ffi::Py_buffer>);
 
 impl Buffer {
     fn get(object: &Bound<'_, PyAny>, flags: std::ffi::c_int) -> PyResult<Self> {
         let mut buffer = Box::new(ffi::Py_buffer::new());
-        // SAFETY: the interpreter is attached; the buffer may be written, and is released by drop.
+        // SAFETY: the interpreter is attached; the buffer is writable, and drop releases it.
         if unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &raw mut *buffer, flags) } != 0 {
             return Err(PyErr::fetch(object.py()));
         }
@@ -59,24 +60,25 @@ impl Buffer {
         if self.0.format.is_null() {
             return Ok("B");
         }
-        // SAFETY: not null, so a C string that lives as long as the buffer is held.
+        // SAFETY: not null, so it is a C string that lives as long as the buffer is held.
         let format = unsafe { CStr::from_ptr(self.0.format) };
         format.to_str().map_err(|_| errors::dtype("the elements' format is no text"))
     }
 
-    /// Numbers of a table of `ndim`.
+    /// Returns the `ndim` numbers of a table.
     fn numbers(&self, table: *const isize) -> &[isize] {
         if table.is_null() {
             return &[];
         }
-        // SAFETY: not null, so of `ndim` numbers, which live as long as the buffer is held.
+        // SAFETY: not null, so it has `ndim` numbers, which live as long as the buffer is held.
         unsafe { std::slice::from_raw_parts(table, self.0.ndim as usize) }
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: it was got, and is released once; buffers are dropped attached: they are locals of calls from Python.
+        // SAFETY: the buffer was acquired, and is released once. Buffers are dropped while attached: they are locals of
+        // calls from Python.
         unsafe { ffi::PyBuffer_Release(&raw mut *self.0) };
     }
 }
@@ -90,13 +92,13 @@ pub fn asarray<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
 }
 
 impl Array {
-    /// Whether it is worth asking: what shows a buffer is in host memory.
+    /// Returns true unless the object is surely in host memory, as every object with a buffer is.
     pub fn may_be_on_device(object: &Bound<'_, PyAny>) -> bool {
         // SAFETY: the interpreter is attached.
         object.is_instance_of::<DeviceLease>() || unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } == 0
     }
 
-    /// Whatever holds numbers: a lease, a draft, a buffer, a DLPack tensor, what numpy makes an array of.
+    /// Takes any numeric array: a lease, a draft, a buffer, a DLPack tensor, and objects that numpy converts.
     pub fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         if let Ok(lease) = object.cast::<Lease>() {
             return Ok(Self::of_view(lease.get().view()?));
@@ -129,7 +131,7 @@ impl Array {
         let buffer = Buffer::get(object, ffi::PyBUF_RECORDS_RO)?;
         let dtype = dtype::of_format(buffer.format()?, buffer.0.itemsize as usize)?;
         let shape: Vec<u64> = buffer.numbers(buffer.0.shape).iter().map(|&d| d as u64).collect();
-        // ctypes leaves out the strides of what lies in C order, though they were asked for.
+        // ctypes omits the strides of C-contiguous arrays, even if they are requested.
         let strides = match buffer.numbers(buffer.0.strides) {
             [] => packed(&shape, dtype.item_bytes()),
             strides => strides.iter().map(|&s| s as i64).collect(),
@@ -140,15 +142,15 @@ impl Array {
         Ok(Self { dtype, shape, strides, start: buffer.0.buf.cast(), _keeper: Keeper::Buffer(buffer) })
     }
 
-    /// An array of a type that numpy has from `ml_dtypes`, and the buffer protocol does not know.
+    /// Takes an array whose dtype numpy has from `ml_dtypes`, and the buffer protocol does not support.
     fn of_unsigned(object: &Bound<'_, PyAny>, failed: PyErr) -> PyResult<Self> {
         let py = object.py();
-        // What was found to be an impossible type is one.
+        // An unsupported dtype is final.
         if failed.is_instance_of::<PyTypeError>(py) {
             return Err(failed);
         }
         let Ok(given) = object.getattr("dtype") else { return Err(failed) };
-        // It says why not, if it cannot be.
+        // Its error gives the reason.
         let dtype = dtype::parse(&given)?;
         if dtype::is_native(dtype) {
             return Err(failed);
@@ -178,18 +180,18 @@ impl Array {
         Ok(Self { dtype, shape, strides, start, _keeper: Keeper::Dlpack(tensor) })
     }
 
-    /// Element type.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// Sizes, in elements.
+    /// Returns the sizes, in elements.
     pub fn shape(&self) -> &[u64] {
         &self.shape
     }
 
-    /// Calls `work` with its elements in one piece, in C order or, unless `row_major`, with the axes in the order that they have,
-    /// and with what a tensor of them is; without the interpreter's lock.
+    /// Calls `work` with the array's elements in one contiguous piece, and the spec of a tensor that holds them. They
+    /// are in C order if `row_major`, otherwise in the array's axis order. Runs without the interpreter's lock.
     pub fn with_bytes<T: Send>(
         &self,
         py: Python<'_>,
@@ -218,8 +220,8 @@ impl Array {
         py.detach(look).or_raise()
     }
 
-    /// A draft with its elements. Axes keep their order in memory, Fortran's too; what has gaps or runs backwards is copied
-    /// in C order.
+    /// Returns a draft with the array's elements. The order of axes in memory is kept, for example Fortran order;
+    /// arrays with gaps or negative strides are copied in C order.
     pub fn draft(&self, py: Python<'_>, client: &Client) -> PyResult<tensorlend::Draft> {
         let item = self.dtype.item_bytes();
         let order = order(&self.shape, &self.strides, item);
@@ -236,8 +238,9 @@ impl Array {
         let source = Source { array: self, bytes };
         let copy = move || {
             let source = &source;
-            // SAFETY: all elements of the array can be read while its keeper is held: for a buffer and a capsule by their
-            // protocols. Others may write meanwhile, by Python's rules: then numbers of both are copied, as numpy does.
+            // SAFETY: all elements of the array are readable while its keeper is held: buffers and capsules guarantee
+            // this. Other threads may write at the same time, under Python's rules: the copy then mixes old and new
+            // elements, as numpy's would.
             unsafe {
                 match &order {
                     Order::Scattered => source.gather(draft.bytes_mut()),
@@ -250,7 +253,8 @@ impl Array {
     }
 }
 
-/// torch's tensors may stand for the conjugate or the negative of what lies in memory, which DLPack cannot say: then a copy.
+/// A torch tensor may represent the conjugate or the negative of its memory, which DLPack cannot express: copies such a
+/// tensor.
 pub fn resolved<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     if object.getattr_opt(intern!(py, "resolve_neg"))?.is_none() {
@@ -259,13 +263,13 @@ pub fn resolved<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> 
     object.call_method0(intern!(py, "resolve_conj"))?.call_method0(intern!(py, "resolve_neg"))
 }
 
-/// Takes a tensor over; also of a producer from before DLPack 1.0, which knows no other argument than `stream`.
+/// Imports a DLPack tensor. Supports producers from before DLPack 1.0, which accept only the argument `stream`.
 fn import(object: &Bound<'_, PyAny>) -> PyResult<ImportedDlpack> {
     let failed = match from_dlpack(object.as_borrowed(), None, None) {
         Err(error) if error.is_instance_of::<PyTypeError>(object.py()) => error,
         done => return done,
     };
-    // Something that has this method only is asked without arguments.
+    // An object that has only this method is called without arguments.
     let py = object.py();
     let method = PyDict::new(py);
     method.set_item(intern!(py, "__dlpack__"), object.getattr(intern!(py, "__dlpack__"))?)?;
@@ -273,24 +277,26 @@ fn import(object: &Bound<'_, PyAny>) -> PyResult<ImportedDlpack> {
     from_dlpack(plain.as_borrowed(), None, None).map_err(|_| failed)
 }
 
-/// Strides in bytes, C order.
+/// Returns C-contiguous strides in bytes.
 pub fn packed(shape: &[u64], item: usize) -> Vec<i64> {
     let shape: Vec<i64> = shape.iter().map(|&d| d as i64).collect();
     row_major(&shape).iter().map(|s| s * item as i64).collect()
 }
 
-/// An array to be read by a thread that lets go of the interpreter.
+/// An array to be read by a thread that has released the interpreter.
 struct Source<'a> {
     array: &'a Array,
     bytes: usize,
 }
 
-// SAFETY: the array's keeper is neither touched nor dropped through this, and its elements are only read.
+// SAFETY: nothing touches or drops the array's keeper through this type, and its elements are only read.
 unsafe impl Send for Source<'_> {}
 
 impl Source<'_> {
+    /// Returns the elements as one slice.
+    ///
     /// # Safety
-    /// The elements lie one behind the other, and can be read while the answer is used.
+    /// The elements are contiguous, and readable while the result is used.
     unsafe fn all(&self) -> &[u8] {
         if self.bytes == 0 {
             return &[];
@@ -299,8 +305,10 @@ impl Source<'_> {
         unsafe { std::slice::from_raw_parts(self.array.start, self.bytes) }
     }
 
+    /// Copies the elements in C order into `out`.
+    ///
     /// # Safety
-    /// The elements can be read.
+    /// The elements are readable.
     unsafe fn gather(&self, out: &mut [u8]) {
         let array = self.array;
         // SAFETY: by the caller.
@@ -308,23 +316,23 @@ impl Source<'_> {
     }
 }
 
-/// Memory of a caller that can be written, one piece.
+/// A writable contiguous buffer of a caller.
 pub struct Out(Buffer);
 
 impl Out {
-    /// Of an array or another buffer, C-contiguous and writable.
+    /// Takes an array or another buffer, which must be C-contiguous and writable.
     pub fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         Ok(Self(Buffer::get(object, ffi::PyBUF_CONTIG)?))
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the array.
     pub fn bytes(&mut self) -> &mut [u8] {
         let (start, length) = (self.0.0.buf, self.0.0.len as usize);
         if length == 0 || start.is_null() {
             return &mut [];
         }
-        // SAFETY: contiguous and writable, for as long as the buffer is held; other threads of the interpreter may look
-        // or write meanwhile, by Python's rules.
+        // SAFETY: contiguous and writable, for as long as the buffer is held; other threads of the interpreter may read
+        // or write at the same time, under Python's rules.
         unsafe { std::slice::from_raw_parts_mut(start.cast(), length) }
     }
 }

@@ -1,4 +1,4 @@
-//! Values of many names, one after the other, some of which are leased ahead.
+//! Iteration over the values of many names, with some leased ahead.
 
 use crate::draft::lock;
 use crate::errors::{OrRaise, argument, raise};
@@ -14,9 +14,9 @@ use std::sync::{Arc, Mutex};
 use tensorlend::{Client, Error};
 use tensorlend_os::fork;
 
-/// An iterator over what names hold, in their order. Several are leased at once, ahead of their turn: between two steps of training
-/// nothing of a lease's code and words is left in the processor's caches, and of those that are taken together only the first pays
-/// for that.
+/// An iterator over the values of names, in their order. It leases several values at once, ahead of their turn. Between
+/// two steps of training the code and words of a lease have left the processor's caches; when several leases are taken
+/// together, only the first pays for the cache misses.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Batches {
     client: Client,
@@ -24,24 +24,24 @@ pub struct Batches {
     shown: Shown,
     ahead: usize,
     forks: u64,
-    /// `None` while a thread is at it: names may come from any code, so no lock is held meanwhile.
+    /// `None` while a call uses it: drawing names runs arbitrary code, so no lock is held.
     state: Mutex<Option<State>>,
 }
 
-/// Where it is.
+/// The state of the iteration.
 struct State {
-    /// `None`: there are no more.
+    /// `None`: there are no more names.
     names: Option<Py<PyIterator>>,
-    /// What was drawn and could not be had ahead: it is tried again when it is its turn.
+    /// A drawn name whose value could not be leased ahead; tried again when its turn comes.
     again: Option<Py<PyAny>>,
-    /// Why names ended, to be raised when it is their turn.
+    /// The exception that ended the names, raised when its turn comes.
     failed: Option<PyErr>,
-    /// What was leased ahead.
+    /// Values that were leased ahead.
     ready: VecDeque<Py<PyAny>>,
 }
 
 impl State {
-    /// The next name, or several that make one batch.
+    /// Draws the next name, or the several names of one batch.
     fn draw<'py>(&mut self, py: Python<'py>) -> Option<PyResult<Bound<'py, PyAny>>> {
         if let Some(again) = self.again.take() {
             return Some(Ok(again.into_bound(py)));
@@ -58,7 +58,7 @@ impl State {
 }
 
 impl Batches {
-    /// Over what `names` yields.
+    /// Creates an iterator over the names that `names` yields.
     pub fn new(
         client: Client,
         options: Arc<Options>,
@@ -81,7 +81,7 @@ impl Batches {
         lock(&self.state).take().ok_or_else(|| PyValueError::new_err("another call takes these batches already"))
     }
 
-    /// Leases what comes next, and what comes after it as far as it is there; returns the first.
+    /// Leases the next value, and as many of the following ones as exist; returns the first.
     fn fill(&self, py: Python<'_>, state: &mut State) -> PyResult<Option<Py<PyAny>>> {
         let mut first = None;
         for _ in 0..self.ahead {
@@ -89,7 +89,7 @@ impl Batches {
                 None => break,
                 Some(Ok(names)) => names,
                 Some(Err(error)) if first.is_none() => return Err(error),
-                // Ctrl-C does not wait its turn.
+                // Ctrl-C is raised at once.
                 Some(Err(error)) if !error.is_instance_of::<PyException>(py) => {
                     state.ready.extend(first);
                     state.ready.rotate_right(1);
@@ -113,7 +113,7 @@ impl Batches {
         Ok(first)
     }
 
-    /// What a name holds, or several; `None` if it is not here, and not its turn.
+    /// Leases the value of a name, or of several; `None` if it does not exist here and its turn has not come.
     fn batch(&self, py: Python<'_>, names: &Bound<'_, PyAny>, its_turn: bool) -> PyResult<Option<Py<PyAny>>> {
         if let Ok(name) = names.cast::<PyString>() {
             return self.one(py, name.to_str()?, its_turn);
@@ -129,7 +129,7 @@ impl Batches {
 
     fn one(&self, py: Python<'_>, name: &str, its_turn: bool) -> PyResult<Option<Py<PyAny>>> {
         let here = || self.client.get_here(name);
-        // The driver may take its time.
+        // The driver may be slow.
         let found = if self.client.lends_devices() { py.detach(here) } else { here() };
         let value = match found.or_raise()? {
             Some(value) => value,
@@ -160,11 +160,11 @@ impl Batches {
         next
     }
 
-    /// Ends it, and gives back what was leased ahead.
+    /// Ends the iteration, and releases the values that were leased ahead.
     fn close(&self) -> PyResult<()> {
         let before = self.take()?;
         *lock(&self.state) = Some(State { names: None, again: None, failed: None, ready: VecDeque::new() });
-        // Not under the lock: whoever is told that a tensor is gone may come back here.
+        // Dropped without the lock: a tensor's destructor may run code that calls this object.
         drop(before);
         Ok(())
     }
@@ -179,7 +179,7 @@ impl Batches {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // A state that is out is held by the call that took it.
+        // While a call has taken the state, that call keeps its objects alive.
         if let Ok(held) = self.state.try_lock()
             && let Some(state) = &*held
         {

@@ -28,25 +28,25 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tensorlend::{DatasetDraft, Error, Length, Lifetime, ModelOptions, TensorSpec, Value, ValueDraft};
+use tensorlend::{DatasetDraft, Error, Length, Lifetime, ModelOptions, TensorSpec, Value, ValueDraft, ValueKind};
 use tensorlend_os::fork;
 
-/// A new name of up to so many bytes is published without waiting for the daemon.
+/// Maximum length of a new name that is published without waiting for the daemon.
 const NAME_QUICK: usize = 64;
 
-/// How long what is published lasts.
+/// The lifetime of a published value.
 #[derive(Clone, Copy, Default)]
 pub struct Lasting {
     lifetime: Option<Lifetime>,
 }
 
 impl Lasting {
-    /// Whether it ends by itself.
+    /// Returns true if it ends by itself.
     pub fn is_limited(self) -> bool {
         self.lifetime.is_some()
     }
 
-    /// `ttl` in seconds.
+    /// Parses the arguments; `ttl` is in seconds.
     pub fn new(ttl: Option<f64>, ephemeral: bool) -> PyResult<Self> {
         let ttl = match ttl {
             Some(seconds) => Some(Duration::try_from_secs_f64(seconds).map_err(|_| {
@@ -58,7 +58,7 @@ impl Lasting {
         Ok(Self { lifetime })
     }
 
-    /// Publishes a draft for so long. What is known to take the daemon's answer is done without the interpreter's lock.
+    /// Publishes a draft with this lifetime. Releases the interpreter's lock if the daemon must respond.
     pub fn publish(self, py: Python<'_>, draft: ValueDraft, name: &str) -> PyResult<Version> {
         let version = match self.lifetime {
             None if name.len() <= NAME_QUICK => draft.publish(name),
@@ -69,7 +69,7 @@ impl Lasting {
     }
 }
 
-/// Where what a caller gives is to be, and in which stream the work on it is.
+/// The target memory of a caller's value, and the CUDA stream of pending work on it.
 #[derive(Default)]
 pub struct To<'a, 'py> {
     place: Place,
@@ -77,13 +77,14 @@ pub struct To<'a, 'py> {
 }
 
 impl<'a, 'py> To<'a, 'py> {
-    /// As `device=` and `stream=` say it.
+    /// Parses the arguments `device=` and `stream=`.
     pub fn parse(device: Option<&Bound<'py, PyAny>>, stream: Option<&'a Bound<'py, PyAny>>) -> PyResult<Self> {
         Ok(Self { place: Place::parse(device)?, stream })
     }
 }
 
-/// A draft with a copy of a caller's array; `None` for a draft of his own, which stays his until all else is known to be right.
+/// Returns a draft with a copy of the caller's array; `None` for a draft of the caller, which it keeps until all other
+/// arguments are validated.
 fn copied(client: &tensorlend::Client, value: &Bound<'_, PyAny>, to: &To<'_, '_>) -> PyResult<Option<ValueDraft>> {
     let py = value.py();
     if let Ok(draft) = value.cast::<Draft>() {
@@ -110,7 +111,7 @@ fn copied(client: &tensorlend::Client, value: &Bound<'_, PyAny>, to: &To<'_, '_>
     }
 }
 
-/// The draft of a caller's own, with no work on it under way.
+/// Takes the caller's own draft, after all work on it is done.
 fn taken(value: &Bound<'_, PyAny>, to: &To<'_, '_>) -> PyResult<ValueDraft> {
     if let Ok(draft) = value.cast::<DeviceDraft>() {
         let draft = draft.get();
@@ -122,7 +123,7 @@ fn taken(value: &Bound<'_, PyAny>, to: &To<'_, '_>) -> PyResult<ValueDraft> {
     value.cast::<Draft>()?.get().take(value.py()).map(Into::into)
 }
 
-/// A tensor of a dataset.
+/// Returns the draft of a dataset's tensor.
 fn member(name: &str, draft: ValueDraft) -> PyResult<tensorlend::Draft> {
     match draft {
         ValueDraft::Tensor(draft) => Ok(draft),
@@ -130,7 +131,7 @@ fn member(name: &str, draft: ValueDraft) -> PyResult<tensorlend::Draft> {
     }
 }
 
-/// The error for a tensor of a dataset, with its name.
+/// Adds the name of a dataset's tensor to an error.
 #[cold]
 fn of_member(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
     let own = py.import("tensorlend._errors").and_then(|module| module.getattr("Error"));
@@ -141,14 +142,14 @@ fn of_member(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
             return PyErr::from_value(made);
         }
     }
-    // An exception of numpy or of the array's own.
+    // An exception of numpy or of the array's library.
     let _ = error.value(py).call_method1("add_note", (format!("while the dataset's tensor {name:?} was copied"),));
     error
 }
 
 const HOST_DATASETS: &str = "a dataset's tensors are in host memory; put one on a device under a name of its own";
 
-/// Of several tensors.
+/// Returns a draft of a dataset.
 fn dataset_of(
     client: &tensorlend::Client,
     tensors: &Bound<'_, PyMapping>,
@@ -180,7 +181,7 @@ fn dataset_of(
     Ok(dataset)
 }
 
-/// A draft of an array, of a draft, or of a mapping of several.
+/// Returns a draft of an array, of a draft, or of a mapping of several.
 pub fn drafted(
     client: &tensorlend::Client,
     value: &Bound<'_, PyAny>,
@@ -195,7 +196,7 @@ pub fn drafted(
     }
 }
 
-/// Of one tensor.
+/// Returns a draft of one tensor.
 fn tensor_of(
     client: &tensorlend::Client,
     value: &Bound<'_, PyAny>,
@@ -213,7 +214,7 @@ fn tensor_of(
     Ok(draft)
 }
 
-/// As [`describe`].
+/// As [`describe`], for a draft on a device.
 fn describe_on(draft: &mut tensorlend::DeviceDraft, metadata: Option<&[u8]>, timestamp: u64) -> Result<(), Error> {
     if let Some(bytes) = metadata {
         draft.set_metadata(bytes)?;
@@ -224,7 +225,7 @@ fn describe_on(draft: &mut tensorlend::DeviceDraft, metadata: Option<&[u8]>, tim
     Ok(())
 }
 
-/// Sets what was given, and leaves what a draft has already.
+/// Sets the given metadata and timestamp, and keeps those that a draft has already.
 fn describe(draft: &mut tensorlend::Draft, metadata: Option<&[u8]>, timestamp: u64) -> PyResult<()> {
     if let Some(bytes) = metadata {
         draft.set_metadata(bytes).or_raise()?;
@@ -235,26 +236,26 @@ fn describe(draft: &mut tensorlend::Draft, metadata: Option<&[u8]>, timestamp: u
     Ok(())
 }
 
-/// A session with the daemon, in one namespace. It may be used from any thread, and in a forked child, which connects anew;
-/// pickled, it connects anew where it is loaded. What it published outlives it.
+/// A session with the daemon, in one namespace. It can be used from any thread. In a forked child, and after
+/// unpickling, it opens a new session. Published values outlive it.
 #[pyclass(frozen, weakref, module = "tensorlend._native")]
 pub struct Client {
     options: Arc<Options>,
     session: Mutex<Session>,
-    /// It was closed: what waits, of all that was made by it, ends.
+    /// Set by `close`: all waits of the client and of its objects end.
     closed: Arc<AtomicBool>,
 }
 
 struct Session {
-    /// None: it was closed.
+    /// None after `close`.
     client: Option<tensorlend::Client>,
     forks: u64,
-    /// The daemon in this process that the client was made by: it lives while the client is open, and is dropped after it.
+    /// The embedded daemon that created the client. It lives while the client is open, and is dropped after it.
     broker: Option<Broker>,
 }
 
-/// Looks a value up. Where there may be tensors on devices, the interpreter's lock is let go of: the driver may take its time. So it is
-/// for what is not here: it may be another machine's, and is waited for.
+/// Looks a value up. Releases the interpreter's lock if the daemon lends device memory, since the driver may be slow,
+/// and if the value is not here, since another machine's gateway may have to fetch it.
 fn look_up(py: Python<'_>, client: &tensorlend::Client, name: &str) -> PyResult<Value> {
     if client.lends_devices() {
         return py.detach(|| client.get_value(name)).or_raise();
@@ -265,28 +266,33 @@ fn look_up(py: Python<'_>, client: &tensorlend::Client, name: &str) -> PyResult<
     }
 }
 
-/// The error for a value that is no dataset.
+/// Returns the error for a value that is not a dataset.
 #[cold]
 fn is_no_dataset(name: &str, value: &Value) -> PyErr {
     let (found, remedy) = match value {
-        Value::Tensor(_) => ("tensor", "get"),
-        _ => ("tensor on a device", "get"),
+        Value::Tensor(_) => (ValueKind::Tensor, "get"),
+        _ => (ValueKind::DeviceTensor, "get"),
     };
-    raise(Error::Kind { name: name.to_owned(), found, wanted: "dataset", remedy })
+    raise(Error::Kind { name: name.to_owned(), found, wanted: ValueKind::Dataset, remedy })
 }
 
-/// The error for a dataset where a tensor is wanted.
+/// Returns the error for a dataset where a tensor is expected.
 #[cold]
 fn is_dataset(name: &str) -> PyErr {
-    raise(Error::Kind { name: name.to_owned(), found: "dataset", wanted: "tensor", remedy: "get_dataset" })
+    raise(Error::Kind {
+        name: name.to_owned(),
+        found: ValueKind::Dataset,
+        wanted: ValueKind::Tensor,
+        remedy: "get_dataset",
+    })
 }
 
 fn is_on_device(error: &Error) -> bool {
-    matches!(error, Error::Kind { found: "tensor on a device", .. })
+    matches!(error, Error::Kind { found: ValueKind::DeviceTensor, .. })
 }
 
-/// Connects to the daemon at `address` (a socket's path, or several that are tried in order; by default $TENSORLEND_SOCKET, the
-/// user's daemon, or the system's), in `namespace` (by default the private one of this user).
+/// Connects to the daemon at `address` (a socket's path, or several that are tried in order; by default
+/// $TENSORLEND_SOCKET, the user's daemon, or the system's), in `namespace` (by default this user's private one).
 #[pyfunction]
 #[pyo3(signature = (address=None, *, namespace=None, label=None, harden=false, memory_limit=None))]
 pub fn connect(
@@ -308,7 +314,7 @@ impl Client {
         Ok(Self { options: Arc::new(options), session: Mutex::new(session), closed: Arc::default() })
     }
 
-    /// The session, of this process.
+    /// Returns this process's session.
     pub fn session(&self, py: Python<'_>) -> PyResult<tensorlend::Client> {
         let ours = |session: &Session| {
             let client = session.client.as_ref().ok_or_else(closed)?;
@@ -317,8 +323,8 @@ impl Client {
         if let Some(client) = ours(&lock(&self.session))? {
             return Ok(client);
         }
-        // In a forked child: the session is the parent's. Connecting lets go of the interpreter, so no lock is held meanwhile:
-        // who holds the interpreter may want it. Of two threads that come here at once, one connects for nothing.
+        // A forked child: the session belongs to the parent. Connecting releases the interpreter, so no lock is held: a
+        // thread that has the interpreter may want it. Of two threads that connect at once, one session is dropped.
         let client = self.options.connect(py)?;
         let mut session = lock(&self.session);
         if let Some(client) = ours(&session)? {
@@ -341,13 +347,13 @@ impl Client {
     }
 }
 
-/// The client library knows more kinds of values than this package.
+/// The client library has more kinds of values than this package.
 #[cold]
 fn unknown_kind(name: &str) -> PyErr {
     argument(format!("{name:?} holds a kind of value that this package cannot show"))
 }
 
-/// A value as Python holds it.
+/// Returns a value as a Python object.
 pub fn show(
     py: Python<'_>,
     client: &tensorlend::Client,
@@ -366,7 +372,7 @@ pub fn show(
     })
 }
 
-/// What was seen: a version, or something that has one.
+/// Returns the version of an object: a Version, or an object that has one.
 fn seen(given: Option<&Bound<'_, PyAny>>) -> PyResult<tensorlend::Version> {
     let Some(given) = given else { return Ok(tensorlend::Version::NONE) };
     if let Ok(version) = given.cast::<Version>() {
@@ -392,32 +398,32 @@ impl Client {
         Ok(self.session(py)?.namespace().to_owned())
     }
 
-    /// The sockets that it tries, in order.
+    /// The sockets that the client tries, in order.
     #[getter]
     fn address(&self) -> Vec<PathBuf> {
         self.options.sockets.clone()
     }
 
-    /// The daemon's version.
+    /// The daemon's version, as a string.
     #[getter]
     fn daemon_version(&self, py: Python<'_>) -> PyResult<String> {
         Ok(self.session(py)?.daemon_version().to_owned())
     }
 
-    /// Whether it was closed.
+    /// Whether `close` was called.
     #[getter]
     fn closed(&self) -> bool {
         lock(&self.session).client.is_none()
     }
 
-    /// Ends the session as soon as its leases, drafts, streams and subscriptions are gone. What waits in another thread, of the
-    /// client or of anything that it made, raises DisconnectedError.
+    /// Ends the session as soon as its leases, drafts, streams and subscriptions are gone. Waits in other threads, on
+    /// the client or on its objects, raise DisconnectedError.
     fn close(&self, py: Python<'_>) {
         self.closed.store(true, Ordering::Release);
         let mut session = lock(&self.session);
         let ended = (session.client.take(), session.broker.take());
         drop(session);
-        // The last reference stops the daemon, which waits for its threads.
+        // The last reference stops the embedded daemon, which waits for its threads.
         py.detach(|| drop(ended));
     }
 
@@ -431,9 +437,10 @@ impl Client {
         false
     }
 
-    /// Copies an array into shared memory and publishes it under a name: one copy, no serialization. Arrays keep the order
-    /// of their axes in memory, Fortran's too; what has gaps or runs backwards is stored in C order. With `device`, into memory of that
-    /// device; an array that is on one is copied there, in `stream`, or after its producer's.
+    /// Copies an array into shared memory and publishes it under a name: one copy, no serialization. The order of axes
+    /// in memory is kept, for example Fortran order; an array with gaps or negative strides is stored in C order. With
+    /// `device`, copies into memory of that device; an array that is on a device is copied there, on `stream`, or on
+    /// its producer's stream.
     #[pyo3(signature = (name, value, *, metadata=None, timestamp=0, ttl=None, ephemeral=false, device=None, stream=None))]
     #[allow(clippy::too_many_arguments)]
     fn put(
@@ -455,8 +462,8 @@ impl Client {
         lasting.publish(py, draft, name)
     }
 
-    /// A tensor to be written in place. With a name, `with client.create(...) as draft:` publishes it on leaving. With `device` ("cuda:0",
-    /// a UUID), a DeviceDraft there; `stream` is the one that writes it.
+    /// Creates a tensor to be written in place. With a name, `with client.create(...) as draft:` publishes it on
+    /// leaving. With `device` ("cuda:0", a UUID), returns a DeviceDraft there; `stream` is the stream that writes it.
     #[pyo3(signature = (shape, dtype=None, *, name=None, strides=None, metadata=None, timestamp=0, ttl=None, ephemeral=false, device=None, stream=None))]
     #[allow(clippy::too_many_arguments)]
     fn create(
@@ -491,9 +498,10 @@ impl Client {
         Ok(Py::new(py, Draft::new(draft, &client, name, lasting))?.into_any())
     }
 
-    /// Leases the tensor that the name holds now: no copy, and what is published later does not change it. With mode "cow" it
-    /// can be written, for this process alone: pages are copied when they are first written. If the tensor is on a device, a
-    /// DeviceLease; of one that was published early, `stream` waits for the producer's work, or without one the caller.
+    /// Leases the tensor that the name holds now, without a copy; later publications do not change it. With mode "cow"
+    /// this process can write to a private view: pages are copied at the first write. Returns a DeviceLease if the
+    /// tensor is on a device. If it was published early, `stream` waits for the producer's work; without `stream` the
+    /// caller waits.
     #[pyo3(signature = (name, *, mode="read", stream=None))]
     fn get(&self, py: Python<'_>, name: &str, mode: &str, stream: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PyAny>> {
         let mode = Mode::parse(mode)?;
@@ -532,7 +540,7 @@ impl Client {
         }
     }
 
-    /// Leases whatever the name holds now.
+    /// Leases the value that the name holds now: a tensor or a dataset.
     #[pyo3(signature = (name, *, mode="read"))]
     fn get_value(&self, py: Python<'_>, name: &str, mode: &str) -> PyResult<Py<PyAny>> {
         let mode = Mode::parse(mode)?;
@@ -541,9 +549,10 @@ impl Client {
         show(py, &client, value, mode, self.origin(name, true))
     }
 
-    /// An iterator over what names hold, in their order: of each a lease or a dataset, or with `library` "numpy" or "torch" an array, and
-    /// of a dataset a tuple of its arrays, which keep the lease. A tuple of names in place of a name makes a tuple. `ahead` of them are
-    /// leased at once, which costs a fraction of one by one: what is published under a name after that is not seen.
+    /// Returns an iterator over the values of names, in their order. It yields a lease or a dataset for each name. With
+    /// `library` "numpy" or "torch" it yields an array, or for a dataset a tuple of its arrays, which keep the lease
+    /// alive. A tuple of names instead of a name yields a tuple. It leases `ahead` values at once, at a fraction of the
+    /// cost of single leases; later publications under these names are not seen.
     #[pyo3(signature = (names, library=None, *, ahead=16, mode="read"))]
     fn batches(
         &self,
@@ -557,7 +566,7 @@ impl Client {
         Batches::new(self.session(py)?, self.options.clone(), names, shown, ahead)
     }
 
-    /// Copies the tensor's elements, in C order, into a buffer of exactly as many bytes: writable and contiguous.
+    /// Copies the tensor's elements, in C order, into a writable contiguous buffer of exactly their length.
     fn get_into(&self, py: Python<'_>, name: &str, out: &Bound<'_, PyAny>) -> PyResult<Version> {
         let client = self.session(py)?;
         let mut out = Out::of(out)?;
@@ -578,7 +587,7 @@ impl Client {
         self.wait_newer(py, name, None, timeout, mode)
     }
 
-    /// Waits until the name has another value than the one that was seen, and leases it.
+    /// Waits until the name has another value than `seen`, and leases it.
     #[pyo3(signature = (name, seen=None, timeout=None, *, mode="read"))]
     fn wait_newer(
         &self,
@@ -603,18 +612,18 @@ impl Client {
         self.exists(py, name)
     }
 
-    /// Which value the name holds; None if it has none.
+    /// The version of the name's value; None if the name has none.
     fn version(&self, py: Python<'_>, name: &str) -> PyResult<Option<Version>> {
         Ok(self.session(py)?.version(name).or_raise()?.map(Version))
     }
 
-    /// Deletes the name; False if there is none. Leases on its value last.
+    /// Deletes the name; False if it does not exist. Leases on its value stay valid.
     fn delete(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
         let client = self.session(py)?;
         py.detach(|| client.delete(name)).or_raise()
     }
 
-    /// Gives a value another name; what that name held is gone for new readers.
+    /// Renames a value; the destination's previous value is replaced.
     fn rename(&self, py: Python<'_>, source: &str, destination: &str) -> PyResult<()> {
         let client = self.session(py)?;
         py.detach(|| client.rename(source, destination)).or_raise()
@@ -626,7 +635,7 @@ impl Client {
         py.detach(|| client.copy(source, destination)).or_raise().map(Version)
     }
 
-    /// All names that match a glob, and what they hold, sorted by name.
+    /// All names that match a glob, with descriptions, sorted by name.
     #[pyo3(signature = (glob="*"))]
     fn list(&self, py: Python<'_>, glob: &str) -> PyResult<Vec<Info>> {
         let client = self.session(py)?;
@@ -634,12 +643,12 @@ impl Client {
         Ok(found.into_iter().map(Info).collect())
     }
 
-    /// What a name holds, without a lease.
+    /// Describes the value of a name, without a lease.
     fn info(&self, py: Python<'_>, name: &str) -> PyResult<Info> {
         self.session(py)?.info(name).or_raise().map(Info)
     }
 
-    /// Streams that match a glob: name, and number of subscribers.
+    /// Streams that match a glob: name and number of subscribers.
     #[pyo3(signature = (glob="*"))]
     fn streams(&self, py: Python<'_>, glob: &str) -> PyResult<Vec<(String, u64)>> {
         let client = self.session(py)?;
@@ -647,7 +656,7 @@ impl Client {
         Ok(found.into_iter().map(|one| (one.name, one.count)).collect())
     }
 
-    /// Lists that match a glob: name, and length.
+    /// Lists that match a glob: name and length.
     #[pyo3(signature = (glob="*"))]
     fn lists(&self, py: Python<'_>, glob: &str) -> PyResult<Vec<(String, u64)>> {
         let client = self.session(py)?;
@@ -662,8 +671,8 @@ impl Client {
         nodes.iter().map(|node| metadata::to_dict(py, &node.encode())).collect()
     }
 
-    /// Where a name of another machine is, and how new what lies here is: a dict with node, alive, cached, stale and stamp; None for a
-    /// name of this machine.
+    /// Where the value of another machine's name is, and the age of the local copy: a dict with node, alive, cached,
+    /// stale and stamp; None for a name of this machine.
     fn placement<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyDict>>> {
         let client = self.session(py)?;
         let Some(placement) = py.detach(|| client.placement(name)).or_raise()? else { return Ok(None) };
@@ -676,8 +685,8 @@ impl Client {
         Ok(Some(dict))
     }
 
-    /// What there is on other nodes that matches a glob: a dict with names (a dict for each), silent (nodes that did not answer) and
-    /// more (whether there is more than is listed).
+    /// The names of other nodes that match a glob: a dict with names (a dict for each), silent (nodes that did not
+    /// respond) and more (whether the list is incomplete).
     #[pyo3(signature = (glob="*"))]
     fn remote_names<'py>(&self, py: Python<'py>, glob: &str) -> PyResult<Bound<'py, PyAny>> {
         let client = self.session(py)?;
@@ -685,7 +694,7 @@ impl Client {
         metadata::to_dict(py, &found.encode())
     }
 
-    /// Publishes an array under a name of another machine, "NODE/NAME". It is there when this returns.
+    /// Publishes an array under a name of another machine, "NODE/NAME". It has arrived when this returns.
     #[pyo3(signature = (name, value, *, metadata=None, timestamp=0))]
     fn put_remote(
         &self,
@@ -701,7 +710,8 @@ impl Client {
         py.detach(|| client.put_remote_draft(name, draft)).or_raise()
     }
 
-    /// Fetches the items of another machine's list, "NODE/LIST", that are not here yet; how many lie here then, under that name.
+    /// Fetches the missing items of another machine's list, "NODE/LIST"; returns the number of items that are then
+    /// here, under that name.
     fn fetch_list(&self, py: Python<'_>, list: &str) -> PyResult<u64> {
         let client = self.session(py)?;
         py.detach(|| client.fetch_list(list)).or_raise()
@@ -726,7 +736,7 @@ impl Client {
         lasting.publish(py, dataset.into(), name)
     }
 
-    /// Appends a tensor, or a mapping of several, to a list; returns its number there.
+    /// Appends a tensor, or a mapping of several, to a list; returns its index.
     #[pyo3(signature = (list, item, *, metadata=None, timestamp=0, device=None, stream=None))]
     #[allow(clippy::too_many_arguments)]
     fn append(
@@ -745,19 +755,19 @@ impl Client {
         py.detach(|| client.append(list, draft)).or_raise()
     }
 
-    /// Appends copies of what the names hold now, next to each other; returns the number of the first.
+    /// Appends copies of the names' current values as adjacent items; returns the index of the first.
     fn append_names(&self, py: Python<'_>, list: &str, names: Vec<String>) -> PyResult<u64> {
         let client = self.session(py)?;
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         py.detach(|| client.append_names(list, &names)).or_raise()
     }
 
-    /// How many items the list has; 0 if there is none.
+    /// The number of items of a list; 0 if it does not exist.
     fn length(&self, py: Python<'_>, list: &str) -> PyResult<u64> {
         Ok(self.session(py)?.len(list))
     }
 
-    /// Waits until the list is so long (op ">=", "==" or "<="), and returns its length.
+    /// Waits until the list has this length (op ">=", "==" or "<="), and returns its length.
     #[pyo3(signature = (list, length, op=">=", timeout=None))]
     fn wait_length(&self, py: Python<'_>, list: &str, length: u64, op: &str, timeout: Option<f64>) -> PyResult<u64> {
         let wanted = match op {
@@ -776,7 +786,7 @@ impl Client {
         self.get_range(py, list, 0, u64::MAX, mode)
     }
 
-    /// Items `start` to `stop` of a list, without that one.
+    /// Items `start` to `stop` of a list; `stop` is excluded.
     #[pyo3(signature = (list, start, stop, *, mode="read"))]
     fn get_range<'py>(
         &self,
@@ -797,20 +807,21 @@ impl Client {
         PyList::new(py, shown.collect::<PyResult<Vec<_>>>()?)
     }
 
-    /// Empties a list; False if there is none.
+    /// Empties a list; False if it does not exist.
     fn clear(&self, py: Python<'_>, list: &str) -> PyResult<bool> {
         let client = self.session(py)?;
         py.detach(|| client.clear(list)).or_raise()
     }
 
-    /// Gives a list another name.
+    /// Renames a list.
     fn rename_list(&self, py: Python<'_>, source: &str, destination: &str) -> PyResult<()> {
         let client = self.session(py)?;
         py.detach(|| client.rename_list(source, destination)).or_raise()
     }
 
-    /// Opens a stream, as its only producer. `capacity` messages are kept for subscribers who lag; when one lags by more,
-    /// `policy` "block" waits for it, "drop-oldest" lets it lose messages, "error" raises StreamFullError.
+    /// Opens a stream, as its only producer. It keeps the last `capacity` messages for subscribers that lag. If a
+    /// subscriber lags by more, `policy` "block" waits for it, "drop-oldest" drops its oldest messages, "error" raises
+    /// StreamFullError.
     #[pyo3(signature = (name, *, capacity=8, policy="block"))]
     fn stream(&self, py: Python<'_>, name: &str, capacity: u32, policy: &str) -> PyResult<Stream> {
         let client = self.session(py)?;
@@ -820,8 +831,8 @@ impl Client {
         Ok(Stream::new(stream, client, awaited))
     }
 
-    /// Subscribes to a stream from its "newest" or "oldest" message on, or from the "next" one. With `wait`, for so many
-    /// seconds until it is opened. `pollable` gives it a descriptor, which `async for` and select need.
+    /// Subscribes to a stream from its "newest" or "oldest" message on, or from the "next" one. With `wait`, waits up
+    /// to this many seconds until it is opened. `pollable` gives it a descriptor, which `async for` and select need.
     #[pyo3(signature = (name, *, start="newest", pollable=false, wait=None, mode="read"))]
     fn subscribe(
         &self,
@@ -852,13 +863,13 @@ impl Client {
         Ok(Subscription::new(opened, client, awaited, self.origin(name, false), mode, pollable))
     }
 
-    /// Deletes a stream; False if there is none.
+    /// Deletes a stream; False if it does not exist.
     fn delete_stream(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
         let client = self.session(py)?;
         py.detach(|| client.delete_stream(name)).or_raise()
     }
 
-    /// Serves: answers what others call. Several servers of one service share its callers.
+    /// Opens a server, which responds to requests. Several servers of a service share its callers.
     #[pyo3(signature = (service, *, mode="read"))]
     fn serve(&self, py: Python<'_>, service: &str, mode: &str) -> PyResult<Server> {
         let (mode, client) = (Mode::parse(mode)?, self.session(py)?);
@@ -867,8 +878,8 @@ impl Client {
         Ok(Server::new(server, client, awaited, self.origin(service, false), mode))
     }
 
-    /// Calls: asks servers of a service, of which one is looked for with the first request. `capacity` requests can be on their
-    /// way at once.
+    /// Opens a caller, which sends requests to the servers of a service; it selects one at the first request. Up to
+    /// `capacity` requests can be in flight at once.
     #[pyo3(signature = (service, *, capacity=8, mode="read"))]
     fn caller(&self, py: Python<'_>, service: &str, capacity: u32, mode: &str) -> PyResult<Caller> {
         let (mode, client) = (Mode::parse(mode)?, self.session(py)?);
@@ -877,8 +888,8 @@ impl Client {
         Ok(Caller::new(caller, client, awaited, self.origin(service, false), mode))
     }
 
-    /// Adds a model, or replaces it: the bytes of an ONNX file. Runners (tensorlend-runner) take it up by themselves. Requests
-    /// are run together up to batch_max rows, for which the first waits batch_wait_ms at most.
+    /// Adds a model, or replaces it: the bytes of an ONNX file. Runners (tensorlend-runner) load it by themselves. They
+    /// batch requests up to batch_max rows; the first request waits at most batch_wait_ms for others.
     #[pyo3(signature = (name, model, *, batch_max=1, batch_min=None, batch_wait_ms=0.0, tag=""))]
     #[allow(clippy::too_many_arguments, reason = "they are keywords to who calls")]
     fn put_model(
@@ -897,12 +908,12 @@ impl Client {
         py.detach(|| client.put_model(name, &model, &options)).or_raise().map(Version)
     }
 
-    /// A lease on a model's bytes.
+    /// Leases a model's bytes.
     fn get_model(&self, py: Python<'_>, name: &str) -> PyResult<Py<PyAny>> {
         self.get(py, &tensorlend::model::model_bytes_name(name), "read", None)
     }
 
-    /// Takes a model away; False if there is none.
+    /// Removes a model; False if it does not exist.
     fn delete_model(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
         let client = self.session(py)?;
         py.detach(|| client.delete_model(name)).or_raise()
@@ -916,14 +927,14 @@ impl Client {
         Ok(models.into_iter().map(|model| model.name).collect())
     }
 
-    /// What a model's runners have done: a dict for each.
+    /// Metrics of a model's runners: a dict for each.
     fn model_statistics<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let client = self.session(py)?;
         let all = py.detach(|| client.model_statistics(name)).or_raise()?;
         all.iter().map(|one| metadata::to_dict(py, &one.encode())).collect()
     }
 
-    /// A model to be run many times: see Model.run.
+    /// Opens a model that is run many times: see Model.run.
     fn model(&self, py: Python<'_>, name: &str) -> PyResult<Model> {
         let client = self.session(py)?;
         let awaited = self.awaited(&client);
@@ -946,8 +957,8 @@ impl Client {
         self.model(py, name)?.run(py, inputs, outputs, prepare, timeout, mode)
     }
 
-    /// Publishes a value under a name that nobody else has, and returns a reference that can be pickled and sent: see
-    /// TensorRef. With `ttl`, it ends after so many seconds if nobody deleted it.
+    /// Publishes a value under a unique name, and returns a reference that can be pickled and sent: see TensorRef. With
+    /// `ttl`, the name ends after this many seconds unless it was deleted before.
     #[pyo3(signature = (value, *, metadata=None, ttl=None))]
     fn share<'py>(
         slf: &Bound<'py, Self>,
@@ -958,36 +969,36 @@ impl Client {
         slf.py().import("tensorlend._refs")?.call_method1("share", (slf, value, metadata, ttl))
     }
 
-    /// The daemon's figures: memory in bytes, numbers of segments, clients, names and so on.
+    /// The daemon's metrics: memory in bytes, numbers of segments, clients, names and so on.
     fn stat<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let client = self.session(py)?;
         let stat = py.detach(|| client.stat()).or_raise()?;
         crate::listing::stat(py, &stat)
     }
 
-    /// Seconds that the daemon takes to answer.
+    /// Seconds until the daemon's response.
     fn ping(&self, py: Python<'_>) -> PyResult<f64> {
         let client = self.session(py)?;
         Ok(py.detach(|| client.ping()).or_raise()?.as_secs_f64())
     }
 
-    /// Bytes of this client's slots in use, and of the segments that it was lent.
+    /// Bytes of this client's slots in use, and of its segments.
     fn memory(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
         let memory = self.session(py)?.memory();
         Ok((memory.slot_bytes, memory.segment_bytes))
     }
 
-    /// The devices of which the daemon lends memory, whether or not this process sees them.
+    /// The devices whose memory the daemon lends, whether or not this process sees them.
     fn devices(&self, py: Python<'_>) -> PyResult<Vec<Device>> {
         Ok(self.session(py)?.devices().into_iter().map(Device::new).collect())
     }
 
-    /// Bytes of this client's slots in use on a device, and of the segments that it was lent there.
+    /// Bytes of this client's slots in use on a device, and of its segments there.
     fn device_memory(&self, py: Python<'_>, device: &Bound<'_, PyAny>) -> PyResult<(u64, u64)> {
         crate::device::memory(py, &self.session(py)?, device)
     }
 
-    /// What it was connected with, as keywords of `connect`.
+    /// The connection's arguments, as keywords of `connect`.
     #[getter]
     fn _options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let Options { sockets, namespace, label, harden, memory_limit } = &*self.options;
@@ -1012,7 +1023,7 @@ impl Client {
     }
 }
 
-/// Sizes: one, or several.
+/// Parses sizes: one, or several.
 pub fn sizes(shape: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
     let sizes = shape.extract::<i64>().map(|one| vec![one]).or_else(|_| shape.extract::<Vec<i64>>())?;
     sizes

@@ -1,4 +1,4 @@
-//! Several tensors that were published together.
+//! Datasets: several tensors that were published together.
 
 use crate::draft::lock;
 use crate::errors::{argument, named};
@@ -19,7 +19,7 @@ pub struct Dataset {
     held: Mutex<Option<Held>>,
     origin: Origin,
     mode: Mode,
-    /// Which process has it mapped.
+    /// The fork generation of the process that has it mapped.
     forks: u64,
 }
 
@@ -48,7 +48,7 @@ impl Held {
 }
 
 impl Dataset {
-    /// Of the dataset that was leased.
+    /// Creates the object for a leased dataset.
     pub fn of(
         py: Python<'_>,
         dataset: tensorlend::Dataset,
@@ -78,7 +78,7 @@ impl Dataset {
         Ok(look(self.held()?.whole()))
     }
 
-    /// The version that was leased.
+    /// Returns the leased version.
     pub fn seen(&self) -> PyResult<tensorlend::Version> {
         self.whole(tensorlend::Dataset::version)
     }
@@ -121,7 +121,7 @@ impl Dataset {
         self.keys(py)?.try_iter()
     }
 
-    /// One of its tensors; `default` if there is none of that name.
+    /// The dataset's tensor with this name; `default` if no tensor has it.
     #[pyo3(signature = (name, default=None))]
     fn get(&self, py: Python<'_>, name: &str, default: Option<Py<PyAny>>) -> PyResult<Option<Py<PyAny>>> {
         match self.find(name)? {
@@ -135,12 +135,12 @@ impl Dataset {
         self.whole(|dataset| PyList::new(py, dataset.iter().map(|(name, _)| name)))?
     }
 
-    /// Its tensors.
+    /// Leases of the dataset's tensors.
     fn values(&self) -> PyResult<Vec<Lease>> {
         Ok(self.leases()?.into_iter().map(|(_, lease)| lease).collect())
     }
 
-    /// Names and tensors.
+    /// Pairs of name and lease.
     fn items(&self) -> PyResult<Vec<(String, Lease)>> {
         self.leases()
     }
@@ -152,7 +152,8 @@ impl Dataset {
         PyTuple::new(py, arrays.collect::<PyResult<Vec<_>>>()?)
     }
 
-    /// torch tensors of all its tensors, in the order of publication: as lease.torch() of each, with the same rules.
+    /// torch tensors of all its tensors, in the order of publication: as lease.torch() of each, with the same
+    /// restrictions.
     fn torch<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         if let Held::Shared(value) = self.held()?
             && torch::is_direct(py)?
@@ -164,25 +165,25 @@ impl Dataset {
         Ok(PyTuple::new(py, tensors.collect::<PyResult<Vec<_>>>()?)?.into_any())
     }
 
-    /// Metadata of the whole as a dict; empty if it has none.
+    /// The dataset's metadata as a dict; empty if it has none.
     #[getter]
     fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.whole(|dataset| metadata::to_dict(py, dataset.metadata()))?
     }
 
-    /// Metadata of the whole as bytes.
+    /// The dataset's metadata as bytes.
     #[getter]
     fn metadata_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         self.whole(|dataset| PyBytes::new(py, dataset.metadata()))
     }
 
-    /// Timestamp of the whole, in nanoseconds; 0 if none was set.
+    /// The dataset's timestamp, in nanoseconds; 0 if none was set.
     #[getter]
     fn timestamp(&self) -> PyResult<u64> {
         self.whole(tensorlend::Dataset::timestamp)
     }
 
-    /// Which value of its name it is.
+    /// The version of the name's value.
     #[getter]
     fn version(&self) -> PyResult<Version> {
         self.seen().map(Version)
@@ -194,13 +195,13 @@ impl Dataset {
         &self.origin.name
     }
 
-    /// Whether the session that took it still stands; False once it was released.
+    /// Whether the session that leased it still exists; False after release.
     #[getter]
     fn valid(&self) -> bool {
         self.whole(tensorlend::Dataset::validate).unwrap_or(false)
     }
 
-    /// Ends the lease now, or when the last array that looks at one of its tensors is gone.
+    /// Ends the lease now, or when the last array that views one of its tensors is gone.
     fn release(&self) {
         lock(&self.held).take();
     }
@@ -215,7 +216,7 @@ impl Dataset {
         false
     }
 
-    /// What it is found by again: sockets, namespace, name, version, mode, and whether the name leads to it.
+    /// The arguments that find it again: sockets, namespace, name, version, mode, and whether the name refers to it.
     #[getter]
     #[allow(clippy::type_complexity)]
     fn _origin(&self) -> PyResult<(Vec<PathBuf>, Option<String>, String, (u64, u64), &'static str, bool)> {

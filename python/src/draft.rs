@@ -1,4 +1,4 @@
-//! Tensors that are being written.
+//! Drafts.
 #![allow(unsafe_code)]
 
 use crate::client::Lasting;
@@ -13,15 +13,15 @@ use pyo3::types::{PyTuple, PyWeakrefMethods, PyWeakrefReference};
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Locks, whatever a thread that panicked left.
+/// Locks a mutex, even if a thread panicked while it held the lock.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A tensor that is being written, where it will be read. It is seen by nobody until it is published.
+/// A tensor that is being written, in the memory where it will be read. It is invisible until it is published.
 ///
 /// As a context manager it is published on leaving, if it was created with a name, and dropped if an exception leaves.
-/// What `array` returned becomes read-only when it is published; other views of it must not be written any more.
+/// Publishing makes the arrays that `array` returned read-only; other views of it must not be written any more.
 #[pyclass(frozen, weakref, module = "tensorlend._native")]
 pub struct Draft {
     state: Mutex<Option<State>>,
@@ -30,23 +30,23 @@ pub struct Draft {
 }
 
 struct State {
-    /// Only as long as it is open: what was published keeps no session.
+    /// Set only while it is open: a published draft keeps no session alive.
     client: tensorlend::Client,
     view: Arc<View>,
     drafted: Arc<Drafted>,
-    /// The numpy array that was shown.
+    /// The numpy array that `array` returned.
     array: Option<Py<PyWeakrefReference>>,
 }
 
 impl Draft {
-    /// Shows a draft.
+    /// Creates the object for a draft.
     pub fn new(draft: tensorlend::Draft, client: &tensorlend::Client, name: Option<String>, lasting: Lasting) -> Self {
         let (view, drafted) = View::drafted(draft, name.as_deref());
         let state = State { client: client.clone(), view: Arc::new(view), drafted, array: None };
         Self { state: Mutex::new(Some(state)), name, lasting }
     }
 
-    /// Whether it can be taken, and is of this client.
+    /// Checks that it can be taken, and belongs to this client.
     pub fn check(&self, client: &tensorlend::Client) -> PyResult<()> {
         self.view()?;
         if lock(&self.state).as_ref().is_none_or(|state| state.client.is_same(client)) {
@@ -55,15 +55,15 @@ impl Draft {
         Err(argument("the draft was made by another client: create it with this one, or publish it there"))
     }
 
-    /// What it shows.
+    /// Returns the draft's view.
     pub fn view(&self) -> PyResult<Arc<View>> {
         let view = lock(&self.state).as_ref().map(|state| state.view.clone()).ok_or_else(gone)?;
         view.check()?;
         Ok(view)
     }
 
-    /// The draft itself, to be published; from here on nobody can reach it by this object. Its memory stays in place as long as
-    /// somebody may still look at it.
+    /// Takes the draft itself for publication; the object is closed from then on. The memory stays in place as long as
+    /// an array may still view it.
     pub fn take(&self, py: Python<'_>) -> PyResult<tensorlend::Draft> {
         self.view()?;
         let state = lock(&self.state).take().ok_or_else(gone)?;
@@ -80,7 +80,7 @@ impl Draft {
         match draft.pin() {
             Ok(pin) => *lock(&drafted.pin) = Some(pin),
             Err(error) => {
-                // Whoever looks keeps it, as if it had been dropped.
+                // The remaining views keep it, as if it had been dropped.
                 *lock(&drafted.draft) = Some(draft);
                 return Err(raise(error));
             }
@@ -96,7 +96,7 @@ impl Draft {
     }
 }
 
-/// Nobody writes through this array any more.
+/// Makes this array read-only.
 fn freeze(array: &Bound<'_, PyAny>) -> PyResult<()> {
     array.getattr("flags")?.setattr("writeable", false)
 }
@@ -150,7 +150,7 @@ impl Draft {
         self.name.as_deref()
     }
 
-    /// A numpy array that looks at it, writable until it is published.
+    /// A numpy array that views it, writable until it is published.
     #[getter]
     fn array<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
@@ -161,7 +161,7 @@ impl Draft {
         }
         let array = export::numpy(slf.as_any(), slf.get().view()?.dtype)?;
         let weak = PyWeakrefReference::new(&array)?.unbind();
-        // Another thread may have had one made meanwhile, or the draft published.
+        // Another thread may have created the array, or published the draft, in the meantime.
         let mut state = lock(&slf.get().state);
         let Some(state) = state.as_mut() else {
             drop(state);
@@ -175,18 +175,18 @@ impl Draft {
         Ok(array)
     }
 
-    /// A torch tensor that looks at it, writable: torch must be installed.
+    /// A writable torch tensor that views it. torch must be installed.
     fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         torch::tensor(slf.as_any(), slf.get().view()?)
     }
 
-    /// Sets metadata that travel with it: a dict, kept as JSON, or bytes; 64 KiB at most.
+    /// Sets metadata: a dict, stored as JSON, or bytes; 64 KiB at most.
     fn set_metadata(&self, metadata: &Bound<'_, PyAny>) -> PyResult<()> {
         let bytes = metadata::to_bytes(metadata)?;
         self.with(|draft| draft.set_metadata(&bytes).map(|_| ()))
     }
 
-    /// Sets a timestamp that travels with it: nanoseconds since 1970, or of whatever clock its users agree on.
+    /// Sets a timestamp: nanoseconds since 1970, or of any clock that its users agree on.
     fn set_timestamp(&self, nanoseconds: u64) -> PyResult<()> {
         self.with(|draft| {
             draft.set_timestamp(nanoseconds);
@@ -194,7 +194,8 @@ impl Draft {
         })
     }
 
-    /// Gives it a name, by default the one that it was created with: from here on every client of the namespace reads it.
+    /// Publishes it under a name, by default the one that it was created with: from then on every client of the
+    /// namespace can read it.
     #[pyo3(signature = (name=None))]
     fn publish(&self, py: Python<'_>, name: Option<&str>) -> PyResult<Version> {
         let name = name.or(self.name.as_deref());
@@ -203,13 +204,13 @@ impl Draft {
         self.lasting.publish(py, draft.into(), name)
     }
 
-    /// Drops it: its memory comes back when nobody looks at it any more.
+    /// Drops the draft. Its memory is freed when no array views it any more.
     #[pyo3(name = "drop")]
     fn let_go(&self) {
         lock(&self.state).take();
     }
 
-    /// Whether it was neither published nor dropped.
+    /// Whether the draft was neither published nor dropped.
     #[getter]
     fn is_open(&self) -> bool {
         lock(&self.state).is_some()
@@ -237,13 +238,13 @@ impl Draft {
 
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, buffer: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let view = slf.get().view()?;
-        // SAFETY: called by the interpreter, with a buffer to fill in.
+        // SAFETY: the interpreter calls this with a buffer to fill in.
         unsafe { export::buffer(slf.as_any(), view, buffer, flags) }
     }
 
     #[allow(clippy::unused_self)]
     unsafe fn __releasebuffer__(&self, buffer: *mut ffi::Py_buffer) {
-        // SAFETY: called by the interpreter, with a buffer that was filled in above.
+        // SAFETY: the interpreter calls this with a buffer that was filled in above.
         unsafe { export::release(buffer) };
     }
 

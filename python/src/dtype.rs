@@ -9,17 +9,17 @@ use pyo3::types::PyString;
 use std::borrow::Cow;
 use tensorlend::DType;
 
-/// What can be said in an error.
+/// The list of dtypes for error messages.
 const KNOWN: &str =
     "bool, int8 to int64, uint8 to uint64, float16, bfloat16, float32, float64, complex64, complex128, float8_*";
 
-/// Reads whatever `np.dtype` reads, with the same meaning, and besides torch's dtypes, as objects or by name ("torch.float32"), and
-/// the names of `ml_dtypes` where that is not installed.
+/// Parses everything that `np.dtype` accepts, with the same meaning; also torch's dtypes, as objects or by name
+/// ("torch.float32"), and the names of `ml_dtypes` where that is not installed.
 pub fn parse(given: &Bound<'_, PyAny>) -> PyResult<DType> {
     if let Ok(text) = given.extract::<Cow<'_, str>>() {
         return of_text(given.py(), &text);
     }
-    // torch's dtypes have no name but their text.
+    // torch's dtypes have no name attribute, only their text.
     let class = given.get_type();
     if class.module().is_ok_and(|module| module == "torch") {
         return of_text(given.py(), &given.str()?.to_cow()?);
@@ -33,9 +33,9 @@ pub fn parse(given: &Bound<'_, PyAny>) -> PyResult<DType> {
     }
 }
 
-/// By a text.
+/// Parses a text.
 fn of_text(py: Python<'_>, text: &str) -> PyResult<DType> {
-    // numpy gives these names the same meaning, or none.
+    // numpy gives these names the same meaning, or rejects them.
     if let Some(found) = of_full_name(text) {
         return Ok(found);
     }
@@ -49,12 +49,12 @@ fn of_text(py: Python<'_>, text: &str) -> PyResult<DType> {
     }
 }
 
-/// By the full name, as numpy and `ml_dtypes` have it.
+/// Parses a full name of numpy or `ml_dtypes`.
 fn of_full_name(name: &str) -> Option<DType> {
     DType::ALL.iter().copied().find(|dtype| dtype.numpy_name() == name)
 }
 
-/// By torch's name, without its module.
+/// Parses torch's name without its module.
 fn of_torch(name: &str) -> Option<DType> {
     Some(match name {
         "half" => DType::F16,
@@ -69,7 +69,7 @@ fn of_torch(name: &str) -> Option<DType> {
     })
 }
 
-/// `np.dtype(given)`.
+/// Returns `np.dtype(given)`.
 fn of_numpy<'py>(given: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     static DTYPE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let py = given.py();
@@ -77,19 +77,19 @@ fn of_numpy<'py>(given: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     dtype.bind(py).call1((given,))
 }
 
-/// The error for what numpy does not understand.
+/// Returns the error for a dtype that numpy rejects.
 #[cold]
 fn unknown(given: &str, error: &PyErr) -> PyErr {
     if Python::attach(|py| !error.is_instance_of::<PyException>(py)) {
         return Python::attach(|py| error.clone_ref(py));
     }
-    // The command line tool's names: numpy reads some of them otherwise.
+    // The command line tool's names; numpy gives some of them another meaning.
     let short = DType::ALL.iter().find(|dtype| format!("{:?}", dtype.name()) == given);
     let hint = short.map(|dtype| format!("numpy calls it {:?}; ", dtype.numpy_name())).unwrap_or_default();
     errors::dtype(format!("dtype {given} is unknown: {hint}use one of {KNOWN}, or what numpy.dtype takes"))
 }
 
-/// The element type that a dtype of numpy stands for.
+/// Returns the element type of a numpy dtype.
 fn known(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
     let name: String = dtype.getattr("name")?.extract()?;
     let why = match dtype.getattr("kind")?.extract::<char>()? {
@@ -107,8 +107,8 @@ fn known(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
     Err(errors::dtype(format!("dtype {name:?} {why}: use one of {KNOWN}")))
 }
 
-/// The dtype of numpy for an element type: of `ml_dtypes` for what numpy lacks; where that is not installed, an object with the
-/// same name, kind and size, which compares as a dtype does.
+/// Returns the numpy dtype of an element type: of `ml_dtypes` for types that numpy lacks; where that is not installed,
+/// an object with the same name, kind and size, which compares like a dtype.
 pub fn to_numpy(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
     if is_native(dtype) {
         return of_numpy(&PyString::new(py, dtype.numpy_name()));
@@ -121,18 +121,18 @@ pub fn to_numpy(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
     }
 }
 
-/// Whether numpy has such a type of its own: otherwise it is shown as unsigned integers.
+/// Returns true if numpy itself has the type; otherwise arrays show it as unsigned integers.
 pub fn is_native(dtype: DType) -> bool {
     !matches!(dtype.code(), 4 | 7..)
 }
 
-/// The buffer protocol's format, as `struct` and PEP 3118 define it.
+/// Returns the buffer protocol's format, as `struct` and PEP 3118 define it.
 pub fn format(dtype: DType) -> &'static std::ffi::CStr {
     match (dtype.code(), dtype.bits()) {
         (0, 8) => c"b",
         (0, 16) => c"h",
         (0, 32) => c"i",
-        // Of the two with eight bytes, the one that numpy calls int64.
+        // Of the two formats with eight bytes, the one that numpy calls int64.
         (0, _) => c"l",
         (2, 16) => c"e",
         (2, 32) => c"f",
@@ -147,7 +147,7 @@ pub fn format(dtype: DType) -> &'static std::ffi::CStr {
     }
 }
 
-/// The `typestr` of numpy's array interface.
+/// Returns the `typestr` of numpy's array interface.
 pub fn typestr(dtype: DType) -> String {
     let bytes = dtype.item_bytes();
     let order = if bytes == 1 { '|' } else { '<' };
@@ -161,7 +161,7 @@ pub fn typestr(dtype: DType) -> String {
     format!("{order}{kind}{bytes}")
 }
 
-/// The inverse, as the array interface of CUDA has it too.
+/// Parses a `typestr`, which the CUDA array interface uses too.
 pub fn of_typestr(typestr: &str) -> PyResult<DType> {
     let refuse = |why: &str| errors::dtype(format!("elements of type {typestr:?} {why}: use one of {KNOWN}"));
     let code = match typestr.as_bytes() {
@@ -177,7 +177,7 @@ pub fn of_typestr(typestr: &str) -> PyResult<DType> {
     DType::from_codes(code, bytes.saturating_mul(8), 1).ok_or_else(|| refuse("cannot be lent"))
 }
 
-/// By the format of a buffer and its item size.
+/// Parses a buffer's format with its item size.
 pub fn of_format(format: &str, item_bytes: usize) -> PyResult<DType> {
     let refuse = |why: &str| errors::dtype(format!("elements of format {format:?} {why}: use one of {KNOWN}"));
     let kind = match format.as_bytes().first() {
@@ -204,12 +204,12 @@ pub fn of_format(format: &str, item_bytes: usize) -> PyResult<DType> {
     DType::from_codes(code, bits, 1).ok_or_else(|| refuse("cannot be lent"))
 }
 
-/// `DLPack`'s.
+/// Converts to `DLPack`'s type.
 pub fn to_dlpack(dtype: DType) -> DLDataType {
     DLDataType { code: DLDataTypeCode(dtype.code()), bits: dtype.bits(), lanes: dtype.lanes() }
 }
 
-/// Of `DLPack`'s.
+/// Converts from `DLPack`'s type.
 pub fn of_dlpack(dtype: DLDataType) -> PyResult<DType> {
     DType::from_codes(dtype.code.0, dtype.bits, dtype.lanes).ok_or_else(|| {
         let (code, bits, lanes) = (dtype.code.0, dtype.bits, dtype.lanes);

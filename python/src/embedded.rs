@@ -1,4 +1,4 @@
-//! A broker in this process.
+//! A daemon in this process.
 
 use crate::client::Client;
 use crate::draft::lock;
@@ -22,7 +22,7 @@ impl Broker {
         Self { daemon: Arc::new(Mutex::new(Some(daemon))), forks: fork::generation() }
     }
 
-    /// Stops the daemon, whoever else has a reference to it.
+    /// Stops the daemon, even if others have a reference to it.
     fn stop(&self) {
         let daemon = lock(&self.daemon).take();
         drop(daemon);
@@ -38,14 +38,15 @@ impl Drop for Broker {
     }
 }
 
-/// A broker in a thread of this process, for tests and small programs. Context manager; closing it ends its clients.
+/// A daemon in a thread of this process, for tests and small programs. Context manager; closing it disconnects its
+/// clients.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Embedded {
     broker: Broker,
     socket: PathBuf,
 }
 
-/// Starts a broker in a thread of this process, with a configuration in TOML or the default one.
+/// Starts a daemon in a thread of this process, with a configuration in TOML or the default one.
 #[pyfunction]
 #[pyo3(signature = (config=None))]
 pub fn embedded(py: Python<'_>, config: Option<&str>) -> PyResult<Embedded> {
@@ -61,13 +62,14 @@ pub fn embedded(py: Python<'_>, config: Option<&str>) -> PyResult<Embedded> {
 
 #[pymethods]
 impl Embedded {
-    /// Its socket, for clients of any process to connect to.
+    /// Its socket, to which clients of any process can connect.
     #[getter]
     fn address(&self) -> PyResult<&str> {
         self.socket.to_str().ok_or_else(|| argument("the socket's path is no text"))
     }
 
-    /// Connects to it. The client keeps it alive: `embedded().connect()` is a program's own daemon until the client is closed.
+    /// Connects to it. The client keeps it alive: `embedded().connect()` gives a program its own daemon until the
+    /// client is closed.
     #[pyo3(signature = (*, namespace=None, label=None, memory_limit=None))]
     fn connect(
         &self,
@@ -80,7 +82,7 @@ impl Embedded {
         Client::open(py, options, Some(self.broker.clone()))
     }
 
-    /// Stops it; its clients find it gone.
+    /// Stops the daemon; its clients are disconnected.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.broker.stop());
     }

@@ -1,9 +1,11 @@
-//! The client library's errors as Python's exceptions, which are written in Python: each is a built-in one as well.
+//! Conversion of the client library's errors to Python exceptions, which are defined in Python: each also derives from
+//! a built-in one.
 
+use pyo3::call::PyCallArgs;
 use pyo3::prelude::*;
-use tensorlend::{Error, Refusal};
+use tensorlend::{Error, LimitKind, Refusal};
 
-/// The exception for an error.
+/// Returns the exception for an error.
 #[cold]
 pub fn raise(error: Error) -> PyErr {
     let class = match &error {
@@ -11,8 +13,7 @@ pub fn raise(error: Error) -> PyErr {
         e if e.is_timeout() => "TimeoutError",
         e if e.is_disconnected() => "DisconnectedError",
         e if e.is_remote() => "RemoteError",
-        e if e.is_limit() => "LimitError",
-        Error::Leases(_) | Error::Cursors(_) | Error::Descriptors { .. } => "LimitError",
+        e if e.limit_kind().is_some() => return limit(e),
         Error::Refused { refusal: Refusal::Namespace(_) | Refusal::ReadOnly(_), .. } => "PermissionError",
         Error::StreamFull(_) => "StreamFullError",
         Error::StreamEnded(_) => "StreamEndedError",
@@ -31,30 +32,40 @@ pub fn raise(error: Error) -> PyErr {
     named(class, error.to_string())
 }
 
-/// The exception of this name.
+/// Returns the exception for a limit, with its kind.
+#[cold]
+fn limit(error: &Error) -> PyErr {
+    made("LimitError", (error.to_string(), error.limit_kind().map(LimitKind::name)))
+}
+
+/// Returns the exception with this name.
 #[cold]
 pub fn named(class: &str, message: String) -> PyErr {
+    made(class, (message,))
+}
+
+fn made(class: &str, arguments: impl for<'py> PyCallArgs<'py>) -> PyErr {
     Python::attach(|py| {
-        let made = py.import("tensorlend._errors").and_then(|module| module.getattr(class)?.call1((message,)));
+        let made = py.import("tensorlend._errors").and_then(|module| module.getattr(class)?.call1(arguments));
         made.map_or_else(|failed| failed, PyErr::from_value)
     })
 }
 
-/// An argument that cannot be.
+/// Returns the error for an invalid argument.
 #[cold]
 pub fn argument(message: impl Into<String>) -> PyErr {
     named("ArgumentError", message.into())
 }
 
-/// A dtype that cannot be.
+/// Returns the error for an invalid dtype.
 #[cold]
 pub fn dtype(message: impl Into<String>) -> PyErr {
     named("DTypeError", message.into())
 }
 
-/// What [`raise`] is for, at the end of a call.
+/// Applies [`raise`] to the result of a call.
 pub trait OrRaise<T> {
-    /// The value, or the exception.
+    /// Returns the value, or the exception.
     fn or_raise(self) -> PyResult<T>;
 }
 

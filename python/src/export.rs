@@ -1,4 +1,4 @@
-//! Views as other libraries take them: the buffer protocol, DLPack, numpy's array interface.
+//! Export of views to other libraries: the buffer protocol, DLPack, numpy's array interface.
 #![allow(unsafe_code)]
 
 use crate::dtype;
@@ -17,7 +17,7 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use tensorlend::Value;
 
-/// What a buffer points to besides its bytes.
+/// The data behind a buffer, besides its bytes.
 struct Shown {
     shape: Vec<isize>,
     strides: Vec<isize>,
@@ -27,7 +27,7 @@ struct Shown {
 /// Fills in a buffer.
 ///
 /// # Safety
-/// `buffer` is null or points to one that may be written, as `bf_getbuffer` promises.
+/// `buffer` is null or writable, as `bf_getbuffer` guarantees.
 pub unsafe fn buffer(
     owner: &Bound<'_, PyAny>,
     view: Arc<View>,
@@ -39,7 +39,7 @@ pub unsafe fn buffer(
     if buffer.is_null() {
         return refuse("there is no buffer to fill in");
     }
-    // SAFETY: not null, and writable, by the caller. What goes wrong from here on leaves an empty one.
+    // SAFETY: not null, and writable, by the caller. After an error from here on the buffer is empty.
     unsafe { (*buffer).obj = null_mut() };
     if asks(ffi::PyBUF_WRITABLE) && !view.writable {
         return refuse("a lease is read-only: get it with mode=\"cow\" to write to a private copy, or create a draft");
@@ -59,9 +59,9 @@ pub unsafe fn buffer(
         strides: view.byte_strides().into_iter().map(|s| s as isize).collect(),
         _view: view.clone(),
     });
-    // SAFETY: `buffer` as above. What it points to lies in `shown`, which lives until `release` takes it back, and is in
-    // the form that the protocol prescribes; the bytes can be read, and written if it says so, as long as `shown` keeps
-    // the view. Python does not write to shape, strides or format, though their types allow it.
+    // SAFETY: `buffer` as above. Its pointers refer to `shown`, which lives until `release`, and have the form that the
+    // protocol prescribes. The bytes are readable, and writable if the buffer says so, as long as `shown` holds the
+    // view. Python does not write to shape, strides or format, although their types allow it.
     unsafe {
         (*buffer).buf = view.start().cast();
         (*buffer).len = view.nbytes() as isize;
@@ -79,36 +79,37 @@ pub unsafe fn buffer(
     Ok(())
 }
 
-/// Ends what [`buffer`] began.
+/// Releases the data that [`buffer`] attached.
 ///
 /// # Safety
-/// `buffer` was filled in by [`buffer`], and is released once, as `bf_releasebuffer` promises.
+/// `buffer` was filled in by [`buffer`], and is released once, as `bf_releasebuffer` guarantees.
 pub unsafe fn release(buffer: *mut ffi::Py_buffer) {
-    // SAFETY: by the caller, it is the box that was put there, and nobody takes it a second time.
+    // SAFETY: by the caller, this is the box that `buffer` put there, and it is taken only once.
     unsafe { drop(Box::from_raw((*buffer).internal.cast::<Shown>())) };
 }
 
 /// Host memory.
 pub const CPU: DLDevice = DLDevice { device_type: DLDeviceType::CPU, device_id: 0 };
 
-/// The view as a managed tensor, whose deleter gives the view back.
+/// Returns the view as a managed tensor, whose deleter drops the view.
 fn managed<M: ManagedTensorBase>(view: Arc<View>, flags: DlpackFlags) -> PyResult<Managed<M>> {
     let failed = |e: &dyn std::fmt::Display| PyBufferError::new_err(e.to_string());
     let metadata = Dynamic::new(&*view.shape, &*view.strides);
     let mut made = metadata.initialize_as::<M>(view.clone()).map_err(|e| failed(&e))?;
-    // The standard says that the address of nothing should be null. With null, numpy allocates memory of its own and leaves the flag for
-    // read-only out, so what is read-only keeps its address.
+    // The standard recommends null for empty tensors. With null, numpy would allocate its own memory and omit the
+    // read-only flag, so read-only tensors keep their address.
     let start = if view.elements() == 0 && view.writable { null_mut() } else { view.start() };
     made.set_data(start.cast::<c_void>()).set_device(CPU).set_dtype(dtype::to_dlpack(view.dtype));
-    // SAFETY: the descriptor tells a view, and its context holds it until the deleter runs, on whatever thread. Flags: read-only
-    // is set unless those who look may write; copied is set only by `capsule`, for a copy that nobody else has.
+    // SAFETY: the descriptor describes a view, and its context holds that until the deleter runs, on whatever thread.
+    // Flags: read-only is set unless consumers may write; copied is set only by `capsule`, for a copy that nobody else
+    // has.
     unsafe {
         made.set_flags_unchecked(flags);
         Ok(made.finish())
     }
 }
 
-/// As `__dlpack__` returns it.
+/// Returns the result of `__dlpack__`.
 pub fn capsule(py: Python<'_>, view: Arc<View>, request: &ExportRequest<'_>) -> PyResult<Py<PyAny>> {
     if request.stream().is_some_and(|stream| !stream.is_none()) {
         return Err(PyBufferError::new_err("host memory has no streams: leave `stream` out"));
@@ -139,19 +140,20 @@ pub fn capsule(py: Python<'_>, view: Arc<View>, request: &ExportRequest<'_>) -> 
     )
 }
 
-/// As a consumer takes it that knows no flag for read-only tensors, and never writes: jax, whose arrays are immutable.
+/// Returns a capsule for a consumer that does not know the read-only flag but never writes: jax, whose arrays are
+/// immutable.
 pub fn immutable(py: Python<'_>, view: Arc<View>) -> PyResult<Py<PyAny>> {
     managed::<DLManagedTensor>(view, DlpackFlags::empty())?.into_py_any(py)
 }
 
-/// As the C exchange table returns it.
+/// Returns the tensor for the C exchange table.
 pub fn versioned(view: Arc<View>) -> PyResult<Managed<DLManagedTensorVersioned>> {
     let flags = flags(&view);
     managed(view, flags)
 }
 
-/// One of the tensors of a lent value in host memory, as [`versioned`] a view of it, and without one: its deleter gives this share of
-/// the lease back. `name` is how the value was found.
+/// Returns a tensor of a lent value in host memory as [`versioned`] would, but without a view: its deleter releases
+/// this share of the lease. `name` is the name by which the value was found.
 pub fn lent(value: &Arc<Value>, at: usize, name: &str) -> PyResult<Managed<DLManagedTensorVersioned>> {
     let tensor = &members(value)[at];
     let shape: Vec<i64> = tensor.shape().iter().map(|&size| size as i64).collect();
@@ -163,8 +165,8 @@ pub fn lent(value: &Arc<Value>, at: usize, name: &str) -> PyResult<Managed<DLMan
     let made = Dynamic::new(&*shape, tensor.strides()).initialize_as::<DLManagedTensorVersioned>(kept);
     let mut made = made.map_err(|e| PyBufferError::new_err(e.to_string()))?;
     made.set_data(start.cast::<c_void>()).set_device(CPU).set_dtype(dtype::to_dlpack(tensor.dtype()));
-    // SAFETY: the descriptor tells a tensor of `value`, whose bytes can be read as long as the value lives: the context holds it until
-    // the deleter runs, on whatever thread. They must not be written, which the flag says.
+    // SAFETY: the descriptor describes a tensor of `value`, whose bytes are readable as long as the value lives: the
+    // context holds it until the deleter runs, on whatever thread. The flag says that they must not be written.
     unsafe {
         made.set_flags_unchecked(DlpackFlags::READ_ONLY);
         Ok(made.finish())
@@ -175,7 +177,7 @@ fn flags(view: &View) -> DlpackFlags {
     if view.writable { DlpackFlags::empty() } else { DlpackFlags::READ_ONLY }
 }
 
-/// As `__array_interface__` returns it.
+/// Returns the value of `__array_interface__`.
 pub fn array_interface<'py>(py: Python<'py>, view: &View) -> PyResult<Bound<'py, PyDict>> {
     let tuple = |numbers: &[i64]| pyo3::types::PyTuple::new(py, numbers);
     let interface = PyDict::new(py);
@@ -187,13 +189,13 @@ pub fn array_interface<'py>(py: Python<'py>, view: &View) -> PyResult<Bound<'py,
     Ok(interface)
 }
 
-/// A numpy array that looks at what `owner` shows by the buffer protocol. Types that numpy lacks come as those of
-/// `ml_dtypes`, or as unsigned integers where that is not installed.
+/// Returns a numpy array of the buffer that `owner` exports. Types that numpy lacks become those of `ml_dtypes`, or
+/// unsigned integers where that is not installed.
 pub fn numpy<'py>(owner: &Bound<'py, PyAny>, dtype: tensorlend::DType) -> PyResult<Bound<'py, PyAny>> {
     by_name(crate::array::asarray(owner)?, dtype)
 }
 
-/// An array of unsigned integers as one of the type that these stand for.
+/// Converts an array of unsigned integers to the type that they stand for.
 pub fn by_name(array: Bound<'_, PyAny>, dtype: tensorlend::DType) -> PyResult<Bound<'_, PyAny>> {
     let py = array.py();
     if dtype::is_native(dtype) {

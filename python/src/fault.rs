@@ -1,13 +1,14 @@
-//! One line on standard error before a fault in lent memory ends the process: which tensor it was, and what to do about it.
+//! Before a fault in lent memory ends the process, this module prints one line on standard error: the tensor, and the
+//! remedy.
 //!
-//! torch does not know read-only memory, and no library knows that an array of its parent's is not mapped in a forked child. Both
-//! end in SIGSEGV, of which the kernel tells nobody why. So views are noted in a table as long as they live, and a handler of SIGSEGV
-//! looks the address up there. It then hands the fault to the handler that was there before (faulthandler's, a crash reporter's, the
-//! kernel's own), by which the process ends as it would have without this.
+//! torch does not support read-only memory, and no library knows that a parent's array is not mapped in a forked child.
+//! Both end in SIGSEGV without an explanation. So every live view has an entry in a table, and a handler of SIGSEGV
+//! looks the address up there. It then passes the fault to the previous handler (faulthandler's, a crash reporter's,
+//! the kernel's own), which ends the process as usual.
 //!
-//! The handler may interrupt any code in any thread. It takes no lock, allocates nothing, and calls `write`, `sigaction`, `raise`
-//! and nothing else of the system. The table is of atomics: an entry's `state` is read before and after the rest, and holds a number
-//! that changes with each use.
+//! The handler may interrupt any code in any thread. It takes no lock, allocates nothing, and calls only `write`,
+//! `sigaction` and `raise` of the system. The table consists of atomics: a reader checks an entry's `state`, a number
+//! that changes with each use, before and after it reads the other fields.
 #![allow(unsafe_code)]
 
 use pyo3::prelude::*;
@@ -17,17 +18,17 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use tensorlend_os::fork;
 
-/// Set to 0, no handler is installed.
+/// The value 0 disables the handler.
 const SWITCH: &str = "TENSORLEND_FAULT_MESSAGES";
 
-/// Views that can be noted at once. Others go without a message.
+/// Maximum number of views in the table. For a fault in a view that is not in it, the handler prints no message.
 const ENTRIES: usize = 8192;
-/// Entries that are tried before a view is left without one.
+/// Number of entries to try before a view gets no entry.
 const PROBES: usize = 32;
-/// A name's first bytes.
+/// Words of a name that an entry holds.
 const NAME_WORDS: usize = 8;
 
-/// What lies there.
+/// The kind of a view.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A tensor that was leased read-only.
@@ -41,16 +42,16 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Of something leased, by its name or that of its stream.
+    /// Returns the kind of a lease, by its name or that of its stream.
     pub fn leased(name: &str) -> Self {
         if name.starts_with("loader/") { Self::Batch } else { Self::Leased }
     }
 }
 
 struct Entry {
-    /// The number of its uses, times 8, and its kind; kind 0: free; kind 7: being written.
+    /// The number of its uses, times 8, plus its kind; kind 0: free; kind 7: being written.
     state: AtomicU64,
-    /// Of the process that noted it.
+    /// The fork generation of the process that entered it.
     forks: AtomicU64,
     start: AtomicUsize,
     end: AtomicUsize,
@@ -71,7 +72,7 @@ static TABLE: [Entry; ENTRIES] = [const {
     }
 }; ENTRIES];
 
-/// A view's entry; without one where the table is full, or messages are off.
+/// A view's entry; none if the table is full, or messages are disabled.
 pub struct Noted(Option<&'static Entry>);
 
 impl Drop for Noted {
@@ -83,7 +84,8 @@ impl Drop for Noted {
     }
 }
 
-/// Notes that a view of `bytes` bytes lies at `start`, until what is returned is dropped. `member`: its name in the dataset `name`.
+/// Enters a view of `bytes` bytes at `start` into the table until the result is dropped. `member`: its name in the
+/// dataset `name`.
 pub fn note(kind: Kind, start: *const u8, bytes: usize, name: &str, member: Option<&str>) -> Noted {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     if bytes == 0 || !is_on() {
@@ -114,7 +116,7 @@ pub fn note(kind: Kind, start: *const u8, bytes: usize, name: &str, member: Opti
     Noted(None)
 }
 
-/// Text of so many bytes at most; what is more is cut off.
+/// A text of at most N bytes; longer texts are truncated.
 struct Text<const N: usize> {
     bytes: [u8; N],
     used: usize,
@@ -138,14 +140,14 @@ impl<const N: usize> Write for Text<N> {
     }
 }
 
-/// What the handler found of an address.
+/// The result of a lookup.
 struct Found {
     kind: u64,
     is_inherited: bool,
     name: [u8; 8 * NAME_WORDS],
 }
 
-/// The view in which an address lies: this process's own before one that it inherited.
+/// Returns the view that contains an address; prefers this process's own view to an inherited one.
 fn find(address: usize) -> Option<Found> {
     let mut inherited = None;
     for entry in &TABLE {
@@ -160,7 +162,7 @@ fn find(address: usize) -> Option<Found> {
         for (bytes, word) in found.name.chunks_exact_mut(8).zip(&entry.name) {
             bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
         }
-        // Nobody has used the entry for something else meanwhile.
+        // The entry was not reused in the meantime.
         std::sync::atomic::fence(Ordering::Acquire);
         if entry.state.load(Ordering::Relaxed) != state {
             continue;
@@ -178,7 +180,7 @@ impl Found {
         let used = self.name.iter().position(|&byte| byte == 0).unwrap_or(self.name.len());
         let name = match str::from_utf8(&self.name[..used]) {
             Ok(name) => name,
-            // A letter was cut through.
+            // A character was cut in two.
             Err(error) => str::from_utf8(&self.name[..error.valid_up_to()]).unwrap_or_default(),
         };
         let dots = if used == self.name.len() { "..." } else { "" };
@@ -209,12 +211,12 @@ impl Found {
     }
 }
 
-/// What handled the signal before: it stays for the life of the process.
+/// The previous handler of the signal: it stays valid for the life of the process.
 static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
-/// Whether there is a handler.
+/// Whether the handler is installed.
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// Installs the handler again, after another one took its place without a word to it.
+/// Installs the handler again, after another handler has replaced it.
 #[pyfunction]
 pub fn _watch_faults() {
     if ON.load(Ordering::Relaxed) {
@@ -222,7 +224,7 @@ pub fn _watch_faults() {
     }
 }
 
-/// Installs the handler, once, and says whether there is one.
+/// Installs the handler once; returns true if it is installed.
 fn is_on() -> bool {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
@@ -236,9 +238,9 @@ fn is_on() -> bool {
 fn install() -> bool {
     let mut before = MaybeUninit::<libc::sigaction>::uninit();
     let mut ours = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: sigaction reads and writes what it is given room for. All zeroes are a valid `sigaction`, with no signal blocked. The
-    // handler is a function of the form that SA_SIGINFO calls for, and stays for as long as the process does: extension modules are
-    // never unloaded. `before` is read only where the call has filled it in.
+    // SAFETY: sigaction reads and writes the given structures. All zeroes are a valid `sigaction`, with no signal
+    // blocked. The handler has the signature that SA_SIGINFO requires, and stays valid for the life of the process:
+    // extension modules are never unloaded. `before` is read only after the call has filled it in.
     unsafe {
         if libc::sigaction(libc::SIGSEGV, std::ptr::null(), before.as_mut_ptr()) != 0 {
             return false;
@@ -248,7 +250,7 @@ fn install() -> bool {
         if before.sa_sigaction == handler as usize {
             return true;
         }
-        // Known before it can be needed, and never freed: a handler may be reading the one of before.
+        // Stored before it can be needed, and never freed: a handler may be reading the previous value.
         PREVIOUS.store(Box::into_raw(Box::new(before)), Ordering::Release);
         let action = ours.assume_init_mut();
         action.sa_sigaction = handler as usize;
@@ -259,7 +261,7 @@ fn install() -> bool {
 
 extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     static SAID: AtomicBool = AtomicBool::new(false);
-    // SAFETY: the kernel calls this with an `info` and a `context` that can be read until it returns; errno is the thread's own.
+    // SAFETY: the kernel calls this with readable `info` and `context`, until it returns; errno is the thread's own.
     let (errno, was_sent, address) = unsafe {
         let was_sent = (*info).si_code <= 0;
         let address = if was_sent { last_fault(context) } else { (*info).si_addr().addr() };
@@ -269,11 +271,12 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, context:
         && !SAID.swap(true, Ordering::Relaxed)
     {
         let line = found.line();
-        // SAFETY: so many bytes of the line are there to be read.
+        // SAFETY: the line has `used` readable bytes.
         unsafe { libc::write(libc::STDERR_FILENO, line.bytes.as_ptr().cast(), line.used) };
     }
-    // SAFETY: `PREVIOUS` is null, or holds what sigaction returned. With it back in place, this returns to the instruction that failed, which fails
-    // again, for the handler before. A signal that was sent does not come again by itself; this one is blocked until the return.
+    // SAFETY: `PREVIOUS` is null, or contains the result of sigaction. Once it is installed again, this function
+    // returns to the faulting instruction, which faults again and reaches the previous handler. A signal that a process
+    // sent does not repeat by itself, so it is raised; it stays blocked until the return.
     unsafe {
         match PREVIOUS.load(Ordering::Acquire).as_ref() {
             Some(before) if !(before.sa_sigaction == libc::SIG_IGN && was_sent) => {
@@ -288,11 +291,11 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, context:
     }
 }
 
-/// Where this thread last failed. faulthandler, if it was enabled after this handler was installed, has the fault first, and hands it on
-/// with `raise`, by which the address is lost; the kernel tells it in the registers all the same.
+/// Returns the address of this thread's last fault. If faulthandler was enabled after this handler was installed, it
+/// gets the fault first and passes it on with `raise`, which loses the address; the saved registers still contain it.
 ///
 /// # Safety
-/// `context` is what the kernel called a handler with.
+/// `context` is the argument that the kernel passed to a handler.
 unsafe fn last_fault(context: *mut libc::c_void) -> usize {
     let context = context.cast::<libc::ucontext_t>();
     #[cfg(target_arch = "x86_64")]

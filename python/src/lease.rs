@@ -1,4 +1,4 @@
-//! What a reader holds.
+//! Leases.
 #![allow(unsafe_code)]
 
 use crate::draft::lock;
@@ -19,40 +19,41 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tensorlend::{Client, Value};
 
-/// Where a value came from: what is needed to find it again elsewhere.
+/// The origin of a value: the facts needed to find it again in another process.
 #[derive(Clone)]
 pub struct Origin {
-    /// Of its client.
+    /// Options of the client that took the lease.
     pub options: Arc<Options>,
-    /// Its name, or that of its stream or list.
+    /// The name of the tensor, or of its stream or list.
     pub name: Arc<str>,
-    /// Whether it can be got again by its name.
+    /// Whether the name leads to the value.
     pub named: bool,
-    /// Its name in its dataset.
+    /// The tensor's name in its dataset.
     pub member: Option<Arc<str>>,
 }
 
-/// The right to read one tensor where it lies. While it lives, its memory is not reused, whatever happens to its name or to
-/// its producer. numpy.asarray(lease), numpy.from_dlpack(lease) and torch.from_dlpack(lease) look at it in place and keep it.
+/// The right to read one tensor in place. While it lives, its memory is not reused, even if its name or its producer
+/// ends. numpy.asarray(lease), numpy.from_dlpack(lease) and torch.from_dlpack(lease) view it in place and keep it
+/// alive.
 #[pyclass(frozen, weakref, module = "tensorlend._native")]
 pub struct Lease {
     view: Mutex<Option<Arc<View>>>,
-    /// Its address was given out without anything that would keep it but this object.
+    /// Its address was given to a caller, which only this object keeps valid.
     exposed: AtomicBool,
     origin: Origin,
 }
 
-/// Which pages a reader looks at.
+/// The pages of a lease's view.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// The producer's own, read-only.
     Read,
-    /// The same until one is written: then a copy of its own.
+    /// The same until one is written, which copies it for this process.
     CopyOnWrite,
 }
 
 impl Mode {
-    /// By the word.
+    /// Parses the word.
     pub fn parse(word: &str) -> PyResult<Self> {
         match word {
             "read" => Ok(Self::Read),
@@ -63,7 +64,7 @@ impl Mode {
 }
 
 impl Mode {
-    /// The word for it.
+    /// Returns the word for this mode in the Python API.
     pub fn word(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -71,7 +72,7 @@ impl Mode {
         }
     }
 
-    /// Whether a tensor on a device can be had so.
+    /// Checks that a tensor on a device can be leased in this mode.
     pub fn check_device(self, name: &str) -> PyResult<()> {
         if self == Self::Read {
             return Ok(());
@@ -83,12 +84,12 @@ impl Mode {
 }
 
 impl Lease {
-    /// On one of a value's tensors.
+    /// Creates a lease of one of a value's tensors.
     pub fn new(view: Arc<View>, origin: Origin) -> Self {
         Self { view: Mutex::new(Some(view)), exposed: AtomicBool::new(false), origin }
     }
 
-    /// On the tensor that was leased.
+    /// Creates the object for a leased tensor.
     pub fn of(py: Python<'_>, lease: tensorlend::Lease, mode: Mode, client: &Client, origin: Origin) -> PyResult<Self> {
         let value = Value::Tensor(lease);
         let view = match mode {
@@ -98,7 +99,7 @@ impl Lease {
         Ok(Self::new(Arc::new(view), origin))
     }
 
-    /// What it shows.
+    /// Returns the lease's view.
     pub fn view(&self) -> PyResult<Arc<View>> {
         let released = || argument("the lease was released: get the tensor again");
         let view = lock(&self.view).clone().ok_or_else(released)?;
@@ -106,7 +107,7 @@ impl Lease {
         Ok(view)
     }
 
-    /// The version that was leased.
+    /// Returns the leased version.
     pub fn seen(&self) -> PyResult<tensorlend::Version> {
         let view = self.view()?;
         Ok(view.value().map_or(tensorlend::Version::NONE, Value::version))
@@ -157,7 +158,7 @@ impl Lease {
         Ok(self.view()?.nbytes())
     }
 
-    /// Where it lies: "cpu".
+    /// The tensor's device: always "cpu".
     #[getter]
     #[allow(clippy::unused_self)]
     fn device(&self) -> &'static str {
@@ -170,19 +171,19 @@ impl Lease {
         metadata::to_dict(py, self.view()?.tensor().map_or(&[], |tensor| tensor.metadata()))
     }
 
-    /// Its metadata as bytes.
+    /// The tensor's metadata as bytes.
     #[getter]
     fn metadata_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         Ok(PyBytes::new(py, self.view()?.tensor().map_or(&[], |tensor| tensor.metadata())))
     }
 
-    /// Its timestamp, in nanoseconds; 0 if none was set.
+    /// The tensor's timestamp in nanoseconds; 0 if none was set.
     #[getter]
     fn timestamp(&self) -> PyResult<u64> {
         Ok(self.view()?.tensor().map_or(0, tensorlend::Tensor::timestamp))
     }
 
-    /// Which value of its name it is.
+    /// The version of the name's value.
     #[getter]
     fn version(&self) -> PyResult<Version> {
         self.seen().map(Version)
@@ -200,13 +201,13 @@ impl Lease {
         Ok(if self.view()?.writable { "cow" } else { "read" })
     }
 
-    /// Whether it cannot be written.
+    /// Whether the tensor is read-only.
     #[getter]
     fn readonly(&self) -> PyResult<bool> {
         Ok(!self.view()?.writable)
     }
 
-    /// Whether the session that took it still stands, so that its memory is kept for it; False once it was released.
+    /// Whether the session that leased it still exists, so that its memory is kept; False after release.
     #[getter]
     fn valid(&self) -> bool {
         self.view().is_ok_and(|view| match view.value() {
@@ -216,19 +217,19 @@ impl Lease {
         })
     }
 
-    /// A numpy array that looks at it in place and keeps it. Types that numpy lacks (bfloat16, float8) come as those of
-    /// ml_dtypes, or as unsigned integers where that is not installed.
+    /// A numpy array that views it in place and keeps it alive. Types that numpy lacks (bfloat16, float8) become those
+    /// of ml_dtypes, or unsigned integers where that is not installed.
     pub fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         export::numpy(slf.as_any(), slf.get().view()?.dtype)
     }
 
-    /// A torch tensor that looks at it in place and keeps it: torch must be installed. torch does not know read-only
-    /// memory: with mode "read", writing to it ends the process.
+    /// A torch tensor that views it in place and keeps it alive. torch must be installed. torch does not check for
+    /// read-only memory: with mode "read", writing to it ends the process with SIGSEGV.
     pub fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         torch::tensor(slf.as_any(), slf.get().view()?)
     }
 
-    /// Ends it now, or when the last array that looks at it is gone.
+    /// Ends the lease now, or when the last array that views the tensor is gone.
     fn release(&self) {
         if !self.exposed.load(Ordering::Acquire) {
             lock(&self.view).take();
@@ -247,13 +248,13 @@ impl Lease {
 
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, buffer: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let view = slf.get().view()?;
-        // SAFETY: called by the interpreter, with a buffer to fill in.
+        // SAFETY: the interpreter calls this with a buffer to fill in.
         unsafe { export::buffer(slf.as_any(), view, buffer, flags) }
     }
 
     #[allow(clippy::unused_self)]
     unsafe fn __releasebuffer__(&self, buffer: *mut ffi::Py_buffer) {
-        // SAFETY: called by the interpreter, with a buffer that was filled in above.
+        // SAFETY: the interpreter calls this with a buffer that was filled in above.
         unsafe { export::release(buffer) };
     }
 
@@ -274,7 +275,7 @@ impl Lease {
         export::immutable(py, self.view()?)
     }
 
-    /// jax's array, which looks at it in place and keeps it: jnp.asarray(lease) asks for it.
+    /// A jax array that views it in place and keeps it alive: jnp.asarray(lease) calls this.
     fn __jax_array__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.get().view()?;
         slf.py().import("tensorlend._jax")?.call_method1("array", (slf,))
@@ -285,14 +286,14 @@ impl Lease {
         (export::CPU.device_type.0, export::CPU.device_id)
     }
 
-    /// numpy's array interface, version 3. Whoever uses the address keeps this object.
+    /// numpy's array interface, version 3. Users of the address must keep this object alive.
     #[getter]
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.exposed.store(true, Ordering::Release);
         export::array_interface(py, &*self.view()?)
     }
 
-    /// As numpy asks for an array, of another dtype or copied if it says so.
+    /// numpy's conversion to an array, of another dtype or as a copy on request.
     #[pyo3(signature = (dtype=None, copy=None))]
     fn __array__<'py>(
         slf: &Bound<'py, Self>,
@@ -332,7 +333,8 @@ impl Lease {
         }
     }
 
-    /// What it is found by again: sockets, namespace, name, member, version, mode, and whether the name leads to it.
+    /// The arguments that find it again: sockets, namespace, name, member, version, mode, and whether the name refers
+    /// to it.
     #[getter]
     #[allow(clippy::type_complexity)]
     fn _origin(
@@ -357,7 +359,8 @@ impl Lease {
     }
 }
 
-// SAFETY: the managed tensor holds the view that it tells. No view is lent without one (HAS_DLTENSOR_VIEW is false).
+// SAFETY: the managed tensor holds the view that it describes. No view is lent without one (HAS_DLTENSOR_VIEW is
+// false).
 unsafe impl DlpackExchangeProducer for Lease {
     fn managed_tensor_no_sync(&self, _py: Python<'_>) -> PyResult<Managed<DLManagedTensorVersioned>> {
         export::versioned(self.view()?)

@@ -1,8 +1,9 @@
-//! The compiled part of the Python package `tensorlend`: the client library, as Python holds it.
+//! The compiled part of the Python package `tensorlend`: Python objects over the client library.
 //!
-//! One file for each class, and beside them what crosses the border: `array.rs` reads what a caller gives, `view.rs` keeps what
-//! a caller is given, `export.rs` shows it by the buffer protocol and DLPack, `torch.rs` to torch; the same for devices is
-//! in `device`. `fault.rs` says whose memory it was when a fault there ends the process. Everything that needs no speed is written in Python, beside this folder.
+//! There is one file per class. Others convert at the border: `array.rs` imports a caller's arrays, `view.rs` holds the
+//! viewed memory, `export.rs` exports it by the buffer protocol and DLPack, `torch.rs` to torch; `device` does the same
+//! for devices. `fault.rs` names the tensor when a fault in its memory ends the process. Everything that need not be
+//! fast is written in Python, in the folder `tensorlend`.
 
 mod array;
 mod batches;

@@ -1,4 +1,4 @@
-//! As what a reader is shown values: as leases, or as arrays of a library that look at them.
+//! The form in which readers get values: leases, or arrays of a library that view them.
 
 use crate::client::show;
 use crate::errors::argument;
@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use std::sync::Arc;
 use tensorlend::{Client, Value};
 
-/// Whose arrays.
+/// The library of the arrays.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Library {
     Numpy,
@@ -16,7 +16,7 @@ pub enum Library {
 }
 
 impl Library {
-    /// The method of leases and datasets that makes them.
+    /// Returns the method of leases and datasets that makes them.
     fn method(self) -> &'static str {
         match self {
             Self::Numpy => "numpy",
@@ -25,16 +25,16 @@ impl Library {
     }
 }
 
-/// As what values are shown.
+/// The form of values.
 #[derive(Clone, Copy)]
 pub struct Shown {
-    /// `None`: as leases and datasets.
+    /// `None`: leases and datasets.
     library: Option<Library>,
     mode: Mode,
 }
 
 impl Shown {
-    /// By the words for both.
+    /// Parses both arguments.
     pub fn parse(library: Option<&str>, mode: &str) -> PyResult<Self> {
         let library = match library {
             None => None,
@@ -47,7 +47,7 @@ impl Shown {
         Ok(Self { library, mode: Mode::parse(mode)? })
     }
 
-    /// The value: a lease or a dataset, or of these the array or a tuple of arrays, which keep what they look at.
+    /// Returns the value: a lease or a dataset, or its array or tuple of arrays, which keep the memory in place.
     pub fn show(
         self,
         py: Python<'_>,
@@ -57,7 +57,7 @@ impl Shown {
         origin: impl FnOnce() -> Origin,
     ) -> PyResult<Py<PyAny>> {
         let Some(library) = self.library else { return show(py, client, value, self.mode, origin()) };
-        // The objects between are left out where nobody would see them.
+        // Skips the lease objects if nobody would see them.
         let is_plain = self.mode == Mode::Read && matches!(value, Value::Tensor(_) | Value::Dataset(_));
         if library == Library::Torch && is_plain && torch::is_direct(py)? {
             return torch::shown(py, &Arc::new(value), name).map(Bound::unbind);

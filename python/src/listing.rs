@@ -1,4 +1,4 @@
-//! What there is.
+//! Descriptions of names, and the daemon's metrics.
 
 use crate::dtype;
 use crate::version::Version;
@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use tensorlend::{InfoKind, NamespaceUse, Stat, TensorInfo, UidUse};
 
-/// What a name holds, and whose it is.
+/// Description of a name's value and its owner.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Info(pub tensorlend::Info);
 
@@ -75,37 +75,37 @@ impl Info {
         self.0.metadata_bytes
     }
 
-    /// Its timestamp, in nanoseconds; 0 if none was set.
+    /// The value's timestamp in nanoseconds; 0 if none was set.
     #[getter]
     fn timestamp(&self) -> u64 {
         self.0.timestamp_ns
     }
 
-    /// Its owner's process.
+    /// Pid of the value's owner.
     #[getter]
     fn pid(&self) -> u32 {
         self.0.pid
     }
 
-    /// Its owner's user.
+    /// Uid of the value's owner.
     #[getter]
     fn uid(&self) -> u32 {
         self.0.uid
     }
 
-    /// Its owner's label.
+    /// Label of the value's owner.
     #[getter]
     fn label(&self) -> &str {
         &self.0.label
     }
 
-    /// Whether its owner is connected.
+    /// Whether the value's owner is connected.
     #[getter]
     fn alive(&self) -> bool {
         self.0.alive
     }
 
-    /// Which value it is.
+    /// The version of the name's value.
     #[getter]
     fn version(&self) -> Version {
         Version(self.0.version)
@@ -117,7 +117,7 @@ impl Info {
         self.0.lifetime.ttl.map(|ttl| ttl.as_secs_f64())
     }
 
-    /// Whether it ends with its owner's session.
+    /// Whether the value ends with its owner's session.
     #[getter]
     fn ephemeral(&self) -> bool {
         self.0.lifetime.ephemeral
@@ -141,7 +141,7 @@ impl Info {
     }
 }
 
-/// The daemon's figures as a dict.
+/// Returns the daemon's metrics as a dict.
 pub fn stat<'py>(py: Python<'py>, stat: &Stat) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     macro_rules! set {

@@ -1,4 +1,4 @@
-//! Metadata: a dict, kept as JSON, or any bytes.
+//! Metadata: a dict, stored as JSON, or any bytes.
 
 use crate::errors::{argument, raise};
 use pyo3::prelude::*;
@@ -6,7 +6,7 @@ use pyo3::types::{PyBytes, PyDict};
 use std::borrow::Cow;
 use tensorlend::{Error, METADATA_MAX};
 
-/// Bytes that are kept: bytes as they are, anything else as JSON, with the scalars of numpy as numbers.
+/// Converts metadata to bytes: bytes stay as they are, anything else becomes JSON, with numpy's scalars as numbers.
 pub fn to_bytes<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [u8]>> {
     if let Ok(bytes) = given.cast::<PyBytes>() {
         return Ok(Cow::Borrowed(bytes.as_bytes()));
@@ -14,7 +14,7 @@ pub fn to_bytes<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [u8]>> {
     Ok(Cow::Owned(to_json(given)?.into_bytes()))
 }
 
-/// Writes a value as JSON, with the scalars and arrays of numpy as numbers and lists.
+/// Converts a value to JSON, with numpy's scalars and arrays as numbers and lists.
 pub fn to_json(given: &Bound<'_, PyAny>) -> PyResult<String> {
     let py = given.py();
     let options = PyDict::new(py);
@@ -24,14 +24,14 @@ pub fn to_json(given: &Bound<'_, PyAny>) -> PyResult<String> {
     py.import("json")?.call_method("dumps", (given,), Some(&options))?.extract()
 }
 
-/// Bytes that can be kept: to be known before a draft is taken from its owner, who could not have it back.
+/// Converts metadata and checks its length; called before a draft is taken from its owner, who could not get it back.
 pub fn checked<'a>(given: Option<&'a Bound<'_, PyAny>>) -> PyResult<Option<Cow<'a, [u8]>>> {
     let Some(given) = given else { return Ok(None) };
     let bytes = to_bytes(given)?;
     if bytes.len() > METADATA_MAX { Err(raise(Error::Metadata(bytes.len()))) } else { Ok(Some(bytes)) }
 }
 
-/// The dict that was given; an empty one for none.
+/// Converts stored metadata to a dict; an empty one if there is none.
 pub fn to_dict<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> {
     if bytes.is_empty() {
         return Ok(PyDict::new(py).into_any());

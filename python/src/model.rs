@@ -1,4 +1,4 @@
-//! Models that a runner computes beside the data.
+//! Models that runners serve.
 
 use crate::client::{To, drafted};
 use crate::dataset::Dataset;
@@ -12,20 +12,20 @@ use pyo3::types::PyDict;
 use std::sync::Mutex;
 use tensorlend::{ModelRequest, Step, ValueDraft};
 
-/// A model to be run: its way to a runner is opened once. Made by Client.model.
+/// A model to run: its connection to a runner is opened once. Created by Client.model.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Model {
     name: String,
     client: tensorlend::Client,
     way: Mutex<tensorlend::Model>,
-    /// What waits in other threads is to end.
+    /// Ends waits in other threads.
     interrupt: Interrupt,
     awaited: Awaited,
     origin: Origin,
 }
 
 impl Model {
-    /// A model of this name.
+    /// Opens the model with this name.
     pub fn of(client: tensorlend::Client, awaited: Awaited, name: &str, origin: Origin) -> PyResult<Self> {
         let way = Mutex::new(client.model(name).or_raise()?);
         Ok(Self { name: name.to_owned(), client, way, interrupt: Interrupt::default(), awaited, origin })
@@ -34,18 +34,18 @@ impl Model {
 
 #[pymethods]
 impl Model {
-    /// Its name.
+    /// The model's name.
     #[getter]
     fn name(&self) -> &str {
         &self.name
     }
 
-    /// Runs it and waits for the answer: a dataset of outputs by name. Its metadata tells queue_us, from
-    /// sending to the run, and run_us, what the model alone took.
+    /// Runs the model and waits for the response: a dataset of outputs by name. Its metadata contains queue_us, the
+    /// time from sending to the run, and run_us, the time of the model alone.
     ///
-    /// inputs: the model's names, and for each the name of a tensor or an array. outputs: None for all of them; a list of
-    /// those that are wanted in the answer; or a dict of names under which they are published (None: in the answer).
-    /// prepare: steps before an input, such as {"x": [{"scale": 1 / 255}, "chw", "batch"]}.
+    /// inputs: for each of the model's inputs the name of a tensor, or an array. outputs: None for all of them; a list
+    /// of those to return; or a dict of names under which they are published (None: returned). prepare: steps before an
+    /// input, such as {"x": [{"scale": 1 / 255}, "chw", "batch"]}.
     #[pyo3(signature = (inputs, outputs=None, *, prepare=None, timeout=Some(60.0), mode="read"))]
     pub fn run(
         &self,
@@ -75,7 +75,7 @@ impl Model {
         Dataset::of(py, answer, mode, &self.client, self.origin.clone())
     }
 
-    /// As run, awaited: it waits in a thread of its own. Cancelled, it gives the runner up.
+    /// As run, awaitable: it waits in a separate thread. Cancelling it gives the runner up.
     #[pyo3(signature = (inputs, outputs=None, **options))]
     fn run_async<'py>(
         slf: &Bound<'py, Self>,
@@ -87,7 +87,7 @@ impl Model {
         slf.py().import("tensorlend._aio")?.call_method1("in_thread", arguments)
     }
 
-    /// Ends what waits in another thread: it gives its runner up.
+    /// Ends waits in other threads: they give the runner up.
     fn _interrupt(&self) {
         self.interrupt.all();
     }
@@ -97,7 +97,7 @@ impl Model {
     }
 }
 
-/// An input that is brought along.
+/// Returns an input that the request contains itself.
 fn brought(client: &tensorlend::Client, input: &str, value: &Bound<'_, PyAny>) -> PyResult<tensorlend::Draft> {
     match drafted(client, value, &To::default(), None, 0)? {
         ValueDraft::Tensor(draft) => Ok(draft),
@@ -123,7 +123,7 @@ fn wanted(mut request: ModelRequest, outputs: Option<&Bound<'_, PyAny>>) -> PyRe
     Ok(request)
 }
 
-/// Steps as JSON has them.
+/// Parses steps from their JSON form.
 fn steps(given: &Bound<'_, PyAny>) -> PyResult<Vec<Step>> {
     Step::parse_list(&metadata::to_json(given)?).map_err(argument)
 }

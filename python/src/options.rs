@@ -1,13 +1,13 @@
-//! How a client was connected, so that it can be connected again: in a forked child, or where it was sent.
+//! The options of a connection, for connecting again in a forked child or after unpickling.
 
 use crate::errors::OrRaise;
 use pyo3::prelude::*;
 use std::path::PathBuf;
 
-/// What `connect` was given.
+/// The arguments of `connect`.
 #[derive(Clone, Default)]
 pub struct Options {
-    /// In the order in which they are tried.
+    /// Tried in this order.
     pub sockets: Vec<PathBuf>,
     pub namespace: Option<String>,
     pub label: Option<String>,
@@ -34,7 +34,7 @@ impl Options {
         py.detach(|| builder.connect()).or_raise()
     }
 
-    /// One socket or several, as `connect` takes them.
+    /// Parses the address of `connect`: one socket or several.
     pub fn sockets(address: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<PathBuf>> {
         let Some(address) = address else { return Ok(tensorlend::default_sockets()) };
         address.extract::<PathBuf>().map(|one| vec![one]).or_else(|_| address.extract::<Vec<PathBuf>>())

@@ -1,9 +1,10 @@
-//! The programs that the package carries along.
+//! The programs that the package contains.
 
 use pyo3::prelude::*;
 use std::ffi::OsString;
 
-/// Runs the command line tool; returns its exit status. `again` starts it anew with more arguments behind.
+/// Runs the command line tool; returns its exit status. `again` is the command that starts it again with more
+/// arguments.
 #[pyfunction]
 pub fn tool(py: Python<'_>, arguments: Vec<OsString>, again: Vec<OsString>) -> u8 {
     py.detach(|| tensorlend_cli::main(arguments, &again))

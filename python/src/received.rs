@@ -1,4 +1,4 @@
-//! What came in a message or a request: one tensor, or several.
+//! The value of a message or a request: one tensor, or several.
 
 use crate::client::show;
 use crate::lease::{Mode, Origin};
@@ -6,7 +6,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use tensorlend::Value;
 
-/// A value as Python holds it, and in what it came: `"message"` or `"request"`, for errors.
+/// A value as a Python object, and its container: `"message"` or `"request"`, for errors.
 pub struct Received {
     what: &'static str,
     value: Py<PyAny>,

@@ -1,4 +1,4 @@
-//! How a loader's batches are made of its workers' messages.
+//! Conversion of loader workers' messages to batches.
 
 use crate::errors::argument;
 use crate::torch;
@@ -7,15 +7,16 @@ use pyo3::types::{PyList, PyTuple};
 use std::sync::Arc;
 use tensorlend::Value;
 
-/// Says of messages with certain metadata that their tensors are torch's, and how they stand in a batch. Of such messages batches are
-/// made without an object for the message, the dataset or the leases: a loader's trainer pays for each of them with every batch.
+/// Identifies messages, by their metadata, whose tensors become torch tensors, and describes their nesting in a batch.
+/// Such messages become batches without objects for the message, the dataset or the leases, which would cost a loader's
+/// trainer time in every batch.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Recipe {
     metadata: Vec<u8>,
     nest: Nest,
 }
 
-/// How leaves stand in a batch.
+/// The nesting of leaves in a batch.
 #[derive(Clone, Copy)]
 enum Nest {
     One,
@@ -25,7 +26,7 @@ enum Nest {
 
 #[pymethods]
 impl Recipe {
-    /// By a word for the nesting: "one", "list" or "tuple".
+    /// `nest` is "one", "list" or "tuple".
     #[new]
     fn new(metadata: Vec<u8>, nest: &str) -> PyResult<Self> {
         let nest = match nest {
@@ -39,7 +40,7 @@ impl Recipe {
 }
 
 impl Recipe {
-    /// Whether it is for this value, and this torch can follow it.
+    /// Returns true if it applies to this value, and this torch supports it.
     pub fn is_for(&self, py: Python<'_>, value: &Value) -> PyResult<bool> {
         let metadata = match value {
             Value::Tensor(lease) => lease.metadata(),
@@ -49,7 +50,7 @@ impl Recipe {
         Ok(metadata == self.metadata && torch::is_direct(py)?)
     }
 
-    /// The batch, of a value that [it is for](Self::is_for).
+    /// Returns the batch of a value that [it applies to](Self::is_for).
     pub fn batch(&self, py: Python<'_>, value: Value) -> PyResult<Py<PyAny>> {
         let value = Arc::new(value);
         let mut leaves = torch::tensors(py, &value, "loader/")?;

@@ -1,4 +1,4 @@
-//! Requests and answers: the end that asks, and the end that answers.
+//! Requests and responses: callers and servers.
 
 use crate::client::{To, drafted, show};
 use crate::draft::lock;
@@ -14,22 +14,22 @@ use std::time::Duration;
 use tensorlend::{Error, Reply};
 use tensorlend_os::fork;
 
-/// How often a thread looks whether another has done with a server.
+/// Interval at which a thread checks whether another has finished with a server.
 const TURN: Duration = Duration::from_millis(1);
 
 const SERVER_CLOSED: &str = "the server was closed: serve again";
 const CALLER_CLOSED: &str = "the caller was closed: make another";
 
-/// What another process must not touch: a lock that was held when it was forked is held for ever.
+/// Rejects use in another process: a lock that was held at the fork stays locked for ever.
 fn ours(forks: u64) -> PyResult<()> {
     if forks == fork::generation() { Ok(()) } else { Err(raise(Error::Forked)) }
 }
 
-/// One server of a service: an iterator of requests, synchronous and asynchronous. Made by Client.serve.
+/// One server of a service: an iterator of requests, synchronous and asynchronous. Created by Client.serve.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Server {
     end: Mutex<Option<tensorlend::Server>>,
-    /// Taken for one who does not wait any more.
+    /// Requests received for a task that was cancelled.
     kept: Mutex<VecDeque<Py<Call>>>,
     client: tensorlend::Client,
     awaited: Awaited,
@@ -39,7 +39,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// One that was opened.
+    /// Creates the object for an open server.
     pub fn new(
         server: tensorlend::Server,
         client: tensorlend::Client,
@@ -51,7 +51,7 @@ impl Server {
         Self { end: Mutex::new(Some(server)), kept: Mutex::default(), client, awaited, origin, mode, forks }
     }
 
-    /// Waits for a request, for a slice of time at most; and when another thread waits for one already, for its turn.
+    /// Waits for a request for one slice of time; if another thread is waiting already, waits for its turn.
     fn wait_once(&self, slice: Duration) -> Result<tensorlend::Call, Error> {
         match self.end.try_lock() {
             Ok(mut held) => match held.as_mut() {
@@ -113,12 +113,12 @@ impl Server {
         slf.py().import("tensorlend._aio")?.call_method1("request", (slf, timeout))
     }
 
-    /// Keeps a request, which whoever asks next gets.
+    /// Puts a request back, for the next receiver.
     fn _keep(&self, call: Py<Call>) {
         lock(&self.kept).push_back(call);
     }
 
-    /// Callers that it serves at the moment.
+    /// Number of callers that it serves at the moment.
     #[getter]
     fn callers(&self, py: Python<'_>) -> PyResult<usize> {
         ours(self.forks)?;
@@ -132,7 +132,8 @@ impl Server {
         &self.origin.name
     }
 
-    /// Ends it: another thread that waits for a request then raises ArgumentError. Its callers go to another server.
+    /// Ends the service: another thread that waits for a request raises ArgumentError. The callers move to another
+    /// server.
     fn close(&self, py: Python<'_>) {
         if self.forks == fork::generation() {
             let kept = std::mem::take(&mut *lock(&self.kept));
@@ -168,8 +169,8 @@ impl Server {
     }
 }
 
-/// A request that waits for its answer: answer it, or say why not. Forgotten, it has failed. As a context manager, an exception
-/// that leaves it is what the caller is told, and goes on.
+/// A request that waits for its response: call answer or fail. If it is dropped, it has failed. As a context manager it
+/// sends an exception that leaves it to the caller, and lets it propagate.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Call {
     received: Received,
@@ -187,7 +188,7 @@ impl Call {
 
 #[pymethods]
 impl Call {
-    /// What was sent: a Lease, a DeviceLease or a Dataset.
+    /// The request: a Lease, a DeviceLease or a Dataset.
     #[getter]
     fn value(&self, py: Python<'_>) -> Py<PyAny> {
         self.received.value(py)
@@ -205,12 +206,12 @@ impl Call {
         self.received.dataset(py)
     }
 
-    /// A numpy array that looks at the tensor in place and keeps it.
+    /// A numpy array that views the tensor in place and keeps it alive.
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.received.numpy(py)
     }
 
-    /// Answers, with a tensor or a mapping of several. A caller that is gone is no error.
+    /// Responds with a tensor or a mapping of several. A disconnected caller is not an error.
     #[pyo3(signature = (value, *, metadata=None, timestamp=0, device=None, stream=None))]
     fn answer(
         &self,
@@ -226,19 +227,19 @@ impl Call {
         if !self.is_open() {
             return Err(argument("the request has its answer already"));
         }
-        // What cannot be sent leaves the request open.
+        // A value that cannot be sent leaves the request open.
         let draft = drafted(&self.client, value, &to, metadata, timestamp)?;
         let reply = self.take()?;
         py.detach(|| reply.answer(draft)).or_raise()
     }
 
-    /// Says why there is no answer: the caller raises Error with these words.
+    /// Responds with an error: the caller raises Error with this message.
     fn fail(&self, py: Python<'_>, why: &str) -> PyResult<()> {
         let reply = self.take()?;
         py.detach(|| reply.fail(why)).or_raise()
     }
 
-    /// Whether it has no answer yet.
+    /// Whether the request has no response yet.
     #[getter]
     fn is_open(&self) -> bool {
         self.forks == fork::generation() && lock(&self.reply).is_some()
@@ -268,11 +269,11 @@ impl Call {
     }
 }
 
-/// Asks servers of a service: for several threads, make several. Made by Client.caller.
+/// Sends requests to servers of a service. Each thread should have its own. Created by Client.caller.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Caller {
     end: Mutex<Option<tensorlend::Caller>>,
-    /// What waits in other threads is to end.
+    /// Ends waits in other threads.
     interrupt: Interrupt,
     client: tensorlend::Client,
     awaited: Awaited,
@@ -282,7 +283,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// One that was made.
+    /// Creates the object for a caller.
     pub fn new(
         caller: tensorlend::Caller,
         client: tensorlend::Client,
@@ -294,7 +295,7 @@ impl Caller {
         Self { end: Mutex::new(Some(caller)), interrupt, client, awaited, origin, mode, forks }
     }
 
-    /// The caller, without the interpreter's lock.
+    /// Calls `ask` with the caller, without the interpreter's lock.
     fn with<R: Send>(
         &self,
         py: Python<'_>,
@@ -312,8 +313,9 @@ impl Caller {
 
 #[pymethods]
 impl Caller {
-    /// Sends a request, a tensor or a mapping of several, and waits for its answer: a Lease, a DeviceLease or a Dataset. After a
-    /// timeout, or Ctrl-C, the server is given up, and the next call goes to another if there is one.
+    /// Sends a request, a tensor or a mapping of several, and waits for its response: a Lease, a DeviceLease or a
+    /// Dataset. After a timeout, or Ctrl-C, the caller gives the server up, and the next request goes to another if
+    /// there is one.
     #[pyo3(signature = (value, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
     #[allow(clippy::too_many_arguments, reason = "they are keywords to who calls")]
     fn call(
@@ -333,7 +335,7 @@ impl Caller {
         self.show(py, watch.unless_interrupted(answer, &self.origin.name)?)
     }
 
-    /// As call, awaited: it waits in a thread of its own. Cancelled, it gives the server up.
+    /// As call, awaitable: it waits in a separate thread. Cancelling it gives the server up.
     #[pyo3(signature = (value, timeout=None, **options))]
     fn call_async<'py>(
         slf: &Bound<'py, Self>,
@@ -345,7 +347,8 @@ impl Caller {
         slf.py().import("tensorlend._aio")?.call_method1("in_thread", arguments)
     }
 
-    /// Sends a request, and does not wait for its answer; its number. Waits for a server, where there is none.
+    /// Sends a request without waiting for its response, and returns the request's number. Waits for a server if there
+    /// is none.
     #[pyo3(signature = (value, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
     #[allow(clippy::too_many_arguments, reason = "they are keywords to who calls")]
     fn send(
@@ -365,7 +368,7 @@ impl Caller {
         watch.unless_interrupted(sent, &self.origin.name)
     }
 
-    /// The number of the first request that is on its way, and its answer. After a timeout it goes on.
+    /// The number of the oldest request in flight, and its response. After a timeout the request stays in flight.
     #[pyo3(signature = (timeout=None))]
     fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<(u64, Py<PyAny>)> {
         let limit = self::timeout(timeout)?;
@@ -379,13 +382,13 @@ impl Caller {
         Ok((number, self.show(py, value)?))
     }
 
-    /// Requests that were sent, and not answered yet.
+    /// Number of requests in flight.
     #[getter]
     fn outstanding(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |caller| Ok(caller.outstanding()))
     }
 
-    /// Gives the server up, with all requests that are on their way to it: the next one goes to another, if there is one.
+    /// Gives the server up, with all requests in flight to it: the next request goes to another, if there is one.
     fn give_up(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, |caller| {
             caller.give_up();
@@ -393,7 +396,7 @@ impl Caller {
         })
     }
 
-    /// Ends what waits in another thread: it gives its server up.
+    /// Ends waits in other threads: they give their server up.
     fn _interrupt(&self) {
         self.interrupt.all();
     }
@@ -404,7 +407,7 @@ impl Caller {
         &self.origin.name
     }
 
-    /// Ends it: another thread that waits for an answer then raises ArgumentError.
+    /// Ends the caller's session with the service: another thread that waits for a response raises ArgumentError.
     fn close(&self, py: Python<'_>) {
         if self.forks == fork::generation() {
             self.interrupt.all();

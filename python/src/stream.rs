@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tensorlend::{Error, Policy, TensorSpec, TrySendError, ValueDraft};
 
-/// The producer's end of a stream. Context manager; subscribers take what was sent before it was closed.
+/// The producer's end of a stream. Context manager; subscribers still receive the messages sent before it was closed.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Stream {
     producer: Mutex<Option<Arc<tensorlend::Stream>>>,
@@ -25,13 +25,13 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A stream that was opened.
+    /// Creates the object for an open stream.
     pub fn new(stream: tensorlend::Stream, client: tensorlend::Client, awaited: Awaited) -> Self {
         let name = stream.name().to_owned();
         Self { producer: Mutex::new(Some(Arc::new(stream))), client, awaited, name }
     }
 
-    /// A policy by its word.
+    /// Parses a policy.
     pub fn policy(word: &str) -> PyResult<Policy> {
         match word {
             "block" => Ok(Policy::Block),
@@ -50,7 +50,7 @@ impl Stream {
     }
 }
 
-/// Sends what could not be sent at once as soon as there is room, unless the stream is closed here meanwhile.
+/// Sends a draft as soon as there is room, unless this stream is closed in the meantime.
 fn send(
     py: Python<'_>,
     owner: &Stream,
@@ -84,8 +84,8 @@ fn send(
 
 #[pymethods]
 impl Stream {
-    /// Sends a tensor, or a mapping of several, to every subscriber; returns its sequence number. Where the policy is "block"
-    /// and the stream is full, waits for `timeout` seconds at most. `device` and `stream`: as Client.put has them.
+    /// Sends a tensor, or a mapping of several, to every subscriber; returns its sequence number. If the policy is
+    /// "block" and the stream is full, waits up to `timeout` seconds. `device` and `stream`: as in Client.put.
     #[pyo3(signature = (value, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
     #[allow(clippy::too_many_arguments)]
     fn send(
@@ -103,7 +103,7 @@ impl Stream {
         send(py, self, &stream, drafted(&self.client, value, &to, metadata, timestamp)?, limit)
     }
 
-    /// As send, without waiting: raises StreamFullError where there is no room.
+    /// As send, without waiting: raises StreamFullError if there is no room.
     #[pyo3(signature = (value, *, metadata=None, timestamp=0, device=None, stream=None))]
     fn try_send(
         &self,
@@ -115,7 +115,7 @@ impl Stream {
     ) -> PyResult<u64> {
         let to = To::parse(device, stream)?;
         let stream = self.open()?;
-        // Before anything is copied, and a draft is taken from its owner.
+        // Checks before anything is copied, and before a draft is taken from its owner.
         match stream.wait_room(Duration::ZERO) {
             Err(Error::Timeout { .. }) => return Err(raise(Error::StreamFull(self.name.clone()))),
             other => other.or_raise()?,
@@ -127,7 +127,7 @@ impl Stream {
         })
     }
 
-    /// A tensor to be written in place, and sent. `device` and `stream`: as Client.create has them.
+    /// Creates a tensor to be written in place, and sent. `device` and `stream`: as in Client.create.
     #[pyo3(signature = (shape, dtype=None, *, device=None, stream=None))]
     fn create(
         &self,
@@ -149,38 +149,39 @@ impl Stream {
         Ok(Py::new(py, Draft::new(draft, &self.client, None, Lasting::default()))?.into_any())
     }
 
-    /// Waits until it has so many subscribers, so that the first message finds them.
+    /// Waits until it has this many subscribers, so that they receive the first message.
     #[pyo3(signature = (count, timeout=None))]
     fn wait_subscribers(&self, py: Python<'_>, count: usize, timeout: Option<f64>) -> PyResult<()> {
         let (stream, limit) = (self.open()?, self::timeout(timeout)?);
         wait(py, &self.awaited, limit, |slice| stream.wait_subscribers(count, slice))
     }
 
-    /// Messages that were sent.
+    /// Number of messages sent.
     #[getter]
     fn sent(&self) -> PyResult<u64> {
         Ok(self.open()?.sent())
     }
 
-    /// Messages that are kept for subscribers who lag.
+    /// Number of messages that it keeps for subscribers that lag.
     #[getter]
     fn capacity(&self) -> PyResult<u32> {
         Ok(self.open()?.capacity())
     }
 
-    /// How many subscribe to it now.
+    /// Number of the stream's present subscribers.
     #[getter]
     fn subscribers(&self) -> PyResult<usize> {
         Ok(self.open()?.subscribers())
     }
 
-    /// Its name.
+    /// The stream's name.
     #[getter]
     fn name(&self) -> &str {
         &self.name
     }
 
-    /// Ends the stream; subscribers take what was sent before. Another thread that waits for room then raises ArgumentError.
+    /// Ends the stream; subscribers still receive the messages sent before. Another thread that waits for room raises
+    /// ArgumentError.
     fn close(&self) {
         lock(&self.producer).take();
     }

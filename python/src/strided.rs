@@ -1,16 +1,16 @@
-//! Arrays whose elements do not lie one behind the other in C order.
+//! Arrays that are not C-contiguous.
 
-/// How the elements of an array lie.
+/// The memory order of an array's elements.
 pub enum Order {
-    /// In C order, without gaps.
+    /// C-contiguous.
     RowMajor,
-    /// Without gaps, but with the axes in another order: its strides, in elements.
+    /// Contiguous, with the axes in another order: its strides, in elements.
     Permuted(Vec<i64>),
-    /// With gaps, repeated, or backwards.
+    /// With gaps, repeated elements, or negative strides.
     Scattered,
 }
 
-/// Whether elements of this length lie one behind the other: by sizes and strides of the axes, the innermost first.
+/// Returns true if elements of this length are contiguous: takes sizes and strides of the axes, the innermost first.
 pub fn is_packed(axes: impl IntoIterator<Item = (i64, i64)>, item: i64) -> bool {
     let mut next = item;
     axes.into_iter().all(|(size, stride)| {
@@ -20,7 +20,7 @@ pub fn is_packed(axes: impl IntoIterator<Item = (i64, i64)>, item: i64) -> bool 
     })
 }
 
-/// How elements of `item` bytes lie that have these sizes and these strides in bytes.
+/// Returns the memory order of elements of `item` bytes with these sizes and these strides in bytes.
 pub fn order(shape: &[u64], strides: &[i64], item: usize) -> Order {
     if shape.contains(&0) {
         return Order::RowMajor;
@@ -29,7 +29,7 @@ pub fn order(shape: &[u64], strides: &[i64], item: usize) -> Order {
     if is_packed((0..shape.len()).rev().map(sized), item as i64) {
         return Order::RowMajor;
     }
-    // The axes by their strides; those of one element stand anywhere.
+    // Sorts the axes by their strides; axes of one element may have any.
     let mut axes: Vec<usize> = (0..shape.len()).collect();
     axes.sort_by_key(|&axis| (strides[axis], shape[axis]));
     if !is_packed(axes.iter().copied().map(sized), item as i64) {
@@ -44,13 +44,13 @@ pub fn order(shape: &[u64], strides: &[i64], item: usize) -> Order {
     Order::Permuted(elements)
 }
 
-/// Copies elements in C order, one behind the other, into `out`.
+/// Copies elements in C order, contiguously, into `out`.
 ///
 /// # Safety
-/// From `start`, every element of this shape with these strides (in bytes) can be read while this runs.
+/// Every element of this shape with these strides (in bytes) from `start` on is readable while this runs.
 #[allow(unsafe_code)]
 pub unsafe fn gather(start: *const u8, shape: &[u64], strides: &[i64], item: usize, out: &mut [u8]) {
-    // As many of the last axes as lie in one piece are copied in one piece.
+    // The longest contiguous run of trailing axes is copied as one piece.
     let (mut piece, mut outer) = (item, shape.len());
     while outer > 0 && (shape[outer - 1] == 1 || strides[outer - 1] == piece as i64) {
         piece *= shape[outer - 1] as usize;
@@ -60,7 +60,7 @@ pub unsafe fn gather(start: *const u8, shape: &[u64], strides: &[i64], item: usi
     let mut index = vec![0u64; outer];
     let mut from = start;
     for place in out.chunks_exact_mut(piece.max(1)) {
-        // SAFETY: `from` is the first byte of a piece, all of whose elements are elements of the array, by the caller.
+        // SAFETY: `from` is the first byte of a piece that consists of elements of the array, by the caller.
         unsafe { std::ptr::copy_nonoverlapping(from, place.as_mut_ptr(), piece) };
         for axis in (0..outer).rev() {
             index[axis] += 1;

@@ -25,19 +25,19 @@ pub struct Message {
 
 #[pymethods]
 impl Message {
-    /// Its number in the stream, from 0.
+    /// The message's number in the stream, from 0.
     #[getter]
     fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// Messages that this subscription lost right before it.
+    /// Number of messages that this subscription lost right before it.
     #[getter]
     fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Its timestamp, in nanoseconds; 0 if none was set.
+    /// The message's timestamp in nanoseconds; 0 if none was set.
     #[getter]
     fn timestamp(&self) -> u64 {
         self.timestamp
@@ -61,7 +61,7 @@ impl Message {
         self.received.dataset(py)
     }
 
-    /// A numpy array that looks at the tensor in place and keeps it.
+    /// A numpy array that views the tensor in place and keeps it alive.
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.received.numpy(py)
     }
@@ -91,11 +91,11 @@ fn closed() -> PyErr {
     argument(CLOSED)
 }
 
-/// How often a thread looks whether another has done with a subscription.
+/// Interval at which a thread checks whether another has finished with a subscription.
 const TURN: Duration = Duration::from_millis(1);
 
 impl Subscription {
-    /// One that was opened.
+    /// Creates the object for an open subscription.
     pub fn new(
         subscription: tensorlend::Subscription,
         client: tensorlend::Client,
@@ -108,7 +108,7 @@ impl Subscription {
         Self { consumer: Mutex::new(Some(subscription)), client, origin, mode, pollable, lends_devices, awaited, forks }
     }
 
-    /// Where to begin, by the word.
+    /// Parses the start position.
     pub fn start(word: &str) -> PyResult<Start> {
         match word {
             "newest" => Ok(Start::Newest),
@@ -118,14 +118,14 @@ impl Subscription {
         }
     }
 
-    /// The subscription, if it is this process's and open. Never waits for its lock with the interpreter held: another thread
-    /// may be waiting for a message, and hold it for as long as a slice of that wait.
+    /// Calls a function with the subscription if it belongs to this process and is open. Never waits for its lock with
+    /// the interpreter held: another thread that waits for a message may hold the lock for a slice of that wait.
     fn with<R: Send>(
         &self,
         py: Python<'_>,
         look: impl FnOnce(&mut tensorlend::Subscription) -> R + Send,
     ) -> PyResult<R> {
-        // A lock that another thread held when this process was forked is held for ever.
+        // A lock that another thread held at the fork stays locked for ever.
         if self.forks != fork::generation() {
             return Err(raise(Error::Forked));
         }
@@ -138,7 +138,7 @@ impl Subscription {
         looked.ok_or_else(closed)
     }
 
-    /// The same, without the interpreter's lock.
+    /// Like the method above, without the interpreter's lock.
     fn with_detached<R: Send>(
         &self,
         py: Python<'_>,
@@ -150,7 +150,7 @@ impl Subscription {
         py.detach(|| lock(&self.consumer).as_mut().map(look)).ok_or_else(closed)
     }
 
-    /// Waits for a message, for a slice of time at most; and when another thread waits for one already, for its turn.
+    /// Waits for a message for one slice of time; if another thread is waiting already, waits for its turn.
     fn wait_once(&self, slice: Duration) -> Result<tensorlend::Message, Error> {
         match self.consumer.try_lock() {
             Ok(mut held) => match held.as_mut() {
@@ -167,7 +167,7 @@ impl Subscription {
     }
 
     fn received(&self, py: Python<'_>) -> PyResult<Option<tensorlend::Message>> {
-        // The first tensor on a device has the driver started, which takes its time.
+        // The first tensor on a device starts the driver, which takes time.
         let received = if self.lends_devices {
             self.with_detached(py, tensorlend::Subscription::try_recv)?
         } else {
@@ -202,7 +202,7 @@ impl Subscription {
         self.received(py)?.map(|message| self.message(py, message)).transpose()
     }
 
-    /// As try_recv; but of a message with this timestamp that the recipe is for, the batch.
+    /// As try_recv, but returns the batch of a message with this timestamp to which the recipe applies.
     fn _take(&self, py: Python<'_>, timestamp: u64, recipe: &Bound<'_, Recipe>) -> PyResult<Option<Py<PyAny>>> {
         let Some(message) = self.received(py)? else { return Ok(None) };
         let recipe = recipe.get();
@@ -213,12 +213,13 @@ impl Subscription {
         Ok(Some(Py::new(py, self.message(py, message)?)?.into_any()))
     }
 
-    /// Raises if there is nothing to wait for: the client was closed, or the daemon has ended.
+    /// Raises if waiting is pointless: the client was closed, or the daemon has ended.
     fn _check(&self) -> PyResult<()> {
         self.awaited.check()
     }
 
-    /// A descriptor that select and epoll find readable when there may be a message: see the manual for the rules.
+    /// A descriptor that becomes readable for select and epoll when there may be a message: see the manual for the
+    /// rules.
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
         if !self.pollable {
             return Err(argument("subscribe with pollable=True to have a descriptor"));
@@ -226,19 +227,19 @@ impl Subscription {
         self.with(py, |subscription| subscription.as_fd().as_raw_fd())
     }
 
-    /// Whether it has a descriptor.
+    /// Whether the subscription has a descriptor.
     #[getter]
     fn pollable(&self) -> bool {
         self.pollable
     }
 
-    /// Messages that it lost, in all.
+    /// Total number of lost messages.
     #[getter]
     fn lost(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |subscription| subscription.lost())
     }
 
-    /// Number of the message that comes next.
+    /// Number of the next message.
     #[getter]
     fn position(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |subscription| tensorlend::Subscription::position(subscription))
@@ -250,7 +251,7 @@ impl Subscription {
         &self.origin.name
     }
 
-    /// Ends it: another thread that waits for a message of it then raises ArgumentError.
+    /// Ends the subscription: another thread that waits for a message raises ArgumentError.
     fn close(&self, py: Python<'_>) {
         if self.forks == fork::generation() {
             py.detach(|| drop(lock(&self.consumer).take()));

@@ -1,4 +1,4 @@
-//! Views and lent values as tensors of torch.
+//! Views and lent values as torch tensors.
 #![allow(unsafe_code)]
 
 use crate::export;
@@ -14,20 +14,20 @@ use pyo3::types::{PyDict, PyTuple};
 use std::sync::Arc;
 use tensorlend::Value;
 
-/// How this torch makes tensors of what is lent, from the quickest to the one that all know.
+/// The ways in which this torch can import tensors, from the fastest to the one that all versions support.
 enum Way {
-    /// By its table of C functions: no capsule, and nothing of Python between.
+    /// Its table of C functions: no capsule, and no Python code.
     Table(Table),
-    /// By a function that takes capsules.
+    /// A function that takes capsules.
     Capsules(Py<PyAny>),
-    /// It does not know the capsules that we make: it is shown an object, which it asks.
+    /// It does not support our capsules: it gets an object whose methods it calls.
     Asked,
 }
 
 struct Table(ExchangeApi);
 
-// SAFETY: what it points to stays, and stays as it is, for the life of the process, as DLPack prescribes; it is only read, and its
-// functions are called by who is attached to the interpreter, on whatever thread.
+// SAFETY: the table is constant for the life of the process, as DLPack prescribes; it is only read, and its functions
+// are called while attached to the interpreter, on whatever thread.
 unsafe impl Send for Table {}
 // SAFETY: as above.
 unsafe impl Sync for Table {}
@@ -38,26 +38,27 @@ fn way(py: Python<'_>) -> PyResult<&'static Way> {
     WAY.get_or_try_init(py, || Way::find(py))
 }
 
-/// A tensor that looks at `view`. `owner` is what torch is shown if it does not know our capsules.
+/// Returns a tensor of `view`. `owner` is the object for a torch that does not support our capsules.
 ///
-/// `torch.from_dlpack` first asks for device, stream and version, in Python. All of that is known here, and a trainer comes by
-/// with each batch, when nothing of that code is left in the processor's caches: it would take longer than all the rest.
+/// `torch.from_dlpack` first queries device, stream and version, in Python. All of that is known here. A trainer calls
+/// this once per batch, when that code has left the processor's caches, so the queries would take longer than
+/// everything else.
 pub fn tensor<'py>(owner: &Bound<'py, PyAny>, view: Arc<View>) -> PyResult<Bound<'py, PyAny>> {
     let py = owner.py();
     match way(py)? {
-        // Drafts go this way too: torch ignores the flag for what is only read, so both kinds come out writable.
+        // Drafts take this way too: torch ignores the read-only flag, so both kinds become writable tensors.
         way @ (Way::Table(_) | Way::Capsules(_)) => way.make(py, export::versioned(view)?),
         Way::Asked => py.import("torch")?.call_method1("from_dlpack", (owner,)),
     }
 }
 
-/// Whether tensors can be made of values without an object in between.
+/// Returns true if torch can import values without an intermediate object.
 pub fn is_direct(py: Python<'_>) -> PyResult<bool> {
     Ok(!matches!(way(py)?, Way::Asked))
 }
 
-/// Tensors that look at those of a lent value in host memory, in their order, each of which keeps the lease; if torch
-/// [is direct](is_direct).
+/// Returns tensors of a lent value in host memory, in their order, each of which keeps the lease alive. Requires that
+/// torch [is direct](is_direct).
 pub fn tensors<'py>(
     py: Python<'py>,
     value: &Arc<Value>,
@@ -67,7 +68,7 @@ pub fn tensors<'py>(
     Ok((0..members(value).len()).map(move |at| way.make(py, export::lent(value, at, name)?)))
 }
 
-/// One tensor, or a tuple of a dataset's: see [`tensors`].
+/// Returns one tensor, or a tuple of a dataset's: see [`tensors`].
 pub fn shown<'py>(py: Python<'py>, value: &Arc<Value>, name: &str) -> PyResult<Bound<'py, PyAny>> {
     let mut all = tensors(py, value, name)?;
     if value.as_dataset().is_none() {
@@ -85,7 +86,7 @@ impl Way {
         }
     }
 
-    /// Tries them with a tensor that is lent as all are, read-only: releases that do not know it refuse it.
+    /// Tries the ways with a read-only tensor, as all lent ones are: versions that do not support the flag reject it.
     fn find(py: Python<'_>) -> PyResult<Self> {
         for way in [Self::table(py)?, Self::capsules(py)?].into_iter().flatten() {
             match way.make(py, export::versioned(Arc::new(View::sample()))?) {
@@ -99,7 +100,7 @@ impl Way {
 
     fn table(py: Python<'_>) -> PyResult<Option<Self>> {
         let host = PyDict::new(py);
-        // Whatever the program's default device is.
+        // Independent of the program's default device.
         host.set_item("device", "cpu")?;
         let zero = py.import("torch")?.call_method("zeros", (1,), Some(&host))?;
         match ExchangeApi::from_object(zero.as_borrowed()) {
@@ -111,7 +112,7 @@ impl Way {
 
     fn capsules(py: Python<'_>) -> PyResult<Option<Self>> {
         let torch = py.import("torch")?;
-        // The function that the public one ends in; where torch has another, the public one takes capsules as well.
+        // The internal function that the public one calls; where torch lacks it, the public one takes capsules as well.
         let convert = match torch.getattr("_C").and_then(|inner| inner.getattr("_from_dlpack")) {
             Err(error) if error.is_instance_of::<PyAttributeError>(py) => {
                 py.import("torch.utils.dlpack")?.getattr("from_dlpack")?

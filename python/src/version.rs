@@ -1,10 +1,10 @@
-//! Which value of a name was seen.
+//! Versions of names' values.
 
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Which value of a name was seen: equal means that the name was not written in between. It has no order.
+/// The version of a name's value. Equal versions mean that the name was not written in between. Versions have no order.
 #[pyclass(frozen, eq, hash, module = "tensorlend._native")]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Version(pub tensorlend::Version);
@@ -17,13 +17,13 @@ impl Hash for Version {
 
 #[pymethods]
 impl Version {
-    /// The version that had these words.
+    /// The version with these words.
     #[classmethod]
     fn from_words(_class: &Bound<'_, PyType>, words: (u64, u64)) -> Self {
         Self(tensorlend::Version::from_words([words.0, words.1]))
     }
 
-    /// Two numbers that mean the same version in every process.
+    /// Two numbers that identify the version in every process.
     #[getter]
     fn words(&self) -> (u64, u64) {
         let [home, cell] = self.0.words();

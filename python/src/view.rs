@@ -1,4 +1,4 @@
-//! A tensor in memory, and what keeps it there.
+//! A tensor in memory, and the object that keeps it in place.
 #![allow(unsafe_code)]
 
 use crate::errors::{OrRaise, named};
@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use tensorlend::{Client, CopyOnWrite, DType, Pin, Tensor, Value};
 use tensorlend_os::fork;
 
-/// A tensor that Python's objects, arrays and capsules look at. Whoever holds it may read what it shows; whoever shows it for
-/// writing answers for that.
+/// A tensor that Python objects, arrays and capsules view. Holders may read its elements; a holder that exports it as
+/// writable is responsible for that.
 pub struct View {
     /// Element type.
     pub dtype: DType,
@@ -18,11 +18,11 @@ pub struct View {
     pub shape: Box<[i64]>,
     /// Strides, in elements.
     pub strides: Box<[i64]>,
-    /// Whether those who look may write.
+    /// Whether consumers may write.
     pub writable: bool,
     start: Start,
     keeper: Keeper,
-    /// Which process has it mapped.
+    /// The fork generation of the process that has it mapped.
     forks: u64,
     _noted: Option<Noted>,
 }
@@ -30,33 +30,33 @@ pub struct View {
 /// The address of the first element.
 struct Start(*mut u8);
 
-// SAFETY: an address. Who reads or writes there answers for it: see `View::start`.
+// SAFETY: only an address. Code that reads or writes there is responsible: see `View::start`.
 unsafe impl Send for Start {}
 // SAFETY: as above.
 unsafe impl Sync for Start {}
 
-/// What keeps a tensor where it is.
+/// The object that keeps a tensor in place.
 enum Keeper {
-    /// A lease, on one tensor or on a dataset, and which of its tensors this is.
+    /// A lease on a tensor or a dataset, and the index of this tensor.
     Lease(Arc<Value>, usize),
-    /// The same, privately writable.
+    /// A leased value in a private, writable mapping.
     Private(Arc<CopyOnWrite>, usize),
-    /// A draft: this process's own, until it is published and, by a pin, after it.
+    /// A draft: this process's own, until it is published; a pin holds it afterwards.
     Draft(#[expect(dead_code, reason = "it is there to be held")] Arc<Drafted>),
     /// A copy.
     Heap(#[expect(dead_code, reason = "it is there to be held")] Box<[u8]>),
 }
 
-/// The memory of a draft: in the draft until it is published, then kept by a pin if somebody may still look.
+/// The memory of a draft: in the draft until it is published, then held by a pin if an array may still view it.
 #[derive(Default)]
 pub struct Drafted {
-    /// Until it is published.
+    /// The draft until it is published.
     pub draft: Mutex<Option<tensorlend::Draft>>,
-    /// From then on.
+    /// The pin of the published memory, if an array may still view it.
     pub pin: Mutex<Option<Pin>>,
 }
 
-/// The tensors of a value in host memory, in their order.
+/// Returns the tensors of a value in host memory, in their order.
 pub fn members(value: &Value) -> &[Tensor] {
     match value {
         Value::Tensor(lease) => std::slice::from_ref(&**lease),
@@ -65,24 +65,24 @@ pub fn members(value: &Value) -> &[Tensor] {
     }
 }
 
-/// The name of one of a dataset's tensors; `None` for what is one tensor.
+/// Returns the name of one of a dataset's tensors; `None` if the value is a single tensor.
 fn member(value: &Value, at: usize) -> Option<&str> {
     value.as_dataset().and_then(|dataset| dataset.iter().nth(at)).map(|(name, _)| name)
 }
 
-/// Notes where a tensor lies, for the message of a fault there.
+/// Enters a tensor's address into the table of [`crate::fault`].
 fn noted(kind: Kind, tensor: &Tensor, start: *const u8, name: &str, member: Option<&str>) -> Noted {
     fault::note(kind, start, tensor.bytes().len(), name, member)
 }
 
-/// As [`noted`], of one that is leased without a view.
+/// As [`noted`], for a tensor that is leased without a view.
 pub fn noted_lent(value: &Value, at: usize, name: &str) -> Noted {
     let tensor = &members(value)[at];
     noted(Kind::leased(name), tensor, tensor.bytes().as_ptr(), name, member(value, at))
 }
 
 impl View {
-    /// A tensor under a lease, found by `name`.
+    /// Returns the view of a leased tensor that was found by `name`.
     pub fn leased(value: Arc<Value>, at: usize, name: &str) -> Self {
         let tensor = &members(&value)[at];
         let start = tensor.bytes().as_ptr().cast_mut().wrapping_add(tensor.byte_offset() as usize);
@@ -90,7 +90,7 @@ impl View {
         Self { _noted: Some(noted), ..Self::of(tensor, start, false, Keeper::Lease(value.clone(), at)) }
     }
 
-    /// The tensors of a value that was found by `name`, privately writable.
+    /// Returns privately writable views of a value's tensors that were found by `name`.
     pub fn private(py: Python<'_>, value: Value, client: &Client, name: &str) -> PyResult<Vec<Self>> {
         let mut copy = py.detach(|| value.copy_on_write(client)).or_raise()?;
         let count = members(copy.value()).len();
@@ -118,7 +118,7 @@ impl View {
         }
     }
 
-    /// Whether it is this process's: a forked child has nothing mapped there.
+    /// Checks that it belongs to this process: a forked child has no mapping there.
     pub fn check(&self) -> PyResult<()> {
         if self.forks == fork::generation() || matches!(self.keeper, Keeper::Heap(_)) {
             return Ok(());
@@ -126,7 +126,7 @@ impl View {
         Err(named("Error", "this tensor was leased or drafted by the parent process: get it in the child".into()))
     }
 
-    /// A draft, to be published as `name`.
+    /// Returns the view of a draft to be published as `name`.
     pub fn drafted(mut draft: tensorlend::Draft, name: Option<&str>) -> (Self, Arc<Drafted>) {
         let spec = draft.spec();
         let shape: Box<[i64]> = spec.shape.iter().map(|&d| d as i64).collect();
@@ -151,7 +151,7 @@ impl View {
         )
     }
 
-    /// A byte of its own, as what is lent looks: to try with whom it can be shared.
+    /// Returns a read-only view of one private byte, to test a consumer with.
     pub fn sample() -> Self {
         let mut bytes = Box::new([0u8]);
         Self {
@@ -166,11 +166,11 @@ impl View {
         }
     }
 
-    /// A copy of its own, in C order.
+    /// Returns a private copy in C order.
     pub fn copied(&self) -> Self {
         let mut bytes = vec![0; self.nbytes()].into_boxed_slice();
         let shape: Vec<u64> = self.shape.iter().map(|&d| d as u64).collect();
-        // SAFETY: all elements of a view can be read as long as it lives.
+        // SAFETY: all elements of a view are readable as long as it lives.
         unsafe { crate::strided::gather(self.start(), &shape, &self.byte_strides(), self.item(), &mut bytes) };
         let start = Start(bytes.as_mut_ptr());
         let strides = row_major(&self.shape);
@@ -186,39 +186,39 @@ impl View {
         }
     }
 
-    /// The address of the first element. It and all elements can be read as long as this lives, and written if it says so: by
-    /// Python's rules, which leave races between threads to those who make them.
+    /// Returns the address of the first element. All elements are readable as long as this view lives, and writable if
+    /// it says so, under Python's rules: callers are responsible for races between threads.
     pub fn start(&self) -> *mut u8 {
         self.start.0
     }
 
-    /// Bytes of one element.
+    /// Returns the bytes of one element.
     pub fn item(&self) -> usize {
         self.dtype.item_bytes()
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn elements(&self) -> usize {
         self.shape.iter().product::<i64>() as usize
     }
 
-    /// Bytes of all elements.
+    /// Returns the bytes of all elements.
     pub fn nbytes(&self) -> usize {
         self.elements() * self.item()
     }
 
-    /// Strides, in bytes.
+    /// Returns the strides, in bytes.
     pub fn byte_strides(&self) -> Vec<i64> {
         self.strides.iter().map(|s| s * self.item() as i64).collect()
     }
 
-    /// Whether the elements lie in C order, one behind the other.
+    /// Returns true if the elements are C-contiguous.
     pub fn is_row_major(&self) -> bool {
         let axes = self.shape.iter().copied().zip(self.strides.iter().copied());
         self.shape.contains(&0) || is_packed(axes.rev(), 1)
     }
 
-    /// What was leased: the value, and which of its tensors this is; `None` for a draft or a copy.
+    /// Returns the leased value; `None` for a draft or a copy.
     pub fn value(&self) -> Option<&Value> {
         match &self.keeper {
             Keeper::Lease(value, _) => Some(value),
@@ -227,14 +227,14 @@ impl View {
         }
     }
 
-    /// The tensor that was leased.
+    /// Returns the leased tensor.
     pub fn tensor(&self) -> Option<&Tensor> {
         let (Keeper::Lease(_, at) | Keeper::Private(_, at)) = &self.keeper else { return None };
         self.value().map(|value| &members(value)[*at])
     }
 }
 
-/// Strides in elements, C order.
+/// Returns C-contiguous strides in elements.
 pub fn row_major(shape: &[i64]) -> Box<[i64]> {
     let mut strides = vec![0; shape.len()];
     let mut next = 1;

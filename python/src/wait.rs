@@ -17,7 +17,7 @@ pub fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     if seconds.is_nan() || seconds < 0.0 {
         return Err(argument(format!("a timeout of {seconds} seconds: give 0 or more, or None for no limit")));
     }
-    // A time that Duration cannot hold is no limit.
+    // A timeout that Duration cannot hold is no limit.
     Ok(Duration::try_from_secs_f64(seconds).ok())
 }
 
@@ -29,7 +29,7 @@ pub struct Awaited {
 }
 
 impl Awaited {
-    /// Of this client; `Client.close` sets `closed`.
+    /// Creates the state of waits on this client's behalf; `Client.close` sets `closed`.
     pub fn new(closed: &Arc<AtomicBool>, client: &Client) -> Self {
         Self { closed: closed.clone(), client: client.clone() }
     }
@@ -43,7 +43,7 @@ impl Awaited {
     }
 }
 
-/// The error after `Client.close`.
+/// Returns the error after `Client.close`.
 #[cold]
 pub fn closed() -> PyErr {
     named("DisconnectedError", "the client was closed: connect again".into())
@@ -66,7 +66,7 @@ pub fn wait<T: Send>(
             Err(Error::Timeout { what, .. }) => {
                 py.check_signals()?;
                 awaited.check()?;
-                // It may have been shorter than its slice.
+                // The wait may have been shorter than its slice.
                 if timeout.is_some_and(|timeout| began.elapsed() >= timeout) {
                     return Err(raise(Error::Timeout { what, waited: timeout.unwrap_or_default() }));
                 }
@@ -76,37 +76,37 @@ pub fn wait<T: Send>(
     }
 }
 
-/// By which waits in other threads are ended.
+/// Ends waits in other threads.
 #[derive(Default)]
 pub struct Interrupt {
-    /// How often that was asked for.
+    /// Number of requests to end waits.
     count: AtomicU64,
 }
 
 impl Interrupt {
-    /// For a wait that begins.
+    /// Starts a wait.
     pub fn watch<'i>(&'i self, awaited: &'i Awaited) -> Watch<'i> {
         Watch { interrupt: self, awaited, since: self.count.load(Ordering::Relaxed), raised: Mutex::new(None) }
     }
 
-    /// Ends all that wait now.
+    /// Ends all present waits.
     pub fn all(&self) {
-        // Relaxed: whoever waits looks again, and nothing else is told by it.
+        // Relaxed: waiters poll it, and it orders no other memory.
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// Whether one wait, which the client library slices, goes on.
+/// Whether one wait, which the client library slices, continues.
 pub struct Watch<'i> {
     interrupt: &'i Interrupt,
     awaited: &'i Awaited,
     since: u64,
-    /// What a signal's handler has raised, or why there is nothing to wait for.
+    /// The exception of a signal handler, or the reason why waiting is pointless.
     raised: Mutex<Option<PyErr>>,
 }
 
 impl Watch<'_> {
-    /// Asked in the middle of a wait, without the interpreter's lock.
+    /// Called in the middle of a wait, without the interpreter's lock.
     pub fn goes_on(&self) -> bool {
         if self.interrupt.count.load(Ordering::Relaxed) != self.since {
             return false;
@@ -117,7 +117,7 @@ impl Watch<'_> {
         goes_on
     }
 
-    /// What came of the wait; `None` is that it did not go on.
+    /// Returns the result of the wait; `None` means that it was interrupted.
     pub fn unless_interrupted<T>(self, outcome: PyResult<Option<T>>, name: &str) -> PyResult<T> {
         let raised = lock(&self.raised).take();
         outcome?.ok_or_else(|| raised.unwrap_or_else(|| argument(format!("the wait for {name:?} was ended here"))))

@@ -26,6 +26,7 @@ from tensorlend._errors import (
     DTypeError,
     Error,
     LimitError,
+    LimitKind,
     NotFoundError,
     PermissionError,  # noqa: A004
     RemoteError,
@@ -82,6 +83,7 @@ __all__ = [
     "Lease",
     "LegacyExport",
     "LimitError",
+    "LimitKind",
     "Message",
     "Model",
     "NotFoundError",

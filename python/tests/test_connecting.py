@@ -98,8 +98,9 @@ def test_a_configuration_that_is_wrong_is_shown():
 def test_a_client_has_a_limit_of_its_own(broker):
     with broker.connect(memory_limit=1 << 20) as client:
         client.put("small", np.zeros(1000))
-        with pytest.raises(tensorlend.LimitError, match="raise memory_limit"):
+        with pytest.raises(tensorlend.LimitError, match="raise memory_limit") as caught:
             client.put("large", np.zeros(1 << 20))
+        assert caught.value.kind is tensorlend.LimitKind.CLIENT_BYTES
         with pytest.raises(MemoryError):
             client.create(1 << 20)
 

@@ -2,6 +2,7 @@
 
 import builtins
 import pathlib
+import pickle
 import re
 
 import numpy as np
@@ -40,6 +41,23 @@ def test_a_missing_name_reads_well(client):
     with pytest.raises(KeyError) as caught:
         client.get("weights")
     assert str(caught.value) == 'there is no tensor named "weights": see `tensorlend ls`, or wait for it with wait_for'
+
+
+def test_a_limit_has_a_kind_of_its_own():
+    with tensorlend.embedded('[pool]\nbytes_max = "64MiB"') as broker, broker.connect() as client:
+        with pytest.raises(tensorlend.LimitError) as caught:
+            client.create(128 << 20)
+    assert caught.value.kind is tensorlend.LimitKind.POOL_BYTES and caught.value.kind == "pool-bytes"
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (again.kind, str(again)) == (caught.value.kind, str(caught.value))
+
+
+def test_every_kind_of_limit_is_known_here():
+    source = REPOSITORY / "shm-layout/src/limit.rs"
+    if not source.is_file():
+        pytest.skip("the sources are not here")
+    kinds = re.findall(r'(?m)^    \w+ = \d+, "([a-z-]+)";$', source.read_text())
+    assert kinds and kinds == [str(kind) for kind in tensorlend.LimitKind]
 
 
 def test_objects_are_made_by_a_client_only():

@@ -1,21 +1,21 @@
-//! First publications without the daemon: a name is claimed, announced in its client's ring, and absorbed by the daemon
-//! into the directory. It travels in this order, so whoever must not miss it looks in this order.
+//! First publications without the daemon: a client claims a name and announces it in its ring, and the daemon absorbs
+//! it into the directory. A name moves in this order, so a reader that must not miss it looks in this order.
 
 use crate::catalogue::{Catalogue, RING};
 use crate::sync::{Ordering, fence};
 use crate::word::{Absorbed, MemberState, Word};
 
-/// The part of a name's hash that stands in a ring.
+/// Returns the part of a name's hash that a ring entry contains.
 #[inline]
 const fn tag(hash: u64) -> u64 {
     hash >> 24
 }
 
 impl Catalogue {
-    /// Owner: claims the name with this hash. What the others say is read after this: of two that claim one name, one at
-    /// least sees the other.
+    /// Owner: claims the name with this hash, and reads the others' claims and announcements afterwards. If two clients
+    /// claim one name, at least one sees the other.
     ///
-    /// Crash after this: the claim stands until the daemon ends this client.
+    /// Crash after this: the claim stays until the daemon ends this client.
     #[inline]
     pub fn claim_name(&self, hash: u64) {
         self.claim.set(hash);
@@ -23,15 +23,15 @@ impl Catalogue {
         crate::crash_point!("first: claimed");
     }
 
-    /// Owner: gives the claim up, announced or not.
+    /// Owner: withdraws the claim, announced or not.
     #[inline]
     pub fn unclaim(&self) {
         self.claim.set(0);
         crate::crash_point!("first: unclaimed");
     }
 
-    /// Owner: announces the name with this hash, which leads to this cell; returns the announcement's number. The store of
-    /// the head is the moment of the publication. The caller has a claim on the name, found nobody else's, and room in its
+    /// Owner: announces the name with this hash for this cell; returns the announcement's number. The store of the head
+    /// is the moment of the publication. The caller has a claim on the name, found nobody else's, and has room in its
     /// ring.
     ///
     /// Crash before the head: nothing was published, and the entry is written again. After it: published.
@@ -46,24 +46,28 @@ impl Catalogue {
     }
 }
 
-/// What of a client's ring is not in the directory yet.
+/// The announcements of a client that are not in the directory yet.
 #[derive(Clone, Copy)]
 pub struct Waiting<'a> {
     catalogue: &'a Catalogue,
-    /// The client's `absorbed` as it was read first. A route over an announcement holds only as long as this stands.
+    /// The client's `absorbed` as first read. A route over an announcement is valid only while this is unchanged.
     pub absorbed: Absorbed,
     head: u64,
 }
 
-/// The daemon is taking the last announcements of a client over: look again.
+/// The daemon is absorbing a client's last announcements: try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ending;
 
 impl<'a> Waiting<'a> {
-    /// Looks at a client's ring. `None`: its announcements do not count any more.
+    /// Reads a client's ring. `None`: its announcements no longer count.
+    ///
+    /// # Errors
+    /// [`Ending`] while the daemon absorbs the client's last announcements.
     #[inline]
     pub fn read(catalogue: &'a Catalogue, absorbed: &Word) -> Result<Option<Self>, Ending> {
-        // Before the head: what is absorbed between the two is looked for in vain here, and found in the directory.
+        // Read before the head: an announcement that is absorbed between the two reads is missing here, but is found in
+        // the directory.
         let absorbed = Absorbed(absorbed.read());
         match absorbed.state() {
             MemberState::Open => Ok(Some(Self { catalogue, absorbed, head: catalogue.ring_head.read() })),
@@ -72,19 +76,21 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// How many announcements wait. An allegation of the client; never more than a ring holds.
+    /// Returns the number of pending announcements. The client writes this number, so it may be false, but it never
+    /// exceeds the ring's capacity.
     #[inline]
     pub fn count(&self) -> u64 {
         self.head.wrapping_sub(self.absorbed.index()).min(RING as u64)
     }
 
-    /// The cells that were announced under names with this hash's tag, the oldest first. Other names may have it too.
+    /// Returns the cells announced under names with this hash's tag, the oldest first. Other names may have the same
+    /// tag.
     #[inline]
     pub fn cells(self, hash: u64) -> impl Iterator<Item = u32> + 'a {
         self.words().filter(move |word| word >> 24 == tag(hash)).map(|word| word as u32 & 0xFF_FFFF)
     }
 
-    /// All cells that were announced, the oldest first.
+    /// Returns all announced cells, the oldest first.
     pub fn all_cells(self) -> impl Iterator<Item = u32> + 'a {
         self.words().map(|word| word as u32 & 0xFF_FFFF)
     }

@@ -1,23 +1,23 @@
-//! The catalogue: what a client has published and where.
+//! The catalogue: a client's published values and their locations.
 //!
-//! Writer: its client. Readers: the namespace's clients and the daemon. What it says is an allegation: a reader copies
-//! it once, checks it against geometry that the daemon owns, and then uses the copy.
+//! Writer: its client. Readers: the namespace's clients and the daemon. Its contents are allegations: a reader copies a
+//! record once, checks it against geometry that the daemon owns, and then uses the copy.
 //!
-//! A catalogue is a chain of sealed memfds: the first part, more cells as names come (each part has a quarter of the cells
-//! that were there at the last doubling, so that at most a fifth of them is unused), and the slot records of each segment
-//! in a part of their own.
+//! A catalogue is a chain of sealed memfds: the first part, more cells as names are added (each part has a quarter of
+//! the cells at the last doubling, so that at most a fifth of them is unused), and one part per segment with its slot
+//! records.
 
 use crate::describe::{pad, structure};
 use crate::header::SheetHeader;
 use crate::word::{Bell, Word};
 
-/// Announcements that may wait for the daemon.
+/// Maximum number of announcements that wait for the daemon.
 pub const RING: usize = if cfg!(loom) { 2 } else { 4096 };
-/// Cells of the first part.
+/// Number of cells in the first part.
 pub const FIRST_CELLS: usize = if cfg!(loom) { 2 } else { 4096 };
-/// Parts of cells that a catalogue may have: 4096 doubled twelve times, in four steps each, is 2^24.
+/// Maximum number of parts with cells: 4096 doubled twelve times, in four steps each, is 2^24.
 pub const CELL_PARTS: u8 = 49;
-/// Words of a name that stand beside its cell.
+/// Words of a name that its cell record contains.
 pub const CELL_NAME_WORDS: usize = 8;
 
 structure! {
@@ -95,21 +95,21 @@ structure! {
     }
 }
 
-/// Where a cell stands: its part and its place there. Part 0 is the catalogue's first part.
+/// Returns a cell's part, and its index there. Part 0 is the catalogue's first part.
 #[cfg(not(loom))]
 #[inline]
 pub const fn cell_place(cell: u32) -> (u8, usize) {
     if cell < FIRST_CELLS as u32 {
         return (0, cell as usize);
     }
-    // How often the cells have been doubled, and the quarter of this doubling.
+    // The number of doublings of the cells, and the quarter of this doubling.
     let doubled = (cell / FIRST_CELLS as u32).ilog2();
     let quarter = (cell >> (FIRST_CELLS.ilog2() + doubled - 2)) & 3;
     let part = (4 * doubled + quarter + 1) as u8;
     (part, cell as usize - cells_first(part))
 }
 
-/// First cell of a part.
+/// Returns the first cell of a part.
 pub const fn cells_first(part: u8) -> usize {
     if part == 0 {
         return 0;
@@ -118,12 +118,12 @@ pub const fn cells_first(part: u8) -> usize {
     (FIRST_CELLS << doubled) / 4 * (4 + quarter)
 }
 
-/// Cells in a part.
+/// Returns the number of cells in a part.
 pub const fn cells_count(part: u8) -> usize {
     if part == 0 { FIRST_CELLS } else { (FIRST_CELLS << ((part - 1) / 4)) / 4 }
 }
 
-/// Length of a part of `count` records behind a head of 4096 bytes.
+/// Returns the length of a part with `count` records after a header of 4096 bytes.
 pub const fn part_bytes<T>(count: usize) -> usize {
     (4096 + count * size_of::<T>()).next_multiple_of(4096)
 }

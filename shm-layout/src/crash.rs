@@ -1,12 +1,12 @@
-//! Places in the code at which a test kills the process: between any two stores that others read.
+//! Crash points: places in the code, between any two stores that others read, at which a test kills the process.
 //!
-//! Only in builds with the feature `crash-points`; without it the macro is empty. A process that is to die installs a
-//! [hook](install), which is called with the number of each place that is passed. Nothing else here does anything.
+//! They exist only in builds with the feature `crash-points`; without it the macro is empty. A process under test
+//! installs a [hook](install), which is called with the number of each crash point that it passes.
 
 use std::sync::OnceLock;
 
-/// The places, by number. Those that begin with "daemon" lie in the daemon's code, and so do those that begin with "device",
-/// which are passed only where memory of devices is lent.
+/// The crash points, by number. Those that begin with "daemon" are in the daemon's code, and so are those that begin
+/// with "device", which are passed only if device memory is lent.
 pub const POINTS: &[&str] = &[
     "lease: stored",
     "lease: confirmed",
@@ -80,7 +80,9 @@ pub const POINTS: &[&str] = &[
     "daemon: member written",
     "daemon: member not present yet",
     "daemon: member listed",
-    "daemon: member opened",
+    "daemon: reader listed",
+    "daemon: announcer listed",
+    "daemon: announcer opened",
     "daemon: range about to be lent",
     "daemon: range lent",
     "daemon: cells lent",
@@ -111,12 +113,12 @@ pub const POINTS: &[&str] = &[
 
 static HOOK: OnceLock<fn(usize)> = OnceLock::new();
 
-/// Has `hook` called at every place that is passed from now on; the first one that is installed stays.
+/// Calls `hook` at every crash point passed from now on. Only the first hook of a process is installed.
 pub fn install(hook: fn(usize)) {
     let _ = HOOK.set(hook);
 }
 
-/// The number of a place. One that is not listed does not compile.
+/// Returns the number of a crash point. An unlisted name does not compile.
 pub const fn number(name: &str) -> usize {
     let mut at = 0;
     while at < POINTS.len() {
@@ -136,7 +138,7 @@ const fn same(a: &[u8], b: &[u8]) -> bool {
     at == a.len() && at == b.len()
 }
 
-/// A place is passed.
+/// Passes a crash point.
 pub fn pass(point: usize) {
     if let Some(hook) = HOOK.get() {
         hook(point);

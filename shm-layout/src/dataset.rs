@@ -1,6 +1,6 @@
-//! The index of a dataset: the bytes of its first slot, which name its members and say where they lie.
+//! The index of a dataset: the bytes of its first slot, with the names and slots of its members.
 //!
-//! The members live and die with the index: one publication, one lease. All numbers are little endian:
+//! The members live as long as the index: one publication, one lease. All numbers are little endian:
 //!
 //! ```text
 //! members 32 . 0 32
@@ -11,37 +11,38 @@
 //! the names, one behind the other, each up to its end
 //! ```
 //!
-//! `order` belongs to no member: the first is the number of the member whose name comes first by its bytes, the next that
-//! of the one behind it, and so on. Names that rise in this order are different names, all of them: one look at each tells
-//! a reader that none comes twice, and a name is found by halving.
+//! The `order` fields form a separate array, independent of their members: the first is the number of the member whose
+//! name sorts first by its bytes, the next that of the following name, and so on. If the names rise strictly in this
+//! order, they are all different: so a reader verifies in one pass that no name occurs twice, and finds a name by
+//! binary search.
 
 use crate::name::{self, NAME_BYTES_MAX};
 use crate::stream::Brief;
 
-/// Members of a dataset at most.
+/// Maximum number of members of a dataset.
 pub const MEMBERS_MAX: usize = 4096;
 
 const HEAD_BYTES: usize = 8;
 const RECORD_BYTES: usize = 64;
 const BRIEF_AT: usize = 16;
 
-/// Bytes of an index at most.
+/// Maximum length of an index in bytes.
 pub const BYTES_MAX: usize = HEAD_BYTES + MEMBERS_MAX * (RECORD_BYTES + NAME_BYTES_MAX);
 
 /// One tensor of a dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatasetMember<'n> {
-    /// Its name in the dataset.
+    /// The tensor's name in the dataset.
     pub name: &'n str,
-    /// Its slot, in the same catalogue as the index.
+    /// The tensor's slot, in the same catalogue as the index.
     pub slot: u32,
-    /// Its slot's generation.
+    /// The slot's generation.
     pub generation: u64,
-    /// What its record says, if that fits; zeros if it does not, or is not known yet: see [`set_brief`].
+    /// A summary of its record; zeros if the record does not fit, or is not known yet: see [`set_brief`].
     pub brief: Brief,
 }
 
-/// The index as bytes. At most [`MEMBERS_MAX`] members, with names that are different and allowed.
+/// Encodes an index. At most [`MEMBERS_MAX`] members, with different valid names.
 pub fn encode(members: &[DatasetMember<'_>]) -> Vec<u8> {
     let names: usize = members.iter().map(|m| m.name.len()).sum();
     let mut bytes = Vec::with_capacity(HEAD_BYTES + members.len() * RECORD_BYTES + names);
@@ -62,7 +63,7 @@ pub fn encode(members: &[DatasetMember<'_>]) -> Vec<u8> {
     bytes
 }
 
-/// Puts the brief of member `at` into an encoded index.
+/// Stores the brief of member `at` in an encoded index.
 ///
 /// # Panics
 /// If it has no such member.
@@ -73,8 +74,8 @@ pub fn set_brief(index: &mut [u8], at: usize, brief: &Brief) {
     }
 }
 
-/// An index, read where it lies. A reader copies the bytes first, lays this over the copy, and believes it only after
-/// [`Index::check`]. Before that its answers may be nonsense, and that is all.
+/// An index over encoded bytes. A reader copies the bytes first, wraps the copy, and trusts it only after
+/// [`Index::check`]. Before the check its methods may return nonsense, but have no other effect.
 #[derive(Clone, Copy, Debug)]
 pub struct Index<'b> {
     records: &'b [[u8; RECORD_BYTES]],
@@ -88,7 +89,7 @@ fn word(record: &[u8; RECORD_BYTES], at: usize) -> u64 {
 }
 
 impl<'b> Index<'b> {
-    /// Lays it over bytes; `None` if they are too few or it would have too many members. Bytes behind it are ignored.
+    /// Wraps bytes; `None` if they are too few or the index would have too many members. Ignores bytes after it.
     #[inline]
     pub fn new(bytes: &'b [u8]) -> Option<Self> {
         let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>()?;
@@ -100,13 +101,13 @@ impl<'b> Index<'b> {
         Some(index)
     }
 
-    /// How many members it has.
+    /// Returns the number of members.
     #[inline]
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Whether it has none.
+    /// Returns true if it has no members.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
@@ -127,11 +128,11 @@ impl<'b> Index<'b> {
         self.names.get(from..self.end(at)).unwrap_or_default()
     }
 
-    /// Whether its members have names that are allowed, and no two the same.
+    /// Returns true if its members' names are valid and all different.
     #[inline(always)]
     pub fn check(&self) -> bool {
         let mut from = 0;
-        // ASCII without control characters, what almost all names are, in one look.
+        // Fast path for printable ASCII in a single pass, as almost all names are.
         let plain = self.names.iter().fold(true, |plain, b| plain & matches!(b, b' '..=b'~'));
         for at in 0..self.len() {
             let end = self.end(at);
@@ -147,7 +148,7 @@ impl<'b> Index<'b> {
         (0..self.len()).all(|at| {
             let member = self.order(at);
             let name = if member < self.len() { self.name_bytes(member) } else { &[] };
-            // No name has a zero in it, so that its first eight bytes as one number mostly tell.
+            // No name contains a zero, so comparing the first eight bytes as one number mostly decides.
             let first = name.iter().take(8).fold(0, |n, &b| n << 8 | u64::from(b));
             let name = (first << (64 - 8 * name.len().clamp(1, 8)), name);
             let rises = before.0 < name.0 || before.0 == name.0 && before.1 < name.1;
@@ -156,29 +157,30 @@ impl<'b> Index<'b> {
         })
     }
 
-    /// A member, in the order in which they were added. Its slot and brief are the owner's word, to be checked.
+    /// Returns a member, in the order in which they were added. Its slot and brief are allegations of the owner, to be
+    /// checked.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If there is no such member.
     #[inline]
     pub fn member(&self, at: usize) -> DatasetMember<'b> {
         let (slot, generation, brief) = self.place(at);
         DatasetMember { name: self.name(at), slot, generation, brief }
     }
 
-    /// A member's name.
+    /// Returns a member's name.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If there is no such member.
     #[inline]
     pub fn name(&self, at: usize) -> &'b str {
         core::str::from_utf8(self.name_bytes(at)).unwrap_or_default()
     }
 
-    /// A member's slot, generation and brief.
+    /// Returns a member's slot, generation and brief.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If there is no such member.
     #[inline(always)]
     pub fn place(&self, at: usize) -> (u32, u64, Brief) {
         let record = &self.records[at];
@@ -186,7 +188,7 @@ impl<'b> Index<'b> {
         (word(record, 0) as u32 & 0xFF_FFFF, word(record, 1), brief)
     }
 
-    /// The number of the member with this name.
+    /// Returns the number of the member with this name.
     pub fn find(&self, name: &str) -> Option<usize> {
         let (mut low, mut high) = (0, self.len());
         while low < high {
@@ -212,7 +214,7 @@ mod tests {
         DatasetMember { name, slot, generation: u64::from(slot) + 5, brief }
     }
 
-    /// What a reader makes of bytes.
+    /// Decodes bytes as a reader does.
     fn read(bytes: &[u8]) -> Option<Vec<DatasetMember<'_>>> {
         let index = Index::new(bytes).filter(Index::check)?;
         Some((0..index.len()).map(|at| index.member(at)).collect())
@@ -255,21 +257,21 @@ mod tests {
         assert!(read(&bytes).is_some());
         let names = bytes.len() - 3;
         let (order, end) = (|m: usize| HEAD_BYTES + m * RECORD_BYTES + 6, |m: usize| HEAD_BYTES + m * RECORD_BYTES + 3);
-        // A name twice; a control character; no UTF-8.
+        // A duplicate name; a control character; invalid UTF-8.
         for byte in [b'b', b'\n', 0xFF, 0xC3] {
             assert_eq!(read(&poked(&bytes, names + 1, byte)), None, "{byte}");
         }
-        // An empty name; a name that ends before it begins; one that ends behind the names.
+        // An empty name; a name that ends before it begins; one that ends after the names.
         assert_eq!(read(&poked(&bytes, end(1), 1)), None);
         assert_eq!(read(&poked(&bytes, end(0), 3)), None);
         assert_eq!(read(&poked(&bytes, end(2), 4)), None);
         assert_eq!(read(&poked(&bytes, end(2) + 2, 1)), None);
-        // An order that leaves a member out, is none, or leads nowhere.
+        // An order that omits a member, or has an invalid number.
         assert_eq!(read(&poked(&bytes, order(0), 0)), None);
         assert_eq!(read(&poked(&bytes, order(1), 1)), None);
         assert_eq!(read(&poked(&bytes, order(2), 3)), None);
         assert_eq!(read(&poked(&bytes, order(2) + 1, 0xFF)), None);
-        // More members than there are, or than there may be.
+        // More members than the bytes contain, or than the maximum.
         assert_eq!(read(&poked(&bytes, 0, 4)), None);
         assert_eq!(read(&poked(&bytes, 7, 1)), None);
         let long = "x".repeat(NAME_BYTES_MAX + 1);

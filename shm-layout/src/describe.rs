@@ -1,34 +1,34 @@
-//! Structures that check their own sizes and offsets while they compile, and that can tell them: docs/layout.md and
-//! the layout's hash are made from these tables.
+//! Shared structures that check their own sizes and offsets at compile time, with tables that describe them:
+//! docs/layout.md and the layout's hash are generated from these tables.
 
 /// One field of a shared structure.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
     /// Byte offset in the structure.
     pub offset: usize,
-    /// Its name.
+    /// The field's name.
     pub name: &'static str,
-    /// Its Rust type.
+    /// The field's Rust type.
     pub kind: &'static str,
-    /// What it means, who writes it, who reads it.
+    /// The field's meaning, its writer and its readers.
     pub doc: &'static str,
 }
 
 /// One shared structure.
 #[derive(Clone, Copy, Debug)]
 pub struct Structure {
-    /// Its name.
+    /// The structure's name.
     pub name: &'static str,
-    /// Its length in bytes.
+    /// The structure's length in bytes.
     pub bytes: usize,
-    /// What it is.
+    /// The structure's meaning.
     pub doc: &'static str,
-    /// Its fields, in order.
+    /// The fields, in order.
     pub fields: &'static [Field],
 }
 
-/// Defines a `repr(C)` structure of shared words with its byte length and the offset of each field; a wrong figure
-/// does not compile.
+/// Defines a `repr(C)` structure of shared words with its byte length and the offset of each field; a wrong number does
+/// not compile.
 macro_rules! structure {
     ($(#[doc = $doc:literal])* pub struct $name:ident [$bytes:expr] {
         $($(#[doc = $fdoc:literal])* $offset:literal $field:ident: $kind:ty,)*
@@ -87,7 +87,7 @@ macro_rules! structure {
 }
 pub(crate) use structure;
 
-/// Lengths of what is reserved: nothing under loom, which counts every word.
+/// Length of a reserved field in words; 0 under loom, which counts every word.
 pub const fn pad(words: usize) -> usize {
     if cfg!(loom) { 0 } else { words }
 }
@@ -95,7 +95,7 @@ pub const fn pad(words: usize) -> usize {
 /// Structures outside shared memory, for loom's models.
 #[cfg(loom)]
 pub trait Model {
-    /// All zero.
+    /// Returns a structure of zeros.
     fn model() -> Self;
 }
 #[cfg(loom)]
@@ -117,7 +117,7 @@ impl<T: Model, const N: usize> Model for [T; N] {
     }
 }
 
-/// FNV-1a over names, kinds and offsets of every structure: two programs agree on it or do not talk.
+/// FNV-1a over names, kinds and offsets of every structure. Two programs whose hashes differ do not communicate.
 #[cfg(not(loom))]
 pub const fn hash(structures: &[Structure], version: u32) -> u64 {
     const fn eat(mut hash: u64, text: &str) -> u64 {

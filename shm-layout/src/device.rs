@@ -1,4 +1,4 @@
-//! Where a tensor's bytes are, by `DLPack`'s codes (`DLDevice` in `dlpack.h`, version 1.3).
+//! The memory of a tensor, by `DLPack`'s codes (`DLDevice` in `dlpack.h`, version 1.3).
 
 use core::fmt;
 use core::str::FromStr;
@@ -22,8 +22,8 @@ impl Device {
     /// Host memory: `kDLCPU`, number 0.
     pub const CPU: Self = Self { kind: 1, id: 0 };
 
-    /// A CUDA device by the number that it has in this process: `kDLCUDA`. Processes may number devices differently; what
-    /// they have in common is the [`Uuid`].
+    /// A CUDA device by its number in this process: `kDLCUDA`. Processes may number devices differently; the [`Uuid`]
+    /// is common to all.
     pub const fn cuda(id: u8) -> Self {
         Self { kind: 2, id }
     }
@@ -75,7 +75,7 @@ impl fmt::Display for Device {
 pub struct Uuid(pub [u8; 16]);
 
 impl Uuid {
-    /// The two words that stand for it in shared memory.
+    /// Returns the two words that represent it in shared memory.
     pub fn words(self) -> [u64; 2] {
         let half = |at: usize| u64::from_le_bytes(core::array::from_fn(|i| self.0[at + i]));
         [half(0), half(8)]
@@ -91,7 +91,7 @@ impl Uuid {
 }
 
 impl fmt::Display for Uuid {
-    /// As `nvidia-smi -L` prints it.
+    /// Formats it as `nvidia-smi -L` does.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("GPU")?;
         for (at, byte) in self.0.iter().enumerate() {
@@ -102,7 +102,7 @@ impl fmt::Display for Uuid {
     }
 }
 
-/// Not a device's UUID.
+/// The text is not a device's UUID.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no UUID of a device: `nvidia-smi -L` lists them, such as GPU-6b1b6e3c-0a5e-4a10-9d3f-1c3a4b5c6d7e")]
 pub struct BadUuid(String);
@@ -110,7 +110,7 @@ pub struct BadUuid(String);
 impl FromStr for Uuid {
     type Err = BadUuid;
 
-    /// With or without what stands before it (`GPU-`, `MIG-`), and with or without dashes.
+    /// Parses a UUID with or without a prefix (`GPU-`, `MIG-`), and with or without dashes.
     fn from_str(text: &str) -> Result<Self, BadUuid> {
         let bad = || BadUuid(text.into());
         let bare = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-")).unwrap_or(text);

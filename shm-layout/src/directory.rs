@@ -6,7 +6,7 @@
 use crate::describe::{pad, structure};
 use crate::header::SheetHeader;
 use crate::sync::{Ordering, fence};
-use crate::word::{Bell, Home, HomeKind, PlaceWord, TableWord, Word, search_begins};
+use crate::word::{BUCKET, Bell, Home, HomeKind, PlaceWord, SEARCH_MAX, Search, TableWord, Word};
 
 #[cfg(not(loom))]
 use crate::raw::{Records, Sheet, View};
@@ -23,10 +23,14 @@ pub const SUBSCRIBERS: usize = if cfg!(loom) { 1 } else { 64 };
 pub const DEVICES: usize = if cfg!(loom) { 1 } else { 16 };
 /// Words of the bitmaps over members: 65,536 bits.
 pub const MEMBER_BITMAP_WORDS: usize = if cfg!(loom) { 1 } else { 1024 };
+/// Words of a member's audience: one cache line.
+pub const AUDIENCE_WORDS: usize = if cfg!(loom) { 1 } else { 8 };
+/// Bits of a member's audience.
+pub const AUDIENCE: u16 = 64 * AUDIENCE_WORDS as u16;
 
 structure! {
     /// The directory's head.
-    pub struct DirectoryHead [24576] {
+    pub struct DirectoryHead [32768] {
         /// What this sheet is. Writer: the daemon, as of everything here.
         0 sheet: SheetHeader,
         /// The current table of names: log2 of its places 8 . times built anew 16 . index of its first place 40. Stored when the new table
@@ -36,8 +40,11 @@ structure! {
         72 seed: Word,
         /// The namespace's number, for lists and observers.
         80 namespace: Word,
+        /// Seeds of the searches in the tables of names: of a table in the first half of the places, and of one in the second. Stored
+        /// before the table is built.
+        88 table_seeds: [Word; 2],
         /// Kept 0.
-        88 reserved: [Word; pad(5)],
+        104 reserved: [Word; pad(3)],
         /// Rung when a name moved or came while somebody was parked.
         128 bell: Bell,
         /// Kept 0.
@@ -105,15 +112,19 @@ structure! {
         8192 present: [Word; MEMBER_BITMAP_WORDS],
         /// Bit c: member c asked to be looked at when something is published, because it may be parked.
         16384 waiters: [Word; MEMBER_BITMAP_WORDS],
+        /// Bit c: member c may announce names. Stored before its `absorbed` is opened and before the reply to the request that
+        /// made it an announcer; cleared when its last announcement is in the directory.
+        24576 announcers: [Word; MEMBER_BITMAP_WORDS],
     }
 }
 
 structure! {
     /// A member: one life of one client.
-    pub struct MemberEntry [128] {
+    pub struct MemberEntry [192] {
         /// state 2 . epoch 30 . sheet 32. Ended: its leases no longer count. Its epoch moves with each new life.
         0 member: Word,
-        /// state 2 . index 62: announcements that are in the directory. ENDING while the daemon drains the last ones.
+        /// state 2 . index 62: announcements that are in the directory. OPEN from the moment at which the daemon lets the member
+        /// announce; ENDING while the daemon drains the last ones.
         8 absorbed: Word,
         /// Moves when a slot range of this catalogue begins to mean another segment, or the number another client.
         /// Never goes back, not even between lives.
@@ -130,6 +141,9 @@ structure! {
         56 announce_until: Word,
         /// The client's label, zero-filled UTF-8. For observers.
         64 label: [Word; 8],
+        /// Bit c modulo 512: member c was shown a segment, slot records or a stream of this member's, and may have leases on its
+        /// slots. Stored before the reply that shows it. Members that share a bit count together.
+        128 audience: [Word; AUDIENCE_WORDS],
     }
 }
 
@@ -390,6 +404,17 @@ impl Directory {
         TableWord(self.head.table.read())
     }
 
+    /// The seed of the searches in a table.
+    #[inline]
+    pub fn table_seed(&self, table: TableWord) -> u64 {
+        self.head.table_seeds[usize::from(table.first() != 0)].read()
+    }
+
+    /// Daemon: begins another table in the half of the places that the current one does not use.
+    pub fn begin_table(&self, table: TableWord, seed: u64) {
+        begin_table_in(&self.head.table_seeds, table, seed);
+    }
+
     /// The hash of a key in this namespace (XXH3, seeded).
     #[inline]
     pub fn hash(&self, key: &[u8]) -> u64 {
@@ -401,7 +426,18 @@ impl Directory {
     /// while the key was compared. See [`find_in`].
     #[inline]
     pub fn find(&self, hash: u64, key: &[u8]) -> Result<Option<FoundName>, Replaced> {
-        find_in(&self.head.table, &self.places, &self.names, &self.long_names, hash, key)
+        let (table, seeds) = (&self.head.table, &self.head.table_seeds);
+        find_in(table, seeds, &self.places, &self.names, &self.long_names, hash, key)
+    }
+
+    /// Whether a search for this hash passes more than [`SEARCH_MAX`] places. The daemon refuses such a name if most of them
+    /// are its user's, so a client asks the daemon for it and does not announce it.
+    pub fn is_long_search(&self, hash: u64) -> bool {
+        let table = self.table();
+        let mut places = Search::new(hash, self.table_seed(table), table.log2())
+            .flat_map(|first| table.first() + first..table.first() + first + BUCKET)
+            .take(SEARCH_MAX as usize + 1);
+        places.all(|at| self.places.get(at as usize).is_some_and(|place| !PlaceWord(place.read()).is_free()))
     }
 
     /// The entries that may be in use, with their numbers: for those who walk over all names. A name that comes during
@@ -413,8 +449,7 @@ impl Directory {
 
     /// Copies an entry's key out. The caller checks that its home word stood still meanwhile.
     pub fn key(&self, entry: &NameEntry) -> Option<Vec<u8>> {
-        let word = entry.key.peek();
-        let bytes = (word & 0xFFFF) as usize;
+        let (word, bytes) = (entry.key.peek(), entry.key_bytes());
         let tail =
             if bytes > ENTRY_NAME_WORDS * 8 { &self.long_names.get((word >> 16) as usize)?.bytes[..] } else { &[] };
         let mut key: Vec<u8> = entry.name.iter().chain(tail).flat_map(|w| w.peek().to_le_bytes()).collect();
@@ -430,19 +465,47 @@ impl Directory {
         bits(&self.head.present, self.members.len())
     }
 
+    /// Members that may have leases on slots of this owner, itself left out, and others that share a bit with one of them.
+    pub fn audience(&self, owner: u16) -> impl Iterator<Item = u16> + '_ {
+        let shown = &self.members[usize::from(owner)].audience;
+        audience(&self.head.present, shown, self.members.len()).filter(move |&reader| reader != owner)
+    }
+
+    /// Members that may announce names.
+    pub fn announcers(&self) -> impl Iterator<Item = u16> + '_ {
+        bits(&self.head.announcers, self.members.len())
+    }
+
     /// Members that may be parked.
     pub fn waiters(&self) -> impl Iterator<Item = u16> + '_ {
         bits(&self.head.waiters, self.members.len())
     }
 }
 
+/// The word and the bit of a reader in an owner's audience.
+pub const fn audience_bit(reader: u16) -> (usize, u64) {
+    ((reader % AUDIENCE / 64) as usize, 1 << (reader % 64))
+}
+
+/// The members below `count` that are `present` and whose bits are set in an owner's audience. To be read behind
+/// [`crate::leases::scan_fence`].
+pub fn audience<'d>(present: &'d [Word], shown: &'d [Word], count: usize) -> impl Iterator<Item = u16> + 'd {
+    bits_where(present, count, |w| shown[w % shown.len()].read())
+}
+
 /// The set bits below `count`, read word by word.
 pub fn bits(words: &[Word], count: usize) -> impl Iterator<Item = u16> + '_ {
+    bits_where(words, count, |_| u64::MAX)
+}
+
+/// The set bits below `count` that `mask` leaves of each word.
+fn bits_where(words: &[Word], count: usize, mask: impl Fn(usize) -> u64) -> impl Iterator<Item = u16> {
     words[..count.div_ceil(64).min(words.len())]
         .iter()
         .enumerate()
         .flat_map(move |(w, word)| {
-            let mut left = word.read();
+            let mask = mask(w);
+            let mut left = if mask == 0 { 0 } else { word.read() & mask };
             core::iter::from_fn(move || {
                 (left != 0).then(|| {
                     let bit = left.trailing_zeros() as usize;
@@ -455,16 +518,16 @@ pub fn bits(words: &[Word], count: usize) -> impl Iterator<Item = u16> + '_ {
         .map(|bit| bit as u16)
 }
 
-/// [`Directory::find`] over bare tables: the table word, all places, the entries, the long names' blocks.
+/// [`Directory::find`] over bare tables: the table word, the tables' seeds, all places, the entries, the long names' blocks.
 ///
 /// A place leads to an entry, and an entry says by itself whose it is: so a place that is out of date, in a table that
 /// has been replaced even, leads a look-up astray and never to another name's value. What it must not do is miss a
 /// name that lives. Two duties of the daemon see to that: a name's place in a table stays where it is for as long as the
-/// name lives; and places become free from the end of a run backwards only, never before one that a search must still
-/// reach.
+/// name lives; and a place becomes free only while no live name stands behind it on that name's search.
 #[inline]
 pub fn find_in(
     table_word: &Word,
+    seeds: &[Word; 2],
     places: &[Word],
     names: &[NameEntry],
     long_names: &[LongName],
@@ -474,27 +537,37 @@ pub fn find_in(
     let table = TableWord(table_word.read());
     let (first, count) = (table.first(), table.places());
     let Some(current) = places.get(first as usize..(first + count) as usize) else { return Err(Replaced) };
-    let begins = search_begins(hash, table.log2());
     let mut found = None;
-    for step in 0..count {
-        let place = PlaceWord(current[((begins + step) & (count - 1)) as usize].read());
-        if place.is_free() {
-            break;
-        }
-        if !place.may_be(hash) {
-            continue;
-        }
-        let Some(entry) = names.get(place.entry() as usize) else { continue };
-        if let Some(home) = entry.probe(hash, key, long_names) {
-            found = Some(FoundName { entry: place.entry(), home });
-            if home.is_live() {
-                return Ok(found);
+    let seed = seeds[usize::from(first != 0)].read();
+    'search: for bucket in Search::new(hash, seed, table.log2()) {
+        for place in &current[bucket as usize..(bucket + BUCKET) as usize] {
+            let place = PlaceWord(place.read());
+            if place.is_free() {
+                break 'search;
             }
-            break;
+            if !place.may_be(hash) {
+                continue;
+            }
+            let Some(entry) = names.get(place.entry() as usize) else { continue };
+            if let Some(home) = entry.probe(hash, key, long_names) {
+                found = Some(FoundName { entry: place.entry(), home });
+                if home.is_live() {
+                    return Ok(found);
+                }
+                break 'search;
+            }
         }
     }
     // That the name has no value counts only if this table was the current one until here.
     if TableWord(table_word.read()) == table { Ok(found) } else { Err(Replaced) }
+}
+
+/// [`Directory::begin_table`] over bare words.
+pub fn begin_table_in(seeds: &[Word; 2], table: TableWord, seed: u64) {
+    // Release, between the store of the table word that replaced the table which was there before and the relaxed stores of this
+    // seed and of this table's places: whoever still searches in that table and reads one of these also finds the table word moved.
+    fence(Ordering::Release);
+    seeds[usize::from(table.first() != 0)].put(seed);
 }
 
 impl NameEntry {
@@ -514,6 +587,12 @@ impl NameEntry {
                 return Some(home);
             }
         }
+    }
+
+    /// Length of the key in bytes; 0: none.
+    #[inline]
+    pub fn key_bytes(&self) -> usize {
+        (self.key.peek() & 0xFFFF) as usize
     }
 
     /// Whether the entry holds this key: its words are compared as they lie.
@@ -602,7 +681,9 @@ mod tests {
 
     fn place(d: &Directory, key: &[u8], after: u64) -> usize {
         let table = d.table();
-        (table.first() + ((search_begins(d.hash(key), table.log2()) + after) & (table.places() - 1))) as usize
+        let mut places =
+            Search::new(d.hash(key), d.table_seed(table), table.log2()).flat_map(|first| first..first + BUCKET);
+        (table.first() + places.nth(after as usize).unwrap()) as usize
     }
 
     /// Binds `key` in `entry`, so many places behind the one where its search begins.
@@ -672,7 +753,7 @@ mod tests {
     fn the_first_pages_hold_what_everybody_needs() {
         for names in [512, 10_000_000, 1 << 24] {
             let geometry = Geometry { members: 4097, names, lists: 1024, streams: 256, segments: 4096 };
-            assert!(geometry.bytes_first() < 1 << 20);
+            assert!(geometry.bytes_first() < 5 << 18);
             assert!(geometry.offsets().iter().all(|(at, _)| at % 4096 == 0));
             let places = 1u64 << geometry.table_log2_max();
             assert!(u64::from(names) * 8 <= places * 5);
@@ -699,6 +780,27 @@ mod tests {
         let moved = d.head().names_at.peek();
         d.head().names_at.put(moved - 4096);
         assert_eq!(d.geometry(bytes), None);
+    }
+
+    #[test]
+    fn an_audience_are_the_present_members_with_a_bit() {
+        let geometry = Geometry { members: 2000, names: 512, lists: 1, streams: 1, segments: 1 };
+        let view = View::anonymous(geometry.bytes() as usize);
+        geometry.initialise(view.at(0).unwrap(), 7, 1);
+        let d = Directory::new(&view).unwrap();
+        let show = |owner: u16, reader: u16| {
+            let (word, bit) = audience_bit(reader);
+            d.members[usize::from(owner)].audience[word].set_bits(bit);
+        };
+        for number in [3u16, 5, 70, 515, 1027, 1999] {
+            d.head().present[usize::from(number) / 64].set_bits(1 << (number % 64));
+        }
+        show(5, 3);
+        show(5, 5);
+        show(70, 1999);
+        assert_eq!(d.audience(5).collect::<Vec<_>>(), [3, 515, 1027], "those that share a bit, and not itself");
+        assert_eq!(d.audience(70).collect::<Vec<_>>(), [1999]);
+        assert_eq!(d.audience(3).count(), 0);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::str::FromStr;
 
-/// An element type as `DLPack` writes it: a kind, a width in bits and a number of lanes.
+/// An element type in `DLPack`'s form: a kind, a width in bits and a number of lanes.
 ///
 /// ```
 /// use tensorlend_layout::DType;
@@ -42,7 +42,7 @@ macro_rules! dtypes {
             /// Every supported type, in the order of `DLPack`'s codes.
             pub const ALL: &'static [Self] = &[$(Self::$name),*];
 
-            /// The short name, as `Display` prints it and `FromStr` reads it.
+            /// Returns the short name, as `Display` prints it and `FromStr` parses it.
             pub const fn name(self) -> &'static str {
                 match (self.code, self.bits) {
                     $(($code, $bits) => $text,)*
@@ -50,14 +50,14 @@ macro_rules! dtypes {
                 }
             }
 
-            /// Whether the codes are one of [`DType::ALL`]: looked at with every lease.
+            /// Returns true if the codes are one of [`DType::ALL`]. Called for every lease.
             #[allow(clippy::unnested_or_patterns)]
             #[inline]
             const fn is_known(self) -> bool {
                 self.lanes == 1 && matches!((self.code, self.bits), $(($code, $bits))|*)
             }
 
-            /// The name that numpy (or `ml_dtypes`) gives this type.
+            /// Returns the name of this type in numpy (or `ml_dtypes`).
             pub const fn numpy_name(self) -> &'static str {
                 match (self.code, self.bits) {
                     $(($code, $bits) => $numpy,)*

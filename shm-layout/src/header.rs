@@ -1,4 +1,4 @@
-//! The first cache line of every sheet: what it is, and whether reader and writer mean the same.
+//! The first cache line of every sheet: its kind, and the layout that its writer uses.
 
 use crate::describe::structure;
 use crate::word::Word;
@@ -25,7 +25,7 @@ structure! {
     }
 }
 
-/// What a sheet is.
+/// The kind of a sheet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Magic {
@@ -43,7 +43,7 @@ pub enum Magic {
     Stream = u64::from_le_bytes(*b"TLSTREAM"),
 }
 
-/// Why a sheet was refused.
+/// The reason why a sheet was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a {expected:?} sheet of layout {version} ({what})")]
 pub struct WrongSheet {
@@ -54,7 +54,7 @@ pub struct WrongSheet {
 
 #[cfg(not(loom))]
 impl SheetHeader {
-    /// Daemon, before it lends the sheet.
+    /// Called by the daemon before it lends the sheet.
     pub fn initialise(&self, magic: Magic, bytes: u64, owner: u16, count: u64, first: u64) {
         self.version.put(u64::from(crate::LAYOUT_VERSION));
         self.hash.put(crate::LAYOUT_HASH);
@@ -65,7 +65,10 @@ impl SheetHeader {
         self.magic.set(magic as u64);
     }
 
-    /// Whether this sheet is what its reader takes it for.
+    /// Checks that this sheet has the expected kind, and this program's layout.
+    ///
+    /// # Errors
+    /// [`WrongSheet`] otherwise.
     pub fn check(&self, expected: Magic) -> Result<(), WrongSheet> {
         let wrong = |what| Err(WrongSheet { expected, version: crate::LAYOUT_VERSION, what });
         if self.magic.read() != expected as u64 {

@@ -1,23 +1,24 @@
-//! The lease table: what a client reads now, how far it is in its streams, and whether it sleeps.
+//! The lease table: a client's leases, its positions in streams, and whether it sleeps.
 //!
-//! Writer: its client. Readers: the producers of the namespace, before they reuse a slot, its callers, and the daemon.
+//! Writer: its client. Readers: the producers of the namespace, before they reuse a slot, the client's callers, and the
+//! daemon.
 //!
-//! A cursor that is in no stream (`stream` is 0) says nothing to them. A server of calls has one, whose `next` tells callers what it has to
-//! do (`libclient/src/call/load.rs`).
+//! Producers ignore a cursor without a stream (`stream` is 0). A server of requests has such a cursor, whose `next`
+//! publishes its load to callers (`libclient/src/call/load.rs`).
 //!
-//! The rule behind every order in this file is one: *writer stores, fence, looks at the others; reader stores, fence,
-//! looks at the others*. Of two such parties at least one sees the other.
+//! One rule explains every ordering in this file: *the writer stores, fences and reads the others' words; the reader
+//! stores, fences and reads the others' words*. Of two such parties at least one sees the other's store.
 
 use crate::describe::{pad, structure};
 use crate::header::SheetHeader;
 use crate::sync::{Ordering, fence};
 use crate::word::{Bell, LeaseWord, Word};
 
-/// Entries of one shard.
+/// Number of entries of a shard.
 pub const SHARD_ENTRIES: usize = if cfg!(loom) { 2 } else { 64 };
-/// Shards of a table; each is used by one thread at a time.
+/// Number of shards of a table; one thread at a time uses a shard.
 pub const SHARDS: usize = if cfg!(loom) { 2 } else { 64 };
-/// Streams that one client may follow at once.
+/// Maximum number of simultaneous subscriptions of a client.
 pub const CURSORS: usize = if cfg!(loom) { 1 } else { 256 };
 
 structure! {
@@ -72,20 +73,21 @@ structure! {
 }
 
 impl Cursor {
-    /// Producer, of a stream that was deleted: whether the subscriber may still read one of the stream's messages, of which
-    /// the last is `sent - 1`, without a lease on it. To be asked after [`scan_fence`].
+    /// Producer P of a deleted stream, after [`scan_fence`]: returns true if subscriber S may still read one of the
+    /// stream's messages, of which the last is `sent - 1`, without a lease on it.
     ///
-    /// A subscriber reads so what comes after a message that it has leased by the stream's home. That lease stood, so the
-    /// home was not moved before the subscriber's fence; and whoever has seen it moved, and has fenced, finds the words
-    /// that were stored before that fence. `next` only grows, after the reading: a look that comes early delays.
+    /// S reads messages without a lease after it has leased an earlier one by the stream's home word. That lease was
+    /// valid, so the home word had not changed before S's fence. P has seen the home word change and has fenced, so P
+    /// sees the words that S stored before its own fence. `next` only grows, and S advances it after reading: an early
+    /// check by P can only delay freeing.
     pub fn keeps(&self, stream: u64, sent: u64) -> bool {
-        // Acquire (read), from the Release of `next`: the reading was before.
+        // Acquire (read) pairs with the Release store of `next`: S's reading happened before.
         self.next.read() < sent && self.stream.read() == stream
     }
 }
 
-/// Takes a lease: stores it, then looks again at *every* word that led to the slot. True: the value stands and cannot
-/// be reused before [`release`]. False: something moved; the entry is empty again, start over.
+/// Takes a lease: stores it, then checks *every* word that led to the slot again. True: the value is valid and cannot
+/// be reused before [`release`]. False: a word has changed; the entry is empty again, and the caller starts over.
 ///
 /// Crash in between: the entry names a slot that nobody reads; it stops counting when the daemon ends the client.
 #[inline]
@@ -96,23 +98,23 @@ pub fn acquire(entry: &Word, lease: LeaseWord, route: &[(&Word, u64)]) -> bool {
     confirm(entry, route)
 }
 
-/// The first step of [`acquire`], for who takes many leases at once: all are stored, then one [`lease_fence`] stands for
-/// all, then each is to be [confirmed](confirm).
+/// The first step of [`acquire`], for taking many leases at once: store all of them, call [`lease_fence`] once, then
+/// [confirm](confirm) each.
 #[inline]
 pub fn store(entry: &Word, lease: LeaseWord) {
-    // Release: a scanner that finds this lease where another stood infers that the former one has ended.
+    // Release: a scanner that finds this lease in place of another infers that the previous reading has ended.
     entry.set(lease.0);
 }
 
-/// The second step: between the stores of leases and the looks at their routes.
+/// The second step, between storing leases and checking their routes.
 #[inline]
 pub fn lease_fence() {
-    // SeqCst, against the owner's fence between replacing the value and reading this table: either the owner sees
-    // the lease, or we see that the value was replaced.
+    // SeqCst pairs with the owner's fence between replacing the value and reading this table: either the owner sees the
+    // lease, or this thread sees that the value was replaced.
     fence(Ordering::SeqCst);
 }
 
-/// The last step: whether the lease that was stored stands. If not, the entry is empty again.
+/// The last step: returns true if the stored lease is valid. Otherwise the entry is empty again.
 #[inline]
 pub fn confirm(entry: &Word, route: &[(&Word, u64)]) -> bool {
     if route.iter().all(|(word, seen)| word.peek() == *seen) {
@@ -133,24 +135,25 @@ pub fn release(entry: &Word) {
     crate::crash_point!("lease: released");
 }
 
-/// What an owner does between replacing values and reading the lease tables (and the list of members): whoever took a
-/// lease on a replaced value before it noticed is seen by the scan that follows.
+/// Called by an owner between replacing values and reading the lease tables (and the list of members): the scan that
+/// follows sees every reader that took a lease on a replaced value before noticing.
 #[inline]
 pub fn scan_fence() {
     fence(Ordering::SeqCst);
 }
 
-/// What an owner does once after its last look at members and lease tables, before it fills a freed slot. A reader that
-/// was ended while it reads has no say any more, but looks at its own member word after the use: if it got the new bytes,
-/// it also finds that it was ended.
+/// Called by an owner after its last read of members and lease tables, before it fills a freed slot. A reader that the
+/// daemon ended during its reading has no valid lease, but checks its own member word after the use: if it saw the new
+/// bytes, it also sees that it was ended.
 #[inline]
 pub fn reuse_fence() {
-    // Release, between the look at the member word and the new bytes.
+    // Release, between the read of the member word and the new bytes.
     fence(Ordering::Release);
 }
 
 impl LeaseTable {
-    /// Calls `found` for every lease in the table; ends with the fence that lets the caller reuse what was not found.
+    /// Calls `found` for every lease in the table. Ends with the fence that allows the caller to reuse slots without
+    /// leases.
     pub fn scan(&self, mut found: impl FnMut(LeaseWord)) {
         let mut shards = self.shards_used.read();
         while shards != 0 {
@@ -164,36 +167,36 @@ impl LeaseTable {
                 }
             }
         }
-        // Acquire: a reader's last look at the bytes comes before its clearing store, and that before our reuse.
+        // Acquire: a reader's last read of the bytes precedes its clearing store, which precedes the reuse.
         fence(Ordering::Acquire);
     }
 }
 
-/// One shard, in the hands of the one thread that takes leases in it.
+/// One shard, used by the one thread that takes leases in it.
 pub struct Shard<'t> {
     table: &'t LeaseTable,
     index: usize,
 }
 
 impl<'t> Shard<'t> {
-    /// Shard `index` of `table`; the caller sees to it that one thread at a time has it.
+    /// Shard `index` of `table`; the caller ensures that one thread at a time uses it.
     pub fn new(table: &'t LeaseTable, index: usize) -> Self {
         Self { table, index }
     }
 
-    /// The lowest free entry, ready for [`acquire`]; `None` if all are taken. It is not set aside: until a lease is stored
-    /// in it, the next call returns it again.
+    /// Returns the lowest free entry, ready for [`acquire`]; `None` if all are taken. It is not reserved: until a lease
+    /// is stored in it, the next call returns it again.
     #[inline]
     pub fn free_entry(&self) -> Option<&'t Word> {
         self.free_entry_from(0).map(|(_, entry)| entry)
     }
 
-    /// As [`Shard::free_entry`], the lowest from number `from` on, and its number.
+    /// As [`Shard::free_entry`], the lowest from number `from` on; also returns its number.
     #[inline]
     pub fn free_entry_from(&self, from: usize) -> Option<(usize, &'t Word)> {
         let entries = &self.table.entries[self.index];
-        // Acquire (read): an entry freed by another thread is taken only after seeing its 0, and with it that the
-        // other thread's reading is over.
+        // Acquire (read): an entry that another thread freed is taken only after seeing its 0, which implies that the
+        // other thread's reading has ended.
         let at = from + entries.get(from..)?.iter().position(|e| e.read() == 0)?;
         let high = &self.table.high_water[self.index];
         if high.peek() <= at as u64 {
@@ -205,7 +208,8 @@ impl<'t> Shard<'t> {
         Some((at, &entries[at]))
     }
 
-    /// Gives the shard up; false if leases are still in it (then it stays marked as used, and its next owner goes on).
+    /// Gives the shard up; false if it still contains leases (then it stays marked as used, and its next owner
+    /// continues with it).
     pub fn retire(self) -> bool {
         if self.table.entries[self.index].iter().any(|e| e.read() != 0) {
             return false;

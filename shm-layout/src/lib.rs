@@ -1,30 +1,31 @@
-//! What two tensorlend processes must agree on: the words in shared memory, the steps that may be taken over them, and
-//! the messages on the control socket. No system call is made here.
+//! The shared conventions of tensorlend processes: the words in shared memory, the steps over them, and the messages on
+//! the control socket. This crate makes no system calls.
 //!
 //! # Vocabulary, largest to smallest
 //!
-//! * **namespace**: who may see and write each other's tensors; the unit of confidentiality and quota.
+//! * **namespace**: the clients that may see and write each other's tensors; the unit of confidentiality and quota.
 //! * **pool**: the memory that the daemon owns: `pool = lent + spare + idle` bytes, at most `pool.bytes_max`.
-//! * **segment**: one sealed memfd of tensor bytes, lent to one client, which alone may write it. Every lent segment has
-//!   an aligned range of its client's 24-bit slot numbers; the daemon records it, so that (catalogue, slot) names the
-//!   segment without believing any client.
+//! * **segment**: one sealed memfd of tensor bytes, lent to one client, which alone may write it. Every lent segment
+//!   has an aligned range of its client's 24-bit slot numbers. The daemon records it, so that (catalogue, slot)
+//!   identifies the segment without trusting any client.
 //! * **slot**: a piece of a segment that holds one tensor: a draft, published, retired or free.
-//! * **generation**: one use of a slot; 40 bits, moves whenever the slot is filled anew.
+//! * **generation**: one use of a slot; 40 bits, advanced whenever the slot is filled again.
 //! * **draft**: a slot being written. It becomes published, or is dropped.
-//! * **cell**: "the latest value of a name": one word, generation 40 . slot 24, in the owner's catalogue.
-//! * **home**: who owns a name and in which cell; one word in the directory, stored by the daemon alone.
+//! * **cell**: the latest value of a name: one word, generation 40 . slot 24, in the owner's catalogue.
+//! * **home** (owner word): the owner of a name, and its cell there; one word in the directory, which only the daemon
+//!   stores.
 //! * **lease**: the right to read one (slot, generation): one word in the reader's lease table.
 //! * **stream**: a ring of messages by one producer for many subscribers. **List**: a collection that many producers
 //!   append to and the daemon orders. **Dataset**: several tensors that are published and leased as one.
 //! * **sheet**: one sealed memfd of shared words with one writer: directory (daemon), catalogue (client), lease table
 //!   (client), ring (producer).
 //! * **member**: a client as its namespace sees it. **Epoch**: one life of one client under one catalogue number.
-//! * **account**: what one uid holds; every charge comes back to it.
+//! * **account**: the memory charged to one uid; every charge is eventually returned to it.
 //!
 //! # The one rule
 //!
-//! Every shared page has exactly one writer. Whoever else needs it maps it read-only. What a client wrote is an
-//! *allegation*: copied once, checked against geometry that the daemon owns, and only then used.
+//! Every shared page has exactly one writer. All other processes map it read-only. A client's words are *allegations*:
+//! a reader copies them once, checks the copy against geometry that the daemon owns, and only then uses it.
 //!
 //! # Life of a slot
 //!
@@ -49,6 +50,7 @@ pub mod directory;
 pub mod dtype;
 pub mod header;
 pub mod leases;
+pub mod limit;
 pub mod name;
 pub mod publish;
 pub mod raw;
@@ -62,7 +64,7 @@ pub mod word;
 #[cfg(feature = "crash-points")]
 pub mod crash;
 
-/// A place at which a test may kill the process: see `crash`. Empty without the feature `crash-points`.
+/// A crash point, at which a test may kill the process: see `crash`. Empty without the feature `crash-points`.
 #[cfg(feature = "crash-points")]
 #[macro_export]
 macro_rules! crash_point {
@@ -72,7 +74,7 @@ macro_rules! crash_point {
     }};
 }
 
-/// A place at which a test may kill the process. Empty without the feature `crash-points`.
+/// A crash point, at which a test may kill the process. Empty without the feature `crash-points`.
 #[cfg(not(feature = "crash-points"))]
 #[macro_export]
 macro_rules! crash_point {
@@ -83,7 +85,7 @@ pub use device::{BadUuid, Device, Uuid};
 pub use dtype::DType;
 
 /// Version of the shared-memory layout; moves with every change that an older program would misread.
-pub const LAYOUT_VERSION: u32 = 4;
+pub const LAYOUT_VERSION: u32 = 5;
 
 /// Every shared structure, in the order of docs/layout.md.
 #[cfg(not(loom))]

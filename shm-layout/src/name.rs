@@ -1,9 +1,11 @@
-//! Names, and the keys under which the directory keeps them.
+//! Names, and their keys in the directory.
 
-/// Longest name, in bytes.
+use crate::directory::NameEntry;
+
+/// Maximum length of a name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 
-/// Why a name was refused.
+/// The reason why a name was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadName {
     /// No bytes at all.
@@ -17,7 +19,7 @@ pub enum BadName {
     Control(char),
 }
 
-/// What a key stands for. Names hold no control characters, so that the first byte of the other kinds tells them apart.
+/// The kind of a key. Names contain no control characters, so the first byte distinguishes the other kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyKind {
     /// A tensor or a dataset.
@@ -30,7 +32,46 @@ pub enum KeyKind {
     Stream,
 }
 
+/// First bytes of keys that are not names.
+const ITEM: u8 = 1;
+const LIST: u8 = 2;
+const STREAM: u8 = 3;
+
+impl KeyKind {
+    /// The kind of the key that an entry holds. The caller checks that the home word stood still meanwhile.
+    #[inline]
+    pub fn of(entry: &NameEntry) -> Self {
+        Self::of_byte(entry.name[0].peek().to_le_bytes()[0])
+    }
+
+    const fn of_byte(first: u8) -> Self {
+        match first {
+            ITEM => Self::Item,
+            LIST => Self::List,
+            STREAM => Self::Stream,
+            _ => Self::Name,
+        }
+    }
+
+    /// Whether the home word of such a key leads to a cell: those of names and items do, those of lists and streams lead to a line
+    /// of their table.
+    #[inline]
+    pub const fn leads_to_cell(self) -> bool {
+        matches!(self, Self::Name | Self::Item)
+    }
+}
+
+/// Whether an entry's key is that of an item of this list.
+pub fn is_item_of(entry: &NameEntry, list: u64) -> bool {
+    // The first nine bytes of `item_key`, as words.
+    let words = [entry.name[0].peek(), entry.name[1].peek() & 0xFF];
+    entry.key_bytes() == ITEM_KEY_BYTES && words == [u64::from(ITEM) | list << 8, list >> 56]
+}
+
 /// Checks a name: 1 to 255 bytes of UTF-8 without control characters.
+///
+/// # Errors
+/// [`BadName`] otherwise.
 #[inline]
 pub fn check(name: &str) -> Result<(), BadName> {
     if name.is_empty() {
@@ -39,7 +80,7 @@ pub fn check(name: &str) -> Result<(), BadName> {
     if name.len() > NAME_BYTES_MAX {
         return Err(BadName::Long(name.len()));
     }
-    // ASCII without control characters, what almost every name is, needs no look at each character.
+    // Fast path for printable ASCII, as almost every name is.
     if name.bytes().fold(true, |plain, b| plain & matches!(b, b' '..=b'~')) {
         return Ok(());
     }
@@ -49,19 +90,21 @@ pub fn check(name: &str) -> Result<(), BadName> {
     }
 }
 
-/// The key of a list: byte 2, then its name.
+/// Returns the key of a list: byte 2, then its name.
 pub fn list_key(name: &str) -> Vec<u8> {
-    prefixed(2, name.as_bytes())
+    prefixed(LIST, name.as_bytes())
 }
 
-/// The key of a stream: byte 3, then its name.
+/// Returns the key of a stream: byte 3, then its name.
 pub fn stream_key(name: &str) -> Vec<u8> {
-    prefixed(3, name.as_bytes())
+    prefixed(STREAM, name.as_bytes())
 }
 
-/// The key of a list's item: byte 1, the list's id and the item's number, little endian.
-pub fn item_key(list: u64, number: u64) -> [u8; 17] {
-    let mut key = [1; 17];
+const ITEM_KEY_BYTES: usize = 17;
+
+/// Returns the key of a list's item: byte 1, the list's id and the item's number, little endian.
+pub fn item_key(list: u64, number: u64) -> [u8; ITEM_KEY_BYTES] {
+    let mut key = [ITEM; ITEM_KEY_BYTES];
     key[1..9].copy_from_slice(&list.to_le_bytes());
     key[9..].copy_from_slice(&number.to_le_bytes());
     key
@@ -74,13 +117,13 @@ fn prefixed(kind: u8, name: &[u8]) -> Vec<u8> {
     key
 }
 
-/// Splits a key into what it stands for and the name in it (empty for an item); `None` if it is none.
+/// Splits a key into its kind and its name (empty for an item); `None` if it is invalid.
 pub fn parse(key: &[u8]) -> Option<(KeyKind, &str)> {
-    let (kind, name) = match key {
-        [1, item @ ..] => return (item.len() == 16).then_some((KeyKind::Item, "")),
-        [2, name @ ..] => (KeyKind::List, name),
-        [3, name @ ..] => (KeyKind::Stream, name),
-        name => (KeyKind::Name, name),
+    let kind = KeyKind::of_byte(*key.first()?);
+    let name = match kind {
+        KeyKind::Item => return (key.len() == ITEM_KEY_BYTES).then_some((kind, "")),
+        KeyKind::List | KeyKind::Stream => &key[1..],
+        KeyKind::Name => key,
     };
     let name = core::str::from_utf8(name).ok()?;
     check(name).ok().map(|()| (kind, name))

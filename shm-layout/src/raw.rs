@@ -8,7 +8,7 @@ use core::ops::Deref;
 use core::ptr::NonNull;
 use std::sync::Arc;
 
-/// A type that may lie in memory which other processes write.
+/// A type that may be in memory which other processes write.
 ///
 /// # Safety
 /// 1. It consists of atomics only, without padding, so that every bit pattern is a value and every access is atomic.
@@ -22,7 +22,7 @@ unsafe impl Shared for Bell {}
 // SAFETY: 1, 2: as its elements; arrays have no padding.
 unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}
 
-/// A mapped sheet: where it lies, how long it is, and what keeps it mapped.
+/// A mapped sheet: its address, its length, and the object that keeps it mapped.
 #[derive(Clone)]
 pub struct View {
     start: NonNull<u8>,
@@ -30,29 +30,29 @@ pub struct View {
     _keep: Arc<dyn Any + Send + Sync>,
 }
 
-// SAFETY: a view gives out atomics only, and what keeps the mapping alive is itself Send and Sync.
+// SAFETY: a view returns atomics only, and the object that keeps the mapping alive is itself Send and Sync.
 unsafe impl Send for View {}
 // SAFETY: as above.
 unsafe impl Sync for View {}
 
 impl View {
-    /// A view of `bytes` bytes from `start` on.
+    /// Creates a view of `bytes` bytes from `start` on.
     ///
     /// # Safety
     /// 1. `start` is aligned to 64 bytes and valid for reads of `bytes` bytes for as long as `keep` lives.
     /// 2. This process accesses these bytes through views only.
-    /// 3. Nobody stores through a view of a read-only mapping (the page protection would kill the process: no
-    ///    memory is harmed).
+    /// 3. Nobody stores through a view of a read-only mapping (the page protection would kill the process: no memory is
+    ///    harmed).
     pub unsafe fn new(start: NonNull<u8>, bytes: usize, keep: Arc<dyn Any + Send + Sync>) -> Self {
         assert_eq!(start.as_ptr() as usize % 64, 0, "a sheet begins on a cache line");
         Self { start, bytes, _keep: keep }
     }
 
-    /// Zeroed private memory in a sheet's shape, for tests and simulations.
+    /// Returns zeroed private memory in a sheet's shape, for tests and simulations.
     pub fn anonymous(bytes: usize) -> Self {
         #[repr(C, align(64))]
         struct Line([Word; 8]);
-        // The slice is owned by the keeper and reached through the view alone from here on.
+        // The keeper owns the slice, which is accessed only through the view from here on.
         #[cfg(loom)]
         let lines: Arc<[Line]> =
             (0..bytes.div_ceil(64)).map(|_| Line(core::array::from_fn(|_| Word::new(0)))).collect();
@@ -65,18 +65,18 @@ impl View {
         unsafe { Self::new(start, bytes, Arc::new(lines)) }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The `T` at `offset`; `None` if it would not lie inside the sheet or not be aligned.
+    /// Returns the `T` at `offset`; `None` if it would be outside the sheet or misaligned.
     #[inline]
     pub fn at<T: Shared>(&self, offset: usize) -> Option<&T> {
         self.array(offset, 1).map(|a: &[T]| &a[0])
     }
 
-    /// `count` of `T` from `offset` on; `None` if they would not lie inside the sheet or not be aligned.
+    /// Returns `count` of `T` from `offset` on; `None` if they would be outside the sheet or misaligned.
     #[inline]
     pub fn array<T: Shared>(&self, offset: usize, count: usize) -> Option<&[T]> {
         let end = count.checked_mul(size_of::<T>())?.checked_add(offset)?;
@@ -95,26 +95,26 @@ impl core::fmt::Debug for View {
     }
 }
 
-/// A view whose head is a `T`.
+/// A view that begins with a `T`.
 pub struct Sheet<T> {
     view: View,
     head: NonNull<T>,
     _is: PhantomData<fn() -> T>,
 }
 
-// SAFETY: as View, which it holds; T is reached by shared reference only and consists of atomics.
+// SAFETY: as View, which it holds; T is accessed by shared reference only and consists of atomics.
 unsafe impl<T: Shared> Send for Sheet<T> {}
 // SAFETY: as above.
 unsafe impl<T: Shared> Sync for Sheet<T> {}
 
 impl<T: Shared> Sheet<T> {
-    /// `None` if the view is too short for a `T`.
+    /// Returns `None` if the view is too short for a `T`.
     pub fn new(view: View) -> Option<Self> {
         let head = NonNull::from(view.at::<T>(0)?);
         Some(Self { view, head, _is: PhantomData })
     }
 
-    /// The whole view.
+    /// Returns the whole view.
     pub fn view(&self) -> &View {
         &self.view
     }
@@ -131,7 +131,7 @@ impl<T: Shared> Deref for Sheet<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: checked by View::at in new; the view that keeps it mapped is held beside it.
+        // SAFETY: `new` has checked it by View::at; the view that keeps it mapped is a field of this value.
         unsafe { self.head.as_ref() }
     }
 }
@@ -150,13 +150,13 @@ unsafe impl<T: Shared> Send for Records<T> {}
 unsafe impl<T: Shared> Sync for Records<T> {}
 
 impl<T: Shared> Records<T> {
-    /// `count` records from byte `at` on; `None` if they would not lie inside the view.
+    /// Returns `count` records from byte `at` on; `None` if they would be outside the view.
     pub fn new(view: &View, at: usize, count: usize) -> Option<Self> {
         let first = NonNull::from(view.array::<T>(at, count)?).cast();
         Some(Self { view: view.clone(), first, count, _is: PhantomData })
     }
 
-    /// The whole view.
+    /// Returns the whole view.
     pub fn view(&self) -> &View {
         &self.view
     }
@@ -173,7 +173,7 @@ impl<T: Shared> Deref for Records<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: checked by View::array in new; the view that keeps it mapped is held beside it.
+        // SAFETY: `new` has checked it by View::array; the view that keeps it mapped is a field of this value.
         unsafe { core::slice::from_raw_parts(self.first.as_ptr(), self.count) }
     }
 }

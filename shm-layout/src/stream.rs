@@ -1,21 +1,23 @@
 //! A stream's ring: the latest messages of one producer, for many subscribers.
 //!
-//! Writer: the producer. Readers: the subscribers, whose cursors lie in their own lease tables. An entry is one cache line
-//! and all that a subscriber waits for and reads: the message's cell, its number, and a brief of its record. A
-//! subscriber leases a message as it leases a name's value: [`crate::leases::acquire`] over the entry's cell.
+//! Writer: the producer. Readers: the subscribers, whose cursors are in their own lease tables. An entry is one cache
+//! line and contains everything that a subscriber polls and reads: the message's cell, its number, and a brief (a
+//! summary) of its record. A subscriber leases a message as it leases a name's value: by [`crate::leases::acquire`]
+//! over the entry's cell.
 
 use crate::describe::{pad, structure};
 use crate::header::SheetHeader;
 use crate::sync::{Ordering, fence};
 use crate::word::{Bell, Cell, Word};
 
-/// Entries that a ring may have.
+/// Maximum number of entries of a ring.
 pub const CAPACITY_MAX: u32 = 1 << 16;
 
-/// Words of a brief.
+/// Number of words of a brief.
 pub const BRIEF_WORDS: usize = if cfg!(loom) { 1 } else { 6 };
 
-/// What an entry says of its message, as [`crate::tensor::SlotInfo::brief`] packs it. All zero: the slot's record says it.
+/// A summary of a message's record, as [`crate::tensor::SlotInfo::brief`] packs it. All zero: the slot's record must be
+/// read.
 pub type Brief = [u64; BRIEF_WORDS];
 
 structure! {
@@ -56,42 +58,43 @@ structure! {
     }
 }
 
-/// What a subscriber finds at a place of the stream.
+/// The state of a message in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// The message, and its brief. Both are the entry's only if its cell still is this one after the lease, or
+    /// The message, and its brief. Both are valid only if the entry's cell is unchanged after the lease, or
     /// [stands](Ring::stands).
     Message(Cell, Brief),
     /// Not sent yet.
     NotYet,
-    /// Replaced: the oldest that is left has this number.
+    /// Replaced: the oldest remaining message has this number.
     Lost(u64),
 }
 
-/// A ring's words: head, and the entries that follow it.
+/// A ring's words: the header, and the entries that follow it.
 #[derive(Clone, Copy)]
 pub struct Ring<'a> {
-    /// The ring's head.
+    /// The ring's header.
     pub head: &'a StreamRing,
-    /// Its entries; a power of two of them.
+    /// The ring's entries. Their number is a power of two.
     pub entries: &'a [RingEntry],
 }
 
 impl<'a> Ring<'a> {
-    /// The entry of message `number`.
+    /// Returns the entry of message `number`.
     #[inline]
     pub fn entry(&self, number: u64) -> &'a RingEntry {
-        // As many as a power of two: so this is the remainder, without a division in everybody's way.
+        // The number of entries is a power of two, so the mask computes the remainder without a division.
         &self.entries[number as usize & (self.entries.len() - 1)]
     }
 
-    /// Producer: sends, and returns what the ring no longer holds. `head` is the producer's own count of messages.
+    /// Producer: sends a message, and returns the cell that the ring no longer holds. `head` is the producer's own
+    /// count of messages.
     ///
-    /// Order: tail, the entry emptied, its words, its cell, head. Whoever finds a new word in the entry also finds, when he
-    /// looks again, that the old cell is gone; and the tail that says which messages are. A crash after `tail` loses
-    /// the oldest message, before the cell nothing else: the message was not sent, and the slot is freed with the
-    /// producer's other drafts. After the cell it was sent; `head` is then one behind for ever, and who comes later
-    /// begins one message earlier.
+    /// Order: tail, the entry emptied, its words, its cell, head. A subscriber that has read a new word of the entry
+    /// finds on its next read that the old cell is gone, and finds the tail, which tells the lost messages. A crash
+    /// after `tail` loses the oldest message; before the cell it loses nothing else: the message was not sent, and the
+    /// slot is freed with the producer's other drafts. After the cell the message was sent; `head` is then one behind
+    /// for ever, and later subscribers begin one message earlier.
     #[inline]
     pub fn send(&self, head: u64, message: Cell, brief: &Brief) -> Option<Cell> {
         let entry = self.entry(head);
@@ -100,11 +103,12 @@ impl<'a> Ring<'a> {
         if head >= capacity {
             self.head.tail.set(head - capacity + 1);
         }
-        // Release: who finds it empty finds the tail.
+        // Release: a subscriber that finds the entry empty finds the tail.
         crate::crash_point!("send: tail moved");
         entry.cell.set(Cell::EMPTY.0);
         crate::crash_point!("send: entry emptied");
-        // Release, between the emptied cell and the words: who finds one of these finds the cell changed.
+        // Release, between the emptied cell and the words: a subscriber that reads one of the words finds the cell
+        // changed.
         fence(Ordering::Release);
         entry.number.put(head);
         for (word, value) in entry.brief.iter().zip(brief) {
@@ -118,16 +122,17 @@ impl<'a> Ring<'a> {
         before.is_value().then_some(before)
     }
 
-    /// Subscriber, of a message that its cursor keeps, instead of a lease: whether number and brief were this cell's.
+    /// Subscriber, for a message that its cursor keeps, instead of a lease: returns true if number and brief belong to
+    /// this cell.
     #[inline]
     pub fn stands(&self, number: u64, cell: Cell) -> bool {
-        // Acquire, against the Release fence behind the emptied cell: whoever read a word of the message that is being
-        // written finds the cell of the one before gone.
+        // Acquire pairs with the Release fence after the emptied cell: a subscriber that has read a word of the message
+        // being written finds the previous cell gone.
         fence(Ordering::Acquire);
         self.entry(number).cell.peek() == cell.0
     }
 
-    /// Subscriber: looks for message `number`. While it is yet to come, this looks at its entry alone.
+    /// Subscriber: reads message `number`. While it is not sent yet, this reads its entry only.
     #[inline]
     pub fn find(&self, number: u64) -> Found {
         let entry = self.entry(number);
@@ -145,7 +150,7 @@ impl<'a> Ring<'a> {
             // Acquire: the tail is read after the number that was ahead.
             fence(Ordering::Acquire);
         }
-        // An entry that was never used, or one that has or is about to get a later message.
+        // An entry that was never used, or one that has a later message, or soon will.
         let tail = self.head.tail.read();
         if tail > number { Found::Lost(tail) } else { Found::NotYet }
     }

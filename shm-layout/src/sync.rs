@@ -1,4 +1,4 @@
-//! The one place where atomics come from, so that loom can put its own in.
+//! The only source of atomics, so that loom can substitute its own.
 
 #[cfg(not(loom))]
 pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

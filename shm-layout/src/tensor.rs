@@ -1,4 +1,4 @@
-//! What lies in a slot: the record of sixteen words, and the checks that turn an allegation into a tensor.
+//! The contents of a slot: the record of sixteen words, and the checks that turn an allegation into a tensor.
 
 use crate::catalogue::SlotRecord;
 #[cfg(not(loom))]
@@ -6,30 +6,30 @@ use crate::stream::Brief;
 use crate::word::SLOT_NONE;
 use crate::{DType, Device};
 
-/// Dimensions of a tensor at most (numpy's limit is 64, torch's and `DLPack`'s users stay below 16).
+/// Maximum number of dimensions of a tensor (numpy's limit is 64; users of torch and `DLPack` stay below 16).
 pub const NDIM_MAX: usize = 16;
-/// Bytes of user metadata at most.
+/// Maximum length of user metadata in bytes.
 pub const METADATA_MAX: usize = 64 * 1024;
 /// Metadata bytes that fit into the record itself.
 pub const METADATA_INLINE: usize = 32;
 /// Dimensions that fit into the record itself.
 pub const NDIM_INLINE: usize = 4;
-/// What an extension ends with if the tensor was published early: the 64 bytes by which its readers open the event, and the
-/// event's number in its producer's ring, for observers.
+/// Length of the end of an early tensor's extension: the 64 bytes by which readers open the event, and the event's
+/// number in its producer's ring, for observers.
 pub const EARLY_BYTES: usize = 72;
-/// Data begins on a cache line, as [`SlotInfo::check`] sees to, so that elements of any type are aligned, ...
+/// Alignment of data to a cache line, which [`SlotInfo::check`] verifies, so that elements of any type are aligned, ...
 pub const ALIGN: u64 = 64;
-/// ... and on a page when it fills one.
+/// ... and to a page if it fills one.
 pub const PAGE: u64 = 4096;
 
-/// What a slot holds.
+/// The kind of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotKind {
     /// One tensor.
     Tensor,
     /// The index of a dataset: names and slots of its members, see [`crate::dataset`].
     Dataset,
-    /// What does not fit into another slot's record.
+    /// Parts of another slot's record that do not fit into it.
     Extension,
 }
 
@@ -48,7 +48,7 @@ impl Shape {
         Some(Self { dims: all, ndim: dims.len() as u8 })
     }
 
-    /// Number of elements; `None` if it does not fit into 64 bits. One for a tensor without dimensions.
+    /// Returns the number of elements; `None` if it does not fit into 64 bits. One for a tensor without dimensions.
     pub fn elements(&self) -> Option<u64> {
         elements(self)
     }
@@ -109,10 +109,10 @@ impl core::fmt::Debug for Strides {
     }
 }
 
-/// Why a record is no tensor. Seen by a reader, it means that its writer lies or is broken.
+/// The reason why a record is not a valid tensor. For a reader it means that the writer is malicious or broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadTensor {
-    /// The codes of the element type are none of [`DType::ALL`].
+    /// The codes of the element type are not in [`DType::ALL`].
     #[error("its dtype is unknown")]
     DType,
     /// More than 16 dimensions.
@@ -133,10 +133,10 @@ pub enum BadTensor {
     /// The slot would not begin on a cache line.
     #[error("its bytes do not begin at a multiple of {ALIGN}")]
     Alignment,
-    /// The record belongs to another generation or kind than the word that led to it.
+    /// The record belongs to another generation or kind than the word that referred to it.
     #[error("its slot record does not belong to it")]
     Record,
-    /// Metadata is too long or does not lie where it must.
+    /// Metadata is too long or at a wrong place.
     #[error("its metadata is damaged")]
     Metadata,
 }
@@ -144,13 +144,14 @@ pub enum BadTensor {
 #[inline]
 fn elements(shape: &[u64]) -> Option<u64> {
     let product = shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
-    // A zero anywhere makes the product 0, whatever the other dimensions say.
+    // A zero makes the product 0, whatever the other dimensions are.
     product.or_else(|| shape.contains(&0).then_some(0))
 }
 
 /// Checks that a tensor lies inside `bytes` bytes; returns its number of elements.
 ///
-/// Strides are in elements; an element's place is `byte_offset / item + sum(index * stride)`, as `DLPack` defines it.
+/// Strides are in elements; an element's position is `byte_offset / item + sum(index * stride)`, as `DLPack` defines
+/// it.
 #[inline]
 pub fn check_extent(
     dtype: DType,
@@ -166,14 +167,14 @@ pub fn check_extent(
         return Err(BadTensor::Strides);
     }
     let elements = elements(shape).ok_or(BadTensor::Overflow)?;
-    // Beside a zero any size would do; but sizes are handed on as signed numbers.
+    // With a zero any other size would be harmless, but later users take sizes as signed numbers.
     if elements == 0 && shape.iter().any(|&dim| i64::try_from(dim).is_err()) {
         return Err(BadTensor::Overflow);
     }
     let item = dtype.item_bytes() as u64;
     let total = elements.checked_mul(item).filter(|&total| i64::try_from(total).is_ok()).ok_or(BadTensor::Overflow)?;
     if strides.is_none() || elements == 0 {
-        // What almost every tensor is.
+        // Fast path: almost every tensor is row-major.
         let end = byte_offset.checked_add(total);
         let aligned = byte_offset == 0 || byte_offset.is_multiple_of(item);
         return if aligned && end.is_some_and(|end| end <= bytes) { Ok(elements) } else { Err(BadTensor::Bounds) };
@@ -191,35 +192,35 @@ pub fn check_extent(
     Ok(elements)
 }
 
-/// A slot record, unpacked. Written by the owner, copied once by a reader, and believed only after [`SlotInfo::check`].
+/// A slot record, unpacked. The owner writes it; a reader copies it once, and trusts it only after [`SlotInfo::check`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotInfo {
-    /// Which use of the slot this is: equals the cell's generation.
+    /// The slot's generation: equals that of the cell.
     pub generation: u64,
     /// What the slot holds.
     pub kind: SlotKind,
     /// Element type (of a tensor).
     pub dtype: DType,
-    /// Where its bytes are.
+    /// The memory that contains the tensor's bytes.
     pub device: Device,
     /// Number of dimensions.
     pub ndim: u8,
-    /// Whether strides stand in the extension (else row-major).
+    /// Whether the extension contains strides (otherwise row-major).
     pub strided: bool,
-    /// Whether the next slot of the chain is this one's extension, which then holds shape, strides and metadata.
+    /// Whether the next slot of the chain is this one's extension, which then contains shape, strides and metadata.
     pub extended: bool,
-    /// Whether it was published before the work on it was done (on a device only): then its extension ends with the event to
-    /// wait for, [`EARLY_BYTES`] long. The owner takes the flag back, by one store, when that event has fired.
+    /// Whether the tensor was published before the work on it was done (on a device only). Its extension then ends with
+    /// the event to wait for, [`EARLY_BYTES`] long. The owner clears the flag, by one store, when that event has fired.
     pub early: bool,
     /// Bytes of user metadata.
     pub metadata_bytes: u32,
-    /// The next slot that lives and dies with this one; `SLOT_NONE` if none.
+    /// The next slot of the chain, which lives as long as this one; `SLOT_NONE` if none.
     pub next: u32,
-    /// Where the slot's bytes begin in its segment.
+    /// Offset of the slot's bytes in its segment.
     pub data_offset: u64,
-    /// How many bytes the slot has.
+    /// Number of the slot's bytes.
     pub data_bytes: u64,
-    /// `DLPack`'s `byte_offset`: where the element with index 0 lies, from the slot's first byte on.
+    /// `DLPack`'s `byte_offset`: offset of the element with index 0 from the slot's first byte.
     pub byte_offset: u64,
     /// User's timestamp: nanoseconds since 1970, 0 if none.
     pub timestamp_ns: u64,
@@ -231,24 +232,24 @@ pub struct SlotInfo {
     pub metadata: [u64; METADATA_INLINE / 8],
 }
 
-/// Where the device's codes stand in a record's second word, and what they are for host memory.
+/// Position of the device's codes in a record's second word, and their value for host memory.
 #[cfg(not(loom))]
 const DEVICE: u64 = 0xFFFF << 16;
 #[cfg(not(loom))]
 const CPU: u64 = (Device::CPU.kind() as u64) << 24 | (Device::CPU.id() as u64) << 16;
 const STRIDED: u64 = 1 << 8;
 const EXTENDED: u64 = 1 << 9;
-/// In a brief: it is one.
+/// Flag of a brief: it is valid.
 #[cfg(not(loom))]
 const BRIEF: u64 = 1 << 10;
 /// Never in a brief.
 const EARLY: u64 = 1 << 11;
 
 impl SlotInfo {
-    /// The record's sixteen words:
-    /// 0 generation 40 . kind 8; 1 dtype 32 . device type 8 . device number 8 . flags 8 . ndim 8; 2 metadata bytes 32 . next slot 24; 3 data offset;
-    /// 4 data bytes; 5 byte offset; 6 timestamp; 7 sequence; 8 to 11 sizes; 12 to 15 metadata.
-    /// Flags: 1 strided, 2 extended, 8 published early (4 stands in briefs alone).
+    /// Returns the record's sixteen words: 0 generation 40 . kind 8; 1 dtype 32 . device type 8 . device number 8 .
+    /// flags 8 . ndim 8; 2 metadata bytes 32 . next slot 24; 3 data offset; 4 data bytes; 5 byte offset; 6 timestamp; 7
+    /// sequence; 8 to 11 sizes; 12 to 15 metadata. Flags: 1 strided, 2 extended, 8 published early (4 occurs in briefs
+    /// only).
     pub fn pack(&self) -> [u64; 16] {
         let mut words = [0; 16];
         words[0] = self.generation << 24 | self.kind as u64;
@@ -308,11 +309,11 @@ impl SlotInfo {
         })
     }
 
-    /// The brief of a record, for a stream's entry: element type, place and up to four sizes below 2^32, which is what almost
-    /// every message in host memory is. `None`: there is more to say, and the record says it.
+    /// Returns the brief of a record, for a stream's entry: element type, location and up to four sizes below 2^32,
+    /// which suffices for almost every message in host memory. `None`: the record contains more.
     ///
-    /// Words: 0 as the record's second, with a flag of its own; 1 data offset; 2 data bytes; 3 and 4 two sizes each, the first
-    /// in the low half; 5 timestamp.
+    /// Words: 0 as the record's second, with a flag of its own; 1 data offset; 2 data bytes; 3 and 4 two sizes each,
+    /// the first in the low half; 5 timestamp.
     #[cfg(not(loom))]
     #[inline]
     pub fn brief(&self) -> Option<Brief> {
@@ -351,16 +352,17 @@ impl SlotInfo {
         Some(Self::unpack(&record))
     }
 
-    /// Checks a brief as [`SlotInfo::check`] and [`check_extent`] check a record, without taking it apart: what
-    /// [`SlotInfo::of_brief`] makes of it afterwards is a tensor whose elements lie in the slot, and the slot in the
-    /// segment. False for what is no brief, too.
+    /// Checks a brief as [`SlotInfo::check`] and [`check_extent`] check a record, without unpacking it: if true,
+    /// [`SlotInfo::of_brief`] returns a tensor whose elements are in the slot, and the slot is in the segment. False
+    /// also for an invalid brief.
     #[cfg(not(loom))]
     #[inline(always)]
     pub fn check_brief(words: &Brief, segment_bytes: u64) -> bool {
         let [first, data_offset, data_bytes, low, high, _] = *words;
         let ndim = first as u8;
         let Some(dtype) = DType::unpack((first >> 32) as u32) else { return false };
-        // Sizes beyond `ndim` do not count. Two sizes below 2^32 make no more than 2^64, and three fit into 128 bits.
+        // Sizes beyond `ndim` do not count. The product of two sizes below 2^32 is below 2^64, and the product of all
+        // four fits into 128 bits.
         let sizes = [low & 0xFFFF_FFFF, low >> 32, high & 0xFFFF_FFFF, high >> 32];
         let size = |at: u8| if at < ndim { sizes[usize::from(at)] } else { 1 };
         let (front, back) = (u128::from(size(0) * size(1)), size(2) * size(3));
@@ -375,7 +377,11 @@ impl SlotInfo {
             && usize::from(ndim) <= NDIM_INLINE
     }
 
-    /// Checks what every use needs: the record belongs to `generation`, and its bytes lie in the segment, aligned.
+    /// Checks the conditions of every use: the record belongs to `generation`, and its bytes are in the segment,
+    /// aligned.
+    ///
+    /// # Errors
+    /// [`BadTensor`] otherwise.
     #[inline(always)]
     pub fn check(&self, generation: u64, segment_bytes: u64) -> Result<(), BadTensor> {
         if self.generation != generation {
@@ -401,8 +407,8 @@ impl SlotInfo {
         Ok(())
     }
 
-    /// Bytes that the extension must have: sizes, strides, metadata, in this order. Behind them may be what a tensor that was
-    /// published early has besides.
+    /// Returns the minimum bytes of the extension: sizes, strides, metadata, in this order. An early tensor's event
+    /// follows them.
     pub fn extension_bytes(&self) -> usize {
         usize::from(self.ndim) * if self.strided { 16 } else { 8 } + self.metadata_bytes as usize
     }
@@ -417,15 +423,16 @@ impl SlotRecord {
         }
     }
 
-    /// Owner: the work on a tensor that was published early is done. One store, beside readers: they find it either way, and
-    /// all else stays as it is.
+    /// Owner: the work on an early tensor is done. One store, concurrent with readers: they may see either value, and
+    /// everything else stays unchanged.
     #[inline]
     pub fn settle(&self) {
         let word = &self.words[1];
         word.put(word.peek() & !EARLY);
     }
 
-    /// Reader: the record as a brief, read once; `None` if it says more than a brief can, or is another generation's.
+    /// Reader: reads the record once, as a brief; `None` if it contains more than a brief can, or has another
+    /// generation.
     #[cfg(not(loom))]
     #[inline(always)]
     pub fn brief(&self, generation: u64) -> Option<Brief> {
@@ -442,7 +449,7 @@ impl SlotRecord {
         Some([first | BRIEF, word(3), word(4), dims[0] | dims[1] << 32, dims[2] | dims[3] << 32, word(6)])
     }
 
-    /// The generation for which it was last written.
+    /// Returns the generation for which it was last written.
     #[inline]
     pub fn generation(&self) -> u64 {
         self.words[0].peek() >> 24
@@ -567,7 +574,7 @@ mod tests {
             plain in any::<bool>(),
             bytes in prop::sample::select(vec![0u64, 1, 4, 64, 1 << 20, 1 << 40, u64::MAX]),
             offset in prop::sample::select(vec![0u64, 32, 64, 1 << 20, u64::MAX - 63]),
-            // No mapping is longer than half the addresses.
+            // No mapping is longer than half the address space.
             segment in prop::sample::select(vec![64u64, 1 << 20, 1 << 41, 1 << 62]),
         ) {
             let mut brief = noise;

@@ -1,25 +1,26 @@
-//! The control protocol: what client and daemon say over the Unix socket (`SOCK_SEQPACKET`, one message a packet,
-//! postcard encoding).
+//! The control protocol: the messages between client and daemon over the Unix socket (`SOCK_SEQPACKET`, one message per
+//! packet, postcard encoding).
 //!
-//! A client asks, the daemon answers: one [`Reply`] for each [`Request`], in order, and nothing unasked. A reply that
-//! carries descriptors must be acknowledged with [`Request::Ack`] before anything else is asked: so a client never has
-//! more than one message with descriptors in flight. Whoever breaks these rules is disconnected.
+//! The client sends a [`Request`], the daemon responds with one [`Reply`], in order; it sends nothing else. The client
+//! must acknowledge a reply that carries descriptors with [`Request::Ack`] before its next request. So a client never
+//! has more than one message with descriptors in flight. The daemon disconnects a client that breaks these rules.
 
 mod device;
 
+pub use crate::limit::LimitKind;
 pub use device::{Allocator, DeviceOffer, DeviceSegment, DeviceUse, Export, LendingId};
 
 use crate::device::Uuid;
 use serde::{Deserialize, Serialize};
 
 /// Version of the control protocol.
-pub const PROTOCOL_VERSION: u16 = 2;
+pub const PROTOCOL_VERSION: u16 = 3;
 /// Longest packet in bytes, either way.
 pub const PACKET_BYTES_MAX: usize = 64 * 1024;
 /// Descriptors that one packet may carry.
 pub const DESCRIPTORS_MAX: usize = 4;
 
-/// What a lagging subscriber does to the producer of a stream.
+/// The effect of a lagging subscriber on the producer of a stream.
 ///
 /// ```
 /// use tensorlend_layout::wire::Policy;
@@ -42,22 +43,22 @@ pub enum Policy {
 pub struct Hello {
     /// Oldest protocol version that the client speaks.
     pub protocol_min: u16,
-    /// Newest one.
+    /// Newest protocol version that the client speaks.
     pub protocol_max: u16,
-    /// Its layout version.
+    /// The client's layout version.
     pub layout_version: u32,
-    /// Its layout's hash.
+    /// The hash of the client's layout.
     pub layout_hash: u64,
     /// Namespace to join; none: the private one of the client's uid.
     pub namespace: Option<String>,
-    /// What to call this client in listings; at most 63 bytes are kept.
+    /// Name of this client in listings; at most 63 bytes are kept.
     pub label: String,
 }
 
 // The models of loom have no layout.
 #[cfg(not(loom))]
 impl Hello {
-    /// The greeting of a client that was built with this crate.
+    /// Returns the hello of a client that was built with this crate.
     pub fn new(namespace: Option<String>, label: impl Into<String>) -> Self {
         Self {
             protocol_min: PROTOCOL_VERSION,
@@ -75,156 +76,158 @@ impl Hello {
 pub struct Return {
     /// Oldest protocol version that the client speaks.
     pub protocol_min: u16,
-    /// Newest one.
+    /// Newest protocol version that the client speaks.
     pub protocol_max: u16,
-    /// Its layout version.
+    /// The client's layout version.
     pub layout_version: u32,
-    /// Its layout's hash.
+    /// The hash of the client's layout.
     pub layout_hash: u64,
-    /// The namespace that it is in.
+    /// The client's namespace.
     pub namespace: String,
-    /// Its catalogue number there.
+    /// The client's catalogue number in the namespace.
     pub catalogue: u16,
-    /// Its member word.
+    /// The client's member word.
     pub member: u64,
-    /// First slots of the segments that it has. None: too many to say.
+    /// First slots of the client's segments. None: too many to list.
     pub segments: Option<Vec<u32>>,
-    /// Of these, those that it has shelved ([`Request::Shelve`]): it has no descriptor of them to bring.
+    /// Those of them that the client has released for spill ([`Request::Shelve`]): it has no descriptor of them to hand
+    /// back.
     pub shelved: Vec<u32>,
-    /// How many parts of its cells it has, besides the catalogue.
+    /// Number of its parts of cells, besides the catalogue.
     pub cells: u8,
 }
 
-/// Something that a client was lent, and has kept the descriptor of.
+/// A descriptor that a client was lent and still has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Item {
-    /// The directory of its namespace.
+    /// The directory of the client's namespace.
     Directory,
     /// Its catalogue.
     Catalogue,
     /// Its lease table.
     Leases,
-    /// A further part of its cells.
+    /// A further part of the client's cells.
     Cells {
-        /// Which.
+        /// The part's number.
         part: u8,
     },
-    /// A segment of its own.
+    /// A segment of the client's own.
     Segment {
-        /// The first of its slots.
+        /// Number of the segment's first slot.
         base: u32,
     },
-    /// The records of that segment's slots.
+    /// The slot records of a segment of the client's own.
     Slots {
-        /// The first of them.
+        /// Number of the segment's first slot.
         base: u32,
     },
-    /// The ring of a stream of its own.
+    /// The ring of a stream of the client's own.
     Ring {
-        /// The stream's place in the directory.
+        /// The stream's index in the directory.
         stream: u32,
-        /// Its id.
+        /// The stream's id.
         id: u64,
     },
-    /// A wake descriptor of its own: not lent to it, but lost by the daemon.
+    /// The client's own wake descriptor, which the daemon has lost.
     Wake {
-        /// The stream's place in the directory.
+        /// The stream's index in the directory.
         stream: u32,
-        /// Its id.
+        /// The stream's id.
         id: u64,
         /// The subscription's cursor.
         cursor: u16,
     },
 }
 
-/// What a client asks.
+/// A request of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// Joins a namespace. Answer: [`Reply::Welcome`] with directory, catalogue, lease table, and the
-    /// descriptor with which the client nudges the daemon.
+    /// Joins a namespace. Reply: [`Reply::Welcome`] with directory, catalogue, lease table, and the wakeup eventfd.
     Hello(Hello),
-    /// Goes on with a session after the daemon was replaced. Answer: [`Reply::Welcome`] with the directory, and the
-    /// descriptor with which the client nudges this daemon.
+    /// Continues a session after the daemon was replaced. Reply: [`Reply::Welcome`] with the directory, and this
+    /// daemon's wakeup eventfd.
     Return(Return),
-    /// Gives a daemon that does not know the session something of it back, with its descriptor. Answer: [`Reply::Done`]. When
-    /// all is there, [`Request::Return`] goes on.
+    /// Hands one of the session's descriptors back to a daemon that does not know the session. Reply: [`Reply::Done`].
+    /// After all of them, [`Request::Return`] continues the session.
     HandBack {
         /// The namespace.
         namespace: String,
         /// The client's catalogue number there.
         catalogue: u16,
-        /// Its member word.
+        /// The client's member word.
         member: u64,
-        /// What it is.
+        /// The kind of descriptor.
         item: Item,
     },
-    /// The descriptors of the last reply have arrived and, where they are the client's to write, are mapped. No answer.
+    /// The descriptors of the last reply have arrived and, if the client may write them, are mapped. No reply.
     Ack,
-    /// Asks for a segment of at least `bytes` (one of more than half the pool's ordinary length has at least that) with
-    /// 2^`slots_log2` slots. Answer: [`Reply::Segment`] with segment and slots.
+    /// Requests a segment of at least `bytes` (one of more than half the pool's ordinary length has at least that) with
+    /// 2^`slots_log2` slots. Reply: [`Reply::Segment`] with segment and slots.
     Segment {
-        /// Least length in bytes.
+        /// Minimum length in bytes.
         bytes: u64,
-        /// log2 of the slot numbers wanted, at most 20.
+        /// log2 of the number of slots, at most 20.
         slots_log2: u8,
     },
-    /// Gives a segment back: nothing in it is a draft, named, or retired.
+    /// Returns a segment that contains no draft, no named and no retired slot. Reply: [`Reply::Done`].
     ReturnSegment {
-        /// First slot of its range.
+        /// Number of the segment's first slot.
         base: u32,
     },
-    /// Asks for the next part of the client's own cells. Answer: [`Reply::Cells`] with the part.
+    /// Requests the next part of the client's own cells. Reply: [`Reply::Cells`] with the part.
     GrowCells,
-    /// Asks which segment holds a slot. Answer: [`Reply::Segment`] with segment and slots, both read-only; or
-    /// [`Reply::DeviceSegment`] with segment and slots, these read-only: of device memory whoever maps it chooses what for.
+    /// Requests the segment of a slot. Reply: [`Reply::Segment`] with segment and slots, both read-only; or
+    /// [`Reply::DeviceSegment`] with segment and read-only slots: for device memory the importer itself chooses the
+    /// access.
     SegmentOf {
-        /// Whose.
+        /// The owner's catalogue number.
         catalogue: u16,
         /// The slot.
         slot: u32,
     },
-    /// Asks for a part of somebody's cells, 0 being the catalogue. Answer: [`Reply::Cells`] with the part, read-only.
+    /// Requests a part of a member's cells, 0 being the catalogue. Reply: [`Reply::Cells`] with the part, read-only.
     CellsOf {
-        /// Whose.
+        /// The member's catalogue number.
         catalogue: u16,
-        /// Which part.
+        /// The part's number.
         part: u8,
     },
-    /// Asks for a member's lease table. Answer: [`Reply::Sheet`] with it, read-only.
+    /// Requests a member's lease table. Reply: [`Reply::Sheet`] with it, read-only.
     LeasesOf {
-        /// Whose.
+        /// The member's catalogue number.
         catalogue: u16,
     },
-    /// Binds a name to a filled cell of the client: first publication, or takeover. Answer: [`Reply::Bound`].
+    /// Binds a name to a filled cell of the client: first publication, or takeover. Reply: [`Reply::Bound`].
     Bind {
         /// The name.
         name: String,
         /// The cell, fresh and filled.
         cell: u32,
     },
-    /// Deletes a name, whoever owns it. Answer: [`Reply::Deleted`].
+    /// Deletes a name of any owner. Reply: [`Reply::Deleted`].
     Delete {
         /// The name.
         name: String,
     },
-    /// The owner's request to forget names that it has deleted in their cells and has no operation on.
-    /// Answer: [`Reply::Done`].
+    /// Asks the daemon to forget names that the client has deleted in its cells and has no operation on. Reply:
+    /// [`Reply::Done`].
     Tidy {
         /// Name and cell of each.
         names: Vec<(String, u32)>,
     },
-    /// Renames a name whose owner is gone. Answer: [`Reply::Done`]; `NotQuiet` if the owner lives.
+    /// Renames a name whose owner is gone. Reply: [`Reply::Done`]; `NotQuiet` if the owner is alive.
     Rename {
         /// Old name.
         from: String,
-        /// New name; whatever it held is replaced.
+        /// New name; its previous value is replaced.
         to: String,
     },
-    /// Which cells the daemon took from this client since it last asked. Answer: [`Reply::Notices`].
+    /// Requests the cells that the daemon took from this client since the last such request. Reply: [`Reply::Notices`].
     Notices,
-    /// This client may park from now on: publishers shall look at it. Answer: [`Reply::Done`].
+    /// Announces that this client may park from now on, so publishers must read its parked word. Reply:
+    /// [`Reply::Done`].
     Wait,
-    /// Opens a stream as its producer. Answer: [`Reply::Stream`] with the ring, to write.
+    /// Opens a stream as its producer. Reply: [`Reply::Stream`] with the writable ring.
     StreamOpen {
         /// The stream's name.
         name: String,
@@ -233,122 +236,123 @@ pub enum Request {
         /// What to do when a subscriber lags.
         policy: Policy,
     },
-    /// Subscribes. The cursor's words are set already. Answer: [`Reply::Stream`] with the ring, read-only.
+    /// Subscribes, after the client has set the cursor's words. Reply: [`Reply::Stream`] with the ring, read-only.
     Subscribe {
         /// The stream's name.
         name: String,
-        /// Which cursor of the client's lease table.
+        /// Index of the cursor in the client's lease table.
         cursor: u16,
         /// Whether the packet carries a wake descriptor for the producer.
         wake: bool,
     },
-    /// Ends a subscription. Answer: [`Reply::Done`].
+    /// Ends a subscription. Reply: [`Reply::Done`].
     Unsubscribe {
         /// Index in the table of streams.
         stream: u32,
-        /// Its id when subscribed.
+        /// The stream's id at the time of the subscription.
         id: u64,
-        /// Which cursor.
+        /// Index of the cursor.
         cursor: u16,
     },
-    /// The producer asks for a subscriber's wake descriptor. Answer: [`Reply::Sheet`] with it, or [`Reply::Done`] if there is none.
+    /// A producer's request for a subscriber's wake descriptor. Reply: [`Reply::Sheet`] with it, or [`Reply::Done`] if
+    /// there is none.
     WakeDescriptor {
         /// Index in the table of streams.
         stream: u32,
-        /// Whose.
+        /// The subscriber's catalogue number.
         catalogue: u16,
-        /// Which cursor.
+        /// Index of the cursor.
         cursor: u16,
     },
-    /// Removes a stream and what it holds. Answer: [`Reply::Deleted`].
+    /// Removes a stream and its messages. Reply: [`Reply::Deleted`].
     StreamDelete {
         /// The stream's name.
         name: String,
     },
-    /// Appends filled cells to a list, which comes into being with the first. Answer: [`Reply::Appended`].
+    /// Appends filled cells to a list, which the first item creates. Reply: [`Reply::Appended`].
     ListAppend {
         /// The list's name.
         list: String,
         /// The cells, fresh and filled, in order.
         cells: Vec<u32>,
     },
-    /// Removes a list and its items. Answer: [`Reply::Deleted`].
+    /// Removes a list and its items. Reply: [`Reply::Deleted`].
     ListDelete {
         /// The list's name.
         list: String,
     },
-    /// Renames a list. Answer: [`Reply::Done`].
+    /// Renames a list. Reply: [`Reply::Done`].
     ListRename {
         /// Old name.
         from: String,
-        /// New name; whatever list it named is removed.
+        /// New name; a list with this name is removed.
         to: String,
     },
-    /// Figures of the daemon. Answer: [`Reply::Stat`].
+    /// Requests the daemon's metrics. Reply: [`Reply::Stat`].
     Stat,
-    /// Answer: [`Reply::Done`].
+    /// Checks that the daemon responds. Reply: [`Reply::Done`].
     Ping,
-    /// As [`Request::Bind`], for a name that does not live until it is deleted: whoever owns it, and if it is this client
-    /// itself. Answer: [`Reply::Bound`].
+    /// As [`Request::Bind`], for a name with a limited lifetime, of any owner, this client included. Reply:
+    /// [`Reply::Bound`].
     BindFor {
         /// The name.
         name: String,
         /// The cell, fresh and filled.
         cell: u32,
-        /// After how many nanoseconds it goes unless it is overwritten; not 0. `None`: no clock ends it.
+        /// Nanoseconds until it ends unless it is overwritten; not 0. `None`: no deadline.
         ttl_ns: Option<u64>,
-        /// Whether it goes when this client's session ends.
+        /// Whether the name ends with this client's session.
         ephemeral: bool,
     },
-    /// As [`Request::Segment`], of a device's memory: whoever asks waits until it has acknowledged what it was lent before.
-    /// Answer: [`Reply::DeviceSegment`] with segment and slots.
+    /// As [`Request::Segment`], for a device's memory: the reply waits until the client has acknowledged earlier
+    /// lendings. Reply: [`Reply::DeviceSegment`] with segment and slots.
     DeviceSegment {
-        /// Of which device.
+        /// The device.
         uuid: Uuid,
-        /// Least length in bytes.
+        /// Minimum length in bytes.
         bytes: u64,
-        /// log2 of the slot numbers wanted, at most 20.
+        /// log2 of the number of slots, at most 20.
         slots_log2: u8,
     },
-    /// What device memory this client has mapped, its own and others': to a daemon that has taken over and does not know. Until
-    /// it has heard the last of it, that daemon assumes all of it. Answer: [`Reply::Done`].
+    /// Reports the device memory that this client has mapped, its own and others', to a daemon that has taken over and
+    /// does not know it. Until the last report that daemon assumes that all of it is mapped. Reply: [`Reply::Done`].
     Mapped {
-        /// Which; 1,024 at most.
+        /// The lendings' ids, at most 1,024.
         lendings: Vec<LendingId>,
-        /// Whether no more follow.
+        /// Whether this is the last report.
         last: bool,
     },
-    /// These segments of device memory, its own or others', are mapped in this client no more, and no work on them is under way.
-    /// Those that the daemon does not know it had are passed over. Answer: [`Reply::Done`].
+    /// Reports segments of device memory, its own or others', that this client no longer has mapped, and on which it
+    /// has no pending work. The daemon ignores those that it does not know. Reply: [`Reply::Done`].
     Unmapped {
-        /// Which; 1,024 at most.
+        /// The lendings' ids, at most 1,024.
         lendings: Vec<LendingId>,
     },
-    /// The client has let go of a segment of its own, or does so as soon as it has the answer: until it gives it back, it
-    /// neither maps it for writing nor has a descriptor of it, so that the daemon may have it in a file. Answer:
-    /// [`Reply::Done`]; a limit where nothing is spilled, and then it is as it was.
+    /// Releases a segment of the client for spill, at the latest when the reply arrives: until the client returns the
+    /// segment, it neither maps it writable nor has a descriptor of it, so that the daemon may move it to a file.
+    /// Reply: [`Reply::Done`]; a limit if spilling is disabled, and then nothing changes.
     Shelve {
-        /// First slot of its range.
+        /// Number of the segment's first slot.
         base: u32,
     },
-    /// As [`Request::SegmentOf`], for the records of its slots alone: of a segment that is in a file, the bytes stay there. Answer:
-    /// [`Reply::Segment`] with the slots, read-only; none of device memory.
+    /// As [`Request::SegmentOf`], for the slot records only: a spilled segment's bytes stay in the file. Reply:
+    /// [`Reply::Segment`] with the slots, read-only; not for device memory.
     SlotsOf {
-        /// Whose.
+        /// The owner's catalogue number.
         catalogue: u16,
         /// The slot.
         slot: u32,
     },
-    /// The producer has closed a stream of its own, as the word `closed` of the ring says: the daemon reads that word. The
-    /// daemon ends a closed stream some time after the last subscriber has left it. Answer: [`Reply::Done`].
+    /// The producer has closed its stream, as the ring's word `closed` says, which the daemon reads. The daemon ends a
+    /// closed stream some time after the last subscriber has left it. Reply: [`Reply::Done`].
     StreamClosed {
         /// Index in the table of streams.
         stream: u32,
-        /// Its id when opened.
+        /// The stream's id at the time of its opening.
         id: u64,
     },
-    /// As [`Request::ListAppend`], for items that end with this client's session. A list that never had others ends with the
-    /// last of them.
+    /// As [`Request::ListAppend`], for items that end with this client's session. A list that never had other items
+    /// ends with the last of them.
     ListAppendEphemeral {
         /// The list's name.
         list: String,
@@ -358,8 +362,8 @@ pub enum Request {
 }
 
 impl Request {
-    /// Whether it may be asked once more if it is not known whether it was answered: then it comes to the same, and the
-    /// answer means the same.
+    /// Returns true if the request may be repeated when its reply was lost: the effect and the meaning of the reply are
+    /// the same.
     pub fn is_repeatable(&self) -> bool {
         !matches!(
             self,
@@ -378,7 +382,7 @@ impl Request {
     }
 }
 
-/// What the daemon answers.
+/// A response of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
     /// Joined. Descriptors: directory, catalogue, lease table.
@@ -389,43 +393,44 @@ pub enum Reply {
         bytes: u64,
         /// First slot number.
         base: u32,
-        /// log2 of the slot numbers.
+        /// log2 of the number of slots.
         slots_log2: u8,
-        /// The member's geometry word for which this holds.
+        /// The member's geometry word for which the reply is valid.
         geometry: u64,
-        /// Whether the pool, or what the segment's owner may have of it, is so full that writers should shelve what they have
-        /// no more to write in.
+        /// Whether the pool, or the owner's part of it, is so full that writers should release segments for spill in
+        /// which they write nothing more.
         short: bool,
-        /// Whether its bytes are in a file, or on the way there or back ([`Request::SlotsOf`] alone says so: any other answer comes with the bytes).
+        /// Whether its bytes are in a file, or on the way there or back. Only replies to [`Request::SlotsOf`] set it:
+        /// all others come with the bytes.
         in_file: bool,
     },
     /// Descriptor: the part.
     Cells {
-        /// Which part.
+        /// The part's number.
         part: u8,
-        /// The member's geometry word for which this holds.
+        /// The member's geometry word for which the reply is valid.
         geometry: u64,
     },
-    /// Descriptor: what was asked for.
+    /// Descriptor: the requested sheet or wake descriptor.
     Sheet {
-        /// The member word for which this holds, or 0.
+        /// The member word for which the reply is valid.
         member: u64,
     },
-    /// The name leads to the cell.
+    /// The name is bound to the cell.
     Bound {
-        /// Index of its entry in the directory.
+        /// Index of the name's entry in the directory.
         entry: u32,
-        /// Its home word.
+        /// The entry's home word.
         home: u64,
     },
-    /// Deleted, or there was nothing.
+    /// Deleted, or it did not exist.
     Deleted {
-        /// Whether there was something.
+        /// Whether the object existed.
         existed: bool,
     },
     /// Cells that were taken.
     Notices {
-        /// Their numbers.
+        /// The cells' numbers.
         cells: Vec<u32>,
         /// Whether more are waiting.
         more: bool,
@@ -434,23 +439,23 @@ pub enum Reply {
     Stream {
         /// Index in the table of streams.
         stream: u32,
-        /// Its id.
+        /// The stream's id.
         id: u64,
-        /// Index of its name's entry in the directory.
+        /// Index of the stream's entry in the directory.
         entry: u32,
-        /// Its home word.
+        /// The entry's home word.
         home: u64,
         /// Entries of the ring.
         capacity: u32,
         /// Policy.
         policy: Policy,
     },
-    /// Items are in the list.
+    /// The items are in the list.
     Appended {
         /// Number of the first.
         first: u64,
     },
-    /// Figures.
+    /// The daemon's metrics.
     Stat(Box<Stat>),
     /// Descriptors: segment, slots.
     DeviceSegment(DeviceSegment),
@@ -460,30 +465,30 @@ pub enum Reply {
     Refused(Refusal),
 }
 
-/// What a client learns when it joins.
+/// The session's parameters, for a client that joins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
-    /// The protocol version that holds.
+    /// The negotiated protocol version.
     pub protocol: u16,
     /// The daemon's version.
     pub daemon: String,
-    /// Its catalogue number.
+    /// The client's catalogue number.
     pub catalogue: u16,
-    /// Its member word.
+    /// The client's member word.
     pub member: u64,
     /// The namespace's name.
     pub namespace: String,
-    /// Whether it may publish.
+    /// Whether the client may publish.
     pub writer: bool,
-    /// Whether the daemon seals what it lends for one producer's life (user mode).
+    /// Whether the daemon seals each segment for one producer's life (user mode).
     pub user_mode: bool,
     /// Default length of a segment in bytes.
     pub segment_bytes: u64,
-    /// Devices of which memory is lent.
+    /// Devices whose memory is lent.
     pub devices: Vec<DeviceOffer>,
 }
 
-/// Figures of the daemon, over all namespaces.
+/// Metrics of the daemon, over all namespaces.
 ///
 /// ```
 /// use tensorlend_layout::wire::Stat;
@@ -495,13 +500,13 @@ pub struct Welcome {
 pub struct Stat {
     /// Version of the daemon.
     pub version: String,
-    /// Its process.
+    /// Pid of the daemon.
     pub pid: u32,
-    /// Since when it runs, in nanoseconds.
+    /// Time since the daemon's start, in nanoseconds.
     pub uptime_ns: u64,
     /// "system" or "user".
     pub mode: String,
-    /// Bytes that the pool may have.
+    /// Maximum bytes of the pool.
     pub pool_bytes_max: u64,
     /// Bytes of segments that exist: lent, spare and idle.
     pub pool_bytes: u64,
@@ -515,21 +520,21 @@ pub struct Stat {
     pub segments: u32,
     /// Clients connected.
     pub clients: u32,
-    /// Clients that are gone and whose tensors live on.
+    /// Clients that are gone and whose tensors still exist.
     pub frozen: u32,
     /// Names in all namespaces.
     pub names: u64,
-    /// Requests answered.
+    /// Requests served.
     pub requests: u64,
     /// Times that the daemon woke up.
     pub wakeups: u64,
     /// Requests refused.
     pub refusals: u64,
-    /// Why there is no device memory; empty if there is some.
+    /// The reason why there is no device memory; empty if there is some.
     pub device: String,
-    /// Devices of which memory is lent.
+    /// Devices whose memory is lent.
     pub devices: Vec<DeviceUse>,
-    /// Names that ended because their time to live was over.
+    /// Names that ended because their lifetime was over.
     pub names_expired: u64,
     /// Ephemeral names that ended with their producers' sessions.
     pub names_ephemeral_gone: u64,
@@ -537,15 +542,15 @@ pub struct Stat {
     pub sessions_revoked: u64,
     /// Bytes of segments that are in files and not in the pool.
     pub bytes_spilled: u64,
-    /// Files of spilled segments that could not be written or read.
+    /// Spill files that could not be written or read.
     pub spill_failures: u64,
-    /// What the asker's uid uses; for the superuser, each uid (128 at most).
+    /// Usage of the requesting uid; for the superuser, of each uid (128 at most).
     pub uids: Vec<UidUse>,
-    /// What the asker's namespace uses; for the superuser, each (128 at most).
+    /// Usage of the requesting namespace; for the superuser, of each (128 at most).
     pub namespaces: Vec<NamespaceUse>,
 }
 
-/// What one uid uses, and may use at this moment.
+/// Usage and present limits of one uid.
 ///
 /// ```
 /// use tensorlend_layout::wire::UidUse;
@@ -555,33 +560,33 @@ pub struct Stat {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UidUse {
-    /// Whose.
+    /// The uid.
     pub uid: u32,
-    /// Bytes of segments and sheets, those of its ended clients included.
+    /// Bytes of segments and sheets, including those of the user's ended clients.
     pub bytes: u64,
-    /// The most that it may have now: its limit, and its share of what is common.
+    /// Present maximum: its limit, and its share of the common memory.
     pub bytes_max: u64,
-    /// Bytes that were replaced or deleted and that nothing but its leases keeps; known only while memory is short.
+    /// Bytes that were replaced or deleted and that only its leases keep; known only while memory is short.
     pub bytes_kept_by_leases: u64,
-    /// Segments lent to it.
+    /// Segments lent to the user.
     pub segments: u32,
-    /// Descriptors that the daemon has open for it.
+    /// Descriptors that the daemon has open for the user.
     pub descriptors: u64,
-    /// The most that it may have now.
+    /// Present maximum of `descriptors`.
     pub descriptors_max: u64,
-    /// Bytes of device memory, those of its ended clients included.
+    /// Bytes of device memory, including those of the user's ended clients.
     pub device_bytes: u64,
     /// Sessions.
     pub sessions: u32,
-    /// The most that it may have.
+    /// Maximum of `sessions`.
     pub sessions_max: u32,
-    /// Names whose values are its own, those of lists' items included.
+    /// Names with values of this uid, including items of lists.
     pub names: u64,
-    /// Leases that it holds now.
+    /// Leases that the user's clients hold now.
     pub leases: u64,
 }
 
-/// What one namespace uses, and may use.
+/// Usage and limits of one namespace.
 ///
 /// ```
 /// use tensorlend_layout::wire::NamespaceUse;
@@ -591,36 +596,37 @@ pub struct UidUse {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamespaceUse {
-    /// Its name.
+    /// The namespace's name.
     pub name: String,
     /// Bytes of segments and sheets.
     pub bytes: u64,
-    /// The most that it may have; `u64::MAX`: as the pool.
+    /// Maximum of `bytes`; `u64::MAX` if only the pool's maximum applies.
     pub bytes_max: u64,
     /// Bytes of device memory.
     pub device_bytes: u64,
-    /// Segments lent in it.
+    /// Segments lent in the namespace.
     pub segments: u32,
-    /// The most that it may have.
+    /// Maximum of `segments`.
     pub segments_max: u32,
     /// Descriptors that the daemon has open for its memory.
     pub descriptors: u64,
     /// Names, list items, lists and streams.
     pub names: u64,
-    /// The most that it may have.
+    /// Maximum of `names`.
     pub names_max: u32,
     /// Clients, live and gone.
     pub clients: u32,
-    /// The most that it may have.
+    /// Maximum of `clients`.
     pub clients_max: u32,
 }
 
-/// Why the daemon refuses, in words for a person; the variants are for programs.
+/// The reason for a refusal: the text is for a person, the variants are for programs.
 ///
 /// ```
-/// use tensorlend_layout::wire::Refusal;
+/// use tensorlend_layout::wire::{LimitKind, Refusal};
 ///
-/// let refusal = Refusal::Limit { what: "pool".into(), setting: "pool.bytes_max".into(), limit: "1 GiB".into() };
+/// let (what, setting) = ("pool".into(), "pool.bytes_max".into());
+/// let refusal = Refusal::Limit { kind: LimitKind::PoolBytes, what, setting, limit: "1 GiB".into() };
 /// assert_eq!(
 ///     refusal.to_string(),
 ///     "pool is at its limit of 1 GiB: raise pool.bytes_max in the daemon's configuration, or free some"
@@ -635,9 +641,9 @@ pub enum Refusal {
     Protocol {
         /// Daemon's version.
         daemon: u16,
-        /// Client's oldest.
+        /// Oldest version that the client speaks.
         client_min: u16,
-        /// Client's newest.
+        /// Newest version that the client speaks.
         client_max: u16,
     },
     /// Another shared-memory layout.
@@ -654,37 +660,39 @@ pub enum Refusal {
         /// Client's hash.
         client_hash: u64,
     },
-    /// No such namespace, or not for this user: a client is not told which.
+    /// The namespace does not exist, or this user may not join it: the client does not learn which.
     #[error("no namespace {0:?} for this user: see [namespace.*] in the daemon's configuration")]
     Namespace(String),
-    /// A reader asked for what writers may do.
+    /// A reader requested an operation of writers.
     #[error("this user may only read in namespace {0:?}: ask for its writer list")]
     ReadOnly(String),
-    /// A limit.
+    /// A limit is reached.
     #[error("{what} is at its limit of {limit}: raise {setting} in the daemon's configuration, or free some")]
     Limit {
-        /// What.
+        /// The limit, for programs.
+        kind: LimitKind,
+        /// The limited resource, for people.
         what: String,
-        /// The configuration's key.
+        /// The configuration's key, for people.
         setting: String,
-        /// Its value, with unit.
+        /// The limit's value, with unit.
         limit: String,
     },
-    /// The kernel gave no memory.
+    /// The kernel has no memory.
     #[error("the machine has no memory for {bytes} bytes more ({reason})")]
     Memory {
-        /// Bytes wanted.
+        /// Requested bytes.
         bytes: u64,
-        /// The kernel's word.
+        /// The kernel's error.
         reason: String,
     },
-    /// No such thing.
+    /// The object does not exist.
     #[error("there is no {0}")]
     NotFound(String),
-    /// The owner is alive: its client must do it.
+    /// The owner is alive, so its client must perform the operation.
     #[error("the owner of {0:?} is alive")]
     NotQuiet(String),
-    /// Somebody else produces this stream.
+    /// Another client produces this stream.
     #[error("stream {0:?} has a live producer already: close it there, or use another name")]
     StreamTaken(String),
     /// A malformed or impossible request.

@@ -1,7 +1,7 @@
-//! A word that two processes share, and the bits that the protocol packs into one.
+//! A word that two processes share, and the bit fields that the protocol packs into one.
 //!
-//! A word has one writer process. Its readers may map it read-only, where Rust defines nothing but relaxed loads of at
-//! most 8 bytes: so a reader's load is relaxed and a fence follows ([`Word::read`]). The writer's stores are `Release`.
+//! A word has one writer process. Its readers may map it read-only, where Rust defines only relaxed loads of at most 8
+//! bytes: so a reader's load is relaxed and a fence follows ([`Word::read`]). The writer's stores are `Release`.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use core::fmt;
@@ -11,12 +11,12 @@ use core::fmt;
 pub struct Word(AtomicU64);
 
 impl Word {
-    /// A word outside shared memory, for models and simulations.
+    /// Creates a word outside shared memory, for models and simulations.
     pub fn new(value: u64) -> Self {
         Self(AtomicU64::new(value))
     }
 
-    /// Reads and orders everything that follows behind the read. For words that somebody else writes.
+    /// Loads, and orders all later accesses after the load. For words that another process writes.
     #[inline]
     pub fn read(&self) -> u64 {
         let value = self.0.load(Ordering::Relaxed);
@@ -25,7 +25,7 @@ impl Word {
         value
     }
 
-    /// Reads and orders nothing: for a re-check behind a fence, or for payload words that a later check validates.
+    /// Loads without ordering: for a re-check after a fence, or for payload words that a later check validates.
     #[inline]
     pub fn peek(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -43,32 +43,32 @@ impl Word {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// Writer only: exchanges. Release hands the new value over, Acquire takes what another thread of the same
-    /// process put there, so that each value is retired exactly once.
+    /// Writer only: exchanges. Release publishes the new value; Acquire sees the value that another thread of the same
+    /// process stored, so that each value is retired exactly once.
     #[inline]
     pub fn swap(&self, value: u64) -> u64 {
         self.0.swap(value, Ordering::AcqRel)
     }
 
-    /// Writer only: exchanges if `before` stands there; whether it did. Orders as [`Word::swap`].
+    /// Writer only: exchanges if the word equals `before`; returns true if it did. Orders as [`Word::swap`].
     #[inline]
     pub fn replace(&self, before: u64, value: u64) -> bool {
         self.0.compare_exchange(before, value, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Writer only: sets the bits of `mask`; returns the value before.
+    /// Writer only: sets the bits of `mask`; returns the previous value.
     #[inline]
     pub fn set_bits(&self, mask: u64) -> u64 {
         self.0.fetch_or(mask, Ordering::AcqRel)
     }
 
-    /// Writer only: clears the bits of `mask`; returns the value before.
+    /// Writer only: clears the bits of `mask`; returns the previous value.
     #[inline]
     pub fn clear_bits(&self, mask: u64) -> u64 {
         self.0.fetch_and(!mask, Ordering::AcqRel)
     }
 
-    /// Writer only: adds, for counters that several threads of the writer move.
+    /// Writer only: adds, for counters that several threads of the writer update.
     #[inline]
     pub fn add(&self, value: u64) -> u64 {
         self.0.fetch_add(value, Ordering::AcqRel)
@@ -89,12 +89,12 @@ pub struct Bell {
 }
 
 impl Bell {
-    /// A bell outside shared memory, for models and simulations.
+    /// Creates a bell outside shared memory, for models and simulations.
     pub fn new() -> Self {
         Self { count: AtomicU32::new(0), unused: AtomicU32::new(0) }
     }
 
-    /// What a waiter samples *before* it checks whether there is anything to wait for.
+    /// Returns the value that a waiter must sample *before* it checks whether there is anything to wait for.
     #[inline]
     pub fn read(&self) -> u32 {
         let count = self.count.load(Ordering::Relaxed);
@@ -102,13 +102,13 @@ impl Bell {
         count
     }
 
-    /// Writer only: moves the counter; the system call that wakes the sleepers follows.
+    /// Writer only: increments the counter; the system call that wakes the sleepers follows.
     #[inline]
     pub fn ring(&self) {
         self.count.fetch_add(1, Ordering::Release);
     }
 
-    /// The futex word.
+    /// Returns the futex word.
     #[cfg(not(loom))]
     pub fn futex(&self) -> &AtomicU32 {
         &self.count
@@ -125,25 +125,25 @@ const fn field(word: u64, shift: u32, bits: u32) -> u64 {
     (word >> shift) & ((1 << bits) - 1)
 }
 
-/// What a home word says of its entry.
+/// The state of an entry, as its home word says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HomeKind {
-    /// Nothing lives here, or nothing any more.
+    /// The entry has no name, or its name has ended.
     Tomb,
-    /// The name's value is in the cell of the catalogue.
+    /// The name's value is in a cell of the owner's catalogue.
     Live,
-    /// The daemon is settling who owns the name.
+    /// The daemon is deciding which client owns the name.
     Reserved,
 }
 
-/// Who owns a name and in which cell its value stands: kind 2 . version 22 . catalogue 16 . cell 24.
+/// The owner of a name, and the cell of its value: kind 2 . version 22 . catalogue 16 . cell 24.
 ///
-/// Only the daemon stores it, and every store moves the version, so that an equal word means that nothing happened.
+/// Only the daemon stores it, and every store advances the version, so that an equal word means that nothing happened.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Home(pub u64);
 
 impl Home {
-    /// The next word of an entry: version one up from `before`.
+    /// Returns the next word of an entry, whose version follows that of `before`.
     pub const fn after(before: Self, kind: HomeKind, catalogue: u16, cell: u32) -> Self {
         let version = (field(before.0, 40, 22) + 1) & 0x3F_FFFF;
         let (kind, low) = match kind {
@@ -154,12 +154,12 @@ impl Home {
         Self(kind << 62 | version << 40 | low)
     }
 
-    /// That of an entry in which nothing lives, with this version modulo 2^22.
+    /// Returns the word of an entry without a name, with this version modulo 2^22.
     pub const fn with_version(version: u64) -> Self {
         Self(field(version, 0, 22) << 40)
     }
 
-    /// What stands in the entry.
+    /// Returns the state of the entry.
     pub const fn kind(self) -> HomeKind {
         match self.0 >> 62 {
             1 => HomeKind::Live,
@@ -168,22 +168,22 @@ impl Home {
         }
     }
 
-    /// Whether the name has a value's cell.
+    /// Returns true if the name has a cell.
     pub const fn is_live(self) -> bool {
         self.0 >> 62 == 1
     }
 
-    /// How often the daemon moved this entry, modulo 2^22.
+    /// Returns how often the daemon has stored this entry, modulo 2^22.
     pub const fn version(self) -> u32 {
         field(self.0, 40, 22) as u32
     }
 
-    /// The owner's catalogue.
+    /// Returns the owner's catalogue.
     pub const fn catalogue(self) -> u16 {
         field(self.0, 24, 16) as u16
     }
 
-    /// The cell in the owner's catalogue.
+    /// Returns the cell in the owner's catalogue.
     pub const fn cell(self) -> u32 {
         field(self.0, 0, 24) as u32
     }
@@ -195,28 +195,28 @@ impl fmt::Debug for Home {
     }
 }
 
-/// How long a name lives if nobody overwrites it: gone with its owner's session 1 . until when 63, in nanoseconds of
-/// CLOCK_BOOTTIME. 0: until somebody deletes it.
+/// The lifetime of a name that nobody overwrites: ends with its owner's session 1 . deadline 63, in nanoseconds of
+/// CLOCK_BOOTTIME. 0: until it is deleted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LifeWord(pub u64);
 
 impl LifeWord {
-    /// Until somebody deletes it.
+    /// The value lives until it is deleted.
     pub const FOREVER: Self = Self(0);
 
-    /// Packs; a deadline of 0 is none.
+    /// Packs; a deadline of 0 means none.
     pub const fn new(deadline_ns: u64, ephemeral: bool) -> Self {
         let most = u64::MAX >> 1;
         let deadline_ns = if deadline_ns > most { most } else { deadline_ns };
         Self((ephemeral as u64) << 63 | deadline_ns)
     }
 
-    /// Whether it goes with its owner's session.
+    /// Returns true if it ends with its owner's session.
     pub const fn is_ephemeral(self) -> bool {
         self.0 >> 63 == 1
     }
 
-    /// When it goes; `None`: no clock ends it.
+    /// Returns the deadline; `None` if there is none.
     pub const fn deadline_ns(self) -> Option<u64> {
         match self.0 & (u64::MAX >> 1) {
             0 => None,
@@ -227,43 +227,43 @@ impl LifeWord {
 
 /// The slot number that means "deleted by the owner".
 pub const SLOT_NONE: u32 = 0xFF_FFFF;
-/// Slots that one catalogue may have.
+/// Maximum number of slots of one catalogue.
 pub const SLOTS_MAX: u32 = SLOT_NONE;
 
-/// "The latest value of a name": generation 40 . slot 24.
+/// The latest value of a name: generation 40 . slot 24.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cell(pub u64);
 
 impl Cell {
     /// A cell that never held a value.
     pub const EMPTY: Self = Self(0);
-    /// The value was deleted by its owner.
+    /// The owner has deleted the value.
     pub const DELETED: Self = Self(SLOT_NONE as u64);
 
-    /// Deleted by the owner, who has asked the daemon to forget the name and uses the cell no more.
+    /// The owner has deleted the value and asked the daemon to forget the name; it uses the cell no more.
     pub const CLOSING: Self = Self(1 << 24 | SLOT_NONE as u64);
 
-    /// The value in `slot`, in that slot's life number `generation`.
+    /// The value in `slot` with this generation.
     pub const fn new(generation: u64, slot: u32) -> Self {
         Self(generation << 24 | (slot & 0xFF_FFFF) as u64)
     }
 
-    /// Which use of the slot this is.
+    /// Returns the slot's generation.
     pub const fn generation(self) -> u64 {
         self.0 >> 24
     }
 
-    /// The slot in the owner's catalogue.
+    /// Returns the slot in the owner's catalogue.
     pub const fn slot(self) -> u32 {
         field(self.0, 0, 24) as u32
     }
 
-    /// Whether a value stands here.
+    /// Returns true if the cell has a value.
     pub const fn is_value(self) -> bool {
         self.slot() != SLOT_NONE && self.0 != 0
     }
 
-    /// The lease that pins this value.
+    /// Returns the lease that pins this value.
     pub const fn lease(self, catalogue: u16) -> LeaseWord {
         LeaseWord((catalogue as u64) << 48 | (self.slot() as u64) << 24 | field(self.generation(), 0, 24))
     }
@@ -275,8 +275,8 @@ impl fmt::Debug for Cell {
     }
 }
 
-/// The generation that follows: 40 bits, never 0, and never one whose low 24 bits are all ones (those are kept for
-/// leases that mean a whole range).
+/// Returns the following generation: 40 bits, never 0, and never one whose low 24 bits are all ones, which leases of a
+/// whole segment use.
 pub const fn next_generation(generation: u64) -> u64 {
     let mut next = (generation + 1) & 0xFF_FFFF_FFFF;
     if next & 0xFF_FFFF == 0xFF_FFFF {
@@ -285,51 +285,51 @@ pub const fn next_generation(generation: u64) -> u64 {
     if next == 0 { 1 } else { next }
 }
 
-/// What a client is reading: catalogue 16 . slot 24 . low 24 bits of the generation; 0 is no lease.
+/// A lease: catalogue 16 . slot 24 . low 24 bits of the generation; 0 is no lease.
 ///
-/// A scanner uses the generation to *exclude* only: 24 bits of it may match by chance, which delays a free and never
-/// allows one.
+/// A scanner uses the generation to *exclude* leases only: 24 bits may match by chance, which delays freeing a slot but
+/// never frees one too early.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeaseWord(pub u64);
 
 impl LeaseWord {
-    /// Holds a whole segment, by the first of its slots, and none of its slots: the daemon neither frees nor lends the
-    /// segment anew, its owner reuses what nobody reads.
+    /// Returns a lease of a whole segment, identified by its first slot. The daemon neither frees nor relends the
+    /// segment. The lease pins none of its slots: the owner still reuses those without leases.
     pub const fn of_segment(catalogue: u16, base: u32) -> Self {
         Cell::new(0xFF_FFFF, base).lease(catalogue)
     }
 
-    /// Whether it is such a one.
+    /// Returns true if it is a lease of a whole segment.
     pub const fn is_of_segment(self) -> bool {
         self.generation_low() == 0xFF_FFFF
     }
 
-    /// Whose slot.
+    /// Returns the catalogue of the slot's owner.
     pub const fn catalogue(self) -> u16 {
         (self.0 >> 48) as u16
     }
 
-    /// Which slot.
+    /// Returns the slot.
     pub const fn slot(self) -> u32 {
         field(self.0, 24, 24) as u32
     }
 
-    /// The low bits of the slot's generation.
+    /// Returns the low bits of the slot's generation.
     pub const fn generation_low(self) -> u32 {
         field(self.0, 0, 24) as u32
     }
 }
 
-/// How far a client's life has gone, as its member word and its absorbed word say.
+/// The state of a client, in its member word and its absorbed word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
-    /// Nobody.
+    /// No client.
     Vacant,
     /// A live client.
     Open,
-    /// The daemon is draining its announcements: try again.
+    /// The daemon is absorbing its last announcements: try again.
     Ending,
-    /// Ended: its leases do not count; its cells remain the truth.
+    /// Ended: its leases no longer count; its cells stay valid.
     Closed,
 }
 
@@ -344,7 +344,7 @@ impl MemberState {
     }
 }
 
-/// One life of one client: state 2 . epoch 30 . sheet 32.
+/// One epoch of one client: state 2 . epoch 30 . sheet 32.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Member(pub u64);
 
@@ -354,28 +354,28 @@ impl Member {
         Self((state as u64) << 62 | ((epoch & 0x3FFF_FFFF) as u64) << 32 | sheet as u64)
     }
 
-    /// How far its life has gone.
+    /// Returns the state.
     pub const fn state(self) -> MemberState {
         MemberState::from_bits(self.0 >> 62)
     }
 
-    /// Which life of this catalogue number.
+    /// Returns the epoch of this catalogue number.
     pub const fn epoch(self) -> u32 {
         field(self.0, 32, 30) as u32
     }
 
-    /// The number of its sheets: lease table and catalogue.
+    /// Returns the number of its sheets: lease table and catalogue.
     pub const fn sheet(self) -> u32 {
         self.0 as u32
     }
 
-    /// The same life, further on.
+    /// Returns the same epoch in another state.
     pub const fn with_state(self, state: MemberState) -> Self {
         Self::new(state, self.epoch(), self.sheet())
     }
 }
 
-/// How many of a client's announcements the daemon has taken into the directory: state 2 . index 62.
+/// The number of a client's announcements that the daemon has absorbed into the directory: state 2 . index 62.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Absorbed(pub u64);
 
@@ -385,19 +385,19 @@ impl Absorbed {
         Self((state as u64) << 62 | field(index, 0, 62))
     }
 
-    /// Whether more may be absorbed.
+    /// Returns the state; only an open client's announcements are absorbed.
     pub const fn state(self) -> MemberState {
         MemberState::from_bits(self.0 >> 62)
     }
 
-    /// The next announcement to absorb.
+    /// Returns the next announcement to absorb.
     pub const fn index(self) -> u64 {
         field(self.0, 0, 62)
     }
 }
 
-/// Where the directory's current table of names lies: `log2` of its places 8 . times that it was built anew 16 . index of
-/// its first place 40. A table that is built anew where it was has another word: who looks a name up meanwhile notices.
+/// The location of the directory's current table of names: `log2` of its places 8 . number of rebuilds 16 . index of
+/// its first place 40. A table that is rebuilt in place gets another word, so that concurrent lookups notice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TableWord(pub u64);
 
@@ -407,27 +407,27 @@ impl TableWord {
         Self((log2 as u64) << 56 | field(first, 0, 40))
     }
 
-    /// The same table, as built for the `rebuilds`th time, modulo 2^16.
+    /// Returns the word of the same table after the `rebuilds`th rebuild, modulo 2^16.
     pub const fn with_rebuilds(self, rebuilds: u16) -> Self {
         Self(self.0 & !(0xFFFF << 40) | (rebuilds as u64) << 40)
     }
 
-    /// How often the daemon has built tables anew, modulo 2^16.
+    /// Returns how often the daemon has rebuilt tables, modulo 2^16.
     pub const fn rebuilds(self) -> u16 {
         field(self.0, 40, 16) as u16
     }
 
-    /// log2 of its places.
+    /// Returns log2 of the number of places.
     pub const fn log2(self) -> u8 {
         (self.0 >> 56) as u8
     }
 
-    /// Places of the table.
+    /// Returns the number of places.
     pub const fn places(self) -> u64 {
         1 << self.log2()
     }
 
-    /// Index of its first place in the directory's array of them.
+    /// Returns the index of its first place in the directory's array of places.
     pub const fn first(self) -> u64 {
         field(self.0, 0, 40)
     }
@@ -435,18 +435,17 @@ impl TableWord {
 
 /// A place of the directory's table of names: high bits of the name's hash 36 . its entry 28. 0: free.
 ///
-/// The highest bits of the hash are where the search begins, so that a table is built from the one before it alone, and
-/// in one pass over both.
+/// The bits of the hash say which way a [`Search`] goes, so that a table can be built from its predecessor alone.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PlaceWord(pub u64);
 
-/// Entries that places can lead to; number 0 is none of them.
+/// Number of entries that places can refer to; number 0 is none of them.
 pub const ENTRIES_MAX: u32 = 1 << 28;
 
 impl PlaceWord {
-    /// Nothing stands here and no search goes past it.
+    /// Empty, and a search ends here.
     pub const FREE: Self = Self(0);
-    /// Nothing stands here any more, but a search goes on.
+    /// Emptied (a tombstone): a search continues.
     pub const PASSED: Self = Self(1 << 28);
 
     /// The place of a name with this hash in `entry`, which is not 0.
@@ -454,33 +453,76 @@ impl PlaceWord {
         Self(hash & !0xFFF_FFFF | (entry & 0xFFF_FFFF) as u64)
     }
 
-    /// Whether no search goes past it.
+    /// Returns true if a search ends here.
     pub const fn is_free(self) -> bool {
         self.0 == 0
     }
 
-    /// The entry that it leads to; 0: none.
+    /// Returns the entry that it refers to; 0: none.
     pub const fn entry(self) -> u32 {
         field(self.0, 0, 28) as u32
     }
 
-    /// Whether a name with this hash may stand here.
+    /// Returns true if a name with this hash may be here.
     #[inline]
     pub const fn may_be(self, hash: u64) -> bool {
         (self.0 ^ hash) >> 28 == 0 && self.entry() != 0
     }
 
-    /// Where the search for this name begins in a table of 2^`log2` places.
-    pub const fn begins(self, log2: u8) -> u64 {
-        search_begins(self.0, log2)
+    /// The buckets of a search for this name in a table of 2^`log2` places with this seed.
+    pub const fn search(self, seed: u64, log2: u8) -> Search {
+        Search::new(self.0, seed, log2)
     }
 }
 
-/// Where the search for a hash begins in a table of 2^`log2` places.
-#[inline]
-pub const fn search_begins(hash: u64, log2: u8) -> u64 {
-    // Two shifts: a table of one place has no bits.
-    hash >> 1 >> (63 - (log2 & 63))
+/// Places of a bucket in a table of names: one cache line.
+pub const BUCKET: u64 = if cfg!(loom) { 1 } else { 8 };
+
+/// The daemon refuses a user a name if the search for it passes more than this many places with names of the same user.
+pub const SEARCH_MAX: u64 = 16 * BUCKET;
+
+/// The buckets of a search for a hash in the order of the search, each as the number of its first place in the table.
+///
+/// This is double hashing (Knuth, The Art of Computer Programming 3, section 6.4, algorithm D) over buckets: the first bucket
+/// and the distance to the next one come from the hash and the table's seed. The distance is odd, so that a search visits every
+/// bucket once.
+///
+/// Every member knows the hash's key and can choose names that collide. The daemon draws a table's seed when it begins the table,
+/// so names that were chosen before are spread over the next table as any others.
+///
+/// The bits of the hash that are used are those that a [`PlaceWord`] holds, so that a table is built from the one before it alone.
+#[derive(Clone, Debug)]
+pub struct Search {
+    bucket: u64,
+    step: u64,
+    mask: u64,
+    left: u64,
+}
+
+impl Search {
+    /// The search for `hash` in a table of 2^`log2` places with this seed.
+    #[inline]
+    pub const fn new(hash: u64, seed: u64, log2: u8) -> Self {
+        let bits = (log2 as u32).saturating_sub(BUCKET.ilog2());
+        let buckets = 1u64 << bits;
+        // Folded multiplication, as wyhash mixes: the halves of the product, one over the other.
+        let product = (hash >> 28 ^ seed) as u128 * (seed.rotate_left(32) | 1) as u128;
+        let mixed = product as u64 ^ (product >> 64) as u64;
+        // Two shifts: a table of one bucket has no bits.
+        Self { bucket: mixed >> 1 >> (63 - bits), step: mixed << 1 | 1, mask: buckets - 1, left: buckets }
+    }
+}
+
+impl Iterator for Search {
+    type Item = u64;
+
+    #[inline]
+    fn next(&mut self) -> Option<u64> {
+        self.left = self.left.checked_sub(1)?;
+        let bucket = self.bucket;
+        self.bucket = bucket.wrapping_add(self.step) & self.mask;
+        Some(bucket * BUCKET)
+    }
 }
 
 impl fmt::Debug for PlaceWord {
@@ -489,7 +531,7 @@ impl fmt::Debug for PlaceWord {
     }
 }
 
-/// A segment's place in its client's slot numbers: state 8 . log2 of slots 8 . catalogue 16 . base 24 . 8 unused.
+/// A segment's range of its client's slot numbers: state 8 . log2 of slots 8 . catalogue 16 . base 24 . 8 unused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RangeWord(pub u64);
 
@@ -499,22 +541,22 @@ impl RangeWord {
         Self(1 << 56 | (log2 as u64) << 48 | (catalogue as u64) << 32 | ((base & 0xFF_FFFF) as u64) << 8)
     }
 
-    /// Whether a segment is lent here.
+    /// Returns true if a segment is lent here.
     pub const fn is_lent(self) -> bool {
         self.0 >> 56 == 1
     }
 
-    /// Whose segment.
+    /// Returns the catalogue of the segment's owner.
     pub const fn catalogue(self) -> u16 {
         field(self.0, 32, 16) as u16
     }
 
-    /// Its first slot number.
+    /// Returns the segment's first slot number.
     pub const fn base(self) -> u32 {
         field(self.0, 8, 24) as u32
     }
 
-    /// How many slot numbers; 0 if they are more than a number counts.
+    /// Returns its number of slots; 0 if the count overflows.
     pub const fn slots(self) -> u32 {
         let log2 = field(self.0, 48, 8);
         if log2 < 32 { 1 << log2 } else { 0 }
@@ -532,33 +574,33 @@ impl SubscriberWord {
         Self(who | ((epoch & 0x3FFF_FFFF) as u64) << 2 | wake as u64)
     }
 
-    /// Whose cursor.
+    /// Returns the catalogue of the cursor's owner.
     pub const fn catalogue(self) -> u16 {
         (self.0 >> 48) as u16
     }
 
-    /// Which cursor of its lease table.
+    /// Returns the index of the cursor in its lease table.
     pub const fn cursor(self) -> u16 {
         field(self.0, 32, 16) as u16
     }
 
-    /// The member's epoch when it subscribed.
+    /// Returns the member's epoch when it subscribed.
     pub const fn epoch(self) -> u32 {
         field(self.0, 2, 30) as u32
     }
 
-    /// Whether the producer may fetch a wake descriptor for it.
+    /// Returns true if the producer may fetch a wake descriptor for it.
     pub const fn has_wake(self) -> bool {
         self.0 & 1 == 1
     }
 }
 
-/// The bit of a catalogue in a parked word: a Bloom filter of one hash, without the top bit.
+/// Returns the bit of a catalogue in a parked word: a Bloom filter with one hash, without the top bit.
 pub const fn parked_bit(catalogue: u16) -> u64 {
     1 << ((catalogue as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58 & 0x3F).wrapping_rem(63)
 }
 
-/// Set in a parked word by who waits for any new name.
+/// Set in a parked word by a client that waits for any new name.
 pub const PARKED_ANY: u64 = 1 << 63;
 
 #[cfg(test)]
@@ -604,16 +646,20 @@ mod tests {
     }
 
     #[test]
-    fn a_search_begins_where_the_hash_says_in_tables_of_any_size() {
+    fn a_search_visits_every_bucket_once() {
         let hash = 0xFEDC_BA98_7654_3210;
         let place = PlaceWord::new(hash, 7);
         assert_eq!((place.entry(), place.is_free(), place.may_be(hash)), (7, false, true));
         assert!(place.may_be(hash ^ 0xFFF_FFFF) && !place.may_be(hash ^ (1 << 28)));
-        for log2 in 0..=32 {
-            assert_eq!(place.begins(log2), search_begins(hash, log2));
-            assert!(place.begins(log2) < 1 << log2);
+        for log2 in 3..=13 {
+            let mut buckets: Vec<u64> = Search::new(hash, 5, log2).collect();
+            assert_eq!(place.search(5, log2).collect::<Vec<_>>(), buckets);
+            buckets.sort_unstable();
+            assert_eq!(buckets, (0..1 << log2).step_by(8).collect::<Vec<u64>>());
         }
-        assert_eq!((place.begins(0), place.begins(4), place.begins(12)), (0, 0xF, 0xFED));
+        // Another seed is another way.
+        let first = |seed| Search::new(hash, seed, 25).take(4).collect::<Vec<_>>();
+        assert_ne!(first(5), first(6));
         assert!(!PlaceWord::PASSED.may_be(1 << 28) && !PlaceWord::FREE.may_be(0));
         assert!(!PlaceWord::PASSED.is_free() && PlaceWord::PASSED.entry() == 0);
     }

@@ -91,7 +91,12 @@ const WORDS: &[(&str, &str, &[Part])] = &[
         "PlaceWord",
         "the directory's places, from `DirectoryHead.places_at` on; 0: free",
         &[
-            (63, 28, "high bits of the name's hash; the highest are where its search begins", Some(|w| w >> 28)),
+            (
+                63,
+                28,
+                "high bits of the name's hash, which say with the table's seed where its search goes",
+                Some(|w| w >> 28),
+            ),
             (27, 0, "entry; 0: none any more, and a search goes on", Some(|w| PlaceWord(w).entry().into())),
         ],
     ),

@@ -19,7 +19,7 @@ fn packets() -> String {
         Request::Hello(Hello {
             protocol_min: 1,
             protocol_max: 2,
-            layout_version: 4,
+            layout_version: 5,
             layout_hash: 0x1234,
             namespace: Some("lab".into()),
             label: String::new(),

@@ -1,5 +1,5 @@
-//! A client in a process of its own, told on its standard input what to do, one line each, and answering each line with
-//! one line: `ok ...` or `error ...`. The tests kill it, stop it, and run it as other users.
+//! A client in its own process. It reads orders from standard input, one line each, and answers each with one line:
+//! `ok ...` or `error ...`. The tests kill it, stop it, and run it as other users.
 
 use std::collections::HashMap;
 use std::io::{BufRead, Write};
@@ -11,7 +11,7 @@ use tensorlend::{
 use tensorlend_tests::filled;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// A little less than whoever gives the orders waits, so that the agent's error is what the test prints.
+/// A little less than the timeout of the test, so that the test prints the agent's error.
 const PATIENCE: Option<Duration> = Some(Duration::from_mins(4));
 
 #[derive(Default)]
@@ -29,7 +29,7 @@ struct Agent {
 
 type Answer = Result<String, Box<dyn std::error::Error>>;
 
-/// `count` bytes that differ from place to place and from seed to seed.
+/// Fills `bytes` with values that depend on the position and on the seed.
 fn fill(bytes: &mut [u8], seed: u64) {
     let mut state = seed.wrapping_mul(2) + 1;
     for chunk in bytes.chunks_mut(8) {
@@ -72,14 +72,14 @@ impl Agent {
                 self.client = Some(builder.connect()?);
                 Ok(self.client()?.namespace().to_owned())
             }
-            // stream NAME CAPACITY: opens it as its producer
+            // stream NAME CAPACITY: opens the stream as its producer
             ["stream", name, capacity] => {
                 let stream =
                     self.client()?.stream(name).capacity(capacity.parse()?).policy(Policy::DropOldest).open()?;
                 self.streams.insert(name.to_owned(), stream);
                 Ok(String::new())
             }
-            // send NAME NUMBER: the filled tensor of that number
+            // send NAME NUMBER: sends the filled tensor of that number
             ["send", name, number] => {
                 let draft = filled::filled(self.client()?, number.parse()?)?;
                 Ok(self.streams.get(name).ok_or("no such stream")?.send(draft)?.to_string())
@@ -90,7 +90,7 @@ impl Agent {
                 (self.leases, self.drafts, self.subscriptions, self.client) = Default::default();
                 Ok(String::new())
             }
-            // put NAME BYTES SEED: the answer is the checksum
+            // put NAME BYTES SEED: publishes a tensor; returns the checksum
             ["put", name, bytes, seed] => {
                 let mut draft = self.client()?.create(DType::U8, &[bytes.parse()?])?;
                 fill(draft.bytes_mut(), seed.parse()?);
@@ -98,7 +98,7 @@ impl Agent {
                 draft.publish(name)?;
                 Ok(format!("{sum:016x}"))
             }
-            // many PREFIX COUNT: small tensors
+            // many PREFIX COUNT: publishes small tensors
             ["many", prefix, count] => {
                 for i in 0..count.parse::<u32>()? {
                     self.client()?.put(&format!("{prefix}{i}"), &[i])?;
@@ -115,7 +115,8 @@ impl Agent {
                 }
                 Ok(String::new())
             }
-            // odd DTYPE SHAPE(comma list, - for none) SEED: a tensor of any dtype, name and contents from the arguments
+            // odd DTYPE SHAPE(comma list, - for none) SEED: publishes a tensor of any dtype; name and contents follow
+            // from the arguments
             ["odd", dtype, shape, seed] => {
                 let dtype: DType = dtype.parse()?;
                 let dims = if shape == "-" {
@@ -129,7 +130,7 @@ impl Agent {
                 self.client()?.put(&format!("{dtype}/{shape}"), &TensorView { dtype, shape: &dims, bytes: &bytes })?;
                 Ok(format!("{:016x}", xxh3_64(&bytes)))
             }
-            // sum NAME: dtype, shape, checksum
+            // sum NAME: returns dtype, shape, checksum
             ["sum", name] => {
                 let lease = self.client()?.wait_for(name, PATIENCE)?;
                 Ok(format!("{} {:?} {:016x}", lease.dtype(), lease.shape(), xxh3_64(lease.bytes())))
@@ -139,7 +140,7 @@ impl Agent {
                 self.server = Some(self.client()?.serve(service).open()?);
                 Ok(String::new())
             }
-            // take-call: waits for a call and keeps it; its number
+            // take-call: waits for a request and holds it; returns its number
             ["take-call"] => {
                 let server = self.server.as_mut().ok_or("no server")?;
                 let call = server.recv_timeout(PATIENCE.unwrap_or_default())?;
@@ -147,12 +148,12 @@ impl Agent {
                 self.call = Some(call);
                 Ok(number)
             }
-            // answer-call: with its number and one
+            // answer-call: responds to the held request with its number plus one
             ["answer-call"] => {
                 let call = self.call.take().ok_or("no call")?;
                 self.answer(call)
             }
-            // answer-next MILLISECONDS: the next call, whatever was taken before; its number, or none
+            // answer-next MILLISECONDS: responds to the next request, even if one is held; returns its number, or none
             ["answer-next", patience] => {
                 let server = self.server.as_mut().ok_or("no server")?;
                 match server.recv_timeout(Duration::from_millis(patience.parse()?)) {
@@ -161,7 +162,7 @@ impl Agent {
                     Err(error) => Err(error.into()),
                 }
             }
-            // serve-until-idle: looks for calls until one second has brought none; how many callers are there then
+            // serve-until-idle: polls for requests until a second has brought none; returns the number of callers
             ["serve-until-idle"] => {
                 let server = self.server.as_mut().ok_or("no server")?;
                 while let Ok(call) = server.recv_timeout(Duration::from_secs(1)) {
@@ -169,12 +170,12 @@ impl Agent {
                 }
                 Ok(server.callers().to_string())
             }
-            // call SERVICE NUMBER: as often as its server ends; the answer
+            // call SERVICE NUMBER: sends a request, again if its server ends; returns the response
             ["call", service, number] => {
                 let mut caller = self.client()?.caller(service).open()?;
                 call(&mut caller, number.parse()?)
             }
-            // call-again SERVICE NUMBER: the same, by a caller that is kept
+            // call-again SERVICE NUMBER: the same, with a caller that stays open
             ["call-again", service, number] => {
                 if self.caller.is_none() {
                     self.caller = Some(self.client()?.caller(service).open()?);
@@ -187,7 +188,7 @@ impl Agent {
                 self.leases.insert(name.to_owned(), lease);
                 Ok(text)
             }
-            // held NAME: checksum of what is held under that name, whatever the name holds by now
+            // held NAME: returns the checksum of the lease held under that name, whatever the name's present value
             ["held", name] => Ok(format!("{:016x}", xxh3_64(self.leases.get(name).ok_or("not held")?.bytes()))),
             // put-for NAME TTL_MS(- for none) EPHEMERAL
             ["put-for", name, ttl_ms, ephemeral] => {
@@ -195,16 +196,16 @@ impl Agent {
                 self.client()?.put_for(name, &[7u8], Lifetime { ttl, ephemeral: ephemeral.parse()? })?;
                 Ok(String::new())
             }
-            // keep NAME OTHER: what is held under one name is held under another
+            // keep NAME OTHER: moves the lease held under one name to another
             ["keep", name, other] => {
                 let lease = self.leases.remove(name).ok_or("not held")?;
                 self.leases.insert(other.to_owned(), lease);
                 Ok(String::new())
             }
-            // valid NAME: whether what is held under that name is good still
+            // valid NAME: returns whether the lease held under that name is still valid
             ["valid", name] => Ok(self.leases.get(name).ok_or("not held")?.validate().to_string()),
             ["release", name] => Ok(format!("{}", self.leases.remove(name).is_some())),
-            // draft BYTES: begins a tensor and never publishes it
+            // draft BYTES: creates a draft and never publishes it
             ["draft", bytes] => {
                 let mut draft = self.client()?.create(DType::U8, &[bytes.parse()?])?;
                 let half = draft.bytes_mut().len() / 2;
@@ -212,14 +213,15 @@ impl Agent {
                 self.drafts.push(draft);
                 Ok(String::new())
             }
-            // value NAME: which filled tensor is held under that name
+            // value NAME: returns the number of the filled tensor held under that name
             ["value", name] => Ok(filled::value(self.leases.get(name).ok_or("not held")?)?.to_string()),
             ["subscribe", name] => {
                 let subscription = self.client()?.subscription(name).from(Start::Oldest).open()?;
                 self.subscriptions.insert(name.to_owned(), subscription);
                 Ok(String::new())
             }
-            // receive NAME: the next message's number, how many were lost before it, and which filled tensor it is
+            // receive NAME: returns the next message's number, the number of messages lost before it, and the number of
+            // its filled tensor
             ["receive", name] => {
                 let subscription = self.subscriptions.get_mut(name).ok_or("not subscribed")?;
                 let message = subscription.recv_timeout(PATIENCE.unwrap_or_default())?;
@@ -229,7 +231,7 @@ impl Agent {
             ["delete", name] => Ok(self.client()?.delete(name)?.to_string()),
             ["list"] => Ok(self.client()?.list("*")?.len().to_string()),
             ["ping"] => Ok(format!("{:?}", self.client()?.ping()?)),
-            // spin NAME COUNT: publish and get in steady state, between two marks that a tracer sees
+            // spin NAME COUNT: publishes and gets in steady state, between two marks that a tracer sees
             ["spin", name, count] => {
                 let client = self.client()?.clone();
                 let round = || -> Result<(), tensorlend::Error> {
@@ -240,7 +242,7 @@ impl Agent {
                     assert_eq!(lease.bytes()[0], 1);
                     Ok(())
                 };
-                // Until slots cycle and every sheet is mapped.
+                // Warms up: slots are reused, and every sheet is mapped.
                 for _ in 0..1000 {
                     round()?;
                 }
@@ -251,11 +253,11 @@ impl Agent {
                 mark();
                 Ok(String::new())
             }
-            // publish-loop NAME COUNT: publishes, until a read-loop has seen COUNT values, between two marks
+            // publish-loop NAME COUNT: publishes until a read-loop has seen COUNT values, between two marks
             ["publish-loop", name, count] => publish_loop(self.client()?, name, count.parse()?),
             // read-loop NAME COUNT: reads until it has seen COUNT different values, between two marks
             ["read-loop", name, count] => read_loop(self.client()?, name, count.parse()?),
-            // nofile NUMBER: the open files that this process may have
+            // nofile NUMBER: sets the limit of this process's open files
             ["nofile", number] => {
                 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
                 let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
@@ -273,12 +275,12 @@ impl Agent {
     }
 }
 
-/// Values that go by before a loop is in its steady state: slots cycle, and every sheet is mapped.
+/// Number of values until a loop is in its steady state: slots are reused, and every sheet is mapped.
 const WARM_UP: u64 = 500;
-/// Turns after which a loop is given up, so that it does not outlive a test that failed.
+/// Maximum number of turns of a loop, so that it ends after a test that failed.
 const TURNS_MAX: u64 = 1 << 28;
 
-/// Publishes one page of a number.
+/// Publishes one page that contains a number.
 fn publish_number(client: &Client, name: &str, number: u64) -> Result<(), tensorlend::Error> {
     let mut draft = client.create(DType::U64, &[512])?;
     draft.as_mut_slice::<u64>()?.fill(number);
@@ -286,7 +288,7 @@ fn publish_number(client: &Client, name: &str, number: u64) -> Result<(), tensor
     Ok(())
 }
 
-/// The number under a name; 0 before there is one.
+/// Returns the number under a name; 0 if the name does not exist.
 fn read_number(client: &Client, name: &str) -> Result<u64, tensorlend::Error> {
     match client.get(name) {
         Ok(lease) => {
@@ -299,7 +301,7 @@ fn read_number(client: &Client, name: &str) -> Result<u64, tensorlend::Error> {
     }
 }
 
-/// What a read-loop reports its progress under.
+/// Returns the name under which a read-loop reports its progress.
 fn progress(name: &str) -> String {
     format!("{name}/seen")
 }
@@ -348,7 +350,7 @@ fn read_loop(client: &Client, name: &str, count: u64) -> Answer {
     Ok(turns.to_string())
 }
 
-/// Sends a number, as often as its server ends; the answer.
+/// Sends a number, again if its server ends; returns the response.
 fn call(caller: &mut Caller, number: u64) -> Answer {
     let answer = caller.call_again(PATIENCE, |client| {
         let mut request = client.create(DType::U64, &[1])?;
@@ -359,7 +361,7 @@ fn call(caller: &mut Caller, number: u64) -> Answer {
     Ok(answer.as_slice::<u64>()?[0].to_string())
 }
 
-/// A system call that nothing else here makes.
+/// Makes a system call that nothing else here makes.
 fn mark() {
     let _ = rustix::process::getpgid(None);
 }

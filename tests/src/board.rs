@@ -1,4 +1,4 @@
-//! A page of words that the processes of one test share, so that they can wait for each other without a word said.
+//! A page of words shared by the processes of a test, so that they can wait for each other without messages.
 
 use std::path::Path;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use tensorlend_os::map;
 use tensorlend_os::memfd::Access;
 
 const BYTES: usize = 4096;
-/// Where the counters begin, and how far apart they are.
+/// Index of the first counter, and distance between counters.
 const FIRST: usize = 64;
 
 /// The page.
@@ -18,7 +18,7 @@ pub struct Board {
 }
 
 impl Board {
-    /// Makes one in a file, for so many players; they open it by [`Board::open`].
+    /// Creates a board in a file, for this number of players, who open it with [`Board::open`].
     pub fn make(path: &Path, players: usize) -> std::io::Result<Self> {
         std::fs::write(path, vec![0; BYTES])?;
         let board = Self::open(path)?;
@@ -26,7 +26,7 @@ impl Board {
         Ok(Self { players, ..board })
     }
 
-    /// Opens it.
+    /// Opens an existing board.
     pub fn open(path: &Path) -> std::io::Result<Self> {
         let file = std::fs::File::options().read(true).write(true).open(path)?;
         let view = map::sheet(&file.into(), BYTES, Access::Write)?;
@@ -39,7 +39,7 @@ impl Board {
         self.view.at(at).expect("a word of the board")
     }
 
-    /// Whether the game is over.
+    /// Returns true if the game is over.
     pub fn is_over(&self) -> bool {
         self.word(0).read() != 0
     }
@@ -49,18 +49,18 @@ impl Board {
         self.word(0).set(1);
     }
 
-    /// A player has done one more round.
+    /// Counts one more round of a player.
     pub fn round(&self, player: usize) {
         self.word(FIRST + player * 64).add(1);
     }
 
-    /// Rounds that a player has done.
+    /// Returns the number of rounds that a player has done.
     pub fn rounds(&self, player: usize) -> u64 {
         self.word(FIRST + player * 64).read()
     }
 
-    /// Waits until every player has begun and finished so many rounds more; false if one of them stands still
-    /// for [`crate::PATIENCE`].
+    /// Waits until every player has begun and finished this many more rounds; false if a player makes no progress for
+    /// [`crate::PATIENCE`].
     pub fn wait(&self, rounds: u64) -> bool {
         let goals: Vec<u64> = (0..self.players).map(|player| self.rounds(player) + rounds + 1).collect();
         let start = Instant::now();

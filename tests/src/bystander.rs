@@ -1,5 +1,5 @@
-//! An honest client beside a liar: it uses everything that the liar publishes, and its own and other honest clients'
-//! tensors, and finds out whether any of the latter was touched. Told what to do on its standard input, as an agent is.
+//! An honest client next to a liar. It uses everything that the liar publishes, and the tensors of honest clients, and
+//! detects whether any of the latter was changed. It takes orders on its standard input, as an agent does.
 
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::hint::black_box;
@@ -12,7 +12,7 @@ use tensorlend::{
 use tensorlend_tests::board::Board;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Names that every bystander keeps.
+/// Number of names that every bystander keeps published.
 const KEPT: u64 = 12;
 const MOMENT: Duration = Duration::from_millis(1);
 
@@ -29,14 +29,14 @@ struct Bystander {
     wrong: Vec<String>,
 }
 
-/// What is opened anew with each session.
+/// Objects that are opened again with each session.
 #[derive(Default)]
 struct Open {
     streams: Vec<Stream>,
     history: Option<History>,
-    /// Of honest streams.
+    /// Subscriptions to honest streams.
     honest: Vec<(String, Subscription)>,
-    /// Of the liar's.
+    /// The subscription to the liar's stream.
     liars: Option<Subscription>,
     held: Vec<Value>,
 }
@@ -47,7 +47,7 @@ fn connect(socket: &Path) -> Result<Client, Error> {
     Client::builder().socket(socket).label("bystander").connect()
 }
 
-/// What an honest tensor of this name holds.
+/// Returns the value that an honest tensor of this name holds.
 fn value_of(name: &str) -> u64 {
     xxh3_64(name.as_bytes())
 }
@@ -62,7 +62,7 @@ fn is_honest(tensor: &Tensor, name: &str) -> bool {
     tensor.as_slice::<u64>().is_ok_and(|words| !words.is_empty() && words.iter().all(|word| *word == value_of(name)))
 }
 
-/// Looks at all that a tensor claims to be.
+/// Reads everything that a tensor claims to be.
 fn touch(tensor: &Tensor) {
     let bytes = tensor.bytes();
     black_box(bytes.iter().step_by(64).chain(bytes.last()).fold(0u8, |all, byte| all ^ byte));
@@ -84,7 +84,7 @@ fn touch_value(value: &Value) {
                 touch(tensor);
             }
         }
-        // What it says of its bytes was compared with the segment: they can be read.
+        // The client has checked the record's byte range against the segment: it can be read.
         Value::Device(lease) => {
             black_box((lease.shape(), lease.strides(), lease.dtype(), lease.timestamp(), lease.metadata().len()));
             if lease.nbytes() < 1 << 16 {
@@ -104,7 +104,7 @@ impl Bystander {
             draft(&client, &name, 64 << (number % 6))?.publish(&name)?;
         }
         for name in [format!("honest/{me}/drops"), format!("honest/{me}/blocks")] {
-            // There for the others, whoever comes first.
+            // Opened before any bystander subscribes, in any order.
             client.stream(&name).capacity(8).policy(Policy::DropOldest).open()?;
         }
         let mut bystander = Self {
@@ -134,14 +134,15 @@ impl Bystander {
         Ok(())
     }
 
-    /// Everything anew: what a newcomer maps is read under whatever lie stands at the moment.
+    /// Opens everything again: a newcomer maps and reads while false values are in place.
     fn reconnect(&mut self) -> Result<(), Error> {
         self.open = Open::default();
         self.client = connect(&self.socket)?;
         self.open()
     }
 
-    /// Counts an operation on the liar's things: it may fail, and may not do anything else.
+    /// Counts an operation on objects of a client that writes false values. The operation may return an error, but it
+    /// must not crash or hang.
     fn liars<T>(&mut self, result: Result<T, Error>) -> Option<T> {
         self.operations += 1;
         match result {
@@ -153,7 +154,7 @@ impl Bystander {
         }
     }
 
-    /// Counts an operation on honest things: it may be refused for want of memory, which a liar's leases may keep.
+    /// Counts an operation on honest objects: it may fail for lack of memory, which a liar's leases may keep.
     fn honest<T>(&mut self, what: &str, result: Result<T, Error>) -> Option<T> {
         self.operations += 1;
         match result {
@@ -259,7 +260,7 @@ impl Bystander {
         }
     }
 
-    /// New names look at what the liar claims and announces.
+    /// Publishing new names reads the liar's claims and announcements.
     fn make_names(&mut self) {
         let name = format!("honest/{}/new/{}", self.me, self.rounds);
         let put = draft(&self.client, &name, 8).and_then(|draft| draft.publish(&name));
@@ -273,7 +274,7 @@ impl Bystander {
         }
     }
 
-    /// The liar follows these streams, with cursors that lie.
+    /// The liar subscribes to these streams, with false cursors.
     fn send(&mut self) {
         for index in 0..self.open.streams.len() {
             let name = self.open.streams[index].name().to_owned();
@@ -301,7 +302,7 @@ impl Bystander {
             if let Some(Some(message)) = self.liars(received) {
                 touch_value(message.value());
             }
-            // A subscription whose stream lies to it stays usable; one whose stream has ended does not.
+            // A subscription to a stream with false values stays usable; one whose stream has ended does not.
             self.open.liars = (!ended).then_some(messages);
         }
         if self.open.honest.len() < 2 && self.rounds.is_multiple_of(64) {
@@ -336,7 +337,7 @@ impl Bystander {
         self.open.history = Some(history);
     }
 
-    /// After the liar is gone: that everything of its own is there and can be deleted.
+    /// After the liar's end: checks that all of this client's names exist and can be deleted.
     fn finish(&mut self) -> Answer {
         for number in 0..KEPT {
             let name = format!("honest/{}/{number}", self.me);
@@ -360,12 +361,12 @@ fn run(line: &str, bystander: &mut Option<Bystander>) -> Answer {
     let words: Vec<&str> = line.split_whitespace().collect();
     let started = bystander.as_mut().ok_or("not started");
     match words[..] {
-        // start SOCKET ME OF: one of so many
+        // start SOCKET ME OF: starts bystander ME of OF
         ["start", socket, me, of] => {
             *bystander = Some(Bystander::start(socket, me.parse()?, of.parse()?)?);
             Ok(String::new())
         }
-        // run BOARD: rounds until the game is over
+        // run BOARD: runs rounds until the game is over
         ["run", board] => {
             let (board, it) = (Board::open(Path::new(board))?, started?);
             while !board.is_over() {

@@ -1,17 +1,17 @@
-//! A process that works until it is killed: which work, and in which order, a seed says.
+//! A process that works until it is killed. A seed determines the operations and their order.
 
 use crate::filled::{self, Random, filled, put};
 use std::path::Path;
 use std::time::Duration;
 use tensorlend::{Client, DType, Error, Policy, Start};
 
-/// Names that all of them use.
+/// Number of names that all of these processes share.
 const NAMES: u64 = 24;
 
-/// `SOCKET SEED`: works for ever. Says `ready` when it is connected.
+/// `SOCKET SEED`: works for ever. Prints `ready` when it is connected.
 ///
 /// # Panics
-/// On a torn tensor, and on errors that nobody may meet.
+/// On a torn tensor, and on unexpected errors.
 pub fn run(arguments: &[String]) -> Option<()> {
     let [socket, seed] = arguments else { return None };
     let seed: u64 = seed.parse().ok()?;
@@ -22,7 +22,7 @@ pub fn run(arguments: &[String]) -> Option<()> {
     for count in 1.. {
         let value = seed << 24 | count;
         match act(&client, &mut random, value, &mut held) {
-            // Others delete, replace, open and close the same things.
+            // Other processes delete, replace, open and close the same objects.
             Ok(())
             | Err(
                 Error::NotFound(_)
@@ -41,12 +41,12 @@ pub fn run(arguments: &[String]) -> Option<()> {
     Some(())
 }
 
-/// The names that one of them may have left, to be deleted at the end.
+/// Returns a name that one of them may have left, to delete it at the end.
 pub fn name(number: u64) -> String {
     format!("chaos/{number}")
 }
 
-/// Every name.
+/// Returns every name.
 pub fn names() -> impl Iterator<Item = String> {
     (0..NAMES).map(name)
 }
@@ -73,10 +73,10 @@ fn act(client: &Client, random: &mut Random, value: u64, held: &mut Vec<tensorle
             client.rename(&text, &name(random.below(NAMES)))?;
         }
         10 => {
-            // Never published: what it holds comes back with its death.
+            // Never published: the daemon frees its memory after the process's death.
             let bytes = 1 + random.below(4 << 20);
             std::mem::forget(client.create(DType::U8, &[bytes])?);
-            // But not without end, if it lives.
+            // If the process is not killed soon, this bounds the memory of forgotten drafts.
             if client.memory().slot_bytes > 32 << 20 {
                 std::thread::sleep(Duration::from_millis(5));
                 return Ok(());

@@ -1,13 +1,13 @@
-//! What memory cgroups are charged for: groups of a test's own, of either version, and processes that are started in them.
+//! Charges of memory cgroups: test groups, of either cgroup version, and processes in them.
 
 use crate::{run, skip, skip_without_root};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A group without children, removed with this value: its processes have to be gone by then.
+/// A group without children. Dropping it removes it: its processes must have ended.
 pub struct Group(PathBuf);
 
-/// Where groups can be made whose memory is counted: beside the ones that the machine has.
+/// Returns the folder in which groups with memory accounting can be created, next to the machine's own.
 fn tree() -> Option<PathBuf> {
     let unified = Path::new("/sys/fs/cgroup");
     let counts = std::fs::read_to_string(unified.join("cgroup.subtree_control")).unwrap_or_default();
@@ -15,7 +15,7 @@ fn tree() -> Option<PathBuf> {
     second.or_else(|| Some(unified.join("memory")).filter(|first| first.join("memory.stat").exists()))
 }
 
-/// Whether no groups can be made here; says why. A test returns then.
+/// Returns true if no groups can be created here, and records the reason. The test then returns.
 pub fn skip_without_groups() -> bool {
     if skip_without_root() {
         return true;
@@ -31,34 +31,34 @@ pub fn skip_without_groups() -> bool {
 }
 
 impl Group {
-    /// Makes one.
+    /// Creates a group.
     ///
     /// # Panics
-    /// If it cannot be made: ask [`skip_without_groups`] first.
+    /// If it cannot be created: call [`skip_without_groups`] first.
     pub fn new(name: &str) -> Self {
         let folder = tree().expect("there are cgroups").join(format!("tensorlend-test-{}-{name}", std::process::id()));
         std::fs::create_dir(&folder).expect("a group is made");
         Self(folder)
     }
 
-    /// A command that runs a program in it.
+    /// Returns a command that runs a program in the group.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("sh");
         command.args(["-ec", "echo $$ >\"$0\"; exec \"$@\""]).arg(self.0.join("cgroup.procs")).arg(program);
         command
     }
 
-    /// Bytes of memfds and of `tmpfs` that it is charged for.
+    /// Returns the charged bytes of memfds and of `tmpfs`.
     pub fn shared(&self) -> u64 {
         self.bytes(&["shmem"])
     }
 
-    /// Bytes that its processes have for themselves.
+    /// Returns the bytes of private memory of its processes.
     pub fn own(&self) -> u64 {
         self.bytes(&["anon", "rss"])
     }
 
-    /// What `memory.stat` says under the first of these keys that it has: the versions name some otherwise.
+    /// Returns the value in `memory.stat` of the first of these keys that it has: the versions use different names.
     fn bytes(&self, keys: &[&str]) -> u64 {
         let text = std::fs::read_to_string(self.0.join("memory.stat")).expect("the group tells of its memory");
         let value = |key: &&str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.parse().ok());
@@ -68,7 +68,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // A process is out of its group a moment after it was waited for.
+        // A process leaves its group a moment after it was waited for.
         for _ in 0..100 {
             if !run(Command::new("rmdir").arg(&self.0)).status.success() {
                 std::thread::sleep(std::time::Duration::from_millis(20));

@@ -1,14 +1,14 @@
-//! A process that publishes more than the pool has and lives on: what it has published first goes to files.
+//! A process that publishes more than the pool holds and lives on: its first values are spilled to files.
 
 use std::path::Path;
 use tensorlend::{Client, DType, Error, Lease};
 
-/// Names that it publishes.
+/// Number of names that the process publishes.
 pub const NAMES: u8 = 48;
-/// Bytes of each.
+/// Bytes of each value.
 const BYTES: u64 = 1 << 20;
 
-/// The name with this number.
+/// Returns the name with this number.
 pub fn name(number: u8) -> String {
     format!("cold/{number}")
 }
@@ -23,12 +23,12 @@ pub fn put(client: &Client, number: u8) -> Result<(), Error> {
     draft.publish(&name(number)).map(|_| ())
 }
 
-/// Whether this is what [`put`] has published.
+/// Returns true if the lease holds the value that [`put`] published.
 pub fn is_whole(lease: &Lease, number: u8) -> bool {
     lease.bytes().len() as u64 == BYTES && lease.bytes().iter().all(|&byte| byte == number)
 }
 
-/// `SOCKET`: publishes all of them, some of them again, and reads them.
+/// `SOCKET`: publishes all names, publishes some again, and reads them.
 ///
 /// # Panics
 /// On a torn tensor, and on every error.

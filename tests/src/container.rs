@@ -1,4 +1,4 @@
-//! Processes in namespaces of their own, as a container engine starts them: see `container/container.sh`.
+//! Processes in separate namespaces, as a container engine starts them: see `container/container.sh`.
 
 use crate::users::as_user;
 use crate::{run, skip, skip_without_root};
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 const SCRIPT: &str = include_str!("container/container.sh");
 
-/// The folders that containers have as their root while they live, and the script that starts them.
+/// The root folders of live containers, and the script that starts them.
 pub struct Engine {
     folder: TempDir,
 }
@@ -21,8 +21,10 @@ impl Default for Engine {
 }
 
 impl Engine {
+    /// Creates an engine.
+    ///
     /// # Panics
-    /// If there is no place for temporary files.
+    /// If a temporary folder cannot be created.
     pub fn new() -> Self {
         let folder = tempfile::Builder::new().prefix("tensorlend-containers-").tempdir().expect("a temporary folder");
         crate::open_to_all(folder.path());
@@ -30,19 +32,20 @@ impl Engine {
         Self { folder }
     }
 
-    /// A command that runs a program in a container of a user's own, in which that user is uid 0. Of what lies outside of
-    /// `/usr` it sees `paths` and nothing else.
+    /// Returns a command that runs a program in a user's own container, in which that user is uid 0. Outside of `/usr`
+    /// it sees only `paths`.
     pub fn rootless(&self, uid: u32, name: &str, paths: &[&Path], program: &Path) -> Command {
         let mut command = as_user(uid, Path::new("sh"));
         self.contain(&mut command, "yes", name, paths, program);
         command
     }
 
-    /// A command that runs a program in a container whose users are the machine's, as one of them.
+    /// Returns a command that runs a program in a container with the machine's uids, as one of these users.
     pub fn rootful(&self, uid: u32, name: &str, paths: &[&Path], program: &Path) -> Command {
         let mut command = Command::new("sh");
         self.contain(&mut command, "no", name, paths, Path::new("setpriv"));
-        // Another user's process would outlive its container's end, which the kernel tells it by this signal.
+        // Keeps the death signal, which setpriv would clear with the change of user: the program must end with its
+        // container.
         command.arg("--pdeathsig=keep");
         command.arg(format!("--reuid={uid}")).arg(format!("--regid={uid}")).arg("--clear-groups").arg(program);
         command
@@ -56,7 +59,7 @@ impl Engine {
     }
 }
 
-/// Whether no containers can be made here; says why. A test returns then.
+/// Returns true if no containers can be created here, and records the reason. The test then returns.
 pub fn skip_without_containers() -> bool {
     static REFUSED: OnceLock<Option<String>> = OnceLock::new();
     if skip_without_root() || ["setpriv", "unshare", "pivot_root"].iter().any(|tool| crate::skip_without(tool)) {

@@ -1,4 +1,4 @@
-//! A process that does everything that a client can do, over and over, so that every place of its code is passed.
+//! A process that uses every feature of a client, over and over, so that it passes every crash point.
 
 use crate::filled::{self, filled, put};
 use crate::{PATIENCE, witness};
@@ -6,23 +6,25 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use tensorlend::{Client, DType, Error};
 
-/// Rounds after which it ends by itself: one passes every place.
+/// Number of rounds; one passes every crash point.
 pub const ROUNDS: u32 = 12;
 
-/// Names that it makes and deletes in one round.
+/// Number of names that it creates and deletes in one round.
 const FRESH: u32 = 70;
+/// Number of names that a visitor creates and deletes: more than there are announcers.
+const VISITORS: u32 = 6;
 /// A name of more than 64 bytes.
 const LONG: &str = "everything/that can be said of something small that is lent to somebody else";
-/// Names for which the catalogue grows three times.
+/// Number of names for which the catalogue grows three times.
 const NAMES: u32 = 7000;
-/// Bytes of what does not fit into the segments that are there.
+/// Bytes of a tensor that does not fit into the existing segments.
 const LARGE: u64 = 3 << 20;
 
-/// `SOCKET [many]`: with `many`, it makes so many names that tables and catalogue grow. It ends early, without a word, when
-/// the daemon is gone.
+/// `SOCKET [many]`: with `many`, it creates so many names that tables and catalogue grow. It ends early, without an
+/// error, when the daemon is gone.
 ///
 /// # Panics
-/// On a torn tensor, and on errors that nobody may meet.
+/// On a torn tensor, and on unexpected errors.
 pub fn run(arguments: &[String]) -> Option<()> {
     let (socket, many) = match arguments {
         [socket] => (socket, false),
@@ -31,7 +33,7 @@ pub fn run(arguments: &[String]) -> Option<()> {
     };
     let done = connect(Path::new(socket)).and_then(|client| {
         if many {
-            // Each needs more than the pool has beside the one before.
+            // The pool cannot hold two of these values at once.
             for bytes in (50 << 20..90 << 20).step_by(10 << 20) {
                 drop(patiently(&client, bytes)?);
             }
@@ -57,14 +59,23 @@ fn connect(socket: &Path) -> Result<Client, Error> {
     Client::builder().socket(socket).label("everything").connect()
 }
 
-/// Somebody comes, publishes and goes.
+/// A client connects, publishes and disconnects.
 fn joins(client: &Client, socket: &Path, number: u32) -> Result<(), Error> {
     let other = connect(socket)?;
-    // Until slots are reclaimed: then the visitor's leases are looked at.
+    put(client, "everything/again", 1)?;
+    look(&other, "everything/again")?;
+    // Until slots are reclaimed, which scans the visitor's leases, since it was shown a segment.
     for count in 1..100 {
         put(client, "everything/again", count)?;
     }
     put(&other, "everything/visitor", u64::from(number) + 1)?;
+    // So many that the visitor may announce some.
+    for count in 0..VISITORS {
+        put(&other, &format!("everything/visitor/{number}/{count}"), 1)?;
+    }
+    for count in 0..VISITORS {
+        other.delete(&format!("everything/visitor/{number}/{count}"))?;
+    }
     let camera = other.stream("everything/visitor").capacity(2).open()?;
     camera.send(filled(&other, 3)?)?;
     drop(camera);
@@ -72,7 +83,7 @@ fn joins(client: &Client, socket: &Path, number: u32) -> Result<(), Error> {
     Ok(())
 }
 
-/// A draft, as soon as what was given back before can be lent again.
+/// Returns a draft, as soon as previously returned memory can be lent again.
 fn patiently(client: &Client, bytes: u64) -> Result<tensorlend::Draft, Error> {
     let start = Instant::now();
     loop {
@@ -83,7 +94,7 @@ fn patiently(client: &Client, bytes: u64) -> Result<tensorlend::Draft, Error> {
     }
 }
 
-/// Reads a name that somebody else may delete.
+/// Reads a name that another client may delete.
 fn look(client: &Client, name: &str) -> Result<(), Error> {
     match client.get(name) {
         Ok(lease) => {
@@ -97,14 +108,14 @@ fn look(client: &Client, name: &str) -> Result<(), Error> {
 
 fn round(client: &Client, number: u32) -> Result<(), Error> {
     let value = |count: u32| (u64::from(number) << 16) + u64::from(count) + 1;
-    // First publications, overwritten at once, and again until slots have to be reclaimed.
+    // First publications, immediate replacements, and more until slots must be reclaimed.
     for count in 0..FRESH {
         let name = format!("everything/{count}");
         put(client, &name, value(count))?;
         put(client, &name, value(count) + 1000)?;
         look(client, &name)?;
     }
-    // Somebody else's names: read, and taken over.
+    // Names of other clients: read, and taken over.
     for name in witness::NAMES {
         look(client, name)?;
     }
@@ -112,13 +123,13 @@ fn round(client: &Client, number: u32) -> Result<(), Error> {
         put(client, name, value(0))?;
         look(client, name)?;
     }
-    // Too long to be announced: the daemon binds it.
+    // Too long to be announced: the daemon binds it on request.
     put(client, LONG, value(0))?;
     client.delete(LONG)?;
-    // A name of our own under another one.
+    // A name of this client gets another name.
     put(client, "everything/old", value(1))?;
     client.rename("everything/old", "everything/new")?;
-    // Lists, and what the daemon says of the cells of one that is cleared.
+    // Lists, and the daemon's report on the cells of a cleared list.
     for count in 0..3 {
         client.append("everything", filled(client, value(count))?)?;
     }
@@ -127,7 +138,7 @@ fn round(client: &Client, number: u32) -> Result<(), Error> {
     }
     client.clear("everything")?;
     client.append("everything", filled(client, value(9))?)?;
-    // A stream of our own, full once over, and somebody else's.
+    // This client's own stream, filled once, and a subscription to another's.
     let camera = client.stream("everything").capacity(4).open()?;
     let mut frames = client.subscribe("everything")?;
     for count in 0..9 {
@@ -148,10 +159,10 @@ fn round(client: &Client, number: u32) -> Result<(), Error> {
             }
         }
     }
-    // Memory that has to be lent, and is given back.
+    // Memory that the daemon must lend, and that is returned.
     let drafts: Result<Vec<_>, _> = (0..4).map(|_| client.create(DType::U8, &[LARGE])).collect();
     drop(drafts?);
-    // Deleted, so that the daemon is told of many at once.
+    // Deletes many at once, so that the daemon gets one report about all of them.
     for count in 0..FRESH {
         client.delete(&format!("everything/{count}"))?;
     }

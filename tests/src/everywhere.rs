@@ -1,34 +1,34 @@
-//! Random work at two places at once, by a seed: in host memory, and where else the caller says.
+//! Random work in two kinds of memory at once, by a seed: in host memory, and in one that the caller selects.
 
 use crate::filled::Random;
 use crate::place::{Lease, Place};
 use std::time::{Duration, Instant};
 use tensorlend::{Client, Error, Policy, Start};
 
-/// Names that all of them use.
+/// Number of names that all of these processes share.
 const NAMES: u64 = 12;
 
-/// Every name that may be left.
+/// Returns every name that may be left.
 pub fn names() -> impl Iterator<Item = String> {
     (0..NAMES).map(|number| format!("everywhere/{number}"))
 }
 
 fn whole(lease: &Lease) -> Result<(), Error> {
-    // It tells by itself if it is torn.
+    // `value` fails if the tensor is torn.
     lease.value().map(|_| ())
 }
 
-/// Works until then, or for ever.
+/// Works until `until`, or for ever.
 ///
 /// # Panics
-/// On a torn tensor, and on errors that nobody may meet.
+/// On a torn tensor, and on unexpected errors.
 pub fn work(client: &Client, place: Place, seed: u64, until: Option<Instant>) -> u64 {
     let mut random = Random(seed);
     let mut held = Vec::new();
     let mut done = 0;
     while until.is_none_or(|until| Instant::now() < until) {
         done += 1;
-        // The value tells its length, too.
+        // The tensor's length follows from its value.
         let value = seed << 32 | done;
         match act(client, place, &mut random, value, &mut held) {
             Ok(())
@@ -105,7 +105,7 @@ fn act(client: &Client, place: Place, random: &mut Random, value: u64, held: &mu
     Ok(())
 }
 
-/// Removes all that such work may have left.
+/// Removes everything that such work may have left.
 ///
 /// # Panics
 /// If it cannot.

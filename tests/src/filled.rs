@@ -1,8 +1,8 @@
-//! Tensors whose every word and whose length say which value they are, so that a torn one is seen.
+//! Tensors whose every word and whose length follow from one value, so that a torn tensor is detected.
 
 use tensorlend::{Client, DType, Lease, Version};
 
-/// Words of the tensor of a value: mostly a few, sometimes some pages.
+/// Returns the number of words of a value's tensor: mostly a few, sometimes some pages.
 pub fn words(value: u64) -> usize {
     let mixed = value.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let few = 1 + (mixed >> 58) as usize;
@@ -14,17 +14,17 @@ pub fn put(client: &Client, name: &str, value: u64) -> Result<Version, tensorlen
     filled(client, value)?.publish(name)
 }
 
-/// A draft of a value.
+/// Returns a draft of a value.
 pub fn filled(client: &Client, value: u64) -> Result<tensorlend::Draft, tensorlend::Error> {
     let mut draft = client.create(DType::U64, &[words(value) as u64])?;
     draft.as_mut_slice::<u64>()?.fill(value);
     Ok(draft)
 }
 
-/// Which value a lease is on.
+/// Returns the value of a leased tensor.
 ///
 /// # Errors
-/// What is wrong with it, if it is torn.
+/// The fault, if the tensor is torn.
 pub fn value(lease: &Lease) -> Result<u64, String> {
     let found = lease.as_slice::<u64>().map_err(|e| format!("torn: {e}"))?;
     let value = *found.first().ok_or("torn: no words")?;
@@ -37,11 +37,11 @@ pub fn value(lease: &Lease) -> Result<u64, String> {
     }
 }
 
-/// Words that look random, each from the one before.
+/// A pseudorandom generator.
 pub struct Random(pub u64);
 
 impl Random {
-    /// A number below `below`.
+    /// Returns a number below `below`.
     pub fn below(&mut self, below: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % below

@@ -1,5 +1,5 @@
-//! A client made by hand of the layout and the control protocol: it can do everything that a client program can, and
-//! keeps no rule.
+//! A hand-written client of the layout and the control protocol: it can do everything that a client program can, and
+//! need not keep any rule.
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
@@ -12,24 +12,24 @@ use tensorlend_layout::directory::Directory;
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::{Sheet, View};
 use tensorlend_layout::wire::{Hello, Reply, Request, Welcome, decode, encode};
-use tensorlend_layout::word::{Cell, Home};
+use tensorlend_layout::word::{Absorbed, Cell, Home, MemberState};
 use tensorlend_os::map;
 use tensorlend_os::memfd::Access;
 use tensorlend_os::packet::{self, Packet};
 
-/// A socket of the daemon's kind that is connected to this path.
+/// Returns a SEQPACKET socket connected to this path.
 pub fn dial(path: &Path) -> io::Result<OwnedFd> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
 }
 
-/// A right greeting.
+/// Returns a valid hello.
 pub fn hello(namespace: Option<&str>) -> Request {
     Request::Hello(Hello::new(namespace.map(str::to_owned), "by hand"))
 }
 
-/// Asks, and waits for the answer.
+/// Sends a request, and waits for the response.
 pub fn ask(socket: &OwnedFd, request: &Request, descriptors: &[BorrowedFd<'_>]) -> io::Result<(Reply, Vec<OwnedFd>)> {
     packet::send(socket, &encode(request), descriptors, SendFlags::empty())?;
     let Packet { bytes, descriptors, .. } = packet::receive(socket, RecvFlags::empty())?;
@@ -37,7 +37,7 @@ pub fn ask(socket: &OwnedFd, request: &Request, descriptors: &[BorrowedFd<'_>]) 
     Ok((reply, descriptors))
 }
 
-/// Maps all of a memfd as shared words.
+/// Maps a whole memfd as shared words.
 pub fn map(fd: &OwnedFd, access: Access) -> io::Result<View> {
     map::sheet(fd, rustix::fs::fstat(fd)?.st_size as usize, access)
 }
@@ -48,39 +48,39 @@ fn wrong(reply: &Reply) -> io::Error {
 
 /// The client.
 pub struct Hand {
-    /// Its connection.
+    /// The connection to the daemon.
     pub socket: OwnedFd,
-    /// What it was told when it joined.
+    /// The daemon's response to the hello.
     pub welcome: Welcome,
-    /// The directory, read only as it came.
+    /// The directory's read-only descriptor, as received.
     pub directory_fd: OwnedFd,
     /// The directory's words.
     pub directory: Directory,
-    /// Its own catalogue, writable.
+    /// The client's own catalogue, mapped writable.
     pub catalogue: Sheet<Catalogue>,
-    /// Its own lease table, writable.
+    /// The client's own lease table, mapped writable.
     pub leases: Sheet<LeaseTable>,
-    /// What it wakes the daemon with.
+    /// The eventfd that wakes the daemon.
     pub nudge: OwnedFd,
 }
 
-/// A segment that was lent.
+/// A lent segment.
 pub struct Lent {
-    /// Its bytes, and the descriptor that they came by.
+    /// The descriptor of the segment's bytes, as received.
     pub segment: OwnedFd,
-    /// Its slots' records.
+    /// The descriptor of the segment's slot records.
     pub slots: OwnedFd,
     /// Length of the segment.
     pub bytes: u64,
-    /// First slot number.
+    /// The first slot number.
     pub base: u32,
 }
 
 impl Hand {
-    /// Joins.
+    /// Joins a namespace.
     ///
     /// # Errors
-    /// What the kernel or the daemon said.
+    /// Those of the kernel and of the daemon.
     pub fn join(socket: &Path, namespace: Option<&str>) -> io::Result<Self> {
         let socket = dial(socket)?;
         let (reply, descriptors) = ask(&socket, &hello(namespace), &[])?;
@@ -93,17 +93,40 @@ impl Hand {
         let leases = Sheet::new(map(&leases, Access::Write)?).ok_or_else(short)?;
         let hand = Self { socket, welcome, directory_fd, directory, catalogue, leases, nudge };
         hand.acknowledge()?;
-        // The member is listed, and its leases count, from this answer on.
+        // After this response the member is listed, and its leases count.
         ask(&hand.socket, &Request::Ping, &[])?;
         Ok(hand)
     }
 
-    /// Says that descriptors have arrived.
+    /// Joins, and asks for new names until the daemon lets it announce the next. They are deleted again.
+    ///
+    /// # Errors
+    /// What the kernel or the daemon said.
+    pub fn join_announcer(socket: &Path, namespace: Option<&str>) -> io::Result<Self> {
+        let hand = Self::join(socket, namespace)?;
+        let number = hand.welcome.catalogue;
+        let absorbed = &hand.directory.members[usize::from(number)].absorbed;
+        for asked in 0u32.. {
+            if Absorbed(absorbed.read()).state() == MemberState::Open {
+                break;
+            }
+            let name = format!("asked {asked} by {number}");
+            for request in [Request::Bind { name: name.clone(), cell: 0 }, Request::Delete { name }] {
+                let (reply, _) = hand.ask(&request)?;
+                if let Reply::Refused(_) = reply {
+                    return Err(wrong(&reply));
+                }
+            }
+        }
+        Ok(hand)
+    }
+
+    /// Acknowledges received descriptors.
     pub fn acknowledge(&self) -> io::Result<()> {
         Ok(packet::send(&self.socket, &encode(&Request::Ack), &[], SendFlags::empty())?)
     }
 
-    /// Asks, and acknowledges what comes with the answer at once.
+    /// Sends a request, and acknowledges the response's descriptors at once.
     pub fn ask(&self, request: &Request) -> io::Result<(Reply, Vec<OwnedFd>)> {
         let (reply, descriptors) = ask(&self.socket, request, &[])?;
         if !descriptors.is_empty() {
@@ -112,14 +135,14 @@ impl Hand {
         Ok((reply, descriptors))
     }
 
-    /// Asks for what is answered with one descriptor, not acknowledged yet.
+    /// Sends a request whose response has one descriptor, and does not acknowledge it yet.
     fn ask_for_one(&self, request: &Request) -> io::Result<(Reply, OwnedFd)> {
         let (reply, mut descriptors) = ask(&self.socket, request, &[])?;
         let one = descriptors.pop().ok_or_else(|| wrong(&reply))?;
         Ok((reply, one))
     }
 
-    /// A segment of its own; `map` maps what has to be mapped for writing before the daemon seals it.
+    /// Requests a segment of its own; `map` creates writable mappings before the daemon seals it.
     pub fn segment<T>(&self, bytes: u64, slots_log2: u8, map: impl FnOnce(&Lent) -> io::Result<T>) -> io::Result<T> {
         let (reply, descriptors) = ask(&self.socket, &Request::Segment { bytes, slots_log2 }, &[])?;
         let Reply::Segment { bytes, base, .. } = reply else { return Err(wrong(&reply)) };
@@ -130,7 +153,7 @@ impl Hand {
         mapped
     }
 
-    /// The segment that holds somebody's slot, read only as it comes.
+    /// Requests the segment of another client's slot; the descriptor is read-only.
     pub fn segment_of(&self, catalogue: u16, slot: u32) -> io::Result<Lent> {
         let (reply, descriptors) = self.ask(&Request::SegmentOf { catalogue, slot })?;
         let Reply::Segment { bytes, base, .. } = reply else { return Err(wrong(&reply)) };
@@ -139,7 +162,7 @@ impl Hand {
         Ok(Lent { segment, slots, bytes, base })
     }
 
-    /// A stream of its own: its ring, writable.
+    /// Opens a stream of its own and returns the writable ring.
     pub fn stream(&self, name: &str, capacity: u32) -> io::Result<View> {
         let policy = tensorlend_layout::wire::Policy::DropOldest;
         let (_, ring) = self.ask_for_one(&Request::StreamOpen { name: name.into(), capacity, policy })?;
@@ -148,7 +171,7 @@ impl Hand {
         view
     }
 
-    /// Somebody's catalogue and lease table, read only as they come.
+    /// Requests another client's catalogue and lease table; the descriptors are read-only.
     pub fn sheets_of(&self, catalogue: u16) -> io::Result<(OwnedFd, OwnedFd)> {
         let (_, cells) = self.ask_for_one(&Request::CellsOf { catalogue, part: 0 })?;
         self.acknowledge()?;
@@ -157,7 +180,7 @@ impl Hand {
         Ok((cells, leases))
     }
 
-    /// Who owns this name, and in which cell, once the daemon has absorbed it.
+    /// Returns the owner and the cell of a name, once the daemon has registered it.
     pub fn home_of(&self, name: &str) -> io::Result<Home> {
         let hash = self.directory.hash(name.as_bytes());
         let start = Instant::now();
@@ -170,7 +193,7 @@ impl Hand {
         Err(io::Error::other(format!("{name} is not in the directory")))
     }
 
-    /// What the name leads to: whose catalogue, its descriptors, and the slot.
+    /// Returns the name's owner, the value of its cell, and the descriptors of the owner's catalogue and lease table.
     pub fn follow(&self, name: &str) -> io::Result<(u16, Cell, OwnedFd, OwnedFd)> {
         let home = self.home_of(name)?;
         let (cells, leases) = self.sheets_of(home.catalogue())?;
@@ -180,7 +203,7 @@ impl Hand {
         Ok((home.catalogue(), Cell(record.cell.read()), cells, leases))
     }
 
-    /// Subscribes with a wake descriptor that it chose itself; returns the stream's place and id.
+    /// Subscribes with its own wake descriptor; returns the stream's index and id.
     pub fn subscribe(&self, name: &str, cursor: u16, wake: BorrowedFd<'_>) -> io::Result<(u32, u64)> {
         let request = Request::Subscribe { name: name.into(), cursor, wake: true };
         let (reply, _ring) = ask(&self.socket, &request, &[wake.as_fd()])?;

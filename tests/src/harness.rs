@@ -1,12 +1,12 @@
-//! A harness for tests whose process must have one thread, or a `main` of its own. It understands of libtest's command line
-//! what `cargo test` and `cargo nextest` use: `--list`, `--ignored`, `--exact`, `--skip`, and names.
+//! A harness for tests whose process must have one thread, or its own `main`. It supports the options of libtest that
+//! `cargo test` and `cargo nextest` use: `--list`, `--ignored`, `--exact`, `--skip`, and names.
 
 use std::process::{Command, ExitCode};
 
 /// A test and its name.
 pub type Test = (&'static str, fn());
 
-/// What a command line asks for.
+/// The parsed command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Asked {
     list: bool,
@@ -25,9 +25,9 @@ impl Asked {
                 "--ignored" => asked.ignored = true,
                 "--exact" => asked.exact = true,
                 "--skip" => asked.skipped.extend(arguments.next()),
-                // Their values are no names.
+                // The values of these options are not names.
                 "--format" | "--test-threads" | "--color" | "--logfile" | "-Z" => _ = arguments.next(),
-                // How the output looks, and what this harness has none of.
+                // Options of the output's format, and unsupported features.
                 other if other.starts_with('-') => {}
                 _ => asked.names.push(argument),
             }
@@ -37,13 +37,13 @@ impl Asked {
 
     fn takes(&self, name: &str) -> bool {
         let fits = |wanted: &String| if self.exact { name == wanted } else { name.contains(wanted.as_str()) };
-        // None of these tests is ignored.
+        // No test here is marked as ignored.
         !self.ignored && (self.names.is_empty() || self.names.iter().any(fits)) && !self.skipped.iter().any(fits)
     }
 }
 
-/// Lists or runs the tests that the command line names. One runs in this process, which has one thread; several run one after
-/// the other in processes of their own.
+/// Lists or runs the tests that the command line names. One test runs in this process, which has one thread; several
+/// run one after the other in separate processes.
 ///
 /// Ends the process: with status 101 if a test failed.
 pub fn main(tests: &[Test]) -> ExitCode {

@@ -1,25 +1,25 @@
-//! A journal for a test: the two sockets by which services reach systemd's, in a manager's own `/run`.
+//! A journal for a test: the two sockets by which services reach systemd's, in the manager's own `/run`.
 
 use crate::manager::Manager;
 use crate::{PATIENCE, open_to_all};
 use std::collections::BTreeMap;
 use std::os::unix::net::{UnixDatagram, UnixListener};
 
-/// One entry: its fields.
+/// The fields of an entry.
 pub type Entry = BTreeMap<String, String>;
 
-/// What a service writes into it can be read.
+/// A journal that records the entries of services.
 pub struct Journal {
     native: UnixDatagram,
-    /// To which systemd connects the standard error of services; lines wait in its backlog.
+    /// systemd connects the standard error of services to it; the lines stay in its backlog.
     _stream: UnixListener,
 }
 
 impl Journal {
-    /// Opens one for the services of `manager`, of which none has been started.
+    /// Opens a journal for the services of `manager`, before any of them starts.
     ///
     /// # Panics
-    /// If the sockets cannot be made.
+    /// If the sockets cannot be created.
     pub fn open(manager: &Manager) -> Self {
         let folder = manager.root().join("run/systemd/journal");
         std::fs::create_dir_all(&folder).expect("the folder is made");
@@ -32,10 +32,10 @@ impl Journal {
         Self { native, _stream: stream }
     }
 
-    /// The next entry whose message begins so.
+    /// Returns the next entry whose message begins with this text.
     ///
     /// # Panics
-    /// If none comes, or one is damaged.
+    /// If none arrives, or one is damaged.
     pub fn entry(&self, message: &str) -> Entry {
         let mut packet = vec![0; 1 << 16];
         loop {
@@ -48,8 +48,8 @@ impl Journal {
     }
 }
 
-/// The journal's native protocol: `NAME=value` and a newline, or `NAME`, a newline, eight bytes of length, the value and a
-/// newline.
+/// Parses the journal's native protocol: `NAME=value` and a newline, or `NAME`, a newline, eight bytes of length, the
+/// value and a newline.
 fn parse(mut packet: &[u8]) -> Entry {
     let mut entry = Entry::new();
     while !packet.is_empty() {

@@ -1,5 +1,5 @@
-//! A service manager's part in a restart: it keeps what the daemon gives it, and hands it to the next one, as systemd's file
-//! descriptor store does (sd_notify(3), sd_listen_fds(3)).
+//! The service manager's part in a restart: it stores the daemon's descriptors and passes them to the next daemon, like
+//! systemd's file descriptor store (sd_notify(3), sd_listen_fds(3)).
 #![allow(unsafe_code)]
 
 use crate::{PATIENCE, binary, eventually, open_to_all};
@@ -18,33 +18,33 @@ use tensorlend::Client;
 
 type Kept = Arc<Mutex<Vec<(String, OwnedFd)>>>;
 
-/// A daemon that can be killed and started again, with a keeper.
+/// A daemon that can be killed and started again, with an fd store.
 pub struct Service {
     folder: TempDir,
     config: String,
     program: PathBuf,
-    /// Of the first daemon's environment only.
+    /// A variable of the first daemon's environment only.
     first: Option<(String, String)>,
     child: Option<Child>,
     kept: Kept,
     stop: Arc<AtomicBool>,
-    /// The last of [`Service::catch_up`]'s words that the keeper has come to.
+    /// Number of the last marker of [`Service::catch_up`] that the store has read.
     heard: Arc<AtomicU64>,
 }
 
 impl Service {
-    /// Starts one; `config` is the text of its TOML file.
+    /// Starts a service; `config` is the text of its TOML file.
     ///
     /// # Panics
-    /// If it does not come up.
+    /// If the service does not start.
     pub fn start(config: &str) -> Self {
         Self::start_with(config, binary("tensorlendd"), None)
     }
 
-    /// As [`Service::start`], of another program; `first` is a variable of the first daemon's environment.
+    /// As [`Service::start`], with another program; `first` is a variable of the first daemon's environment.
     ///
     /// # Panics
-    /// If it does not come up.
+    /// If it does not start.
     pub fn start_with(config: &str, program: PathBuf, first: Option<(String, String)>) -> Self {
         let folder = tempfile::Builder::new().prefix("tensorlend-test-").tempdir().expect("a temporary folder");
         open_to_all(folder.path());
@@ -71,12 +71,12 @@ impl Service {
         it
     }
 
-    /// Its socket.
+    /// Returns the daemon's socket.
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("socket")
     }
 
-    /// A client in the test's own process.
+    /// Returns a client in the test's own process.
     ///
     /// # Panics
     /// If it cannot connect.
@@ -84,7 +84,7 @@ impl Service {
         Client::builder().socket(self.socket()).label("test").connect().expect("the test connects")
     }
 
-    /// The daemon's process.
+    /// Returns the daemon's pid.
     ///
     /// # Panics
     /// If it does not run.
@@ -92,18 +92,18 @@ impl Service {
         self.child.as_ref().expect("it runs").id()
     }
 
-    /// Whether the daemon runs.
+    /// Returns true if the daemon runs.
     ///
     /// # Panics
-    /// If nobody can say.
+    /// If its state cannot be queried.
     pub fn is_running(&mut self) -> bool {
         self.child.as_mut().is_some_and(|child| child.try_wait().expect("it can be waited for").is_none())
     }
 
-    /// Names of what is kept.
+    /// Returns the names of the stored descriptors.
     ///
     /// # Panics
-    /// If the keeper has panicked.
+    /// If the store's thread has panicked.
     pub fn kept(&self) -> Vec<String> {
         self.kept.lock().expect("the keeper lives").iter().map(|(name, _)| name.clone()).collect()
     }
@@ -111,7 +111,7 @@ impl Service {
     /// Kills the daemon with this signal and waits for its end.
     pub fn end(&mut self, signal: rustix::process::Signal) {
         if let Some(mut child) = self.child.take() {
-            // It may have ended by itself.
+            // The child may have ended by itself.
             if matches!(child.try_wait(), Ok(None)) {
                 crate::signal(child.id(), signal);
             }
@@ -125,10 +125,10 @@ impl Service {
         self.start_again();
     }
 
-    /// Starts a daemon with what is kept.
+    /// Starts a daemon with the stored descriptors.
     ///
     /// # Panics
-    /// If it does not come up.
+    /// If it does not start.
     pub fn start_again(&mut self) {
         let file = self.folder.path().join("config.toml");
         std::fs::write(&file, &self.config).expect("the configuration is written");
@@ -136,12 +136,12 @@ impl Service {
             std::fs::File::options().create(true).append(true).open(self.folder.path().join("log")).expect("a log");
         self.catch_up();
         let kept = self.kept.lock().expect("the keeper lives");
-        // Out of the way of the numbers that they get in the child.
+        // Above the numbers that the copies get in the child.
         let copies: Vec<OwnedFd> =
             kept.iter().map(|(_, fd)| fcntl_dupfd_cloexec(fd, 3 + kept.len() as i32).expect("a copy")).collect();
         let names: Vec<&str> = kept.iter().map(|(name, _)| name.as_str()).collect();
         let mut command = Command::new("sh");
-        // The shell becomes the daemon, so that it knows its number.
+        // The shell's pid becomes the daemon's by exec.
         command.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh"]).arg(&self.program);
         command.envs(self.first.take());
         command.arg("--config").arg(file).arg("--socket").arg(self.socket());
@@ -151,8 +151,8 @@ impl Service {
         }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let numbers: Vec<i32> = copies.iter().map(AsRawFd::as_raw_fd).collect();
-        // SAFETY: between fork and exec, dup2 alone is called, which is async-signal-safe; the numbers are open copies, all
-        // above those that they are copied to.
+        // SAFETY: between fork and exec the closure calls only dup2, which is async-signal-safe; the numbers are open
+        // copies, all above their targets.
         unsafe {
             command.pre_exec(move || {
                 for (to, &from) in (3..).zip(&numbers) {
@@ -174,17 +174,17 @@ impl Service {
         self.child = Some(child);
     }
 
-    /// Replaces the configuration, for the next daemon.
+    /// Replaces the configuration for the next daemon.
     pub fn configure(&mut self, config: &str) {
         config.clone_into(&mut self.config);
     }
 
-    /// What its daemons have said so far.
+    /// Returns the output of the daemons so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
-    /// Waits until the keeper has taken in all that was said to it, as a manager has before it starts another daemon.
+    /// Waits until the store has read all messages, as a manager does before it starts another daemon.
     fn catch_up(&self) {
         let number = self.heard.load(Ordering::Relaxed) + 1;
         let sent = UnixDatagram::unbound()
@@ -193,15 +193,15 @@ impl Service {
         eventually("the keeper", || self.heard.load(Ordering::Relaxed) == number);
     }
 
-    /// Loses all that is kept.
+    /// Closes all stored descriptors.
     ///
     /// # Panics
-    /// If the keeper has panicked.
+    /// If the store's thread has panicked.
     pub fn lose(&self) {
         self.kept.lock().expect("the keeper lives").clear();
     }
 
-    /// Waits until the keeper has so many descriptors.
+    /// Waits until the store has this many descriptors.
     pub fn wait_kept(&self, count: usize) {
         eventually("what is kept", || self.kept().len() == count);
     }
@@ -217,7 +217,7 @@ impl Drop for Service {
     }
 }
 
-/// What the test says to its own keeper begins with this.
+/// Prefix of the test's own messages to its store.
 const MARK: &str = "TEST=";
 
 fn listen(inbox: &OwnedFd, kept: &Kept, heard: &AtomicU64) {

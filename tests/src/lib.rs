@@ -1,4 +1,5 @@
-//! What the black-box tests share: a daemon, agents and command-line programs as real processes, each with a deadline.
+//! Shared parts of the black-box tests: a daemon, agents and command-line programs as real processes, each with a
+//! deadline.
 
 pub mod board;
 pub mod chaos;
@@ -30,16 +31,16 @@ use tempfile::TempDir;
 
 pub mod manager;
 
-/// The end of every wait for an event. Only a failure takes that long: no test may depend on how fast the machine is.
+/// Timeout of every wait for an event. Only a failure takes that long: no test may depend on the machine's speed.
 pub const PATIENCE: Duration = Duration::from_mins(5);
 
-/// The end of a whole program whose steps have ends of their own, such as a test that starts itself again.
+/// Timeout of a whole program whose steps have their own timeouts, such as a test that starts itself again.
 pub const PROGRAM_PATIENCE: Duration = Duration::from_hours(2);
 
-/// Whether the large amounts of work are asked for: `TENSORLEND_TEST=full`.
+/// Returns true if `TENSORLEND_TEST=full` requests the large amounts of work.
 ///
 /// # Panics
-/// If the variable has another value, which nobody can have meant.
+/// If the variable has an unknown value.
 pub fn is_full() -> bool {
     match std::env::var("TENSORLEND_TEST").as_deref() {
         Ok("full") => true,
@@ -48,33 +49,33 @@ pub fn is_full() -> bool {
     }
 }
 
-/// How much a test explores: `small` takes at most some 15 seconds on an idle machine, `full` is for long runs and is
-/// selected by `TENSORLEND_TEST=full`.
+/// Selects a test's amount of work: `small` takes at most about 15 seconds on an idle machine, `full` is for long runs
+/// with `TENSORLEND_TEST=full`.
 pub fn budget<T>(small: T, full: T) -> T {
     if is_full() { full } else { small }
 }
 
-/// A number from a variable of the environment, or else this one.
+/// Returns the number in an environment variable, or the default.
 ///
 /// # Panics
-/// If the variable holds no number.
+/// If the variable does not contain a number.
 pub fn number(variable: &str, default: u64) -> u64 {
     let Ok(text) = std::env::var(variable) else { return default };
     text.parse().unwrap_or_else(|_| panic!("{variable} is {text:?}, which is no number"))
 }
 
-/// The folder in which cargo puts binaries.
+/// Returns the folder of cargo's binaries.
 fn binaries() -> PathBuf {
     if let Some(folder) = std::env::var_os("TENSORLEND_BIN_DIR") {
         return folder.into();
     }
     let own = std::env::current_exe().expect("a program knows its own path");
     let folder = own.parent().expect("a program lies in a folder");
-    // A test lies in target/PROFILE/deps, a program beside the others.
+    // A test is in target/PROFILE/deps, a program in target/PROFILE.
     if folder.ends_with("deps") { folder.parent().expect("target/PROFILE") } else { folder }.to_owned()
 }
 
-/// A program of the workspace.
+/// Returns the path of a program of the workspace.
 ///
 /// # Panics
 /// If it has not been built: `cargo build --workspace` builds all of them.
@@ -92,7 +93,7 @@ pub fn run(command: &mut Command) -> Output {
     run_within(PATIENCE, command)
 }
 
-/// As [`run`], for a program that may take so long.
+/// As [`run`], with another timeout.
 ///
 /// # Panics
 /// If it takes longer; it is killed then.
@@ -113,7 +114,7 @@ pub fn run_within(patience: Duration, command: &mut Command) -> Output {
     if status.is_none() {
         let _ = child.kill();
         let _ = child.wait();
-        // A grandchild may still hold the pipes: only what the readers have finished is printed.
+        // A grandchild may still hold the pipes: prints only the output whose reader has finished.
         std::thread::sleep(Duration::from_millis(100));
         let said = [out, err].map(|pipe| if pipe.is_finished() { pipe.join().unwrap_or_default() } else { Vec::new() });
         panic!("{command:?} did not end within {patience:?}; it said:\n{}", String::from_utf8_lossy(&said.concat()));
@@ -122,7 +123,7 @@ pub fn run_within(patience: Duration, command: &mut Command) -> Output {
     Output { status, stdout: out.join().expect("reads"), stderr: err.join().expect("reads") }
 }
 
-/// How a child ended; `None`: it has not, after so long.
+/// Returns the exit status of a child; `None` if it still runs after the timeout.
 fn ended_within(patience: Duration, child: &mut Child) -> Option<std::process::ExitStatus> {
     let start = Instant::now();
     loop {
@@ -142,7 +143,7 @@ fn finish(child: &mut Child, what: &str) -> std::process::ExitStatus {
     })
 }
 
-/// Closes the input of a program that ends with it, and waits for that end; kills it if it does not come.
+/// Closes the input of a program, which makes it exit, and waits; kills it if it does not exit.
 fn dismiss(child: &mut Child) {
     drop(child.stdin.take());
     if ended_within(PATIENCE, child).is_none() {
@@ -151,10 +152,10 @@ fn dismiss(child: &mut Child) {
     }
 }
 
-/// Looks until `ready`, for [`PATIENCE`] at most.
+/// Polls until `ready` returns true, for [`PATIENCE`] at most.
 ///
 /// # Panics
-/// If it never is.
+/// If it never does.
 pub fn eventually(what: &str, mut ready: impl FnMut() -> bool) {
     let start = Instant::now();
     while !ready() {
@@ -163,11 +164,11 @@ pub fn eventually(what: &str, mut ready: impl FnMut() -> bool) {
     }
 }
 
-/// What `look` sees once it sees the same ten times in a row, with pauses in between: for a level that others are still on
-/// their way to.
+/// Returns the value of `look` once it has been equal ten times in a row, with pauses in between. For levels that other
+/// processes are still changing.
 ///
 /// # Panics
-/// If it changes again and again.
+/// If it does not settle.
 pub fn settled<T: PartialEq>(what: &str, mut look: impl FnMut() -> T) -> T {
     let (mut last, mut same) = (look(), 0);
     eventually(what, || {
@@ -179,18 +180,18 @@ pub fn settled<T: PartialEq>(what: &str, mut look: impl FnMut() -> T) -> T {
     last
 }
 
-/// A TCP address that no other process uses: all of 127/8 is this machine, and this address is made of the process's number. A port
-/// that is free there now is still free when the caller binds it.
+/// Returns a TCP address that no other process uses: the loopback network is 127/8, and this address contains the
+/// process's number. A free port there is still free when the caller binds it.
 ///
 /// # Panics
-/// If no port of it is free.
+/// If it has no free port.
 pub fn free_address() -> std::net::SocketAddr {
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     let address = (std::net::Ipv4Addr::new(127, high, middle, low), 0);
     std::net::TcpListener::bind(address).and_then(|listener| listener.local_addr()).expect("a port is free")
 }
 
-/// A daemon in a process of its own, killed with this value.
+/// A daemon in its own process, killed when this value is dropped.
 pub struct Daemon {
     child: Child,
     folder: TempDir,
@@ -198,27 +199,27 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts one in user mode with its socket in a fresh folder; `config` is the text of its TOML file.
+    /// Starts a daemon in user mode with its socket in a new folder; `config` is the text of its TOML file.
     pub fn start(config: &str) -> Self {
         Self::start_as(config, |program| Command::new(program))
     }
 
-    /// As [`Daemon::start`], through a command that the caller makes of the program (setpriv, strace).
+    /// As [`Daemon::start`], through a command that the caller builds from the program (setpriv, strace).
     ///
     /// # Panics
-    /// If it does not come up.
+    /// If it does not start.
     pub fn start_as(config: &str, command: impl FnOnce(&Path) -> Command) -> Self {
         Self::start_in(config, |_| command(&binary("tensorlendd")))
     }
 
-    /// As [`Daemon::start`], through a command that the caller makes: it is told the folder in which socket and
-    /// configuration are, and names the program itself.
+    /// As [`Daemon::start`], through a command that the caller builds from the folder of socket and configuration; the
+    /// caller also names the program.
     ///
     /// # Panics
-    /// If it does not come up.
+    /// If it does not start.
     pub fn start_in(config: &str, command: impl FnOnce(&Path) -> Command) -> Self {
         let folder = tempfile::Builder::new().prefix("tensorlend-test-").tempdir().expect("a temporary folder");
-        // For daemons and agents that are other users.
+        // For daemons and agents that run as other users.
         open_to_all(folder.path());
         let file = folder.path().join("config.toml");
         std::fs::write(&file, config).expect("the configuration is written");
@@ -229,7 +230,7 @@ impl Daemon {
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("the daemon starts");
         let mut daemon = Self { child, folder, errors };
         let start = Instant::now();
-        // One that refuses is up, too.
+        // A daemon that refuses the connection has started, too.
         let is_up = |socket| {
             let met = tensorlend::Client::builder().socket(socket).connect();
             matches!(met, Ok(_) | Err(tensorlend::Error::Refused { .. }))
@@ -242,20 +243,20 @@ impl Daemon {
         daemon
     }
 
-    /// Its socket.
+    /// Returns the daemon's socket.
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("socket")
     }
 
-    /// Its process.
+    /// Returns the daemon's pid.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Whether it has not ended.
+    /// Returns true if it has not ended.
     ///
     /// # Panics
-    /// If it cannot be asked.
+    /// If its state cannot be queried.
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().expect("a child can be waited for").is_none()
     }
@@ -268,12 +269,12 @@ impl Daemon {
         std::fs::write(self.folder.path().join("config.toml"), config).expect("the configuration is written");
     }
 
-    /// What it has said so far.
+    /// Returns the daemon's output so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.errors).unwrap_or_default()
     }
 
-    /// A client in the test's own process.
+    /// Returns a client in the test's own process.
     ///
     /// # Panics
     /// If it cannot connect.
@@ -281,20 +282,20 @@ impl Daemon {
         tensorlend::Client::builder().socket(self.socket()).label("test").connect().expect("the test connects")
     }
 
-    /// Asks it to stop, and waits for its end.
+    /// Sends SIGTERM to the daemon and waits until it has ended.
     pub fn stop(&mut self) -> std::process::ExitStatus {
         signal(self.pid(), rustix::process::Signal::TERM);
         finish(&mut self.child, "the daemon")
     }
 
-    /// A `tensorlend` command that speaks to it.
+    /// Returns a `tensorlend` command that connects to the daemon.
     pub fn cli(&self, args: &[&str]) -> Command {
         let mut command = Command::new(binary("tensorlend"));
         command.arg("--socket").arg(self.socket()).args(args);
         command
     }
 
-    /// An agent that is connected to it.
+    /// Starts an agent that is connected to the daemon.
     pub fn agent(&self) -> Agent {
         let mut agent = Agent::start();
         agent.ok(&format!("connect {}", self.socket().display()));
@@ -326,7 +327,7 @@ pub fn signal(pid: u32, signal: rustix::process::Signal) {
     rustix::process::kill_process(pid, signal).expect("the test's own child can be signalled");
 }
 
-/// A client in a process of its own: see `src/agent.rs` for what it can be told.
+/// A client in its own process: see `src/agent.rs` for its orders.
 pub struct Agent {
     child: Child,
     orders: ChildStdin,
@@ -334,12 +335,12 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts one; it is not connected yet.
+    /// Starts an agent that is not connected yet.
     pub fn start() -> Self {
         Self::start_as(|program| Command::new(program))
     }
 
-    /// Starts one through a command that the caller makes of the program.
+    /// Starts an agent through a command that the caller builds from the program.
     pub fn start_as(command: impl FnOnce(&Path) -> Command) -> Self {
         Self::steer(command(&binary("tensorlend-agent")))
     }
@@ -351,7 +352,7 @@ impl Agent {
         Self::steer(command)
     }
 
-    /// Starts another program that is told what to do as an agent is.
+    /// Starts another program that takes orders as an agent does.
     ///
     /// # Panics
     /// If it does not start.
@@ -364,7 +365,7 @@ impl Agent {
         Self { child, orders, answers }
     }
 
-    /// Its process.
+    /// Returns the agent's pid.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -372,12 +373,12 @@ impl Agent {
     /// Gives an order without waiting for the answer.
     ///
     /// # Panics
-    /// If the agent is gone.
+    /// If the agent has ended.
     pub fn tell(&mut self, order: &str) {
         writeln!(self.orders, "{order}").expect("the agent listens");
     }
 
-    /// The next answer: what follows `ok`, or what follows `error`.
+    /// Returns the next answer: the text after `ok` or `error`.
     ///
     /// # Errors
     /// The agent's error.
@@ -386,7 +387,7 @@ impl Agent {
     /// If no answer comes.
     pub fn answer(&mut self) -> Result<String, String> {
         self.answer_within(PATIENCE).unwrap_or_else(|| {
-            // The process that does not answer, or how it ended.
+            // Reports the pid of the hung process, or its exit status.
             panic!("agent {} does not answer; it has ended: {:?}", self.child.id(), self.child.try_wait())
         })
     }
@@ -409,7 +410,7 @@ impl Agent {
         self.answer()
     }
 
-    /// As [`Agent::ask`], for what must succeed.
+    /// As [`Agent::ask`], for an order that must succeed.
     ///
     /// # Panics
     /// If it does not.
@@ -425,18 +426,18 @@ impl Agent {
         finish(&mut self.child, "an agent")
     }
 
-    /// How it ended, if it has.
+    /// Returns the agent's exit status, if it has ended.
     pub fn ended(&mut self) -> Option<std::process::ExitStatus> {
         self.child.try_wait().expect("a child can be waited for")
     }
 
-    /// Kills it, whatever it is doing.
+    /// Kills the agent.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Lets it end by itself.
+    /// Closes the agent's input and waits until it has ended.
     pub fn exit(self) {
         let Self { mut child, orders, .. } = self;
         drop(orders);
@@ -444,8 +445,8 @@ impl Agent {
     }
 }
 
-/// Says that the calling test cannot run here, and why: on standard error, and in the file that the variable
-/// `TENSORLEND_SKIPS` names, since cargo hides what a test that returns has printed.
+/// Reports that the calling test cannot run here, and the reason: on standard error, and in the file that the variable
+/// `TENSORLEND_SKIPS` names, since cargo hides the output of passing tests.
 ///
 /// # Panics
 /// If that file cannot be written.
@@ -459,7 +460,7 @@ pub fn skip(why: &str) {
     }
 }
 
-/// Whether this test cannot run here because `tool` is missing; says so. A test returns then.
+/// Returns true if this test cannot run because `tool` is missing, and records that. The test then returns.
 pub fn skip_without(tool: &str) -> bool {
     let found = std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(tool).exists()));
@@ -470,7 +471,7 @@ pub fn skip_without(tool: &str) -> bool {
     !found
 }
 
-/// Whether this test cannot run here because only root can become other users; says so.
+/// Returns true if this test cannot run because only root can switch users, and records that.
 pub fn skip_without_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {

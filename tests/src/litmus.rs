@@ -1,9 +1,9 @@
-//! The one race on which everything rests, in two processes on two processors, on real sheets: a reader stores its lease
-//! and looks at the cell again; the owner replaces the cell and looks at the leases. One of them has to see the other:
-//! else a slot is reused while it is read. Without the fences between the two steps a processor may look before others can
-//! see what it has stored, and here it is shown that it does.
+//! The central race of the design, in two processes on two processors, on real sheets. Reader R stores its lease and
+//! reads the cell again; owner O replaces the cell and reads the leases. At least one of them must see the other's
+//! store: otherwise O reuses a slot while R reads it. Without the fences between the two steps a processor may perform
+//! its read before its store becomes visible, and this program shows that it does.
 //!
-//! `tensorlend-litmus [ROUNDS]` prints, for each way of doing it, `WAY ROUNDS VIOLATIONS`.
+//! `tensorlend-litmus [ROUNDS]` prints, for each variant, `VARIANT ROUNDS VIOLATIONS`.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fs::File;
@@ -20,17 +20,17 @@ use tensorlend_os::memfd::Access;
 use tensorlend_tests::filled::Random;
 
 const ROUNDS: u32 = 400_000;
-/// Places that rounds take in turn.
+/// Number of places that rounds use in turn.
 const PLACES: u32 = 64;
 /// The owner's catalogue.
 const OWNER: u16 = 1;
 
-/// How the two steps are done.
+/// The variants of the two steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// As clients do: `leases::acquire` here, `publish::overwrite` and `leases::scan_fence` there.
+    /// As in clients: `leases::acquire` in R, `publish::overwrite` and `leases::scan_fence` in O.
     Steps,
-    /// The owner with a plain store instead of an exchange, so that its fence alone is left.
+    /// O uses a plain store instead of an exchange, so that only its fence orders its steps.
     Fences,
     /// As `Fences`, without the fences.
     None,
@@ -63,7 +63,7 @@ fn pin(core: usize) {
     sched_setaffinity(None, &set).expect("a processor that is ours");
 }
 
-/// Runs every way, and counts the rounds in which neither saw the other.
+/// Runs every variant, and counts the rounds in which neither saw the other.
 fn judge(rounds: u32) -> ExitCode {
     let own = sched_getaffinity(None).expect("some processors are ours");
     let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| own.is_set(core)).collect();
@@ -89,14 +89,14 @@ fn judge(rounds: u32) -> ExitCode {
             assert!(child.wait().expect("a child ends").success(), "one half has failed");
         }
         let seen = |role: &str| std::fs::read(folder.path().join(role)).expect("the outcome is there");
-        // The reader: its lease stands. The owner: nobody has leased what it replaced.
+        // R: 1 if its lease is valid. O: 1 if it saw no lease on the replaced value.
         let both = seen("reader").into_iter().zip(seen("owner")).filter(|&both| both == (1, 1)).count();
         println!("{name} {rounds} {both}");
     }
     ExitCode::SUCCESS
 }
 
-/// One of the two processes, with both sheets mapped, its own one to write.
+/// One of the two processes. It has both sheets mapped, and its own one writable.
 struct Party {
     reads: bool,
     catalogue: Sheet<Catalogue>,
@@ -116,13 +116,13 @@ impl Party {
         Self { reads, catalogue: Sheet::new(catalogue).expect("its size"), table: Sheet::new(table).expect("its size") }
     }
 
-    /// Words that serve as the two parties' step counters here.
+    /// Returns the words that serve as the two parties' step counters.
     fn counters(&self) -> (&Word, &Word) {
         let (reader, owner) = (&self.table.parked, &self.catalogue.ring_head);
         if self.reads { (reader, owner) } else { (owner, reader) }
     }
 
-    /// Both come this far before either goes on.
+    /// A barrier of both parties.
     fn meet(&self, step: &mut u64) {
         *step += 1;
         let (mine, other) = self.counters();
@@ -138,7 +138,7 @@ impl Party {
         }
     }
 
-    /// For each round 1 if this party did not see the other.
+    /// Returns for each round 1 if this party did not see the other.
     fn run(&self, way: Way, rounds: u32) -> Vec<u8> {
         let mut random = Random(u64::from(self.reads));
         let mut step = 0;
@@ -153,7 +153,7 @@ impl Party {
                     cell.set(old.0);
                 }
                 self.meet(&mut step);
-                // Each has the other's line at hand before it writes its own.
+                // Each loads the other's cache line before it writes its own.
                 assert_eq!((cell.read(), entry.read()), (old.0, 0));
                 self.meet(&mut step);
                 for _ in 0..random.below(24) {
@@ -174,7 +174,7 @@ impl Party {
     }
 }
 
-/// Leases what the cell held; whether the lease stands.
+/// Leases the cell's value; returns true if the lease is valid.
 fn reader(way: Way, entry: &Word, cell: &Word, old: Cell) -> bool {
     let lease: LeaseWord = old.lease(OWNER);
     match way {
@@ -186,7 +186,7 @@ fn reader(way: Way, entry: &Word, cell: &Word, old: Cell) -> bool {
     }
 }
 
-/// Replaces what the cell holds; whether nobody seems to have leased it. `home` never moves.
+/// Replaces the cell's value; returns true if it saw no lease on the old one. `home` never changes.
 fn owner(way: Way, home: &Word, entry: &Word, cell: &Word, old: Cell, new: Cell) -> bool {
     match way {
         Way::Steps => {

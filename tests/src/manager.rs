@@ -1,8 +1,8 @@
-//! A real service manager for a test: `systemd --user` in namespaces of its own, with the units of `packaging/`.
+//! A real service manager for a test: `systemd --user` in separate namespaces, with the units of `packaging/`.
 //!
-//! It sees a fresh `/run`, its own processes and a cgroup of its own, and nothing outside hears of it. Everything that
-//! it started ends with this value, or with the test's process, however that ends. Programs that shall see the same
-//! `/run` are run through [`Manager::command`].
+//! It sees a fresh `/run`, its own processes and its own cgroup, and has no effect outside. All its processes end with
+//! this value, or with the test's process, however that ends. [`Manager::command`] runs programs that need the same
+//! `/run`.
 
 use crate::{Agent, binary, eventually, run, skip};
 use std::io::{BufRead, BufReader};
@@ -16,7 +16,7 @@ const NAMESPACES: &str = include_str!("manager/namespaces.sh");
 /// The test's folder, seen from inside.
 const INSIDE: &str = "/run/test";
 const TOOLS: [&str; 5] = ["unshare", "nsenter", "setpriv", "systemctl", "systemd-analyze"];
-/// What a user's manager needs to have reached before it starts sockets and services.
+/// Targets that a user's manager must have reached before it starts sockets and services.
 const TARGETS: [&str; 8] = [
     "basic.target",
     "exit.target",
@@ -30,25 +30,25 @@ const TARGETS: [&str; 8] = [
 
 /// The service's unit.
 pub const SERVICE: &str = "tensorlendd.service";
-/// The unit of its socket.
+/// The socket unit.
 pub const SOCKET: &str = "tensorlendd.socket";
 
-/// Which of the two pairs of units.
+/// Selects the units for the system or those for a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// The system's, with all its walls; the manager runs as root then.
+    /// The system's, with full sandboxing; the manager then runs as root.
     System,
     /// A user's; the manager runs as an ordinary user.
     User,
 }
 
-/// A folder of the workspace.
+/// Returns the path of a folder of the workspace.
 pub fn workspace(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests' crate has a parent").join(path)
 }
 
 impl Scope {
-    /// The user under whom the manager runs.
+    /// Returns the user who runs the manager.
     pub fn uid(self) -> u32 {
         match self {
             Self::System => 0,
@@ -56,7 +56,7 @@ impl Scope {
         }
     }
 
-    /// Where the units are.
+    /// Returns the folder of the units.
     pub fn packaging(self) -> PathBuf {
         workspace(match self {
             Self::System => "packaging",
@@ -64,7 +64,7 @@ impl Scope {
         })
     }
 
-    /// The control socket, seen from inside.
+    /// Returns the control socket, seen from inside.
     pub fn socket(self) -> String {
         match self {
             Self::System => "/run/tensorlend/tensorlend.sock".into(),
@@ -73,12 +73,12 @@ impl Scope {
     }
 }
 
-/// Where a manager of this user has its sockets.
+/// Returns the folder of this user's manager's sockets.
 fn runtime(uid: u32) -> String {
     if uid == 0 { "/run".into() } else { format!("/run/user/{uid}") }
 }
 
-/// Whether no manager can be run here; says why. A test returns then.
+/// Returns true if no manager can be run here, and records the reason. The test then returns.
 pub fn skip_without_systemd() -> bool {
     if !rustix::process::geteuid().is_root() {
         skip("needs root for namespaces of its own");
@@ -103,7 +103,7 @@ pub fn skip_without_systemd() -> bool {
     refused.is_some()
 }
 
-/// Why namespaces and cgroups cannot be made here: in a container, root need not have the right to.
+/// Returns the reason why namespaces and cgroups cannot be created: in a container, even root may lack the right.
 fn refused() -> Option<&'static str> {
     static TRIED: OnceLock<Option<String>> = OnceLock::new();
     let attempt = || {
@@ -122,21 +122,22 @@ fn refused() -> Option<&'static str> {
 /// A running service manager.
 pub struct Manager {
     scope: Scope,
-    /// Keeps it alive by its standard input.
+    /// The process that started the manager. When its standard input is closed, the manager ends.
     child: Child,
-    /// The first process inside, as it is seen from outside.
+    /// The pid of the first process inside, seen from outside.
     pid: u32,
     folder: TempDir,
 }
 
 impl Manager {
-    /// Starts one that knows the units of `scope` as they are in `packaging/`, but for the path of the program. `service`
-    /// is text for a drop-in file of the service, such as `"[Service]\nWatchdogSec=2s"`. Nothing is started by it yet.
+    /// Starts a manager with the units of `scope` from `packaging/`, in which only the program's path is changed.
+    /// `service` is text for a drop-in file of the service, such as `"[Service]\nWatchdogSec=2s"`. The manager starts
+    /// no unit yet.
     ///
-    /// Ask [`skip_without_systemd`] first.
+    /// Call [`skip_without_systemd`] first.
     ///
     /// # Panics
-    /// If it does not come up.
+    /// If it does not start.
     pub fn start(scope: Scope, service: &str) -> Self {
         let folder = tempfile::Builder::new().prefix("tensorlend-manager-").tempdir().expect("a temporary folder");
         let path = folder.path();
@@ -162,12 +163,12 @@ impl Manager {
         manager
     }
 
-    /// A command that runs inside, as the manager's user.
+    /// Returns a command that runs inside, as the manager's user.
     pub fn command(&self, program: &str) -> Command {
         self.command_as(self.scope.uid(), program)
     }
 
-    /// A command that runs inside, as another user.
+    /// Returns a command that runs inside, as another user.
     pub fn command_as(&self, uid: u32, program: &str) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--mount", "--pid", "--cgroup", "--target"]).arg(self.pid.to_string());
@@ -176,8 +177,8 @@ impl Manager {
         command
     }
 
-    /// Replaces the configuration of the system's daemon, which reads it when it starts or is reloaded. (A user's daemon reads none unless
-    /// a drop-in names one: `/run/test/tensorlendd.toml` is this one.)
+    /// Replaces the configuration of the system's daemon, which reads it when it starts or is reloaded. (A user's
+    /// daemon reads none unless a drop-in names one: this file is `/run/test/tensorlendd.toml`.)
     ///
     /// # Panics
     /// If the file cannot be written.
@@ -185,12 +186,12 @@ impl Manager {
         std::fs::write(self.folder.path().join("tensorlendd.toml"), text).expect("the configuration is written");
     }
 
-    /// The root of the files that are seen inside, as it is reached from outside.
+    /// Returns the inside's root folder, as reached from outside.
     pub fn root(&self) -> PathBuf {
         format!("/proc/{}/root", self.pid).into()
     }
 
-    /// A command of `tensorlend` that is run inside, as the manager's user, and talks to the daemon.
+    /// Returns a `tensorlend` command that runs inside, as the manager's user, and connects to the daemon.
     pub fn tool(&self, args: &[&str]) -> Command {
         self.add_tool();
         let mut command = self.command(&format!("{INSIDE}/bin/tensorlend"));
@@ -202,11 +203,11 @@ impl Manager {
         install(&binary("tensorlend"), &self.folder.path().join("bin"), "0755");
     }
 
-    /// Installs the unit that restores names of this user when a machine starts, and the program that it runs; returns its name.
-    /// [`Manager::to_restore`] is the folder that it reads.
+    /// Installs the unit that restores this user's names when a machine starts, and its program; returns the unit's
+    /// name. [`Manager::to_restore`] is the folder that it reads.
     ///
     /// # Panics
-    /// If the manager does not take it.
+    /// If the manager rejects it.
     pub fn add_restore(&self, user: &str) -> String {
         self.add_tool();
         let unit =
@@ -215,12 +216,12 @@ impl Manager {
         unit
     }
 
-    /// The folder of files that the unit of [`Manager::add_restore`] restores, as it is seen inside.
+    /// Returns the folder whose files the unit of [`Manager::add_restore`] restores, seen from inside.
     ///
     /// # Panics
     /// If the unit has never run.
     pub fn to_restore(&self, user: &str) -> PathBuf {
-        // Which of the two is a manager's choice: since 254 the second.
+        // The manager chooses one of the two: since version 254 the second.
         let folders = [".config", ".local/state"].map(|state| Path::new(state).join("tensorlend-restore").join(user));
         let there = folders.iter().find(|it| self.folder.path().join(it).exists());
         Path::new(INSIDE).join(there.expect("the unit has run once"))
@@ -231,7 +232,7 @@ impl Manager {
         run(self.command("systemctl").arg("--user").args(args))
     }
 
-    /// As [`Manager::systemctl`], for what must succeed; what it has printed.
+    /// As [`Manager::systemctl`], for a command that must succeed; returns its output.
     ///
     /// # Panics
     /// If it does not succeed.
@@ -241,23 +242,23 @@ impl Manager {
         String::from_utf8(stdout).expect("systemctl prints UTF-8").trim().to_owned()
     }
 
-    /// A property of a unit: see `systemctl show`.
+    /// Returns a property of a unit: see `systemctl show`.
     pub fn property(&self, unit: &str, name: &str) -> String {
         self.ok(&["show", "--value", "--property", name, unit])
     }
 
-    /// The daemon's process, as it is seen from inside; 0: none.
+    /// Returns the daemon's pid, seen from inside; 0: none.
     ///
     /// # Panics
-    /// If the manager gives no number.
+    /// If the manager reports no number.
     pub fn daemon(&self) -> u32 {
         self.property(SERVICE, "MainPID").parse().expect("a number")
     }
 
-    /// How many descriptors the manager keeps for the daemon.
+    /// Returns the number of descriptors that the manager stores for the daemon.
     ///
     /// # Panics
-    /// If the manager gives no number.
+    /// If the manager reports no number.
     pub fn kept(&self) -> u32 {
         self.property(SERVICE, "NFileDescriptorStore").parse().expect("a number")
     }
@@ -267,7 +268,7 @@ impl Manager {
         self.ok(&["kill", "--kill-who=main", "--signal", signal, SERVICE]);
     }
 
-    /// Waits until a daemon runs that is not `before`, and has said that it is ready.
+    /// Waits until a daemon other than `before` runs and has reported that it is ready.
     pub fn restarted(&self, before: u32) -> u32 {
         let mut now = 0;
         eventually("a daemon that was started again", || {
@@ -277,8 +278,8 @@ impl Manager {
         now
     }
 
-    /// An agent inside that is not connected yet, as the manager's user. What it is killed by does not reach the agent
-    /// itself, but it ends when its standard input does.
+    /// Starts an agent inside that is not connected yet, as the manager's user. [`Agent::kill`] does not reach the
+    /// agent itself, but the agent ends when its standard input does.
     pub fn agent(&self) -> Agent {
         self.agent_as(self.scope.uid())
     }
@@ -288,20 +289,20 @@ impl Manager {
         Agent::start_as(|_| self.command_as(uid, &format!("{INSIDE}/bin/tensorlend-agent")))
     }
 
-    /// An agent that is connected to the daemon.
+    /// Starts an agent that is connected to the daemon.
     pub fn connected(&self) -> Agent {
         let mut agent = self.agent();
         agent.ok(&format!("connect {}", self.scope.socket()));
         agent
     }
 
-    /// How each daemon has ended, in systemd's words: `success`, `signal`, `watchdog`, `exit-code`.
+    /// Returns how each daemon has ended, in systemd's words: `success`, `signal`, `watchdog`, `exit-code`.
     pub fn ends(&self) -> Vec<String> {
         let text = std::fs::read_to_string(self.folder.path().join("ends")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
-    /// What manager and daemon have said so far.
+    /// Returns the output of manager and daemon so far.
     pub fn log(&self) -> String {
         let read = |name| std::fs::read_to_string(self.folder.path().join(name)).unwrap_or_default();
         format!("--- the manager\n{}--- the daemon\n{}", read("manager.log"), read("daemon.log"))
@@ -349,17 +350,17 @@ fn prepare(scope: Scope, folder: &Path, service: &str) {
     }
 }
 
-/// By another process: what this one has open for writing, a child of another test could hold a moment longer, and then it cannot
-/// be run.
+/// Copies a file by another process. If this one held the copy open for writing, a child of another test could inherit
+/// the descriptor, and the program could not be run (ETXTBSY).
 fn install(from: &Path, to: &Path, mode: &str) {
     let done = run(Command::new("install").arg(format!("--mode={mode}")).arg(from).arg(to));
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// Writes the unit that restores into a folder, for this user and with another path of the program; returns its name.
+/// Writes the restoring unit into a folder, for this user and with another path of the program; returns its name.
 ///
 /// # Panics
-/// If it does not name the program.
+/// If the unit does not contain the program's usual path.
 pub fn copy_restore(scope: Scope, folder: &Path, user: &str, program: &str) -> String {
     let (unit, name) = match scope {
         Scope::System => ("tensorlend-restore@.service", format!("tensorlend-restore@{user}.service")),
@@ -375,7 +376,7 @@ pub fn copy_restore(scope: Scope, folder: &Path, user: &str, program: &str) -> S
 /// Writes the units of `packaging/` into a folder, with another path of the program.
 ///
 /// # Panics
-/// If a unit does not name it.
+/// If a unit does not contain the program's usual path.
 pub fn copy_units(scope: Scope, folder: &Path, program: &str) {
     for unit in [SERVICE, SOCKET] {
         let text = std::fs::read_to_string(scope.packaging().join(unit)).expect("packaging/ has the unit");
@@ -386,7 +387,7 @@ pub fn copy_units(scope: Scope, folder: &Path, program: &str) {
     }
 }
 
-/// The machine's users, and those that the packages make.
+/// Adds the machine's users, and those that the packages create.
 fn add_users(etc: &Path, root: &Path) {
     for file in ["passwd", "group"] {
         std::fs::copy(Path::new("/etc").join(file), etc.join(file)).expect("the machine has users");

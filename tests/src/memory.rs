@@ -1,22 +1,22 @@
-//! What a process holds: memory, shared memory, descriptors.
+//! Resources of a process: memory, shared memory, descriptors.
 
 use std::fs;
 
-/// What the daemon holds at one moment.
+/// The resources of a process at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footprint {
-    /// Private pages in memory, in bytes.
+    /// Resident private pages, in bytes.
     pub anonymous_bytes: u64,
-    /// Shared pages that it has mapped and touched, in bytes, whoever's they are.
+    /// Shared pages that it has mapped and touched, in bytes, of any owner.
     pub mapped_bytes: u64,
-    /// Bytes of all memfds that the process has open, as far as they have pages.
+    /// Allocated bytes of all memfds that the process has open.
     pub shared_bytes: u64,
     /// Open descriptors.
     pub descriptors: u64,
 }
 
 impl Footprint {
-    /// Of a process; `None`: it is gone, or not ours to look at.
+    /// Reads those of a process; `None`: it has ended, or may not be inspected.
     pub fn of(pid: u32) -> Option<Self> {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         let bytes = |key: &str| -> Option<u64> {

@@ -1,11 +1,11 @@
-//! Where tensors are: in host memory or on a device. The same words for both, so that the same tests run on each.
+//! Host memory and device memory behind one interface, so that the same tests run on each.
 
 use std::time::Duration;
 use tensorlend::{
     Client, DType, DeviceDraft, DeviceLease, Lifetime, Result, Stream, TensorSpec, TrySendError, Uuid, Value, Version,
 };
 
-/// A place.
+/// A kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The host pool.
@@ -14,7 +14,7 @@ pub enum Place {
     Device(Uuid),
 }
 
-/// What is written at a place.
+/// A draft in either kind of memory.
 pub enum Draft {
     /// In host memory.
     Host(tensorlend::Draft),
@@ -22,7 +22,7 @@ pub enum Draft {
     Device(DeviceDraft),
 }
 
-/// What is read at a place.
+/// A lease in either kind of memory.
 #[derive(Debug)]
 pub enum Lease {
     /// In host memory.
@@ -31,7 +31,7 @@ pub enum Lease {
     Device(DeviceLease),
 }
 
-/// Elements whose bytes tell which value they are, and where in it they lie.
+/// Returns bytes that encode a value and, at each position, that position.
 pub fn pattern(value: u64, bytes: usize) -> Vec<u8> {
     let mut all = Vec::with_capacity(bytes + 8);
     for turn in 0..bytes.div_ceil(8) {
@@ -41,12 +41,12 @@ pub fn pattern(value: u64, bytes: usize) -> Vec<u8> {
     all
 }
 
-/// The eight bytes of a value's pattern that come after so many others of eight, modulo 256.
+/// Returns the eight bytes at index `turn`, modulo 256, of a value's pattern.
 fn group(value: u64, turn: u8) -> [u8; 8] {
     (value.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from_le_bytes([turn; 8])).to_le_bytes()
 }
 
-/// Whether a piece of a value's pattern is anywhere in there.
+/// Returns true if `bytes` contain a piece of a value's pattern.
 pub fn tells(bytes: &[u8], value: u64) -> bool {
     let word = u64::from_le_bytes(group(value, 0));
     let turn = |group: &[u8]| {
@@ -60,7 +60,7 @@ pub fn tells(bytes: &[u8], value: u64) -> bool {
 }
 
 impl Place {
-    /// `host`, or `cuda`: the first device that the daemon lends.
+    /// Parses `host`, or `cuda`: the first device that the daemon lends.
     ///
     /// # Panics
     /// For another word, and if there is no device.
@@ -72,12 +72,12 @@ impl Place {
         }
     }
 
-    /// Whether it is a device.
+    /// Returns true if the place is a device.
     pub fn is_device(self) -> bool {
         self != Self::Host
     }
 
-    /// A draft.
+    /// Creates a draft.
     pub fn create(self, client: &Client, spec: TensorSpec) -> Result<Draft> {
         match self {
             Self::Host => client.create_spec(spec).map(Draft::Host),
@@ -85,7 +85,7 @@ impl Place {
         }
     }
 
-    /// A draft of so many bytes that holds a value.
+    /// Creates a draft of this many bytes that holds a value.
     pub fn filled(self, client: &Client, value: u64, bytes: u64) -> Result<Draft> {
         let mut draft = self.create(client, TensorSpec::new(DType::U8, &[bytes]))?;
         draft.write(&pattern(value, bytes as usize))?;
@@ -105,7 +105,7 @@ impl Place {
         }
     }
 
-    /// Waits for one.
+    /// Waits for a newer value.
     pub fn wait_newer(self, client: &Client, name: &str, seen: Version, patience: Duration) -> Result<Lease> {
         match self {
             Self::Host => client.wait_newer(name, seen, Some(patience)).map(Lease::Host),
@@ -113,7 +113,7 @@ impl Place {
         }
     }
 
-    /// Bytes of this client's segments there.
+    /// Returns the bytes of this client's segments there.
     pub fn segment_bytes(self, client: &Client) -> Result<u64> {
         match self {
             Self::Host => Ok(client.memory().segment_bytes),
@@ -121,7 +121,7 @@ impl Place {
         }
     }
 
-    /// Bytes that the daemon has lent there.
+    /// Returns the bytes that the daemon has lent there.
     pub fn lent_bytes(self, client: &Client) -> Result<u64> {
         let stat = client.stat()?;
         Ok(match self {
@@ -134,7 +134,7 @@ impl Place {
 }
 
 impl Draft {
-    /// All of its bytes, gaps included.
+    /// Writes all bytes of the tensor, gaps included.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         match self {
             Self::Host(draft) => {
@@ -145,7 +145,7 @@ impl Draft {
         }
     }
 
-    /// How many bytes, gaps included.
+    /// Returns the number of bytes, gaps included.
     pub fn span(&mut self) -> usize {
         match self {
             Self::Host(draft) => draft.bytes_mut().len(),
@@ -153,7 +153,7 @@ impl Draft {
         }
     }
 
-    /// Metadata and a timestamp.
+    /// Sets metadata and a timestamp.
     pub fn label(&mut self, metadata: &[u8], timestamp: u64) -> Result<()> {
         match self {
             Self::Host(draft) => {
@@ -166,7 +166,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Gives it a name.
+    /// Publishes the draft under a name.
     pub fn publish(self, name: &str) -> Result<Version> {
         match self {
             Self::Host(draft) => draft.publish(name),
@@ -174,7 +174,7 @@ impl Draft {
         }
     }
 
-    /// Gives it a name that ends by itself.
+    /// Publishes the draft under a name with a lifetime.
     pub fn publish_for(self, name: &str, lifetime: Lifetime) -> Result<Version> {
         match self {
             Self::Host(draft) => draft.publish_for(name, lifetime),
@@ -182,7 +182,7 @@ impl Draft {
         }
     }
 
-    /// Appends it to a list.
+    /// Appends the draft to a list.
     pub fn append(self, client: &Client, list: &str) -> Result<u64> {
         match self {
             Self::Host(draft) => client.append(list, draft),
@@ -190,7 +190,7 @@ impl Draft {
         }
     }
 
-    /// Sends it.
+    /// Sends the draft, waiting for room.
     pub fn send(self, stream: &Stream, patience: Duration) -> Result<u64> {
         match self {
             Self::Host(draft) => stream.send_timeout(draft, patience),
@@ -198,7 +198,7 @@ impl Draft {
         }
     }
 
-    /// Sends it if there is room; else it comes back.
+    /// Sends the draft if there is room; otherwise returns it.
     pub fn try_send(self, stream: &Stream) -> Result<Option<Self>> {
         fn of<M>(sent: std::result::Result<u64, TrySendError<M>>, back: fn(M) -> Draft) -> Result<Option<Draft>> {
             match sent {
@@ -215,7 +215,7 @@ impl Draft {
 }
 
 impl Lease {
-    /// What came by a stream or in a list.
+    /// Returns the lease of a value from a stream or a list.
     ///
     /// # Panics
     /// For a dataset.
@@ -227,7 +227,7 @@ impl Lease {
         }
     }
 
-    /// Its elements' bytes, in C order.
+    /// Returns the bytes of the tensor's elements, in C order.
     pub fn read(&self) -> Result<Vec<u8>> {
         match self {
             Self::Host(lease) => {
@@ -243,7 +243,7 @@ impl Lease {
         }
     }
 
-    /// Whether it holds this value, whole.
+    /// Returns true if it holds this value, untorn.
     ///
     /// # Panics
     /// If it cannot be read.
@@ -252,10 +252,10 @@ impl Lease {
         bytes == pattern(value, bytes.len())
     }
 
-    /// Which value it holds.
+    /// Returns its value.
     ///
     /// # Panics
-    /// If it is torn, or too short to say.
+    /// If it is torn, or too short to contain the value.
     pub fn value(&self) -> Result<u64> {
         let bytes = self.read()?;
         let word = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
@@ -273,7 +273,7 @@ impl Lease {
         Ok(value)
     }
 
-    /// Dtype, sizes, strides.
+    /// Returns dtype, sizes, strides.
     pub fn layout(&self) -> (DType, Vec<u64>, Vec<i64>) {
         match self {
             Self::Host(it) => (it.dtype(), it.shape().to_vec(), it.strides().to_vec()),
@@ -281,7 +281,7 @@ impl Lease {
         }
     }
 
-    /// Metadata and timestamp.
+    /// Returns metadata and timestamp.
     pub fn label(&self) -> (&[u8], u64) {
         match self {
             Self::Host(it) => (it.metadata(), it.timestamp()),
@@ -289,7 +289,7 @@ impl Lease {
         }
     }
 
-    /// Which value of the name.
+    /// Returns the version of the name's value.
     pub fn version(&self) -> Version {
         match self {
             Self::Host(it) => it.version(),
@@ -297,7 +297,7 @@ impl Lease {
         }
     }
 
-    /// Whether it is good still.
+    /// Returns true if the lease is still valid.
     pub fn validate(&self) -> bool {
         match self {
             Self::Host(it) => it.validate(),

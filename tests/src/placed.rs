@@ -1,5 +1,5 @@
-//! A client whose tensors are at a place, in a process of its own: told what to do as an agent is, one line each. It dies
-//! with whoever started it.
+//! A client in its own process whose tensors are in a selectable kind of memory. It takes orders as an agent does, one
+//! line each, and dies with its parent.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
@@ -35,7 +35,7 @@ impl Placed {
         self.leases.get(name).ok_or_else(|| "not held".into())
     }
 
-    /// A stream of this process.
+    /// Returns a CUDA stream of this process.
     fn stream(&mut self) -> Answer<Arc<Stream>> {
         if self.stream.is_none() {
             let devices = Driver::get().map_err(ToString::to_string)?.devices()?;
@@ -70,7 +70,7 @@ impl Placed {
                 place.put(client, name, value.parse()?, bytes)?;
                 Ok(sum(&pattern(value.parse()?, bytes as usize)))
             }
-            // round NAME BYTES FIRST LAST: puts these values, one after the other
+            // round NAME BYTES FIRST LAST: publishes these values, one after the other
             ["round", name, bytes, first, last] => {
                 let (client, place) = self.client()?;
                 for value in first.parse()?..=last.parse::<u64>()? {
@@ -94,7 +94,7 @@ impl Placed {
                 Ok(place.get(client, name)?.value()?.to_string())
             }
             ["release", name] => Ok(self.leases.remove(name).is_some().to_string()),
-            // draft BYTES: begins a tensor and never publishes it
+            // draft BYTES: creates a draft and never publishes it
             ["draft", bytes] => {
                 let (client, place) = self.client()?;
                 let draft = place.filled(client, 1, bytes.parse()?)?;
@@ -105,30 +105,31 @@ impl Placed {
                 self.drafts.clear();
                 Ok(String::new())
             }
-            // draft-at-work BYTES: begins a tensor, and leaves work on it under way
+            // draft-at-work BYTES: creates a draft, and leaves work on it in progress
             ["draft-at-work", bytes] => {
                 let stream = self.stream()?;
                 let (client, place) = self.client()?;
                 let mut draft = place.create(client, TensorSpec::new(DType::U8, &[bytes.parse()?]))?;
                 let Draft::Device(on_device) = &mut draft else { return Err("only on a device".into()) };
                 on_device.record_stream(&stream)?;
-                // SAFETY: the draft's bytes, which its process keeps until the work is done, or dies with.
+                // SAFETY: the draft's bytes; the process keeps the draft until the work is done, or dies with it.
                 unsafe { copy::memset_d8_async(on_device.ptr(), 0x5A, on_device.nbytes() as usize, &*stream)? };
                 self.drafts.push(draft);
                 Ok(String::new())
             }
-            // publish-early NAME BYTES: publishes a tensor while the work on it is still under way
+            // publish-early NAME BYTES: publishes a tensor while the work on it is still in progress
             ["publish-early", name, bytes] => {
                 let stream = self.stream()?;
                 let (client, place) = self.client()?;
                 let draft = place.create(client, TensorSpec::new(DType::U8, &[bytes.parse()?]))?;
                 let Draft::Device(draft) = draft else { return Err("only on a device".into()) };
-                // SAFETY: the draft's bytes, which nobody else has before its readers' wait is over.
+                // SAFETY: the draft's bytes; nobody else accesses them before the readers' wait is over.
                 unsafe { copy::memset_d8_async(draft.ptr(), 0x5A, draft.nbytes() as usize, &*stream)? };
                 draft.publish_early(name, &stream)?;
                 Ok(sum(&vec![0x5A; bytes.parse()?]))
             }
-            // copy-later NAME OUT: leaves a copy under way, of what is held to this process's own tensor OUT, which it reads, too
+            // copy-later NAME OUT: queues a copy of the held tensor to this process's own tensor OUT, which it has
+            // leased too
             ["copy-later", name, out] => {
                 let stream = self.stream()?;
                 let (client, place) = self.client()?;
@@ -138,12 +139,12 @@ impl Placed {
                 };
                 from.record_stream(&stream)?;
                 to.record_stream(&stream)?;
-                // SAFETY: both are leased until it is done, or until the process dies, which is what is tested; the own
-                // segment is mapped to be written.
+                // SAFETY: both are leased until the copy is done, or until the process dies, which is tested here; its
+                // own segment is mapped writable.
                 unsafe { copy::dtod_async(to.ptr(), from.ptr(), from.nbytes() as usize, &*stream)? };
                 Ok(String::new())
             }
-            // watch NAME LAST: reads until it has seen the last value; the answer is how many it saw
+            // watch NAME LAST: reads until it has seen the last value; returns the number of values seen
             ["watch", name, last] => {
                 let (client, place) = self.client()?;
                 let (last, mut now, mut seen) = (last.parse()?, 0, 0u64);
@@ -170,21 +171,21 @@ impl Placed {
                 tensorlend_tests::everywhere::work(&client, place, seed, None);
                 Ok(String::new())
             }
-            // hang-up SOCKET: this process's connections to there end, and it goes on
+            // hang-up SOCKET: shuts down this process's connections to that socket; the process continues
             ["hang-up", socket] => Ok(hang_up(Path::new(socket))?.to_string()),
             _ => Err(format!("no such order: {line}").into()),
         }
     }
 }
 
-/// How many connections were ended.
+/// Shuts the connections down, and returns their number.
 fn hang_up(path: &Path) -> Answer<usize> {
     use rustix::net::{Shutdown, SocketAddrUnix, getpeername, shutdown};
     use std::os::fd::BorrowedFd;
     let mut ended = 0;
     for entry in std::fs::read_dir("/proc/self/fd")? {
         let Ok(number) = entry?.file_name().to_string_lossy().parse::<i32>() else { continue };
-        // SAFETY: it is open, or the calls fail: nobody else works in this process while it is told what to do.
+        // SAFETY: the descriptor is open, or the calls fail: this process does nothing else while it executes an order.
         let fd = unsafe { BorrowedFd::borrow_raw(number) };
         let Ok(Some(peer)) = getpeername(fd) else { continue };
         let Ok(peer) = SocketAddrUnix::try_from(peer) else { continue };

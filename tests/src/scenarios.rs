@@ -1,4 +1,4 @@
-//! What holds wherever tensors are: each scenario runs against host memory and against devices, see
+//! Guarantees for every kind of memory: each scenario runs against host memory and against devices, see
 //! `tests/tests/conformance.rs`.
 
 use crate::machine::placed;
@@ -7,12 +7,12 @@ use crate::{Daemon, PATIENCE, eventually};
 use std::time::{Duration, Instant};
 use tensorlend::{Client, DType, InfoKind, Lifetime, Policy, Start, TensorInfo, TensorSpec, Version};
 
-/// The end of every wait: see [`PATIENCE`].
+/// Timeout of every wait: see [`PATIENCE`].
 const LONG: Duration = PATIENCE;
-/// Shorter than anybody waits.
+/// A wait that is expected to time out.
 const SHORT: Duration = Duration::from_millis(20);
 
-/// A daemon, and where its tensors are to be.
+/// A daemon, and the kind of memory of its tensors.
 pub struct Scene<'d> {
     daemon: &'d Daemon,
     place: Place,
@@ -22,12 +22,12 @@ pub struct Scene<'d> {
 type Named<S> = (&'static str, fn(&S));
 
 impl<'d> Scene<'d> {
-    /// A scene at a place of this name: `host` or `cuda`.
+    /// Creates a scene for `host` or `cuda` memory.
     pub fn new(daemon: &'d Daemon, place: &str) -> Self {
         Self { daemon, place: Place::named(place, &daemon.client()) }
     }
 
-    /// All of them, by name.
+    /// Returns all scenarios, by name.
     fn scenarios() -> [Named<Self>; 12] {
         [
             ("names", Self::names),
@@ -45,7 +45,7 @@ impl<'d> Scene<'d> {
         ]
     }
 
-    /// Runs all of them, says which takes how long, and looks whether everything came back.
+    /// Runs all scenarios, prints the time of each, and checks that all memory is freed.
     ///
     /// # Panics
     /// If one fails.
@@ -59,10 +59,10 @@ impl<'d> Scene<'d> {
         self.all_comes_back();
     }
 
-    /// When nobody is connected any more and every name is deleted, nothing is lent.
+    /// Checks that nothing is lent once no client is connected and every name is deleted.
     ///
     /// # Panics
-    /// If something stays.
+    /// If memory stays lent.
     pub fn all_comes_back(&self) {
         let watcher = self.client();
         for info in watcher.list("*").unwrap() {
@@ -87,7 +87,7 @@ impl<'d> Scene<'d> {
         self.daemon.client()
     }
 
-    /// How an agent is told the place.
+    /// Returns the kind of memory as a word for an agent.
     fn word(&self) -> &'static str {
         if self.place.is_device() { "cuda" } else { "host" }
     }
@@ -101,7 +101,7 @@ impl<'d> Scene<'d> {
         assert_ne!(first, second);
         let lease = place.get(&b, "n/x").unwrap();
         assert!(lease.is(2) && lease.version() == second && lease.layout().1 == [3000]);
-        // Somebody else takes it over, and the first one takes it back.
+        // Another client takes it over, and the first one takes it back.
         place.put(&b, "n/x", 3, 500).unwrap();
         assert!(place.get(&a, "n/x").unwrap().is(3));
         place.put(&a, "n/x", 4, 500).unwrap();
@@ -121,7 +121,7 @@ impl<'d> Scene<'d> {
         assert!(b.delete("n/y").unwrap() && !b.delete("n/y").unwrap() && a.delete("n/z").unwrap());
         assert!(place.get(&a, "n/y").unwrap_err().is_not_found());
         assert!(a.list("n/*").unwrap().is_empty());
-        // The other place's call says which is the right one.
+        // The error of the other kind's call names the right call.
         let other = if place.is_device() { Place::Host } else { Place::Device(tensorlend::Uuid([7; 16])) };
         place.put(&a, "n/x", 1, 10).unwrap();
         let wrong = other.get(&b, "n/x").unwrap_err().to_string();
@@ -192,7 +192,7 @@ impl<'d> Scene<'d> {
 
     fn strides(&self) {
         let (a, b, place) = (self.client(), self.client(), self.place);
-        // Transposed, with gaps, backwards, repeated.
+        // Transposed, with gaps, reversed, repeated.
         let cases: [(&[u64], &[i64], u64); 5] = [
             (&[3, 4], &[1, 3], 0),
             (&[3, 4], &[8, 2], 4),
@@ -262,7 +262,7 @@ impl<'d> Scene<'d> {
         }
         drop(held);
         a.delete("l/y").unwrap();
-        // Over the end of its producer.
+        // The lease survives its producer.
         let mut producer = placed(&self.daemon.socket(), self.word());
         let sum = producer.ok(&format!("put l/z {BYTES} 7"));
         let lease = place.get(&b, "l/z").unwrap();
@@ -299,7 +299,7 @@ impl<'d> Scene<'d> {
                     assert_eq!(lease.label().0.is_empty(), number % 3 != 0);
                 }
             }
-            // The end: what was sent before it still comes.
+            // After the stream's end, messages sent before still arrive.
             place.filled(&a, 7, 10).unwrap().send(&stream, LONG).unwrap();
             drop(stream);
             let last = one.recv_timeout(LONG).map(|message| Lease::of(message.into_value()));
@@ -319,7 +319,7 @@ impl<'d> Scene<'d> {
     fn lagging_consumers(&self) {
         let (a, b, place) = (self.client(), self.client(), self.place);
         let filled = |value| place.filled(&a, value, 5000).unwrap();
-        // The oldest goes, and who lags learns how many; what it held stays whole.
+        // The oldest message is dropped, and the lagging reader learns how many; its leases stay valid.
         let stream = a.stream("lag").capacity(4).policy(Policy::DropOldest).open().unwrap();
         let mut slow = b.subscription("lag").from(Start::Oldest).open().unwrap();
         filled(0).send(&stream, LONG).unwrap();
@@ -338,7 +338,7 @@ impl<'d> Scene<'d> {
         assert!(lost >= 46 && slow.lost() == lost, "{lost}");
         drop((slow, stream, held));
         a.delete_stream("lag").unwrap();
-        // It waits, and goes on when there is room.
+        // The send waits, and continues when there is room.
         let stream = a.stream("lag").capacity(4).policy(Policy::Block).open().unwrap();
         let mut slow = b.subscription("lag").from(Start::Oldest).open().unwrap();
         for value in 0..4 {
@@ -353,7 +353,7 @@ impl<'d> Scene<'d> {
         }
         drop((slow, stream));
         a.delete_stream("lag").unwrap();
-        // It fails, and says so.
+        // The send returns an error.
         let stream = a.stream("lag").capacity(2).policy(Policy::Error).open().unwrap();
         let slow = b.subscription("lag").from(Start::Oldest).open().unwrap();
         let full = (0..).find_map(|value| filled(value).send(&stream, LONG).err()).unwrap();
@@ -418,7 +418,7 @@ impl<'d> Scene<'d> {
 
     fn idle_segments(&self) {
         let (a, place) = (self.client(), self.place);
-        // It only becomes less: what others had before is on its way back.
+        // The level can only fall here: memory of earlier clients is still being freed.
         let start = place.lent_bytes(&a).unwrap();
         for round in 0..2 {
             const BYTES: u64 = 6 << 20;
@@ -433,7 +433,7 @@ impl<'d> Scene<'d> {
             for number in 0..24 {
                 a.delete(&format!("i/{number}")).unwrap();
             }
-            // What was replaced and deleted is looked at when memory is asked for: it serves again, and is not asked for anew.
+            // A request for memory scans replaced and deleted slots: they are reused, and no new memory is requested.
             let before = place.segment_bytes(&a).unwrap();
             let again: Vec<Draft> = (0..20).map(|_| place.create(&a, spec()).unwrap()).collect();
             let after = place.segment_bytes(&a).unwrap();
@@ -457,7 +457,7 @@ impl<'d> Scene<'d> {
         }
         let seen: u64 = reader.answer().unwrap().parse().unwrap();
         assert!(seen > 10, "{seen} values seen");
-        // The slots went round.
+        // The slots were reused.
         let segments = place.segment_bytes(&a).unwrap();
         assert!(segments <= 8 << 20, "{segments} bytes for a few slots of 2000");
         a.delete("r/x").unwrap();

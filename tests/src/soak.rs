@@ -1,12 +1,14 @@
-//! Processes that come, work and are killed at random moments, many at once, while what the daemon holds is watched.
+//! Many processes at once connect, work and are killed at random moments, while this program watches the daemon's
+//! resources.
 //!
-//! `tensorlend-soak [--kills N] [--workers N] [--seed N] [--user]` prints a report in Markdown; with `--user` of a daemon in
-//! user mode. It fails if a tensor was torn or lost, if a process ended otherwise than by being killed, or if what the daemon
-//! or a bystander holds does not stay level over N kills.
+//! `tensorlend-soak [--kills N] [--workers N] [--seed N] [--user]` prints a report in Markdown; `--user` selects a
+//! daemon in user mode. It fails if a tensor was torn or lost, if a process ended other than by being killed, or if the
+//! resources of the daemon or a bystander do not stay level over N kills.
 //!
-//! How much memory daemon and bystander need at work they find out while they work. So no level is compared before it is
-//! reached: a stretch of N kills whose end is higher than its beginning makes its end the beginning of the next stretch. What
-//! grows with the kills is higher at the end of every stretch; after the last of [`STRETCHES`] it is a failure.
+//! Daemon and bystander reach their working level of memory only during the work. So no level is compared before it is
+//! reached: if a stretch of N kills ends with higher levels than it began, its end becomes the start of the next
+//! stretch. A leak per kill raises the level in every stretch; if the last of [`STRETCHES`] still rises, the program
+//! fails.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode, Stdio};
@@ -17,30 +19,30 @@ use tensorlend_tests::filled::{self, Random, put};
 use tensorlend_tests::memory::Footprint;
 use tensorlend_tests::{Agent, Daemon, PATIENCE, binary, chaos, eventually, settled};
 
-/// Segments that are small and not kept for long, so that there is much to take back.
+/// Small segments with little idle memory, so that the daemon reclaims much.
 const CONFIG: &str = "[pool]\nsegment_bytes = \"8MiB\"\nspare_segments = 1\nidle_bytes_max = \"16MiB\"\n";
 const KEPT: u64 = 10;
-/// Times in a stretch that everything comes to rest, so that what the daemon holds can be printed.
+/// Number of rests in a stretch: moments without work, at which the daemon's resources are printed.
 const RESTS: u64 = 4;
-/// Stretches of `--kills` kills, in one of which all levels have to hold.
+/// Number of stretches of `--kills` kills, in one of which all levels must hold.
 const STRETCHES: u64 = 5;
-/// Whole turns of the bystander before each rest, however many kills that takes. Its tensors' sizes follow from the number of the
-/// turn, and one in 16 is long: it has memory for both after so many.
+/// Consistent turns of the bystander before each rest, however many kills that takes. The sizes of its tensors follow
+/// from the number of the turn, and one in 16 is long: after this many turns it has memory for both.
 const TURNS: u64 = 300;
-/// How long a level that seems too high may take to come down, before the next stretch is tried.
+/// Time that a level has to fall before the next stretch begins.
 const SETTLE: Duration = Duration::from_secs(5);
-/// The allocator's: kept for the next time, and not given back.
+/// Memory that the allocator caches for reuse.
 const ANONYMOUS_SLACK: u64 = 4 << 20;
-/// Idle segments, of which there may be more or fewer at rest: 16 MiB of them, in pieces of 512 KiB and more.
+/// Descriptors of idle segments, whose number varies between rests: 16 MiB of them, in pieces of at least 512 KiB.
 const DESCRIPTORS_SLACK: u64 = 36;
 const SEGMENT: u64 = 8 << 20;
 
-/// What the daemon holds when nobody works.
+/// The daemon's resources at a rest.
 #[derive(Clone)]
 struct Rest {
     kills: u64,
     footprint: Footprint,
-    /// Of the process that goes on all the time.
+    /// Resources of the process that works all the time.
     bystander: Footprint,
     segments: u32,
     bytes_in_use: u64,
@@ -52,7 +54,7 @@ struct Soak {
     watcher: Client,
     seed: u64,
     begun: AtomicU64,
-    /// Killed before it had connected.
+    /// Number of processes killed before they had connected.
     early: AtomicU64,
 }
 
@@ -67,7 +69,7 @@ fn main() -> ExitCode {
     let mode = if std::env::args().any(|a| a == "--user") { "mode = \"user\"\n" } else { "" };
     let daemon = Daemon::start(&format!("{mode}{CONFIG}"));
     let watcher = daemon.client();
-    // What a process that is gone has left: nothing of it may be lost.
+    // Values of a process that has ended, none of which may be lost.
     let giver = daemon.client();
     for number in 0..KEPT {
         put(&giver, &format!("kept/{number}"), 1 << 40 | number).expect("it can be published");
@@ -78,7 +80,7 @@ fn main() -> ExitCode {
     let mut bystander = Agent::worker(["bystander", &socket]);
     bystander.ok("turns");
     let start = Instant::now();
-    // What is mapped and lent before anybody was killed is not of interest.
+    // Warms up: ignores memory that was lent and mapped before the first kill.
     soak.kill_with(workers, kills.div_ceil(RESTS));
     let mut rests = vec![soak.rest(&mut bystander)];
     let mut grown = Vec::new();
@@ -103,7 +105,7 @@ fn main() -> ExitCode {
     if grown.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Turns that the bystander has done, and how many of them were whole.
+/// Returns the number of turns that the bystander has done, and how many of them were consistent.
 fn turns(bystander: &mut Agent) -> (u64, u64) {
     let said = bystander.ok("turns");
     let (all, whole) = said.split_once(' ').expect("two numbers");
@@ -111,7 +113,7 @@ fn turns(bystander: &mut Agent) -> (u64, u64) {
 }
 
 impl Soak {
-    /// Kills by so many workers at once, until so many processes were begun.
+    /// Kills processes with this many workers until `until` processes were started.
     fn kill_with(&self, workers: u64, until: u64) {
         std::thread::scope(|scope| {
             for _ in 0..workers {
@@ -120,7 +122,7 @@ impl Soak {
         });
     }
 
-    /// Starts processes and kills them, one after the other, until so many were begun.
+    /// Starts processes and kills them, one after the other, until `until` were started.
     fn kill_until(&self, until: u64) {
         let socket = self.daemon.socket();
         loop {
@@ -140,7 +142,7 @@ impl Soak {
                 .stdout(Stdio::piped())
                 .spawn()
                 .expect("a worker starts");
-            // One in four anywhere on its way into the namespace, the others while they work.
+            // Kills one in four while it may still be connecting, the others while they work.
             if random.below(4) > 0 {
                 let mut ready = [0; 6];
                 let mut out = child.stdout.take().expect("piped");
@@ -155,12 +157,12 @@ impl Soak {
         }
     }
 
-    /// Takes away what those who were killed have left, and waits until the daemon holds what the rest explains.
+    /// Deletes everything that the killed processes have left, and waits for the daemon's resting level.
     fn rest(&self, bystander: &mut Agent) -> Rest {
         let wanted = turns(bystander).1 + TURNS;
         eventually("the bystander's turns", || turns(bystander).1 >= wanted);
         let stat = || self.watcher.stat().expect("the daemon lives");
-        // The watcher, the bystander's two.
+        // The watcher, and the bystander's two.
         eventually("the end of all who were killed", || stat().clients == 3);
         for name in chaos::names() {
             let _ = self.watcher.delete(&name).expect("anybody may delete");
@@ -169,7 +171,7 @@ impl Soak {
             let _ = self.watcher.delete_stream(&format!("chaos/{number}")).expect("anybody may delete");
         }
         let _ = self.watcher.clear("chaos").expect("anybody may clear");
-        // The one that left what is kept.
+        // The ended client that owns the kept values.
         eventually("the return of their memory", || stat().frozen == 1);
         for number in 0..KEPT {
             let lease = self.watcher.get(&format!("kept/{number}")).expect("it is kept");
@@ -178,8 +180,8 @@ impl Soak {
         self.level(bystander)
     }
 
-    /// What everybody holds, once that has stopped changing. Memory that was given up is given back by a thread of its own,
-    /// and a spare segment is made by another.
+    /// Returns all resources once they have stopped changing. The client frees memory on a separate thread, and the
+    /// daemon prepares a spare segment on another.
     fn level(&self, bystander: &Agent) -> Rest {
         let footprint = settled("the daemon's rest", || Footprint::of(self.daemon.pid()).expect("the daemon is ours"));
         let Stat { segments, bytes_in_use, bytes_sheets, .. } = self.watcher.stat().expect("the daemon lives");
@@ -188,8 +190,8 @@ impl Soak {
         Rest { kills, footprint, bystander, segments, bytes_in_use, bytes_sheets }
     }
 
-    /// Which levels are higher than they were. The last of `rests` is taken again until none is, for so long at most: a thread
-    /// that gives memory back may not have had a processor yet.
+    /// Returns the levels that are higher than at `first`. Repeats the last of `rests` until none is, for `patience` at
+    /// most: a thread that frees memory may not have run yet.
     fn grown_since(&self, first: &Rest, rests: &mut [Rest], bystander: &mut Agent, patience: Duration) -> Vec<String> {
         let (start, last) = (Instant::now(), rests.len() - 1);
         loop {
@@ -203,7 +205,7 @@ impl Soak {
 }
 
 impl Rest {
-    /// Which levels are higher than these, by more than may be.
+    /// Returns the levels that exceed `first` by more than the tolerance.
     fn above(&self, first: &Self) -> Vec<String> {
         let (before, after) = (first.footprint, self.footprint);
         let (theirs, now) = (first.bystander, self.bystander);

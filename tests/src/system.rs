@@ -1,5 +1,5 @@
-//! A whole system for a test: this machine's files, which it may change since they are thrown away, and a systemd of its own
-//! as the first process. Packages are installed in it as anywhere.
+//! A whole system for a test: a disposable copy of this machine's files, and its own systemd as the first process.
+//! Packages are installed in it as on any machine.
 
 use crate::{Agent, eventually, run};
 use std::io::{BufRead, BufReader};
@@ -9,26 +9,27 @@ use tempfile::TempDir;
 
 const SCRIPT: &str = include_str!("system/system.sh");
 
-/// What systemd puts before and behind the test's folder: its share, seen from inside.
+/// The test's shared folder, seen from inside.
 pub const INSIDE: &str = "/run/test";
 
 /// A running system.
 pub struct System {
-    /// Keeps it alive by its standard input.
+    /// The process that started the system. When its standard input is closed, the system ends.
     child: Child,
-    /// Its first process, as it is seen from outside.
+    /// The pid of the system's first process, seen from outside.
     pid: u32,
     folder: TempDir,
 }
 
 impl System {
-    /// Starts one; why not, if that cannot be done here. Ask [`crate::manager::skip_without_systemd`] first.
+    /// Starts a system, or returns the reason why that is impossible here. Call
+    /// [`crate::manager::skip_without_systemd`] first.
     ///
     /// # Errors
-    /// What the kernel or systemd refused.
+    /// The refusal of the kernel or systemd.
     ///
     /// # Panics
-    /// If there is no place for temporary files, or systemd does not come up.
+    /// If a temporary folder cannot be created, or systemd does not start.
     pub fn start() -> Result<Self, String> {
         let folder = tempfile::Builder::new().prefix("tensorlend-system-").tempdir().expect("a temporary folder");
         crate::open_to_all(folder.path());
@@ -56,17 +57,17 @@ impl System {
         Ok(system)
     }
 
-    /// A folder that is [`INSIDE`] the system, too.
+    /// Returns the folder that is [`INSIDE`] in the system.
     pub fn share(&self) -> PathBuf {
         self.folder.path().join("share")
     }
 
-    /// A command that runs inside as root.
+    /// Returns a command that runs inside as root.
     pub fn command(&self, program: &str) -> Command {
         self.command_as(0, program)
     }
 
-    /// A command that runs inside as another user.
+    /// Returns a command that runs inside as another user.
     pub fn command_as(&self, uid: u32, program: &str) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--mount", "--pid", "--cgroup", "--uts", "--ipc", "--net", "--target"]).arg(self.pid.to_string());
@@ -76,7 +77,7 @@ impl System {
         command
     }
 
-    /// Runs a program inside as root, for what must succeed; what it has printed.
+    /// Runs a program inside as root, which must succeed; returns its output.
     ///
     /// # Panics
     /// If it does not succeed.
@@ -87,12 +88,12 @@ impl System {
         out.trim().to_owned()
     }
 
-    /// Whether a path is there, seen from inside.
+    /// Returns true if a path exists inside.
     pub fn has(&self, path: &str) -> bool {
         run(self.command("test").args(["-e", path])).status.success()
     }
 
-    /// Files whose names have this in them, anywhere but where processes and tests keep theirs.
+    /// Returns the files whose names contain this, except in the folders of processes and of tests.
     pub fn named(&self, part: &str) -> Vec<String> {
         let folders = ["/etc", "/usr", "/var/lib", "/var/cache", "/run", "/opt"];
         let args = ["-name", &format!("*{part}*"), "-not", "-path", "/run/test/*"].map(str::to_owned);
@@ -100,12 +101,12 @@ impl System {
         String::from_utf8_lossy(&found.stdout).lines().map(str::to_owned).collect()
     }
 
-    /// An agent inside, as this user: its program has to lie in [`System::share`].
+    /// Starts an agent inside, as this user: its program must be in [`System::share`].
     pub fn agent_as(&self, uid: u32) -> Agent {
         Agent::start_as(|_| self.command_as(uid, &format!("{INSIDE}/tensorlend-agent")))
     }
 
-    /// What systemd has said so far.
+    /// Returns systemd's output so far.
     pub fn log(&self) -> String {
         let read = |file: &Path| std::fs::read_to_string(file).unwrap_or_default();
         read(&self.share().join("system.log"))

@@ -1,4 +1,4 @@
-//! Programs that are run as other users.
+//! Programs that run as other users.
 
 use crate::{binary, run};
 use std::fs::Permissions;
@@ -7,20 +7,20 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// A command that runs a program as this user, with nothing that root has.
+/// Returns a command that runs a program as this user, without any privilege of root.
 pub fn as_user(uid: u32, program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.arg(format!("--reuid={uid}")).arg(format!("--regid={uid}")).arg("--clear-groups").arg(program);
     command
 }
 
-/// Copies of programs in a place where every user can run them: what was built may lie where only root can look.
+/// Copies of programs in a folder where every user can run them: the build folder may be readable by root only.
 pub struct Programs {
     folder: TempDir,
 }
 
 impl Programs {
-    /// Copies these.
+    /// Copies these programs.
     ///
     /// # Panics
     /// If they have not been built, or cannot be copied.
@@ -28,8 +28,8 @@ impl Programs {
         let folder = tempfile::Builder::new().prefix("tensorlend-bin-").tempdir().expect("a temporary folder");
         std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("our own folder");
         for name in names {
-            // By another process: what this one has open for writing, a child of another test could hold a moment
-            // longer, and then it cannot be run.
+            // Another process copies the file. If this one held it open for writing, a child of another test could
+            // inherit the descriptor, and the program could not be run (ETXTBSY).
             let mut install = Command::new("install");
             install.arg("--mode=0755").arg(binary(name)).arg(folder.path().join(name));
             assert!(run(&mut install).status.success(), "{name} is copied");
@@ -37,7 +37,7 @@ impl Programs {
         Self { folder }
     }
 
-    /// The path of one of them.
+    /// Returns the path of the copy of a program.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }

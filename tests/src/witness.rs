@@ -1,5 +1,5 @@
-//! A process that goes on while others die: a producer and a reader in it, who find each other's values whole and the
-//! newest, turn by turn.
+//! A process that continues while others die: a producer and a reader in one process, which check turn by turn that the
+//! reader sees the newest value, untorn.
 
 use crate::filled::{self, filled, put};
 use std::io::{BufRead, Write};
@@ -8,18 +8,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tensorlend::{Client, DType, Error, Start};
 
-/// Its own names.
+/// The names that only this process writes.
 pub const NAMES: [&str; 3] = ["bystander/0", "bystander/1", "bystander/2"];
-/// Names that it and the others take from each other.
+/// Names that it and other processes take over from each other.
 pub const SHARED: [&str; 2] = ["shared/0", "shared/1"];
-/// Its stream.
+/// The name of the stream that the process opens.
 pub const STREAM: &str = "bystander";
 
-/// `SOCKET`: `turns` is answered with the number of turns done, and how many of them were whole: in the others something
-/// could not be done because the daemon is gone. `end` is answered with its end.
+/// `SOCKET`: the order `turns` returns the number of turns done, and how many of them were consistent; in the others an
+/// operation failed because the daemon is gone. The order `end` ends the process.
 ///
 /// # Panics
-/// On a torn tensor, on one that is not the newest, and on errors that nobody may meet.
+/// On a torn tensor, on one that is not the newest, and on unexpected errors.
 pub fn run(arguments: &[String]) -> Option<()> {
     let [socket] = arguments else { return None };
     let (turns, whole, end) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
@@ -48,14 +48,14 @@ fn work(socket: &Path, turns: &AtomicU64, whole_turns: &AtomicU64, end: &AtomicB
     let camera = writer.stream(STREAM).capacity(4).open().expect("the stream is ours");
     let mut frames = reader.subscription(STREAM).from(Start::Oldest).open().expect("the stream is there");
     let whole = |lease: &tensorlend::Lease| filled::value(lease).unwrap_or_else(|torn| panic!("{torn}"));
-    // Memory to go on with, should the daemon be gone and nothing be reused; and the reader has mapped it.
+    // Reserves memory for a time without a daemon, when no slot can be reused, and lets the reader map it.
     let reserve: Result<Vec<_>, _> = (0..2000).map(|_| writer.create(DType::U8, &[4096])).collect();
     for draft in reserve.expect("there is memory") {
         draft.publish(NAMES[0]).expect("our own name");
         reader.get(NAMES[0]).expect("it was published");
     }
     let (mut sent, mut newest) = (0, [0; NAMES.len()]);
-    // Once: what holds it up holds it up for long.
+    // Prints once: the cause of a failed turn usually lasts.
     let complained = AtomicBool::new(false);
     let held_up = |what: &str, turn: u64, e: &Error| {
         if !complained.swap(true, Ordering::Relaxed) {
@@ -66,25 +66,27 @@ fn work(socket: &Path, turns: &AtomicU64, whole_turns: &AtomicU64, end: &AtomicB
     while !end.load(Ordering::Relaxed) {
         let turn = turns.load(Ordering::Relaxed) + 1;
         let mut whole_turn = true;
-        // What nobody else touches goes on whoever is gone, the daemon too.
+        // Operations on its own names continue whatever process is gone, even the daemon.
         for (name, newest) in NAMES.into_iter().zip(&mut newest) {
             match put(&writer, name, turn) {
                 Ok(_) => *newest = turn,
-                // While the daemon is gone, slots are reused only if all members' leases can be seen. One who came
-                // right before its end may not be mapped: then what there is of memory is used up at some time.
+                // Without the daemon, the producer reuses slots only if it can read all members' leases. The table of a
+                // member that joined just before the daemon's end may not be mapped; then memory is exhausted at some
+                // point.
                 Err(e) if e.is_disconnected() => whole_turn = held_up(name, turn, &e),
                 Err(e) => panic!("our own name: {e}"),
             }
             match reader.get(name) {
                 Ok(lease) => assert_eq!(whole(&lease), *newest, "{name} is not the newest"),
-                // It lies in a segment that came in the daemon's last moment.
+                // The value is in a segment that was lent just before the daemon's end.
                 Err(e) if e.is_disconnected() => whole_turn = held_up("get", turn, &e),
                 Err(e) => panic!("an established name: {e}"),
             }
         }
         match filled(&writer, turn).and_then(|draft| camera.send_timeout(draft, Duration::from_millis(50))) {
             Ok(_) => sent += 1,
-            // Somebody subscribed whose cursor cannot be seen, the daemon being gone; or he was killed just now.
+            // Without the daemon, the producer cannot see how far a new subscriber has read. Or the subscriber was
+            // killed a moment ago.
             Err(Error::Timeout { .. }) => {}
             Err(e) if e.is_disconnected() => whole_turn = held_up("send", turn, &e),
             Err(e) => panic!("our own stream: {e}"),
@@ -101,7 +103,7 @@ fn work(socket: &Path, turns: &AtomicU64, whole_turns: &AtomicU64, end: &AtomicB
                 Err(e) => panic!("our own stream: {e}"),
             }
         }
-        // What others take from us.
+        // Names that other processes take over.
         for name in SHARED {
             match put(&writer, name, turn) {
                 Ok(_) => {}
@@ -119,7 +121,7 @@ fn work(socket: &Path, turns: &AtomicU64, whole_turns: &AtomicU64, end: &AtomicB
         turns.store(turn, Ordering::Relaxed);
         whole_turns.fetch_add(whole_turn.into(), Ordering::Relaxed);
         if turn > 50 {
-            // There is no hurry, and one processor less for those who are to reach the place at which they die.
+            // Leaves a processor to the victims, which must reach their crash points.
             std::thread::sleep(Duration::from_micros(200));
         }
     }

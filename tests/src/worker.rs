@@ -1,5 +1,4 @@
-//! Processes that the tests start in numbers, and kill: each does one thing, named by its first argument, and dies with
-//! whoever started it.
+//! Processes that the tests start in numbers, and kill. The first argument selects the work; each dies with its parent.
 
 use std::io::{BufRead, Write};
 use tensorlend_tests::history::work::Work;
@@ -31,14 +30,14 @@ fn main() -> std::process::ExitCode {
     std::process::ExitCode::from(2)
 }
 
-/// Says that it is ready, and waits to be told to begin.
+/// Prints that it is ready, and waits for the order to begin.
 fn wait_for_a_word() {
     println!("ready");
     let _ = std::io::stdout().flush();
     let _ = std::io::stdin().lock().lines().next();
 }
 
-/// The places at which this build can kill itself, one a line; none in an ordinary build.
+/// Prints the crash points of this build, one per line; none in an ordinary build.
 fn points() {
     #[cfg(feature = "crash-points")]
     for point in tensorlend_layout::crash::POINTS {

@@ -1,11 +1,11 @@
-//! Servers and callers that are killed.
+//! Requests whose server or caller is killed.
 
 use std::time::Duration;
 use tensorlend::{Client, Error};
 use tensorlend_tests::keeper::Service;
 use tensorlend_tests::{Daemon, eventually};
 
-/// What is left of services, servers' names aside.
+/// Returns the streams and lists that are left of services. The servers' names are not among them.
 fn left(client: &Client) -> Vec<String> {
     let streams = client.streams("*").unwrap().into_iter().map(|stream| stream.name);
     streams.chain(client.lists("*").unwrap().into_iter().map(|list| list.name)).collect()
@@ -26,7 +26,7 @@ fn a_call_goes_on_with_another_server_when_its_own_is_killed() {
     second.exit();
     caller.exit();
     let watcher = daemon.client();
-    // The door of the one that was killed goes with the caller.
+    // The killed server's announcement list (its "door") goes when the caller does.
     eventually("the end of all lines and doors", || left(&watcher).is_empty());
     let mut next = daemon.agent();
     next.ok("serve s");
@@ -43,16 +43,17 @@ fn a_caller_goes_to_a_server_that_is_idle_and_on_when_that_is_killed() {
     caller.tell("call-again s 1");
     assert_eq!(busy.ok("answer-next 240000"), "1");
     assert_eq!(caller.answer().unwrap(), "2");
-    // From here on it has one call that it does not answer.
+    // From here on the busy server has one unanswered request.
     other.tell("call s 100");
     assert_eq!(busy.ok("take-call"), "100");
     idle.ok("serve s");
-    // On a machine that stands still, the other line may be open a call or two later, and the first one still answers.
+    // On a stalled machine the stream to the idle server may open a request or two later, and the busy one still
+    // responds.
     let mut number = 2;
     eventually("a call at the idle server", || {
         number += 2;
         caller.tell(&format!("call-again s {number}"));
-        // It goes to one of the two, which may take its time to get it.
+        // One of the two servers receives it, possibly late.
         let mut is_idle = false;
         eventually("a server that takes the call", || {
             is_idle = idle.ok("answer-next 50") == number.to_string();
@@ -61,13 +62,13 @@ fn a_caller_goes_to_a_server_that_is_idle_and_on_when_that_is_killed() {
         assert_eq!(caller.answer().unwrap(), (number + 1).to_string());
         is_idle
     });
-    // There it stays.
+    // Later requests stay with the idle server.
     for number in [500, 502, 504] {
         caller.tell(&format!("call-again s {number}"));
         assert_eq!(idle.ok("answer-next 240000"), number.to_string());
         assert_eq!(caller.answer().unwrap(), (number + 1).to_string());
     }
-    // One call is with it when it ends, and goes to the busy one, which is better than none.
+    // The server holds one request when it is killed. The caller sends it to the busy server, the only one left.
     caller.tell("call-again s 600");
     assert_eq!(idle.ok("take-call"), "600");
     idle.kill();
@@ -88,7 +89,7 @@ fn a_server_forgets_a_caller_that_was_killed() {
     dying.tell("call s 1");
     assert_eq!(server.ok("take-call"), "1");
     dying.kill();
-    // Nobody hears it, and that is no error.
+    // Nobody receives this response; that is not an error.
     server.ok("answer-call");
     other.tell("call s 2");
     assert_eq!(server.ok("take-call"), "2");
@@ -112,7 +113,7 @@ fn what_both_left_is_taken_away_by_the_next_server() {
     caller.kill();
     server.kill();
     let watcher = daemon.client();
-    // The caller's line, which nobody has used for a moment only. What it said at the door goes with it.
+    // The caller's stream and its entry in the server's list have not been idle for long enough to end by themselves.
     eventually("the end of the door", || left(&watcher).len() == 2);
     eventually("the end of the server's name", || watcher.list("s/.server/*").unwrap().is_empty());
     let mut next = daemon.agent();
@@ -128,11 +129,11 @@ fn a_server_learns_that_its_session_is_over() {
     let mut service = Service::start("mode = \"system\"\n");
     let client = service.client();
     let mut server = client.serve("s").open().unwrap();
-    // The next daemon knows nothing of it: nobody has kept what was lent.
+    // The next daemon knows no session: nobody preserved the descriptors.
     service.end(rustix::process::Signal::KILL);
     service.lose();
     service.start_again();
-    // Until it has met that daemon, it hears of a connection that is gone.
+    // Until the server has met that daemon, it reports a lost connection.
     eventually("the end of the session", || {
         matches!(server.recv_timeout(Duration::from_millis(50)), Err(Error::SessionEnded))
     });

@@ -1,5 +1,5 @@
-//! The library for C: its header, its binary interface, and programs in C and C++ that are built with it and run against a
-//! daemon, on their own, under the sanitizers and under valgrind.
+//! The C library: its header, its binary interface, and programs in C and C++ that are built with it and run against a
+//! daemon: on their own, under the sanitizers and under valgrind.
 
 mod capi {
     pub mod abi;
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::Command;
 use tensorlend_tests::{Daemon, run, skip_without};
 
-/// Runs a program against a fresh daemon; what it printed, if it ended well.
+/// Runs a program against a fresh daemon and returns its output; the program must succeed.
 fn ran(program: &mut Command, daemon: &Daemon) -> String {
     program.env("TENSORLEND_SOCKET", daemon.socket());
     let done = run(program);
@@ -51,12 +51,12 @@ fn the_shared_library_exports_what_c_may_call_and_nothing_else() {
 fn every_call_works_from_c() {
     let Some(kit) = Kit::get() else { return };
     let daemon = Daemon::start("");
-    // Short enumerations, as some machines have them by default, change nothing.
+    // Short enumerations, the default on some machines, must change nothing.
     for (link, flags) in [(Link::Shared, &[][..]), (Link::Static, &[]), (Link::Shared, &["-fshort-enums"])] {
         let program = kit.compile(Language::C, &[&source("all.c")], flags, link);
         assert_eq!(ran(&mut kit.command(&program), &daemon).lines().last(), Some("all is well"), "{link:?}");
     }
-    // Nothing is left that a client of this program held.
+    // The program's clients hold no leases any more.
     assert_eq!(daemon.client().leased().unwrap(), 0);
 }
 
@@ -84,7 +84,7 @@ fn the_sanitizers_find_nothing() {
             assert_eq!(ran(&mut command, &daemon).lines().last(), Some("all is well"), "{name} {link:?}");
         }
     }
-    // They would have found something.
+    // The sanitizers would find a leak.
     let program = kit.compile(Language::C, &[&source("leak.c")], &flags, Link::Shared);
     let done = run(kit.command(&program).env("TENSORLEND_SOCKET", daemon.socket()));
     let said = String::from_utf8_lossy(&done.stderr);
@@ -127,7 +127,7 @@ fn the_examples_do_what_they_say() {
         };
         let (producer, consumer, stream) = (built("producer"), built("consumer"), built("stream"));
         let started = std::thread::scope(|threads| {
-            // The consumer waits for what is not there yet.
+            // The consumer waits for a tensor that is not published yet.
             let waiting = threads.spawn(|| ran(&mut kit.command(&consumer), &daemon));
             assert_eq!(ran(&mut kit.command(&producer), &daemon), "published camera/front\n", "{folder}");
             waiting.join().expect("the consumer's thread ends")

@@ -1,4 +1,4 @@
-//! Which memory cgroup is charged for what: the table of `docs/containers.md`.
+//! Memory cgroups and their charges: the table of `docs/containers.md`.
 
 use tensorlend_tests::charged::{Group, skip_without_groups};
 use tensorlend_tests::{Agent, Daemon, eventually};
@@ -6,10 +6,10 @@ use tensorlend_tests::{Agent, Daemon, eventually};
 const MIB: u64 = 1 << 20;
 const TENSOR: u64 = 64 * MIB;
 
-/// A daemon in a group of its own, and clients in others.
+/// A daemon in its own group, and clients in others.
 struct Groups {
     daemon: Daemon,
-    // After the daemon, which has to be gone.
+    // Dropped after the daemon, which must have ended before its group can be removed.
     daemons: Group,
 }
 
@@ -48,7 +48,7 @@ fn the_daemon_is_charged_for_what_it_lends() {
         assert!(group.shared() < MIB, "the {whose}: {} bytes of shared memory", group.shared());
         assert!(group.own() < TENSOR / 2, "the {whose}: {} bytes of its own", group.own());
     }
-    // At the writer's end its sheets go, and nothing else; what is deleted is no more charged.
+    // When the writer ends, only its sheets are freed. Deleting the tensor frees its charge.
     writer.exit();
     assert!(reader.ok("sum x").ends_with(&sum));
     assert!(all.shared() >= TENSOR);
@@ -68,7 +68,7 @@ fn the_daemon_is_charged_for_names_too() {
     let before = all.shared();
     writer.ok("many n 20000");
     reader.ok("check-many n 20000");
-    // A cell, a slot's record, an entry of the directory and a slot for each.
+    // A cell, a slot record, a directory entry and a slot for each name.
     eventually("a charge for names", || all.shared() > before + 20_000 * 200);
     for (group, whose) in [(&writers, "writer"), (&readers, "reader")] {
         assert!(group.shared() < MIB, "the {whose}: {} bytes of shared memory", group.shared());
@@ -77,7 +77,7 @@ fn the_daemon_is_charged_for_names_too() {
     reader.exit();
 }
 
-/// What tells the tests above that they look at the right figure: a process that makes a shared page is charged for it.
+/// Validates the measurement of the other tests: the process that first touches a shared page is charged for it.
 #[test]
 fn who_touches_a_page_first_is_charged_for_it() {
     if skip_without_groups() || tensorlend_tests::skip_without("python3") {

@@ -1,5 +1,5 @@
-//! One suite at three places: in host memory, on the device of the stand-in with each of the allocators, and on a real
-//! device where there is one.
+//! One suite for three kinds of memory: host memory, the fake device with each of the allocators, and a real device if
+//! there is one.
 
 use tensorlend_tests::machine::{config, on_machine};
 use tensorlend_tests::scenarios::Scene;
@@ -37,7 +37,7 @@ fn on_a_device_with_async() {
     });
 }
 
-/// Why there is no real device here.
+/// Returns the reason why there is no real device.
 fn no_device() -> Option<String> {
     let wanted = std::env::var("TENSORLEND_GPU").unwrap_or_default();
     if wanted == "0" {

@@ -1,4 +1,4 @@
-//! Clients, and a daemon, in containers that share nothing but the control socket.
+//! Clients, and a daemon, in containers that share only the control socket.
 
 use std::path::{Path, PathBuf};
 use tensorlend_tests::container::{Engine, skip_without_containers};
@@ -18,14 +18,14 @@ struct Host {
 }
 
 impl Host {
-    /// A daemon beside the containers.
+    /// Starts a daemon outside the containers.
     fn start() -> Self {
         let programs = Programs::copy(&["tensorlendd", "tensorlend-agent"]);
         let daemon = Daemon::start_as(CONFIG, |_| as_user(DAEMON, &programs.path("tensorlendd")));
         Self { engine: Engine::new(), programs, daemon }
     }
 
-    /// An agent in a container of this user's, which finds two files in it: the program and the socket.
+    /// Starts an agent in a container of this user, which contains two files: the program and the socket.
     fn agent(&self, uid: u32, name: &str, namespace: &str) -> Agent {
         let (program, socket) = (self.programs.path("tensorlend-agent"), self.daemon.socket());
         let mut agent = Agent::start_as(|_| self.engine.rootless(uid, name, &[&program, &socket], &program));
@@ -33,7 +33,7 @@ impl Host {
         agent
     }
 
-    /// The process that the daemon saw connect as this user, last.
+    /// Returns the pid of this user's last connection as the daemon sees it.
     fn process(&self, uid: u32) -> String {
         let (log, field) = (self.daemon.log(), format!("uid={uid}"));
         let line = log.lines().rfind(|line| line.contains("client joined") && line.contains(&field));
@@ -49,14 +49,14 @@ fn containers_that_share_the_socket_alone_exchange_tensors() {
     }
     let host = Host::start();
     let (mut alice, mut bob) = (host.agent(ALICE, "alice", "lab"), host.agent(BOB, "bob", "lab"));
-    // Names, both ways, in segments and longer than one.
+    // Names in both directions: tensors within a segment, and one with its own segment.
     for bytes in [1000, 3_000_000, 20_000_000] {
         let sum = alice.ok(&format!("put x {bytes} 1"));
         assert!(bob.ok("sum x").ends_with(&sum));
         let sum = bob.ok(&format!("put x {bytes} 2"));
         assert!(alice.ok("sum x").ends_with(&sum));
     }
-    // A stream, whose sleeping reader is woken from another container.
+    // A stream whose sleeping reader is woken from another container.
     alice.ok("stream frames 8");
     bob.ok("subscribe frames");
     for number in 0..20 {
@@ -64,7 +64,7 @@ fn containers_that_share_the_socket_alone_exchange_tensors() {
         alice.ok(&format!("send frames {number}"));
         assert!(bob.answer().unwrap().ends_with(&format!(" 0 {number}")));
     }
-    // They were apart, and had no memory in common but what was lent.
+    // The containers shared no namespace of the kernel.
     for uid in [ALICE, BOB] {
         let process = PathBuf::from(format!("/proc/{}", host.process(uid)));
         for space in ["user", "pid", "ipc", "mnt", "net", "uts"] {
@@ -84,7 +84,7 @@ fn who_is_root_in_a_container_is_its_user_outside() {
     let (mut alice, mut bob) = (host.agent(ALICE, "alice", ""), host.agent(BOB, "bob", ""));
     let mine = alice.ok("put diary 1000 1");
     assert_eq!(bob.ok("exists diary"), "false");
-    // The same user without a container, and in another one.
+    // The same user without a container, and in another container.
     let program = host.programs.path("tensorlend-agent");
     let mut outside = Agent::start_as(|_| as_user(ALICE, &program));
     outside.ok(&format!("connect {}", host.daemon.socket().display()));
@@ -113,7 +113,7 @@ fn users_whom_the_daemon_cannot_tell_apart_are_sent_away() {
         return;
     }
     let (engine, programs) = (Engine::new(), Programs::copy(&["tensorlendd", "tensorlend-agent"]));
-    // In its user namespace there is one user, and everybody else is uid 65534.
+    // Its user namespace has one user; all others appear as uid 65534.
     let daemon = Daemon::start_in("mode = \"system\"\n", |folder| {
         let program = programs.path("tensorlendd");
         engine.rootless(DAEMON, "daemon", &[&program, folder], &program)
@@ -135,14 +135,14 @@ fn a_daemon_in_a_container_serves_others() {
         return;
     }
     let (engine, programs) = (Engine::new(), Programs::copy(&["tensorlendd", "tensorlend-agent"]));
-    // Its folder is the volume that an engine would mount for all of them.
+    // An engine would mount this folder as a volume into all containers.
     let daemon = Daemon::start_in(CONFIG, |folder| {
         let program = programs.path("tensorlendd");
         engine.rootful(DAEMON, "daemon", &[&program, folder], &program)
     });
     let host = Host { engine, programs, daemon };
     let (mut alice, mut bob) = (host.agent(ALICE, "alice", "lab"), host.agent(BOB, "bob", "lab"));
-    // A process that the daemon's pid namespace does not hold has no number there.
+    // A process outside the daemon's pid namespace has no pid there.
     assert_eq!((host.process(ALICE).as_str(), host.process(BOB).as_str()), ("0", "0"));
     let sum = alice.ok("put x 20000000 1");
     assert!(bob.ok("sum x").ends_with(&sum));
@@ -152,7 +152,8 @@ fn a_daemon_in_a_container_serves_others() {
     assert!(bob.ok("sum x").ends_with(&sum));
 }
 
-/// Uid 0 of a rootless container is a user outside, whose other processes could reopen what a daemon in system mode lends.
+/// Uid 0 of a rootless container is an ordinary user outside. This user's other processes could reopen memory that a
+/// daemon in system mode lends.
 #[test]
 fn a_daemon_in_a_rootless_container_is_in_user_mode_by_itself() {
     if skip_without_containers() {

@@ -1,5 +1,5 @@
-//! A process is killed at every place between two of its steps; the others go on, nothing is torn, and everything that the
-//! dead one held comes back.
+//! Kills a process at every crash point, between any two of its steps. The others continue, nothing is torn, and all
+//! resources of the dead process are freed.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,10 @@ use tensorlend_tests::filled::{self, put};
 use tensorlend_tests::keeper::Service;
 use tensorlend_tests::{Agent, Daemon, PATIENCE, cold, eventually, is_full, skip, witness};
 
-/// At the first passage, and somewhere later; by default every place at one of the two, in turn.
+/// Passages at which to kill: the first, and a later one. By default each crash point is tested at one of the two, in
+/// turn.
 const PASSAGES: [u64; 2] = [1, 2];
-/// What only some places need: it takes its time.
+/// Crash points that need the victim's slow extra work.
 const MANY: [&str; 6] = [
     "return: taken out of use",
     "cells: mapped",
@@ -21,15 +22,16 @@ const MANY: [&str; 6] = [
     "daemon: table built",
     "daemon: table published",
 ];
-/// Turns of those who go on, after somebody's death.
+/// Turns that the bystander must complete after a death.
 const TURNS: u64 = 30;
-/// After which the daemon will not do any more for a guest that has left. Every place is passed: only a failure takes so long.
+/// Time after which the daemon has finished its work for a guest that has ended. Reached only in a failure: every crash
+/// point is passed.
 const UNPASSED: Duration = Duration::from_mins(1);
-/// Small segments, so that memory is lent and given back all the time.
+/// Small segments, so that memory is lent and returned all the time.
 const CONFIG: &str =
     "[pool]\nsegment_bytes = \"2MiB\"\nspare_segments = 1\nidle_bytes_max = 0\nbytes_max = \"100MiB\"\n";
 
-/// The programs of a build with the feature `crash-points`; says so if there is none.
+/// The folder of a build with the feature `crash-points`; `find` reports if there is none.
 struct Build(PathBuf);
 
 impl Build {
@@ -49,7 +51,7 @@ impl Build {
         Command::new(self.0.join("tensorlend-worker"))
     }
 
-    /// The places, by number.
+    /// Returns the crash points, by number.
     fn points(&self) -> Vec<String> {
         let output = tensorlend_tests::run(self.worker().arg("points"));
         let points: Vec<String> = String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect();
@@ -67,7 +69,7 @@ impl Build {
         Agent::steer(command)
     }
 
-    /// Somebody who does everything.
+    /// Starts a client that uses every feature.
     fn everything(&self, socket: &Path, point: &str, crash: Option<&str>) -> Agent {
         let mut command = self.worker();
         command.arg("everything").arg(socket).envs(crash.map(|plan| ("TENSORLEND_CRASH", plan)));
@@ -82,24 +84,24 @@ fn is_daemons(point: &str) -> bool {
     point.starts_with("daemon")
 }
 
-/// What is passed only where memory of a device is lent.
+/// Returns true if only clients with device memory pass the crash point.
 fn is_devices(point: &str) -> bool {
     point.starts_with("device")
 }
 
-/// What is passed only where memory is short and a disk takes what does not fit.
+/// Returns true if only clients that release memory for spill pass the crash point.
 fn is_shelves(point: &str) -> bool {
     point.starts_with("shelve")
 }
 
-/// Turns that the bystander has done, and how many of them were whole.
+/// Returns the number of turns that the bystander has done, and how many of them were consistent.
 fn turns(bystander: &mut Agent) -> (u64, u64) {
     let said = bystander.ok("turns");
     let (all, whole) = said.split_once(' ').expect("two numbers");
     (all.parse().unwrap(), whole.parse().unwrap())
 }
 
-/// Waits until the bystander has done so many turns more, all of them whole.
+/// Waits until the bystander has done [`TURNS`] more consistent turns.
 fn goes_on(bystander: &mut Agent, point: &str) {
     let (before, started) = (turns(bystander).1, Instant::now());
     while turns(bystander).1 < before + TURNS {
@@ -108,7 +110,7 @@ fn goes_on(bystander: &mut Agent, point: &str) {
     }
 }
 
-/// What somebody else finds of it all, and can do with it.
+/// Checks that another client reads everything whole, and can write everything.
 fn look_around(watcher: &Client, point: &str) {
     for info in watcher.list("*").unwrap() {
         match watcher.get(&info.name) {
@@ -131,7 +133,7 @@ fn look_around(watcher: &Client, point: &str) {
     }
 }
 
-/// Takes everything away that has a name; nothing is left then.
+/// Deletes everything with a name, and waits until all memory is freed.
 fn nothing_is_left(connect: impl Fn() -> Client, watcher: Client, point: &str) {
     for info in watcher.list("*").unwrap() {
         watcher.delete(&info.name).unwrap();
@@ -150,12 +152,12 @@ fn nothing_is_left(connect: impl Fn() -> Client, watcher: Client, point: &str) {
     });
 }
 
-/// Whether the place was passed so often.
+/// Returns true if the crash point was passed this often.
 fn client_dies_at(build: &Build, number: usize, point: &str, passage: u64) -> bool {
     let daemon = build.daemon();
     let mut bystander = build.agent("bystander", &daemon.socket());
     goes_on(&mut bystander, point);
-    // Counted from the beginning.
+    // `/` always exists, so passages count from the victim's start.
     let plan = format!("{number}:{passage}:/");
     let mut victim = build.everything(&daemon.socket(), point, Some(&plan));
     let status = victim.wait();
@@ -174,11 +176,11 @@ fn client_dies_at(build: &Build, number: usize, point: &str, passage: u64) -> bo
     true
 }
 
-/// Kills somebody at every place of a kind.
+/// Kills a process at every crash point of a kind, and returns the number of kills.
 fn kill_at_each(build: &Build, of_kind: impl Fn(&str) -> bool, dies_at: impl Fn(usize, &str, u64) -> bool) -> u32 {
     let points = build.points();
     let (mut kills, mut not_passed) = (0, Vec::new());
-    // One place alone, for who looks into it.
+    // Selects a single crash point, for debugging.
     let only = std::env::var("TENSORLEND_POINT").unwrap_or_default();
     let wanted = |point: &str| of_kind(point) && point.contains(&only);
     for (number, point) in points.iter().enumerate().filter(|(_, point)| wanted(point)) {
@@ -206,7 +208,7 @@ fn a_client_killed_at_any_place_leaves_nothing_behind_that_matters() {
     );
 }
 
-/// Whether the place was passed so often.
+/// Returns true if the crash point was passed this often.
 fn shelver_dies_at(build: &Build, number: usize, point: &str, passage: u64) -> bool {
     let folder = tempfile::tempdir().unwrap();
     let spill = format!("[spill]\ndirectory = \"{}\"\nbytes_max = \"1GiB\"\n", folder.path().display());
@@ -244,8 +246,8 @@ fn a_client_killed_while_it_lets_go_of_memory_leaves_its_values() {
     kill_at_each(&build, is_shelves, |number, point, passage| shelver_dies_at(&build, number, point, passage));
 }
 
-/// The daemon's end is not the clients': what they share goes on, another daemon knows all of it, and everything comes back in
-/// the end. Whether the place was passed so often.
+/// Kills the daemon. Clients continue, the next daemon recovers all state, and everything is freed in the end. Returns
+/// true if the crash point was passed this often.
 fn daemon_dies_at(build: &Build, mode: &str, number: usize, point: &str, passage: u64) -> bool {
     let folder = tempfile::tempdir().unwrap();
     let begin = folder.path().join("begin");
@@ -253,7 +255,7 @@ fn daemon_dies_at(build: &Build, mode: &str, number: usize, point: &str, passage
     let first = Some(("TENSORLEND_CRASH".to_owned(), plan));
     let mut daemon = Service::start_with(mode, build.0.join("tensorlendd"), first);
     let mut bystander = build.agent("bystander", &daemon.socket());
-    // A reader that has seen everything that the bystander writes.
+    // A reader that has mapped everything that the bystander writes.
     let watcher = daemon.client();
     goes_on(&mut bystander, point);
     std::fs::write(&begin, "").unwrap();
@@ -261,7 +263,7 @@ fn daemon_dies_at(build: &Build, mode: &str, number: usize, point: &str, passage
     let started = Instant::now();
     while daemon.is_running() {
         if let Some(status) = guest.ended() {
-            // What the guest leaves has to be done yet.
+            // The daemon may still have to clean up after the guest.
             assert!(status.success(), "{point}: {status}");
             let gone = Instant::now();
             while daemon.is_running() {
@@ -299,7 +301,7 @@ fn a_daemon_killed_at_any_place_is_followed_by_one_that_knows_everything() {
     }
 }
 
-/// Every place is named in the code once: what `points` lists is what can be killed.
+/// The code names every crash point exactly once, and `points` lists exactly these.
 #[test]
 fn every_place_in_the_code_is_listed() {
     fn search(folder: &Path, found: &mut Vec<String>) {

@@ -1,4 +1,4 @@
-//! Processes that die, and what is left of them.
+//! Processes that die, and the resources that they leave.
 
 use rustix::process::Signal;
 use std::process::Command;
@@ -12,7 +12,7 @@ fn a_consumer_killed_while_it_reads_gives_the_slot_back() {
     let (mut producer, mut consumer) = (daemon.agent(), daemon.agent());
     producer.ok(&format!("put x {} 0", 20 * MB));
     consumer.ok("hold x");
-    // The held slot cannot be reused; of the segment's 64 MiB, two more fit.
+    // The held slot cannot be reused; two more fit into the segment's 64 MiB.
     producer.ok(&format!("put x {} 1", 20 * MB));
     let before = daemon.client().stat().unwrap().bytes_in_use;
     consumer.kill();
@@ -24,7 +24,7 @@ fn a_consumer_killed_while_it_reads_gives_the_slot_back() {
     assert_eq!(watcher.stat().unwrap().bytes_in_use, before, "the dead consumer's slot was never reused");
 }
 
-/// In a pid namespace of its own the daemon sees the processes of others as number 0 (SO_PEERCRED, unix(7)).
+/// A daemon in its own pid namespace sees processes outside it as pid 0 (SO_PEERCRED, unix(7)).
 #[test]
 fn processes_that_the_daemon_cannot_number_come_and_die_like_others() {
     if skip_without_root() || skip_without("unshare") {
@@ -122,6 +122,6 @@ fn processes_that_come_and_go_leave_nothing() {
         (stat.bytes_in_use, stat.segments, stat.clients, stat.frozen, stat.names) == (0, 0, 1, 0, 0)
     });
     let open = || std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count();
-    // A thread of its own closes them.
+    // A separate thread of the daemon closes them.
     eventually("the end of all descriptors but a few", || open() < 40);
 }

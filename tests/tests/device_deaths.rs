@@ -1,4 +1,4 @@
-//! Processes that die while they have device memory, and what is left of them.
+//! Processes that die while they use device memory, and the resources that they leave.
 
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use tensorlend_tests::{Agent, PATIENCE, binary, eventually, run, settled, skip};
 
 const MB: u64 = 1 << 20;
 
-/// Bytes of devices that are lent, and the namespace's charge for them.
+/// Returns the device bytes that are lent, and the namespace's charge for them.
 fn lent(client: &Client) -> (u64, u64) {
     let stat = client.stat().unwrap();
     let lent = stat.devices.iter().map(|device| device.bytes_in_use).sum();
@@ -35,7 +35,7 @@ fn what_a_killed_producer_published_lives_on() {
         reader.ok("hold x");
         producer.kill();
         eventually("its end", || !watcher.info("x").unwrap().alive);
-        // Over the quarantine, too.
+        // Longer than the quarantine.
         std::thread::sleep(Duration::from_millis(300));
         let mut newcomer = placed(&daemon.socket(), "cuda");
         assert_eq!(
@@ -76,19 +76,19 @@ fn a_producer_killed_with_work_under_way_in_a_draft_leaves_nothing() {
     });
 }
 
-/// While the card still works for a dead process, nobody writes what it reads.
+/// No slot is reused while the device still executes a dead process's reads of it.
 #[test]
 fn a_slot_that_a_dead_consumers_card_reads_is_not_reused() {
     const NAME: &str = "a_slot_that_a_dead_consumers_card_reads_is_not_reused";
     on_machine_with(NAME, &[("FAKECUDA_LINGER_MS", "240000")], |machine| {
-        // The longer quarantines are for a machine that stood still during the shorter ones.
+        // The longer quarantines are for a machine that stalled during the shorter ones.
         let seconds = [2, 10, 60];
         let done = seconds.into_iter().any(|seconds| card_reads_on(machine, Duration::from_secs(seconds)));
         assert!(done, "within no quarantine of {seconds:?} seconds the producer could make its rounds");
     });
 }
 
-/// Whether the rounds were made within the quarantine, so that they show something.
+/// Returns true if the rounds were completed within the quarantine; otherwise they prove nothing.
 fn card_reads_on(machine: &Machine, quarantine: Duration) -> bool {
     let daemon = machine.daemon(&config("pool", &format!("quarantine_ms = {}\n", quarantine.as_millis())));
     let watcher = daemon.client();
@@ -99,10 +99,10 @@ fn card_reads_on(machine: &Machine, quarantine: Duration) -> bool {
     {
         let _gate = machine.gate(Some(consumer.pid()));
         consumer.ok("copy-later x out");
-        // The daemon counts from when it has seen the death, which is later.
+        // The daemon's quarantine begins when it notices the death, which is later.
         let dying = Instant::now();
         consumer.kill();
-        // Of a segment of four: they go round and round.
+        // The producer cycles through the four slots of a segment.
         producer.ok(&format!("round x {MB} 2 20"));
         while dying.elapsed() < quarantine / 4 {
             let leased = watcher.leased().unwrap();
@@ -114,7 +114,7 @@ fn card_reads_on(machine: &Machine, quarantine: Duration) -> bool {
             return false;
         }
     }
-    // What its card does now is what it was told before.
+    // The device now executes work that the consumer queued before its death.
     let place = Place::named("cuda", &watcher);
     let mut reader = placed(&daemon.socket(), "cuda");
     eventually("the copy by the dead one's card", || reader.ok("sum out") == old);
@@ -129,7 +129,7 @@ fn card_reads_on(machine: &Machine, quarantine: Duration) -> bool {
     true
 }
 
-/// Its connection ends, and its process goes on: what it reads stays as it is.
+/// A process whose connection ended keeps its leases until it exits.
 #[test]
 fn the_leases_of_a_process_that_hung_up_count_until_it_ends() {
     on_machine("the_leases_of_a_process_that_hung_up_count_until_it_ends", |machine| {
@@ -155,8 +155,8 @@ fn the_leases_of_a_process_that_hung_up_count_until_it_ends() {
     });
 }
 
-/// A tensor that was published early is there for its readers when the work on it is done, and never if its producer was killed
-/// before: they hear it.
+/// A tensor that was published before its work was done becomes readable when the work is done. If its producer is
+/// killed before, readers get an error.
 #[test]
 fn what_a_killed_producer_published_early_is_unfinished() {
     on_machine("what_a_killed_producer_published_early_is_unfinished", |machine| {
@@ -178,7 +178,7 @@ fn what_a_killed_producer_published_early_is_unfinished() {
                 let error = reader.ask(order).unwrap_err();
                 assert!(error.contains("was gone before the work on it was known to be done"), "{allocator}: {error}");
             }
-            // Somebody publishes it again.
+            // Another client publishes it again.
             let sum = reader.ok(&format!("put x {MB} 3"));
             assert_eq!(reader.ok("sum x"), sum);
             watcher.delete("x").unwrap();
@@ -188,7 +188,7 @@ fn what_a_killed_producer_published_early_is_unfinished() {
     });
 }
 
-/// The same, for who waits already when the producer is killed.
+/// The same for a reader that is already waiting when the producer is killed.
 #[test]
 fn who_waits_for_a_producer_that_is_killed_hears_that_it_is_unfinished() {
     on_machine("who_waits_for_a_producer_that_is_killed_hears_that_it_is_unfinished", |machine| {
@@ -205,7 +205,7 @@ fn who_waits_for_a_producer_that_is_killed_hears_that_it_is_unfinished() {
     });
 }
 
-/// A service whose daemons may lend the stand-in's memory.
+/// Starts a service whose daemons may lend the fake device's memory.
 fn service(machine: &Machine, text: &str) -> Service {
     service_of(machine, &binary("tensorlendd"), text, None)
 }
@@ -248,12 +248,12 @@ fn device_memory_outlives_the_daemon_with_a_keeper() {
                 for value in 0..5 {
                     assert!(place.get(&b, &format!("n/{value}")).unwrap().is(value));
                 }
-                // A newcomer finds all of it: of the living and of the dead.
+                // A newcomer can read the tensors of the living and of the dead.
                 let mut newcomer = agent(&service);
                 assert_eq!(newcomer.ok("sum dead"), sum);
                 newcomer.ok("sum n/3");
                 newcomer.exit();
-                // What is made now is as good as before.
+                // New tensors work as before.
                 place.put(&a, &format!("new/{round}"), 50, 5 * MB).unwrap();
                 place.put(&b, &format!("of-b/{round}"), 51, 1000).unwrap();
                 assert!(place.get(&b, &format!("new/{round}")).unwrap().is(50));
@@ -272,7 +272,8 @@ fn device_memory_outlives_the_daemon_with_a_keeper() {
     });
 }
 
-/// Blocks of `async` are gone with the daemon, and the sessions of those who had some with them: they hear it, and begin anew.
+/// Blocks of `async` end with the daemon, and so do the sessions that had some: their clients get an error, and connect
+/// again.
 #[test]
 fn blocks_of_async_end_with_the_daemon_and_it_is_said() {
     on_machine("blocks_of_async_end_with_the_daemon_and_it_is_said", |machine| {
@@ -281,7 +282,7 @@ fn blocks_of_async_end_with_the_daemon_and_it_is_said() {
     });
 }
 
-/// Nobody has kept the descriptors: what was on a device is gone, and the sessions that had some of it with it.
+/// Nobody preserved the descriptors: device memory is lost, and so are the sessions that had some.
 #[test]
 fn without_a_keeper_device_memory_ends_with_the_daemon_and_it_is_said() {
     on_machine("without_a_keeper_device_memory_ends_with_the_daemon_and_it_is_said", |machine| {
@@ -301,11 +302,11 @@ fn ends_and_begins_anew(mut service: Service, end: impl FnOnce(&mut Service)) {
     Place::Host.put(&c, "host", 2, MB).unwrap();
     let held = place.get(&b, "x").unwrap();
     end(&mut service);
-    // Who had nothing there goes on, with all that is in host memory.
+    // A client without device memory continues, with everything in host memory.
     Place::Host.put(&c, "host", 3, MB).unwrap();
     assert!(Place::Host.get(&c, "host").unwrap().is(3));
     assert!(Place::Host.get(&service.client(), "host").unwrap().is(3));
-    // Of the old nobody reads anything else than it was.
+    // Old tensors are either gone or unchanged.
     let old = [place.get(&b, "x").and_then(|lease| lease.value()), held.value()];
     for seen in old {
         match seen {
@@ -347,7 +348,7 @@ fn a_producer_whose_session_is_over_hears_it_when_it_publishes() {
     });
 }
 
-/// Between any two steps by which it lends a device's memory and takes it back.
+/// The daemon is killed between any two steps of lending device memory and taking it back.
 #[test]
 fn a_daemon_killed_at_any_place_is_followed_by_one_that_knows_what_is_lent() {
     let Some(build) = std::env::var_os("TENSORLEND_TEST_BUILD").map(PathBuf::from) else {
@@ -372,7 +373,7 @@ fn a_daemon_killed_at_any_place_is_followed_by_one_that_knows_what_is_lent() {
             let place = Place::named("cuda", &a);
             place.put(&a, "kept", 1, MB).unwrap();
             std::fs::write(&begin, "").unwrap();
-            // Somebody comes, is lent a segment, and gives it back, until the daemon is gone.
+            // Clients connect, get a segment and return it, until the daemon has been killed.
             let start = Instant::now();
             while service.is_running() {
                 assert!(start.elapsed() < PATIENCE, "{point}: not passed");

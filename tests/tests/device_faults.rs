@@ -1,5 +1,5 @@
-//! Drivers that answer with errors, and machines that have none, no device, or the wrong one: everybody says what is the
-//! matter, and host memory is lent as ever.
+//! Drivers that return errors, and machines with no driver, no device, or the wrong one: every process reports the
+//! cause, and host memory continues to work.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,7 +16,7 @@ fn device_bytes(client: &Client) -> u64 {
     stat.devices.iter().map(|device| device.bytes_in_use).sum::<u64>().max(charged)
 }
 
-/// That an error is one that a person can use: it says what was tried, and what the driver's word was.
+/// Returns true if an error is clear to a user: it names the attempted operation and the driver's error.
 fn is_clear(error: &str, function: &str) -> bool {
     error.contains(function) || error.contains("CUDA_ERROR") || error.contains("device")
 }
@@ -48,7 +48,7 @@ fn errors_of_the_daemons_driver() {
                 let place = Place::named("cuda", &client);
                 let failing = machine.fail(&format!("{function}=999"));
                 match place.put(&client, "x", 1, MB) {
-                    // The daemon did not need it this time; or the client's own copy failed.
+                    // The daemon did not need the function this time, or the failure concerned the client's own copy.
                     Ok(_) => println!("{allocator}: {function} is not needed"),
                     Err(error) => {
                         println!("{allocator}: {function}: {error}");
@@ -105,7 +105,8 @@ const OF_A_CLIENT: [&str; 24] = [
     "cuMemPoolImportPointer",
 ];
 
-/// What a client may be told when its driver fails; that it lives, and that its host memory works.
+/// Checks the errors of a client whose driver fails: the client survives, and its host memory works. Returns the number
+/// of errors.
 fn go_on(agent: &mut Agent, function: &str, when: &str) -> usize {
     let mut errors = 0;
     let orders = [
@@ -143,14 +144,14 @@ fn errors_of_clients(allocator: &str) {
         let start = device_bytes(&watcher);
         let mut noticed = 0;
         for function in OF_A_CLIENT {
-            // Once, and from then on for ever.
+            // The function fails once, or from the second call on.
             for when in ["@1", "@2+"] {
                 let fail = format!("{function}=999{when}");
                 let mut agent = placed_with(&daemon.socket(), "cuda", &[("FAKECUDA_FAIL", &fail)]);
                 let errors = go_on(&mut agent, function, when);
                 noticed += usize::from(errors > 0);
                 println!("{fail}: {errors} errors");
-                // After one error that passed, everything works.
+                // After a single transient error everything works.
                 if when == "@1" && !["cuInit", "cuDeviceGetCount"].contains(&function) {
                     agent.ok("put x 1000 3");
                     assert_eq!(agent.ok("value x"), "3");
@@ -186,7 +187,7 @@ fn errors_of_clients_drivers_with_async() {
     errors_of_clients("async");
 }
 
-/// A daemon on a machine like that, and what its command-line program says of its devices.
+/// Starts a daemon with such a driver; also returns the output of its command line about devices.
 fn stands(folder: &Path, config: &str, arguments: &[&str], variables: &[(&str, &str)]) -> (Daemon, String) {
     let daemon = Daemon::start_as(config, |program| {
         let mut command = Command::new(program);
@@ -242,7 +243,7 @@ fn machines_without_a_device_that_can_be_lent_say_why() {
     });
 }
 
-/// The daemon has a device, and the client has not: what is on it cannot be read there, and all else can.
+/// The daemon has a device, and the client has none: the client cannot read device tensors, but everything else works.
 #[test]
 fn a_client_without_a_driver_says_so() {
     on_machine("a_client_without_a_driver_says_so", |machine| {

@@ -1,4 +1,4 @@
-//! Clients that lie about device memory, to the daemon and to their readers.
+//! Clients that send false device data to the daemon and to their readers.
 
 use std::process::Command;
 use tensorlend_layout::wire::{LendingId, Reply, Request};
@@ -32,7 +32,7 @@ fn lies_to_the_daemon_change_nothing_for_others() {
         let hand = Hand::join(&daemon.socket(), None).unwrap();
         let uuid = hand.welcome.devices[0].uuid;
 
-        // What it never had, what nobody ever had, what others have.
+        // Report lendings that this client never had, that never existed, and that other clients have.
         let (home, since) = (hand.home_of("x").unwrap(), hand.directory.segments[0].since_ns.read());
         let all_of = |since_ns| -> Vec<LendingId> {
             let of = move |catalogue| (0..4).map(move |base| LendingId { catalogue, base: base * 256, since_ns });
@@ -46,13 +46,13 @@ fn lies_to_the_daemon_change_nothing_for_others() {
                 assert!(matches!(reply, Reply::Done | Reply::Refused(_)), "{reply:?}");
             }
         }
-        // More than one message may name: refused, or hung up on; never believed.
+        // More lendings than a message may name: the daemon refuses or disconnects, and frees nothing.
         let many = vec![LendingId { catalogue: home.catalogue(), base: 0, since_ns: since }; 2000];
         let long = hand.ask(&Request::Unmapped { lendings: many });
         println!("2000 lendings: {:?}", long.map(|(reply, _)| reply));
         assert!(held.is(1) && held.validate() && place.lent_bytes(&watcher).unwrap() == lent);
 
-        // Segments that cannot be.
+        // Invalid segment sizes.
         let hand = Hand::join(&daemon.socket(), None).unwrap();
         let wishes = [
             (uuid, u64::MAX, 4),
@@ -78,7 +78,7 @@ fn lies_to_the_daemon_change_nothing_for_others() {
         assert!(matches!(reply, Reply::Refused(_)), "{reply:?}");
         assert_eq!(place.lent_bytes(&watcher).unwrap(), lent);
 
-        // One that takes and says at once that it has let go, without giving anything back; and the other way round.
+        // A client that reports an unmapping without returning the segment; then the reverse.
         let wish = Request::DeviceSegment { uuid, bytes: 1, slots_log2: 4 };
         let (Reply::DeviceSegment(mine), _) = hand.ask(&wish).unwrap() else { panic!("nothing is lent") };
         let lendings = vec![mine.lending];
@@ -95,7 +95,7 @@ fn lies_to_the_daemon_change_nothing_for_others() {
         honest_goes_on(&daemon);
         owner.delete("x").unwrap();
         drop((owner, reader));
-        // The liar's process lives; it holds nothing.
+        // The hostile process is alive, but holds nothing.
         eventually("the return of all", || place.lent_bytes(&watcher).unwrap() == 0);
         assert!(!daemon.log().contains("panicked"), "{}", daemon.log());
     });
@@ -126,13 +126,13 @@ fn many_requests_cost_the_daemon_nothing() {
             let (reply, _) = hand.ask(&request).unwrap();
             assert!(matches!(reply, Reply::Done | Reply::Refused(_)), "{reply:?}");
         };
-        // What the daemon needs for answering at all it has from then on.
+        // Warms up the memory that the daemon needs to respond.
         (0..requests / 10).for_each(ask);
         let before = memory();
         (0..requests).for_each(ask);
         let after = memory();
         println!("{requests} requests: {before} KiB before, {after} KiB after");
-        // Not 100 bytes of each request.
+        // Leaks less than 100 bytes per request.
         let slack = ((requests * 100) >> 10).max(1 << 10);
         assert!(after < before + slack, "{requests} requests: {before} KiB before, {after} KiB after");
         honest_goes_on(&daemon);
@@ -143,14 +143,14 @@ fn many_requests_cost_the_daemon_nothing() {
     });
 }
 
-/// Words of a slot's record, one after the other, say what is not so: a reader is told that it is damaged, or reads what
-/// lies in its producer's segment; it never dies, and its driver never finds an address of nobody's.
+/// Falsifies the words of a slot record one by one. A reader gets an error, or reads within its producer's segment; it
+/// never crashes, and its driver never gets an address outside.
 fn twisted(daemon: &Daemon, place: &str) {
     let mut liar = Agent::steer(Command::new(binary("tensorlend-attacker")));
     let mut reader = placed(&daemon.socket(), place);
     liar.ok(&format!("publish-marked {} {place} twisted", daemon.socket().display()));
     let truth = reader.ok("sum twisted");
-    // Device codes: of a device in a host's segment and the reverse, of other kinds, of other numbers; and all else.
+    // Device codes: a device in a host segment and the reverse, other kinds, other numbers; and invalid ones.
     let codes =
         [1u64 << 24, 2 << 24, 2 << 24 | 7 << 16, 2 << 24 | 0xFF << 16, 3 << 24, 4 << 24, 10 << 24, 0xFF << 24, 0];
     let mut damaged = 0;
@@ -170,7 +170,7 @@ fn twisted(daemon: &Daemon, place: &str) {
         ];
         if word == 1 {
             lies.extend(codes.iter().map(|code| was & !(0xFFFF << 16) | code));
-            // Flags and dimensions: strided, extended, early, both, many.
+            // Flags and dimensions: strided, extended, early, two of them, many.
             lies.extend([1 << 8, 1 << 9, 1 << 11, 3 << 9, 7 << 8, 0xF00].map(|flags| was | flags));
             lies.extend([0, 1, 4, 5, 16, 17, 255].map(|ndim| was & !0xFF | ndim));
         }
@@ -205,7 +205,7 @@ fn records_that_lie_are_damaged_and_kill_nobody() {
     });
 }
 
-/// Nobody is lent what is in another user's namespace, whatever he asks for.
+/// A client gets no device memory of another user's namespace, whatever it requests.
 #[test]
 fn a_stranger_is_lent_no_device_memory() {
     if skip_without_root() || skip_without("setpriv") {
@@ -222,7 +222,7 @@ fn a_stranger_is_lent_no_device_memory() {
         let mut mallory = Agent::steer(as_user(MALLORY, &program));
         mallory.ok(&format!("join {}", daemon.socket().display()));
         assert_eq!(mallory.ok("pry uid:0"), "0");
-        // That the same questions are answered to who may ask them.
+        // The same requests succeed for a permitted user.
         let mut accomplice = Agent::steer(Command::new(program));
         accomplice.ok(&format!("join {}", daemon.socket().display()));
         assert_ne!(accomplice.ok("pry uid:0"), "0");

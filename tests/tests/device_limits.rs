@@ -1,4 +1,4 @@
-//! Limits of device memory, and that it never goes from one namespace to another.
+//! Limits of device memory, and isolation: device memory never moves to another namespace.
 
 use tensorlend::{Client, DType, TensorSpec};
 use tensorlend_tests::Daemon;
@@ -8,14 +8,15 @@ use tensorlend_tests::place::{Draft, Lease, Place, pattern, tells};
 
 const MB: u64 = 1 << 20;
 
-/// Fills until somebody says no.
+/// Publishes until a limit is reached. Returns the number of tensors, and the error.
 fn fill(client: &Client, place: Place, each: u64) -> (u64, tensorlend::Error) {
     (0..).find_map(|i| place.put(client, &format!("t{i}"), i, each).err().map(|error| (i, error))).unwrap()
 }
 
 fn limit(machine: &Machine, more: &str, room: u64, setting: &str) {
     for allocator in ["pool", "arena", "async"] {
-        let daemon = machine.daemon(&format!("{}{more}", config(allocator, "idle_bytes_max = 0\n")));
+        let config = config(allocator, "idle_bytes_max = 0\n").replace("256MiB", "64MiB");
+        let daemon = machine.daemon(&format!("{config}{more}"));
         let client = daemon.client();
         let place = Place::named("cuda", &client);
         let (count, error) = fill(&client, place, 4 * MB);
@@ -24,7 +25,7 @@ fn limit(machine: &Machine, more: &str, room: u64, setting: &str) {
         for value in 0..count {
             assert!(place.get(&client, &format!("t{value}")).unwrap().is(value));
         }
-        // The host's memory is another matter, and what is deleted makes room.
+        // Host memory has its own limit, and deleting makes room.
         Place::Host.put(&client, "host", 1, 8 * MB).unwrap();
         client.delete("t0").unwrap();
         place.put(&client, "again", 77, 4 * MB).unwrap();
@@ -44,7 +45,7 @@ fn limit(machine: &Machine, more: &str, room: u64, setting: &str) {
 fn a_device_has_a_limit() {
     on_machine("a_device_has_a_limit", |machine| {
         // The last line of the section of devices.
-        limit(machine, "", 256 * MB, "cuda.bytes_max");
+        limit(machine, "", 64 * MB, "cuda.bytes_max");
     });
 }
 
@@ -66,7 +67,7 @@ fn a_namespace_has_a_limit() {
 #[test]
 fn a_device_that_others_have_filled_says_so() {
     on_machine("a_device_that_others_have_filled_says_so", |machine| {
-        // The device has less than may be lent of it.
+        // The device has less memory than the configured limit.
         let variables = [("FAKECUDA_MEMORY", "33554432")];
         let text = config("pool", "").replace("256MiB", "64MiB");
         let daemon = machine.daemon_with(&text, &variables);
@@ -106,7 +107,7 @@ fn nothing_of_one_namespace_is_seen_in_another() {
                 assert!(place.get(&b, "secret/0").unwrap_err().is_not_found());
                 assert!(b.list("*").unwrap().is_empty() && !b.exists("secret/1").unwrap());
                 if round == 1 {
-                    // All of the device is a's: b gets nothing, and nothing of a's.
+                    // Client a occupies the whole device: b gets nothing, and sees nothing of a's.
                     let (_, error) = fill(&b, place, 3 * MB);
                     assert!(error.is_limit(), "{error}");
                 }
@@ -114,7 +115,7 @@ fn nothing_of_one_namespace_is_seen_in_another() {
                     a.delete(&format!("secret/{number}")).unwrap();
                 }
                 drop(a);
-                // As soon as there is room: what was idle is given back and made anew.
+                // As soon as there is room: the daemon frees idle memory and allocates it again.
                 let spec = || TensorSpec::new(DType::U8, &[3 * MB]);
                 let mut drafts: Vec<Draft> = Vec::new();
                 eventually("room for b", || {
@@ -124,7 +125,7 @@ fn nothing_of_one_namespace_is_seen_in_another() {
                     drafts.len() >= 3
                 });
                 for (number, draft) in drafts.into_iter().enumerate() {
-                    // Never written.
+                    // The draft was never written.
                     draft.publish(&format!("fresh/{number}")).unwrap();
                     let lease: Lease = place.get(&b, &format!("fresh/{number}")).unwrap();
                     assert!(!tells(&lease.read().unwrap(), SECRET), "{mode}, {allocator}: b reads a's secret");

@@ -1,5 +1,5 @@
-//! Random work in host memory and on a device, by processes that are killed at random moments; at the end everything that was
-//! lent has come back. `TENSORLEND_SOAK_SECONDS` and `TENSORLEND_SOAK_SEED` make it longer, and another one.
+//! Random work in host memory and on a device, by processes that are killed at random moments. At the end everything
+//! that was lent has been returned. `TENSORLEND_SOAK_SECONDS` and `TENSORLEND_SOAK_SEED` set the duration and the seed.
 
 use std::time::{Duration, Instant};
 use tensorlend_tests::filled::Random;
@@ -59,7 +59,7 @@ fn soak(allocator: &str) {
             if left == (0, 0, 0, 0, 0) {
                 break;
             }
-            // What was leased when the daemon last looked, it looks at again after up to 30 seconds.
+            // If a segment was leased at the daemon's last check, the next check follows after up to 30 seconds.
             assert!(start.elapsed() < PATIENCE, "this stays: {left:?}");
             std::thread::sleep(Duration::from_millis(5));
         }

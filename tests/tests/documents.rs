@@ -1,9 +1,9 @@
-//! The manual does what it says: its blocks run, its configurations are accepted, its links lead somewhere.
+//! Tests of the manual: its blocks run, its configurations are accepted, its links resolve.
 //!
-//! Each page is worked through as its reader would: `sh` blocks in order, in a folder of the page's own, beside the files that
-//! blocks with `file=PATH` are the text of. What cannot be run has a line in `documents/decisions.rs`.
+//! Each page is executed as its reader would do it: `sh` blocks in order, in the page's own folder, with the files that
+//! blocks with `file=PATH` contain. `documents/decisions.rs` lists the blocks that cannot be run.
 
-// The kit that the tests of the interface for C use, and not all of it here.
+// Shared with the tests of the C interface; not all of it is used here.
 #[allow(dead_code, reason = "shared with the tests of the interface for C")]
 #[path = "capi/built.rs"]
 mod built;
@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tensorlend_tests::{binary, run, skip, skip_without};
 
-/// Whether another test takes this block from its page.
+/// Returns true if another test uses this block.
 fn is_elsewhere(block: &Block) -> bool {
     let fits = |page: &str| if page.ends_with('/') { block.page.starts_with(page) } else { block.page == page };
     block.file().is_none() && ELSEWHERE.iter().any(|(page, language, _)| *language == block.language && fits(page))
@@ -38,7 +38,7 @@ fn blocks() -> Vec<Block> {
 fn every_block_has_a_test() {
     let blocks = blocks();
     let without = |block: &&Block| match block.language.as_str() {
-        // Output, pictures of memory; run or understood; accepted, by the tests below.
+        // `text` is output or a picture of memory; the others are run, parsed or validated by the tests below.
         "text" | "sh" | "toml" | "ini" | "yaml" | "json" => false,
         _ => block.file().is_none() && !is_elsewhere(block),
     };
@@ -49,7 +49,7 @@ fn every_block_has_a_test() {
         "nothing runs these blocks: name the `file=` that they are and run it in a `sh` block, or add a line to \
          tests/tests/documents/decisions.rs: {without:#?}"
     );
-    // Files that nobody uses would not be tested by being written.
+    // A file that no block uses would not be tested by being written.
     for page in manual() {
         let blocks = page.blocks();
         let run: String = blocks.iter().filter(|b| is_run(b)).map(|b| b.text.as_str()).collect();
@@ -98,7 +98,7 @@ fn what_is_not_run_is_understood() {
                     wrong.extend(misunderstood(words).map(|why| format!("{}:{}: {why}", page.path, number + 1)));
                 }
             }
-            // Tests by their names, such as `cargo test -p tensorlend-tests --test hostile`.
+            // Names of tests, such as `cargo test -p tensorlend-tests --test hostile`.
             let mut words = line.split([' ', '`']);
             while let Some(word) = words.next() {
                 if word == "--test" && line.contains("-p tensorlend-tests ") {
@@ -113,7 +113,7 @@ fn what_is_not_run_is_understood() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(calls >= 10, "only {calls} commands were found");
-    // A mistake would be found.
+    // The check finds a mistake.
     let mistake = |line: &str| commands(line).iter().any(|words| is_ours(words) && misunderstood(words).is_some());
     assert!(
         mistake("cd x && tensorlend put --ttl-ms 3 name file  # comment") && mistake("FOO=1 tensorlendd --confg x &")
@@ -121,7 +121,7 @@ fn what_is_not_run_is_understood() {
     assert!(!mistake("tensorlend ls --json | cat; echo tensorlend --no-such >file"));
 }
 
-/// Works through the pages that `chosen` takes.
+/// Runs the blocks of the pages that `chosen` selects.
 fn work_through(chosen: impl Fn(Needs) -> bool, python: Option<&PathBuf>) {
     let mut failed = Vec::new();
     let mut ran = 0;
@@ -138,7 +138,7 @@ fn work_through(chosen: impl Fn(Needs) -> bool, python: Option<&PathBuf>) {
         let work = || {
             let session = Session::new(kit, python.map(PathBuf::as_path));
             if needs.cargo {
-                // The versions that are here already: nothing is fetched.
+                // Uses the locked versions: the test fetches nothing.
                 session.write("Cargo.lock", &std::fs::read_to_string(root().join("Cargo.lock")).unwrap());
             }
             if !blocks.iter().filter(|block| is_run(block)).any(|block| block.text.lines().any(starts_daemon)) {
@@ -189,7 +189,7 @@ fn a_block_that_fails_is_noticed() {
     }
 }
 
-/// With the Python that `TENSORLEND_PYTHON` names, in which the package is installed.
+/// Uses the Python that `TENSORLEND_PYTHON` names, in which the package is installed.
 #[test]
 fn pages_in_python_work() {
     let Some(python) = std::env::var_os("TENSORLEND_PYTHON").map(PathBuf::from) else {
@@ -243,13 +243,13 @@ fn configurations_are_accepted() {
                 if skip_without("systemd-analyze") {
                     continue;
                 }
-                // A drop-in, as `systemctl edit` makes one, over a user's unit.
+                // A drop-in for a user's unit, as `systemctl edit` makes one.
                 checked(block, "drop-in.conf", &|file| {
                     let units = folder.path().join("units");
                     let drop_ins = units.join("tensorlendd.service.d");
                     std::fs::create_dir_all(&drop_ins).unwrap();
                     let text = std::fs::read_to_string(file).unwrap();
-                    // The program need not be there for the unit to be right; another one is.
+                    // The program of the unit need not exist here; another one takes its place.
                     let built = |text: &str| {
                         ["%h/.local/bin/tensorlendd", "/usr/bin/tensorlendd", "/usr/bin/tensorlend "].iter().fold(
                             text.to_owned(),
@@ -302,7 +302,7 @@ fn code_is_fenced() {
     for page in manual() {
         let lines = page.prose();
         for (number, pair) in lines.windows(2).enumerate() {
-            // In a list, such a line goes on with an item.
+            // A list continues after such a line.
             if pair[0].is_empty() && pair[1].starts_with("    ") {
                 bare.push(format!("{}:{}", page.path, number + 2));
             }

@@ -1,4 +1,4 @@
-//! Tensors from process to process through a daemon in a third.
+//! Tensors exchanged between two processes, with the daemon in a third.
 
 use tensorlend_tests::{Agent, Daemon};
 
@@ -46,7 +46,7 @@ fn a_producer_that_exits_before_its_consumer_reads() {
     producer.exit();
     let mut consumer = daemon.agent();
     assert!(consumer.ok("sum legacy").ends_with(&sum));
-    // And another producer can take the name over.
+    // Another producer can take the name over.
     let mut heir = daemon.agent();
     let sum = heir.ok("put legacy 5000 4");
     assert!(consumer.ok("sum legacy").ends_with(&sum));

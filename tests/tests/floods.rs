@@ -1,5 +1,5 @@
-//! Clients that ask for too much, say half of it, or say nothing: everybody else goes on, and when they are gone nothing
-//! of them is left.
+//! Clients that request too much, send half a message, or stay silent: all others continue, and everything of these
+//! clients is freed when they are gone.
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -19,15 +19,15 @@ use tensorlend_os::packet;
 use tensorlend_tests::hand::{self, Hand, dial, hello};
 use tensorlend_tests::{Agent, Daemon, PATIENCE, budget, eventually, skip};
 
-/// An agent that publishes and reads, whatever else goes on.
+/// Checks that an agent can publish and read.
 fn works(agent: &mut Agent, round: usize) {
     let sum = agent.ok(&format!("put honest/{} 5000 {round}", round % 7));
     assert!(agent.ok(&format!("sum honest/{}", round % 7)).ends_with(&sum));
     agent.ok("ping");
 }
 
-/// What the daemon has open, less segments and their slots, of which it keeps spare ones and honest clients get more.
-/// `None`: only root may look.
+/// Returns the daemon's open descriptors, except segments and their slots: it keeps spare ones, and honest clients get
+/// more. `None`: only root may list them.
 fn open_files(daemon: &Daemon) -> Option<Vec<String>> {
     let files = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).ok()?;
     let target = |file: std::io::Result<std::fs::DirEntry>| std::fs::read_link(file.ok()?.path()).ok();
@@ -37,7 +37,7 @@ fn open_files(daemon: &Daemon) -> Option<Vec<String>> {
     Some(names)
 }
 
-/// How many it had open before, and that it comes back to them.
+/// The number of open descriptors before, which must be reached again.
 struct Files(Option<usize>);
 
 impl Files {
@@ -71,7 +71,7 @@ fn a_flood_of_announcements() {
     let all = budget(200_000, 2_000_000);
     let daemon = Daemon::start("");
     let mut agent = daemon.agent();
-    let flood = Hand::join(&daemon.socket(), None).unwrap();
+    let flood = Hand::join_announcer(&daemon.socket(), None).unwrap();
     let member = &flood.directory.members[usize::from(flood.welcome.catalogue)];
     let mut state = 1u64;
     let (mut sent, mut round) = (0, 0);
@@ -84,15 +84,15 @@ fn a_flood_of_announcements() {
             sent += 1;
         }
         flood.catalogue.ring_head.set(sent);
-        // Whoever floods does not mind whether the counter is full.
+        // The flood ignores a full counter.
         let _ = rustix::io::write(&flood.nudge, &1u64.to_ne_bytes());
         works(&mut agent, round);
         round += 1;
     }
     println!("{sent} announcements, during which an honest client did its {round} rounds");
     drop(flood);
-    // All at once, by a head that says so.
-    let liar = Hand::join(&daemon.socket(), None).unwrap();
+    // The client claims all announcements at once, by setting the head of its ring.
+    let liar = Hand::join_announcer(&daemon.socket(), None).unwrap();
     liar.catalogue.ring_head.set(all);
     let _ = rustix::io::write(&liar.nudge, &1u64.to_ne_bytes());
     works(&mut agent, round);
@@ -110,11 +110,11 @@ fn a_flood_of_announcements() {
 fn a_name_that_is_squatted_on_is_had_all_the_same() {
     let daemon = Daemon::start("");
     let mut agent = daemon.agent();
-    let squatter = Hand::join(&daemon.socket(), None).unwrap();
+    let squatter = Hand::join_announcer(&daemon.socket(), None).unwrap();
     squatter.catalogue.claim.set(squatter.directory.hash(b"wanted"));
     let sum = agent.ok("put wanted 5000 1");
     assert!(agent.ok("sum wanted").ends_with(&sum));
-    // It was in somebody's way, and was ended for it.
+    // The squatter's claim blocked another client, so the daemon disconnected it.
     let word = packet::receive(&squatter.socket, RecvFlags::empty()).unwrap();
     assert!(matches!(decode(&word.bytes), Some(Reply::Refused(Refusal::Violation(_)))));
 }
@@ -124,7 +124,7 @@ fn a_member_that_never_acknowledges_keeps_no_writer_waiting() {
     let daemon = Daemon::start("");
     let client = daemon.client();
     let put = |round: u64| {
-        // Long enough that the slot of the value before is reclaimed at once.
+        // Large enough that the previous value's slot is reclaimed at once.
         let mut draft = client.create(DType::U64, &[1 << 17]).unwrap();
         draft.as_mut_slice::<u64>().unwrap()[0] = round;
         draft.publish("x").unwrap();
@@ -138,14 +138,14 @@ fn a_member_that_never_acknowledges_keeps_no_writer_waiting() {
     for round in 1..100 {
         put(round);
     }
-    // The daemon disconnects a client whose acknowledgement somebody waits for too long.
+    // The daemon disconnects a client that delays an acknowledgement for which another client waits.
     for socket in &mute {
         let heard = packet::receive(socket, RecvFlags::DONTWAIT).map(|packet| packet.bytes);
         assert_eq!(heard, Err(Errno::AGAIN), "a writer waited for a client that never acknowledged");
     }
     let held = client.memory().segment_bytes;
     assert!(held < 100 << 20, "the writer reused no slot: {held} bytes");
-    // They count as soon as they acknowledge.
+    // When one of these clients acknowledges, its leases take effect.
     for socket in &mute {
         packet::send(socket, &encode(&Request::Ack), &[], SendFlags::empty()).unwrap();
         assert_eq!(hand::ask(socket, &Request::Ping, &[]).unwrap().0, Reply::Done);
@@ -153,7 +153,8 @@ fn a_member_that_never_acknowledges_keeps_no_writer_waiting() {
     put(100);
 }
 
-/// Many watches on a socket: each message to it costs its sender milliseconds. `None`: this machine allows too few.
+/// Adds about 90,000 epoll watches to a socket, so that sending a message to it takes milliseconds. Returns `None` if
+/// this machine allows too few.
 fn watch_without_end(socket: &OwnedFd) -> Option<Vec<OwnedFd>> {
     const COPIES: usize = 300;
     const EPOLLS: usize = 300;
@@ -225,7 +226,7 @@ fn whose_wake_descriptor_is_watched_without_end_is_woken_no_more() {
     let Some(_watches) = watch_without_end(&ours) else { return };
     eventually("a producer that no longer uses the descriptor", || !round());
     assert!(!round());
-    // Nor another one of the same session.
+    // The producer does not use another descriptor of the same session either.
     let (again, theirs) = rustix::net::socketpair(kind.0, kind.1, kind.2, None).unwrap();
     hostile.subscribe("s", 1, theirs.as_fd()).unwrap();
     hostile.leases.cursors[1].parked.set(2);
@@ -243,10 +244,13 @@ fn leases_for_ever_cost_their_producer_memory_and_nobody_time() {
     let cells = hand::map(&cells, Access::Read).unwrap();
     let catalogue: Sheet<Catalogue> = Sheet::new(cells).unwrap();
     let home = holder.home_of("x").unwrap();
+    // Leases of who was shown no segment do not count.
+    let slot = Cell(catalogue.cells[home.cell() as usize].cell.read()).slot();
+    holder.segment_of(owner, slot).unwrap();
     holder.leases.shards_used.set(u64::MAX);
     holder.leases.high_water.iter().for_each(|high| high.set(64));
     let entries = holder.leases.entries.iter().flatten();
-    // Every value that ever was is held, and none is ever given back.
+    // Leases every value and releases none.
     let refused = entries.enumerate().find_map(|(round, entry)| {
         let value = Cell(catalogue.cells[home.cell() as usize].cell.read());
         entry.set(value.lease(owner).0);
@@ -272,13 +276,13 @@ fn silent_sockets_with_descriptors_in_flight() {
     let before = Files::of(&daemon);
     let mut silent = Vec::new();
     for round in 0..60 {
-        // Four descriptors are on their way to it, and it never takes them.
+        // The daemon sends it four descriptors, which it never receives.
         let socket = dial(&daemon.socket()).unwrap();
         packet::send(&socket, &encode(&hello(None)), &[], SendFlags::empty()).unwrap();
         silent.push(socket);
         works(&mut agent, round);
     }
-    // Descriptors on their way to the daemon: of sockets that are themselves on their way.
+    // Descriptors in flight to the daemon: sockets that are themselves in flight.
     for round in 0..60 {
         let socket = dial(&daemon.socket()).unwrap();
         let kind = SocketType::STREAM;
@@ -319,7 +323,7 @@ fn thousands_of_connects() {
     let before = Files::of(&daemon);
     let mut sockets: Vec<OwnedFd> = Vec::new();
     for round in 0..connects {
-        // Each says hello, and most are refused; none of them hangs up by itself.
+        // Each says hello, and the daemon refuses most; none of them hangs up.
         let socket = dial(&daemon.socket()).unwrap();
         let _ = packet::send(&socket, &encode(&hello(None)), &[], SendFlags::DONTWAIT);
         sockets.push(socket);
@@ -361,7 +365,7 @@ fn half_sent_garbled_and_oversized_messages() {
                 .collect(),
         );
     }
-    // Requests that are whole, and that nobody can mean.
+    // Well-formed requests with absurd contents.
     let whole = [
         Request::Ack,
         Request::Segment { bytes: u64::MAX, slots_log2: 255 },
@@ -386,7 +390,7 @@ fn half_sent_garbled_and_oversized_messages() {
     let mut sent = 0;
     for (round, bytes) in packets.iter().enumerate() {
         for joined in [false, true] {
-            // As its first word, and as that of a member.
+            // Send each packet once as the first message, and once as a joined client.
             let hand = joined.then(|| Hand::join(&daemon.socket(), None).unwrap());
             let socket =
                 hand.as_ref().map_or_else(|| dial(&daemon.socket()).unwrap(), |hand| hand.socket.try_clone().unwrap());
@@ -397,7 +401,7 @@ fn half_sent_garbled_and_oversized_messages() {
             if round % 3 == 0 {
                 let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Write);
             }
-            // An acknowledgement of nothing is answered with the end, and all others with something.
+            // An acknowledgement without a cause ends the connection; all other requests get a response.
             if let Ok(packet) = packet::receive(&socket, RecvFlags::empty()) {
                 let reply: Option<Reply> = decode(&packet.bytes);
                 assert!(packet.bytes.is_empty() || reply.is_some(), "an answer that cannot be read");
@@ -421,7 +425,7 @@ fn who_asks_without_listening_and_nudges_without_pause() {
     let deaf: Vec<Hand> = (0..8).map(|_| Hand::join(&daemon.socket(), None).unwrap()).collect();
     let mut asked = 0;
     for hand in &deaf {
-        // Until its questions and the daemon's answers fill both ways.
+        // Sends requests until both directions of the socket are full.
         let mut silence = 0;
         while silence < 100 {
             if packet::send(&hand.socket, &encode(&Request::Stat), &[], SendFlags::DONTWAIT).is_ok() {

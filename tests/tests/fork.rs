@@ -1,7 +1,7 @@
-//! A fork: the session stays with the parent. The child is refused everything and harms nothing, neither of the
-//! parent's nor of its own.
+//! A fork: the session stays with the parent. The child gets errors from every operation, and harms neither the
+//! parent's memory nor its own.
 //!
-//! There is no harness (see Cargo.toml): a process that forks and goes on must have one thread.
+//! There is no harness (see Cargo.toml): a process that forks and continues must have one thread.
 #![allow(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,13 +12,13 @@ use tensorlend_tests::{Daemon, PATIENCE, eventually, harness};
 
 const MOMENT: Option<Duration> = Some(Duration::from_millis(50));
 
-/// What a child writes all over its own memory.
+/// The byte that a child writes over its own memory.
 const MINE: u8 = 0xA5;
 
-/// Where the parent's sheets and segments are mapped: address and length.
+/// Address and length of the parent's mapped sheets and segments.
 static PARENTS: OnceLock<Vec<(usize, usize)>> = OnceLock::new();
 
-/// All that a session can hold.
+/// All objects of a session.
 struct Everything {
     client: Client,
     lease: Lease,
@@ -46,7 +46,7 @@ impl Everything {
         }
     }
 
-    /// Uses all of it.
+    /// Uses every object of the session.
     fn works(&mut self, round: u64) {
         let client = &self.client;
         assert_eq!(self.lease.as_slice::<u64>().unwrap(), [1, 2, 3]);
@@ -59,13 +59,13 @@ impl Everything {
         assert_eq!(client.get("x").unwrap().as_slice::<u64>().unwrap(), [round]);
         assert_eq!(self.stream.subscribers(), 1);
         assert_eq!(self.stream.send(self::draft(client, round)).unwrap(), round);
-        // Each round finds the message of the round before, so that one is under way at each fork.
+        // Each round receives the message of the previous round, so a message is in flight at each fork.
         assert_eq!(self.subscription.recv().unwrap().sequence(), round - 1);
         self.history.publish(self::draft(client, round)).unwrap();
         client.append("list", self::draft(client, round)).unwrap();
         assert_eq!(client.len("list"), round + 1);
         client.ping().unwrap();
-        // Its slot is kept for this thread's next draft: here, and not in the child.
+        // The parent caches this slot for its thread's next draft; the child must not use it.
         drop(self::draft(client, round));
         let fresh = self::draft(client, round + 1);
         assert_eq!(fresh.spec().shape, [8]);
@@ -87,7 +87,7 @@ fn refused<T>(call: &str, result: tensorlend::Result<T>) {
     }
 }
 
-/// Everything that one can ask of a session.
+/// Calls every operation of a session.
 fn ask_for_everything(mut all: Everything) {
     let client = &all.client;
     refused("create", client.create(DType::U8, &[1]));
@@ -137,28 +137,30 @@ fn ask_for_everything(mut all: Everything) {
     refused("recv_timeout", all.subscription.recv_timeout(MOMENT.unwrap()));
 
     assert!(!all.lease.validate());
-    // An address where nothing, or something else, is mapped: a panic that says so, and no access.
+    // The address is unmapped, or mapped to something else: the access must panic with a message before it touches
+    // memory.
     std::panic::set_hook(Box::new(|_| {}));
     assert!(catch_unwind(AssertUnwindSafe(|| all.lease.bytes().len())).is_err());
     assert!(catch_unwind(AssertUnwindSafe(|| draft().bytes_mut().len())).is_err());
     let _ = std::panic::take_hook();
-    // Not dropped: what ends with the thread finds a session that still stands.
+    // Not dropped here, so that the thread's destructors find a live session.
     std::mem::forget(all);
 }
 
-/// Maps memory of the child's own wherever the parent has something mapped, then drops all that is the parent's.
+/// Maps the child's own memory at the addresses of the parent's mappings, then drops all of the parent's objects.
 fn drop_everything(all: Everything) {
     assert_eq!(mapped(), [], "the child has the parent's memory mapped");
     for &(start, bytes) in PARENTS.get().unwrap() {
         let (anonymous, access) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, libc::PROT_READ | libc::PROT_WRITE);
         let reserved = anonymous | libc::MAP_FIXED_NOREPLACE;
-        // SAFETY: NOREPLACE: new memory at this address, or none at all; nothing that exists is touched.
+        // SAFETY: with NOREPLACE this maps new memory or fails; it changes no existing mapping.
         let got = unsafe { libc::mmap(start as *mut _, bytes, access, reserved, -1, 0) };
         assert_eq!(got, libc::MAP_FAILED, "the place of the parent's memory is free for the child's next mapping");
-        // SAFETY: what lies there is the child's reservation, which nobody uses: the parent's memory is not mapped, as seen above.
+        // SAFETY: this replaces the child's reservation, which nothing uses: the check above shows that the parent's
+        // memory is not mapped there.
         let got = unsafe { libc::mmap(start as *mut _, bytes, access, anonymous | libc::MAP_FIXED, -1, 0) };
         assert_eq!(got.addr(), start);
-        // SAFETY: just mapped, so long, writable, and known to nobody else here.
+        // SAFETY: mapped above with this length, writable, and referenced by nothing else.
         unsafe { got.cast::<u8>().write_bytes(MINE, bytes) };
     }
     drop(all);
@@ -166,21 +168,21 @@ fn drop_everything(all: Everything) {
     extern "C" fn at_exit() {
         my_memory_is_whole();
     }
-    // SAFETY: a function without arguments that unwinds into nobody: a panic in it ends the process, as it should.
+    // SAFETY: the function has no arguments, and cannot unwind into C: a panic in it ends the process.
     let registered = unsafe { libc::atexit(at_exit) };
     assert_eq!(registered, 0);
 }
 
 fn my_memory_is_whole() {
     for &(start, bytes) in PARENTS.get().unwrap() {
-        // SAFETY: mapped by `drop_everything`, readable, initialized, and written by nobody any more. Had it been
-        // unmapped, this would be the SIGSEGV that fails the test.
+        // SAFETY: mapped by `drop_everything`, readable, initialized, and no longer written. If something had unmapped
+        // it, the resulting SIGSEGV would fail the test.
         let mine = unsafe { std::slice::from_raw_parts(start as *const u8, bytes) };
         assert!(mine.chunks(4096).all(|page| page == &[MINE; 4096][..page.len()]), "written to at {start:x}");
     }
 }
 
-/// Another session beside the one that stayed behind.
+/// Opens another session while the process still has the inherited one.
 fn connect_anew(all: Everything, daemon: &Daemon) {
     let own = daemon.client();
     assert_eq!(own.get("draft").unwrap().as_slice::<u64>().unwrap().len(), 8);
@@ -190,29 +192,29 @@ fn connect_anew(all: Everything, daemon: &Daemon) {
     assert_eq!(own.get("the child's").unwrap().bytes(), [7]);
 }
 
-/// One fork: the child does what it wants with its copy of everything and exits as a C program does, with the
-/// destructors of its thread; then the parent uses its own.
+/// Forks once. The child runs `child` with its copy of everything and exits like a C program, with its thread's
+/// destructors; then the parent uses its own copy.
 fn in_turn(mut all: Everything, round: u64, case: &str, child: impl FnOnce(Everything)) -> Everything {
     println!("{case}");
-    // SAFETY: this process has one thread, so that nothing is locked or half done in the child.
+    // SAFETY: this process has one thread, so the child inherits no held lock and no half-done operation.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "no fork");
     if pid == 0 {
-        // SAFETY: touches no memory. A child that hangs is killed.
+        // SAFETY: touches no memory. The alarm kills a child that hangs.
         unsafe { libc::alarm(PATIENCE.as_secs() as u32) };
         let done = catch_unwind(AssertUnwindSafe(|| child(all))).is_ok();
-        // SAFETY: the only thread ends here; what it calls on its way out is what this test is about.
+        // SAFETY: the only thread ends here; this test is about the destructors that `exit` runs.
         unsafe { libc::exit(i32::from(!done)) }
     }
     let mut status = 0;
-    // SAFETY: waits for the child just made, and writes where it is told to.
+    // SAFETY: waits for the child created above, and writes to a local variable.
     let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
     assert_eq!((waited, status), (pid, 0), "{case}: the child ended with status {status:#x}");
     all.works(round);
     all
 }
 
-/// What is mapped of the daemon's.
+/// Returns the mappings of the daemon's memory.
 fn mapped() -> Vec<(usize, usize)> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let address = |text| usize::from_str_radix(text, 16).unwrap();
@@ -225,7 +227,7 @@ fn mapped() -> Vec<(usize, usize)> {
         .collect()
 }
 
-/// A daemon, and a session with everything in it, in a process of one thread.
+/// Starts a daemon, and a session with all objects in this single-threaded process.
 fn begin() -> (Daemon, Everything) {
     let threads = std::fs::read_dir("/proc/self/task").unwrap().count();
     assert_eq!(threads, 1, "a process that forks and goes on must have one thread");
@@ -262,7 +264,7 @@ fn a_child_has_a_session_of_its_own() {
     end(&daemon, all);
 }
 
-/// The same parent, fork after fork, with a message under way at each.
+/// One parent forks several times, with a message in flight each time.
 fn a_parent_goes_on_after_several_forks() {
     let (daemon, mut all) = begin();
     for round in 1..=3 {
@@ -275,7 +277,7 @@ fn a_parent_goes_on_after_several_forks() {
     end(&daemon, all);
 }
 
-/// The tests by name, as harnesses have them.
+/// The tests by name, as harnesses list them.
 const TESTS: [(&str, fn()); 4] = [
     ("a_child_is_refused_everything", a_child_is_refused_everything),
     ("what_a_child_drops_harms_nobody", what_a_child_drops_harms_nobody),

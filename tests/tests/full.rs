@@ -1,5 +1,5 @@
-//! A machine that is full, in each way in which it can be: an error where memory is asked for, never a signal later; and
-//! client and daemon go on.
+//! Exhausted machines: memory, descriptors, and others. Requests for memory return an error instead of a later signal;
+//! client and daemon continue.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ fn limited(limit: &str, program: &Path) -> Command {
     command
 }
 
-/// Publishes until there is no memory left; how many.
+/// Publishes until memory is exhausted. Returns the number of tensors, and the error.
 fn fill(client: &Client, bytes: u64) -> (u64, tensorlend::Error) {
     for number in 0.. {
         match client.create(DType::U8, &[bytes]) {
@@ -28,7 +28,7 @@ fn fill(client: &Client, bytes: u64) -> (u64, tensorlend::Error) {
     unreachable!("memory has an end")
 }
 
-/// That what was published is whole, and that what is given back can be had again.
+/// Checks that published tensors are whole, and that freed memory can be used again.
 fn goes_on(client: &Client, count: u64, bytes: u64) {
     for number in 0..count {
         let lease = client.get(&format!("t{number}")).unwrap();
@@ -38,7 +38,7 @@ fn goes_on(client: &Client, count: u64, bytes: u64) {
     client.create(DType::U8, &[bytes]).unwrap();
 }
 
-/// A memory cgroup of the test's own, where it may make one.
+/// The test's own memory cgroup, if it may create one.
 struct Group {
     path: PathBuf,
     limit: &'static str,
@@ -64,7 +64,7 @@ impl Drop for Group {
     }
 }
 
-/// A daemon in a memory cgroup of its own.
+/// Starts a daemon in its own memory cgroup.
 fn grouped(group: &Group, config: &str) -> Daemon {
     Daemon::start_as(config, |program| {
         let mut command = Command::new("sh");
@@ -91,7 +91,8 @@ fn in_a_memory_cgroup_the_pool_ends_before_the_group_does() {
         goes_on(&client, count, 3 * MB);
     }
     {
-        // Told to take more than there is, it takes what there is: the kernel would kill it for the rest.
+        // The configured pool exceeds the cgroup's limit. The daemon stays below the limit, beyond which the kernel
+        // would kill it.
         let daemon = grouped(&group, "[pool]\nsegment_bytes = \"4MiB\"\nbytes_max = \"1GiB\"\n");
         let client = daemon.client();
         let (count, error) = fill(&client, 3 * MB);
@@ -139,7 +140,7 @@ fn a_daemon_without_descriptors_says_so() {
     });
     let refused = refused.expect("64 descriptors are not enough for 64 clients");
     println!("{} clients, then: {refused}", agents.len() - 1);
-    // Whoever is in goes on: what needs no more descriptors is answered, what does is refused.
+    // Connected clients continue: requests that need no more descriptors succeed, others are refused.
     assert!(first.ok("sum x").ends_with(&sum));
     first.ok("ping");
     if let Err(error) = first.ask("put large 100000000 1") {
@@ -201,7 +202,8 @@ fn a_client_without_room_for_a_mapping_says_so_and_goes_on() {
     assert!(producer.ok("sum large").ends_with(&large));
 }
 
-/// With so few descriptors nobody could be served: the limit is named, and not whatever it stops first.
+/// With this few descriptors the daemon could serve nobody. It names the limit instead of the first operation that
+/// fails.
 #[test]
 fn a_daemon_with_next_to_no_descriptors_names_the_limit() {
     if skip_without("prlimit") {
@@ -217,7 +219,7 @@ fn a_daemon_with_next_to_no_descriptors_names_the_limit() {
     }
 }
 
-/// Without /proc no memory could be lent.
+/// A daemon without /proc could lend no memory.
 #[test]
 fn a_daemon_without_proc_says_so() {
     if skip_without_root() || skip_without("unshare") {

@@ -28,9 +28,9 @@ fn what_a_client_has_mapped_of_those_who_are_gone_is_unmapped() {
     for part in 0..3 {
         for number in 0..60u64 {
             let guest = daemon.client();
-            // A new name: whoever publishes looks at all who may be publishing it.
+            // Publishing a new name reads the announcements of all clients.
             put(&client, &format!("{part}/{number}"), 1).unwrap();
-            // Replaced so often that slots are reclaimed: whoever reclaims looks at everybody's leases.
+            // Replacing a value often reclaims slots, which reads the lease tables of all clients.
             for value in 1..100 {
                 put(&client, "name", value).unwrap();
             }
@@ -38,11 +38,11 @@ fn what_a_client_has_mapped_of_those_who_are_gone_is_unmapped() {
         }
         counts.push(mapped());
     }
-    // Those of some who are gone may be mapped still; not those of all.
+    // Sheets of some departed clients may still be mapped, but not those of all.
     assert!(counts[2] < 120, "{counts:?} sheets mapped after 60, 120 and 180 clients");
 }
 
-/// A ring of two: full, as soon as a subscriber is two behind.
+/// Capacity of the rings: full as soon as a subscriber lags by two messages.
 const CAPACITY: u32 = 2;
 
 #[test]
@@ -61,7 +61,7 @@ fn a_stopped_subscriber_holds_up_what_asked_to_wait_for_it_and_nothing_else() {
         sleeper.ok(&format!("subscribe {name}"));
     }
     let draft = |number| filled(&client, number).unwrap();
-    // Everybody takes the first message.
+    // Each subscriber receives the first message.
     for stream in [&waits, &drops, &fails] {
         stream.send(draft(1)).unwrap();
     }
@@ -72,7 +72,7 @@ fn a_stopped_subscriber_holds_up_what_asked_to_wait_for_it_and_nothing_else() {
     sleeper.ok("hold held");
 
     signal(sleeper.pid(), Signal::STOP);
-    // As many as fit. Then who asked to wait waits, ...
+    // Fill the rings. Then the blocking stream waits, ...
     for number in 2..4 {
         waits.send(draft(number)).unwrap();
         fails.send(draft(number)).unwrap();
@@ -80,9 +80,9 @@ fn a_stopped_subscriber_holds_up_what_asked_to_wait_for_it_and_nothing_else() {
     let late = waits.send_timeout(draft(9), Duration::from_millis(200)).unwrap_err();
     assert!(late.is_timeout(), "{late}");
     assert!(waits.try_send(draft(9)).is_err());
-    // ... who asked for an error gets one, ...
+    // ... the stream with policy error fails, ...
     assert!(matches!(fails.send(draft(9)), Err(Error::StreamFull(_))));
-    // ... and all else goes on: the stream that drops, names, other clients, those that come now.
+    // ... and everything else continues: the dropping stream, names, other clients, and new ones.
     for number in 2..100 {
         drops.send(draft(number)).unwrap();
         put(&client, "held", number).unwrap();
@@ -95,7 +95,7 @@ fn a_stopped_subscriber_holds_up_what_asked_to_wait_for_it_and_nothing_else() {
     assert_eq!(value(&client.get("newcomer").unwrap()), Ok(7));
     assert_eq!(newcomer.subscribe("drops").unwrap().recv().unwrap().sequence(), 98);
 
-    // Who waits goes on as soon as the sleeper does, and nothing that was sent so is lost.
+    // The blocked send continues as soon as the sleeper does, and the blocking stream lost nothing.
     let sent = std::thread::scope(|scope| {
         let sending = scope.spawn(|| waits.send(draft(4)));
         signal(sleeper.pid(), Signal::CONT);
@@ -107,9 +107,9 @@ fn a_stopped_subscriber_holds_up_what_asked_to_wait_for_it_and_nothing_else() {
     assert_eq!(sent, 3);
     assert_eq!(sleeper.ok("receive waits"), "3 0 4");
     assert_eq!(sleeper.ok("receive fails"), "1 0 2");
-    // 99 were sent, two are left; it had taken the first.
+    // 99 were sent, and the ring holds the last two; the subscriber had received the first.
     assert_eq!(sleeper.ok("receive drops"), "97 96 98");
-    // Its lease has kept what it held.
+    // The sleeper's lease has preserved the old value.
     assert_eq!(sleeper.ok("value held"), "1");
     assert_eq!(others.ok("end"), "ended");
     assert!(others.wait().success());

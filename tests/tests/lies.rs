@@ -1,5 +1,5 @@
-//! A client whose every word lies, beside honest ones: nobody crashes, nobody reads what is not there, and nothing
-//! happens to what is not the liar's own.
+//! A client that writes false values into every word, next to honest clients: no process crashes, nobody reads outside
+//! of valid memory, and other clients' data are unharmed.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -12,21 +12,21 @@ use tensorlend_tests::machine::on_machine;
 use tensorlend_tests::{Agent, Daemon, PROGRAM_PATIENCE, binary, budget, eventually, number};
 
 const BYSTANDERS: usize = 2;
-/// How long the return of memory may take: what was leased, or could be written, when the daemon last looked, it looks at
-/// again after up to 30 seconds, and the liar's lives lease each other's memory.
+/// Timeout of the return of memory. The daemon checks a segment that was leased or writable again after up to 30 s, and
+/// the liar's successive sessions lease each other's memory.
 const RETURN: Duration = Duration::from_mins(15);
 
 fn steer(program: &str) -> Agent {
     Agent::steer(Command::new(binary(program)))
 }
 
-/// What has to come back to what it was.
+/// Returns the counters that must return to their initial values.
 fn in_use(client: &Client) -> (u64, u32, u64, u32) {
     let stat = client.stat().unwrap();
     (stat.bytes_in_use, stat.segments, stat.names, stat.frozen)
 }
 
-/// Deletes all that has a name, as the directory has it: what is damaged is in no listing.
+/// Deletes everything in the directory with a name: listings leave damaged entries out.
 fn forget(daemon: &Daemon, watcher: &Client) {
     let hand = Hand::join(&daemon.socket(), None).unwrap();
     let live = hand.directory.entries().filter(|(_, entry)| Home(entry.home.read()).is_live());
@@ -42,7 +42,7 @@ fn forget(daemon: &Daemon, watcher: &Client) {
             Some((KeyKind::List, name)) => {
                 watcher.clear(name).unwrap();
             }
-            // They go with their list.
+            // Items are deleted with their list.
             Some((KeyKind::Item, _)) => {}
             None => panic!("a key that cannot be: {key:?}"),
         }
@@ -59,7 +59,7 @@ fn words_that_lie_harm_nobody_in_user_mode_either() {
     lies("user", budget(SMALL, Amount { kinds: 12, rounds: 200 }));
 }
 
-/// The liar's tensors on a device among them.
+/// Includes false values about tensors on a device.
 #[test]
 fn words_that_lie_about_devices_harm_nobody() {
     on_machine("words_that_lie_about_devices_harm_nobody", |machine| {
@@ -73,12 +73,12 @@ fn config(mode: &str) -> String {
     format!("mode = \"{mode}\"\n[pool]\nsegment_bytes = \"1MiB\"\nbytes_max = \"512MiB\"\n")
 }
 
-/// How much a liar has to say.
+/// Amount of a liar's work.
 #[derive(Clone, Copy)]
 struct Amount {
-    /// Of lies about every word, one after the other.
+    /// Number of kinds of false values for each word.
     kinds: u64,
-    /// In each of the lives without a true word at the end.
+    /// Rounds in each session that ends without restoring the true values.
     rounds: u64,
 }
 
@@ -91,7 +91,7 @@ fn lies(mode: &str, amount: Amount) {
 fn lies_to(daemon: &Daemon, amount: Amount) {
     let watcher = daemon.client();
     let socket = daemon.socket();
-    // What looked whether the daemon is up may not be quite gone.
+    // The probe that waited for the daemon's start may still be connected.
     let empty = (0, 0, 0, 0);
     eventually("an empty daemon", || in_use(&watcher) == empty);
     let folder = tempfile::tempdir().unwrap();
@@ -109,13 +109,13 @@ fn lies_to(daemon: &Daemon, amount: Amount) {
     }
 
     let mut liar = steer("tensorlend-attacker");
-    // Another seed tells other lies: for long runs.
+    // Another seed gives other values, for long runs.
     let seed = number("TENSORLEND_LIES_SEED", 1);
     let Amount { kinds, rounds } = amount;
     println!("TENSORLEND_LIES_SEED={seed}, {kinds} kinds of lies, {rounds} rounds in each life without truth");
     liar.tell(&format!("lie {} {} {seed} {kinds} {rounds}", socket.display(), path.display()));
-    // It has so many lies to tell and each takes two rounds of every bystander, however long these take. Should one of them
-    // stand still, the liar reports it.
+    // Each false value lasts two rounds of every bystander, however long these take. If a bystander hangs, the liar
+    // reports it.
     let told = liar.answer_within(PROGRAM_PATIENCE).expect("the liar comes to an end").unwrap();
     board.end();
     let mut figures = (0, 0, 0);
@@ -140,7 +140,7 @@ fn lies_to(daemon: &Daemon, amount: Amount) {
     assert!(figures.1 > 0, "nobody noticed that anything lied");
 
     liar.kill();
-    // While it is gone and its tensors are still there: the honest ones are whole.
+    // The liar is dead, and its tensors still exist: the honest clients see everything whole.
     for agent in &mut honest {
         agent.ok("finish");
     }
@@ -169,7 +169,7 @@ fn stolen_sleepers_wake_all_the_same() {
     thief.ok(&format!("join {}", daemon.socket().display()));
     const STOLEN: usize = 5;
     thief.tell(&format!("steal x {STOLEN}"));
-    // Each is told to wait, and put to sleep elsewhere; until the thief has had enough.
+    // Each round lets the waiter wait, and the thief requeues it to another futex, until the thief has stopped.
     let mut rounds = 0;
     let stolen = loop {
         rounds += 1;

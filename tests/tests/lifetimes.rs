@@ -1,4 +1,4 @@
-//! Names that end by themselves, and leases that are revoked, with processes that are killed.
+//! Names with lifetimes, and leases that are revoked, with processes that are killed.
 
 use tensorlend_tests::{Daemon, eventually};
 
@@ -34,7 +34,7 @@ fn names_expire_while_their_producer_is_stopped() {
     eventually("the end of its time", || reader.ok("exists beat") == "false");
     assert_eq!(reader.ok("exists alive"), "true");
     tensorlend_tests::signal(producer.pid(), rustix::process::Signal::CONT);
-    // It finds its name gone, and publishes it anew.
+    // The producer finds its name expired, and publishes it again.
     producer.ok("put beat 10 1");
     assert_eq!(reader.ok("exists beat"), "true");
 }

@@ -1,4 +1,4 @@
-//! Limits, refusals and the daemon's own life.
+//! Limits, refusals and the daemon's own lifetime.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -56,7 +56,7 @@ fn too_many_names_and_sessions() {
     eventually("room for a session", || Client::builder().socket(daemon.socket()).connect().is_ok());
 }
 
-/// Says hello by hand.
+/// Sends a hand-made hello.
 fn hello(daemon: &Daemon, change: impl FnOnce(&mut Hello)) -> Reply {
     use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
     let socket =
@@ -87,11 +87,11 @@ fn an_idle_daemon_sleeps() {
     let (producer, consumer) = (daemon.client(), daemon.client());
     producer.put("x", &[1u8; 5000]).unwrap();
     let _lease = consumer.get("x").unwrap();
-    // Of all of its threads.
+    // Returns the number of context switches of all threads of the daemon.
     let switches = || -> u64 {
         let threads = std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
         let of_one = |thread: std::fs::DirEntry| {
-            // A thread may end in this moment.
+            // A thread may end at this moment.
             let status = std::fs::read_to_string(thread.path().join("status")).ok()?;
             let line = status.lines().find(|l| l.starts_with("voluntary_ctxt_switches"))?;
             line.split_whitespace().nth(1)?.parse::<u64>().ok()
@@ -104,13 +104,14 @@ fn an_idle_daemon_sleeps() {
             assert_eq!(consumer.get("x").unwrap().as_slice::<u32>().unwrap()[0], round);
         }
     };
-    // Until every sheet is mapped and the spare segment is ready.
+    // Warms up: maps every sheet, and waits for the spare segment.
     exchange(1000);
-    // What came before may wake it still, later on a busy machine. If publishing or reading woke it, it would wake each time.
+    // Earlier work may still wake the daemon on a busy machine. But if publishing or reading woke it, it would wake in
+    // every attempt.
     eventually("an exchange during which the daemon sleeps", || {
         let before = switches();
         exchange(10_000);
-        // Long enough for a daemon that was woken to fall asleep again, which is what is counted.
+        // Long enough that a woken daemon falls asleep again, which the counter records.
         std::thread::sleep(Duration::from_millis(500));
         switches() == before
     });
@@ -122,7 +123,7 @@ fn a_client_that_may_open_no_more_files_says_so_and_goes_on() {
     let (mut producer, mut client) = (daemon.agent(), daemon.agent());
     let theirs = producer.ok("put theirs 3000000 1");
     let own = client.ok("put own 1000 2");
-    // Until everything that it takes to read it is mapped.
+    // Maps everything that reading it needs.
     client.ok("sum own");
     let open: Vec<u64> = std::fs::read_dir(format!("/proc/{}/fd", client.pid()))
         .unwrap()
@@ -132,16 +133,16 @@ fn a_client_that_may_open_no_more_files_says_so_and_goes_on() {
     client.ok(&format!("nofile {unused}"));
     let before = daemon.client().stat().unwrap().bytes_in_use;
     for _ in 0..20 {
-        // Both need a descriptor: of the other's catalogue, and of a new segment.
+        // Each needs a descriptor: of the other's catalogue, and of a new segment.
         for order in ["sum theirs", "put large 100000000 3"] {
             let error = client.ask(order).unwrap_err();
             assert!(error.contains("ulimit"), "{order}: {error}");
         }
-        // This needs none.
+        // These requests need no new descriptor.
         assert!(client.ok("sum own").ends_with(&own));
         client.ok("ping");
     }
-    // In system mode a returned segment counts until the daemon has seen that nobody maps it any more.
+    // In system mode a returned segment counts until the daemon has verified that no process maps it.
     let watcher = daemon.client();
     eventually("the return of what could not be mapped", || watcher.stat().unwrap().bytes_in_use <= before);
     client.ok("nofile 1024");
@@ -170,7 +171,7 @@ fn a_daemon_stops_cleanly() {
     let watcher = daemon.client();
     eventually("the end of the one", || watcher.stat().unwrap().clients == 1);
     drop(watcher);
-    // The daemon sees that hang-up before or with the signal.
+    // Gives the daemon time to see the hang-up before the signal; either order is valid.
     std::thread::sleep(Duration::from_millis(100));
     assert!(daemon.stop().success(), "{}", daemon.log());
     assert!(!daemon.socket().exists(), "the socket is left behind");

@@ -1,4 +1,4 @@
-//! What real processes were told, with kills in between, is explained by one order of their operations, name by name.
+//! Linearizability: the results of real processes, some of which are killed, have a sequential order for each name.
 
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write};
@@ -15,19 +15,19 @@ use tensorlend_tests::history::{Event, by_name};
 use tensorlend_tests::keeper::Service;
 use tensorlend_tests::{Daemon, PATIENCE, binary, budget, number, skip};
 
-/// Processes at a time.
+/// Number of simultaneous processes.
 const PROCESSES: u32 = 3;
-/// Threads of each.
+/// Threads per process.
 const THREADS: u32 = 2;
-/// Calls of each thread.
+/// Operations per thread.
 const CALLS: u32 = 120;
-/// Processes of a history that are killed, each replaced by a fresh one.
+/// Number of processes killed in a history, each replaced by a new one.
 const KILLS: u32 = 2;
-/// More histories than were asked for, as long as chance has kept them from what they are to show.
+/// Maximum number of extra histories if the requested ones did not meet the condition that they must show.
 const UNLUCKY: u32 = 200;
 
-/// What is done in the middle of a history, besides killing clients: the daemon is killed and another one started. Whoever
-/// calls meanwhile may be told that it is away, which the checker takes as open.
+/// A disturbance in the middle of a history, besides killed clients: the daemon is killed and restarted. Operations in
+/// the meantime may report a lost connection; the checker treats their effect as unknown.
 type Disturb<'d> = Option<&'d mut dyn FnMut()>;
 
 #[derive(Debug, Default)]
@@ -38,10 +38,10 @@ struct Figures {
     kills: u32,
 }
 
-/// What is wrong with a history.
+/// The fault of a history.
 #[derive(Debug)]
 enum Wrong {
-    /// A process stopped by itself: it saw a torn tensor.
+    /// A process ended by itself: it saw a torn tensor.
     Torn(String),
     Bad(String, Bad),
 }
@@ -83,7 +83,7 @@ fn go(process: &mut Process) {
     writeln!(process.child.stdin.as_mut().expect("piped"), "go").expect("the worker listens");
 }
 
-/// Waits until a process has noted so many records, or is done.
+/// Waits until a process has logged this number of records, or has ended.
 fn wait_for_notes(process: &mut Process, folder: &Path, records: u64) {
     let started = Instant::now();
     let noted = || {
@@ -96,7 +96,7 @@ fn wait_for_notes(process: &mut Process, folder: &Path, records: u64) {
     }
 }
 
-/// Lets a history happen, and checks it.
+/// Runs a history and checks it.
 fn history(
     socket: &Path,
     watcher: &Client,
@@ -115,7 +115,7 @@ fn history(
         threads: THREADS,
         calls: CALLS,
     };
-    // From 1 on: value 0 is none.
+    // Writers count from 1: value 0 means none.
     let mut processes: Vec<Process> = (1..=PROCESSES).map(|writer| start(&work(writer), broken, program)).collect();
     let works: Vec<Work> = (1..=PROCESSES + KILLS).map(work).collect();
     processes.iter_mut().for_each(go);
@@ -161,7 +161,8 @@ fn history(
     Ok(())
 }
 
-/// How many histories: a few by default, more by `TENSORLEND_TEST=full`, and any number by `TENSORLEND_HISTORIES`.
+/// Returns the number of histories: a few by default, more with `TENSORLEND_TEST=full`, any number with
+/// `TENSORLEND_HISTORIES`.
 fn histories(small: u32, full: u32) -> u32 {
     number("TENSORLEND_HISTORIES", budget(small, full).into()) as u32
 }
@@ -174,7 +175,7 @@ fn every_history_has_an_order() {
     let mut figures = Figures::default();
     let wanted = histories(25, 200);
     let mut round = 0;
-    // Whether a kill comes in the middle of a call is chance: one has to, and most do.
+    // A kill interrupts an operation only by chance. At least one kill must; most do.
     while round < wanted || (figures.cut == 0 && round < wanted + UNLUCKY) {
         if let Err(wrong) = history(&daemon.socket(), &watcher, round, (None, &worker), None, &mut figures) {
             panic!("history {round}: {wrong}");
@@ -185,7 +186,7 @@ fn every_history_has_an_order() {
     assert!(figures.cut > 0, "nobody was killed in the middle of a call: {figures:?}");
 }
 
-/// With the daemon killed twice in each, and another one in its place.
+/// Kills and replaces the daemon twice in each history.
 #[test]
 fn every_history_has_an_order_whatever_becomes_of_the_daemon() {
     for mode in ["mode = \"system\"\n", "mode = \"user\"\n"] {
@@ -194,13 +195,14 @@ fn every_history_has_an_order_whatever_becomes_of_the_daemon() {
         let worker = binary("tensorlend-worker");
         let mut figures = Figures::default();
         let (wanted, mut open, mut round) = (histories(5, 40), 0, 0);
-        // How many calls meet a daemon that is away depends on the machine: so many histories have to say something.
+        // The number of operations that meet a dead daemon depends on the machine. This many histories must be
+        // conclusive.
         while round < wanted + open && open < wanted + UNLUCKY {
             let mut disturb = || service.borrow_mut().restart();
             let what = history(&socket, &watcher, round, (None, &worker), Some(&mut disturb), &mut figures);
             match what {
                 Ok(()) => {}
-                // Of many calls it is not known what became of them: they may have been anywhere.
+                // Too many operations have an unknown outcome, so the checker cannot try all orders.
                 Err(Wrong::Bad(_, Bad::TooLong)) => open += 1,
                 Err(wrong) => panic!("{mode}history {round}: {wrong}"),
             }
@@ -211,7 +213,7 @@ fn every_history_has_an_order_whatever_becomes_of_the_daemon() {
     }
 }
 
-/// The programs of a build with steps that can be left out; says so if there is none.
+/// Returns a build whose steps can be disabled; records the reason if there is none.
 fn broken_programs() -> Option<std::path::PathBuf> {
     let folder = std::env::var_os("TENSORLEND_TEST_BUILD");
     if folder.is_none() {
@@ -223,14 +225,14 @@ fn broken_programs() -> Option<std::path::PathBuf> {
     folder.map(|folder| Path::new(&folder).join("tensorlend-worker"))
 }
 
-/// Histories of clients that leave a step out, until something is wrong in one, and what; at most so many.
+/// Runs up to `rounds` histories of clients without one step, until one is wrong; returns the fault.
 fn broken(step: &str, rounds: u32, worker: &Path) -> (Figures, Option<Wrong>) {
     let daemon = Daemon::start("");
     let watcher = daemon.client();
     let mut figures = Figures::default();
     for round in 0..rounds {
         match history(&daemon.socket(), &watcher, round, (Some(step), worker), None, &mut figures) {
-            // With too many orders to try, nothing was noticed.
+            // Too many orders to check: no fault found.
             Ok(()) | Err(Wrong::Bad(_, Bad::TooLong)) => {}
             Err(wrong) => return (figures, Some(wrong)),
         }
@@ -242,7 +244,7 @@ fn said(wrong: Option<&Wrong>) -> String {
     wrong.map_or_else(|| "nothing was noticed".into(), ToString::to_string)
 }
 
-/// Rounds after which a broken build must have shown itself. Most do in one of the first ten; which one is chance.
+/// Maximum number of rounds until a broken build must fail. Most fail in one of the first ten, by chance.
 const BROKEN_ROUNDS: u32 = 2000;
 
 #[test]

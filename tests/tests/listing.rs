@@ -1,4 +1,4 @@
-//! What a listing costs, and what it says of names that cannot be read.
+//! The cost of a listing, and its treatment of names that cannot be read.
 
 use tensorlend::{Client, DType, Error};
 use tensorlend_layout::wire::{Reply, Request};
@@ -8,14 +8,14 @@ use tensorlend_tests::{Daemon, run};
 
 const MB: usize = 1 << 20;
 
-/// Does it; returns how many requests the daemon answered for it.
+/// Runs `work`; also returns the number of requests that the daemon served for it.
 fn requests<T>(watcher: &Client, work: impl FnOnce() -> T) -> (T, u64) {
     let before = watcher.stat().unwrap().requests;
     let done = work();
     (done, watcher.stat().unwrap().requests - before - 1)
 }
 
-/// Names whose cells lead to slots that nobody was lent.
+/// Names whose cells refer to slots that were never lent.
 #[test]
 fn names_that_lead_nowhere_cost_no_requests() {
     let daemon = Daemon::start("");
@@ -41,7 +41,8 @@ fn names_that_lead_nowhere_cost_no_requests() {
     assert!(err.contains(&format!("{dead} names could not be read")), "{err}");
 }
 
-/// Datasets, tensors with strides and tensors with long metadata: what their records do not say is in the file, and stays there.
+/// Datasets, tensors with strides and tensors with long metadata: their records are incomplete, and the rest stays in
+/// the file.
 #[test]
 fn an_overview_brings_nothing_back_and_says_what_is_in_files() {
     let folder = tempfile::tempdir().unwrap();
@@ -61,7 +62,7 @@ fn an_overview_brings_nothing_back_and_says_what_is_in_files() {
         }
         draft.publish(name).map(drop)
     };
-    // Until pool and disk are full: nothing that is in a file can come back.
+    // Until pool and disk are full: no file can be read back into memory.
     let mut names = Vec::new();
     loop {
         let name = format!("t{:02}", names.len());
@@ -95,7 +96,7 @@ fn an_overview_brings_nothing_back_and_says_what_is_in_files() {
     assert_eq!((after.bytes_spilled, after.bytes_in_use), (before.bytes_spilled, before.bytes_in_use));
 }
 
-/// Values that went to files stay there, however often they are listed, and whether or not there is room for them.
+/// Spilled values stay in files however often they are listed, whether or not there is room in memory.
 #[test]
 fn a_listing_brings_nothing_back_that_was_spilled() {
     let folder = tempfile::tempdir().unwrap();
@@ -126,7 +127,7 @@ fn a_listing_brings_nothing_back_that_was_spilled() {
         let mut found: Vec<u64> = listing.infos.iter().map(|info| info.nbytes).collect();
         found.sort_unstable();
         assert_eq!(found, sizes);
-        // A catalogue and the records of a segment for each.
+        // A catalogue and a segment's records for each name.
         assert!(asked <= 2 * sizes.len() as u64 + 4, "{asked} requests for {} names", sizes.len());
         let info = reader.info("t0").unwrap();
         assert_eq!((info.nbytes, info.alive), (sizes[0], false));

@@ -1,4 +1,5 @@
-//! The fences between a lease and a look, and between a replacement and a look, in two processes: see `src/litmus.rs`.
+//! The fences between storing a lease and reading the cell, and between replacing a value and scanning leases, tested
+//! in two processes: see `src/litmus.rs`.
 
 use std::collections::BTreeMap;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! The daemon's log as programs read it: JSON lines, and entries of systemd's journal.
+//! Machine-readable forms of the daemon's log: JSON lines, and entries of systemd's journal.
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde_json::Value;
@@ -86,7 +86,7 @@ fn systemds_journal_gets_fields_behind_the_units_walls() {
     assert_eq!(journal.entry("pool.spare_segments: 2")["PRIORITY"], "6");
 }
 
-/// A client that breaks the rules as fast as it can fills no disk, and hides nothing of what others do.
+/// A client that violates the protocol continuously neither fills the disk nor hides log lines of other clients.
 #[test]
 fn a_flood_of_violations_is_counted_and_not_written() {
     const VIOLATIONS: usize = 3000;
@@ -96,7 +96,7 @@ fn a_flood_of_violations_is_counted_and_not_written() {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         connect(&socket, &address).unwrap();
         packet::send(&socket, b"nonsense", &[], SendFlags::empty()).unwrap();
-        // It is disconnected when it has this answer.
+        // The daemon disconnects the client after this response.
         let _ = packet::receive(&socket, RecvFlags::empty());
     }
     let _agent = daemon.agent();

@@ -1,4 +1,5 @@
-//! The manifests and images of `packaging/`: what matters in them, and that they agree with each other and with the daemon.
+//! The manifests and images of `packaging/`: their important fields, and their consistency with each other and with the
+//! daemon.
 
 use std::process::Command;
 use tensorlend_tests::manager::workspace;
@@ -6,7 +7,7 @@ use tensorlend_tests::{binary, run, skip};
 
 const PYTHON: &str = "/usr/bin/python3";
 
-/// A manifest's documents as Python prints them in JSON; `None` if there is no reader of YAML.
+/// Returns a manifest's documents as JSON, converted by Python; `None` if there is no YAML parser.
 fn looked_at(program: &str, manifest: &str) -> Option<String> {
     let file = workspace("packaging/kubernetes").join(manifest);
     if !run(Command::new(PYTHON).args(["-c", "import yaml"])).status.success() {
@@ -81,7 +82,7 @@ fn images_copy_what_is_there_and_their_user_is_the_manifests() {
     for file in copied {
         assert!(workspace("packaging").join(file).exists(), "{file}");
     }
-    // The compiler is the one that the workspace needs.
+    // The image uses the compiler that the workspace requires.
     let version = read("../Cargo.toml").lines().find_map(|line| Some(line.strip_prefix("rust-version = ")?.to_owned()));
     assert!(daemon.contains(&format!("rust:{}-", version.unwrap().trim_matches('"'))));
 }

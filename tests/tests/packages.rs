@@ -1,4 +1,4 @@
-//! The Debian package, in a system that is thrown away: installed, upgraded, removed, purged.
+//! The Debian package in a disposable system: installed, upgraded, removed, purged.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,9 +9,9 @@ use tensorlend_tests::{Agent, binary, eventually, run, skip, skip_without};
 const USER: u32 = 64_012;
 const CONTROL: &str = "/run/tensorlend/tensorlend.sock";
 
-/// Makes a package of the programs that were built, under a version; `None` where cargo-deb is missing.
+/// Builds a package of the built programs with a version; `None` if cargo-deb is missing.
 fn package(which: &[&str], version: &str, out: &Path) -> Option<()> {
-    // They are put together in one folder, by tests in other processes, too. The lock ends with this file's descriptor.
+    // Tests in several processes share one folder. Closing this file's descriptor releases the lock.
     let one_at_once = std::fs::File::create(Path::new(env!("CARGO_TARGET_TMPDIR")).join("packages.lock")).unwrap();
     one_at_once.lock().unwrap();
     let programs = binary("tensorlendd");
@@ -41,7 +41,7 @@ fn install(system: &System, name: &str, version: &str) -> String {
     system.ok("dpkg", &["--install", &format!("{INSIDE}/{name}_{version}_{architecture}.deb")])
 }
 
-/// A system of its own, if it can be had.
+/// Returns a disposable system, if one can be created.
 fn a_system() -> Option<System> {
     if skip_without_systemd() || skip_without("dpkg-deb") || skip_without("deb-systemd-helper") {
         return None;
@@ -67,7 +67,7 @@ fn a_package_is_installed_upgraded_and_removed() {
     {
         assert!(system.has(&format!("/usr/share/man/{page}")), "{page}");
     }
-    // The first client starts the daemon, which is a user of its own.
+    // The first client starts the daemon, which runs as its own user.
     let mut producer = connected(&system);
     let first = daemon(&system);
     assert_eq!(system.ok("stat", &["--format=%U", &format!("/proc/{first}")]), "tensorlend");
@@ -77,7 +77,7 @@ fn a_package_is_installed_upgraded_and_removed() {
     holder.ok("hold kept");
     let own = holder.ok("put own 100000 2");
 
-    // A new version takes over what the old one lends, and clients stay.
+    // The new version takes over the old one's memory, and clients stay connected.
     install(&system, "tensorlend", "1.0.1-1");
     let second = daemon(&system);
     assert!(second != 0 && second != first);
@@ -85,14 +85,14 @@ fn a_package_is_installed_upgraded_and_removed() {
     assert!(connected(&system).ok("sum kept").ends_with(&kept) && connected(&system).ok("sum own").ends_with(&own));
     holder.ok("put own 100000 3");
 
-    // A configuration that the new one could not read does not cost what the old one lends.
+    // The new version rejects the configuration; the old daemon keeps running, with its memory.
     let configuration = "/etc/tensorlend/tensorlendd.toml";
     let write = |text: &str| system.ok("sh", &["-c", &format!("echo '{text}' >>{configuration}")]);
     write("[nonsense]");
     install(&system, "tensorlend", "1.0.1-1");
     assert_eq!(daemon(&system), second);
     assert!(connected(&system).ok("sum kept").ends_with(&kept));
-    // And what the administrator wrote is not overwritten.
+    // The upgrade does not overwrite the administrator's file.
     assert!(system.ok("cat", &[configuration]).contains("[nonsense]"));
 
     system.ok("dpkg", &["--remove", "tensorlend"]);
@@ -107,7 +107,7 @@ fn a_package_is_installed_upgraded_and_removed() {
     holder.exit();
 }
 
-/// The gateway is a user of its own, a client of the daemon as others are; runners belong to users.
+/// The gateway runs as its own user and is an ordinary client of the daemon; runners belong to users.
 #[test]
 fn gateway_and_runner_are_packages_of_their_own() {
     const GATEWAY: &str = "tensorlend-gateway.service";
@@ -131,15 +131,15 @@ fn gateway_and_runner_are_packages_of_their_own() {
     let pid = || system.ok("systemctl", &["show", "--value", "--property", "MainPID", GATEWAY]);
     let first = pid();
     assert_eq!(system.ok("stat", &["--format=%U", &format!("/proc/{first}")]), "tensorlend-gateway");
-    // The broker knows its user while it does not run.
+    // The gateway's user exists in the system while it does not run.
     system.ok("systemctl", &["stop", GATEWAY]);
     system.ok("id", &["tensorlend-gateway"]);
     system.ok("systemctl", &["start", GATEWAY]);
     let first = pid();
-    // It has come to the broker, which its first client started.
+    // The gateway has connected to the daemon, which its first client started.
     let said = system.ok("journalctl", &["--no-pager", "--output=json", "--unit", SERVICE]);
     assert!(said.contains("\"tensorlend-gateway\""), "{said}");
-    // What the administrator wrote stays, and a gateway that runs is replaced.
+    // The upgrade keeps the administrator's file, and restarts a running gateway.
     install(&system, "tensorlend-gateway", "1.0.0-1");
     assert!(active() && pid() != first);
     assert!(system.ok("cat", &["/etc/tensorlend/gateway.toml"]).contains("\"here\""));

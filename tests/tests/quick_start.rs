@@ -1,4 +1,4 @@
-//! What a new user does first.
+//! The first commands of a new user.
 
 use tensorlend_tests::{Daemon, binary, run};
 
@@ -20,7 +20,7 @@ fn the_demo_runs_without_a_daemon() {
     assert!(plot.starts_with("<svg") && plot.contains("</svg>"));
 }
 
-/// As installed: without the project's folder, and not run by cargo.
+/// As installed: outside the project's folder, and not run by cargo.
 #[test]
 fn the_demo_brings_its_own_data() {
     let folder = tempfile::tempdir().unwrap();
@@ -49,7 +49,7 @@ fn the_demo_uses_a_running_daemon_and_leaves_nothing() {
             demo.arg("--plot").arg(folder.path().join("p.svg"));
             "\nPlot: "
         } else {
-            // In a directory in which nobody can make a file.
+            // A directory in which no file can be created.
             demo.current_dir("/proc");
             "\nNo plot: tensorlend-demo.svg cannot be written"
         };

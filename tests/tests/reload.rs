@@ -1,4 +1,4 @@
-//! The configuration read again while clients are there: by `systemctl reload`, and by SIGHUP alone.
+//! Reloading the configuration while clients are connected: by `systemctl reload`, and by SIGHUP alone.
 
 use rustix::process::Signal;
 use std::process::Command;
@@ -8,7 +8,7 @@ use tensorlend_tests::{Agent, Daemon, eventually, run, signal, skip, skip_withou
 const LARGE: &str = "[pool]\nbytes_max = \"256MiB\"\nsegment_bytes = \"1MiB\"\n";
 const SMALL: &str = "[pool]\nbytes_max = \"40MiB\"\nsegment_bytes = \"1MiB\"\n";
 
-/// The refusal of a tensor of 30 MB.
+/// Returns the refusal of a tensor of 30 MB.
 fn refusal(agent: &mut Agent) -> String {
     agent.ask("put too-much 30000000 1").expect_err("it is above the limit")
 }
@@ -39,7 +39,7 @@ fn a_reload_keeps_clients_and_changes_limits() {
     goes_on(&mut producer, &mut consumer);
     let daemon = manager.daemon();
 
-    // Less than what is in use: it stays, and nothing comes on top of it.
+    // A limit below the present use: existing memory stays, and new requests are refused.
     manager.configure(SMALL);
     manager.ok(&["reload", SERVICE]);
     goes_on(&mut producer, &mut consumer);
@@ -50,7 +50,7 @@ fn a_reload_keeps_clients_and_changes_limits() {
     assert!(newcomer.ok("sum x0").ends_with(&sums[0]));
     assert!(manager.log().contains("pool.bytes_max: 40 MiB instead of 256 MiB"), "{}", manager.log());
 
-    // What cannot change now is named, and the rest does.
+    // The daemon names options that need a restart, and applies the others.
     manager.configure(&LARGE.replace("1MiB", "2MiB"));
     manager.ok(&["reload", SERVICE]);
     goes_on(&mut producer, &mut consumer);
@@ -58,7 +58,7 @@ fn a_reload_keeps_clients_and_changes_limits() {
     let status = manager.property(SERVICE, "StatusText");
     assert!(status.ends_with("pool.bytes_max 256 MiB; a restart is needed for pool.segment_bytes"), "{status}");
 
-    // Who may come in.
+    // Access rights of namespaces.
     let connect = format!("connect {} lab", Scope::System.socket());
     let refused = consumer.ask(&connect).expect_err("there is no such namespace");
     manager.configure(&format!("{LARGE}[namespace.lab]\nwriters = [\"root\"]\n"));
@@ -86,10 +86,10 @@ fn a_broken_configuration_changes_nothing() {
     let status = manager.property(SERVICE, "StatusText");
     for broken in ["[pool]\nbytes_max = \"256 buckets\"\n", "[pool\n", "[namespace.lab]\nreaders = []\n"] {
         manager.configure(&format!("{broken}\n"));
-        // Refused before the daemon hears of it,
+        // `--reload` rejects the file before the daemon reads it,
         assert!(!manager.systemctl(&["reload", SERVICE]).status.success(), "{broken}");
         assert_eq!(manager.property(SERVICE, "StatusText"), status);
-        // and by the daemon.
+        // and so does the daemon.
         manager.signal("HUP");
         eventually("a word about the broken file", || {
             manager
@@ -98,7 +98,7 @@ fn a_broken_configuration_changes_nothing() {
         });
         assert!(refusal(&mut client).contains("pool.bytes_max"));
         assert_eq!(client.ok("held x"), sum);
-        // It is over with the next right one.
+        // The next valid configuration ends the error state.
         manager.configure(SMALL);
         manager.ok(&["reload", SERVICE]);
         assert_eq!(manager.property(SERVICE, "StatusText"), status);
@@ -144,7 +144,7 @@ fn a_stopped_daemon_leaves_clients_what_they_have_and_they_come_to_the_next() {
         manager.ok(&["stop", SOCKET, SERVICE]);
         assert_eq!(manager.property(SERVICE, "Result"), "success");
         assert_eq!(client.ok("held x"), sum);
-        // It was told, and what to do about it.
+        // The client gets an error with a remedy.
         let said = client.ask("ping").expect_err("nobody is there");
         assert!(said.contains("daemon"), "{scope:?}: {said}");
         assert_eq!(client.ok("held x"), sum);
@@ -166,14 +166,14 @@ fn a_hangup_is_no_end() {
     for round in 0..5 {
         let now = if round % 2 == 0 { SMALL } else { LARGE };
         daemon.configure(now);
-        // Ends when the daemon has read it.
+        // This command ends when the daemon has read the configuration.
         let folder = daemon.socket();
         let file = folder.with_file_name("config.toml");
         let mut reload = Command::new(tensorlend_tests::binary("tensorlendd"));
         reload.arg("--config").arg(file).arg("--socket").arg(&folder);
         let done = run(reload.arg("--reload").arg(daemon.pid().to_string()));
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-        // Who has nothing yet: the other may have given up memory that it can use again.
+        // A new client, because the other may have returned memory that it can reuse.
         let mut newcomer = daemon.agent();
         if now == SMALL {
             assert!(refusal(&mut newcomer).contains("pool.bytes_max"), "{round}");
@@ -184,7 +184,7 @@ fn a_hangup_is_no_end() {
         newcomer.exit();
         assert_eq!(client.ok("held x"), sum);
     }
-    // However many of them come at once.
+    // The daemon survives any number of simultaneous signals.
     for _ in 0..100 {
         signal(daemon.pid(), Signal::HUP);
     }

@@ -1,4 +1,4 @@
-//! A daemon that is killed, and the one that comes after it: nobody loses anything.
+//! A daemon that is killed, and its successor: no client loses anything.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -42,20 +42,20 @@ fn names_lists_and_streams_outlive_the_daemon() {
 
         for round in 0..3u64 {
             service.restart();
-            // Both go on, with what they had.
+            // Both clients continue, with their leases and names.
             assert_eq!(value(&held), 3);
             for name in 0..300 {
                 assert_eq!(value(&b.get(&format!("n/{name}")).unwrap()), if name == 7 { 7 + round } else { name });
             }
             filled(&a, 100, 8 + round).publish("n/7").unwrap();
             assert_eq!(value(&b.get("n/7").unwrap()), 8 + round);
-            // The other one's name, a new name, the list, the stream.
+            // A name of the other client, a new name, the list, the stream.
             filled(&b, 100, 100 + round).publish(&format!("new/{round}")).unwrap();
             assert_eq!(value(&a.get(&format!("new/{round}")).unwrap()), 100 + round);
             assert_eq!(a.append("list", filled(&a, 10, 2)).unwrap(), 1 + round);
             assert_eq!(frames.recv_timeout(LONG).unwrap().sequence(), round);
             stream.send(filled(&a, 10, 5)).unwrap();
-            // Somebody who comes now finds all of it.
+            // A new client finds everything.
             let c = service.client();
             assert_eq!(c.len("list"), 2 + round);
             let mut newcomer = Agent::start();
@@ -63,7 +63,7 @@ fn names_lists_and_streams_outlive_the_daemon() {
             assert!(newcomer.ok("sum of-the-dead").ends_with(&sum));
             assert_eq!(c.list("n/*").unwrap().len(), 300);
         }
-        // And all of it comes back.
+        // All memory is freed in the end.
         drop((held, stream, frames));
         assert!(a.delete_stream("frames").unwrap());
         a.clear("list").unwrap();
@@ -80,7 +80,7 @@ fn clear_names(client: &Client) {
     }
 }
 
-/// Once nobody is connected any more.
+/// Waits until all memory is freed, without any connected client.
 fn all_comes_back(service: &Service) {
     let watcher = service.client();
     eventually("the return of everything", || {
@@ -89,7 +89,7 @@ fn all_comes_back(service: &Service) {
     });
 }
 
-/// Tells the other threads of a test to end when its own does, or panics.
+/// Tells the other threads of a test to end when its own thread ends or panics.
 struct Done<'a>(&'a AtomicBool);
 
 impl Drop for Done<'_> {
@@ -155,7 +155,7 @@ fn a_client_that_only_reads_keeps_its_leases() {
         let held = b.get("x").unwrap();
         drop(b);
         service.restart();
-        // Leases alone are left of the session: it comes back without being asked anything.
+        // Only leases are left of the session. It reconnects without any request.
         eventually("its return", || service.client().stat().unwrap().clients == 3);
         for number in 2..500 {
             filled(&a, 1000, number).publish("x").unwrap();
@@ -165,7 +165,8 @@ fn a_client_that_only_reads_keeps_its_leases() {
     }
 }
 
-/// What nobody has kept, one user's clients bring back: all that belongs to those who live.
+/// Without an fd store, one user's clients hand their descriptors back: everything that belongs to live clients
+/// survives.
 #[test]
 fn without_a_keeper_clients_bring_back_what_they_have() {
     for mode in ["mode = \"user\"\n"] {
@@ -198,9 +199,9 @@ fn without_a_keeper_clients_bring_back_what_they_have() {
             assert_eq!(value(&c.get("a/7").unwrap()), 7);
             assert_eq!(c.len("list"), 2 + round);
             a.append("list", filled(&a, 10, 3)).unwrap();
-            // The dead have nobody to bring anything.
+            // A dead client cannot hand descriptors back.
             assert!(c.get("of-the-dead").unwrap_err().is_not_found());
-            // A name changes hands, and back.
+            // A name changes its owner, and back.
             filled(&c, 10, 9).publish("a/9").unwrap();
             assert_eq!(value(&b.get("a/9").unwrap()), 9);
             filled(&a, 10, 9).publish("a/9").unwrap();
@@ -214,8 +215,8 @@ fn without_a_keeper_clients_bring_back_what_they_have() {
     }
 }
 
-/// The producer has not asked for the descriptor yet when the daemon that had it is killed: the next one has it from its
-/// owner, and nobody looks again by himself.
+/// The daemon that holds the wake descriptor is killed before the producer has requested it. The successor gets it from
+/// its owner again; the subscriber stays asleep in epoll throughout.
 #[test]
 fn who_sleeps_in_epoll_is_woken_after_it_without_a_keeper() {
     let mut service = Service::start("mode = \"user\"\n");
@@ -227,7 +228,7 @@ fn who_sleeps_in_epoll_is_woken_after_it_without_a_keeper() {
         service.end(rustix::process::Signal::KILL);
         service.lose();
         service.start_again();
-        // Both have come back once a name of each is taken in.
+        // Both have reconnected once the daemon has registered a name of each.
         for client in [&a, &b] {
             filled(client, 10, 1).publish("back").unwrap();
             client.delete("back").unwrap();
@@ -247,7 +248,7 @@ fn a_session_that_nobody_knows_is_over_and_says_so() {
     let a = service.client();
     filled(&a, 10, 1).publish("x").unwrap();
     let held = a.get("x").unwrap();
-    // Of the session its leases are left, and nothing that could be brought back.
+    // Only its leases are left of the session, and no descriptors to hand back.
     drop(a);
     service.end(rustix::process::Signal::KILL);
     service.lose();
@@ -277,13 +278,13 @@ fn what_a_killed_daemon_had_not_told_its_clients_is_no_leak() {
         filled(&a, 1000, name).publish(&format!("n/{name}")).unwrap();
     }
     eventually("their absorption", || a.stat().unwrap().names == 200);
-    // All taken over by somebody else, which the daemon tells the former owner when he asks.
+    // Another client takes all names over; the daemon reports this when the former owner next sends a request.
     for name in 0..200u64 {
         filled(&b, 10, name).publish(&format!("n/{name}")).unwrap();
     }
     service.restart();
     let used = || {
-        // Whatever waits for a look at the leases is looked at.
+        // Publishing scans the leases, which frees retired slots.
         filled(&a, 1000, 1).publish("own").unwrap();
         a.memory().slot_bytes
     };

@@ -1,4 +1,4 @@
-//! Segments that go to files when memory is short, with real processes.
+//! Spilling segments to files when memory is short, with real processes.
 
 use rustix::process::Signal;
 use std::os::unix::fs::MetadataExt;
@@ -9,7 +9,7 @@ use tensorlend_tests::{Agent, Daemon, budget, eventually};
 const MB: u64 = 1 << 20;
 const POOL_MB: u64 = 64;
 
-/// A folder for what does not fit, and the configuration of a daemon with little memory.
+/// Returns a spill directory, and the configuration of a daemon with little memory.
 fn config(mode: &str, more: &str) -> (TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let config = format!(
@@ -26,7 +26,7 @@ fn daemon(mode: &str, more: &str) -> (TempDir, Daemon) {
     (folder, daemon)
 }
 
-/// Puts so many MiB under each name, from a process that is gone afterwards. Returns the checksum.
+/// Publishes a tensor of this many MiB from a process that then exits. Returns the checksum.
 fn leave(daemon: &Daemon, name: &str, megabytes: u64, seed: u64) -> Result<String, String> {
     leave_by(daemon.agent(), name, megabytes, seed)
 }
@@ -44,7 +44,7 @@ fn sum(reader: &mut Agent, name: &str) -> String {
     text.rsplit(' ').next().unwrap().to_owned()
 }
 
-/// What a daemon has on the disk, by its descriptors: of files that have no name.
+/// Returns the bytes of the daemon's unnamed files on disk, from its descriptors.
 fn on_disk(daemon: &Daemon) -> u64 {
     on_disk_of(daemon.pid())
 }
@@ -74,17 +74,17 @@ fn far_more_than_the_pool_passes_through_it() {
         assert!(on_disk(&daemon) >= stat.bytes_spilled);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "files without names");
 
-        // In one process, and each in one of its own.
+        // Read by one process, then each by a separate process.
         let mut reader = daemon.agent();
         for (i, expected) in sums.iter().enumerate() {
             assert_eq!(&sum(&mut reader, &format!("t{i}")), expected, "t{i}, {mode}");
         }
-        // It keeps mapped what it has read last, as long as it needs no memory itself.
+        // While the reader lives, it keeps its latest reads mapped as long as it needs no memory itself.
         reader.exit();
         for i in [0, count / 2, count - 1] {
             assert_eq!(sum(&mut daemon.agent(), &format!("t{i}")), sums[i as usize]);
         }
-        // What is leased stays.
+        // Leased tensors stay in memory.
         let mut reader = daemon.agent();
         reader.ok("hold t5");
         for i in 0..8 {
@@ -119,7 +119,7 @@ fn limits_reached_it_is_as_it_was() {
     assert!(refused.contains("pool.bytes_max"), "{refused}");
     let stat = daemon.client().stat().unwrap();
     assert!(stat.bytes_spilled <= 32 * MB && stat.bytes_spilled >= 16 * MB, "{stat:?}");
-    // Also for one who lives.
+    // The limit also holds for a live client.
     let (_folder, daemon) = self::daemon("user", "uid_bytes_max = \"32MiB\"\n");
     let mut producer = daemon.agent();
     while producer.ask(&format!("put t{left} {} 1", 16 * MB)).is_ok() {
@@ -130,7 +130,7 @@ fn limits_reached_it_is_as_it_was() {
     assert!((16 * MB..=32 * MB).contains(&stat.bytes_spilled), "{stat:?}");
 }
 
-/// One process publishes eight times what the pool has, and goes on: it reads, overwrites, deletes.
+/// One process publishes eight times the pool, and continues to read, overwrite and delete.
 #[test]
 fn what_a_living_producer_has_published_is_spilled() {
     for mode in ["user", "system"] {
@@ -142,7 +142,7 @@ fn what_a_living_producer_has_published_is_spilled() {
         let stat = client.stat().unwrap();
         assert!(stat.pool_bytes <= POOL_MB * MB && stat.bytes_spilled >= (512 - POOL_MB) * MB, "{stat:?}");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "files without names");
-        // It reads its own as anybody does.
+        // It reads its own values as any other client does.
         for i in [0, 31, 7] {
             assert_eq!(sum(&mut producer, &format!("t{i}")), sums[i as usize], "{mode}");
         }
@@ -156,7 +156,7 @@ fn what_a_living_producer_has_published_is_spilled() {
         for i in (0..8).chain(16..32) {
             assert_eq!(sum(&mut daemon.agent(), &format!("t{i}")), sums[i], "t{i}, {mode}");
         }
-        // It ends, and its values stay where they are.
+        // The producer exits, and its values stay in their files.
         producer.exit();
         for i in (0..8).chain(16..32) {
             let mut reader = daemon.agent();
@@ -168,7 +168,7 @@ fn what_a_living_producer_has_published_is_spilled() {
     }
 }
 
-/// A tensor that is being written stays where it is, and so does what somebody looks at; small ones go with the others.
+/// Drafts and leased tensors stay in memory; small tensors are spilled with the others.
 #[test]
 fn what_is_being_written_or_read_stays() {
     let (_folder, daemon) = daemon("user", "");
@@ -215,7 +215,7 @@ fn what_is_being_written_or_read_stays() {
     assert!(leased.bytes().iter().all(|&byte| byte == 2));
 }
 
-/// A living producer's daemon is killed: its keeper has what was let go of; without one, that alone is lost.
+/// A live producer's daemon is killed. The fd store preserves the released segments; without one, only these are lost.
 #[test]
 fn a_living_producer_goes_on_after_its_daemon_was_killed() {
     for (mode, keeper) in [("user", true), ("system", true), ("user", false)] {
@@ -233,7 +233,7 @@ fn a_living_producer_goes_on_after_its_daemon_was_killed() {
             }
             service.start_again();
             if keeper {
-                // What it has let go of and is in memory still this daemon learns from it, as soon as it is back.
+                // The client reports the released segments that are still in memory when it reconnects.
                 producer.ok("ping");
                 assert_eq!(service.client().stat().unwrap().bytes_spilled, before, "{mode}, round {round}");
                 let mut reader = agent_of(&service);
@@ -253,7 +253,7 @@ fn a_living_producer_goes_on_after_its_daemon_was_killed() {
             sums[lost] = put(&mut producer, round, 60 + round);
             assert_eq!(sum(&mut agent_of(&service), &format!("t{lost}")), sums[lost]);
         }
-        // All of it can be overwritten and deleted, and nothing is left.
+        // All values can be overwritten and deleted, and nothing is left.
         for i in 0..12 {
             sums[i as usize] = put(&mut producer, i, 200 + i);
         }
@@ -316,7 +316,7 @@ fn agent_of(service: &Service) -> Agent {
     agent
 }
 
-/// What a killed daemon had in files, the next one has, and the one after it: with a keeper, in both modes.
+/// A killed daemon's spill files survive in its successor, and in the one after that: with an fd store, in both modes.
 #[test]
 fn what_was_spilled_outlives_a_killed_daemon() {
     for mode in ["user", "system"] {
@@ -329,7 +329,7 @@ fn what_was_spilled_outlives_a_killed_daemon() {
         assert!(before.bytes_spilled >= (16 * 16 - POOL_MB) * MB, "{before:?}");
         let mut living = service.client();
         for round in 0..3 {
-            // It has been heard of: a session that was not acknowledged is none to the next daemon.
+            // A request acknowledges the session: the next daemon drops unacknowledged ones.
             living.stat().unwrap();
             match round {
                 1 => {
@@ -348,9 +348,9 @@ fn what_was_spilled_outlives_a_killed_daemon() {
         for (i, expected) in sums.iter().enumerate() {
             assert_eq!(&sum(&mut reader, &format!("t{i}")), expected, "t{i}, {mode}");
         }
-        // It has mapped what it read last, as much as the pool has.
+        // It has mapped its latest reads, up to the size of the pool.
         reader.exit();
-        // Killed while segments come and go, and with them what is kept.
+        // Kills the daemon while segments, and their stored descriptors, come and go.
         for round in 0..6u64 {
             let mut busy = agent_of(&service);
             let names: Vec<String> = (0..count).map(|i| format!("t{}", (i * 7 + round) % count)).collect();
@@ -376,7 +376,7 @@ fn what_was_spilled_outlives_a_killed_daemon() {
     }
 }
 
-/// A daemon without `[spill]` reads what one before it has spilled, and spills nothing.
+/// A daemon without `[spill]` reads its predecessor's files, and spills nothing.
 #[test]
 fn the_next_daemon_needs_no_directory_to_read_back() {
     let (_folder, config) = config("system", "");
@@ -406,7 +406,7 @@ fn above_the_high_mark_nobody_is_refused_first() {
     assert_eq!(sum(&mut daemon.agent(), "t1"), expected);
 }
 
-/// Datasets whose tensors lie in several segments each: deleted, all of these come back while their owner lives.
+/// Datasets whose tensors are in several segments each: deleting them frees all these segments while their owner lives.
 #[test]
 fn what_is_deleted_leaves_no_segment_on_the_shelf() {
     let (_folder, daemon) = daemon("user", "");
@@ -428,7 +428,7 @@ fn what_is_deleted_leaves_no_segment_on_the_shelf() {
     }
     let few = |stat: &tensorlend::Stat| stat.bytes_spilled == 0 && stat.segments <= 8;
     eventually("the end of what nobody reads", || {
-        // What it retires is looked at when it publishes.
+        // Publishing makes the producer scan its retired slots.
         producer.put("again", &[1u8; 8]).unwrap();
         let stat = producer.stat().unwrap();
         stat.bytes_spilled <= 24 * MB
@@ -442,7 +442,7 @@ fn what_is_deleted_leaves_no_segment_on_the_shelf() {
     });
 }
 
-/// Where nothing is spilled a full pool is as it was: there is room for small ones beside large ones, again and again.
+/// Without spilling, a full pool still has room for small tensors next to large ones, again and again.
 #[test]
 fn without_a_directory_nothing_changes() {
     let daemon =
@@ -456,12 +456,12 @@ fn without_a_directory_nothing_changes() {
     for i in 0..200u32 {
         producer.put(&format!("small{i}"), &[i; 100]).unwrap_or_else(|e| panic!("small{i}: {e}"));
         if i % 50 == 0 {
-            // Longer than the client waits before it looks for something to let go of once more.
+            // Longer than the client's pause between two attempts to release memory.
             std::thread::sleep(std::time::Duration::from_millis(150));
             assert!(large("c", 12 * MB).unwrap_err().is_limit());
         }
     }
-    // The client pauses for 100 ms before it asks again: however slow the machine is, that is the rate.
+    // The client pauses 100 ms between two requests, which bounds their rate on a machine of any speed.
     let refused = producer.stat().unwrap().refusals - before;
     let pauses = start.elapsed().as_millis() as u64 / 100;
     assert!(refused < 60 + 2 * pauses, "the daemon refused {refused} requests in {pauses} pauses");

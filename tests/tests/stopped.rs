@@ -1,11 +1,11 @@
-//! A daemon that runs and does not answer: SIGSTOP.
+//! A daemon that is alive but does not respond: SIGSTOP.
 
 use rustix::process::Signal;
 use std::time::Duration;
 use tensorlend::{Client, DType, Error};
 use tensorlend_tests::{Daemon, eventually, run, signal};
 
-/// What a client waits here. Long enough that a daemon on a busy machine is not taken for one that is stopped.
+/// The clients' timeout in these tests. Long enough that a slow daemon on a busy machine does not look stopped.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 fn stop(daemon: &Daemon) {
@@ -18,7 +18,7 @@ fn connect(daemon: &Daemon) -> Result<Client, Error> {
     Client::builder().socket(daemon.socket()).request_timeout(TIMEOUT).connect()
 }
 
-/// Does it in a thread, which must end: a call that blocks for ever would hang the test.
+/// Runs `work` in a thread that must end, so that a call which blocks for ever fails the test instead of hanging it.
 fn ends<T: Send + 'static>(what: &'static str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = std::thread::spawn(work);
     eventually(what, || thread.is_finished());
@@ -60,7 +60,7 @@ fn no_call_waits_for_ever_and_the_session_goes_on() {
         let client = client.clone();
         is_told(&daemon, what, ends(what, move || call(&client)));
     }
-    // The reply to one is waited for by all, and by each for no longer than its own time.
+    // All threads wait for one response, each with its own timeout.
     let threads: Vec<_> = (0..40)
         .map(|_| {
             let client = client.clone();
@@ -90,7 +90,7 @@ fn no_call_waits_for_ever_and_the_session_goes_on() {
     assert!(owner.get("large").unwrap().bytes().iter().all(|byte| *byte == 9));
 }
 
-/// A request for memory that is given up: what the daemon lends for it later goes back.
+/// A memory request that timed out: the client returns the segment of the late response.
 #[test]
 fn memory_that_comes_too_late_goes_back() {
     let daemon = Daemon::start("[pool]\nsegment_bytes = \"1MiB\"\nspare_segments = 0\n");
@@ -101,7 +101,7 @@ fn memory_that_comes_too_late_goes_back() {
     signal(daemon.pid(), Signal::CONT);
     eventually("an answer", || client.ping().is_ok());
     eventually("its memory", || client.stat().unwrap().segments == before);
-    // The reply to a request like the one that was given up is the one that came late.
+    // The late response serves the next request of the same kind.
     stop(&daemon);
     is_told(&daemon, "create", client.create(DType::U8, &[3 << 20]));
     signal(daemon.pid(), Signal::CONT);
@@ -138,7 +138,7 @@ fn commands_say_that_the_daemon_does_not_answer() {
     let failure = out.lines().find(|line| line.starts_with("FAILURE  daemon")).unwrap_or_else(|| panic!("{out}"));
     assert!(failure.contains(&says), "{out}");
 
-    // Each check is printed when it has ended: the first are there while the doctor still waits for the daemon.
+    // The doctor prints each check as it ends: the first are there while it still waits for the daemon.
     let mut command = daemon.cli(&["doctor", "--daemon-timeout", "1000"]);
     let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
@@ -148,7 +148,7 @@ fn commands_say_that_the_daemon_does_not_answer() {
             let _ = sender.send(line);
         }
     });
-    // The last check before the daemon is asked.
+    // The last check before a request to the daemon.
     let is_socket = |line: String| line.starts_with("ok") && line.contains("socket");
     let is_there = std::iter::from_fn(|| seen.recv_timeout(Duration::from_mins(1)).ok()).any(is_socket);
     child.kill().unwrap();
@@ -158,12 +158,12 @@ fn commands_say_that_the_daemon_does_not_answer() {
     signal(daemon.pid(), Signal::CONT);
 }
 
-/// A server of the dashboard says so itself, long before its next look at the namespaces.
+/// The dashboard's server reports it, long before its next sample of the namespaces.
 #[test]
 fn the_dashboard_and_the_metrics_tell_of_a_daemon_that_does_not_answer() {
     use std::io::{BufRead, BufReader, Read, Write};
 
-    /// Ends with the test.
+    /// Killed at the end of the test.
     struct Web(std::process::Child);
     impl Drop for Web {
         fn drop(&mut self) {
@@ -173,7 +173,7 @@ fn the_dashboard_and_the_metrics_tell_of_a_daemon_that_does_not_answer() {
     }
 
     let daemon = Daemon::start("");
-    // The next look is an hour away.
+    // The next sample is an hour away.
     let mut command = daemon.cli(&["web", "--listen", "127.0.0.1:0", "--interval", "3600"]);
     let mut web = Web(command.stdout(std::process::Stdio::piped()).spawn().unwrap());
     let mut url = String::new();

@@ -1,11 +1,11 @@
-//! Streams that nobody uses any more: closed, or left by processes that were killed.
+//! Unused streams: closed, or left by killed processes.
 
 use std::time::Duration;
 use tensorlend::{Client, Policy, Start};
 use tensorlend_tests::filled::{filled, value};
 use tensorlend_tests::{Daemon, eventually};
 
-/// Streams and lists that are there.
+/// Returns the names of all streams and lists.
 fn left(client: &Client) -> Vec<String> {
     let streams = client.streams("*").unwrap().into_iter().map(|stream| stream.name);
     streams.chain(client.lists("*").unwrap().into_iter().map(|list| list.name)).collect()
@@ -31,7 +31,7 @@ fn ten_thousand_streams_in_turn_leave_none() {
 
 #[test]
 fn a_closed_stream_is_there_for_who_reads_it_and_for_who_comes_in_time() {
-    // Nobody is as slow as that: only a place that somebody else needs ends a stream here.
+    // The grace period is a day, so here a stream ends only if another one needs its place.
     let daemon = Daemon::start("[streams]\ngrace_ms = 86400000\n[namespace_default]\nstreams_max = 4\n");
     let (client, reader) = (daemon.client(), daemon.client());
     let open = |name: &str| client.stream(name).capacity(4).policy(Policy::DropOldest).open().unwrap();
@@ -48,7 +48,7 @@ fn a_closed_stream_is_there_for_who_reads_it_and_for_who_comes_in_time() {
         assert_eq!(value(frames.recv_timeout(Duration::from_mins(1)).unwrap().tensor().unwrap()), Ok(number));
     }
     drop(frames);
-    // The longest idle stream goes first, and this one has been idle for a moment only.
+    // The stream idle for longest ends first, and this one has been idle for a moment only.
     drop(open("one more"));
     let mut late = reader.subscription("camera").from(Start::Oldest).open().unwrap();
     assert_eq!(late.recv_timeout(Duration::from_mins(1)).unwrap().sequence(), 0);
@@ -57,13 +57,13 @@ fn a_closed_stream_is_there_for_who_reads_it_and_for_who_comes_in_time() {
         drop(open(&format!("again/{number}")));
     }
     assert!(reader.subscribe("camera").unwrap_err().is_not_found());
-    // Streams that are open are in nobody's way.
+    // Open streams are never ended to make room.
     let kept: Vec<_> = (0..4).map(|number| open(&format!("kept/{number}"))).collect();
     assert!(client.stream("no room").open().unwrap_err().is_limit());
     drop(kept);
 }
 
-/// Producers, subscribers, callers and servers that are killed with all that they have open.
+/// Producers, subscribers, callers and servers are killed with everything that they have open.
 #[test]
 fn two_hundred_killed_processes_leave_nothing() {
     let daemon = Daemon::start("[streams]\ngrace_ms = 500\n");
@@ -77,7 +77,7 @@ fn two_hundred_killed_processes_leave_nothing() {
         server.ok(&format!("serve service/{round}"));
         caller.tell(&format!("call service/{round} 41"));
         assert_eq!(server.ok("take-call"), "41");
-        // In every order.
+        // Kill the four processes in another order in each round.
         let mut all = [&mut producer, &mut subscriber, &mut server, &mut caller];
         all.rotate_left(round % 4);
         all.into_iter().for_each(tensorlend_tests::Agent::kill);
@@ -89,7 +89,7 @@ fn two_hundred_killed_processes_leave_nothing() {
     });
 }
 
-/// The producer closes its stream while there is no daemon.
+/// The producer closes its stream while no daemon runs.
 #[test]
 fn a_stream_that_was_closed_without_a_daemon_ends_with_the_next() {
     let mut service = tensorlend_tests::keeper::Service::start("mode = \"system\"\n[streams]\ngrace_ms = 300\n");

@@ -1,5 +1,5 @@
-//! What the command line shows of daemons: `tensorlend doctor` where something is wrong (few descriptors, a socket of another
-//! user, a device that is not lent), and tensors on devices, which it does not read.
+//! Faults as the command line shows them: `tensorlend doctor` with few descriptors, another user's socket, or a device
+//! that is not lent; and tensors on devices, which it does not read.
 
 use serde_json::Value;
 use std::path::Path;
@@ -11,7 +11,7 @@ use tensorlend_tests::{Daemon, run, skip_without, skip_without_root};
 const OWNER: u32 = 64_031;
 const STRANGER: u32 = 64_032;
 
-/// Exit status, and what was said of each thing, in lines of state, thing, finding and remedy.
+/// Runs the doctor. Returns its exit status and its checks: state, subject, finding and remedy.
 fn doctor(command: &mut Command) -> (Option<i32>, Vec<[String; 4]>) {
     let done = run(command.args(["doctor", "--json"]));
     let text = String::from_utf8(done.stdout).unwrap();
@@ -21,7 +21,7 @@ fn doctor(command: &mut Command) -> (Option<i32>, Vec<[String; 4]>) {
     (done.status.code(), report["checks"].as_array().unwrap().iter().map(words).collect())
 }
 
-/// What was said of one thing.
+/// Returns the check of one subject.
 fn said<'a>(checks: &'a [[String; 4]], what: &str) -> &'a [String; 4] {
     checks.iter().find(|check| check[1] == what).unwrap_or_else(|| panic!("nothing of {what}: {checks:#?}"))
 }
@@ -42,7 +42,7 @@ fn a_daemon_with_few_descriptors() {
     assert_eq!(state, "warning");
     assert!(found.contains("may have 300 descriptors") && mend.contains("LimitNOFILE"), "{found}; {mend}");
     assert_eq!(status, Some(0), "a warning is no failure: {checks:#?}");
-    // The configuration is found by the daemon's command line, where it may be read.
+    // The doctor finds the configuration through the daemon's command line, if it may read that.
     let [state, _, found, _] = said(&checks, "huge pages");
     assert_eq!((state.as_str(), found.as_str()), ("ok", "the configuration wants none"), "{checks:#?}");
 }
@@ -107,7 +107,7 @@ fn a_device_that_the_daemon_does_not_lend() {
     });
 }
 
-/// A library of the driver's name that is none.
+/// A file with the driver's name that is not a library.
 #[test]
 fn a_driver_that_cannot_be_loaded() {
     let folder = folder_with(None);

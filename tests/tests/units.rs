@@ -1,4 +1,4 @@
-//! The systemd units of `packaging/`: what systemd says of them, and what they do under a real manager.
+//! The systemd units of `packaging/`: checked by systemd's tools, and run under a real manager.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ use tensorlend_tests::manager::{
 };
 use tensorlend_tests::{binary, eventually, run, skip_without};
 
-/// Exposure as `systemd-analyze security` counts it, in tenths: 0 is nothing, 100 everything.
+/// Maximum exposure level of `systemd-analyze security`, in tenths: 0 is none, 100 everything.
 const EXPOSURE_MAX: &str = "20";
 const STRANGER: u32 = 64_011;
 
@@ -15,7 +15,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What was said of our units.
+/// Returns the lines about our units.
 fn text_of_ours(said: &[u8]) -> Vec<String> {
     text(said).lines().filter(|line| line.contains("tensorlend")).map(str::to_owned).collect()
 }
@@ -37,7 +37,7 @@ fn systemd_finds_nothing_wrong_with_the_units() {
         let (clean, said) = verify();
         let said: Vec<&str> = said.lines().filter(|line| line.contains("tensorlend")).collect();
         assert!(clean && said.is_empty(), "{scope:?}: {said:#?}");
-        // It would have found a mistake.
+        // The check detects a mistake in a unit.
         let unit = folder.path().join(SERVICE);
         let wrong = std::fs::read_to_string(&unit).unwrap().replace("Restart=always", "Restart=allways");
         std::fs::write(&unit, wrong).unwrap();
@@ -58,14 +58,14 @@ fn the_systems_daemon_is_exposed_to_little() {
     let ours = security(&workspace("packaging").join(SERVICE));
     assert!(ours.status.success(), "{}{}", text(&ours.stdout), text(&ours.stderr));
     assert!(text(&ours.stdout).contains("Overall exposure level"), "{}", text(&ours.stderr));
-    // A unit without walls is told apart.
+    // The check detects a unit without sandboxing.
     let folder = tempfile::tempdir().unwrap();
     let bare = folder.path().join(SERVICE);
     std::fs::write(&bare, "[Service]\nType=notify\nExecStart=/usr/bin/tensorlendd\n").unwrap();
     assert!(!security(&bare).status.success());
 }
 
-/// What goes with a daemon: a gateway for the machine, and a user's runner.
+/// Units of a daemon's companions: a machine's gateway, and a user's runner.
 #[test]
 fn the_units_of_gateway_and_runner_are_right_and_open_little() {
     if skip_without("systemd-analyze") {
@@ -87,7 +87,7 @@ fn the_units_of_gateway_and_runner_are_right_and_open_little() {
             (done.status.success(), said)
         };
         assert_eq!(verify(&here), (true, vec![]));
-        // It would have found a mistake.
+        // The check detects a mistake in a unit.
         assert!(!verify(&here.replace("Restart=", "Restart=by-chance-")).1.is_empty());
     }
     let mut command = Command::new("systemd-analyze");
@@ -96,7 +96,7 @@ fn the_units_of_gateway_and_runner_are_right_and_open_little() {
     assert!(done.status.success(), "{}{}", text(&done.stdout), text(&done.stderr));
 }
 
-/// The drop-in for CUDA opens the devices' door and no other.
+/// The drop-in for CUDA opens access to the devices and to nothing else.
 #[test]
 fn the_drop_in_for_devices_is_right_and_opens_little() {
     if skip_without("systemd-analyze") {
@@ -128,7 +128,7 @@ fn the_drop_in_for_devices_is_right_and_opens_little() {
     let (little, exposure, said) = security();
     assert!(little && sees(&exposure), "{exposure}{said}");
     assert!(exposure.contains("char-nvidia*:rw"), "{exposure}");
-    // It would have found a mistake.
+    // The check detects a mistake in a unit.
     let wrong = std::fs::read_to_string(drop_in.join("cuda.conf")).unwrap().replace("=closed", "=shut");
     std::fs::write(drop_in.join("cuda.conf"), wrong).unwrap();
     assert!(verify().2.contains("shut"));
@@ -149,7 +149,7 @@ fn the_packaged_configuration_is_the_default_with_every_option_commented() {
         None if line.is_empty() || line.starts_with(['#', '[']) => format!("{line}\n"),
         None => format!("#{line}\n"),
     };
-    // The words about marks are about the printed one.
+    // The printed header, which explains the comment signs, applies to the printed file only.
     let (_, options) = printed.split_once("\n\n").unwrap();
     let head = "\
 # /etc/tensorlend/tensorlendd.toml: the configuration of the system's tensorlendd.
@@ -172,10 +172,10 @@ fn the_packaged_configuration_is_the_default_with_every_option_commented() {
     );
     let checked = check(&path);
     assert!(checked.status.success(), "{}", text(&checked.stderr));
-    // Nothing is set.
+    // No option is set.
     let set = packaged.lines().find(|line| !line.is_empty() && !line.starts_with(['#', '[']));
     assert_eq!(set, None);
-    // And every option is one, once its mark is taken away.
+    // Every line is a valid option once its comment sign is removed.
     let open = folder.path().join("open.toml");
     let is_option = |line: &str| {
         let key = line.split_once(" = ").map_or("", |(key, _)| key);
@@ -185,10 +185,10 @@ fn the_packaged_configuration_is_the_default_with_every_option_commented() {
         Some(option) if is_option(option) || option.starts_with("[namespace.") => option,
         _ => line,
     });
-    // The users and groups of an example need not be there.
+    // The users and groups of an example need not exist here.
     let lines = lines.map(|line| match line.split_once(" = [") {
         Some((key @ ("readers" | "writers"), _)) => format!("{key} = [\"0\"]\n"),
-        // Nor the directory.
+        // The directory need not exist here either.
         _ => format!("{line}\n").replace("/var/lib/tensorlend", "/tmp"),
     });
     std::fs::write(&open, lines.collect::<String>()).unwrap();
@@ -208,7 +208,7 @@ fn a_client_starts_the_daemon_by_its_socket() {
     let sum = producer.ok("put x 100000 1");
     let mut consumer = manager.connected();
     assert!(consumer.ok("sum x").ends_with(&sum));
-    // Whoever is served is served by a daemon that has said that it is ready.
+    // A client is served only after the daemon has reported that it is ready.
     assert_eq!(manager.property(SERVICE, "ActiveState"), "active");
     assert_eq!(manager.property(SERVICE, "NRestarts"), "0");
 }
@@ -220,19 +220,20 @@ fn it_is_started_once_it_is_ready() {
     }
     let manager = Manager::start(Scope::User, "");
     manager.ok(&["start", SERVICE]);
-    // It is the daemon's word of being ready that brings this along.
+    // The daemon sends this text with its ready notification.
     let status = manager.property(SERVICE, "StatusText");
     assert!(status.starts_with("tensorlendd ") && status.contains("User mode"), "{status}");
     let mut producer = manager.connected();
     let sum = producer.ok("put x 5000000 1");
     producer.ok("hold x");
 
-    // Stopped with clients connected: at once, and they keep what they have.
+    // The daemon stops at once although clients are connected; they keep their leases.
     let before = manager.daemon();
     manager.ok(&["stop", SERVICE]);
     assert_eq!(manager.property(SERVICE, "Result"), "success");
     assert_eq!(producer.ok("held x"), sum);
-    // Its socket is still there, and starts another for the one that comes back; but systemd has let go of what it kept.
+    // The socket still exists, and starts another daemon for a reconnecting client; but systemd has closed the stored
+    // descriptors.
     eventually("another daemon", || manager.property(SERVICE, "ActiveState") == "active" && manager.daemon() != before);
     assert!(producer.ask("put y 1000 1").is_err());
     let mut next = manager.connected();
@@ -264,7 +265,7 @@ fn a_daemon_that_hangs_is_started_again() {
     let mut client = manager.connected();
     let sum = client.ok("put x 100000 1");
     client.ok("hold x");
-    // One that only sleeps does not hang.
+    // A sleeping daemon still notifies the watchdog.
     let heard = || manager.property(SERVICE, "WatchdogTimestampMonotonic");
     for _ in 0..2 {
         let before = heard();
@@ -292,7 +293,7 @@ fn a_killed_daemon_is_started_again() {
     let sum = client.ok("put x 100000 1");
     client.ok("hold x");
     let mut daemon = manager.daemon();
-    // By whatever ends it from outside, the kindest included.
+    // The daemon is restarted after any external signal, even SIGTERM.
     for (times, signal) in ["KILL", "ABRT", "TERM"].iter().enumerate() {
         manager.signal(signal);
         daemon = manager.restarted(daemon);
@@ -305,7 +306,7 @@ fn a_killed_daemon_is_started_again() {
     assert_eq!(manager.ends(), ["signal", "signal", "success"]);
 }
 
-/// A tensor of a client that has ended: nothing but the manager's descriptors keeps it while no daemon runs.
+/// Publishes a tensor and disconnects: while no daemon runs, only the manager's descriptors keep the tensor.
 fn orphan(manager: &Manager, socket: &str) -> String {
     let mut producer = manager.agent();
     producer.ok(&format!("connect {socket}"));
@@ -323,8 +324,8 @@ fn sum_of_orphan(manager: &Manager, socket: &str) -> String {
 const CONFIGURED: &str =
     "[Service]\nExecStart=\nExecStart=/run/test/bin/tensorlendd --config /run/test/tensorlendd.toml\n";
 
-/// The daemon is started with a configuration with which it cannot run: it is tried again, what is kept stays, and it serves as
-/// soon as the configuration is right.
+/// Starts the daemon with an invalid configuration. The manager retries, preserved memory stays, and the daemon serves
+/// as soon as the configuration is valid.
 fn outlives_a_wrong_configuration(manager: &Manager, socket: &str, sum: &str, right: &str, wrong: &str) {
     let number = |name: &str| manager.property(SERVICE, name).parse::<u32>().unwrap();
     manager.configure(wrong);
@@ -338,7 +339,7 @@ fn outlives_a_wrong_configuration(manager: &Manager, socket: &str, sum: &str, ri
     assert!(sum_of_orphan(manager, socket).ends_with(sum), "{wrong}");
 }
 
-/// No wrong configuration costs what the daemon before has lent.
+/// No invalid configuration loses memory that the previous daemon lent.
 #[test]
 fn a_wrong_configuration_costs_nothing_that_is_kept() {
     if skip_without_systemd() {
@@ -362,7 +363,7 @@ fn a_wrong_configuration_costs_nothing_that_is_kept() {
     assert!(sum_of_orphan(&manager, &socket).ends_with(&sum));
 }
 
-/// What the daemon can do without costs nobody the rest: it runs, and says what is missing.
+/// If an optional feature is unavailable, the daemon runs without it and reports it.
 #[test]
 fn a_daemon_runs_without_what_is_missing_and_says_so() {
     if skip_without_systemd() {
@@ -387,11 +388,11 @@ fn a_daemon_runs_without_what_is_missing_and_says_so() {
         let status = manager.property(SERVICE, "StatusText");
         assert!(status.contains(said), "{status}");
         assert!(manager.log().contains(said), "{}", manager.log());
-        // And nobody else is let in for it.
+        // The fault grants no other user access.
         let entered = manager.agent().ask(&format!("connect {socket} lab"));
         assert!(entered.is_err(), "{entered:?}");
     }
-    // The check says so before: as the daemon's user.
+    // `--check-config` reports it beforehand, run as the daemon's user.
     for (wrong, fails) in [(spill("/run/test/roots"), true), (spill("/run/test"), false)] {
         manager.configure(&wrong);
         let mut check = manager.command("/run/test/bin/tensorlendd");
@@ -401,14 +402,14 @@ fn a_daemon_runs_without_what_is_missing_and_says_so() {
     }
 }
 
-/// A daemon that makes its own socket is tried again until it can, and takes nothing away that lies in its place.
+/// A daemon that creates its own socket is restarted until it can, and removes nothing else at that path.
 #[test]
 fn a_socket_that_cannot_be_made_costs_nothing_that_is_kept() {
     if skip_without_systemd() {
         return;
     }
     let manager = Manager::start(Scope::User, CONFIGURED);
-    // Without the unit of its socket.
+    // Without the socket unit.
     let units = manager.root().join("run/test/units");
     let unit = std::fs::read_to_string(units.join(SERVICE)).unwrap();
     std::fs::write(units.join(SERVICE), unit.replace("=tensorlendd.socket", "=")).unwrap();
@@ -433,7 +434,8 @@ fn a_socket_that_cannot_be_made_costs_nothing_that_is_kept() {
     assert!(manager.log().contains("there is an ordinary file"), "{}", manager.log());
 }
 
-/// The machine starts, and the daemon before its gateway: the gateway's user has its rights in a daemon that never saw it run.
+/// At a machine's start the daemon starts before its gateway: the gateway's user has its rights in a daemon that never
+/// saw the gateway run.
 #[test]
 fn the_gateways_user_is_known_before_the_gateway_runs() {
     if skip_without_systemd() || skip_without("systemd-sysusers") {
@@ -452,7 +454,7 @@ fn the_gateways_user_is_known_before_the_gateway_runs() {
     assert!(manager.agent_as(STRANGER).ask(&connect).is_err(), "an entry that nobody has grants nothing");
     let status = manager.property(SERVICE, "StatusText");
     assert!(status.contains("there is no user \"not-yet\""), "{status}");
-    // A user who is made later has his rights after a reload.
+    // A user who is created later gets the configured rights after a reload.
     let passwd = manager.root().join("etc/passwd");
     let mut users = std::fs::read_to_string(&passwd).unwrap();
     users.extend([format!("not-yet:x:{STRANGER}:{STRANGER}::/:/bin/false\n")]);
@@ -463,8 +465,8 @@ fn the_gateways_user_is_known_before_the_gateway_runs() {
     assert!(!status.contains("not-yet"), "{status}");
 }
 
-/// Systemd puts descriptors that it keeps in order within the limit that the daemon gets, and needs room for both the old
-/// and the new numbers; their names come in one variable of the environment.
+/// Systemd sorts stored descriptors within the daemon's limit, and needs room for both the old and the new numbers;
+/// their names are in one environment variable.
 #[test]
 fn a_restart_has_room_for_all_that_may_be_kept() {
     const VARIABLE_BYTES_MAX: u64 = 128 << 10;
@@ -488,13 +490,13 @@ fn the_systems_daemon_works_behind_its_walls() {
         return;
     }
     let manager = Manager::start(Scope::System, "");
-    // So that it calls mbind, and looks up users and their groups, too.
+    // Makes the daemon call mbind, and look up users and groups.
     let lab = format!("[namespace.lab]\nwriters = [\"{STRANGER}\"]\nreaders = [\"root\", \"@tensorlend\"]\n");
     manager.configure(&format!("[pool]\nnuma = \"interleave\"\n{lab}"));
     manager.ok(&["start", SOCKET]);
     let connect = format!("connect {}", Scope::System.socket());
     let mut root = manager.connected();
-    // Memory of every kind: sheets, segments, one of a tensor's own, and what is made beside the loop.
+    // Memory of every kind: sheets, segments, a tensor's own segment, and segments made outside the loop.
     let mut sums = Vec::new();
     for (i, bytes) in [1, 5000, 3_000_000, 100_000_000].iter().enumerate() {
         sums.push(root.ok(&format!("put x{i} {bytes} {i}")));
@@ -503,7 +505,7 @@ fn the_systems_daemon_works_behind_its_walls() {
     for (i, sum) in sums.iter().enumerate() {
         assert!(reader.ok(&format!("sum x{i}")).ends_with(sum));
     }
-    // The uid of each client is its own, behind the walls, too.
+    // Each client keeps its own uid, in the sandbox too.
     let mut stranger = manager.agent_as(STRANGER);
     assert_eq!(stranger.ok(&connect), format!("uid:{STRANGER}"));
     assert_eq!(stranger.ok("exists x0"), "false");
@@ -538,7 +540,7 @@ fn the_systems_daemon_works_behind_its_walls() {
         assert!(theirs.contains(kind), "{theirs}");
         assert_eq!(theirs != ours, own, "{kind}: {theirs} {ours}");
     }
-    // Nothing that it wanted was forbidden.
+    // The sandbox forbade nothing that the daemon needed.
     assert!(!manager.log().contains("WARN") && !manager.log().contains("ERROR"), "{}", manager.log());
 
     manager.signal("KILL");
@@ -550,7 +552,7 @@ fn the_systems_daemon_works_behind_its_walls() {
     assert_eq!(manager.ends(), ["signal", "success"]);
 }
 
-/// What an administrator is told of the descriptors that outlive a daemon.
+/// The doctor's report on the descriptors that outlive a daemon.
 #[test]
 fn doctor_asks_the_manager_what_it_keeps() {
     if skip_without_systemd() {
@@ -582,8 +584,8 @@ fn doctor_asks_the_manager_what_it_keeps() {
     }
 }
 
-/// What `daemon/src/core/recovery/restore.rs` promises, with systemd as the keeper: killed or restarted, nobody loses a tensor, nor
-/// the connection.
+/// The guarantees of `daemon/src/core/recovery/restore.rs`, with systemd's fd store: if the daemon is killed or restarted, no
+/// client loses a tensor or its session.
 #[test]
 fn the_manager_keeps_every_tensor_through_kills_and_restarts() {
     if skip_without_systemd() {
@@ -617,7 +619,7 @@ fn the_manager_keeps_every_tensor_through_kills_and_restarts() {
                 assert!(newcomer.ok(&format!("sum {name}")).ends_with(sum), "{scope:?}, round {round}: {name}");
             }
             assert_eq!(lives.ok("held of-one/3"), sums[6].1);
-            // It goes on as the same client: its names are its own, and others see what it writes.
+            // The client continues as the same member: its names are its own, and others see its new values.
             let again = lives.ok(&format!("put of-one/0 5000 {}", 100 + round));
             sums[0].1.clone_from(&again);
             assert!(newcomer.ok("sum of-one/0").ends_with(&again));
@@ -650,14 +652,14 @@ fn the_units_that_restore_are_right_and_open_little() {
             let (little, exposure, said) = analyze(&["security", "--offline=true", "--no-pager", &threshold]);
             assert!(little && exposure.contains("Overall exposure level"), "{exposure}{said}");
         }
-        // It would have found a mistake.
+        // The check detects a mistake in a unit.
         let wrong = std::fs::read_to_string(&unit).unwrap().replace("Type=oneshot", "Type=onshot");
         std::fs::write(&unit, wrong).unwrap();
         assert!(verify().2.contains("onshot"), "{scope:?}");
     }
 }
 
-/// What a user has saved is there when the machine starts, before anybody has asked; a damaged file is in nobody's way.
+/// Saved tensors exist after the machine's start before any request; a damaged file does not prevent the others.
 #[test]
 fn a_machine_that_starts_has_its_names_again() {
     if skip_without_systemd() {
@@ -667,7 +669,7 @@ fn a_machine_that_starts_has_its_names_again() {
         let manager = Manager::start(scope, "");
         let restore = manager.add_restore(user);
         let uid = if scope == Scope::System { uid_of(user) } else { scope.uid() };
-        // The first start of all: there is nothing yet, but a folder for it, which is the user's alone.
+        // The very first start: no files, only a folder that only the user can enter.
         manager.ok(&["start", SOCKET, &restore]);
         let inside = manager.to_restore(user);
         let folder = manager.root().join(inside.strip_prefix("/").unwrap());
@@ -690,7 +692,7 @@ fn a_machine_that_starts_has_its_names_again() {
         save("b");
         std::fs::write(folder.join("aa.safetensors"), "nonsense").unwrap();
         producer.exit();
-        // As when the machine is started anew: nothing is left.
+        // Simulates a machine's start: all processes stop, and nothing is left.
         let start_anew = || {
             manager.systemctl(&["stop", &restore, SERVICE, SOCKET]);
             manager.ok(&["start", SOCKET]);
@@ -704,7 +706,7 @@ fn a_machine_that_starts_has_its_names_again() {
         for (name, sum) in ["a", "b"].iter().zip(&sums) {
             assert!(consumer.ok(&format!("sum {name}")).ends_with(sum), "{scope:?}, {name}");
         }
-        // Whoever looks at the names of others finds none of these.
+        // Other users' namespaces contain none of these names.
         if scope == Scope::System {
             let mut stranger = manager.agent_as(STRANGER);
             stranger.ok(&format!("connect {}", scope.socket()));
@@ -712,7 +714,7 @@ fn a_machine_that_starts_has_its_names_again() {
         }
         std::fs::remove_file(folder.join("aa.safetensors")).unwrap();
         assert!(start_anew());
-        // It is not done again with a daemon that is started again: what was deleted since stays so.
+        // A restarted daemon does not run the restore again: names deleted since stay deleted.
         let mut consumer = agent();
         assert_eq!(consumer.ok("delete a"), "true");
         let before = manager.daemon();
@@ -730,7 +732,7 @@ fn uid_of(user: &str) -> u32 {
     line.split(':').nth(2).unwrap().parse().unwrap()
 }
 
-/// The `sh` blocks of a section of docs/service.md, in their order.
+/// Returns the `sh` blocks of a section of docs/service.md, in their order.
 fn blocks_of_the_manual(heading: &str) -> Vec<String> {
     let page = std::fs::read_to_string(workspace("docs/service.md")).unwrap();
     let section = page.split("\n## ").find(|section| section.starts_with(heading)).expect("the page has the section");
@@ -738,14 +740,14 @@ fn blocks_of_the_manual(heading: &str) -> Vec<String> {
     section.split("```sh\n").skip(1).map(block).collect()
 }
 
-/// A user who follows the manual word by word has a daemon, without a configuration and then with one.
+/// A user who follows the manual literally gets a daemon, without a configuration and then with one.
 #[test]
 fn a_user_installs_as_the_manual_says() {
     if skip_without_systemd() {
         return;
     }
     let manager = Manager::start(Scope::User, "");
-    // What the page takes for granted, and nothing that it says how to make.
+    // Creates the state that the page presumes, but nothing that it explains how to make.
     let root = manager.root().join("run/test");
     for unit in [SERVICE, SOCKET] {
         std::fs::remove_file(root.join("units").join(unit)).unwrap();
@@ -780,7 +782,7 @@ fn a_user_installs_as_the_manual_says() {
     follow("~/.local/bin/tensorlend ping");
 }
 
-/// A file without a name is kept as memory is.
+/// The manager preserves unnamed spill files as it does memory.
 #[test]
 fn what_was_spilled_is_kept_by_the_manager() {
     if skip_without_systemd() {

@@ -1,4 +1,4 @@
-//! Several users and one daemon in system mode: needs root, to become them.
+//! Several users and one daemon in system mode. Needs root, to switch users.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -20,8 +20,8 @@ fn as_user(uid: u32, program: &Path) -> Command {
     command
 }
 
-/// A daemon that is a user of its own, and programs that every user can run: what was built may lie where only root can
-/// look.
+/// A daemon that runs as its own user, and copies of the programs that every user can run: the build folder may be
+/// readable by root only.
 struct System {
     daemon: Daemon,
     agent: PathBuf,
@@ -34,8 +34,8 @@ impl System {
         std::fs::set_permissions(programs.path(), Permissions::from_mode(0o755)).unwrap();
         let copy = |name| {
             let copy = programs.path().join(name);
-            // By another process: what this one has open for writing, a child of another test could hold a moment
-            // longer, and then it cannot be run.
+            // Another process copies the file. If this one held it open for writing, a child of another test could
+            // inherit the descriptor, and the program could not be run (ETXTBSY).
             assert!(run(Command::new("install").arg("--mode=0755").arg(binary(name)).arg(&copy)).status.success());
             copy
         };
@@ -44,7 +44,7 @@ impl System {
         Self { daemon, agent, _programs: programs }
     }
 
-    /// An agent of this user, connected to its private namespace, or to the one that `namespace` names.
+    /// Starts an agent of this user, connected to its private namespace, or to the one that `namespace` names.
     fn join(&self, uid: u32, namespace: &str) -> Result<Agent, String> {
         let mut agent = Agent::start_as(|_| as_user(uid, &self.agent));
         agent.ask(&format!("connect {} {namespace}", self.daemon.socket().display()))?;
@@ -76,7 +76,7 @@ fn users_do_not_see_each_other() {
     assert!(alice.ok("sum diary").ends_with(&mine));
 }
 
-/// The groups of the process count, as the kernel knows them: none of these is listed in /etc/group, nor is a user of these.
+/// The kernel's groups of the process count: none of these is in /etc/group, and no user belongs to them there.
 #[test]
 fn a_group_is_what_the_kernel_says_of_the_process() {
     if cannot_run() {
@@ -112,7 +112,7 @@ fn descriptors_that_a_user_keeps_pin_no_memory_beyond_the_limit() {
     let hostile = Hand::join(&system.daemon.socket(), None).unwrap();
     let mut kept = Vec::new();
     for _ in 0..12 {
-        // 2^17 slots: 16 MiB of records. What was given back counts until nobody can write it.
+        // 2^17 slots: 16 MiB of records. A returned segment counts until it has no writers.
         let mut base = None;
         eventually("a segment within the limit", || {
             base = hostile.segment(1, 17, |lent| Ok(lent.base)).ok();
@@ -123,7 +123,7 @@ fn descriptors_that_a_user_keeps_pin_no_memory_beyond_the_limit() {
         kept.extend([lent.segment, lent.slots]);
         assert!(matches!(hostile.ask(&Request::ReturnSegment { base }).unwrap().0, Reply::Done));
     }
-    // The daemon punches the pages of what it closes, on a thread of its own.
+    // The daemon punches the pages of closed sheets, on a separate thread.
     let held = || kept.iter().map(|fd| rustix::fs::fstat(fd).unwrap().st_blocks as u64 * 512).sum::<u64>();
     eventually("memory within the limit", || held() <= LIMIT);
     let mut bob = system.agent(BOB);
@@ -173,7 +173,7 @@ fn a_user_takes_no_more_than_a_share_of_a_shared_namespaces_tables() {
     let (mut bob, mut carol) = (system.join(BOB, "lab").unwrap(), system.join(CAROL, "lab").unwrap());
     bob.ok("stream bob 1");
     carol.ok("subscribe bob");
-    // At home, a user has the whole table.
+    // In its private namespace a user has the whole table.
     let mut home = system.agent(ALICE);
     (0..20).for_each(|number| drop(home.ok(&format!("stream home/{number} 1"))));
 }
@@ -195,7 +195,7 @@ fn segments_are_lent_again_in_system_mode() {
     assert!(alice.ok("sum y").ends_with(&sum));
 }
 
-/// At the pool's limit: what was given back a moment ago is looked at before anybody is refused.
+/// At the pool's limit the daemon checks recently returned memory before it refuses a request.
 #[test]
 fn who_gives_back_and_asks_for_more_at_once_is_served() {
     if cannot_run() {
@@ -205,7 +205,7 @@ fn who_gives_back_and_asks_for_more_at_once_is_served() {
     let config = "[pool]\nbytes_max = \"96MiB\"\nsegment_bytes = \"8MiB\"\nspare_segments = 0\n[uid]\nshare = false\n";
     let system = System::start(config);
     let mut alice = system.agent(ALICE);
-    // No two of them have room beside each other.
+    // The pool cannot hold two of these values at once.
     for round in 0..10 {
         for mb in [50, 70, 90, 60] {
             alice.ok(&format!("put x {} {round}", mb * MB));
@@ -224,7 +224,7 @@ fn every_user_finds_a_share_of_what_is_common() {
     let fill = |agent: &mut Agent| {
         (0..).find_map(|i| agent.ask(&format!("put t{i} {} {i}", 7 * MB)).err().map(|error| (i, error))).unwrap()
     };
-    // The first takes what it can, and all others still find something; nobody waits.
+    // The first user takes its share, and the later ones still get some; nobody waits.
     let mut agents: Vec<(Agent, u64)> = Vec::new();
     for uid in [ALICE, BOB, CAROL] {
         let mut agent = system.agent(uid);
@@ -233,9 +233,9 @@ fn every_user_finds_a_share_of_what_is_common() {
         agents.push((agent, tensors));
     }
     let tensors: Vec<u64> = agents.iter().map(|(_, tensors)| *tensors).collect();
-    // A half, a third of the rest, a quarter of that: 120, 40 and 20 MiB in segments of 8.
+    // A half, a third of the rest, a quarter of that: 120, 40 and 20 MiB in segments of 8 MiB.
     assert_eq!(tensors, [15, 5, 2]);
-    // Who goes and leaves nothing makes room for those who stay.
+    // A user who leaves nothing behind makes room for the others.
     let (mut alice, _) = agents.remove(0);
     for i in 0..15 {
         alice.ok(&format!("delete t{i}"));
@@ -257,7 +257,7 @@ fn a_lease_that_is_kept_from_its_owner_is_charged_to_its_holder() {
     ));
     let (mut alice, mut bob) = (system.join(ALICE, "lab").unwrap(), system.join(BOB, "lab").unwrap());
     let put = |agent: &mut Agent, name: &str| agent.ask(&format!("put {name} {} 1", 7 * MB));
-    // Bob keeps whatever Alice replaces, under names of his own.
+    // Bob leases every value before Alice replaces it, and keeps the leases under his own names.
     let mut kept = 0;
     while put(&mut alice, "x").is_ok() {
         bob.ok("hold x");
@@ -265,11 +265,11 @@ fn a_lease_that_is_kept_from_its_owner_is_charged_to_its_holder() {
         bob.ok(&format!("keep x kept{kept}"));
     }
     assert!(kept >= 4, "{kept}");
-    // He stands for it before long, and Alice goes on.
+    // The daemon soon charges Bob instead of Alice, and Alice can continue.
     tensorlend_tests::eventually("the charge to move", || put(&mut alice, "x").is_ok());
     let (mut hers, mut his) = (0, 0);
     loop {
-        // Somebody is short of memory all the while: else nobody looks what leases keep.
+        // Keeps the pool short of memory: otherwise the daemon does not check what leases keep.
         while put(&mut alice, &format!("a{hers}")).is_ok() {
             hers += 1;
         }
@@ -279,7 +279,7 @@ fn a_lease_that_is_kept_from_its_owner_is_charged_to_its_holder() {
         }
         his += 1;
     }
-    // 48 MiB less what he keeps of hers; five if he did not stand for that.
+    // 48 MiB less the values of Alice that he keeps; five segments if he were not charged for them.
     assert!(his <= 3, "{his} segments, and {kept} kept");
     for i in 1..=kept {
         bob.ok(&format!("release kept{i}"));
@@ -287,7 +287,7 @@ fn a_lease_that_is_kept_from_its_owner_is_charged_to_its_holder() {
     tensorlend_tests::eventually("the charge to be back", || put(&mut bob, "more").is_ok());
 }
 
-/// A user has half of the pool when nobody else has any; what does not fit into his share goes to files, though he lives.
+/// A single user may use half of the pool; the rest is spilled to files, although the user is connected.
 #[test]
 fn a_living_user_at_his_share_goes_on_into_files() {
     if cannot_run() {
@@ -306,7 +306,7 @@ fn a_living_user_at_his_share_goes_on_into_files() {
         let mut reader = users.agent(ALICE);
         assert!(reader.ok(&format!("sum t{i}")).ends_with(expected.as_str()), "t{i}");
     }
-    // Another one's half is his all the same.
+    // Another user still gets its half.
     let mut other = users.agent(BOB);
     for i in 0..5 {
         other.ok(&format!("put t{i} {} {i}", 4 << 20));
@@ -314,19 +314,19 @@ fn a_living_user_at_his_share_goes_on_into_files() {
     assert_eq!(producer.ok("delete t3"), "true");
 }
 
-/// Where segments are mapped in this process that it may write.
+/// Returns the ranges of segments that this process has mapped writable.
 fn own_segments() -> Vec<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let is_own = |line: &&str| line.contains("memfd:tensorlend-segment") && line.contains(" rw-s ");
     maps.lines().filter(is_own).map(|line| line.split(' ').next().unwrap().to_owned()).collect()
 }
 
-/// Punches a hole into each of these segments. Whether the kernel let it.
+/// Punches a hole into each of these segments. Returns true if the kernel allowed it.
 fn punch(segments: &[String]) -> bool {
     use rustix::fs::{FallocateFlags, Mode, OFlags};
     assert!(!segments.is_empty());
     let punched = segments.iter().map(|range| {
-        // Only root may open what is mapped; MADV_REMOVE on the mapping does the same for anybody.
+        // Only root may open these files; MADV_REMOVE on the mapping does the same for any user.
         let fd = rustix::fs::open(format!("/proc/self/map_files/{range}"), OFlags::RDWR, Mode::empty()).unwrap();
         let length = rustix::fs::fstat(&fd).unwrap().st_size as u64;
         match rustix::fs::fallocate(&fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, length) {
@@ -340,8 +340,8 @@ fn punch(segments: &[String]) -> bool {
     punched.collect::<Vec<_>>().contains(&true)
 }
 
-/// What SECURITY.md says of holes: user mode's seal forbids them to the segment's own writer, and in system mode its readers see
-/// zeroes, and no signal.
+/// The section on holes in SECURITY.md: in user mode the seal forbids them to the segment's own writer; in system mode
+/// its readers see zeroes, and get no signal.
 #[test]
 fn a_writer_punches_its_own_segment_in_system_mode_only() {
     if skip_without_root() {
@@ -353,7 +353,7 @@ fn a_writer_punches_its_own_segment_in_system_mode_only() {
         let writer = daemon.client();
         writer.put("x", &[7u8; 10_000]).unwrap();
         let own: Vec<String> = own_segments().into_iter().filter(|range| !before.contains(range)).collect();
-        // The daemon seals a segment before anybody else has it.
+        // The daemon seals a segment before any other client gets it.
         let mut reader = daemon.agent();
         let before = reader.ok("sum x");
         assert_eq!(punch(&own), may_punch, "{mode}");

@@ -1,11 +1,11 @@
-//! That there is no copy, and no system call.
+//! Exchanges without a copy and without a system call.
 
 use std::process::Command;
 use tensorlend_tests::{Agent, Daemon, skip, skip_without};
 
 const GB: u64 = 1 << 30;
 
-/// Shared and private pages, in KiB, of the mapping of a process that holds `address`.
+/// Returns the shared and private pages in KiB, and the inode, of the process's mapping that contains `address`.
 fn mapping(pid: u32, address: u64) -> (u64, u64, String) {
     let smaps = std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
     let mut found = false;
@@ -47,7 +47,7 @@ fn one_gib_is_read_in_the_pages_where_it_was_written() {
     let address = held.split_whitespace().next().unwrap().trim_start_matches("0x");
     let address = u64::from_str_radix(address, 16).unwrap();
     let (shared, private, inode) = mapping(consumer.pid(), address);
-    // Every page of the tensor in the consumer is one that the producer has, too: none was copied.
+    // The consumer shares every page of the tensor with the producer: none was copied.
     assert_eq!((shared, private), (GB / 1024, 0));
     let theirs = std::fs::read_to_string(format!("/proc/{}/maps", producer.pid())).unwrap();
     assert!(
@@ -58,7 +58,7 @@ fn one_gib_is_read_in_the_pages_where_it_was_written() {
     assert!(stat.bytes_in_use < GB + GB / 8, "{} bytes in use for one tensor of 1 GiB", stat.bytes_in_use);
 }
 
-/// An agent whose system calls are written down.
+/// An agent under strace.
 struct Traced {
     agent: Agent,
     trace: tempfile::NamedTempFile,

@@ -1,4 +1,5 @@
-// Drawing: maps of slots, bytes over time, histograms. Colour is never alone: states have patterns, series have dashes.
+// Drawing: maps of slots, bytes over time, histograms. Nothing relies on colour alone: states have patterns, series
+// have dashes.
 
 const SVG = "http://www.w3.org/2000/svg";
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -19,7 +20,7 @@ export function make(tag, attributes = {}, ...children) {
   return node;
 }
 
-/// A row of places: V live (solid), L leased (stripes), R retired (dots), anything else free (an empty box).
+/// A row of places: V live (solid), L leased (stripes), R retired (dots), all others free (an empty box).
 export function drawMap(canvas, map) {
   const ratio = Math.min(window.devicePixelRatio || 1, 3);
   const box = canvas.getBoundingClientRect();
@@ -61,7 +62,7 @@ export function drawMap(canvas, map) {
   g.strokeRect(ratio / 2, ratio / 2, width - ratio, height - ratio);
 }
 
-/// Round numbers of bytes up to a maximum.
+/// Returns round numbers of bytes up to a maximum.
 function ticks(max) {
   let step = 1;
   while (step * 4 < max) step *= 2;
@@ -72,7 +73,8 @@ function ticks(max) {
 
 const DASHES = ["", "6 3", "2 3", "9 3 2 3", "12 4", "1 4", "4 4 1 4", "8 2"];
 
-/// Bytes over time: series of {label, values}, times in milliseconds. Stacked where their sum means something.
+/// Bytes over time: series of {label, values}, times in milliseconds. The series are stacked where their sum is
+/// meaningful.
 export class TimeChart {
   constructor(parent) {
     this.svg = make("svg", { role: "img", tabindex: "0", preserveAspectRatio: "none" });
@@ -164,7 +166,7 @@ export class TimeChart {
   }
 }
 
-/// Bars of a histogram.
+/// Draws the bars of a histogram.
 export function histogram(bins, min, max) {
   const most = Math.max(1, ...bins);
   const svg = make("svg", { viewBox: `0 0 ${bins.length * 10} 100`, preserveAspectRatio: "none", role: "img", "aria-label": `Histogram from ${min} to ${max}` });

@@ -1,4 +1,5 @@
-// The page: asks for what lies under /api/v1 and shows it. Names are strangers' text: they go into text nodes and nowhere else.
+// The page: requests the data under /api/v1 and shows it. Names are untrusted text: they go into text nodes and nowhere
+// else.
 
 import { TimeChart, bytes, drawMap, histogram, make } from "./charts.js";
 
@@ -13,7 +14,7 @@ let points = new Map();
 let by = "state", order = "age", offset = 0, total = 0;
 let looks = 0;
 
-/// A token may come behind the #, which no browser sends; from then on this tab keeps it.
+/// A token may follow the #, which browsers do not send; this tab keeps it from then on.
 function takeToken() {
   const given = new URLSearchParams(location.hash.slice(1)).get("token");
   if (given) {
@@ -51,7 +52,7 @@ function time(seconds) {
   return seconds < 172800 ? `${(seconds / 3600).toFixed(1)} h` : `${Math.floor(seconds / 86400)} d`;
 }
 
-/// A stranger's text, with what cannot be seen, and what turns the direction of what follows, made visible.
+/// Makes invisible characters, and those that change the direction of text, visible in untrusted text.
 const plain = (text) => text.replace(/[\p{Cc}\u2028\u2029]|(?!\u200d)\p{Cf}/gu, (c) => `\\u{${c.codePointAt(0).toString(16)}}`);
 
 function what(of) {
@@ -65,7 +66,7 @@ const status = () => latest?.status.namespaces.find((ns) => ns.name === here()?.
 const owner = (number) => here()?.clients.find((client) => client.client === number);
 const who = (number) => { const c = owner(number); return c ? `${plain(c.label) || "client"} (${number})` : `client ${number}`; };
 
-// ---- tables: rows are kept by key, so that focus and selection stay where they are
+// ---- tables: rows are reused by key, so that focus and selection stay
 
 class Table {
   constructor(parent, caption, columns, empty) {
@@ -81,7 +82,7 @@ class Table {
     parent.append(this.scroll, this.empty, this.note);
   }
 
-  /// Shows these rows, of so many.
+  /// Shows these rows out of `all`.
   set(rows, key, all = rows.length) {
     this.note.hidden = all <= rows.length;
     this.note.textContent = this.note.hidden ? "" : `${count(rows.length)} of ${count(all)} are shown; /api/v1 has all.`;
@@ -108,7 +109,7 @@ class Table {
   }
 }
 
-/// A cell holds text, or what `node` makes and `update` keeps.
+/// A cell holds text, or a node that `node` makes and `update` refreshes.
 function fill(cell, value, row) {
   if (value != null && typeof value === "object") {
     if (!cell.made) { cell.made = value.make(); cell.append(cell.made); }
@@ -392,20 +393,20 @@ function say(text, on) {
   $("dot").classList.toggle("on", on);
 }
 
-/// Looks are late after this many milliseconds, or when two of them are missing.
+/// A sample is late after this many milliseconds, or after two intervals, whichever is longer.
 const LATE = 2000;
-/// When this page got its last look.
+/// Time of the last sample that this page received.
 let taken = 0;
-/// Why there is no connection; null: there is one.
+/// The reason why there is no connection; null: connected.
 let trouble = "connecting";
 
-/// Says whether the numbers are of now: they are while looks arrive and the daemon answers.
+/// Reports whether the numbers are current: samples arrive and the daemon responds.
 function judge() {
   const s = latest?.status, age = performance.now() - taken;
   let why = "";
   if (trouble) {
     say(trouble, false);
-    // The server ends each connection after a while: the next one is there at once.
+    // The server closes each connection after a while; the page reconnects immediately.
     if (s && age > LATE) why = `There is no connection to tensorlend web. The numbers are of ${clock(s.at_ms)}.`;
   } else if (!s.daemon) {
     say("daemon does not answer", false);
@@ -417,7 +418,7 @@ function judge() {
   } else {
     say("live", true);
   }
-  // An alert that says the same again is read out again.
+  // Screen readers would announce an alert again if its unchanged text were set again.
   if ($("stale").textContent !== why) $("stale").textContent = why;
   $("figures").classList.toggle("stale", why !== "");
 }
@@ -439,7 +440,7 @@ function take(data) {
   if (looks % 3 === 1) loadNames();
 }
 
-/// What happened before this page was opened.
+/// Loads the history before this page was opened.
 async function loadHistory(data) {
   for (const ns of data.namespaces) {
     const { history } = await api("history", { namespace: ns.name });
@@ -490,7 +491,7 @@ async function live() {
 
 const start = () => { if (!connection && !document.hidden) live(); };
 document.addEventListener("visibilitychange", () => {
-  // Nobody looks: nothing is asked for.
+  // A hidden page requests nothing.
   if (document.hidden) { connection?.abort(); lose("paused"); } else start();
 });
 

@@ -1,12 +1,12 @@
-//! A broker with something going on in it, for the tests of the page: tensors and streams with hostile names, leases that
-//! stay, a subscriber that lags. Prints its socket, then does what it is told: `put NAME`, `join LABEL`, `leave`, `crowd` (100 clients
-//! with 100 names each), `end`.
+//! A daemon with activity for the tests of the page: tensors and streams with hostile names, long-lived leases, a
+//! subscriber that lags. It prints its socket, then executes commands: `put NAME`, `join LABEL`, `leave`, `crowd` (100
+//! clients with 100 names each), `end`.
 
 use std::io::BufRead;
 use std::time::Duration;
 use tensorlend::{Client, DType, Policy, Start};
 
-/// Names that would be trouble if anybody took them for more than text.
+/// Names that would break a page that interpreted them as more than text.
 const HOSTILE: &[&str] = &[
     "<script>window.pwned = 1</script>",
     "<img src=x onerror=\"window.pwned=1\">",
@@ -40,7 +40,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut weights = model.create(DType::F32, &[256, 64 << (layer % 4)])?;
         let mut state = layer + 1u32;
         for weight in weights.as_mut_slice::<f32>()? {
-            // A linear congruence (Numerical Recipes' constants), four of them summed: about a bell.
+            // Sums four numbers of a linear congruential generator (constants of Numerical Recipes): roughly a bell
+            // curve.
             let mut sum = 0.0;
             for _ in 0..4 {
                 state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -53,7 +54,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             held.push(viewer.get(&format!("model/layer {layer:02}/weight"))?);
         }
     }
-    // Replaced, and read on.
+    // The old values stay leased after they are replaced.
     for layer in [3, 9, 12] {
         model.put(&format!("model/layer {layer:02}/weight"), &[0.5f32; 64])?;
     }

@@ -1,4 +1,4 @@
-//! What an answer carries: all of it, or one piece after the other.
+//! Bodies of responses: whole, or streamed in pieces.
 
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 use std::convert::Infallible;
@@ -6,11 +6,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::sync::mpsc::Receiver;
 
-/// An answer's body.
+/// The body of a response.
 pub enum Reply {
-    /// All of it; `None` when it was taken.
+    /// The whole body; `None` once hyper has taken it.
     Whole(Option<Bytes>),
-    /// As it comes.
+    /// A stream of pieces.
     Pieces(Receiver<Bytes>),
 }
 

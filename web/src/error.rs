@@ -1,36 +1,36 @@
-//! Why a server does not start.
+//! Errors of starting a server.
 
 use std::io;
 use std::net::SocketAddr;
 
-/// Why a server does not start.
+/// The reason why a server does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It would be open to others.
+    /// A port that other machines reach was requested without a token.
     #[error(
         "{0} can be reached from other machines: name a file with a token (--token-file), or listen on 127.0.0.1 or on a Unix socket"
     )]
     Open(SocketAddr),
-    /// It cannot listen there.
+    /// A listener could not be opened.
     #[error("cannot listen on {at}: {cause}")]
     Listen {
-        /// Where.
+        /// The address.
         at: String,
-        /// Why.
+        /// The system's error.
         cause: io::Error,
     },
-    /// The token cannot be used.
+    /// The token file cannot be used.
     #[error("the token in {path}: {why}")]
     Token {
-        /// Its file.
+        /// Path of the file.
         path: String,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
-    /// The broker.
+    /// The daemon refused a session, or cannot be reached.
     #[error(transparent)]
     Client(#[from] tensorlend::Error),
-    /// The system.
+    /// The system returned an error.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
 }

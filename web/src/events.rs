@@ -1,32 +1,32 @@
-//! What happened, as two looks tell it: who came and went, what was refused, evicted, ended.
+//! A log of events derived from successive samples: clients that came and went, refusals, evictions, ended streams.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use tensorlend::Stat;
 use tensorlend::observe::{ClientState, Observation};
 
-/// Events that are kept.
+/// Maximum number of events kept.
 const KEPT: usize = 500;
-/// Events of one look, at most.
+/// Maximum number of events of one sample.
 const LOOK_MAX: usize = 100;
 
-/// Something that happened between two looks.
+/// An event between two samples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// From 1 on.
+    /// Sequence number, from 1 on.
     pub number: u64,
     /// Milliseconds since 1970.
     pub at_ms: u64,
     pub kind: Kind,
-    /// Empty: it is not one namespace's.
+    /// The namespace; empty if the event concerns the whole daemon.
     pub namespace: String,
-    /// Who or what: a client's label or a stream's name.
+    /// A client's label or a stream's name.
     pub subject: String,
-    /// How many, or how many bytes.
+    /// Number of occurrences or bytes.
     pub count: u64,
 }
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     ClientJoined,
@@ -45,7 +45,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As JSON says it.
+    /// Returns the name that the JSON API uses.
     pub fn word(self) -> &'static str {
         match self {
             Self::ClientJoined => "client_joined",
@@ -65,12 +65,12 @@ impl Kind {
     }
 }
 
-/// What one namespace was like.
+/// The previous state of one namespace.
 #[derive(Default)]
 struct Before {
     clients: HashMap<(u16, u32), (String, bool)>,
     streams: HashMap<u64, (String, bool)>,
-    /// Bytes by owner's number.
+    /// Bytes by owner's member number.
     lent: BTreeMap<u16, u64>,
 }
 
@@ -86,13 +86,13 @@ pub struct Log {
 }
 
 impl Log {
-    /// A look begins.
+    /// Starts a sample.
     pub fn begin(&mut self) {
         self.left = LOOK_MAX;
     }
 
     fn add(&mut self, at_ms: u64, kind: Kind, namespace: &str, subject: &str, count: u64) {
-        // Of a flood, the first of each look tell enough.
+        // Logs only the first events of a flood in one sample.
         if self.left == 0 {
             return;
         }
@@ -105,11 +105,11 @@ impl Log {
         self.events.push_back(Event { number: self.number, at_ms, kind, namespace, subject, count });
     }
 
-    /// Takes a namespace in.
+    /// Logs the changes in a namespace since its previous sample.
     pub fn namespace(&mut self, at_ms: u64, seen: &Observation) {
         let now = Before::of(seen);
         let Some(before) = self.namespaces.remove(&seen.namespace) else {
-            // What was there when this server began is no news.
+            // Without a previous sample there is nothing to report: the server has just started.
             self.namespaces.insert(seen.namespace.clone(), now);
             return;
         };
@@ -151,7 +151,7 @@ impl Log {
         self.namespaces.insert(seen.namespace.clone(), now);
     }
 
-    /// Takes the daemon's figures in; `None`: it does not answer.
+    /// Logs the changes in the daemon's metrics; `None`: the daemon does not respond.
     pub fn daemon(&mut self, at_ms: u64, stat: Option<&Stat>) {
         let Some(stat) = stat else {
             if !std::mem::replace(&mut self.is_away, true) {
@@ -177,7 +177,7 @@ impl Log {
         }
     }
 
-    /// All that is kept, the latest last.
+    /// Returns all kept events, the latest last.
     pub fn all(&self) -> Arc<Vec<Event>> {
         Arc::new(self.events.iter().cloned().collect())
     }
@@ -193,7 +193,7 @@ impl Before {
             *lent.entry(segment.catalogue).or_default() += segment.bytes;
         }
         Self {
-            // Sessions of this process come and go with previews: no news.
+            // Ignores the sessions of this process, which come and go with previews.
             clients: seen.clients.iter().filter(|c| c.pid != std::process::id()).map(client).collect(),
             streams: seen.streams.iter().map(|s| (s.id, (s.name.clone(), s.is_closed))).collect(),
             lent,

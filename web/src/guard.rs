@@ -1,27 +1,27 @@
-//! Who may ask, and what every answer says to the browser.
+//! Access control, and the security headers of every response.
 
 use crate::token::Token;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode, Version};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// How a request came.
+/// The way in which a request arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Door {
-    /// By a port that only this machine reaches.
+    /// A TCP port that only this machine reaches.
     Loopback,
-    /// By a port that others reach.
+    /// A TCP port that other machines reach.
     Open,
-    /// By a Unix socket, which only this user opens.
+    /// A Unix socket that only this user can open.
     Unix,
 }
 
-/// Nothing is loaded from anywhere but here, and nothing runs that is not one of our two files. Pictures are made by the
-/// page from what it has fetched.
+/// The browser loads nothing from other origins and runs no script except our own files. The page draws its pictures
+/// from data that it has fetched.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' blob:; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
-/// The answer to what is not allowed, if it is not.
+/// Returns the error response of a request that is not allowed; `None` for one that is.
 pub fn refuse(
     method: &Method,
     version: Version,
@@ -31,7 +31,7 @@ pub fn refuse(
     if method != Method::GET && method != Method::HEAD {
         return Some((StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are answered"));
     }
-    // Whoever has a body to send wants something else.
+    // No request of this API has a body.
     let has_body = headers.contains_key(header::TRANSFER_ENCODING)
         || headers.get(header::CONTENT_LENGTH).is_some_and(|length| length != "0");
     if has_body {
@@ -40,7 +40,7 @@ pub fn refuse(
     if version == Version::HTTP_10 || version == Version::HTTP_11 {
         let mut hosts = headers.get_all(header::HOST).iter();
         let (host, more) = (hosts.next(), hosts.next());
-        // A page of a stranger whose name leads to this machine (DNS rebinding) would be our own to the browser.
+        // DNS rebinding: a foreign page whose name resolves to this machine would share our origin in the browser.
         if more.is_some() || door == Door::Loopback && !host.is_some_and(|host| is_loopback(host.as_bytes())) {
             return Some((StatusCode::MISDIRECTED_REQUEST, "ask for localhost or 127.0.0.1"));
         }
@@ -48,17 +48,17 @@ pub fn refuse(
     None
 }
 
-/// Whether somebody may see more than the page's own files.
+/// Returns true if the request may see more than the page's static files.
 pub fn may_see(headers: &HeaderMap, door: Door, token: Option<&Token>) -> bool {
     match (door, token) {
         (Door::Unix, _) | (Door::Loopback, None) => true,
-        // It does not come to this: a server with an open port has a token.
+        // Unreachable: a server with an open port requires a token.
         (Door::Open, None) => false,
         (_, Some(token)) => token.is_in(headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes)),
     }
 }
 
-/// Whether a Host header names this machine by itself, with any port.
+/// Returns true if a Host header names this machine's loopback, with any port.
 fn is_loopback(host: &[u8]) -> bool {
     let Ok(host) = std::str::from_utf8(host) else { return false };
     let (name, port) = match host.strip_prefix('[') {
@@ -77,7 +77,7 @@ fn is_loopback(host: &[u8]) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_ipv4() && ip.is_loopback())
 }
 
-/// What every answer has.
+/// Adds the headers that every response has.
 pub fn harden(headers: &mut HeaderMap) {
     for (name, value) in [
         (header::CONTENT_SECURITY_POLICY, POLICY),

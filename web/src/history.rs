@@ -1,13 +1,13 @@
-//! What was: a point for each look, as many as fit.
+//! A bounded history with one point per sample.
 
 use crate::view::States;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use tensorlend::observe::Observation;
 
-/// Points that are kept.
+/// Maximum number of points kept.
 const POINTS: usize = 600;
-/// Clients of which a point tells: those with most.
+/// Maximum number of clients in a point: those with the most bytes.
 const CLIENTS: usize = 8;
 
 /// Bytes and counts at one time.
@@ -20,7 +20,7 @@ pub struct Point {
     pub names: u64,
     /// Bytes of segments by user.
     pub uids: BTreeMap<u32, u64>,
-    /// Bytes of segments of the largest clients, by number and life.
+    /// Bytes of segments of the largest clients, by member number and epoch.
     pub clients: BTreeMap<(u16, u32), u64>,
 }
 
@@ -39,7 +39,7 @@ impl Point {
 pub struct History(VecDeque<Point>);
 
 impl History {
-    /// Adds a point; returns all.
+    /// Adds a point and returns all points.
     pub fn add(&mut self, point: Point) -> Arc<Vec<Point>> {
         if self.0.len() == POINTS {
             self.0.pop_front();

@@ -1,4 +1,5 @@
-//! What `/api/v1` answers. The shapes are in docs/web.md: what is there stays there as long as the version does.
+//! JSON responses of `/api/v1`. docs/web.md documents their fields; a field stays for the whole life of the API
+//! version.
 
 use crate::events::Event;
 use crate::history::Point;
@@ -10,7 +11,7 @@ use tensorlend::observe::{
 };
 use tensorlend::{DeviceUse, NamespaceUse, Stat, UidUse};
 
-/// `/status`: the daemon, and the namespaces that are shown.
+/// Returns `/status`: the daemon, and the namespaces shown.
 pub fn status(look: &Look, previews: bool) -> Value {
     let namespaces: Vec<Value> = look.namespaces.iter().map(|ns| namespace(ns)).collect();
     json!({
@@ -98,7 +99,7 @@ fn namespace(ns: &Namespace) -> Value {
     })
 }
 
-/// A limit; `None`: there is none.
+/// Returns a limit, or null where there is none.
 fn limit(most: u64) -> Option<u64> {
     (most < u64::MAX).then_some(most)
 }
@@ -107,7 +108,7 @@ fn states(bytes: States) -> Value {
     json!({ "live": bytes.live, "leased": bytes.leased, "retired": bytes.retired })
 }
 
-/// One of `/clients`.
+/// Returns one entry of `/clients`.
 pub fn client(client: &ClientSeen) -> Value {
     let state = match client.state {
         ClientState::Alive => "alive",
@@ -132,7 +133,7 @@ pub fn client(client: &ClientSeen) -> Value {
     })
 }
 
-/// One of `/segments`.
+/// Returns one entry of `/segments`.
 pub fn segment(ns: &Namespace, segment: &SegmentSeen, with_slots: bool) -> Value {
     let mut it = json!({
         "client": segment.catalogue,
@@ -179,7 +180,7 @@ fn place(ns: &Namespace, place: Place) -> Value {
     }
 }
 
-/// What leads to a value.
+/// Returns the name, stream or list that refers to a value.
 fn origin(origin: &Origin) -> Value {
     match origin {
         Origin::Name(name) => json!({ "name": name }),
@@ -188,7 +189,7 @@ fn origin(origin: &Origin) -> Value {
     }
 }
 
-/// One of `/names`.
+/// Returns one entry of `/names`.
 pub fn value(value: &ValueSeen) -> Value {
     json!({
         "of": origin(&value.origin),
@@ -204,7 +205,7 @@ pub fn value(value: &ValueSeen) -> Value {
     })
 }
 
-/// One of `/leases`.
+/// Returns one entry of `/leases`.
 pub fn lease(ns: &Namespace, lease: &LeaseSeen) -> Value {
     json!({
         "holder": lease.holder,
@@ -220,7 +221,7 @@ pub fn lease(ns: &Namespace, lease: &LeaseSeen) -> Value {
     })
 }
 
-/// One of `/streams`.
+/// Returns one entry of `/streams`.
 pub fn stream(ns: &Namespace, stream: &StreamSeen) -> Value {
     let subscribers = stream.subscribers.iter().map(|subscriber| {
         json!({
@@ -245,7 +246,7 @@ pub fn stream(ns: &Namespace, stream: &StreamSeen) -> Value {
     })
 }
 
-/// A stream's policy, as the command line says it.
+/// Returns a stream's policy as the command line spells it.
 fn policy(stream: &StreamSeen) -> &'static str {
     match stream.policy {
         tensorlend::Policy::Block => "block",
@@ -254,7 +255,7 @@ fn policy(stream: &StreamSeen) -> &'static str {
     }
 }
 
-/// One of `/events`.
+/// Returns one entry of `/events`.
 pub fn event(event: &Event) -> Value {
     json!({
         "number": event.number,
@@ -266,7 +267,7 @@ pub fn event(event: &Event) -> Value {
     })
 }
 
-/// One of `/history`.
+/// Returns one entry of `/history`.
 pub fn point(point: &Point) -> Value {
     let clients: Map<String, Value> =
         point.clients.iter().map(|((client, epoch), bytes)| (format!("{client}.{epoch}"), json!(bytes))).collect();

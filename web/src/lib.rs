@@ -1,11 +1,11 @@
-//! `tensorlend web`: what a broker does, over HTTP: metrics, JSON, and a dashboard.
+//! `tensorlend web`: the daemon's state over HTTP, as metrics, JSON and a dashboard.
 //!
-//! A process of its own. It joins each namespace as a client, reads what lies in the directory and in the members' sheets
-//! ([`tensorlend::observe`]), once a second however many look at it, and asks the daemon for its figures twice a second. The
-//! daemon itself serves no HTTP. It takes no lease, but for a preview, and publishes nothing.
+//! It runs in its own process. It joins each namespace as a client, samples the directory and the members' sheets
+//! ([`tensorlend::observe`]) once a second, however many viewers there are, and requests the daemon's metrics twice a
+//! second. The daemon itself serves no HTTP. This process takes leases for previews only, and publishes nothing.
 //!
-//! Everything that clients name (tensors, streams, labels) is text from strangers: it leaves this process in JSON only, and
-//! the page shows it as text. Only `GET` and `HEAD` are answered.
+//! Names of tensors and streams, and labels of clients, are untrusted text: this process emits them in JSON only, and
+//! the page shows them as text. The server accepts `GET` and `HEAD` only.
 
 mod body;
 mod error;
@@ -41,22 +41,24 @@ use std::sync::Arc;
 use std::time::Duration;
 use tensorlend::Client;
 
-/// What a server shows, and where.
+/// Options of a server.
 pub struct Options {
-    /// Where it listens; at least one.
+    /// Addresses to listen on; at least one.
     pub listen: Vec<Listen>,
-    /// What whoever is not on this machine has to say. With one, it is asked of all but Unix sockets.
+    /// The token that requests from other machines must carry. If it is set, local TCP requests must carry it too;
+    /// requests over Unix sockets need none.
     pub token: Option<Token>,
     /// Whether elements of tensors may be shown.
     pub previews: bool,
-    /// Time between two looks.
+    /// Time between two samples.
     pub interval: Duration,
-    /// The namespaces to show, each as a way to join it: it is gone again when the daemon has lost the session.
+    /// The namespaces to show. Each function opens a new session: the server calls it again when the daemon has lost
+    /// the session.
     pub namespaces: Vec<Connect>,
-    /// Where the figures are sent to.
+    /// The OpenTelemetry collector that receives the metrics.
     #[cfg(feature = "otel")]
     pub otlp: Option<Otlp>,
 }
 
-/// Joins a namespace.
+/// Opens a session in one namespace.
 pub type Connect = Arc<dyn Fn() -> tensorlend::Result<Client> + Send + Sync>;

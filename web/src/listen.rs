@@ -1,4 +1,4 @@
-//! Where a server listens.
+//! Addresses and sockets that a server listens on.
 
 use crate::error::Error;
 use std::net::{SocketAddr, TcpListener};
@@ -8,12 +8,12 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use tensorlend_os::socket_file::{self, FileId, Found, Lock};
 
-/// An address: `127.0.0.1:9470`, or `unix:` and a path.
+/// An address: `127.0.0.1:9470`, or `unix:` followed by a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
     /// A TCP port.
     Tcp(SocketAddr),
-    /// A Unix socket, for its owner alone.
+    /// A Unix socket with mode 0600.
     Unix(PathBuf),
 }
 
@@ -32,13 +32,13 @@ impl FromStr for Listen {
     }
 }
 
-/// A socket that listens.
+/// A listening socket.
 pub enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
 
-/// A Unix socket's file, which goes with the server.
+/// The file of a Unix socket; the server removes it at its end.
 pub struct File(PathBuf, FileId);
 
 fn taken(why: &str) -> std::io::Error {
@@ -52,7 +52,7 @@ impl Drop for File {
 }
 
 impl Listen {
-    /// Whether only this machine, or this user, can reach it.
+    /// Returns true if only this machine, or only this user, can reach it.
     pub fn is_local(&self) -> bool {
         match self {
             Self::Tcp(address) => address.ip().is_loopback(),
@@ -60,7 +60,7 @@ impl Listen {
         }
     }
 
-    /// Listens; also returns what to call it.
+    /// Opens the socket; also returns its display name.
     pub fn bind(&self) -> Result<(Listener, Option<File>, String), Error> {
         let failed = |cause| Error::Listen { at: self.to_string(), cause };
         match self {
@@ -78,7 +78,8 @@ impl Listen {
                     Found::Listening => return Err(failed(taken("another process listens there"))),
                     Found::Other(found) => return Err(failed(taken(&format!("there is {found}, which stays")))),
                 }
-                // Nobody reaches the socket between its making and its permissions: it is made under a mask.
+                // The mask restricts the socket's permissions from its creation on, so that no other user can connect
+                // before a chmod.
                 let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
                 let listener = UnixListener::bind(path);
                 rustix::process::umask(before);
@@ -118,7 +119,8 @@ mod tests {
         }
     }
 
-    /// The daemon's socket, a file or a link that `--listen` names by mistake stays; a stale socket is replaced.
+    /// Binding replaces a stale socket. It keeps the daemon's live socket, a regular file or a link that `--listen`
+    /// names by mistake.
     #[test]
     fn only_a_stale_socket_is_replaced() {
         use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};

@@ -1,4 +1,4 @@
-//! Live updates: one piece a look, made once for all viewers, of bounded length.
+//! Live updates: each sample is encoded once for all viewers, with bounded length.
 
 use crate::json;
 use crate::view::{Look, Namespace};
@@ -9,23 +9,23 @@ use std::time::Duration;
 use tensorlend::observe::{ClientSeen, LeaseSeen};
 use tokio::sync::{mpsc, watch};
 
-/// Of each kind, so many in a piece: the rest is asked for by the page.
+/// Maximum number of entries of each kind in one update; the page requests the rest.
 const CLIENTS: usize = 200;
 const SEGMENTS: usize = 64;
 const LEASES: usize = 50;
 const STREAMS: usize = 100;
 const EVENTS: usize = 50;
 
-/// How long a viewer may take to read a piece.
+/// Maximum time that a viewer may take to read an update.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The piece of a look, in the format of server-sent events.
+/// Encodes a sample as a server-sent event.
 pub fn piece(look: &Look, previews: bool) -> Bytes {
     let make = || {
         let namespaces: Vec<Value> = look.namespaces.iter().map(|ns| namespace(ns)).collect();
         let events = look.events.iter().rev().take(EVENTS).map(json::event).collect::<Vec<_>>();
         let data = json!({ "status": json::status(look, previews), "namespaces": namespaces, "events": events });
-        // JSON has no line breaks: one line of data.
+        // JSON has no line breaks, so one `data:` line suffices.
         Bytes::from(format!("id: {}\nevent: look\ndata: {data}\n\n", look.number))
     };
     look.live.get_or_init(make).clone()
@@ -49,18 +49,18 @@ fn namespace(ns: &Namespace) -> Value {
     })
 }
 
-/// The oldest leases and the largest.
+/// Returns the oldest and the largest leases.
 fn notable(leases: &[LeaseSeen]) -> Vec<&LeaseSeen> {
     let mut by_bytes: Vec<usize> = (0..leases.len()).collect();
     by_bytes.sort_by_key(|&at| std::cmp::Reverse(leases[at].bytes));
-    // They come by age.
+    // The leases are sorted by age already.
     let mut at: Vec<usize> = by_bytes.into_iter().take(LEASES).chain(0..LEASES.min(leases.len())).collect();
     at.sort_unstable();
     at.dedup();
     at.into_iter().map(|at| &leases[at]).collect()
 }
 
-/// Tells a viewer of each look, of the latest if it is slow, until it is gone.
+/// Sends a viewer each sample until it disconnects; a slow viewer skips to the latest.
 pub async fn follow(mut looks: watch::Receiver<Arc<Look>>, viewer: mpsc::Sender<Bytes>, previews: bool) {
     loop {
         let look = looks.borrow_and_update().clone();

@@ -1,17 +1,18 @@
-//! A segment as a row of places, each for the same number of bytes.
+//! A map of a segment: a row of places, each of which stands for the same number of bytes.
 
 use tensorlend::observe::{SegmentSeen, SlotState};
 
-/// Places of a map at most.
+/// Maximum number of places in a map.
 pub const PLACES: usize = 256;
 
-/// A letter for each place: `L` leased, `R` retired, `V` live (has a value), `.` free or not known. Of several states in one
-/// place the one that keeps memory most shows: retired before leased before live.
+/// Returns a letter for each place: `L` leased, `R` retired, `V` live (has a value), `.` free or unknown. If slots of
+/// several states share a place, retired wins over leased, and leased over live: the state that holds memory most
+/// shows.
 pub fn map(segment: &SegmentSeen) -> String {
     if segment.bytes == 0 || !segment.is_mapped {
         return String::new();
     }
-    // Slots begin on cache lines: nothing is gained by places that are shorter.
+    // Slots begin on cache lines (64 bytes), so shorter places show nothing more.
     let places = (segment.bytes.div_ceil(64)).min(PLACES as u64);
     let mut row = vec![0; places as usize];
     let place = |byte: u64| (u128::from(byte) * u128::from(places) / u128::from(segment.bytes)) as usize;

@@ -1,19 +1,19 @@
 //! `/metrics`: Prometheus' text format, version 0.0.4.
 //!
-//! No name of a tensor or a stream is a label, so that their number bounds nothing here: series are counted by namespaces,
-//! users, clients (the largest) and streams (their numbers).
+//! Labels are bounded: no label is the name of a tensor or a stream. Series exist per namespace, per user, per client
+//! (the largest clients only) and per stream number.
 
 use crate::view::{Look, Namespace};
 use std::fmt::Write;
 use tensorlend::Stat;
 use tensorlend::observe::{ClientSeen, ClientState};
 
-/// Clients of a namespace that have series of their own: those with most bytes.
+/// Maximum number of clients in a namespace with their own series: those with the most bytes.
 const CLIENTS: usize = 128;
-/// Streams of a namespace that have.
+/// Maximum number of streams in a namespace with their own series.
 const STREAMS: usize = 256;
 
-/// Every metric: name, type, help.
+/// Name, type and help of every metric.
 pub const METRICS: &[(&str, &str, &str)] = &[
     ("tensorlend_web_info", "gauge", "The version of what serves these metrics."),
     ("tensorlend_web_look_seconds", "gauge", "Time that the last look at a namespace took."),
@@ -66,7 +66,7 @@ pub const METRICS: &[(&str, &str, &str)] = &[
     ("tensorlend_stream_lost_messages_total", "counter", "Messages that subscribers missed since this server began."),
 ];
 
-/// A value, and what it is of.
+/// A value with its labels.
 pub struct Sample {
     pub labels: Vec<(&'static str, String)>,
     pub value: f64,
@@ -78,14 +78,14 @@ pub type Samples = Vec<(&'static str, Vec<Sample>)>;
 struct Page(Samples);
 
 impl Page {
-    /// A limit, if there is one.
+    /// Adds a limit, if there is one.
     fn put_limit(&mut self, name: &str, labels: &[(&'static str, &str)], most: u64) {
         if most < u64::MAX {
             self.put(name, labels, most as f64);
         }
     }
 
-    /// A sample.
+    /// Adds a sample.
     fn put(&mut self, name: &str, labels: &[(&'static str, &str)], value: f64) {
         let Some((_, samples)) = self.0.iter_mut().find(|(known, _)| *known == name) else {
             debug_assert!(false, "{name} has no help");
@@ -97,7 +97,7 @@ impl Page {
 }
 
 impl Sample {
-    /// Its line of the text.
+    /// Appends the sample's line to the text.
     fn write(&self, name: &str, text: &mut String) {
         text.push_str(name);
         for (at, (label, value)) in self.labels.iter().enumerate() {
@@ -109,12 +109,12 @@ impl Sample {
     }
 }
 
-/// A label's value: backslash, quote and line feed escaped.
+/// Escapes backslash, quote and line feed in a label's value.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// The page.
+/// Returns the text of the page.
 pub fn page(look: &Look) -> String {
     let mut text = String::new();
     for ((name, kind, help), (_, samples)) in METRICS.iter().zip(samples(look)) {
@@ -126,7 +126,7 @@ pub fn page(look: &Look) -> String {
     text
 }
 
-/// The samples of each metric, in the order of [`METRICS`].
+/// Returns the samples of each metric, in the order of [`METRICS`].
 pub fn samples(look: &Look) -> Samples {
     let mut page = Page(METRICS.iter().map(|(name, ..)| (*name, Vec::new())).collect());
     page.put("tensorlend_web_info", &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
@@ -252,14 +252,14 @@ mod tests {
         }
     }
 
-    /// The queries of the dashboard for Grafana.
+    /// Returns the queries of the dashboard for Grafana.
     fn queries() -> Vec<String> {
         fn of_panels(panels: &serde_json::Value, asked: &mut Vec<String>) {
             for panel in panels.as_array().into_iter().flatten() {
                 for target in panel["targets"].as_array().into_iter().flatten() {
                     asked.push(target["expr"].as_str().unwrap().to_owned());
                 }
-                // A row has panels of its own.
+                // Panels nest in a row.
                 of_panels(&panel["panels"], asked);
             }
         }
@@ -272,7 +272,7 @@ mod tests {
         asked
     }
 
-    /// The labels by which the joins of a query match: each `on (...)` and `ignoring (...)`.
+    /// Returns the labels by which the joins of a query match: each `on (...)` and `ignoring (...)`.
     fn joins<'q>(query: &'q str, word: &'q str) -> impl Iterator<Item = Vec<&'q str>> {
         let is_whole = move |at: usize| {
             let before = query[..at].chars().next_back();
@@ -284,8 +284,8 @@ mod tests {
         })
     }
 
-    /// Two targets of Prometheus have namespaces and clients of the same names and numbers: a join that matches by these alone
-    /// fails with "found duplicate series".
+    /// Two targets of Prometheus can have namespaces and clients with equal names and numbers: a join that matches by
+    /// these alone fails with "found duplicate series".
     #[test]
     fn the_grafana_dashboard_joins_series_of_one_target_only() {
         let target = ["instance", "job"];
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(joins("a * on(x, y) version (z)", "on").collect::<Vec<_>>(), [["x", "y"]]);
     }
 
-    /// Each metric in the dashboard for Grafana is one of these.
+    /// Each metric in the dashboard for Grafana exists in [`METRICS`].
     #[test]
     fn the_grafana_dashboard_asks_for_what_there_is() {
         let asked = queries();

@@ -1,5 +1,5 @@
-//! The figures of `/metrics`, under the same names, sent to an OpenTelemetry collector: JSON over HTTP. They come from the same
-//! looks, so that the daemon is asked for nothing more.
+//! Export of the metrics of `/metrics`, under the same names, to an OpenTelemetry collector: JSON over HTTP. The export
+//! reads the same samples and sends the daemon no requests of its own.
 
 use crate::error::Error;
 use crate::metrics::{METRICS, Samples, samples};
@@ -16,11 +16,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Where OTLP goes if an address has no path.
+/// Default path of a collector's address.
 const PATH: &str = "/v1/metrics";
-/// How long a collector may take to answer.
+/// Timeout of a collector's response.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of its answer that are read.
+/// Maximum number of bytes read of a collector's response.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
 /// A collector's address: `http://127.0.0.1:4318`, with a path if it is not `/v1/metrics`.
@@ -41,22 +41,22 @@ impl FromStr for Endpoint {
     }
 }
 
-/// What is sent where, and how often.
+/// Destination and interval of the export.
 #[derive(Clone, Debug)]
 pub struct Otlp {
-    /// Where.
+    /// The collector.
     pub endpoint: Endpoint,
-    /// Time between two of them.
+    /// Time between two exports.
     pub interval: Duration,
 }
 
-/// Sends, from a thread of its own, until it is dropped.
+/// Exports from its own thread until it is dropped.
 pub struct Export {
     _provider: SdkMeterProvider,
 }
 
 impl Export {
-    /// Sends the latest of these looks again and again.
+    /// Starts to export the latest sample periodically.
     pub fn start(to: &Otlp, looks: &watch::Receiver<Arc<Look>>) -> Result<Self, Error> {
         let exporter = MetricExporter::builder()
             .with_http()
@@ -74,7 +74,7 @@ impl Export {
         for &(name, kind, help) in METRICS {
             let latest = latest.clone();
             let observe = move |to: &dyn AsyncInstrument<f64>| latest.observe(name, to);
-            // Its instrument need not be kept: the callback stays with the provider.
+            // The instrument need not be stored: the provider keeps the callback.
             if kind == "counter" {
                 meter.f64_observable_counter(name).with_description(help).with_callback(observe).build();
             } else {
@@ -85,7 +85,7 @@ impl Export {
     }
 }
 
-/// The samples of the latest look, made once for all metrics.
+/// The metrics of the latest sample, computed once for all of them.
 struct Latest {
     looks: watch::Receiver<Arc<Look>>,
     of: Mutex<(u64, Samples)>,
@@ -105,14 +105,14 @@ impl Latest {
     }
 }
 
-/// How the exporter reaches the collector: it blocks, in the exporter's own thread.
+/// Blocking HTTP client, used in the exporter's own thread.
 #[derive(Debug)]
 struct Http(ureq::Agent);
 
 impl Http {
     fn new() -> Self {
         let config = ureq::Agent::config_builder();
-        // The exporter looks at the status itself, and a proxy of the environment is for other networks.
+        // The exporter checks the status itself. The environment's proxy is not used: it serves other networks.
         Self(config.timeout_global(Some(TIMEOUT)).http_status_as_error(false).proxy(None).build().into())
     }
 

@@ -1,8 +1,8 @@
-//! The page's own files, which hold nothing of anybody's.
+//! The page's static files. They contain no data of users.
 
 use hyper::body::Bytes;
 
-/// A file: type and contents.
+/// Returns the content type and the contents of a file.
 pub fn file(path: &str) -> Option<(&'static str, Bytes)> {
     let (kind, text) = match path {
         "/" | "/index.html" => ("text/html; charset=utf-8", include_str!("../assets/index.html")),

@@ -1,26 +1,26 @@
-//! A picture of what looks like one: rows and columns of grey or coloured dots.
+//! Pictures of tensors that have the shape of an image: rows and columns of grey or coloured pixels.
 
 use crate::preview::Elements;
 use tensorlend::{DType, Tensor};
 
-/// Dots along an edge, at most; of larger ones every so manieth is shown.
+/// Maximum number of pixels along an edge; larger images are subsampled.
 const EDGE_MAX: u64 = 512;
-/// Sizes from and up to which something may be a picture.
+/// Range of edge lengths that are taken for an image.
 const EDGE: std::ops::RangeInclusive<u64> = 2..=1 << 16;
 
-/// How a tensor is a picture.
+/// The layout of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     height: u64,
     width: u64,
-    /// 1, 3 or 4.
+    /// Channels: 1, 3 or 4.
     channels: u64,
-    /// What 255 stands for: bytes are shown as they are, floats from 0 to 1.
+    /// Bytes are shown as they are; floats map 0..1 to 0..255.
     is_float: bool,
 }
 
 impl Kind {
-    /// Rows x columns, or rows x columns x 3 or 4, of bytes or floats.
+    /// Accepts shapes (rows, columns) and (rows, columns, 3 or 4) of bytes or floats.
     pub fn of(tensor: &Tensor) -> Option<Self> {
         let is_float = match tensor.dtype() {
             DType::U8 => false,
@@ -37,7 +37,7 @@ impl Kind {
     }
 }
 
-/// The picture as PNG; `None` for what is none.
+/// Encodes the picture as PNG; `None` if the tensor is not an image.
 pub fn png(tensor: &Tensor) -> Option<Vec<u8>> {
     let kind = Kind::of(tensor)?;
     let elements = Elements::of(tensor)?;
@@ -49,7 +49,7 @@ pub fn png(tensor: &Tensor) -> Option<Vec<u8>> {
             for channel in 0..kind.channels {
                 let index = [row, column, channel];
                 let value = elements.at(&index[..tensor.shape().len()]).unwrap_or(0.0);
-                // What is no number becomes 0, what is too large 255.
+                // The cast saturates: NaN becomes 0, and too large values become 255.
                 dots.push(if kind.is_float { (value * 255.0).round() as u8 } else { value as u8 });
             }
         }

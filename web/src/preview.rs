@@ -1,17 +1,16 @@
-//! A look into a tensor: what its elements are like.
+//! Previews: statistics of a tensor's elements.
 //!
-//! The only place where this process takes a lease, for as long as it takes to read some elements: of a tensor of any length
-//! no more than [`SAMPLES`].
+//! Only this module takes leases. It holds a lease while it reads at most [`SAMPLES`] elements of a tensor.
 
 use serde_json::{Value, json};
 use tensorlend::{DType, Tensor};
 
-/// Elements that are looked at, at most.
+/// Maximum number of elements read.
 pub const SAMPLES: u64 = 1 << 16;
-/// Bars of a histogram.
+/// Number of bars in a histogram.
 const BINS: usize = 32;
 
-/// Reads elements as numbers.
+/// Reads elements as `f64`.
 pub struct Elements<'t> {
     bytes: &'t [u8],
     tensor: &'t Tensor,
@@ -20,13 +19,13 @@ pub struct Elements<'t> {
 }
 
 impl<'t> Elements<'t> {
-    /// `None`: elements of this type are not one number.
+    /// Returns `None` if an element of this type is not a single number.
     pub fn of(tensor: &'t Tensor) -> Option<Self> {
         let read = reader(tensor.dtype())?;
         Some(Self { bytes: tensor.bytes(), tensor, read, item: tensor.dtype().item_bytes() })
     }
 
-    /// The element at an index.
+    /// Returns the element at an index.
     pub fn at(&self, index: &[u64]) -> Option<f64> {
         let strides = self.tensor.strides();
         let steps: i64 = index.iter().zip(strides).map(|(&at, &stride)| (at as i64).wrapping_mul(stride)).sum();
@@ -35,7 +34,7 @@ impl<'t> Elements<'t> {
         self.bytes.get(place..place.checked_add(self.item)?).map(self.read)
     }
 
-    /// The element by its number in C order.
+    /// Returns the element with this number in C order.
     fn nth(&self, mut number: u64) -> Option<f64> {
         let shape = self.tensor.shape();
         let mut index = [0; 16];
@@ -47,7 +46,7 @@ impl<'t> Elements<'t> {
     }
 }
 
-/// How an element's bytes become a number. Eight bytes of an integer lose what a float cannot say.
+/// Returns the conversion of an element's bytes to `f64`. 64-bit integers lose precision.
 fn reader(dtype: DType) -> Option<fn(&[u8]) -> f64> {
     macro_rules! number {
         ($type:ty) => {
@@ -75,7 +74,7 @@ fn reader(dtype: DType) -> Option<fn(&[u8]) -> f64> {
     })
 }
 
-/// What a tensor is, and what its elements are like.
+/// Returns the tensor's type, shape and statistics.
 pub fn describe(tensor: &Tensor) -> Value {
     json!({
         "dtype": tensor.dtype().to_string(),
@@ -90,9 +89,9 @@ pub fn describe(tensor: &Tensor) -> Value {
 }
 
 fn statistics(elements: &Elements<'_>, count: u64) -> Value {
-    // An odd step does not fall on the same columns again and again.
+    // An odd step avoids sampling the same columns again and again.
     let step = if count > SAMPLES { count.div_ceil(SAMPLES) | 1 } else { 1 };
-    // Read once: whoever owns the bytes may change them meanwhile.
+    // Reads each element once: the owner of the bytes may change them at any time.
     let values: Vec<f64> = (0..count).step_by(step as usize).filter_map(|number| elements.nth(number)).collect();
     let nans = values.iter().filter(|value| value.is_nan()).count();
     let infinite = values.iter().filter(|value| value.is_infinite()).count();
@@ -113,7 +112,7 @@ fn statistics(elements: &Elements<'_>, count: u64) -> Value {
 
 fn histogram(values: &[f64], min: f64, max: f64) -> Vec<u64> {
     let mut bins = vec![0; if values.is_empty() { 0 } else { BINS }];
-    // Halves: their difference is finite whatever the values are.
+    // Halves, so that the difference is finite for any values.
     let span = max / 2.0 - min / 2.0;
     for value in values {
         let part = if span > 0.0 { (value / 2.0 - min / 2.0) / span } else { 0.0 };

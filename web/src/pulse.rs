@@ -9,10 +9,10 @@ use tokio::sync::watch;
 
 /// Maximum pause between a response and the next request.
 const PAUSE: Duration = Duration::from_millis(500);
-/// A daemon that has not answered for this time does not answer.
+/// Time without a response after which the daemon counts as unresponsive.
 const LATE: Duration = Duration::from_secs(1);
 
-/// The last response, and the client that asks.
+/// The last response, and the client that sends the requests.
 pub struct Pulse {
     last: Mutex<Last>,
     client: Mutex<Client>,
@@ -21,14 +21,14 @@ pub struct Pulse {
 /// The last known state of the daemon.
 #[derive(Clone, Default)]
 pub struct Last {
-    /// Its metrics; `None`: it does not respond.
+    /// The daemon's metrics; `None` if the daemon does not respond.
     pub stat: Option<Arc<Stat>>,
-    /// When it responded last, in milliseconds since 1970; 0: never.
+    /// Time of the last response, in milliseconds since 1970; 0: never.
     pub answered_ms: u64,
 }
 
 impl Pulse {
-    /// Asks by this client, and waits for the first response.
+    /// Sends a request through this client and waits for the first response.
     pub fn new(client: Client) -> Self {
         let pulse = Self { last: Mutex::default(), client: Mutex::new(client) };
         let stat = pulse.client().stat().ok();
@@ -41,7 +41,7 @@ impl Pulse {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replaces the client that asks.
+    /// Replaces the client that sends the requests.
     pub fn set_client(&self, client: Client) {
         *self.client.lock().unwrap_or_else(PoisonError::into_inner) = client;
     }
@@ -61,8 +61,8 @@ impl Pulse {
         changes
     }
 
-    /// Starts to ask, until `tell` has no receivers. Readers of the last sample learn that the daemon ceased to respond, and that it
-    /// responds again, before the next sample.
+    /// Sends requests until `tell` has no receivers. Readers of the last sample learn that the daemon ceased to
+    /// respond, and that it responds again, before the next sample.
     ///
     /// # Errors
     /// If a thread cannot be started.
@@ -71,7 +71,7 @@ impl Pulse {
         let (answer, answers) = channel();
         let pulse = self.clone();
         std::thread::Builder::new().name("question".into()).spawn(move || {
-            // One question at a time: it may wait for as long as a client waits for a daemon.
+            // One request at a time: it can block for as long as a client waits for a daemon.
             while asked.recv().is_ok() && answer.send(pulse.client().stat().ok()).is_ok() {}
         })?;
         let pulse = self.clone();
@@ -105,8 +105,8 @@ impl Pulse {
 
     fn take_and_tell(&self, stat: Option<Stat>, tell: &watch::Sender<Arc<Look>>) {
         if self.take(stat) {
-            // What is known is read while the look cannot be replaced, here and where a look ends: the last one to write writes the
-            // latest.
+            // Reads the daemon's state inside `send_modify`, which locks the sample; the sampler does the same at the
+            // end of a sample. So the last writer always stores the latest state.
             tell.send_modify(|look| *look = Arc::new(look.with(self.last())));
         }
     }

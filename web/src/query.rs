@@ -1,16 +1,16 @@
-//! The words behind a question mark.
+//! Query strings.
 
 use percent_encoding::percent_decode_str;
 
-/// Pairs at most.
+/// Maximum number of pairs.
 const PAIRS_MAX: usize = 16;
 
-/// A request's query: names and values, decoded.
+/// A request's query: decoded names and values.
 #[derive(Debug, Default)]
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Takes it apart; `None` for what is no UTF-8, and for too many pairs.
+    /// Parses a query; `None` for invalid UTF-8 and for too many pairs.
     pub fn parse(text: Option<&str>) -> Option<Self> {
         let mut pairs = Vec::new();
         for pair in text.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
@@ -20,18 +20,18 @@ impl Query {
         (pairs.len() <= PAIRS_MAX).then_some(Self(pairs))
     }
 
-    /// The first value of this name.
+    /// Returns the first value with this name.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
     }
 
-    /// A number; the default where there is none. `Err`: it is none.
+    /// Returns a number, or the default if the name is missing. `Err`: the value is not a number.
     pub fn number(&self, name: &str, default: usize) -> Result<usize, ()> {
         self.get(name).map_or(Ok(default), |text| text.parse().map_err(|_| ()))
     }
 }
 
-/// As forms write it: a plus is a space.
+/// Decodes `application/x-www-form-urlencoded` text, in which a plus is a space.
 fn decode(text: &str) -> Option<String> {
     percent_decode_str(&text.replace('+', " ")).decode_utf8().ok().map(std::borrow::Cow::into_owned)
 }

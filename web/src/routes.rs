@@ -1,4 +1,4 @@
-//! What is answered to which path.
+//! The routes.
 
 use crate::Connect;
 use crate::body::Reply;
@@ -15,18 +15,18 @@ use std::sync::Arc;
 use tensorlend::Value as Leased;
 use tokio::sync::{Semaphore, mpsc, watch};
 
-/// Entries of one answer, unless another number is asked for, and at most.
+/// Default and maximum number of entries in one response.
 const LIMIT: usize = 200;
 const LIMIT_MAX: usize = 10_000;
-/// Viewers of live updates at once.
+/// Maximum number of simultaneous viewers of live updates.
 const VIEWERS: usize = 16;
-/// Previews made at once.
+/// Maximum number of simultaneous previews.
 const PREVIEWS: usize = 2;
 
-/// What answers are made of.
+/// The data behind all responses.
 pub struct Site {
     pub looks: watch::Receiver<Arc<Look>>,
-    /// How to join each namespace that is shown.
+    /// Each namespace shown, and the function that joins it.
     pub namespaces: Vec<(String, Connect)>,
     pub token: Option<Token>,
     pub previews: bool,
@@ -47,7 +47,7 @@ impl Site {
         Self { looks, namespaces, token, previews, viewers, previewing }
     }
 
-    /// Answers.
+    /// Returns the response to a request.
     pub async fn answer<B>(&self, request: &Request<B>, door: Door) -> Answer {
         let mut answer = match guard::refuse(request.method(), request.version(), request.headers(), door) {
             Some((status, why)) => problem(status, why),
@@ -105,7 +105,7 @@ impl Site {
         }
     }
 
-    /// Updates, one a look.
+    /// Streams one update per sample.
     fn live(&self, method: &Method) -> Answer {
         let Ok(place) = self.viewers.clone().try_acquire_owned() else {
             return problem(StatusCode::SERVICE_UNAVAILABLE, "16 viewers are here already");
@@ -121,7 +121,7 @@ impl Site {
         typed(Response::new(Reply::Pieces(pieces)), "text/event-stream")
     }
 
-    /// A look into a tensor.
+    /// Returns a preview of a tensor.
     async fn preview(&self, query: &Query, picture: bool) -> Answer {
         if !self.previews {
             return problem(StatusCode::FORBIDDEN, "previews are off: tensorlend web --previews");
@@ -146,13 +146,14 @@ impl Site {
     }
 }
 
-/// Makes an answer beside the thread that serves everybody: one of ten thousand entries takes milliseconds.
+/// Builds a response on a blocking thread: one of ten thousand entries takes milliseconds, and one thread serves all
+/// connections.
 async fn made(make: impl FnOnce() -> Answer + Send + 'static) -> Answer {
     let answer = tokio::task::spawn_blocking(make).await;
     answer.unwrap_or_else(|_| problem(StatusCode::INTERNAL_SERVER_ERROR, "the answer could not be made"))
 }
 
-/// What stands in the last look.
+/// Returns a part of the latest sample.
 fn tell(what: &str, query: &Query, look: &Look, previews: bool) -> Result<Answer, (StatusCode, &'static str)> {
     let bad = |()| (StatusCode::BAD_REQUEST, "limit and offset are numbers");
     let limit = query.number("limit", LIMIT).map_err(bad)?.min(LIMIT_MAX);
@@ -190,8 +191,8 @@ fn tell(what: &str, query: &Query, look: &Look, previews: bool) -> Result<Answer
     })
 }
 
-/// Leases a value for as long as it is read. In a session of its own: what it has mapped goes with it, while the memory of a
-/// segment that is mapped somewhere does not come back.
+/// Leases a value while reading it, in a session of its own. The end of the session unmaps everything: a segment that
+/// stays mapped anywhere cannot be freed.
 fn look_into(connect: &Connect, name: &str, member: Option<&str>, picture: bool) -> Answer {
     let Ok(client) = connect() else { return problem(StatusCode::BAD_GATEWAY, "the daemon does not answer") };
     let value = match client.get_value(name) {
@@ -221,7 +222,7 @@ fn look_into(connect: &Connect, name: &str, member: Option<&str>, picture: bool)
     }
 }
 
-/// Some of a list, and how long it is.
+/// Returns a page of a list, and the length of the list.
 fn list(look: &Look, what: &str, all: impl Iterator<Item: FnOnce() -> Value>, offset: usize, limit: usize) -> Answer {
     let mut total = 0;
     let mut some = Vec::new();
@@ -238,7 +239,7 @@ fn answer(value: &Value) -> Answer {
     whole(StatusCode::OK, "application/json", value.to_string().into())
 }
 
-/// What went wrong. Never with anything that the request said.
+/// Returns an error response. The text never contains parts of the request.
 fn problem(status: StatusCode, why: &'static str) -> Answer {
     whole(status, "application/json", json!({ "error": why }).to_string().into())
 }

@@ -1,4 +1,4 @@
-//! The thread that looks: once for all who ask.
+//! The sampling thread: it takes one sample for all viewers.
 
 use crate::Connect;
 use crate::events::Log;
@@ -11,10 +11,10 @@ use tensorlend::observe::Observer;
 use tensorlend::{Client, Error};
 use tokio::sync::watch;
 
-/// How long a session is left to go on by itself after the daemon was replaced.
+/// Time that a session has to reconnect to a restarted daemon before the sampler replaces it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// One namespace, as it is looked at.
+/// A namespace, and the session that observes it.
 struct Watched {
     connect: Connect,
     client: Client,
@@ -24,14 +24,15 @@ struct Watched {
     last: Arc<Namespace>,
 }
 
-/// What the thread keeps.
+/// The state of the sampling thread.
 pub struct Sampler {
     watched: Vec<Watched>,
     pulse: Option<Arc<Pulse>>,
     log: Log,
     number: u64,
     interval: Duration,
-    /// Since when the daemon has not answered. A session that it does not know any more stays mapped, and says nothing new.
+    /// Time since which the daemon has not responded. A session that the daemon has forgotten stays mapped, and shows
+    /// no changes.
     away: Option<Instant>,
 }
 
@@ -39,18 +40,18 @@ impl Sampler {
     /// Joins the namespaces.
     pub fn new(namespaces: Vec<Connect>, interval: Duration) -> Result<Self, Error> {
         let watched = namespaces.into_iter().map(Watched::new).collect::<Result<Vec<_>, _>>()?;
-        // One daemon has all namespaces: its metrics are of all of them.
+        // One daemon serves all namespaces: its metrics cover all of them.
         let pulse = watched.first().map(|first| Arc::new(Pulse::new(first.client.clone())));
         Ok(Self { watched, pulse, log: Log::default(), number: 0, interval, away: None })
     }
 
-    /// How to join each namespace, by its name.
+    /// Returns the function that joins each namespace, by the namespace's name.
     pub fn namespaces(&self) -> Vec<(String, Connect)> {
         let named = |watched: &Watched| (watched.client.namespace().to_owned(), watched.connect.clone());
         self.watched.iter().map(named).collect()
     }
 
-    /// One look.
+    /// Takes a sample.
     pub fn look(&mut self) -> Look {
         self.number += 1;
         let at_ms = now_ms();
@@ -77,7 +78,7 @@ impl Sampler {
         self.pulse.as_ref().map(|pulse| pulse.last()).unwrap_or_default()
     }
 
-    /// Begins to ask whether the daemon answers.
+    /// Starts to check whether the daemon responds.
     ///
     /// # Errors
     /// If a thread cannot be started.
@@ -85,21 +86,21 @@ impl Sampler {
         self.pulse.as_ref().map_or(Ok(()), |pulse| pulse.start(tell.clone(), self.interval))
     }
 
-    /// Looks until nobody is there to tell.
+    /// Takes samples until there are no receivers.
     pub fn run(mut self, tell: &watch::Sender<Arc<Look>>) {
         let mut next = Instant::now();
         while !tell.is_closed() {
             self.reconnect();
             let look = self.look();
-            // The daemon may have stopped answering while the look was taken.
+            // The daemon may have stopped responding during the sample.
             tell.send_modify(|last| *last = Arc::new(look.with(self.daemon())));
-            // A look that took long is followed by a pause as long as any.
+            // A slow sample is followed by a pause of at least half an interval.
             next = (next + self.interval).max(Instant::now() + self.interval / 2);
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
         }
     }
 
-    /// Joins anew where a look failed, or no daemon has answered for long.
+    /// Opens new sessions where a sample failed, and everywhere if the daemon has not responded for [`PATIENCE`].
     fn reconnect(&mut self) {
         let is_away = self.away.is_some_and(|since| since.elapsed() >= PATIENCE);
         for (at, watched) in self.watched.iter_mut().enumerate() {

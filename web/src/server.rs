@@ -1,4 +1,4 @@
-//! Accepting, within bounds: so many connections, so long a request, so much time.
+//! Accepts connections within bounds on their number, the length of a request, and time.
 
 use crate::guard::Door;
 use crate::listen::{File, Listener};
@@ -18,19 +18,20 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 
-/// Connections at once, of each listener: who comes over TCP leaves places to who comes over a socket of the file system.
+/// Maximum number of connections per listener. Each listener has its own bound, so TCP connections cannot starve the
+/// Unix socket.
 const CONNECTIONS: usize = 64;
-/// Time for the head of a request to come, and between two requests.
+/// Timeout of a request's head, and of the pause between two requests.
 const HEAD: Duration = Duration::from_secs(10);
-/// Bytes of a request's head, and headers in it.
+/// Maximum bytes of a request's head, and maximum number of its headers.
 const HEAD_BYTES: usize = 16 * 1024;
 const HEADERS: usize = 64;
-/// How long a connection lasts: a viewer comes back by itself.
+/// Maximum life of a connection; viewers reconnect by themselves.
 const LIFE: Duration = Duration::from_mins(10);
-/// Time after which a peer that takes nothing is given up, in milliseconds.
+/// Time in milliseconds after which a connection is closed if its peer reads nothing.
 const UNREAD_MS: u32 = 20_000;
 
-/// A server that listens, and answers once it [runs](Server::run).
+/// A listening server; it responds once it [runs](Server::run).
 pub struct Server {
     listeners: Vec<(Listener, Door)>,
     files: Vec<File>,
@@ -44,11 +45,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Joins the namespaces, takes a first look, and listens.
+    /// Joins the namespaces, takes a first sample, and listens.
     ///
     /// # Errors
-    /// [`Error::Open`] for a port that others reach without a token; [`Error::Listen`]; [`Error::Client`] where a namespace
-    /// cannot be joined.
+    /// [`Error::Open`] for a port that other machines reach without a token; [`Error::Listen`]; [`Error::Client`] where
+    /// a namespace cannot be joined.
     pub fn new(options: Options) -> Result<Self, Error> {
         let open = options.listen.iter().find(|listen| !listen.is_local() && options.token.is_none());
         if let Some(Listen::Tcp(address)) = open {
@@ -84,12 +85,12 @@ impl Server {
         })
     }
 
-    /// Where it can be reached.
+    /// Returns the addresses at which the server can be reached.
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// The port of the first address, for who has asked for any.
+    /// Returns the address of the first TCP listener, with the actual port if port 0 was requested.
     pub fn address(&self) -> Option<SocketAddr> {
         self.listeners.iter().find_map(|(listener, _)| match listener {
             Listener::Tcp(listener) => listener.local_addr().ok(),
@@ -97,7 +98,7 @@ impl Server {
         })
     }
 
-    /// Answers, until the process ends.
+    /// Serves requests until the process ends.
     ///
     /// # Errors
     /// [`Error::System`] if threads cannot be started.
@@ -129,7 +130,7 @@ impl Server {
     }
 }
 
-/// After a failure to accept (no descriptors left, mostly) it is tried again a little later.
+/// Pause after a failed `accept`, mostly for lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
 async fn accept_tcp(listener: tokio::net::TcpListener, door: Door, site: Arc<Site>, limit: Arc<Semaphore>) {

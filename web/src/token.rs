@@ -1,22 +1,22 @@
-//! The token: what a viewer from elsewhere has to say.
+//! The token that viewers from other machines must present.
 
 use crate::error::Error;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use subtle::ConstantTimeEq;
 
-/// Fewest and most bytes of a token.
+/// Minimum and maximum length of a token in bytes.
 const BYTES: std::ops::RangeInclusive<usize> = 16..=1024;
 
-/// A secret. Never shown, not even by `Debug`.
+/// A secret. `Debug` does not show it.
 pub struct Token(Vec<u8>);
 
 impl Token {
-    /// Reads it from a file that nobody but its owner can read or write: its first line, of 16 bytes at least.
+    /// Reads the first line of a file that only its owner can read or write; it must have at least 16 bytes.
     ///
     /// # Errors
-    /// [`Error::Token`] for a file that cannot be read, or that others can, and for a token that is too short or has
-    /// characters that HTTP does not allow in a header.
+    /// [`Error::Token`] for a file that cannot be read or that others can access, and for a token that is too short or
+    /// has characters that HTTP does not allow in a header.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let wrong = |why: String| Error::Token { path: path.display().to_string(), why };
         let mode = std::fs::metadata(path).map_err(|e| wrong(e.to_string()))?.permissions().mode();
@@ -37,7 +37,8 @@ impl Token {
         Ok(Self(text.as_bytes().to_vec()))
     }
 
-    /// Whether an `Authorization` header says it. Takes as long whatever it says, but for its length.
+    /// Returns true if an `Authorization` header contains the token. The time depends on the header's length only, not
+    /// on its contents.
     pub fn is_in(&self, authorization: Option<&[u8]>) -> bool {
         let Some(said) = authorization.and_then(|header| header.split_at_checked(7)) else { return false };
         said.0.eq_ignore_ascii_case(b"Bearer ") && bool::from(self.0.ct_eq(said.1))

@@ -1,4 +1,4 @@
-//! What one look came to: an observation, and what follows from it and the one before.
+//! Samples: an observation, and the values derived from it and its predecessor.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
@@ -12,24 +12,24 @@ use crate::history::Point;
 use crate::pulse::Last;
 use hyper::body::Bytes;
 
-/// All namespaces, at one time. Shared by all who ask.
+/// A sample of all namespaces at one time. All viewers share it.
 #[derive(Default)]
 pub struct Look {
-    /// Which look it is, from 1 on; 0: none was taken yet.
+    /// Sequence number, from 1 on; 0: no sample yet.
     pub number: u64,
     /// Milliseconds since 1970.
     pub at_ms: u64,
-    /// By name.
+    /// The namespaces, sorted by name.
     pub namespaces: Vec<Arc<Namespace>>,
-    /// The daemon's figures; `None`: it does not answer.
+    /// The daemon's metrics; `None`: the daemon does not respond.
     pub stat: Option<Arc<Stat>>,
-    /// When the daemon answered last, in milliseconds since 1970; 0: never.
+    /// Time of the daemon's last response, in milliseconds since 1970; 0: never.
     pub answered_ms: u64,
-    /// Time between two looks.
+    /// Time between two samples.
     pub interval: Duration,
-    /// What happened, the latest last.
+    /// The event log, the latest event last.
     pub events: Arc<Vec<Event>>,
-    /// The piece that viewers get, made when the first of them wants it.
+    /// The encoded live update, made when the first viewer needs it.
     pub live: OnceLock<Bytes>,
 }
 
@@ -37,20 +37,20 @@ pub struct Look {
 #[derive(Default)]
 pub struct Namespace {
     pub seen: Observation,
-    /// Why it cannot be looked at; then `seen` is the last that was seen.
+    /// The reason why the namespace cannot be observed; `seen` is then the last successful observation.
     pub error: Option<String>,
-    /// Bytes by state.
+    /// Bytes by state of their slot.
     pub bytes: States,
-    /// Messages a second, by stream id.
+    /// Messages per second, by stream id.
     pub rates: HashMap<u64, f64>,
-    /// Messages that subscribers missed since this server began, by stream id.
+    /// Messages that subscribers missed since this server started, by stream id.
     pub lost: HashMap<u64, u64>,
-    /// What was, the oldest first.
+    /// The history, the oldest point first.
     pub history: Arc<Vec<Point>>,
 }
 
 impl Look {
-    /// The same look, with what is known of the daemon by now.
+    /// Returns this sample with the daemon's latest known state.
     pub fn with(&self, daemon: Last) -> Self {
         Self {
             number: self.number,
@@ -64,7 +64,7 @@ impl Look {
         }
     }
 
-    /// The namespace of this name, or the first.
+    /// Returns the namespace with this name, or the first.
     pub fn namespace(&self, name: Option<&str>) -> Option<&Arc<Namespace>> {
         match name {
             Some(name) => self.namespaces.iter().find(|ns| ns.seen.namespace == name),
@@ -74,7 +74,7 @@ impl Look {
 }
 
 impl Namespace {
-    /// Bytes of segments by user.
+    /// Returns the bytes of segments by user.
     pub fn bytes_by_uid(&self) -> BTreeMap<u32, u64> {
         let mut sums = BTreeMap::new();
         for client in &self.seen.clients {
@@ -84,7 +84,7 @@ impl Namespace {
     }
 }
 
-/// Milliseconds since 1970.
+/// Returns the milliseconds since 1970.
 pub fn now_ms() -> u64 {
     SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_millis() as u64)
 }

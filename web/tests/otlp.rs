@@ -1,4 +1,4 @@
-//! What a collector is sent.
+//! The export to an OpenTelemetry collector.
 #![cfg(feature = "otel")]
 
 use serde_json::Value;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tensorlend::Client;
 use tensorlend_web::{Options, Otlp, Server};
 
-/// The longest that any step may take.
+/// Timeout of every step.
 const PATIENCE: Duration = Duration::from_mins(5);
 
 fn accept(collector: &TcpListener) -> TcpStream {
@@ -27,7 +27,7 @@ fn accept(collector: &TcpListener) -> TcpStream {
     }
 }
 
-/// Takes one request in, answers it, and returns its head and its body.
+/// Receives one request, responds to it, and returns its head and its body.
 fn receive(collector: &TcpListener, status: &str) -> (String, Vec<u8>) {
     let stream = accept(collector);
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -46,7 +46,7 @@ fn receive(collector: &TcpListener, status: &str) -> (String, Vec<u8>) {
     (head, body)
 }
 
-/// The data points of a metric, each as its attributes and its value.
+/// Returns the data points of a metric: attributes and value.
 fn points(sent: &Value, name: &str) -> Vec<(String, f64)> {
     let metrics = sent["resourceMetrics"][0]["scopeMetrics"][0]["metrics"].as_array().expect("metrics");
     let Some(metric) = metrics.iter().find(|metric| metric["name"] == name) else { return Vec::new() };
@@ -104,7 +104,7 @@ fn a_collector_is_sent_the_figures_and_may_fail_once() {
     let is_service = |it: &Value| it["key"] == "service.name" && it["value"]["stringValue"] == "tensorlend";
     assert!(resource.as_array().unwrap().iter().any(is_service), "{resource}");
 
-    // What comes later is of a later look.
+    // Later exports are of later samples.
     client.put("d", &[1u8]).unwrap();
     let start = Instant::now();
     loop {

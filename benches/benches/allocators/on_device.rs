@@ -14,7 +14,7 @@ use tensorlend_benches::table::{Table, bytes, digits, nanos, spread, times};
 use tensorlend_benches::worker::{Role, Worker, ask_all, wait_until};
 use tensorlend_daemon::{Bytes, Config, Embedded, embedded_with};
 
-/// What the workers are called.
+/// The workers' role.
 pub const ROLE: &str = "device";
 const SOURCES: usize = DeviceSource::ALL.len();
 
@@ -23,9 +23,9 @@ struct Order {
     source: usize,
     scenario: usize,
     part: u64,
-    /// Timed runs, after one that brings the memory.
+    /// Number of timed runs, after one that allocates the memory.
     runs: u32,
-    /// Instead of that: what it has at a time, and how often it calls the driver.
+    /// Instead, reports its maximum memory, and its number of driver calls.
     count: bool,
     start_ns: u64,
 }
@@ -38,7 +38,7 @@ struct Answer {
     calls: Option<u64>,
 }
 
-/// Runs what it is told to.
+/// Executes orders.
 pub fn work(mut role: Role) {
     let card = Card::open().expect("there is a device");
     let clients = role.args.iter().map(|socket| connect(Path::new(socket))).collect();
@@ -55,14 +55,14 @@ pub fn work(mut role: Role) {
             Answer { samples, ..Answer::default() }
         };
         if source == DeviceSource::Ordered {
-            // What it keeps would be missing elsewhere.
+            // Memory that the pool keeps would be missing elsewhere.
             bench.card.trim_pool();
         }
         role.answer(&answer);
     }
 }
 
-/// What one run has at a time and how often it calls the driver, with counts that would disturb the clock.
+/// Measures the maximum memory and the driver calls of one run, with counters that would disturb the clock.
 fn count(bench: &Bench, source: DeviceSource, scenario: Scenario, part: u64) -> Answer {
     let gauge = Gauge::default();
     let mut lanes = bench.lanes(source, scenario, part, Some(&gauge));
@@ -72,7 +72,7 @@ fn count(bench: &Bench, source: DeviceSource, scenario: Scenario, part: u64) -> 
     let segments = std::thread::scope(|scope| {
         let looking = scope.spawn(|| {
             let mut most = 0;
-            // Relaxed: it only ends this.
+            // Relaxed: a flag that publishes no other data.
             while !done.load(Ordering::Relaxed) {
                 most = most.max(bench.segment_bytes(source));
                 std::thread::sleep(Duration::from_micros(200));
@@ -97,7 +97,7 @@ fn count(bench: &Bench, source: DeviceSource, scenario: Scenario, part: u64) -> 
     Answer { samples: Vec::new(), live_bytes, peak_bytes, calls }
 }
 
-/// Daemons with one allocator each.
+/// Starts one daemon per allocator.
 fn brokers(part: u64, fake: bool) -> Vec<Embedded> {
     let broker = |allocator| {
         let mut config = Config::default();
@@ -115,19 +115,19 @@ fn brokers(part: u64, fake: bool) -> Vec<Embedded> {
     DeviceSource::OURS.into_iter().map(broker).collect()
 }
 
-/// How long the rounds of one row may go on.
+/// Returns the time limit of one row's rounds.
 fn row_time() -> Duration {
     let given = std::env::var("TENSORLEND_ROW_S").ok().and_then(|text| text.parse().ok());
     Duration::from_secs_f64(given.unwrap_or(8.0))
 }
 
-/// All of it; without a device it says so.
+/// Runs the whole study; without a device it reports that.
 pub fn measure(report: &mut Report) {
     let device = match first_device() {
         Ok(device) => device,
         Err(why) => return report.note(format!("Not measured on a device: {why}")),
     };
-    // The stand-in's kernels run on the host, and its memory is the host's.
+    // The fake device's kernels run on the host, and its memory is the host's.
     let part = match (device.is_fake(), report.quick) {
         (true, _) => 512,
         (false, true) => 64,
@@ -162,7 +162,7 @@ pub fn measure(report: &mut Report) {
             while rounds == 0 || (!report.quick && rounds < 5 && begin.elapsed() < row_time()) {
                 for (source, samples) in samples.iter_mut().enumerate() {
                     let runs = if report.quick { 1 } else { 3 };
-                    // Late for whoever needs long for the first run: then they begin when they are ready.
+                    // All workers start at this time. A worker whose first run takes longer starts when it is ready.
                     let start_ns = now_ns() + 20_000_000;
                     let order = Order { source, scenario: at, part, runs, count: false, start_ns };
                     let answers = ask_all::<Answer>(&mut workers, &order);
@@ -190,7 +190,7 @@ pub fn measure(report: &mut Report) {
     counts(report, &mut start(), part);
 }
 
-/// Bytes and calls of one process.
+/// Reports the bytes and calls of one process.
 fn counts(report: &mut Report, worker: &mut Worker, part: u64) {
     let mut head = vec!["scenario", "live"];
     head.extend(DeviceSource::ALL.map(DeviceSource::label));

@@ -1,4 +1,4 @@
-//! The two who hand over: each does as it is told, and the producer keeps the time.
+//! The producer and the consumer: each executes orders, and the producer measures the time.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use tensorlend_benches::stats::now_ns;
 use tensorlend_benches::worker::Role;
 use tensorlend_cuda::{Access, Allocation, Mapping};
 
-/// How it is handed over.
+/// The method of the hand-over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Way {
     /// Memory that both have mapped, and a word.
@@ -21,7 +21,7 @@ pub enum Way {
     Stream,
     /// A name.
     Name,
-    /// A name, before the work is done: the consumer's stream waits.
+    /// A name, published before the work is done: the consumer's stream waits.
     Early,
 }
 
@@ -49,7 +49,7 @@ pub enum Order {
     Leave,
 }
 
-/// One round, by the clock that both share.
+/// One round, by the clock that both processes share.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Turn {
     pub begin: f64,
@@ -81,13 +81,13 @@ struct Peer {
     client: Client,
     mailbox: Mailbox,
     floor: Mapping,
-    /// Where the consumer's work goes.
+    /// The address of the device memory into which the consumer writes its result.
     out: u64,
     sent: Option<Stream>,
     taken: Option<Subscription>,
     seen: Version,
     turns: u64,
-    /// Of other daemons.
+    /// Clients of other daemons.
     clients: BTreeMap<PathBuf, Client>,
 }
 
@@ -96,7 +96,7 @@ pub fn work(mut role: Role) {
     let (fd, largest): (i32, u64) = (fd.parse().expect("a number"), largest.parse().expect("a number"));
     let card = Card::open().expect("there is a device");
     card.context().bind_to_thread().expect("the context lives");
-    // SAFETY: inherited under this number, and closed by nobody.
+    // SAFETY: inherited under this number, and never closed.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     let allocation = Allocation::import(fd).expect("the floor's memory");
     let access = if role.name == "producer" { Access::ReadWrite } else { Access::Read };
@@ -162,7 +162,7 @@ impl Peer {
         }
     }
 
-    /// Elements have the number of the turn.
+    /// Produces tensors whose elements contain the number of the turn.
     fn produce(&mut self, way: Way, bytes: u64, rounds: u32) -> Vec<Turn> {
         let elements = bytes / 4;
         let mut turns = Vec::new();
@@ -245,7 +245,7 @@ impl Peer {
                     }
                 }
             }
-            // A look at a name takes as long as many at a word.
+            // Polling a name takes as long as polling a word many times.
             patience(if way == Way::Stream { turn } else { turn * 64 });
         }
         unreachable!("it polls until there is something")
@@ -300,7 +300,7 @@ impl Peer {
         all
     }
 
-    /// What another has published, through the consumer's own mapping.
+    /// Measures copies of another process's tensor, through the consumer's own mapping.
     fn device_copies(&self, bytes: u64, rounds: u32) -> Vec<Copied> {
         let (card, stream) = (&self.card, &self.stream);
         let lease = self.client.get_device("copies").expect("published by the producer");
@@ -317,7 +317,8 @@ impl Peer {
         vec![copied("device", "driver, one process", plain), copied("lease, another process's", "driver", lent)]
     }
 
-    /// Nanoseconds for a draft of a whole segment, published, and for one beside it, dropped.
+    /// Returns the nanoseconds of a draft of a whole segment, which is published, and of a second draft, which is
+    /// dropped.
     fn publish(&mut self, socket: &Path, name: &str, bytes: u64) -> [f64; 2] {
         let on = self.on();
         let client = self.clients.entry(socket.to_owned()).or_insert_with(|| connect(socket));
@@ -326,7 +327,7 @@ impl Peer {
         let created = now() - begin;
         self.card.fill(&self.stream, draft.ptr(), bytes / 4, 1);
         draft.publish(name).expect("it is published");
-        // A second one brings a segment that the third finds.
+        // The first small draft requests a segment, in which the next one fits.
         let small = || client.create_on_stream(on, &self.stream, DType::U8, &[1024]).expect("the device has room");
         let _first = small();
         let begin = now();

@@ -1,4 +1,4 @@
-//! What becomes of memory and work when a process breaks a rule, or is killed.
+//! Effects on memory and work when a process breaks a rule, or is killed.
 
 use crate::fact;
 use crate::family::{Line, Relative, ms, spread};
@@ -13,7 +13,7 @@ use tensorlend_cuda::{Access, Allocation, Context, Device, Event, Mapping, Strea
 const UNIT: u64 = 2 << 20;
 const WORD: u32 = 0x5a5a_5a5a;
 
-/// The other processes of these steps.
+/// Runs the other processes of these steps.
 pub fn child(role: &str, rest: &[&str]) -> bool {
     match (role, rest) {
         ("write read-only", [how]) => write_read_only(how),
@@ -36,7 +36,7 @@ fn word(card: &Card, at: u64) -> String {
     card.try_element(&card.stream(), at).map_or_else(|e| format!("{e:?}"), |found| format!("{found:#x}"))
 }
 
-/// Maps what it is handed for reading, and has it written to.
+/// Maps the received memory read-only, and writes to it.
 fn write_read_only(how: &str) {
     let (line, card) = (Line::to_parent(), card());
     let (_, fds) = line.hear();
@@ -53,7 +53,7 @@ fn write_read_only(how: &str) {
     line.say(&format!("{tried}; it had read {before}; its context afterwards: {after}"), &[]);
 }
 
-/// Memory in the context, if that still gives any.
+/// Allocates memory in the context, if that still works.
 fn card_block(card: &Card) -> u64 {
     card.try_allocate(4096).unwrap_or(0)
 }
@@ -76,7 +76,7 @@ pub fn read_only() {
     }
 }
 
-/// Makes memory, hands its descriptor over, and waits.
+/// Creates memory, sends its descriptor, and waits.
 fn make_and_wait() {
     let (line, card) = (Line::to_parent(), card());
     let bytes = scaled(&card.device, 4 << 30);
@@ -113,7 +113,7 @@ pub fn orphan() {
         &format!("free before, with a process that has {}, and 1.5 s after it was killed", size(bytes)),
         format!("{}, {}, {} (ended: {ended})", gib(before), gib(with), gib(after)),
     );
-    // Half of it would be missing.
+    // If the memory had not been freed, half of it would be missing.
     let kept = after + bytes / 2 < before;
     fact("a descriptor that nobody imported keeps the memory of a killed process", if kept { "yes" } else { "no" });
     let fd = fds.remove(0);
@@ -146,8 +146,8 @@ fn make_a_pool() {
     loop {
         match line.hear().0.as_str() {
             "free" => {
-                // SAFETY: 1: allocated above. 2: what used it here was waited for. That an importer has not freed it is
-                // what is asked about; it is no memory of this process.
+                // SAFETY: 1: allocated above. 2: all local uses were waited for. An importer has not freed it, which is
+                // the tested case; it is no memory of this process.
                 #[allow(unsafe_code)]
                 let freed = unsafe { pool.free(ptr, &stream) }.and_then(|()| stream.synchronize());
                 line.say(&freed.map_or_else(|e| e.to_string(), |()| "freed".into()), &[]);
@@ -187,7 +187,7 @@ pub fn killed_exporter() {
     fact("at once the importer reads", word(&card, block.ptr()));
     std::thread::sleep(Duration::from_millis(1500));
     fact("1.5 s later it reads", word(&card, block.ptr()));
-    // Somebody may get the memory now.
+    // Another allocation may reuse the memory now.
     let others = Allocation::create(&card.device, scaled(&card.device, 4 << 30));
     if let Ok(others) = &others
         && let Ok(mapping) = Mapping::map(others, scaled(&card.device, 4 << 30), &card.device, Access::ReadWrite)
@@ -252,7 +252,7 @@ pub fn order() {
 const SHORT_NS: u64 = 1_000_000;
 const LONG_NS: u64 = 1_500_000_000;
 
-/// Works on what it was handed, and has memory of its own.
+/// Works on the received memory, and has memory of its own.
 fn work_on(how: &str) {
     let (line, card) = (Line::to_parent(), card());
     let (_, fds) = line.hear();
@@ -286,7 +286,7 @@ pub fn killed_while_it_works() {
             let mut other = Relative::start("work on", &[how.to_owned()]);
             other.line.say("this", &[fd.as_fd()]);
             other.line.hear();
-            // Not always at the same moment of its work.
+            // Varies the moment of the kill.
             std::thread::sleep(Duration::from_millis(30 + 17 * round));
             let killed = other.kill();
             let (mut pidfd, mut free) = (None, None);
@@ -331,7 +331,7 @@ pub fn killed_while_it_works() {
     }
 }
 
-/// Records an event behind work that takes long, and waits to be killed.
+/// Records an event after long work, and waits to be killed.
 fn record_an_event() {
     let (line, card) = (Line::to_parent(), card());
     let context = Context::primary(&card.device).expect("a context");
@@ -392,7 +392,7 @@ pub fn killed_before_its_event() {
         "opened once more, the process being gone",
         Event::open(&context, &from_hex(&text)).map_or_else(|e| e.to_string(), |_| "yes".into()),
     );
-    // This may hang: it is the last.
+    // This may hang, so it comes last.
     fact(
         "work behind that wait",
         card.try_fill(&stream, card_block(&card), 1, 1).map_or_else(|e| format!("{e:?}"), |()| "is done".into()),

@@ -1,4 +1,4 @@
-//! Processes that talk in packets, with descriptors.
+//! Processes that exchange packets, with descriptors.
 #![allow(unsafe_code)]
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -13,17 +13,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// One end of a line.
+/// One end of a connection.
 pub struct Line(OwnedFd);
 
 impl Line {
-    /// The line to whoever started this process.
+    /// Returns the connection to the parent process.
     pub fn to_parent() -> Self {
-        // SAFETY: standard input is that line, and nobody else uses it.
+        // SAFETY: standard input is that connection, and nothing else uses it.
         Self(unsafe { BorrowedFd::borrow_raw(0) }.try_clone_to_owned().expect("it is open"))
     }
 
-    /// Says something, and hands descriptors over.
+    /// Sends a text and descriptors.
     pub fn say(&self, text: &str, fds: &[BorrowedFd<'_>]) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut along = SendAncillaryBuffer::new(&mut space);
@@ -31,7 +31,7 @@ impl Line {
         sendmsg(&self.0, &[IoSlice::new(text.as_bytes())], &mut along, SendFlags::NOSIGNAL).expect("somebody listens");
     }
 
-    /// Waits for what the other says.
+    /// Waits for the peer's message.
     pub fn hear(&self) -> (String, Vec<OwnedFd>) {
         let mut text = [0; 4096];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
@@ -48,7 +48,7 @@ impl Line {
         (String::from_utf8_lossy(&text[..got.bytes]).into_owned(), fds)
     }
 
-    /// Whether the other says something, or ends, within a time.
+    /// Returns true if the peer sends a message, or ends, within this time.
     pub fn is_ready(&self, within: Duration) -> bool {
         readable(self.0.as_fd(), within)
     }
@@ -73,19 +73,19 @@ impl Relative {
         Self { child, line: Line(mine), pidfd }
     }
 
-    /// Kills it; when that was.
+    /// Kills the process; returns the time of the kill.
     pub fn kill(&mut self) -> Instant {
         let begin = Instant::now();
         self.child.kill().expect("it was not waited for");
         begin
     }
 
-    /// Waits for its end, so that not even its number is left.
+    /// Waits for its end, so that even its pid is free.
     pub fn reap(&mut self) -> bool {
         self.has_ended(Duration::from_secs(10)) && self.child.wait().is_ok()
     }
 
-    /// Whether the kernel says, within a time, that it has ended.
+    /// Returns true if the kernel reports its end within this time.
     pub fn has_ended(&self, within: Duration) -> bool {
         readable(self.pidfd.as_fd(), within)
     }
@@ -106,22 +106,22 @@ fn readable(fd: BorrowedFd<'_>, within: Duration) -> bool {
     poll(&mut fds, Some(&limit)).is_ok_and(|ready| ready > 0)
 }
 
-/// So that nothing is left over when a step was ended.
+/// Makes this process die with its parent, so that no process is left when a step was killed.
 pub fn dies_with_its_parent() {
     set_parent_process_death_signal(Some(Signal::KILL)).expect("a process may choose its end");
 }
 
-/// Ends a step and its children.
+/// Kills a step and its children.
 pub fn end_group(child: &Child) {
     let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
 }
 
-/// For answers.
+/// Formats a time for an answer.
 pub fn ms(time: Duration) -> String {
     tensorlend_benches::table::nanos(time.as_nanos() as f64)
 }
 
-/// Median, least and most, for answers.
+/// Formats median, minimum and maximum for an answer.
 pub fn spread(mut times: Vec<Duration>) -> String {
     times.sort_unstable();
     match (times.first(), times.last()) {

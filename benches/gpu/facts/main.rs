@@ -1,7 +1,7 @@
-//! What the driver's manual leaves open, asked of the device of this machine: a table for people.
+//! Questions that the driver's manual leaves open, answered by this machine's device in a table.
 //!
-//! Every question is asked by a process of its own, with a limit of time: one that hangs, or loses its context, or is killed
-//! on purpose, stops none of the others. `tensorlend-gpu-facts NAME...` asks only those steps; `--list` names them.
+//! A separate process with a time limit asks each question: one that hangs, loses its context or is killed on purpose
+//! does not stop the others. `tensorlend-gpu-facts NAME...` runs only those steps; `--list` names them.
 
 mod deaths;
 mod family;
@@ -14,7 +14,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use tensorlend_benches::gpu::{about, first_device};
 
-/// A question, and how long it may take on a card, in seconds.
+/// The steps, with their time limits on a real device in seconds.
 const STEPS: [(&str, fn(), u64); 11] = [
     ("device", memory::device, 30),
     ("contexts", memory::contexts, 40),
@@ -29,10 +29,10 @@ const STEPS: [(&str, fn(), u64); 11] = [
     ("killed before its event", deaths::killed_before_its_event, 40),
 ];
 
-/// A child's line: `FACT`, question, answer.
+/// A child's output line: `FACT`, question, answer.
 const MARK: &str = "FACT\t";
 
-/// Tells one answer.
+/// Prints one answer.
 pub fn fact(question: &str, answer: impl std::fmt::Display) {
     println!("{MARK}{question}\t{}", answer.to_string().replace(['\n', '\t', '|'], " "));
 }
@@ -70,7 +70,7 @@ fn ask(wanted: &[&str]) -> ExitCode {
         eprintln!("there is no step {unknown:?}: see --list");
         return ExitCode::FAILURE;
     }
-    // In this process no context is made, and nothing allocated.
+    // This process creates no context and allocates nothing.
     let device = match first_device() {
         Ok(device) => device,
         Err(why) => {
@@ -96,11 +96,11 @@ fn ask(wanted: &[&str]) -> ExitCode {
             }
         }
     }
-    // A card may answer as it likes: what it did stands above. The stand-in is known to answer everything.
+    // A real device may give any answer, which is printed above. The fake device must answer everything.
     if failed > 0 && device.is_fake() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// Runs one, and prints what it tells while it does.
+/// Runs one step, and prints its answers as they come.
 fn step(name: &str, limit: Duration) -> Result<(), String> {
     let mut command = Command::new("/proc/self/exe");
     command.args(["__step", name]).stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
@@ -125,7 +125,7 @@ fn step(name: &str, limit: Duration) -> Result<(), String> {
             Err(mpsc::RecvTimeoutError::Timeout) => break false,
         }
     };
-    // A process whose work on the device cannot be ended does not let itself be waited for.
+    // A process whose work on the device cannot be ended cannot be waited for either.
     let status = ended.then(|| patiently(&mut child)).flatten();
     family::end_group(&child);
     match status {

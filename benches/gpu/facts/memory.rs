@@ -1,4 +1,4 @@
-//! What memory costs, what is in it, and who is seen to have some.
+//! The cost and the initial contents of memory, and its attribution to processes.
 
 use crate::fact;
 use crate::family::{Line, Relative, ms, spread};
@@ -10,7 +10,7 @@ use tensorlend_benches::table::bytes as size;
 use tensorlend_cuda::pool::Pool;
 use tensorlend_cuda::{Access, Allocation, Context, Device, Driver, Mapping, Stream};
 
-/// What is asked of cards with memory of that order; the stand-in's is the host's.
+/// Scales a size for devices with such memory; the fake device's is the host's.
 pub fn scaled(device: &Device, bytes: u64) -> u64 {
     if device.is_fake() { bytes.min(32 << 20) } else { bytes }
 }
@@ -19,7 +19,7 @@ pub fn card() -> Card {
     Card::open().expect("there is a device")
 }
 
-/// The other processes of these steps.
+/// Runs the other processes of these steps.
 pub fn child(role: &str, _: &[&str]) -> bool {
     match role {
         "dirty" => dirty(),
@@ -55,14 +55,14 @@ fn smi(arguments: &[&str]) -> String {
     }
 }
 
-/// Processes that nvidia-smi lists, and what the card has in use.
+/// Returns the processes that nvidia-smi lists, and the device's memory in use.
 fn seen() -> String {
     let processes = smi(&["--query-compute-apps=pid,used_memory", "--format=csv,noheader"]);
     let used = smi(&["--query-gpu=memory.used", "--format=csv,noheader"]);
     format!("processes: {processes}; in use: {used}")
 }
 
-/// The daemon's way: it creates and exports, and wants no context.
+/// The daemon's steps: create and export, without a context.
 pub fn contexts() {
     fact("nvidia-smi before cuInit", seen());
     let device = first_device().expect("there is one");
@@ -133,7 +133,7 @@ pub fn times() {
         let [mut made, mut freed]: [Vec<Duration>; 2] = Default::default();
         let tried = (|| {
             for _ in 0..7 {
-                // An own one each time: what an exportable pool had it keeps.
+                // A new pool each time: an exportable pool keeps its memory.
                 let pool = Pool::create(&device, 0, 0)?;
                 let ptr = timed(&mut made, || {
                     let ptr = pool.allocate(bytes, &stream)?;
@@ -188,7 +188,7 @@ fn round_times(device: &Device, bytes: u64, rounds: usize) -> tensorlend_cuda::R
 
 const DIRT: u32 = 0xeeee_eeee;
 
-/// Fills as much as it is told, and ends.
+/// Fills as much memory as ordered, and ends.
 fn dirty() {
     let (line, card) = (Line::to_parent(), card());
     let stream = card.stream();
@@ -200,7 +200,7 @@ fn dirty() {
     line.hear();
 }
 
-/// Whether memory holds what others left, by samples.
+/// Reports whether memory contains other processes' data, by samples.
 fn contents(card: &Card, ptr: u64, bytes: u64) -> String {
     let stream = card.stream();
     let part = bytes.min(16 << 20);
@@ -260,7 +260,7 @@ pub fn zeroed() {
             Ok(ptr) => {
                 fact(question, contents(&card, ptr, bytes));
                 card.try_fill(&card.stream(), ptr, bytes / 4, DIRT).expect("it can be filled");
-                // SAFETY: 1: allocated above. 2: what used it was waited for.
+                // SAFETY: 1: allocated above. 2: its uses were waited for.
                 #[allow(unsafe_code)]
                 unsafe { pool.free(ptr, &stream) }.and_then(|()| stream.synchronize()).expect("it can be freed");
             }
@@ -271,7 +271,7 @@ pub fn zeroed() {
     block("a block of the pool that was filled and freed in it");
 }
 
-/// A pool that was handed over, and a pointer of it.
+/// Imports a received pool, and a pointer that was exported from that pool.
 fn import_pool() {
     let (line, card) = (Line::to_parent(), card());
     let (text, fds) = line.hear();

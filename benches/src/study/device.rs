@@ -7,21 +7,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tensorlend::{Allocator, Client, DType, DeviceDraft, On, Uuid};
 
-/// Where a device's columns come from.
+/// The source of a device's columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceSource {
-    /// The floor: columns that exist already.
+    /// The floor: existing columns.
     Existing,
-    /// `cuMemAlloc` and `cuMemFree`, for each column; the stream is waited for in between.
+    /// `cuMemAlloc` and `cuMemFree`, for each column, with a synchronization of the stream in between.
     Plain,
-    /// `cuMemAllocAsync` and `cuMemFreeAsync`, of the device's own pool, which keeps what is freed.
+    /// `cuMemAllocAsync` and `cuMemFreeAsync`, of the device's own pool, which keeps freed memory.
     Ordered,
     /// A slot of a client of tensorlend, by the daemon's allocator.
     Ours(Allocator),
 }
 
 impl DeviceSource {
-    /// All of them.
+    /// All sources.
     pub const ALL: [Self; 6] = [
         Self::Existing,
         Self::Plain,
@@ -34,7 +34,7 @@ impl DeviceSource {
     /// The daemon's allocators, in the order of [`DeviceSource::ALL`].
     pub const OURS: [Allocator; 3] = [Allocator::Pool, Allocator::Async, Allocator::Arena];
 
-    /// For tables.
+    /// Returns the label for tables.
     pub fn label(self) -> &'static str {
         match self {
             Self::Existing => "columns exist (floor)",
@@ -47,7 +47,7 @@ impl DeviceSource {
     }
 }
 
-/// What the threads of one process have at a time.
+/// The memory that the threads of one process have at a time.
 #[derive(Debug, Default)]
 pub struct Gauge {
     live: AtomicU64,
@@ -55,7 +55,7 @@ pub struct Gauge {
 }
 
 impl Gauge {
-    // Relaxed, all of it: nothing else is read by these counts.
+    // Relaxed throughout: the counters order no other memory.
     fn add(&self, bytes: u64) {
         let live = self.live.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.most.fetch_max(live, Ordering::Relaxed);
@@ -65,7 +65,7 @@ impl Gauge {
         self.live.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// The most so far.
+    /// Returns the maximum so far.
     pub fn most(&self) -> u64 {
         self.most.load(Ordering::Relaxed)
     }
@@ -76,14 +76,14 @@ pub struct Bench {
     /// The device.
     pub card: Card,
     uuid: Uuid,
-    /// As many as the busiest scenario has threads. They live as long as this: an arena is a stream's, and a stream that came
-    /// and went for each run would leave one behind.
+    /// As many as the busiest scenario has threads. They live as long as this value: an arena belongs to a stream, and
+    /// a stream per run would leave one arena behind each time.
     streams: Vec<Arc<CudaStream>>,
     clients: Vec<Client>,
 }
 
 impl Bench {
-    /// With clients of daemons with the allocators [`DeviceSource::OURS`].
+    /// Creates the process's state with clients of daemons with the allocators [`DeviceSource::OURS`].
     pub fn new(card: Card, clients: Vec<Client>) -> Self {
         let threads = Scenario::ALL.into_iter().map(|scenario| scenario.shape().0).max().unwrap_or(1);
         let streams = (0..threads).map(|_| card.stream()).collect();
@@ -92,19 +92,19 @@ impl Bench {
         Self { card, uuid, streams, clients }
     }
 
-    /// The client of one of our daemons.
+    /// Returns the client of one of our daemons.
     pub fn client(&self, source: DeviceSource) -> Option<&Client> {
         let DeviceSource::Ours(allocator) = source else { return None };
         DeviceSource::OURS.iter().position(|ours| *ours == allocator).map(|at| &self.clients[at])
     }
 
-    /// Bytes of the segments that a client of ours was lent.
+    /// Returns the bytes of the segments that our client was lent.
     pub fn segment_bytes(&self, source: DeviceSource) -> u64 {
         let figures = self.client(source).and_then(|client| client.device_memory(self.uuid).ok());
         figures.map_or(0, |figures| figures.segment_bytes)
     }
 
-    /// The lanes of a scenario's threads. With a gauge they count what they have.
+    /// Returns the lanes of a scenario's threads. With a gauge they count their memory.
     pub fn lanes<'b>(
         &'b self,
         source: DeviceSource,
@@ -133,7 +133,7 @@ pub struct DeviceLane<'b> {
     bench: &'b Bench,
     client: Option<&'b Client>,
     stream: Arc<CudaStream>,
-    /// Columns that nobody has at the moment; each is as long as the longest.
+    /// Unused columns; each is as long as the longest.
     existing: Vec<u64>,
     gauge: Option<&'b Gauge>,
 }
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
     use tensorlend_daemon::{Bytes, Config, Embedded, embedded_with};
 
-    /// Where there is a driver: also the stand-in's, if `LD_LIBRARY_PATH` names its folder.
+    /// Runs if there is a driver: also the fake one, if `LD_LIBRARY_PATH` names its folder.
     fn bench() -> Option<(Vec<Embedded>, Bench)> {
         let card = Card::open().map_err(|why| eprintln!("SKIPPED: no device: {why}")).ok()?;
         let broker = |allocator| {

@@ -1,4 +1,4 @@
-//! The study in host memory: so that it has a meaning without a device.
+//! The study in host memory, for machines without a device.
 
 use super::{Lane, Scenario};
 use crate::ones::heap;
@@ -6,24 +6,24 @@ use crate::pool::ExactPool;
 use std::hint::black_box;
 use tensorlend::{Client, DType, Draft};
 
-/// Where host columns come from.
+/// The source of host columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostSource {
-    /// The floor: columns that exist already.
+    /// The floor: existing columns.
     Existing,
-    /// The allocator, for each column.
+    /// The heap, for each column.
     Heap,
-    /// Heap memory that each thread keeps by exact size.
+    /// Heap memory that each thread caches by exact size.
     HeapPool,
     /// A slot of a client of tensorlend.
     Ours,
 }
 
 impl HostSource {
-    /// All of them.
+    /// All sources.
     pub const ALL: [Self; 4] = [Self::Existing, Self::Heap, Self::HeapPool, Self::Ours];
 
-    /// For tables.
+    /// Returns the label for tables.
     pub fn label(self) -> &'static str {
         match self {
             Self::Existing => "columns exist (floor)",
@@ -33,7 +33,7 @@ impl HostSource {
         }
     }
 
-    /// The lanes of a scenario's threads.
+    /// Returns the lanes of a scenario's threads.
     pub fn lanes(self, client: &Client, scenario: Scenario, part: u64) -> Vec<HostLane<'_>> {
         let (threads, _) = scenario.shape();
         let (rows, live) = scenario.most(part);
@@ -48,19 +48,19 @@ impl HostSource {
     }
 }
 
-/// Heap memory that is there, page by page.
+/// Returns heap memory with all pages touched.
 fn touched(bytes: u64) -> Box<[u64]> {
     let mut words = heap(bytes as usize);
     words.fill(1);
     words
 }
 
-/// A thread over host memory.
+/// A thread that works in host memory.
 pub struct HostLane<'c> {
     source: HostSource,
     client: &'c Client,
     pool: ExactPool<Box<[u64]>>,
-    /// Columns that nobody has at the moment; each is as long as the longest.
+    /// Unused columns; each is as long as the longest.
     existing: Vec<Box<[u64]>>,
 }
 

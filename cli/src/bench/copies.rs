@@ -1,4 +1,4 @@
-//! Bytes copied in and out, beside a copy between two buffers that are warm; and what a page costs that is not.
+//! Copies in and out, compared with a copy between two warm buffers; and the cost of a page fault.
 
 use tensorlend_baselines::floors::{self, Pages};
 use tensorlend_baselines::{BaselineError, Meter, repeated};
@@ -8,16 +8,16 @@ use super::names::Desk;
 use super::plan::{FLOOR, OURS, Setting, entry};
 use super::race::{Entry, Group};
 
-/// Of what is copied in and out.
+/// Sizes of copies in and out.
 const COPIED: [usize; 3] = [64 << 10, 1 << 20, 16 << 20];
 
-/// Of what is handed from process to process.
+/// Sizes of tensors exchanged between processes.
 const EXCHANGED: [usize; 4] = [1 << 10, 64 << 10, 1 << 20, 16 << 20];
 const EXCHANGED_QUICK: [usize; 2] = [1 << 10, 1 << 20];
 
 const PAGE_BYTES: usize = 4096;
 
-/// The floor of all of them.
+/// The floor of all these rows.
 const MEMCPY: &str = "memcpy";
 
 pub fn groups(setting: &Setting) -> Vec<Group> {
@@ -54,7 +54,7 @@ fn page(name: &str, pages: Pages) -> Entry {
 fn put(setting: &Setting, bytes: usize) -> Result<Box<dyn Meter>, BaselineError> {
     let desk = Desk::open(setting, &format!("put{bytes}"))?;
     let (name, source) = (desk.name("value"), vec![1_u8; bytes]);
-    // The value, the one before it, and the next: after that, memory is used again.
+    // The current value, the previous one and the next one: after them, slots are reused.
     for _ in 0..4 {
         desk.client.put(&name, &source)?;
     }
@@ -72,7 +72,7 @@ fn get_into(setting: &Setting, bytes: usize) -> Result<Box<dyn Meter>, BaselineE
     let reader = Desk::open(setting, "reader")?;
     Ok(Box::new(repeated(move || {
         reader.client.get_into(&name, &mut target)?;
-        // Owns the value.
+        // Keeps the owner of the value alive.
         let _ = &desk;
         Ok(())
     })))

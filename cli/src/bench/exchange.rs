@@ -1,4 +1,4 @@
-//! A tensor handed to another process and acknowledged, by us and by what others use.
+//! Round trips: another process receives a tensor and acknowledges it, through tensorlend and through other libraries.
 
 use std::error::Error;
 
@@ -8,12 +8,12 @@ use super::launch;
 use super::plan::{OURS, Setting, entry};
 use super::race::Entry;
 
-/// The role of a process that receives from somebody else than us: its core follows.
+/// The role of a process that receives through another library; the next argument is its core.
 pub const CONSUMER: &str = "consumer";
 
 const NAME: &str = "exchange_round_trip";
 
-/// Ours in place, ours copied in, and the others.
+/// Returns tensorlend in place, tensorlend with a copy in, and the other libraries.
 pub fn entries(setting: &Setting, floor: &'static str, bytes: usize) -> Vec<Entry> {
     let ours = |name: &str, game| {
         let Setting { cores, socket, .. } = setting.clone();
@@ -44,7 +44,7 @@ fn others(setting: &Setting, floor: &'static str, bytes: usize) -> Vec<Entry> {
             let session = Session::start(kind, bytes, patience(bytes), &mut spawn)?;
             Ok(Box::new(session) as Box<dyn Meter>)
         };
-        // Each round trip is a sample: no more of them than tell something.
+        // Each round trip is a sample: more samples would not improve the percentiles.
         entry(NAME, kind.name(), Some(floor), make).sized(bytes).at_most(500)
     };
     Kind::ALL.into_iter().map(other).collect()
@@ -56,7 +56,7 @@ fn others(_: &Setting, floor: &'static str, bytes: usize) -> Vec<Entry> {
     vec![entry(NAME, "others", Some(floor), missing).sized(bytes)]
 }
 
-/// What such a process does.
+/// Runs a consumer process. The first argument is its core.
 pub fn consume(args: &[String]) -> Result<(), Box<dyn Error>> {
     let Some((core, rest)) = args.split_first() else { return Err("a consumer needs a core".into()) };
     pin(core.parse()?)?;

@@ -1,4 +1,4 @@
-//! Where the figures come from.
+//! The machine that produced the measurements.
 
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -6,23 +6,23 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use tensorlend_baselines::Cores;
 
-/// What one must know of a machine to read figures from it.
+/// The properties of a machine that affect the measurements.
 #[derive(Debug, Clone, Serialize)]
 pub struct Machine {
     pub cpu: String,
     pub cores: usize,
-    /// Those that the two parties of an exchange ran on.
+    /// The cores of the two parties of an exchange.
     pub cores_used: [usize; 2],
     pub memory_bytes: u64,
     pub kernel: String,
-    /// Of the measurement: year, month and day, UTC.
+    /// Date of the measurement: year, month and day, UTC.
     pub date: String,
-    /// Of tensorlend.
+    /// Version of tensorlend.
     pub version: &'static str,
 }
 
 impl Machine {
-    /// This one, today.
+    /// Returns this machine and the current date.
     pub fn here(used: Cores) -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let cpuinfo = read("/proc/cpuinfo");
@@ -39,7 +39,7 @@ impl Machine {
     }
 }
 
-/// What stands behind `name` and a colon.
+/// Returns the text after `name` and a colon.
 fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     let line = text.lines().find(|line| line.starts_with(name))?;
     Some(line.split_once(':')?.1.trim())
@@ -49,7 +49,7 @@ fn kib(text: &str) -> u64 {
     text.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// The day that is so many days after the first of January 1970, in the Gregorian calendar.
+/// Returns the date of a day, counted from 1970-01-01, in the Gregorian calendar.
 fn date(days: u64) -> String {
     let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let (mut year, mut day) = (1970, days);

@@ -1,4 +1,4 @@
-//! `tensorlend bench`: what the machine takes for the least, and what tensorlend takes, in one run.
+//! `tensorlend bench`: the machine's floors and tensorlend's times, measured in one run.
 
 mod copies;
 mod exchange;
@@ -23,10 +23,10 @@ use crate::args::Json;
 use crate::failure::Failure;
 use crate::output;
 
-/// Measure this machine's floors, and beside them what tensorlend costs.
+/// Measure this machine's floors, and tensorlend compared with them.
 ///
-/// Brings its own broker unless a socket is named. Takes turns between all that it compares, so that a slow moment falls on
-/// each of them; tells medians, extremes and ratios. Close what else runs: two processes want two cores for themselves.
+/// Starts its own daemon unless a socket is named. Interleaves all contenders, so that a slow moment affects each of
+/// them; reports medians, extremes and ratios. Stop other programs first: two processes need two cores.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -38,17 +38,17 @@ pub struct BenchArgs {
     /// Fewer rounds and sizes: some seconds instead of a few minutes.
     #[arg(long)]
     quick: bool,
-    /// Only rows whose names contain this, and what is measured in turns with them.
+    /// Only rows whose names contain this, and the rows that are interleaved with them.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     #[command(flatten)]
     json: Json,
-    /// Write plots into this folder too, as SVG.
+    /// Also write plots into this folder, as SVG.
     #[arg(long, value_name = "DIR")]
     plot: Option<PathBuf>,
 }
 
-/// Measures, and prints; `socket` is the daemon's, where the user named one.
+/// Measures and prints; `socket` is the daemon's, if the user named one.
 pub fn run(args: &BenchArgs, socket: Option<&Path>) -> Result<(), Box<dyn Error>> {
     let broker = if socket.is_some() { None } else { Some(tensorlend_daemon::embedded()?) };
     let socket = match (&broker, socket) {
@@ -71,7 +71,7 @@ pub fn run(args: &BenchArgs, socket: Option<&Path>) -> Result<(), Box<dyn Error>
         line.min_ns,
         line.max_ns
     ));
-    // The broker's thread stays free to run anywhere.
+    // Pins this thread only after the daemon's thread exists, so that the latter can run on any core.
     pin(cores.first)?;
 
     let pace = if args.quick { race::Pace::QUICK } else { race::Pace::FULL };
@@ -107,7 +107,7 @@ pub fn run(args: &BenchArgs, socket: Option<&Path>) -> Result<(), Box<dyn Error>
     if report.results.is_empty() { Err("nothing could be measured: see what was left out".into()) } else { Ok(()) }
 }
 
-/// What a child process of the bench does.
+/// Runs a child process of the bench.
 pub fn peer(args: &[String]) -> Result<(), Box<dyn Error>> {
     match args.split_first() {
         Some((role, rest)) if role == exchange::CONSUMER => exchange::consume(rest),
@@ -115,7 +115,7 @@ pub fn peer(args: &[String]) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Starts this program as such a child.
+/// Returns the command that starts this program as such a child.
 fn launch(args: &[String]) -> Command {
     again::command(&[&["bench".to_owned()], args].concat())
 }

@@ -1,4 +1,5 @@
-//! Names: published, found, looked up. One process; the broker is not asked, and absorbs what is new meanwhile.
+//! Names: publish, get, look up. All in one process; the daemon receives no requests, and registers new names
+//! asynchronously.
 
 use std::hint::black_box;
 use std::rc::Rc;
@@ -9,17 +10,17 @@ use tensorlend_baselines::{BaselineError, Meter, floors, prepared, repeated};
 use super::plan::{FLOOR, OURS, Setting, entry};
 use super::race::Group;
 
-/// Names that a reader chooses from.
+/// Number of names that a reader chooses from.
 const NAMES: usize = 1000;
 const NAMES_MANY: usize = 10_000;
 
-/// Drafts that are ready before the clock starts.
+/// Number of drafts prepared before the clock starts.
 const DRAFTS_MAX: u64 = 256;
 
-/// Bytes of a value: its size has no part in what a name costs.
+/// Bytes of a value: the cost of a name does not depend on them.
 const VALUE_BYTES: u64 = 64;
 
-/// The least for whoever leases, and for whoever publishes.
+/// The floor of leasing and publishing.
 const FENCE: &str = "store_fence_look";
 
 pub fn groups(setting: &Setting) -> Vec<Group> {
@@ -47,7 +48,7 @@ pub fn groups(setting: &Setting) -> Vec<Group> {
     vec![Group { doing: "names", entries }, Group { doing: "drafts", entries: drafts.collect() }]
 }
 
-/// A client, and a folder of names of its own.
+/// A client, and a prefix for the names that it publishes.
 pub struct Desk {
     pub client: Client,
     folder: String,
@@ -69,7 +70,7 @@ impl Desk {
 }
 
 impl Drop for Desk {
-    /// A daemon that goes on shall not keep what was measured.
+    /// Deletes the measured values: the daemon may outlive the bench.
     fn drop(&mut self) {
         for info in self.client.list(&format!("{}/*", self.folder)).into_iter().flatten() {
             let _ = self.client.delete(&info.name);
@@ -78,12 +79,12 @@ impl Drop for Desk {
     }
 }
 
-/// A reader of so many names that somebody else owns, in an order that no prefetcher guesses.
+/// A reader of `names`, which another client owns, in an order that defeats the prefetcher.
 struct Reader {
     client: Client,
     names: Vec<String>,
     next: usize,
-    /// Owns them.
+    /// The owner of the names.
     _desk: Desk,
 }
 

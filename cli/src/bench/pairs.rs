@@ -1,4 +1,4 @@
-//! Two processes on two cores, beside two threads that exchange the same by the least that there is.
+//! Two processes on two cores, compared with two threads that do the same exchange with the fewest possible operations.
 
 use tensorlend_baselines::{Duel, Game, Meter, floors};
 

@@ -1,4 +1,4 @@
-//! What is measured, and what beside what.
+//! The rows of the benchmark, and the floor of each.
 
 use std::path::PathBuf;
 
@@ -7,12 +7,12 @@ use tensorlend_baselines::{BaselineError, Cores, Meter};
 use super::race::{Entry, Group, Label};
 use super::{copies, names, pairs, sessions};
 
-/// The peer of a row that is a floor.
+/// The peer of a floor's row.
 pub const FLOOR: &str = "floor";
-/// The peer of a row that is our own.
+/// The peer of tensorlend's rows.
 pub const OURS: &str = "tensorlend";
 
-/// What all rows share.
+/// Parameters that all rows share.
 #[derive(Debug, Clone)]
 pub struct Setting {
     pub cores: Cores,
@@ -20,7 +20,7 @@ pub struct Setting {
     pub quick: bool,
 }
 
-/// All groups.
+/// Returns all groups.
 pub fn plan(setting: &Setting) -> Vec<Group> {
     let mut groups = pairs::groups(setting);
     groups.extend(names::groups(setting));
@@ -29,7 +29,7 @@ pub fn plan(setting: &Setting) -> Vec<Group> {
     groups
 }
 
-/// A row without a size.
+/// Returns a row without a size.
 pub fn entry(
     name: impl Into<String>,
     peer: &'static str,
@@ -41,13 +41,13 @@ pub fn entry(
 }
 
 impl Entry {
-    /// With payloads of so many bytes.
+    /// Sets the payload's size in bytes.
     pub fn sized(mut self, bytes: usize) -> Self {
         self.label.size_bytes = Some(bytes as u64);
         self
     }
 
-    /// With so many operations a batch at most.
+    /// Limits the number of operations in a batch.
     pub fn at_most(mut self, operations: u64) -> Self {
         self.operations_max = operations;
         self

@@ -1,4 +1,4 @@
-//! What was measured, as SVG pictures.
+//! SVG plots of the measurements.
 
 use std::error::Error;
 use std::fs;
@@ -20,7 +20,8 @@ const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
 const GRID: RGBColor = RGBColor(0xC8, 0xC8, 0xC8);
 const GRID_FINE: RGBColor = RGBColor(0xEC, 0xEC, 0xEC);
 
-/// Ours, floors, then the others: of Okabe and Ito's palette, which colour-blind people can tell apart.
+/// Colours of tensorlend, of floors, then of other libraries, from Okabe and Ito's palette, which is safe for
+/// colour-blind readers.
 const GREEN: RGBColor = RGBColor(0x00, 0x9E, 0x73);
 const GREY: RGBColor = RGBColor(0x77, 0x77, 0x77);
 const OTHERS: [RGBColor; 9] = [
@@ -38,8 +39,8 @@ const OTHERS: [RGBColor; 9] = [
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), Box<dyn Error>>;
 
-/// Writes `operations.svg` and `exchange.svg` into `folder`, which is made if it is not there. What was not measured is
-/// not drawn.
+/// Writes `operations.svg` and `exchange.svg` into `folder`, which it creates if needed. Leaves out rows that were not
+/// measured.
 pub fn plot(report: &Report, folder: &Path) -> Result<(), PlotError> {
     let (exchanges, operations): (Vec<_>, Vec<_>) =
         report.results.iter().partition(|row| row.name.starts_with("exchange_"));
@@ -68,7 +69,7 @@ fn svg(height_px: u32, draw: impl FnOnce(&Area) -> Drawn) -> Result<String, Plot
     Ok(svg)
 }
 
-/// Whole decades around all of them.
+/// Returns the range of whole decades that contains all rows.
 fn decades(rows: &[&Measured]) -> Range<f64> {
     let least = rows.iter().map(|row| row.min_ns).fold(f64::INFINITY, f64::min);
     let most = rows.iter().map(|row| row.max_ns).fold(0.0, f64::max);
@@ -85,9 +86,9 @@ fn what(row: &Measured) -> String {
     format!("{}{size}{peer}", row.name)
 }
 
-/// A line for each row: fastest to slowest, and a dot for the median.
+/// Draws a line for each row, from the fastest to the slowest sample, and a dot at the median.
 fn draw_operations(rows: &[&Measured], placement: &str, area: &Area) -> Drawn {
-    // Plotters takes the end of such a range for one of its values.
+    // Plotters also asks for a label at the end of the range.
     let count = rows.len();
     let caption = format!("Floors (grey), tensorlend (green) and others, on cores that are {placement}");
     let mut chart = ChartBuilder::on(area)
@@ -98,7 +99,7 @@ fn draw_operations(rows: &[&Measured], placement: &str, area: &Area) -> Drawn {
         .y_label_area_size(270)
         .build_cartesian_2d(decades(rows).log_scale(), (0..count - 1).into_segmented())?;
     let name = |at: &SegmentValue<usize>| match at {
-        // The first stands at the top.
+        // The first row stands at the top.
         SegmentValue::CenterOf(index) => rows.iter().rev().nth(*index).map_or_else(String::new, |row| what(row)),
         _ => String::new(),
     };
@@ -128,7 +129,7 @@ fn draw_operations(rows: &[&Measured], placement: &str, area: &Area) -> Drawn {
     Ok(())
 }
 
-/// A curve for each peer over the sizes.
+/// Draws a curve over the sizes for each peer.
 fn draw_exchanges(rows: &[&Measured], area: &Area) -> Drawn {
     let size = |row: &Measured| row.size_bytes.unwrap_or(1).max(1) as f64;
     let least = rows.iter().map(|row| size(row)).fold(f64::INFINITY, f64::min);

@@ -1,4 +1,4 @@
-//! All contenders of a group, a batch of each in turn.
+//! Interleaved measurement: one batch of each contender of a group in turn.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use indicatif::ProgressBar;
 use tensorlend_baselines::{BaselineError, Meter, Stat};
 
-/// How long to look.
+/// The length of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
-    /// What a batch of one contender takes.
+    /// Target time of one contender's batch.
     batch: Duration,
-    /// Batches of each.
+    /// Number of batches per contender.
     rounds: usize,
 }
 
@@ -20,16 +20,16 @@ impl Pace {
     pub const FULL: Self = Self { batch: Duration::from_millis(20), rounds: 31 };
 }
 
-/// What is to be measured under one name.
+/// A contender to measure.
 pub struct Entry {
     pub label: Label,
-    /// Operations that a batch has at most: what is prepared for them costs memory.
+    /// Maximum number of operations in a batch: preparing them costs memory.
     pub operations_max: u64,
-    /// Sets it up.
+    /// Constructor of the contender.
     pub make: Box<dyn FnOnce() -> Result<Box<dyn Meter>, BaselineError>>,
 }
 
-/// What a row is called.
+/// The identification of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Label {
     pub name: String,
@@ -39,25 +39,25 @@ pub struct Label {
     pub floor: Option<&'static str>,
 }
 
-/// Contenders that are compared, and so take turns.
+/// Contenders that are compared with each other and therefore interleaved.
 pub struct Group {
     pub doing: &'static str,
     pub entries: Vec<Entry>,
 }
 
-/// A row that was measured.
+/// A measured row.
 #[derive(Debug, Clone)]
 pub struct Raced {
     pub label: Label,
     pub stat: Stat,
 }
 
-/// A row that was not.
+/// A row that was not measured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftOut {
     pub label: Label,
     pub reason: String,
-    /// Because this program lacks what it would be compared with.
+    /// Whether the reason is that this program was built without the other library.
     pub not_built: bool,
 }
 
@@ -81,7 +81,7 @@ struct Runner {
     samples_ns: Vec<f64>,
 }
 
-/// Runs what was planned. A contender that fails is left out with its reason; the others go on.
+/// Measures all groups. A contender that fails is left out with its reason; the others continue.
 pub fn run(plan: Vec<Group>, pace: Pace) -> (Vec<Raced>, Vec<LeftOut>) {
     let rounds = pace.rounds as u64 + 1;
     let bar = ProgressBar::new(plan.iter().map(|group| group.entries.len() as u64 * rounds).sum());
@@ -127,12 +127,12 @@ fn race(group: Group, pace: Pace, bar: &ProgressBar, raced: &mut Vec<Raced>, lef
     }
 }
 
-/// How many operations fill a batch. What it measures warms the contender and is forgotten.
+/// Returns the number of operations that fill a batch. Its own measurements warm the contender up and are discarded.
 fn calibrate(meter: &mut dyn Meter, batch: Duration, operations_max: u64) -> Result<u64, BaselineError> {
     let mut operations = 1;
     loop {
-        // The shorter of two: a batch in which memory came for the first time would pass for one of many operations, and all
-        // that follow would be of so few that their beginnings are what is measured.
+        // Takes the shorter of two: first-touch page faults would make the first batch look long, and all later batches
+        // would get too few operations, so that start-up costs dominate.
         let mut took = Duration::MAX;
         for _ in 0..2 {
             let start = Instant::now();

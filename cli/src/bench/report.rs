@@ -1,4 +1,4 @@
-//! What was measured, for programs.
+//! The machine-readable report.
 
 use serde::Serialize;
 use tensorlend_baselines::floors::Placement;
@@ -6,7 +6,7 @@ use tensorlend_baselines::floors::Placement;
 use super::machine::Machine;
 use super::race::Raced;
 
-/// All of it.
+/// The report.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     pub machine: Machine,
@@ -14,20 +14,20 @@ pub struct Report {
     pub results: Vec<Measured>,
 }
 
-/// A row.
+/// A measured row.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Measured {
     pub name: String,
-    /// "floor", "tensorlend", or whom it is compared with.
+    /// "floor", "tensorlend", or the other library.
     pub peer: &'static str,
-    /// Of the payload; none where there is none.
+    /// Size of the payload; none for rows without one.
     pub size_bytes: Option<u64>,
     pub p50_ns: f64,
     pub min_ns: f64,
     pub max_ns: f64,
-    /// The name of the row that this one is compared with: that of the same size, or the one without a size.
+    /// The name of the row that this one is compared with: the one with the same size, or the one without a size.
     pub floor: Option<&'static str>,
-    /// How many times that row's median this one's is.
+    /// This row's median divided by that row's median.
     pub ratio: Option<f64>,
 }
 
@@ -56,7 +56,7 @@ fn measured(row: &Raced, all: &[Raced]) -> Measured {
     }
 }
 
-/// To a hundredth of a nanosecond, and never to nothing.
+/// Rounds to a hundredth of a nanosecond, but never to zero.
 fn rounded(ns: f64) -> f64 {
     ((ns * 100.0).round() / 100.0).max(0.01)
 }

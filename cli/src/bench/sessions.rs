@@ -1,4 +1,4 @@
-//! Coming and going: what the broker is asked for.
+//! Connecting and the first segment: the operations that send requests to the daemon.
 
 use std::path::Path;
 
@@ -8,12 +8,12 @@ use tensorlend_baselines::{BaselineError, Meter, floors, prepared};
 use super::plan::{FLOOR, OURS, Setting, entry};
 use super::race::Group;
 
-/// Clients that exist at the same time.
+/// Maximum number of simultaneous clients.
 const CLIENTS_MAX: u64 = 16;
 
-/// The least for whoever asks a process that sleeps.
+/// The floor of a request to a sleeping process.
 const ROUND_TRIP: &str = "unix_socket_round_trip";
-/// The least for whoever comes.
+/// The floor of a connection.
 const CONNECT: &str = "unix_connect";
 
 pub fn groups(setting: &Setting) -> Vec<Group> {
@@ -44,7 +44,7 @@ fn connect(setting: &Setting) -> Box<dyn Meter> {
     ))
 }
 
-/// The first draft of a client, for which its first segment is lent and mapped.
+/// Measures the first draft of a client, for which the daemon lends its first segment and the client maps it.
 fn first_slot(setting: &Setting) -> Box<dyn Meter> {
     let socket = setting.socket.clone();
     let clients = move |count| (0..count).map(|_| join(&socket).map_err(BaselineError::from)).collect();

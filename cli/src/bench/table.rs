@@ -1,10 +1,10 @@
-//! What was measured, for people.
+//! The report as text.
 
 use super::race::{Label, LeftOut};
 use super::report::Report;
 use crate::output::Table;
 
-/// Floors stand where their first user stands: rows keep the order of the plan.
+/// Formats the report. A floor stands above its first user: rows keep the order of the plan.
 pub fn text(report: &Report, left_out: &[LeftOut]) -> String {
     let machine = &report.machine;
     let mut text = format!(
@@ -45,17 +45,17 @@ pub fn text(report: &Report, left_out: &[LeftOut]) -> String {
     text
 }
 
-/// Bytes in the largest binary unit of which they are a whole number.
+/// Formats bytes in the largest binary unit that divides them.
 pub fn size_text(bytes: u64) -> String {
     crate::demo::table::bytes_text(bytes)
 }
 
-/// With three digits and the unit that suits it.
+/// Formats nanoseconds with three digits and a suitable unit.
 pub fn time_text(ns: f64) -> String {
     if ns < 99.95 { format!("{ns:.1} ns") } else { crate::demo::table::nanos_text(ns.round() as u64) }
 }
 
-/// With three digits at least.
+/// Formats a ratio with at least three digits.
 pub fn ratio_text(ratio: f64) -> String {
     match ratio {
         r if r < 0.1 => format!("{r:.4}x"),

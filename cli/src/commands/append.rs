@@ -1,4 +1,4 @@
-//! `tensorlend append`: files become items of a list.
+//! `tensorlend append`: appends files to a list.
 
 use std::path::{Path, PathBuf};
 
@@ -13,14 +13,14 @@ use crate::progress::Progress;
 
 /// Append files to a list, one item each.
 ///
-/// The list comes into being with its first item. Many producers may append to one list; the daemon orders them. A file
-/// with named tensors (.npz, .safetensors) is one item, a dataset.
+/// The first item creates the list. Many producers may append to one list; the daemon orders them. A file with named
+/// tensors (.npz, .safetensors) is one item, a dataset.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:\n  tensorlend append results run-*.npy\n")]
 pub struct AppendArgs {
     /// The list's name.
     list: String,
-    /// As for put.
+    /// Files, as for put.
     #[arg(required = true)]
     files: Vec<PathBuf>,
     #[command(flatten)]
@@ -34,7 +34,7 @@ pub struct AppendArgs {
 #[derive(Serialize)]
 struct Appended<'a> {
     list: &'a str,
-    /// Their numbers in the list.
+    /// The items' numbers in the list.
     items: Vec<u64>,
     nbytes: u64,
 }

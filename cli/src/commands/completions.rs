@@ -1,4 +1,4 @@
-//! `tensorlend completions`: a script for the shell.
+//! `tensorlend completions`: prints a completion script for a shell.
 
 use clap::CommandFactory;
 use clap_complete::Shell;
@@ -18,7 +18,7 @@ Examples:
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct CompletionsArgs {
-    /// Which shell.
+    /// The shell.
     shell: Shell,
 }
 

@@ -1,16 +1,17 @@
-//! `tensorlend copy`: a tensor gets a double.
+//! `tensorlend copy`: copies a tensor to another name.
 
 use tensorlend::Client;
 
 use crate::failure::Failure;
 
-/// Copy what a name holds to another name.
+/// Copy the value of a name to another name.
 ///
-/// The copy has its own memory: it stays as it is when the first name moves on. What the new name held is replaced.
+/// The copy has its own memory: it does not change when the first name gets a new value. It replaces the value of the
+/// new name.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:\n  tensorlend copy weights weights/epoch-3\n")]
 pub struct CopyArgs {
-    /// What to copy.
+    /// Name of the value to copy.
     from: String,
     /// The copy's name.
     to: String,

@@ -1,4 +1,4 @@
-//! `tensorlend get`: a tensor or a dataset becomes a file.
+//! `tensorlend get`: writes a tensor or a dataset to a file.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,14 +20,14 @@ Examples:
   tensorlend get result -o result.npy --timeout 30     wait for it, 30 seconds at most
 ";
 
-/// Write what a name holds to a file.
+/// Write the value of a name to a file.
 ///
-/// The extension names the format; a dataset needs .npz or .safetensors, unless it has one tensor only. The file
-/// appears whole or not at all; one of that name is replaced.
+/// The extension selects the format; a dataset needs .npz or .safetensors, unless it has one tensor only. The file
+/// appears whole or not at all, and replaces a file of that name.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct GetArgs {
-    /// What to write.
+    /// The name.
     name: String,
     /// The file: .npy, .npz, .safetensors, .png, .jpg, .raw or .bin.
     #[arg(short, long, value_name = "FILE")]
@@ -35,7 +35,7 @@ pub struct GetArgs {
     /// Write the elements in C order and nothing else, whatever the extension.
     #[arg(long)]
     raw: bool,
-    /// Wait so many seconds for the name; default: it must be there.
+    /// Seconds to wait for the name; default: fail at once if it does not exist.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     timeout: Option<Duration>,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! Who holds what, at the moment of one look.
+//! Names whose values a process has leased at the moment of one observation.
 
 use std::collections::HashSet;
 
@@ -8,10 +8,10 @@ use tensorlend::observe::{Observation, Origin};
 use crate::failure::Failure;
 use crate::output;
 
-/// Looks that are taken until all sheets are there: the daemon lends them a few hundred at a look.
+/// Maximum number of observations until all sheets are mapped: the daemon lends a few hundred per observation.
 const LOOKS_MAX: usize = 64;
 
-/// Names whose present value this process has leases on.
+/// Returns the names whose current value this process has leased.
 pub fn names_held_by(client: &Client, pid: u32) -> Result<HashSet<String>, Failure> {
     let mut observer = client.observer();
     let mut seen = observer.observe()?;
@@ -36,7 +36,7 @@ pub fn names_held_by(client: &Client, pid: u32) -> Result<HashSet<String>, Failu
 fn held(seen: &Observation, pid: u32) -> HashSet<String> {
     let leases = seen.leases.iter().filter(|lease| lease.pid == pid);
     let values = leases.filter_map(|lease| seen.values.get(lease.value?));
-    // Copies of a name lead to the same value, and a lease tells one of them.
+    // Copies of a name share one value, and a lease refers to only one of them.
     let places: HashSet<_> = values.map(|value| (value.catalogue, value.slot, value.generation)).collect();
     let is_held = seen.values.iter().filter(|value| places.contains(&(value.catalogue, value.slot, value.generation)));
     is_held

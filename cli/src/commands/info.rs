@@ -1,4 +1,4 @@
-//! `tensorlend info`: all that is known of one name.
+//! `tensorlend info`: describes one name.
 
 use serde::Serialize;
 use tensorlend::remote::RemoteInfo;
@@ -11,21 +11,22 @@ use crate::output::{self, Table, printable};
 use crate::save::on_device;
 use crate::summary::{Summary, timestamp_text};
 
-/// Metadata is shown so far; --json has all of it.
+/// Bytes of metadata that the table shows; --json prints all.
 const METADATA_SHOWN: usize = 200;
 
-/// Show what a name holds, its metadata and its owner.
+/// Show a name's value, its metadata and its owner.
 ///
-/// Of a name of another machine (NODE/NAME) that was not fetched yet, show what that machine says of it; it is not fetched for this.
+/// A name of another machine (NODE/NAME) that was not fetched yet is described as that machine describes it; the
+/// command does not fetch it.
 #[derive(clap::Args, Debug)]
 pub struct InfoArgs {
-    /// What to look at.
+    /// The name.
     name: String,
     #[command(flatten)]
     json: Json,
 }
 
-/// A name as programs see it.
+/// JSON description of a name.
 #[derive(Serialize)]
 pub struct Described {
     name: String,
@@ -47,7 +48,7 @@ struct Owner {
     alive: bool,
 }
 
-/// The metadata itself: text if it is that, else hexadecimal digits.
+/// Metadata: text if it is UTF-8, hexadecimal digits otherwise.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Metadata {
@@ -105,7 +106,7 @@ impl Metadata {
     }
 }
 
-/// What ends a name by itself, if something does.
+/// Returns the text for a name that ends by itself; `None` for one that does not.
 fn lifetime_text(lifetime: Lifetime) -> Option<String> {
     let ttl = lifetime.ttl.map(|ttl| format!("{:.1} s left", ttl.as_secs_f64()));
     let ephemeral = lifetime.ephemeral.then(|| "ends with its owner".to_owned());
@@ -152,10 +153,10 @@ impl InfoArgs {
         output::text_block(&table.text())
     }
 
-    /// Of a name of another machine that was not fetched: what that machine says of it.
+    /// Describes a name of another machine that was not fetched, as that machine describes it.
     fn run_remote(&self, client: &Client) -> Result<(), Failure> {
         let missing = || Failure::Client(Error::NotFound(self.name.clone()));
-        // Asks nobody where the name's first part is no node that is known here.
+        // Sends no request if the name's first part is not a known node.
         let Some(placement) = client.placement(&self.name)? else { return Err(missing()) };
         let exactly: String = self.name.chars().flat_map(|c| ['\\', c]).collect();
         let found = client.remote_names(&exactly)?;
@@ -185,7 +186,7 @@ impl InfoArgs {
         output::text_block(&table.text())
     }
 
-    /// Description and metadata of one and the same value.
+    /// Returns the description and the metadata of the same value.
     fn look(&self, client: &Client) -> Result<(Info, Vec<u8>), Failure> {
         loop {
             let info = client.info(&self.name)?;

@@ -1,4 +1,4 @@
-//! `tensorlend list-get`: the items of a list become files.
+//! `tensorlend list-get`: writes the items of a list to files.
 
 use std::path::PathBuf;
 
@@ -12,27 +12,28 @@ use crate::progress::Progress;
 use crate::save::Folder;
 use crate::summary::Summary;
 
-/// Items that are leased at a time: a client can hold 4096.
+/// Number of items leased at a time: a client can hold 4096 leases.
 const BATCH: u64 = 64;
 
 /// Write the items of a list to a folder, one file each.
 ///
-/// Files are called 000000.npy and so on, by the item's number in the list; files of that name are replaced.
+/// Files are called 000000.npy and so on, by the item's number in the list; they replace files of that name.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:\n  tensorlend list-get results -o results --first 100\n")]
 pub struct ListGetArgs {
     /// The list's name.
     list: String,
-    /// The folder; made if there is none.
+    /// The folder; created if it does not exist.
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
     /// Number of the first item.
     #[arg(long, value_name = "N", default_value_t = 0)]
     first: u64,
-    /// So many items at most.
+    /// Maximum number of items.
     #[arg(long, value_name = "N")]
     count: Option<u64>,
-    /// npy, npz, safetensors, png, jpg or raw; default: npy, npz for datasets, safetensors for what numpy lacks.
+    /// npy, npz, safetensors, png, jpg or raw; default: npy, npz for datasets, safetensors for element types that numpy
+    /// lacks.
     #[arg(long)]
     format: Option<String>,
     #[command(flatten)]
@@ -50,7 +51,7 @@ struct Got<'a> {
 
 impl ListGetArgs {
     pub fn run(&self, client: &Client) -> Result<(), Failure> {
-        // First of all, so that a list that does not exist makes no folder.
+        // Comes first, so that a missing list creates no folder.
         client.range(&self.list, 0..0)?;
         let folder = Folder::open(&self.output, self.format.as_deref())?;
         let end = client.len(&self.list).min(self.first.saturating_add(self.count.unwrap_or(u64::MAX)));

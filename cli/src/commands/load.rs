@@ -1,4 +1,4 @@
-//! `tensorlend load`: a file's tensors become names.
+//! `tensorlend load`: publishes a file's tensors as names.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -20,44 +20,44 @@ Examples:
   tensorlend load model.safetensors                    of any program: each tensor under its own name
 ";
 
-/// Publish what a .safetensors file holds, each name of it under its own.
+/// Publish the tensors of a .safetensors file, each under its own name.
 ///
-/// All of it is read into shared memory before the first name is published: a damaged file, or one that does not fit,
-/// changes nothing. The names are then published one after the other. Of a file that `tensorlend save` wrote, datasets,
-/// metadata and timestamps come back; of any other, each tensor under its key.
+/// The whole file is read into shared memory before the first name is published: a damaged file, or one that does not
+/// fit, changes nothing. The names are then published one after the other. A file that `tensorlend save` wrote restores
+/// datasets, metadata and timestamps; any other file gives one tensor per key.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct LoadArgs {
     /// The file, with the extension .safetensors.
     file: PathBuf,
-    /// Put this before every name.
+    /// Prefix of every name.
     #[arg(long, default_value = "", hide_default_value = true)]
     prefix: String,
     /// Only names of the file that match a glob as in ls; may be given several times.
     #[arg(long, value_name = "GLOB")]
     only: Vec<String>,
-    /// Publish nothing if one of the names exists already, looked at before the first is published.
+    /// Publish nothing if one of the names exists when the command starts.
     #[arg(long)]
     no_overwrite: bool,
-    /// Leave names alone that exist already, and publish the others.
+    /// Keep the values of names that exist already, and publish the others.
     #[arg(long, conflicts_with = "no_overwrite")]
     keep_existing: bool,
     #[command(flatten)]
     json: Json,
 }
 
-/// What was published.
+/// The result of a load.
 #[derive(Serialize)]
 pub struct Loaded {
     path: String,
     names: Vec<String>,
     nbytes: u64,
-    /// Names that existed already and were left alone.
+    /// Names that existed already and were not replaced.
     kept: Vec<String>,
 }
 
 impl Loaded {
-    /// Tells it: a line for people, or for programs.
+    /// Prints the result as text or JSON.
     pub fn print(&self, json: Json) -> Result<(), Failure> {
         if json.on {
             return output::json(self);
@@ -69,7 +69,7 @@ impl Loaded {
 }
 
 impl LoadArgs {
-    /// All of a file, but for names that exist.
+    /// Returns the arguments that publish the names of a file that do not exist yet.
     pub fn missing_of(file: PathBuf) -> Self {
         let json = Json { on: false };
         Self { file, prefix: String::new(), only: Vec::new(), no_overwrite: false, keep_existing: true, json }
@@ -79,11 +79,11 @@ impl LoadArgs {
         self.load(client)?.print(self.json)
     }
 
-    /// Publishes it.
+    /// Publishes the file's tensors.
     pub fn load(&self, client: &Client) -> Result<Loaded, Failure> {
         let (manifest, entries) = self.open()?;
         let (mut wanted, mut kept) = (Vec::new(), Vec::new());
-        // Before a large file is read for names that cannot be.
+        // Rejects invalid names before a large file is read.
         for named in self.wanted(manifest)? {
             let name = self.name(&named);
             let exists = client.exists(&name).map_err(|cause| self.in_file(cause))?;
@@ -101,7 +101,7 @@ impl LoadArgs {
         let mut loaded = Loaded { path: self.file.display().to_string(), names: Vec::new(), nbytes, kept };
         let whole = drafts.len();
         for (name, draft) in drafts {
-            // Somebody may have been faster than the disk.
+            // Another client may have published the name while the file was read.
             let kept = if self.keep_existing { client.exists(&name) } else { Ok(false) };
             let published = match kept {
                 Ok(true) => {
@@ -129,7 +129,7 @@ impl LoadArgs {
         Failure::Content { path: self.file.clone(), cause }
     }
 
-    /// What the file holds, and its tensors by key.
+    /// Returns the manifest of the file, and its tensors by key.
     fn open(&self) -> Result<(Manifest, HashMap<String, Entry>), Failure> {
         let (entries, notes) = files::open_noted(&self.file)?;
         let keys = || entries.iter().filter_map(|entry| entry.name.as_deref());
@@ -145,14 +145,14 @@ impl LoadArgs {
         Ok((manifest, entries.into_iter().map(by_key).collect()))
     }
 
-    /// The names that are asked for.
+    /// Returns the selected names.
     fn wanted(&self, manifest: Manifest) -> Result<Vec<Named>, Failure> {
         let only = self.only.iter().map(|glob| Glob::new(glob)).collect::<Result<Vec<_>, _>>()?;
         let chosen = |named: &Named| only.is_empty() || only.iter().any(|glob| glob.is_match(&named.name));
         Ok(manifest.names.into_iter().filter(chosen).collect())
     }
 
-    /// Reads all of it, seen by nobody yet; with its bytes.
+    /// Reads all selected tensors into unpublished memory; also returns the number of bytes.
     fn read(
         &self,
         client: &Client,
@@ -196,7 +196,7 @@ impl LoadArgs {
     }
 }
 
-/// The metadata, which was looked at when the manifest was read.
+/// Returns the metadata. It was validated when the manifest was read.
 fn bytes_of(about: &About) -> Vec<u8> {
     about.metadata().unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! `tensorlend ls`: what is there.
+//! `tensorlend ls`: lists names, streams and lists.
 
 use std::time::Duration;
 
@@ -22,17 +22,17 @@ Examples:
   tensorlend ls --held-by 4711 --json | jq -r '.names[].name'
 ";
 
-/// List names, streams and lists, with what they hold.
+/// List names, streams and lists, with their types and sizes.
 ///
-/// Names are described by their records, and nothing that was spilled comes back for it: of a spilled dataset, and of a tensor whose
-/// record does not say all (strides, more than 4 dimensions, long metadata), SHAPE is "in a file"; `tensorlend info` brings it back.
-/// Names that cannot be read are left out and counted on standard error.
+/// Names are described by their records, and spilled values are not read back. SHAPE is "in a file" for a spilled
+/// dataset, and for a spilled tensor whose record is incomplete (strides, more than 4 dimensions, long metadata);
+/// `tensorlend info` reads it back. Names that cannot be read are left out and counted on standard error.
 ///
-/// Of several conditions all must hold; with one, streams and lists are left out, which have none of these properties.
+/// All conditions must hold. With a condition, streams and lists are left out: they have none of these properties.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct LsArgs {
-    /// Which: * and ? match any characters, / too; [ab], {a,b} and \ as in a shell.
+    /// Glob of the names: * and ? match any characters, / too; [ab], {a,b} and \ as in a shell.
     #[arg(default_value = "*", hide_default_value = true)]
     glob: String,
     /// Streams only.
@@ -41,17 +41,17 @@ pub struct LsArgs {
     /// Lists only.
     #[arg(long)]
     lists: bool,
-    /// Names whose present value this process reads: it holds a lease at the moment of one look, which takes none itself.
+    /// Names whose current value this process has leased at the moment of the command.
     #[arg(long, value_name = "PID", conflicts_with_all = ["streams", "lists"])]
     held_by: Option<u32>,
-    /// Names whose value says by its timestamp that it is older: 10m, 2h. `put` writes one; values of programs that set
-    /// none (nanoseconds since 1970) are left out.
+    /// Names whose value is older than this by its timestamp: 10m, 2h. `put` sets timestamps; values without one
+    /// (nanoseconds since 1970) are left out.
     #[arg(long, value_name = "TIME", value_parser = time, conflicts_with_all = ["streams", "lists"])]
     older: Option<Duration>,
-    /// Names whose value has more bytes: 1GiB, 500MiB, 4096.
+    /// Names whose value has more bytes than this: 1GiB, 500MiB, 4096.
     #[arg(long, value_name = "BYTES", value_parser = bytes, conflicts_with_all = ["streams", "lists"])]
     larger: Option<u64>,
-    /// What other machines have, too, as their gateways say: names behind their nodes, as in 'node7/sim/*'.
+    /// Also the names of other machines, as their gateways report them: prefixed with their nodes, as in 'node7/sim/*'.
     #[arg(long, conflicts_with_all = ["streams", "lists", "held_by", "older", "larger"])]
     all_nodes: bool,
     #[command(flatten)]
@@ -68,7 +68,7 @@ struct Found {
     lists: Option<Vec<List>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     remote: Option<RemoteNames>,
-    /// Names whose values are in files, and of which the record does not say all.
+    /// Names whose values are in files, and whose record is incomplete.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     spilled: Vec<InFile>,
     /// Names that could not be described.
@@ -76,7 +76,7 @@ struct Found {
     unreadable: Vec<Unreadable>,
 }
 
-/// As programs see a value in a file.
+/// JSON description of a value in a file.
 #[derive(Serialize)]
 struct InFile {
     name: String,
@@ -113,7 +113,7 @@ impl InFile {
     }
 }
 
-/// What there is, and what nothing is known of.
+/// Names that can be described, and names that cannot.
 #[derive(Default)]
 struct Names {
     infos: Vec<Info>,
@@ -186,12 +186,12 @@ impl LsArgs {
         Ok(())
     }
 
-    /// The names that match, less those that do not meet the conditions; and those of which nothing is known.
+    /// Returns the names that match the glob and the conditions, and the names without a description.
     fn names(&self, client: &Client) -> Result<Names, Failure> {
         let Listing { mut infos, unreadable, mut spilled } = client.overview(&self.glob)?;
         if let Some(larger) = self.larger {
             infos.retain(|info| info.nbytes > larger);
-            // How large a dataset in a file is, is in that file.
+            // The size of a dataset in a file is known from that file only.
             spilled.retain(|spilled| spilled.bytes.is_none_or(|bytes| bytes > larger));
         }
         if let Some(older) = self.older {
@@ -208,7 +208,7 @@ impl LsArgs {
     }
 }
 
-/// Whether a value was stamped longer ago than that.
+/// Returns true if a value's timestamp is older than `older`.
 fn is_older(timestamp_ns: u64, older: Duration, now_ns: u64) -> bool {
     timestamp_ns != 0 && u128::from(now_ns.saturating_sub(timestamp_ns)) > older.as_nanos()
 }
@@ -255,14 +255,14 @@ fn remote_text(remote: &RemoteNames) -> String {
     table.text()
 }
 
-/// Process, label, and whether it is connected.
+/// Returns the owner's process, its label, and whether it is connected.
 pub fn owner_text(info: &Info) -> String {
     owner_of(info.pid, &info.label, info.alive)
 }
 
 fn owner_of(pid: u32, label: &str, alive: bool) -> String {
     let gone = if alive { "" } else { " (gone)" };
-    // In a pid namespace that the daemon does not see.
+    // 0: the process is in a pid namespace that the daemon does not see.
     let pid = if pid == 0 { "?".to_owned() } else { pid.to_string() };
     format!("{pid} {label}{gone}")
 }

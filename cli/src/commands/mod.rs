@@ -1,4 +1,4 @@
-//! The commands, one to a file: its options, and what it does.
+//! The commands, one per file: options and implementation.
 
 mod append;
 mod completions;
@@ -31,12 +31,12 @@ use crate::args::{Args, Connection};
 use crate::failure::Failure;
 use crate::{bench, demo};
 
-/// What to do.
+/// The commands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Pass real tensors between processes, and measure lending beside serializing and copying.
+    /// Pass real tensors between processes, and measure lending compared with serializing and copying.
     ///
-    /// Brings its own daemon unless told otherwise.
+    /// Starts its own daemon by default.
     Demo(demo::DemoArgs),
     Bench(bench::BenchArgs),
     Put(put::PutArgs),
@@ -70,7 +70,7 @@ pub enum Command {
     Completions(completions::CompletionsArgs),
 }
 
-/// Does it.
+/// Runs the command.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let at: &Connection = &args.connection;
     match &args.command {

@@ -1,4 +1,4 @@
-//! `tensorlend model`: models beside the data, for `tensorlend-runner`.
+//! `tensorlend model`: models for `tensorlend-runner`.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::files::FileError;
 use crate::output::{self, Table};
 
-/// Add, run and remove models that tensorlend-runner computes beside the tensors.
+/// Add, run and remove models that tensorlend-runner serves on this machine.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -37,23 +37,23 @@ enum Verb {
     Stat(StatArgs),
 }
 
-/// Add a model, or replace it: runners take it up by themselves.
+/// Add a model, or replace it: runners load it by themselves.
 ///
-/// A file that is no ONNX file, or is cut off, is refused with exit status 6. Whether the engine has the model's operators is known
-/// once a runner has read it: see `model ls`.
+/// A file that is not ONNX, or is truncated, is rejected with exit status 6. A runner finds out whether the engine
+/// supports the model's operators: see `model ls`.
 #[derive(clap::Args, Debug)]
 struct AddArgs {
-    /// Its name.
+    /// The model's name.
     name: String,
     /// An ONNX file, 2 GiB at most.
     file: PathBuf,
-    /// Where it is to be run: cpu.
+    /// Device that runs it: cpu.
     #[arg(long, default_value = "cpu")]
     device: String,
-    /// Rows (sizes of the first dimension) that are run together, at most.
+    /// Maximum number of rows (sizes of the first dimension) in one batch.
     #[arg(long, value_name = "N", default_value_t = 1)]
     batch_max: u32,
-    /// How long a request waits for others to join it, in milliseconds.
+    /// Milliseconds that a request waits for others to join its batch.
     #[arg(long, value_name = "T", default_value_t = 0.0)]
     batch_wait_ms: f64,
     #[command(flatten)]
@@ -62,46 +62,47 @@ struct AddArgs {
 
 /// List models, and whether they are served.
 ///
-/// STATE is "served"; "no runner" while none serves it; "failed" where its last worker ended and another one is started; "refused"
-/// where a runner could not read it: requests get an error until it is replaced. The reason stands below the table.
+/// STATE is "served"; "no runner" while no runner serves it; "failed" if its last worker ended and the runner starts
+/// another; "refused" if a runner could not read it: requests return an error until it is replaced. The reason stands
+/// below the table.
 #[derive(clap::Args, Debug)]
 struct LsArgs {
-    /// Which, as in ls.
+    /// Glob of the names, as in ls.
     #[arg(default_value = "*", hide_default_value = true)]
     glob: String,
     #[command(flatten)]
     json: Json,
 }
 
-/// Remove a model: its runners end.
+/// Remove a model. The runners that serve it end.
 #[derive(clap::Args, Debug)]
 struct RmArgs {
-    /// Its name.
+    /// The model's name.
     name: String,
 }
 
 /// Run a model on tensors, and publish what it computes.
 #[derive(clap::Args, Debug)]
 struct RunArgs {
-    /// Its name.
+    /// The model's name.
     name: String,
-    /// An input: the model's name for it, and the tensor's.
+    /// An input: the model's name for it, and the tensor's name.
     #[arg(long = "in", value_name = "INPUT=TENSOR", value_parser = pair)]
     inputs: Vec<(String, String)>,
-    /// An output, likewise: at least one.
+    /// An output: the model's name for it, and the tensor's name; at least one.
     #[arg(long = "out", value_name = "OUTPUT=TENSOR", value_parser = pair, required = true)]
     outputs: Vec<(String, String)>,
-    /// Seconds to wait for the answer.
+    /// Seconds to wait for the response.
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
     timeout: Duration,
     #[command(flatten)]
     json: Json,
 }
 
-/// What a model's runners have done: requests, runs, and how long they took.
+/// Show the metrics of a model's runners: requests, batches, and their times.
 #[derive(clap::Args, Debug)]
 struct StatArgs {
-    /// Its name.
+    /// The model's name.
     name: String,
     #[command(flatten)]
     json: Json,
@@ -115,22 +116,22 @@ struct Listed {
     options: Option<ModelOptions>,
     runners: usize,
     state: State,
-    /// Why a worker ended, or why its options cannot be read.
+    /// The reason why a worker ended, or why the model's options cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
 }
 
-/// What becomes of requests.
+/// The state of a model.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum State {
-    /// Runners answer them.
+    /// Runners respond to requests.
     Served,
-    /// They wait for a runner.
+    /// Requests wait for a runner.
     Waiting,
-    /// A worker ended, and another one is started.
+    /// A worker ended, and the runner starts another.
     Failed,
-    /// They get an error until the model is replaced.
+    /// Requests return an error until the model is replaced.
     Refused,
 }
 
@@ -186,7 +187,7 @@ impl LsArgs {
     fn run(&self, client: &Client) -> Result<(), Failure> {
         let mut all = Vec::new();
         for model in client.models(&self.glob)? {
-            // One that was removed meanwhile is not there.
+            // The model may have been removed since it was listed.
             let (options, wrong) = match client.get_model(&model.name) {
                 Ok((_, options)) => (Some(options), None),
                 Err(error) if error.is_not_found() => continue,
@@ -195,7 +196,7 @@ impl LsArgs {
             };
             let runners = client.model_statistics(&model.name)?.len();
             let fault = client.model_fault(&model.name)?;
-            // What was said of a file that was replaced since says nothing of this one.
+            // A refusal applies to one version of the file, not to its replacement.
             let is_of_another = |refused: [u64; 2]| refused != model.version.words();
             let fault = fault.filter(|fault| !fault.refused.is_some_and(is_of_another));
             let (state, why) = match fault {

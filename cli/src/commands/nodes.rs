@@ -1,4 +1,4 @@
-//! `tensorlend nodes`: other machines, as this machine's gateway sees them.
+//! `tensorlend nodes`: lists other machines, as this machine's gateway sees them.
 
 use serde::Serialize;
 use tensorlend::Client;
@@ -17,11 +17,11 @@ Examples:
 
 /// List the nodes that this machine's gateway has seen, and whether they can be reached.
 ///
-/// Reads what the gateway has published: nobody is asked. Empty where no tensorlend-gateway serves this namespace.
+/// Reads the gateway's published document; sends no request. Empty if no tensorlend-gateway serves this namespace.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct NodesArgs {
-    /// With what the gateway has counted: transfers, streams, messages lost, what was dropped.
+    /// Also show the gateway's counters: transfers, streams, lost and dropped messages.
     #[arg(short, long)]
     verbose: bool,
     #[command(flatten)]
@@ -63,7 +63,7 @@ impl NodesArgs {
     }
 }
 
-/// What the gateway has counted. What is no document of this kind is left out: any member may write there.
+/// Returns the gateway's counters. Ignores values that are not such a document: any member may write to the name.
 fn counted(client: &Client) -> Result<Option<serde_json::Map<String, serde_json::Value>>, Failure> {
     let lease = match client.get(&format!("{SERVICE}/stat")) {
         Err(error) if error.is_not_found() => return Ok(None),

@@ -1,4 +1,4 @@
-//! `tensorlend ping`: does the daemon live?
+//! `tensorlend ping`: checks that the daemon responds.
 
 use serde::Serialize;
 use tensorlend::Client;
@@ -7,7 +7,7 @@ use crate::args::Json;
 use crate::failure::Failure;
 use crate::output;
 
-/// Ask the daemon whether it lives; exit status 3 if not.
+/// Check that the daemon responds; exit status 3 if it does not.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:\n  until tensorlend ping; do sleep 1; done\n")]
 pub struct PingArgs {

@@ -1,4 +1,4 @@
-//! `tensorlend put`: a file becomes a tensor or a dataset in shared memory.
+//! `tensorlend put`: publishes a file as a tensor or a dataset.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,14 +23,14 @@ Examples:
 
 /// Publish a file under a name.
 ///
-/// .npy, .png, .jpg and raw files become a tensor; .npz and .safetensors a dataset of the tensors in them. The file is
-/// read straight into shared memory, and published only when all of it was read: of a damaged file nothing is seen.
+/// .npy, .png, .jpg and raw files become a tensor; .npz and .safetensors a dataset of the tensors in them. The command
+/// reads the file into shared memory and publishes it only when it is complete: a damaged file publishes nothing.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct PutArgs {
-    /// The name, 1 to 255 bytes; what it held before is replaced.
+    /// The name, 1 to 255 bytes; its previous value is replaced.
     name: String,
-    /// .npy, .npz, .safetensors, .png, .jpg; anything else with --dtype and --shape.
+    /// .npy, .npz, .safetensors, .png, .jpg; any other file with --dtype and --shape.
     file: PathBuf,
     #[command(flatten)]
     raw: Raw,
@@ -54,7 +54,7 @@ struct Published {
 
 impl PutArgs {
     pub fn run(&self, client: &Client) -> Result<(), Failure> {
-        // Before a large file is read for a name that cannot be.
+        // Rejects an invalid name before a large file is read.
         client.exists(&self.name)?;
         let published = self.publish(client).map_err(|e| e.context(format!("cannot put {:?}", self.name)))?;
         if self.json.on {
@@ -84,7 +84,7 @@ impl PutArgs {
                 (Published { name, summary: Summary::Tensor(summary) }, message)
             })
             .collect();
-        // All of them can be, before the first one is.
+        // Checks all names before the first is published.
         for (part, _) in &named {
             client.exists(&part.name).map_err(|cause| Failure::Content { path: self.file.clone(), cause })?;
         }
@@ -97,7 +97,7 @@ impl PutArgs {
     }
 }
 
-/// What was published lives as long as this session: until somebody stops this command, or the daemon goes.
+/// Keeps the session, and so the ephemeral names, until the user stops the command or the daemon ends.
 fn stay(client: &Client) -> Result<(), Failure> {
     loop {
         std::thread::sleep(Duration::from_secs(1));

@@ -1,4 +1,4 @@
-//! `tensorlend recv`: the messages of a stream become files.
+//! `tensorlend recv`: writes the messages of a stream to files.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,41 +22,42 @@ Examples:
 
 /// Receive a stream into a folder, one file for each message.
 ///
-/// Files are called 000000.npy and so on, by the message's number in the stream; files of that name are replaced. It
-/// ends with the stream. A stream that is opened anew goes on, with the numbers that follow.
+/// Files are called 000000.npy and so on, by the message's number in the stream; they replace files of that name. The
+/// command ends with the stream. If the stream is opened again, the numbers continue.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct RecvArgs {
     /// The stream's name.
     stream: String,
-    /// The folder; made if there is none.
+    /// The folder; created if it does not exist.
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
-    /// End after so many messages.
+    /// End after this many messages.
     #[arg(long, value_name = "N")]
     count: Option<u64>,
-    /// Wait so many seconds for the stream to be opened, and for each message, then end with exit status 5; default:
-    /// the stream must be there, and messages are waited for without end.
+    /// Seconds to wait for the stream to be opened, and for each message, before the command ends with exit status 5;
+    /// default: fail if the stream does not exist, and wait for messages without end.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     timeout: Option<Duration>,
-    /// npy, npz, safetensors, png, jpg or raw; default: npy, npz for datasets, safetensors for what numpy lacks.
+    /// npy, npz, safetensors, png, jpg or raw; default: npy, npz for datasets, safetensors for element types that numpy
+    /// lacks.
     #[arg(long)]
     format: Option<String>,
-    /// Where to begin.
+    /// The first message to receive.
     #[arg(long, value_enum, default_value_t = From::Oldest)]
     from: From,
     #[command(flatten)]
     json: Json,
 }
 
-/// Where to begin.
+/// The first message to receive.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum From {
-    /// With the oldest message that the stream still holds.
+    /// The oldest message that the stream still holds.
     Oldest,
-    /// With the newest message that it holds.
+    /// The newest message that it holds.
     Newest,
-    /// With the first message that is sent from now on.
+    /// The first message that is sent from now on.
     Next,
 }
 
@@ -71,7 +72,7 @@ struct Received<'a> {
     timestamp_ns: u64,
 }
 
-/// Numbers files by their messages, and goes on counting where a stream was opened anew and began again with 0.
+/// Numbers files by their messages, and continues counting after a reopened stream has restarted at 0.
 #[derive(Default)]
 struct Numbers {
     base: u64,

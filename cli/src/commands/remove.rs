@@ -1,4 +1,4 @@
-//! `tensorlend rm`: names, streams and lists are deleted.
+//! `tensorlend rm`: deletes names, streams and lists.
 
 use serde::Serialize;
 use tensorlend::{Client, Error};
@@ -17,8 +17,8 @@ Examples:
 
 /// Delete names, streams and lists.
 ///
-/// Who reads a tensor at that moment keeps it until done. A name without * ? [ { or \ must exist (exit status 4 if
-/// not; the others are deleted all the same); a glob may match nothing.
+/// Current readers of a tensor keep it until they release it. A name without * ? [ { or \ must exist (exit status 4 if
+/// not; the others are deleted nevertheless); a glob may match nothing.
 #[derive(clap::Args, Debug)]
 #[command(visible_alias = "remove", after_help = EXAMPLES)]
 pub struct RemoveArgs {
@@ -31,14 +31,14 @@ pub struct RemoveArgs {
     /// Delete a list and its items, or all that match a glob; may be given several times.
     #[arg(long = "list", value_name = "GLOB")]
     lists: Vec<String>,
-    /// Take all of them as they are written, not as globs.
+    /// Take all arguments literally, not as globs.
     #[arg(long)]
     exact: bool,
     #[command(flatten)]
     json: Json,
 }
 
-/// What was deleted.
+/// The result of a removal.
 #[derive(Serialize)]
 struct Deleted {
     names: Vec<String>,
@@ -78,7 +78,7 @@ impl RemoveArgs {
         Err(Failure::NotFound(format!("there is no {}: see `tensorlend ls`", missing.join(", no "))))
     }
 
-    /// Deletes what the words of one kind name; what is not there is added to `missing`.
+    /// Deletes the objects of one kind that the words name; adds the words without a match to `missing`.
     fn each(
         &self,
         (kind, words, missing): (&str, &[String], &mut Vec<String>),
@@ -89,7 +89,7 @@ impl RemoveArgs {
         for word in words {
             if !self.exact && word.contains(['*', '?', '[', '{', '\\']) {
                 for name in list(word)? {
-                    // Somebody else's delete may come in between.
+                    // Another client may have deleted it in the meantime.
                     if delete(&name)? {
                         deleted.push(name);
                     }

@@ -1,12 +1,12 @@
-//! `tensorlend rename`: a tensor gets another name.
+//! `tensorlend rename`: renames a tensor or a list.
 
 use tensorlend::Client;
 
 use crate::failure::Failure;
 
-/// Give what a name holds another name.
+/// Rename a value.
 ///
-/// What the new name held is replaced. For a moment both names are seen, never neither.
+/// It replaces the value of the new name. Both names exist for a moment; there is no moment without either.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  tensorlend rename draft final\n  tensorlend mv --list results results-monday\n")]
 pub struct RenameArgs {

@@ -1,4 +1,4 @@
-//! `tensorlend replay`: an allocation log, played back.
+//! `tensorlend replay`: replays an allocation log.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -21,10 +21,10 @@ Examples:
   tensorlend replay log.4711-0.csv --pool 256MiB  would it do with so much?
 ";
 
-/// Play an allocation log back, and tell what it takes.
+/// Replay an allocation log and measure it.
 ///
-/// Allocates and frees what the log says, in its order and on one thread, as fast as it goes. An allocation hits if it
-/// finds room in the segments that the client has, and misses if the daemon has to lend another.
+/// Allocates and frees as in the log, in its order, on one thread and at full speed. An allocation hits if it fits into
+/// the client's segments, and misses if the daemon must lend another segment.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ReplayArgs {
@@ -33,7 +33,7 @@ pub struct ReplayArgs {
     /// Use the daemon that is running instead of an embedded one.
     #[arg(long)]
     connect: bool,
-    /// What the embedded broker may lend, such as 256MiB; default: half of the memory.
+    /// Size of the embedded daemon's pool, such as 256MiB; default: half of the memory.
     #[arg(long, value_name = "BYTES", conflicts_with = "connect")]
     pool: Option<Bytes>,
     #[command(flatten)]
@@ -49,10 +49,10 @@ impl ReplayArgs {
             let mut config = Config::default();
             if let Some(pool) = self.pool {
                 config.pool.bytes_max = Some(pool);
-                // Whole pages, and no more than there is.
+                // Rounds to whole pages, and limits the segment size to the pool.
                 let most = Bytes((pool.0 / 4096).max(1) * 4096);
                 config.pool.segment_bytes = config.pool.segment_bytes.min(most);
-                // All of it is for the log.
+                // No spare segments: the log may use the whole pool.
                 config.pool.spare_segments = 0;
             }
             let broker = tensorlend_daemon::embedded_with(&config).map_err(|e| Failure::Other(Box::new(e)))?;
@@ -66,7 +66,7 @@ impl ReplayArgs {
     }
 }
 
-/// Those of a log that matter here.
+/// Columns of a log that the replay reads.
 const COLUMNS: [&str; 4] = ["action", "slot", "generation", "bytes"];
 
 /// A line of the log.
@@ -78,23 +78,23 @@ struct Row<'r> {
     bytes: u64,
 }
 
-/// A step; places are counted from 0 and used again.
+/// A step; the replay numbers places from 0 and reuses them.
 enum Step {
     Allocate { place: usize, bytes: u64 },
     Free { place: usize },
 }
 
-/// What the log says.
+/// A parsed log.
 #[derive(Default)]
 struct Script {
     steps: Vec<Step>,
-    /// Most allocations at a time.
+    /// Maximum number of simultaneous allocations.
     places: usize,
     bytes: u64,
     bytes_peak: u64,
-    /// Allocations that failed when the log was written; they are not played.
+    /// Allocations that failed when the log was written; the replay skips them.
     failures: u64,
-    /// Frees of what was allocated before the log began.
+    /// Frees of slots that were allocated before the log began.
     frees_before: u64,
     lost: u64,
 }
@@ -160,7 +160,7 @@ impl Script {
     }
 }
 
-/// What was measured; times in nanoseconds.
+/// Measurements; times in nanoseconds.
 #[derive(Default)]
 struct Played {
     allocate_ns: Vec<u32>,
@@ -198,7 +198,7 @@ fn play(script: &Script, client: &Client) -> Result<Played, Failure> {
                 before = now;
             }
             Step::Free { place } => {
-                // None: its allocation has failed.
+                // The place is empty if the allocation failed.
                 let Some(draft) = drafts[place].take() else { continue };
                 let start = Instant::now();
                 drop(draft);
@@ -214,7 +214,7 @@ fn nanoseconds(time: Duration) -> u32 {
     u32::try_from(time.as_nanos()).unwrap_or(u32::MAX)
 }
 
-/// Times of one kind of step, in nanoseconds; reading the clock twice is part of each.
+/// Times of one kind of step in nanoseconds; each includes two readings of the clock.
 #[derive(Serialize)]
 struct Times {
     count: u64,
@@ -227,7 +227,7 @@ struct Times {
 impl Times {
     fn new(mut times: Vec<u32>) -> Self {
         times.sort_unstable();
-        // The smallest time that so many in a hundred do not exceed.
+        // Nearest-rank percentile.
         let rank = |percent: usize| times.get((times.len() * percent).div_ceil(100).max(1) - 1).copied().unwrap_or(0);
         Self {
             count: times.len() as u64,
@@ -251,11 +251,11 @@ impl Times {
 struct Report {
     allocate: Times,
     free: Times,
-    /// What reading the clock twice takes.
+    /// Cost of reading the clock twice.
     clock: Times,
     hits: u64,
     misses: u64,
-    /// Of 1; null if nothing was allocated.
+    /// Fraction from 0 to 1; null if nothing was allocated.
     hit_rate: Option<f64>,
     failures: u64,
     log_bytes_peak: u64,

@@ -1,4 +1,4 @@
-//! `tensorlend restore`: what was saved is there again after a start.
+//! `tensorlend restore`: publishes saved files after a start.
 
 use std::path::{Path, PathBuf};
 
@@ -13,15 +13,15 @@ Examples:
   tensorlend restore /var/lib/tensorlend-restore/alice    every .safetensors file in it, in the order of their names
 ";
 
-/// Publish what files hold, but for names that exist already.
+/// Publish the contents of files, except names that exist already.
 ///
-/// For the start of a machine or of a daemon (docs/saving.md has units for it), and harmless at any other time. A file is read
-/// whole before its first name is published, as by load. One that is damaged, or does not fit, is told on standard error; the
-/// others are restored all the same, and the exit status is that of the last one that was not.
+/// For the start of a machine or a daemon (docs/saving.md has units for it), and harmless at any other time. Each file
+/// is read whole before its first name is published, as by load. The command reports a file that is damaged or does not
+/// fit on standard error and restores the others; the exit status is that of the last failure.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct RestoreArgs {
-    /// Files, and folders: of these, the files in them with the extension .safetensors. An empty folder is none.
+    /// Files and folders: a folder stands for its files with the extension .safetensors. It may be empty.
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
     #[command(flatten)]
@@ -52,13 +52,14 @@ impl RestoreArgs {
         })
     }
 
-    /// A session of its own for each: what one has published is then another's, and need not stay in memory for the next.
+    /// Each file gets its own session: when that session ends, its values belong to the daemon and need not stay in
+    /// memory for the next file.
     fn restore(&self, at: &Connection, file: PathBuf) -> Result<(), Failure> {
         LoadArgs::missing_of(file).load(&at.open("restore")?)?.print(self.json)
     }
 }
 
-/// The files that a path stands for, in the order of their names.
+/// Returns the files that a path stands for, in the order of their names.
 fn files_at(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);

@@ -1,4 +1,4 @@
-//! `tensorlend save`: what names hold becomes one file.
+//! `tensorlend save`: writes the values of names to one file.
 
 use std::collections::{HashSet, VecDeque};
 use std::path::PathBuf;
@@ -22,24 +22,26 @@ Examples:
   tensorlend load checkpoint.safetensors               back under the same names
 ";
 
-/// Names that are leased together, at most: as many as one client can lease.
+/// Maximum number of names leased together: the number of leases that one client can hold.
 const TOGETHER: usize = 4096;
-/// How often a file of several groups is begun, before the names that change are named.
+/// Number of attempts to write a file of several groups, before the command fails and reports the names that change.
 const ROUNDS: usize = 8;
-/// How much longer the note of one name may become between the two times that its group is leased: by a timestamp, say.
+/// Number of bytes by which the note of one name may grow between the two leases of its group: a timestamp, for
+/// example.
 const ROOM_BYTES: usize = 64;
 
-/// Write what names hold to one .safetensors file.
+/// Write the values of names to one .safetensors file.
 ///
-/// Up to 4,096 names are leased together before the first byte is written, and looked at again: the file holds what all of
-/// these names held at one moment. More names, or names whose values do not fit into the daemon's memory together, are saved
-/// in groups, in the order of their names: what one group held at one moment, then the next. Each value is whole; values of
-/// different groups may be of different moments, and the number of groups is printed. A glob that matches no name is an error
-/// (exit status 4).
+/// The command leases up to 4,096 names together before the first byte is written, and checks them again: the file
+/// holds the values of all these names at one moment. More names, or names whose values do not fit into the daemon's
+/// memory together, are saved in groups, in the order of their names: each group as it was at one moment. Each value is
+/// whole; values of different groups may be of different moments. The command prints the number of groups. A glob that
+/// matches no name is an error (exit status 4).
 ///
-/// The file appears whole or not at all; one of that name is replaced. Tensors, datasets, metadata and timestamps are kept,
-/// the time that a name has left is not. Lists and streams are not saved (`list-get`, `recv`), nor are tensors on devices. The
-/// file is one for any reader of the format: a tensor's key is its name, that of a dataset's tensor NAME/ITS-NAME.
+/// The file appears whole or not at all, and replaces a file of that name. It keeps tensors, datasets, metadata and
+/// timestamps, but not the remaining lifetimes of names. Lists and streams are not saved (`list-get`, `recv`), nor are
+/// tensors on devices. Any reader of the format can read the file: a tensor's key is its name, that of a dataset's
+/// tensor NAME/ITS-NAME.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct SaveArgs {
@@ -53,13 +55,13 @@ pub struct SaveArgs {
     json: Json,
 }
 
-/// What was written.
+/// The result of a save.
 #[derive(Serialize)]
 struct Saved {
     path: String,
     names: Vec<String>,
     nbytes: u64,
-    /// Groups of names, each of which was saved as it was at one moment.
+    /// Number of groups of names; each group is consistent.
     groups: usize,
 }
 
@@ -95,7 +97,7 @@ impl SaveArgs {
         )))
     }
 
-    /// Describes all names, then writes what they hold: group by group where they cannot all be leased together.
+    /// Describes all names, then writes their values: group by group if they cannot all be leased together.
     fn save(&self, client: &Client, wanted: &[Wanted]) -> Result<Saved, Stop> {
         let Described { groups, names, mut held } = describe(client, wanted)?;
         if names.is_empty() {
@@ -113,7 +115,7 @@ impl SaveArgs {
         let nbytes = names.iter().fold(0u64, |sum, it| sum.saturating_add(it.nbytes));
         let path = self.output.display().to_string();
         let progress = Progress::bytes(&path, nbytes, outlines.len());
-        // What one snapshot holds has no other metadata later.
+        // The metadata of a held snapshot cannot change.
         let room = if held.is_some() { 0 } else { ROOM_BYTES * names.len() };
         let text = manifest.text();
         let fill = |file: &Filler<'_>| {
@@ -151,9 +153,9 @@ impl SaveArgs {
     }
 }
 
-/// Why a file was given up.
+/// The reason to abandon a file.
 enum Stop {
-    /// This name does not hold any more what was described: the file is begun again.
+    /// This name's value no longer matches its description: the file is started again.
     Changed(String),
     Failed(Failure),
 }
@@ -170,21 +172,21 @@ impl From<FileError> for Stop {
     }
 }
 
-/// All that is to be saved.
+/// Descriptions of everything to save.
 struct Described {
-    /// Names that are leased together.
+    /// Groups of names that are leased together.
     groups: Vec<Vec<Wanted>>,
-    /// What each name holds, in the same order.
+    /// Descriptions of the values, in the same order.
     names: Vec<Holding>,
-    /// The only group's values.
+    /// The values, if there is only one group.
     held: Option<Snapshot>,
 }
 
-/// What one name holds, without its elements.
+/// A name's value without its elements.
 struct Holding {
     name: String,
     about: About,
-    /// Of a dataset: its tensors' names, and what travels with them.
+    /// Names and metadata of a dataset's tensors.
     members: Option<Vec<(String, About)>>,
     /// Element types and shapes.
     layouts: Vec<(DType, Vec<u64>)>,
@@ -207,7 +209,7 @@ impl Holding {
         Ok(Self { name: name.to_owned(), about, members, layouts, nbytes })
     }
 
-    /// Whether the places that the file has for the one fit the other.
+    /// Returns true if the file layout computed for one value fits the other.
     fn is_like(&self, other: &Self) -> bool {
         let members = |it: &Self| {
             it.members.as_ref().map(|members| members.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>())
@@ -216,7 +218,7 @@ impl Holding {
     }
 }
 
-/// The tensors of a value; none of one on a device.
+/// Returns the tensors of a value, without those on devices.
 fn tensors(value: &Value) -> impl Iterator<Item = &Tensor> {
     let single = match value {
         Value::Tensor(tensor) => Some(&**tensor),
@@ -227,7 +229,7 @@ fn tensors(value: &Value) -> impl Iterator<Item = &Tensor> {
         .chain(value.as_dataset().into_iter().flat_map(|dataset| dataset.iter().map(|(_, tensor)| tensor)))
 }
 
-/// Looks at all names, as many together as can be leased at once.
+/// Describes all names, as many at a time as can be leased together.
 fn describe(client: &Client, wanted: &[Wanted]) -> Result<Described, Failure> {
     let mut waiting: VecDeque<Vec<Wanted>> = wanted.chunks(TOGETHER).map(<[Wanted]>::to_vec).collect();
     let mut described = Described { groups: Vec::new(), names: Vec::new(), held: None };
@@ -235,7 +237,7 @@ fn describe(client: &Client, wanted: &[Wanted]) -> Result<Described, Failure> {
         described.held = None;
         let snapshot = match Snapshot::take(client, &group) {
             Ok(snapshot) => snapshot,
-            // All of them do not fit together: half of them may.
+            // The group does not fit into memory: tries its halves.
             Err(failure) if failure.is_room() && group.len() > 1 => {
                 let rest = group.split_off(group.len() / 2);
                 waiting.push_front(rest);
@@ -259,7 +261,7 @@ fn describe(client: &Client, wanted: &[Wanted]) -> Result<Described, Failure> {
     Ok(described)
 }
 
-/// What the file says of the names.
+/// Returns the file's manifest of the names.
 fn notes(names: &[Holding]) -> Manifest {
     let single = names.iter().filter(|it| it.members.is_none()).map(|it| it.name.as_str());
     let mut keys = Keys::new(single);

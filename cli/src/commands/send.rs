@@ -1,4 +1,4 @@
-//! `tensorlend send`: files become the messages of a stream.
+//! `tensorlend send`: sends files as the messages of a stream.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,26 +22,26 @@ Examples:
 
 /// Send files through a stream, one message each.
 ///
-/// The stream is opened for it, and closed at the end; what it still holds can be received afterwards. A file with
+/// The command opens the stream, and closes it at the end; its last messages can be received afterwards. A file with
 /// named tensors (.npz, .safetensors) is one message, a dataset.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct SendArgs {
     /// The stream's name.
     stream: String,
-    /// As for put.
+    /// Files, as for put.
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// Messages that the stream holds; rounded up to a power of two.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     capacity: u32,
-    /// What to do when a subscriber is a whole stream behind.
+    /// Policy when a subscriber lags by a whole stream.
     #[arg(long, value_enum, default_value_t = Lag::Block)]
     policy: Lag,
-    /// Wait for so many subscribers before the first message.
+    /// Number of subscribers to wait for before the first message.
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     wait_subscribers: usize,
-    /// Give up (exit status 5) after so many seconds without a subscriber, or without room; default: wait for ever.
+    /// Seconds to wait for a subscriber or for room before the command fails with exit status 5; default: no limit.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     timeout: Option<Duration>,
     /// Send each tensor of a file as a message of its own.
@@ -55,7 +55,7 @@ pub struct SendArgs {
     json: Json,
 }
 
-/// What a lagging subscriber does to the sender.
+/// Policy for lagging subscribers.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Lag {
     /// Wait for it.

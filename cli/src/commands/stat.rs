@@ -1,4 +1,4 @@
-//! `tensorlend stat`: figures of the daemon.
+//! `tensorlend stat`: shows the daemon's metrics.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use crate::args::Json;
 use crate::failure::Failure;
 use crate::output::{self, Table, bytes_text};
 
-/// Show the daemon's figures.
+/// Show the daemon's metrics.
 ///
-/// bytes_leased is what the clients of this namespace are reading at the moment; the other figures are of the whole daemon.
-/// Then: what this user and this namespace use, and may use at most at this moment (the superuser sees all of them).
+/// bytes_leased counts the bytes that the clients of this namespace have leased; all other metrics cover the whole
+/// daemon. Usage and present limits of this user and this namespace follow (of all, for the superuser).
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:\n  tensorlend stat --json | jq .bytes_in_use\n")]
 pub struct StatArgs {
@@ -179,7 +179,7 @@ fn devices_text(cards: &[Card<'_>]) -> String {
     table.text()
 }
 
-/// How much of how much.
+/// Returns "used of limit".
 fn of(used: impl Into<u64>, most: impl Into<u64>) -> String {
     let (used, most) = (used.into(), most.into());
     if most == u64::MAX { used.to_string() } else { format!("{used} / {most}") }

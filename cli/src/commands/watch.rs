@@ -1,4 +1,4 @@
-//! `tensorlend watch`: a line for each new value of a name.
+//! `tensorlend watch`: prints a line for each new value of a name.
 
 use std::time::Duration;
 
@@ -20,20 +20,20 @@ Examples:
 
 /// Print a line for each new value of a name.
 ///
-/// The first line is for the value that is there already. A name holds its latest value only: of several that come
-/// faster than they are printed, the newest is seen. (A stream shows every one.)
+/// The first line describes the current value. A name holds its latest value only: if values come faster than they are
+/// printed, the command skips to the newest. (A stream delivers every message.)
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct WatchArgs {
-    /// What to watch; it may not be there yet.
+    /// The name; it need not exist yet.
     name: String,
-    /// End after so many values.
+    /// End after this many values.
     #[arg(long, value_name = "N")]
     count: Option<u64>,
-    /// End with exit status 5 when no new value has come for so many seconds; default: wait for ever.
+    /// End with exit status 5 after this many seconds without a new value; default: no limit.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     timeout: Option<Duration>,
-    /// Leave out the value that is there already.
+    /// Leave out the current value.
     #[arg(long)]
     new: bool,
     /// Do not read the bytes for a checksum.

@@ -10,10 +10,10 @@ use crate::args::{Connection, seconds};
 use crate::failure::Failure;
 use crate::output;
 
-/// Show the broker over HTTP: Prometheus metrics, JSON, a dashboard.
+/// Show the daemon over HTTP: Prometheus metrics, JSON, a dashboard.
 ///
-/// A process of its own, which reads what lies in shared memory: the daemon is asked for its metrics twice a second, whoever
-/// looks. Stops with Ctrl-C.
+/// Runs in its own process and reads shared memory. It requests the daemon's metrics twice a second, however many
+/// viewers there are. Stops with Ctrl-C.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -23,24 +23,25 @@ Examples:
   curl http://127.0.0.1:9470/metrics
 ")]
 pub struct WebArgs {
-    /// Where to listen: an address and a port, or unix: and a path. May be given several times.
+    /// Address to listen on: an address and a port, or unix: and a path. May be given several times.
     #[arg(long, value_name = "WHERE", default_value = "127.0.0.1:9470")]
     listen: Vec<Listen>,
-    /// A file with a token (16 bytes at least, mode 600) that viewers have to say; needed where other machines reach.
+    /// A file with a token (at least 16 bytes, mode 600) that viewers must present; required if other machines can
+    /// reach the address.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Show what is in tensors, too: statistics and pictures.
+    /// Also show statistics and pictures of tensors' contents.
     #[arg(long)]
     previews: bool,
-    /// Send the figures of /metrics to an OpenTelemetry collector at this address, too (http://127.0.0.1:4318).
+    /// Also send the metrics of /metrics to an OpenTelemetry collector at this address (http://127.0.0.1:4318).
     #[cfg(feature = "otel")]
     #[arg(long, value_name = "URL")]
     otlp: Option<tensorlend_web::Endpoint>,
-    /// Seconds between two of what is sent.
+    /// Seconds between two exports.
     #[cfg(feature = "otel")]
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = interval)]
     otlp_interval: Duration,
-    /// Seconds between two looks.
+    /// Seconds between two samples.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     interval: Duration,
 }
@@ -73,7 +74,7 @@ impl WebArgs {
     }
 }
 
-/// From a tenth of a second to an hour.
+/// Parses an interval from 0.1 s to one hour.
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = seconds(text)?;
     let sensible = Duration::from_millis(100)..=Duration::from_hours(1);

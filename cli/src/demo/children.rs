@@ -4,7 +4,7 @@ use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A child that is ended with its owner.
+/// A child that is killed when it is dropped.
 pub struct Peer {
     child: Child,
 }
@@ -15,19 +15,19 @@ impl Peer {
         command(args, capture).spawn().map(|child| Self { child })
     }
 
-    /// Its process id.
+    /// Returns the child's process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Whether it has exited (it should not have, yet).
+    /// Returns true if it has exited, which is unexpected before [`Self::finish`].
     pub fn is_gone(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Waits for its end and returns what it printed; an error if it failed or takes longer than `limit`.
+    /// Waits for its end and returns its output; an error if it failed or takes longer than `limit`.
     pub fn finish(mut self, limit: Duration) -> Result<String, String> {
-        // Read on a thread of its own, so that a child that prints much and one that prints nothing both end in time.
+        // A thread reads the pipe, so that `limit` holds for a child with much output and for one with none.
         let output = self.child.stdout.take().map(|mut pipe| {
             std::thread::spawn(move || {
                 let mut text = String::new();
@@ -66,7 +66,7 @@ fn command(args: &[String], capture: bool) -> Command {
     command
 }
 
-/// Starts a child for a crate that wants the plain handle.
+/// Starts a child for callers that need a plain handle.
 #[cfg(feature = "baselines")]
 pub fn plain(args: &[String]) -> std::io::Result<Child> {
     command(args, false).spawn()

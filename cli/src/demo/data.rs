@@ -1,5 +1,5 @@
-//! The demo's first part: real data sets from one producer process to two consumer processes, through names and
-//! through a stream, every byte verified.
+//! The demo's first part: one producer process passes real data sets to two consumer processes, through names and
+//! through a stream; the consumers verify every byte.
 
 use super::children::Peer;
 use super::{PATIENCE, connect, socket_argument};
@@ -12,32 +12,32 @@ use tempfile::TempDir;
 use tensorlend::{Client, DType, Draft, Policy, Start, Tensor, Value};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The stream of one run of the demo: `tag` tells runs apart that use one daemon.
+/// Returns the stream's name; `tag` distinguishes demos that share a daemon.
 fn stream_name(tag: &str) -> String {
     format!("demo/{tag}/stream")
 }
 
 const CONSUMERS: usize = 2;
-/// How often the producer sends each tensor through the stream.
+/// Number of times that the producer sends each tensor through the stream.
 const LAPS: usize = 4;
 
-/// Files that the program brings along: a small data set (see examples/data/README.md).
+/// Built-in files: a small data set (see examples/data/README.md).
 const OWN: [(&str, &[u8]); 2] =
     [("iris.npy", include_bytes!("data/iris.npy")), ("iris_labels.npy", include_bytes!("data/iris_labels.npy"))];
 
-/// What the demo passes when the user names no files.
+/// The files that the demo passes if the user names none.
 struct Shipped {
     paths: Vec<PathBuf>,
-    /// The folder of files that were made for it, and go with it.
+    /// The temporary folder of generated files, removed with this value.
     _made: Option<TempDir>,
 }
 
 impl Shipped {
-    /// The data sets of the project where it is run in a clone of it; elsewhere those that the program brings along, and a
-    /// picture that is drawn here.
+    /// Returns the data sets of the project if the program runs in a clone of it; otherwise the built-in ones and a
+    /// generated picture.
     fn find() -> Result<Self, Box<dyn Error>> {
         const FILES: [&str; 5] = ["iris.npy", "iris_labels.npy", "digits.npy", "digits_labels.npy", "china.jpg"];
-        // Cargo says where the sources are to what it runs; the program itself knows of no folder of its builder's.
+        // Cargo sets this variable for programs that it runs; the binary contains no path of its build machine.
         let sources = std::env::var_os("CARGO_MANIFEST_DIR").map(|folder| Path::new(&folder).join("../examples/data"));
         let folders: Vec<PathBuf> = [PathBuf::from("examples/data")].into_iter().chain(sources).collect();
         let folder = folders.iter().find(|folder| FILES.iter().all(|file| folder.join(file).exists()));
@@ -63,7 +63,7 @@ impl Shipped {
     }
 }
 
-/// A picture: rings around three points, one of each colour.
+/// Draws a picture: rings around three points, one of each colour.
 fn rings() -> ([u64; 3], Vec<u8>) {
     const SHAPE: [u64; 3] = [480, 640, 3];
     const CENTRES: [(i64, i64); 3] = [(120, 160), (240, 480), (400, 240)];
@@ -77,7 +77,7 @@ fn rings() -> ([u64; 3], Vec<u8>) {
     (SHAPE, data)
 }
 
-/// The tensors of all files, each with the name it goes by.
+/// Returns the tensors of all files, each with its name.
 fn entries(paths: &[PathBuf], tag: &str) -> Result<Vec<(String, Entry)>, Box<dyn Error>> {
     let mut all = Vec::new();
     for path in paths {
@@ -93,7 +93,7 @@ fn entries(paths: &[PathBuf], tag: &str) -> Result<Vec<(String, Entry)>, Box<dyn
     Ok(all)
 }
 
-/// Removes what one run has published, however it ends: it would outlive its producer.
+/// Removes everything that one run has published, however it ends: tensors outlive their producer.
 struct Cleaner {
     client: Client,
     names: Vec<String>,
@@ -109,9 +109,9 @@ impl Drop for Cleaner {
     }
 }
 
-/// Starts the processes, collects what the consumers saw and compares it with the files.
+/// Starts the processes, collects the consumers' checksums and compares them with the files.
 pub fn pass(given: &[PathBuf], socket: Option<&Path>, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
-    // Until the end of the producer, which reads them.
+    // The files must exist until the producer, which reads them, has ended.
     let shipped = if given.is_empty() { Shipped::find()? } else { Shipped { paths: given.to_vec(), _made: None } };
     let paths = &shipped.paths;
     let tag = std::process::id().to_string();
@@ -172,7 +172,7 @@ fn count(reports: &[String], line: &str) -> usize {
     reports.iter().flat_map(|report| report.lines()).filter(|l| *l == line).count()
 }
 
-/// A draft with an entry's bytes, decoded in place, and its name as metadata.
+/// Returns a draft with an entry's bytes, decoded in place, and its name as metadata.
 fn draft(client: &Client, name: &str, entry: &Entry) -> Result<Draft, Box<dyn Error>> {
     let mut draft = client.create(entry.dtype, &entry.shape)?;
     entry.read_into(draft.bytes_mut())?;
@@ -196,11 +196,11 @@ pub fn produce(args: &[String]) -> Result<(), Box<dyn Error>> {
             stream.send_timeout(draft(&client, name, entry)?, PATIENCE)?;
         }
     }
-    // No farewell to the consumers: what was published and sent outlives this process.
+    // The producer does not wait for the consumers: published and sent tensors outlive this process.
     Ok(())
 }
 
-/// A consumer's role: reports the checksum of all that it reads, one line each.
+/// A consumer's role: prints the checksum of everything that it reads, one line each.
 pub fn consume(args: &[String]) -> Result<(), Box<dyn Error>> {
     let [socket, tag, names @ ..] = args else { return Err("consume needs a socket and a tag".into()) };
     let client = connect(socket, "demo consumer")?;

@@ -1,8 +1,8 @@
-//! Handing a tensor over by tensorlend, timed as the baselines are.
+//! Exchanges through tensorlend, with the same timestamps as the baselines.
 //!
 //! t0: the producer begins; t1: its call has returned; t2: the consumer holds the tensor, readable without a further
 //! call; t3: the producer has the acknowledgement. put = t1 - t0, get = t2 - t1 (or 0), round trip = t3 - t0. The
-//! acknowledgement is a tensor of 16 bytes that the consumer puts: it costs what it costs our users.
+//! acknowledgement is a tensor of 16 bytes that the consumer puts, at its usual cost.
 
 use super::children::Peer;
 use super::table::Method;
@@ -13,23 +13,23 @@ use std::path::Path;
 use tensorlend::{Client, DType, Version};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The stamp that ends the consumer.
+/// The stamp that stops the consumer.
 const OVER: u64 = u64::MAX;
 
-/// A clock that all processes share, in nanoseconds.
+/// Returns CLOCK_MONOTONIC in nanoseconds, which all processes share.
 fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Figures of one batch, in nanoseconds.
+/// Times of one batch, in nanoseconds.
 #[derive(Default)]
 pub struct Samples {
-    /// How long the producer was busy.
+    /// Time that the producer was busy.
     pub put: Vec<u64>,
-    /// How long the consumer then needed.
+    /// Time that the consumer needed afterwards.
     pub get: Vec<u64>,
-    /// Until the producer had the acknowledgement.
+    /// Time until the producer had the acknowledgement.
     pub round_trip: Vec<u64>,
 }
 
@@ -57,7 +57,7 @@ impl Names {
 }
 
 impl Lender {
-    /// Starts the consumer and hands one tensor over untimed: its checksum is verified, and both sides' memory is warm.
+    /// Starts the consumer and passes one tensor untimed: this verifies its checksum, and warms both sides' memory.
     pub fn start(socket: Option<&Path>, bytes: u64, method: Method) -> Result<Self, Box<dyn Error>> {
         let socket = socket_argument(socket);
         let tag = format!("{}-{bytes}-{}", method.name(), std::process::id());
@@ -66,18 +66,18 @@ impl Lender {
         let mut payload = vec![0; usize::try_from(bytes)?];
         let mut state = bytes;
         for chunk in payload.chunks_mut(8) {
-            // Bytes that differ: a constant fill would hide a shift.
+            // Varying bytes: a constant fill would hide an offset error.
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             chunk.copy_from_slice(&state.to_le_bytes()[..chunk.len()]);
         }
         let names = Names::new(&tag);
         let mut it = Self { client, consumer, payload, bytes, method, names, acknowledged: Version::NONE, round: 0 };
         it.lap(true)?;
-        // A slot for the value that is read, one for the next, one that waits to be free.
+        // Warms three slots: the current value, the next one, and a retired one.
         it.lap(false)?;
         it.lap(false)?;
         if method == Method::Lend {
-            // Written in place: the array of the producer's own was only needed for the first exchange.
+            // The tensor is written in place from now on: only the first exchange needed the producer's own array.
             it.payload = Vec::new();
         }
         Ok(it)
@@ -98,7 +98,7 @@ impl Lender {
             let begun = now_ns();
             let mut draft = self.client.create(DType::U8, &[self.bytes])?;
             let created = now_ns() - begun;
-            // The tensor comes into being here, in place: whatever writing it costs is the same for everybody.
+            // The tensor is created in place here; the cost of writing it is the same for all methods and not measured.
             if whole {
                 draft.bytes_mut().copy_from_slice(&self.payload);
             }
@@ -126,7 +126,7 @@ impl Lender {
         Ok([t1 - t0, t2.saturating_sub(t1), t3 - t0])
     }
 
-    /// Exchanges, timed.
+    /// Runs timed exchanges.
     pub fn run(&mut self, rounds: usize, samples: &mut Samples) -> Result<(), Box<dyn Error>> {
         for _ in 0..rounds {
             let [put, get, round_trip] = self.lap(false)?;
@@ -140,7 +140,7 @@ impl Lender {
 
 impl Drop for Lender {
     fn drop(&mut self) {
-        // Tells the consumer to go, and leaves nothing behind.
+        // Stops the consumer, and deletes the names.
         if !self.consumer.is_gone() {
             let _ = self.client.put(&self.names.tensor, &[OVER]);
             let _ = self.client.wait_newer(&self.names.answer, self.acknowledged, Some(PATIENCE / 10));
@@ -170,7 +170,7 @@ pub fn serve(args: &[String]) -> Result<(), Box<dyn Error>> {
         if sum != 0 && sum != xxh3_64(bytes) {
             stamp = 0;
         }
-        // Read before the acknowledgement: the producer finds the slot free again.
+        // Released before the acknowledgement, so that the producer finds the slot free.
         drop(lease);
         client.put(&names.answer, &[t2, stamp])?;
     }

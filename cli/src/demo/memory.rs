@@ -1,4 +1,4 @@
-//! How much memory the demo may use, and which of its rows therefore have to be left out.
+//! The memory that the demo may use, and the rows that it leaves out for lack of memory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,12 +7,12 @@ use crate::meminfo;
 
 use super::table::{LeftOut, Method, bytes_text};
 
-/// What the machine can give right now.
+/// The memory available now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
-    /// MemAvailable: what can be had without swapping. None if /proc does not say.
+    /// MemAvailable: memory available without swapping. None if /proc does not report it.
     pub available_bytes: Option<u64>,
-    /// What is left below the tightest limit of this process's control groups. None without a limit.
+    /// Memory left below the tightest limit of this process's control groups. None without a limit.
     pub cgroup_left_bytes: Option<u64>,
     /// /dev/shm. None if there is none.
     pub shm: Option<Shm>,
@@ -21,28 +21,28 @@ pub struct Memory {
 /// The file system below /dev/shm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shm {
-    /// How large it may become.
+    /// Maximum size.
     pub size_bytes: u64,
-    /// How much of that is free.
+    /// Free bytes, at most `size_bytes`.
     pub free_bytes: u64,
 }
 
-/// Which rows to run and which not.
+/// The rows to run, and the rows to leave out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// Size and method, in the order of the sizes given.
     pub run: Vec<(u64, Method)>,
-    /// The others, and why.
+    /// The other rows, with reasons.
     pub left_out: Vec<LeftOut>,
 }
 
 impl Memory {
-    /// Looks now.
+    /// Reads the present state.
     pub fn now() -> Self {
         Self { shm: Shm::now(), ..Self::below(Path::new("/")) }
     }
 
-    /// The part that is read from files, which a test puts elsewhere.
+    /// Reads the files below `root`; tests use another root.
     fn below(root: &Path) -> Self {
         let read = |path: &str| fs::read_to_string(root.join(path)).ok();
         let available_bytes = read("proc/meminfo").and_then(|text| meminfo::parse(&text));
@@ -50,7 +50,7 @@ impl Memory {
         Self { available_bytes, cgroup_left_bytes: cgroup_left(root, &groups), shm: None }
     }
 
-    /// What may be used, and what limits it. An eighth is left to everybody else.
+    /// Returns the usable memory, and the limit that determines it. Leaves an eighth to other programs.
     fn usable(&self) -> (u64, &'static str) {
         let available = (self.available_bytes.unwrap_or(u64::MAX), "available on this machine");
         let group = (self.cgroup_left_bytes.unwrap_or(u64::MAX), "left below the limit of this control group");
@@ -62,7 +62,7 @@ impl Memory {
 impl Shm {
     fn now() -> Option<Self> {
         let stat = rustix::fs::statvfs("/dev/shm").ok()?;
-        // A tmpfs without a limit of its own reports no blocks at all.
+        // A tmpfs without a limit reports no blocks.
         if stat.f_blocks == 0 {
             return Some(Self { size_bytes: u64::MAX, free_bytes: u64::MAX });
         }
@@ -71,8 +71,8 @@ impl Shm {
     }
 }
 
-/// Decides for each size and method whether there is room. A segment of the shared_memory crate is not reserved by
-/// that crate: when /dev/shm is full, the first write to it kills the process by SIGBUS, so this is looked at before.
+/// Decides for each size and method whether memory suffices. The shared_memory crate does not reserve its segment: when
+/// /dev/shm is full, the first write to it kills the process by SIGBUS. So the plan checks /dev/shm first.
 pub fn plan(sizes: &[u64], memory: &Memory) -> Plan {
     let mut plan = Plan { run: Vec::new(), left_out: Vec::new() };
     for &bytes in sizes {
@@ -90,7 +90,7 @@ fn reason_against(bytes: u64, method: Method, memory: &Memory) -> Option<String>
     if method == Method::Copy {
         match memory.shm {
             None => return Some("there is no /dev/shm, and the shared_memory crate works nowhere else".to_owned()),
-            // Its header, and the last page in full.
+            // Two extra pages: the crate's header, and the partial last page.
             Some(shm) if shm.free_bytes < bytes.saturating_add(2 * 4096) => {
                 let (free, size) = (bytes_text(shm.free_bytes), bytes_text(shm.size_bytes));
                 return Some(format!(
@@ -108,19 +108,19 @@ fn reason_against(bytes: u64, method: Method, memory: &Memory) -> Option<String>
     })
 }
 
-/// How often the tensor is in memory at the peak of one exchange, both processes together.
+/// Returns the number of copies of the tensor in memory at the peak of one exchange, in both processes together.
 fn times_in_memory(method: Method) -> u64 {
     match method {
-        // The payload, its encoding, the message received, the tensor decoded from it.
+        // The payload, its encoding, the received message, the decoded tensor.
         Method::Serialize => 4,
-        // The payload, the segment, the consumer's own copy; or the payload, its slot, and that of the exchange before
-        // while it is retired.
+        // Copy: the payload, the segment, the consumer's own copy. tensorlend: the payload, its slot, and the retired
+        // slot of the previous exchange.
         Method::Copy | Method::LendCopied | Method::Lend => 3,
     }
 }
 
-/// What is left below the tightest limit among this process's control groups and all above them; `groups` is
-/// /proc/self/cgroup, one `number:controllers:path` a line.
+/// Returns the memory left below the tightest limit among this process's control groups and their ancestors; `groups`
+/// is /proc/self/cgroup, one `number:controllers:path` per line.
 fn cgroup_left(root: &Path, groups: &str) -> Option<u64> {
     let line = |controller: &str| {
         groups.lines().find_map(|line| {
@@ -138,8 +138,8 @@ fn cgroup_left(root: &Path, groups: &str) -> Option<u64> {
     v2.into_iter().chain(v1).min()
 }
 
-/// Walks from the group at `path` up to `top`. In a container the path may be that of the host, whose folders are not
-/// there; `top` then is the container's own group.
+/// Walks from the group at `path` up to `top`. In a container the path may be the host's, whose folders are missing;
+/// `top` is then the container's own group.
 fn tightest(top: &Path, path: &str, limit: &str, used: &str, cache: &str) -> Option<u64> {
     let start: PathBuf = top.join(path.trim_start_matches('/'));
     let groups = start.ancestors().take_while(|group| group.starts_with(top));
@@ -150,10 +150,10 @@ fn left_in(group: &Path, limit: &str, used: &str, cache: &str) -> Option<u64> {
     /// Version 1 writes a page less than this for "no limit".
     const NO_LIMIT: u64 = i64::MAX as u64 - 0xFFFF;
     let number = |file: &str| fs::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok();
-    // "max" is no number.
+    // "max" is not a number: no limit.
     let limit = number(limit).filter(|&limit| limit < NO_LIMIT)?;
     let used = number(used).unwrap_or(0);
-    // File pages that nobody touches are counted as used and given back at once.
+    // Inactive file pages count as used, but the kernel reclaims them at once.
     let cache =
         fs::read_to_string(group.join("memory.stat")).ok().and_then(|text| stat_line(&text, cache)).unwrap_or(0);
     Some(limit.saturating_sub(used.saturating_sub(cache)))
@@ -174,7 +174,7 @@ mod tests {
         Memory { available_bytes: Some(16384 * MB), cgroup_left_bytes: None, shm }
     }
 
-    /// A file system of its own with these files.
+    /// Creates a file system root with these files.
     fn root(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {

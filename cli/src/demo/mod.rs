@@ -1,4 +1,4 @@
-//! `tensorlend demo`: real tensors from one process to others, beside what serializing and copying them costs.
+//! `tensorlend demo`: passes real tensors between processes, and compares with serializing and copying them.
 
 mod children;
 mod data;
@@ -13,19 +13,19 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Name of the plot, where the user gives none.
+/// Default name of the plot.
 const PLOT: &str = "tensorlend-demo.svg";
 
-/// What the demo takes.
+/// Arguments of the demo.
 #[derive(Debug, clap::Args)]
 pub struct DemoArgs {
     /// Files to pass from process to process (.npy, .npz, .safetensors, .png, .jpg); default: the data sets in
-    /// examples/data, or smaller ones that the program brings along
+    /// examples/data, or smaller built-in ones
     files: Vec<PathBuf>,
     /// Use the daemon that is running instead of an embedded one
     #[arg(long)]
     connect: bool,
-    /// Where to write the plot; default: tensorlend-demo.svg, or no plot where the current directory cannot be written to
+    /// Where to write the plot; default: tensorlend-demo.svg, or no plot if the current directory is not writable
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
     /// Largest tensor of the table, in MiB
@@ -33,7 +33,7 @@ pub struct DemoArgs {
     max_mib: u64,
 }
 
-/// Runs the demo; `socket` is the daemon's, where the user named one.
+/// Runs the demo; `socket` is the daemon's, if the user named one.
 pub fn run(args: &DemoArgs, socket: Option<&Path>) -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
     let mut out = std::io::stdout().lock();
@@ -60,7 +60,7 @@ pub fn run(args: &DemoArgs, socket: Option<&Path>) -> Result<(), Box<dyn Error>>
         let path = args.plot.as_deref().unwrap_or(Path::new(PLOT));
         match plot::plot(&rows, path) {
             Ok(()) => writeln!(out, "\nPlot: {}", path.display())?,
-            // The user asked for this file.
+            // The user requested this file explicitly.
             Err(error) if args.plot.is_some() => return Err(error.into()),
             Err(error) => writeln!(out, "\nNo plot: {error} (--plot FILE.svg)")?,
         }
@@ -77,7 +77,7 @@ pub fn run(args: &DemoArgs, socket: Option<&Path>) -> Result<(), Box<dyn Error>>
     }
 }
 
-/// What a child process of the demo does.
+/// Runs a child process of the demo.
 pub fn peer(args: &[String]) -> Result<(), Box<dyn Error>> {
     match args.split_first() {
         Some((role, rest)) => match role.as_str() {
@@ -93,16 +93,16 @@ pub fn peer(args: &[String]) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// The longest that any single step of the demo may take before it is given up.
+/// Timeout of any single step of the demo.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Connects as the demo's children do: to the socket named, or to the default one if it is "-".
+/// Connects a child to the given socket, or to the default one if it is "-".
 fn connect(socket: &str, label: &str) -> Result<tensorlend::Client, tensorlend::Error> {
     let builder = tensorlend::Client::builder().label(label);
     if socket == "-" { builder.connect() } else { builder.socket(socket).connect() }
 }
 
-/// The socket as an argument for [`connect`].
+/// Returns the socket as an argument for [`connect`].
 fn socket_argument(socket: Option<&Path>) -> String {
     socket.map_or_else(|| "-".to_owned(), |path| path.display().to_string())
 }

@@ -1,4 +1,4 @@
-//! The demo's round trips as an SVG picture.
+//! The demo's round trips as an SVG plot.
 
 use std::error::Error;
 use std::fs;
@@ -15,7 +15,7 @@ use super::table::{Method, Row, bytes_text, nanos_text};
 const SIZE_PX: (u32, u32) = (960, 600);
 const FONT: &str = "sans-serif";
 
-/// Of what is measured, the colour of the text, and of the lines behind it.
+/// Colours of text and of grid lines.
 const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
 const GRID: RGBColor = RGBColor(0xC8, 0xC8, 0xC8);
 const GRID_FINE: RGBColor = RGBColor(0xEC, 0xEC, 0xEC);
@@ -23,7 +23,7 @@ const GRID_FINE: RGBColor = RGBColor(0xEC, 0xEC, 0xEC);
 const MARKER_PX: i32 = 5;
 const WHISKER_PX: i32 = 4;
 
-/// Why there is no picture.
+/// The reason why there is no plot.
 #[derive(Debug, thiserror::Error)]
 pub enum PlotError {
     /// There are no rows.
@@ -37,13 +37,13 @@ pub enum PlotError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
 }
 
-/// Draws the round trips over the sizes, both axes logarithmic, and writes the picture to `path`.
+/// Draws the round trips over the sizes, both axes logarithmic, and writes the plot to `path`.
 ///
 /// # Errors
 ///
@@ -64,8 +64,8 @@ fn svg(rows: &[Row]) -> Result<String, PlotError> {
     Ok(svg)
 }
 
-/// How a method looks. The colours are of Okabe and Ito's palette, which colour-blind people can tell apart; the
-/// markers do it without any colour.
+/// The appearance of a method. The colours are of Okabe and Ito's palette, which is safe for colour-blind readers; the
+/// markers differ as well.
 #[derive(Clone, Copy)]
 struct Look {
     color: RGBColor,
@@ -89,19 +89,19 @@ fn look(method: Method) -> Look {
     }
 }
 
-/// A logarithmic axis with the marks that suit it; those of plotters stand at powers of ten, bytes too. Its
-/// coordinates are logarithms.
+/// A logarithmic axis with suitable marks: plotters only places marks at powers of ten, also for bytes. Its coordinates
+/// are logarithms.
 struct Axis {
     range: Range<f64>,
-    /// With a text.
+    /// Marks with a label.
     marks: Vec<f64>,
-    /// Without one.
+    /// Marks without a label.
     fine: Vec<f64>,
     text: fn(f64) -> String,
 }
 
 impl Axis {
-    /// Of sizes, in log2 of bytes, a mark at every other power.
+    /// Returns an axis of sizes: log2 of bytes, a mark at every other power.
     fn of_sizes(rows: &[Row]) -> Option<Self> {
         let first = x(rows.iter().map(|row| row.bytes).min()?);
         let last = x(rows.iter().map(|row| row.bytes).max()?);
@@ -113,11 +113,11 @@ impl Axis {
         })
     }
 
-    /// Of times, in log10 of nanoseconds, whole decades.
+    /// Returns an axis of times: log10 of nanoseconds, whole decades.
     fn of_times(rows: &[Row]) -> Option<Self> {
         let low = y(rows.iter().map(|row| row.round_trip.min_ns).min()?).floor() as i32;
         let high = y(rows.iter().map(|row| row.round_trip.max_ns).max()?).ceil() as i32;
-        // One value on a power of ten would leave no height.
+        // Otherwise a single value at a power of ten would give an axis of length 0.
         let high = high.max(low + 1);
         let digits = |decade| (2..10).map(move |digit| f64::from(decade) + f64::from(digit).log10());
         Some(Self {
@@ -223,7 +223,7 @@ fn draw(rows: &[Row], sizes: Axis, times: Axis, area: &Area) -> Result<(), Box<d
     Ok(())
 }
 
-/// A filled marker around `center`, in pixels.
+/// Returns a filled marker around `center`, in pixels.
 fn marked(center: (i32, i32), color: RGBColor, marker: Marker) -> Polygon<(i32, i32)> {
     let r = MARKER_PX;
     let corners: Vec<(i32, i32)> = match marker {

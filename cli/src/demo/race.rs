@@ -6,9 +6,9 @@ use std::error::Error;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Batches of each contender, taken in turn, so that a slow moment of the machine falls on all of them.
+/// Number of batches of each contender, interleaved so that a slow moment of the machine affects all of them.
 const BATCHES: usize = 3;
-/// What a batch may take.
+/// Target time of a batch.
 const BATCH: Duration = Duration::from_millis(150);
 const ROUNDS_MAX: usize = 500;
 
@@ -67,7 +67,7 @@ struct Entrant {
     samples: Samples,
 }
 
-/// Runs what was planned. A contender that fails is left out with its reason; the others go on.
+/// Runs the plan. A contender that fails is left out with its reason; the others continue.
 pub fn run(planned: &[(u64, Method)], socket: Option<&Path>) -> (Vec<Row>, Vec<LeftOut>) {
     let bar = indicatif::ProgressBar::new(planned.len() as u64 * BATCHES as u64);
     let (mut rows, mut left_out) = (Vec::new(), Vec::new());
@@ -105,7 +105,7 @@ pub fn run(planned: &[(u64, Method)], socket: Option<&Path>) -> (Vec<Row>, Vec<L
 
 fn enter(bytes: u64, method: Method, socket: Option<&Path>) -> Result<Entrant, Box<dyn Error>> {
     let mut contender = Contender::start(bytes, method, socket)?;
-    // One exchange tells how many fit into a batch.
+    // Times one exchange to compute how many fit into a batch.
     let mut trial = Samples::default();
     let start = Instant::now();
     contender.run(1, &mut trial)?;

@@ -1,26 +1,26 @@
-//! The demo's figures as a table for people.
+//! The demo's measurements as a table.
 
 use std::fmt;
 use std::io::{self, Write};
 
-/// How a tensor was handed over.
+/// A method of passing a tensor to another process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Method {
     /// serde and bincode over an ipc-channel.
     Serialize,
     /// Copies through the shared_memory crate.
     Copy,
-    /// tensorlend, the producer's own array copied into shared memory.
+    /// tensorlend, with a copy of the producer's own array into shared memory.
     LendCopied,
-    /// tensorlend, the tensor written where it is read.
+    /// tensorlend, with the tensor written in place in shared memory.
     Lend,
 }
 
 impl Method {
-    /// In the order in which they are shown.
+    /// All methods, in display order.
     pub const ALL: [Self; 4] = [Self::Serialize, Self::Copy, Self::LendCopied, Self::Lend];
 
-    /// In one word.
+    /// Returns a one-word name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Serialize => "serialize",
@@ -30,7 +30,7 @@ impl Method {
         }
     }
 
-    /// With what it is made of.
+    /// Returns a label that includes the libraries.
     pub fn label(self) -> &'static str {
         match self {
             Self::Serialize => "serialize (bincode over ipc-channel)",
@@ -41,7 +41,7 @@ impl Method {
     }
 }
 
-/// One figure over all exchanges.
+/// Statistics of one time over all exchanges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_field_names, reason = "the unit is part of each name")]
 pub struct Stat {
@@ -54,7 +54,7 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// From the samples, in any order. None without samples.
+    /// Computes the statistics; the samples may be in any order. None without samples.
     pub fn of(samples_ns: &[u64]) -> Option<Self> {
         let mut sorted = samples_ns.to_vec();
         sorted.sort_unstable();
@@ -62,29 +62,29 @@ impl Stat {
     }
 }
 
-/// What one method took for one size.
+/// The times of one method and size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
     /// Bytes of the tensor.
     pub bytes: u64,
-    /// How it was handed over.
+    /// The method.
     pub method: Method,
-    /// How long the producer was busy.
+    /// Time that the producer was busy.
     pub put: Stat,
-    /// How long the consumer needed from then on.
+    /// Time that the consumer needed afterwards.
     pub get: Stat,
-    /// Put, get and the acknowledgement.
+    /// Put, get and the acknowledgement together.
     pub round_trip: Stat,
 }
 
-/// A row that could not be measured here.
+/// A row that was not measured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftOut {
     /// Bytes of the tensor.
     pub bytes: u64,
-    /// How it would have been handed over.
+    /// The method.
     pub method: Method,
-    /// What is in the way.
+    /// The reason.
     pub reason: String,
 }
 
@@ -101,7 +101,7 @@ round trip  put, get and the acknowledgement back at the producer
 x lend      its round trip divided by lend's
 ";
 
-/// Writes the medians, then the extremes, then what was left out. Rows of one size are expected to follow each other.
+/// Writes the medians, then the extremes, then the rows that were left out. Rows of one size must be adjacent.
 ///
 /// # Errors
 ///
@@ -145,7 +145,7 @@ fn extremes(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// The size of each row, blank where it is that of the row above.
+/// Returns the size of each row, blank if the row above has the same.
 fn sizes(rows: &[Row]) -> impl Iterator<Item = String> {
     let above = std::iter::once(None).chain(rows.iter().map(|row| Some(row.bytes)));
     rows.iter()
@@ -153,7 +153,7 @@ fn sizes(rows: &[Row]) -> impl Iterator<Item = String> {
         .map(|(row, above)| if above == Some(row.bytes) { String::new() } else { bytes_text(row.bytes) })
 }
 
-/// How many times lend's round trip of the same size this one takes. None if lend was not measured.
+/// Returns this row's round trip divided by lend's of the same size. None if lend was not measured.
 fn ratio_to_lend(row: &Row, rows: &[Row]) -> Option<f64> {
     let lend = rows.iter().find(|other| other.bytes == row.bytes && other.method == Method::Lend)?;
     (lend.round_trip.p50_ns > 0).then(|| row.round_trip.p50_ns as f64 / lend.round_trip.p50_ns as f64)
@@ -167,7 +167,7 @@ fn span_text(stat: Stat) -> String {
     format!("{} .. {}", nanos_text(stat.min_ns), nanos_text(stat.max_ns))
 }
 
-/// Bytes in the largest binary unit of which they are a whole number, and so exact: "1 KB" is 1024 bytes.
+/// Formats bytes exactly, in the largest binary unit that divides them: "1 KB" is 1024 bytes.
 pub fn bytes_text(bytes: u64) -> String {
     let units = [(1 << 40, "TB"), (1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")];
     let large = units.into_iter().find(|&(unit, _)| bytes >= unit);
@@ -178,12 +178,12 @@ pub fn bytes_text(bytes: u64) -> String {
     format!("{:.1} {name}", bytes as f64 / unit as f64)
 }
 
-/// Nanoseconds with three digits and the unit that suits them.
+/// Formats nanoseconds with three digits and a suitable unit.
 pub fn nanos_text(nanos: u64) -> String {
     if nanos < 1000 {
         return format!("{nanos} ns");
     }
-    // The limits are where the third digit rounds up to the next unit.
+    // At these limits the third digit would round up to the next unit.
     let (value, unit) = match nanos as f64 {
         ns if ns < 999.5e3 => (ns / 1e3, "us"),
         ns if ns < 999.5e6 => (ns / 1e6, "ms"),

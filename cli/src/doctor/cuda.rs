@@ -1,4 +1,4 @@
-//! Devices: what the driver shows to this process, and what the daemon says.
+//! Devices: those that the driver shows to this process, and those that the daemon reports.
 
 use tensorlend::Stat;
 use tensorlend_cuda::{Driver, Unavailable};

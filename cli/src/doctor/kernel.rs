@@ -1,4 +1,5 @@
-//! What tensorlend asks of the kernel, tried in this process: a sandbox shows like a kernel that cannot.
+//! The kernel features that tensorlend needs, tried in this process. A sandbox that forbids one looks like a kernel
+//! without it.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -44,7 +45,7 @@ pub fn check(report: &mut Report) {
     clock(report);
 }
 
-/// A memfd is made, lent and sealed as the daemon does it.
+/// Creates, reopens and seals a memfd as the daemon does.
 fn memfds(report: &mut Report) {
     let fd = match memfd::create("tensorlend-doctor", 4096) {
         Ok(fd) => fd,
@@ -80,14 +81,14 @@ fn memfds(report: &mut Report) {
 fn noexec(report: &mut Report) {
     let path = "/proc/sys/vm/memfd_noexec";
     match std::fs::read_to_string(path) {
-        // Ours ask for it themselves, so that each value will do.
+        // tensorlend sets the flag explicitly, so any value works.
         Ok(value) => report
             .ok("memfd_noexec", format!("vm.memfd_noexec is {}: ours cannot be executed in any case", value.trim())),
         Err(_) => report.ok("memfd_noexec", "this kernel (before 6.3), or this namespace, has no vm.memfd_noexec"),
     }
 }
 
-/// A wait on a word that has another value answers at once, where there is `futex_waitv`.
+/// Waits on a word with an unexpected value: `futex_waitv` returns at once where it exists.
 fn futexes(report: &mut Report) {
     let mut wait = Wait::new();
     let value = std::sync::atomic::AtomicU32::new(1);
@@ -102,7 +103,7 @@ fn futexes(report: &mut Report) {
     }
 }
 
-/// Ages and times to live are told by `CLOCK_BOOTTIME`, which daemon and clients must have in common.
+/// Ages and lifetimes use `CLOCK_BOOTTIME`, so the daemon and its clients must be in the same time namespace.
 fn clock(report: &mut Report) {
     let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
     let boottime = offsets.lines().find_map(|line| line.strip_prefix("boottime"));

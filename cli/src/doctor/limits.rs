@@ -1,4 +1,4 @@
-//! What this process, the daemon and the machine may have.
+//! Limits of this process, the daemon and the machine.
 
 use std::fs::read_to_string;
 
@@ -10,9 +10,9 @@ use super::report::Report;
 use crate::meminfo;
 use crate::output::bytes_text;
 
-/// Descriptors below which a process soon has none left.
+/// Below this number a process soon runs out of descriptors.
 const DESCRIPTORS_FEW: u64 = 256;
-/// Descriptors with which the daemon can serve some hundred clients.
+/// Number of descriptors with which the daemon can serve some hundred clients.
 const DESCRIPTORS_DAEMON: u64 = 4096;
 
 pub fn check(report: &mut Report, daemon: Option<&Stat>, config: Option<&Config>) {
@@ -36,7 +36,7 @@ fn descriptors(report: &mut Report, daemon: Option<&Stat>) {
     let Some(limit) = daemon_descriptors(stat.pid) else {
         return report.ok("daemon's files", "its limit cannot be read from here (another pid namespace, or hidepid)");
     };
-    // For each segment two, for each client its sockets and sheets: docs/service.md.
+    // Two per segment; sockets and sheets per client: docs/service.md.
     let needed = 64 + 2 * u64::from(stat.segments) + 8 * u64::from(stat.clients + stat.frozen);
     let found = format!("the daemon may have {} descriptors, and needs some {needed} now", text(limit));
     let mend = "LimitNOFILE=524288 in its unit (systemctl edit tensorlendd.service), or a larger `ulimit -n` where it is started";
@@ -47,7 +47,7 @@ fn descriptors(report: &mut Report, daemon: Option<&Stat>) {
     }
 }
 
-/// How many descriptors a process may have; the daemon has raised this to its hard limit.
+/// Returns the soft limit of descriptors of a process; the daemon has raised its own to the hard limit.
 fn daemon_descriptors(pid: u32) -> Option<u64> {
     let limits = read_to_string(format!("/proc/{pid}/limits")).ok()?;
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
@@ -90,7 +90,7 @@ fn memory(report: &mut Report, daemon: Option<&Stat>) {
     }
 }
 
-/// Huge pages as the configuration wants them, or what there is.
+/// Checks huge pages against the configuration, or reports the machine's setting.
 fn huge_pages(report: &mut Report, config: Option<&Config>) {
     let enabled = read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").unwrap_or_default();
     let shmem =

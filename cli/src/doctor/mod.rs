@@ -1,4 +1,4 @@
-//! `tensorlend doctor`: what is wrong here, and how it is mended.
+//! `tensorlend doctor`: finds faults of this machine's setup, and their remedies.
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -18,11 +18,11 @@ use crate::failure::Failure;
 use crate::output;
 use report::{Report, State};
 
-/// Check this machine and the daemon, and say how to mend what is wrong.
+/// Check this machine and the daemon, and print how to fix each fault.
 ///
-/// Each check is printed as it ends: ok, a warning (it works, and may not for everything) or a failure; below it stands what to do. Works without
-/// a daemon, too: then that is a failure. Kernel and limits are those of this process: run it where your programs run.
-/// Exit status 1 when something fails.
+/// Each check is printed as it ends: ok, a warning (it works, but not for everything) or a failure; the remedy stands
+/// below it. Without a daemon it works too, and reports the missing daemon as a failure. Kernel and limits are those of
+/// this process: run it where your programs run. Exit status 1 if a check fails.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -31,8 +31,8 @@ Examples:
   sudo tensorlend doctor --config /etc/tensorlend/tensorlendd.toml
 ")]
 pub struct DoctorArgs {
-    /// The daemon's configuration, to be compared with the machine; default: the file that its command line names, where
-    /// this user may read both.
+    /// The daemon's configuration, to compare with the machine; default: the file on the daemon's command line, if this
+    /// user may read both.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -77,19 +77,19 @@ impl DoctorArgs {
                 );
                 None
             }
-            // Nobody asked for it by name.
+            // The user did not name this file.
             Err(_) => None,
         }
     }
 }
 
-/// The configuration that a daemon was started with, where this user may see that.
+/// Returns the configuration file of a running daemon, if this user may read its command line.
 fn config_of(pid: u32) -> Option<PathBuf> {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let line = String::from_utf8(line).ok()?;
     let words: Vec<&str> = line.split('\0').collect();
     let after = words.iter().position(|word| *word == "--config").and_then(|at| words.get(at + 1)).copied();
     let path = Path::new(after.or_else(|| words.iter().find_map(|word| word.strip_prefix("--config=")))?);
-    // A relative one is relative to where the daemon was started, which is not known.
+    // A relative path is relative to the daemon's working directory at its start, which is unknown.
     path.is_absolute().then(|| path.to_owned())
 }

@@ -1,57 +1,57 @@
-//! What was found, line by line.
+//! The report, line by line.
 
 use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::output::{self, printable};
 
-/// Width of the column of checks: one that has a longer word is wider.
+/// Width of the column of checks; a longer word widens its own line.
 const WIDTH: usize = 17;
 
-/// How well something is.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     Ok,
-    /// It works, and may not for everything.
+    /// The checked part works, with a limitation.
     Warning,
-    /// It does not work.
+    /// The checked part does not work.
     Failure,
 }
 
-/// One thing that was looked at.
+/// One check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What was looked at, the same in each run.
+    /// The subject, the same in each run.
     #[serde(rename = "check")]
     pub what: &'static str,
     pub state: State,
-    /// What was found.
+    /// The finding.
     pub found: String,
-    /// How to mend it.
+    /// The remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mend: Option<String>,
 }
 
-/// All of it.
+/// A report.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
     pub checks: Vec<Check>,
-    /// Whether each check is printed as soon as it has ended.
+    /// Whether each check is printed as it ends.
     #[serde(skip)]
     prints: bool,
-    /// Why nothing can be printed any more.
+    /// The error that ended printing.
     #[serde(skip)]
     failed: Option<Failure>,
 }
 
 impl Report {
-    /// One that prints each check as it ends.
+    /// Returns a report that prints each check as it ends.
     pub fn printing() -> Self {
         Self { prints: true, ..Self::default() }
     }
 
-    /// What came in the way of printing.
+    /// Returns the error that ended printing.
     pub fn printed(&mut self) -> Result<(), Failure> {
         self.failed.take().map_or(Ok(()), Err)
     }
@@ -82,7 +82,7 @@ impl Report {
 }
 
 impl Check {
-    /// A line, and one below it where there is something to do.
+    /// Formats a line, and one below it for the remedy.
     fn text(&self) -> String {
         let state = match self.state {
             State::Ok => "ok      ",

@@ -1,4 +1,4 @@
-//! Whether somebody keeps the daemon's descriptors while it is replaced.
+//! Whether systemd's fd store preserves the daemon's descriptors across a restart.
 
 use std::fs::read_to_string;
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use tensorlend::Stat;
 
 use super::report::Report;
 
-/// How long the service manager may take.
+/// Timeout of `systemctl`.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub fn check(report: &mut Report, stat: &Stat) {
@@ -20,7 +20,7 @@ pub fn check(report: &mut Report, stat: &Stat) {
             let is_main = number("MainPID") == Some(u64::from(stat.pid));
             is_main.then(|| (unit.name.clone(), number("FileDescriptorStoreMax"), number("NFileDescriptorStore")))
         };
-        // In a control group's namespace the path does not tell whose manager it is.
+        // In a cgroup namespace the path does not show whether the system's or a user's manager runs the unit.
         of(unit.is_users).or_else(|| of(!unit.is_users))
     });
     let Some((name, most, kept)) = properties else {
@@ -47,21 +47,21 @@ pub fn check(report: &mut Report, stat: &Stat) {
     }
 }
 
-/// A unit, and whose manager seems to run it.
+/// A unit, and whether a user's manager seems to run it.
 #[derive(Debug, PartialEq, Eq)]
 struct Unit {
     name: String,
     is_users: bool,
 }
 
-/// The service in which a process is, by its control groups.
+/// Returns the service of a process, from its control groups.
 fn unit(groups: &str) -> Option<Unit> {
-    // Of the unified hierarchy, or of systemd's own one beside those of the first version.
+    // The unified hierarchy, or systemd's named hierarchy of cgroup version 1.
     let line = groups.lines().find(|line| line.starts_with("0::") && line.contains(".service"));
     let line = line.or_else(|| groups.lines().find(|line| line.contains(":name=systemd:")))?;
     let path = line.splitn(3, ':').nth(2)?;
     let name = path.rsplit('/').find(|part| part.ends_with(".service"))?;
-    // A user's manager is a service itself, with the user's own below it.
+    // A user's manager is itself a service, and the user's services are below it.
     if name.starts_with("user@") {
         return None;
     }
@@ -76,7 +76,7 @@ fn show(unit: &str, is_users: bool) -> Option<String> {
     command.args(["show", "-p", "MainPID", "-p", "FileDescriptorStoreMax", "-p", "NFileDescriptorStore", "--", unit]);
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
     let since = Instant::now();
-    // What it prints fits into the pipe.
+    // The output fits into the pipe, so waiting before reading cannot deadlock.
     while child.try_wait().ok()?.is_none() {
         if since.elapsed() > PATIENCE {
             let _ = child.kill();

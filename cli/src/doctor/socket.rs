@@ -1,4 +1,4 @@
-//! Where daemons listen, and whether one does.
+//! The daemons' sockets, and whether a daemon listens.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -13,13 +13,13 @@ use tensorlend::{Client, Error, Refusal, Stat};
 use super::report::Report;
 use crate::args::Connection;
 
-/// A daemon that answered.
+/// A daemon that responded.
 pub struct Answered {
     pub client: Client,
     pub stat: Stat,
 }
 
-/// Looks at each place, and connects to the first daemon that is there.
+/// Checks each socket, and connects to the first reachable daemon.
 pub fn check(report: &mut Report, at: &Connection) -> Option<Answered> {
     let paths = at.socket().map_or_else(tensorlend::default_sockets, |path| vec![path.to_owned()]);
     if at.socket().is_none() && std::env::var_os("XDG_RUNTIME_DIR").is_none_or(|folder| folder.is_empty()) {
@@ -30,7 +30,7 @@ pub fn check(report: &mut Report, at: &Connection) -> Option<Answered> {
         match look(path, at.daemon_timeout()) {
             Ok(whose) => {
                 report.ok("socket", format!("{}: {whose}, and somebody listens", path.display()));
-                // As the library does: the first that can be reached, and no other.
+                // Same order as the library: only the first reachable socket counts.
                 return connect(report, at);
             }
             Err(wrong) => found.push((path.clone(), wrong)),
@@ -42,13 +42,13 @@ pub fn check(report: &mut Report, at: &Connection) -> Option<Answered> {
     None
 }
 
-/// What is wrong with a place.
+/// The fault of a socket.
 struct Wrong {
     found: String,
     mend: String,
 }
 
-/// Whose socket it is, if somebody listens there.
+/// Returns the socket's owner, if a process listens there.
 fn look(path: &Path, timeout: Duration) -> Result<String, Wrong> {
     let wrong = |found: String, mend: &str| Err(Wrong { found, mend: mend.to_owned() });
     let start = "start tensorlendd (systemctl enable --now tensorlendd.socket, or with --user), or name its socket with \
@@ -94,7 +94,7 @@ fn folder(path: &Path) -> PathBuf {
     path.parent().map_or_else(|| PathBuf::from("/"), Path::to_owned)
 }
 
-/// Connects and hangs up: the daemon takes who says nothing for nobody.
+/// Connects and hangs up; the daemon ignores connections without a hello.
 fn reach(path: &Path, timeout: Duration) -> io::Result<()> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&socket, Timeout::Send, Some(timeout.max(Duration::from_millis(1))))?;
@@ -138,7 +138,7 @@ fn connect(report: &mut Report, at: &Connection) -> Option<Answered> {
     }
 }
 
-/// Protocol and layout were compared when we connected.
+/// Protocol and layout versions were compared on connecting.
 fn versions(report: &mut Report, stat: &Stat) {
     let own = env!("CARGO_PKG_VERSION");
     let common =

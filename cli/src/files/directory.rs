@@ -1,7 +1,7 @@
-//! The end of a zip archive, looked at before the zip crate trusts it.
+//! Validation of the end of a zip archive, before the zip crate trusts it.
 //!
-//! The crate reserves memory for as many members as the archive claims to have, and accepts bytes in
-//! front of an archive and behind it. The records are those of sections 4.3.14 to 4.3.16 of
+//! The crate reserves memory for the number of members that the archive claims, and accepts bytes in front of an
+//! archive and behind it. The records are those of sections 4.3.14 to 4.3.16 of
 //! <https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT>.
 
 use super::error::Fault;
@@ -13,18 +13,17 @@ const LOCATOR_BYTES: u64 = 20;
 const LOCATOR_MAGIC: &[u8] = b"PK\x06\x07";
 const END64_BYTES: u64 = 56;
 const END64_MAGIC: &[u8] = b"PK\x06\x06";
-/// The shortest record of a member in the directory.
+/// Minimum length of a member's record in the directory.
 const MEMBER_BYTES: u64 = 46;
-/// Members of one archive; numpy itself has no limit.
+/// Maximum number of members; numpy itself has no limit.
 const MEMBERS_MAX: u64 = 65_536;
 
-/// Checks the records at the end and returns where the directory begins, which is where the
-/// members' bytes must have ended.
+/// Checks the records at the end and returns the start of the directory, where the members' bytes must end.
 pub(super) fn check(input: &Input) -> Result<u64, Fault> {
     let cut = || Fault::damaged("the directory at its end is missing: it was cut off");
     let tail_at = input.bytes().saturating_sub(END_BYTES + 0xFFFF);
     let tail = input.some(tail_at, END_BYTES + 0xFFFF)?;
-    // The crate, too, takes the last such mark.
+    // The crate also uses the last occurrence of this mark.
     let place = tail
         .windows(END_MAGIC.len())
         .rposition(|w| w == END_MAGIC)
@@ -63,7 +62,7 @@ pub(super) fn check(input: &Input) -> Result<u64, Fault> {
     Ok(start)
 }
 
-/// An unsigned little-endian number of `length` bytes.
+/// Reads an unsigned little-endian number of `length` bytes.
 fn number(record: &[u8], at: usize, length: usize) -> u64 {
     record[at..at + length].iter().rev().fold(0, |n, &b| n << 8 | u64::from(b))
 }

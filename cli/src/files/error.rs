@@ -1,25 +1,25 @@
-//! What can go wrong with a tensor file, in words for its owner.
+//! Errors of tensor files.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a file was not read or written. Each message names the file, what is wrong, and the remedy.
+/// The reason why a file was not read or written. Each message names the file, the fault and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// The system refused.
+    /// The system returned an error.
     #[error("cannot {doing} {path}: {source}; {remedy}")]
     Io { path: PathBuf, doing: &'static str, source: io::Error, remedy: &'static str },
 
-    /// A format, a dtype or a shape that was not told, or told twice.
+    /// A format, a dtype or a shape is missing, or given twice.
     #[error("{path}: {what}; {remedy}")]
     Usage { path: PathBuf, what: String, remedy: &'static str },
 
-    /// The file is cut short, or what it says of itself is not so.
+    /// The file is truncated or contradicts itself.
     #[error("{path} is damaged: {what}; {remedy}")]
     Damaged { path: PathBuf, what: String, remedy: &'static str },
 
-    /// A whole file that holds what tensorlend has no word for, or a tensor that the format cannot hold.
+    /// A valid file with contents that tensorlend does not support, or a tensor that the format cannot hold.
     #[error("{path}: {what}; {remedy}")]
     Unsupported { path: PathBuf, what: String, remedy: &'static str },
 
@@ -30,7 +30,7 @@ pub enum FileError {
     )]
     Memory { path: PathBuf, needed_bytes: u64, available_bytes: u64 },
 
-    /// The buffer for a tensor has another length than the tensor.
+    /// The buffer has another length than the tensor.
     #[error(
         "{path}: a buffer of {given_bytes} bytes was given for a tensor of {tensor_bytes}; \
          give one of exactly `Entry::bytes`"
@@ -38,7 +38,7 @@ pub enum FileError {
     Buffer { path: PathBuf, given_bytes: u64, tensor_bytes: u64 },
 }
 
-/// What a parser found, before it is told in which file.
+/// A parser's error, without the file's path.
 #[derive(Debug)]
 pub(super) enum Fault {
     Io(io::Error),
@@ -55,8 +55,8 @@ impl Fault {
         Self::Unsupported { what: what.into(), remedy }
     }
 
-    /// The same fault, said of one array of an archive. The name comes from the file, so it is
-    /// quoted and escaped: it shall not steer the terminal that shows it.
+    /// Returns the same fault for one array of an archive. The name comes from the file, so it is quoted and escaped:
+    /// it must not control the user's terminal.
     pub(super) fn of_array(self, name: &str) -> Self {
         match self {
             Self::Io(e) => Self::Io(e),
@@ -65,7 +65,7 @@ impl Fault {
         }
     }
 
-    /// The fault as the caller sees it; `doing` is "read" or "write".
+    /// Adds the path; `doing` is "read" or "write".
     pub(super) fn at(self, path: &Path, doing: &'static str) -> FileError {
         let path = path.to_owned();
         match self {

@@ -1,9 +1,8 @@
 //! The header of a .npy file: element type, shape and order.
 //!
-//! The format: <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>. The text of
-//! a header is a Python dictionary, which the npyz crate parses. Its parser recurses, tries braces
-//! twice at every depth and multiplies the shape unchecked, so what comes from a stranger is looked
-//! through first and let in only if it is plain.
+//! The format: <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>. The text of a header is a
+//! Python dictionary, which the npyz crate parses. Its parser recurses, tries braces twice at every depth and
+//! multiplies the shape unchecked. So untrusted text is scanned first, and only plain text reaches the parser.
 
 use std::io::Read;
 
@@ -13,14 +12,14 @@ use tensorlend::DType;
 use super::error::Fault;
 use super::size::{bounded_product, tensor_bytes};
 
-/// The longest header text in bytes, as in version 1 of the format.
+/// Maximum length of the header text in bytes, as in version 1 of the format.
 const TEXT_BYTES_MAX: usize = 65_535;
-/// Enough for the start of a file to hold its whole header: magic, version, length and text.
+/// Length of a prefix that contains any whole header: magic, version, length and text.
 pub(super) const PREFIX_BYTES_MAX: u64 = 12 + TEXT_BYTES_MAX as u64;
-/// Brackets in brackets; a plain array has two, one of records four.
+/// Maximum depth of brackets; a plain array has two, one of records four.
 const DEPTH_MAX: usize = 16;
 
-/// What a header says, checked in itself but not against the length of the file.
+/// A parsed header, valid in itself, but not compared with the file's length.
 #[derive(Debug)]
 pub(super) struct Header {
     pub(super) dtype: DType,
@@ -67,12 +66,12 @@ impl Header {
     }
 }
 
-/// Where the text begins: version 1 writes its length in two bytes, the others in four.
+/// Returns the start of the text: version 1 stores its length in two bytes, later versions in four.
 fn text_start(prefix: &[u8]) -> usize {
     if prefix.get(6) == Some(&1) { 10 } else { 12 }
 }
 
-/// Bytes up to the end of the text.
+/// Returns the offset of the end of the text.
 fn header_length(prefix: &[u8]) -> Result<usize, Fault> {
     if !prefix.starts_with(b"\x93NUMPY") {
         return Err(Fault::damaged("it does not begin as a .npy array does"));
@@ -90,8 +89,8 @@ fn header_length(prefix: &[u8]) -> Result<usize, Fault> {
     Ok(start + length)
 }
 
-/// Lets in brackets, punctuation, unsigned decimal numbers, `True`, `False` and strings without
-/// escapes; not too deep, one brace only, and numbers whose product does not overflow.
+/// Accepts brackets, punctuation, unsigned decimal numbers, `True`, `False` and strings without escapes; limited depth,
+/// one brace only, and numbers whose product does not overflow.
 fn check_plain(text: &str) -> Result<(), Fault> {
     let odd = |what: &str| Err(Fault::damaged(format!("its header has {what}")));
     if text.contains("'''") || text.contains("\"\"\"") {
@@ -143,7 +142,7 @@ fn check_plain(text: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The element type, and whether its bytes are in big-endian order.
+/// Returns the element type, and whether its bytes are big-endian.
 fn element(dtype: &npyz::DType) -> Result<(DType, bool), Fault> {
     let npyz::DType::Plain(text) = dtype else {
         return Err(Fault::unsupported(
@@ -187,7 +186,7 @@ fn unknown_element(text: &TypeStr) -> Fault {
     Fault::unsupported(format!("it holds {what} (dtype '{text}')"), remedy)
 }
 
-/// numpy's name for a type as a header writes it, where numpy has the type.
+/// Returns numpy's name for a type as a header spells it; `None` if numpy lacks the type.
 pub(super) fn type_string(dtype: DType) -> Option<&'static str> {
     Some(match dtype {
         DType::BOOL => "|b1",

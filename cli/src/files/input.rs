@@ -1,4 +1,4 @@
-//! A file that is read: its length is taken once, and nobody believes more than that.
+//! A file being read. Its length is taken once, and bounds everything that the file claims.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -18,8 +18,7 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// Opens a regular file: of a pipe or a device the length, against which headers are judged, is
-    /// not known.
+    /// Opens a regular file. The length of a pipe or a device, against which headers are checked, is unknown.
     pub(super) fn open(path: &Path) -> Result<Self, FileError> {
         let io = |e: io::Error| Fault::Io(e).at(path, "read");
         let regular = |meta: fs::Metadata| {
@@ -32,7 +31,7 @@ impl Input {
                 remedy: "give the path of one; copy a pipe's output to a file first",
             })
         };
-        // Asked before opening too, because opening a pipe would wait for its writer.
+        // Checked before opening too: opening a pipe would block until it has a writer.
         regular(fs::metadata(path).map_err(io)?)?;
         let file = File::open(path).map_err(io)?;
         let bytes = regular(file.metadata().map_err(io)?)?;
@@ -48,12 +47,12 @@ impl Input {
         self.bytes
     }
 
-    /// A reader that begins at `at` (bytes from the start).
+    /// Returns a reader that starts at byte `at` of the file.
     pub(super) fn reader(&self, at: u64) -> InputReader {
         InputReader { input: self.clone(), at }
     }
 
-    /// At most `most` bytes from `at`, fewer where the file ends.
+    /// Reads up to `most` bytes from `at`; fewer at the end of the file.
     pub(super) fn some(&self, at: u64, most: u64) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         self.reader(at).take(most).read_to_end(&mut bytes)?;

@@ -1,7 +1,7 @@
-//! What `tensorlend save` writes into a file's header beside the tensors, so that `tensorlend load` publishes what there was.
+//! The manifest in the header of a file of `tensorlend save`, from which `tensorlend load` publishes the same values.
 //!
-//! A .safetensors file knows tensors by key. A name may hold a dataset, and both have metadata of any bytes and a timestamp.
-//! So the header's notes have the key `tensorlend`, whose text is JSON:
+//! A .safetensors file identifies tensors by key. But a name may hold a dataset, and tensors and datasets have metadata
+//! (any bytes) and a timestamp. So the header's metadata has the key `tensorlend`, whose text is JSON:
 //!
 //! ```json
 //! {"version": 1, "names": [
@@ -9,7 +9,8 @@
 //!   {"name": "frame", "metadata_hex": "ff00", "members": [{"name": "image", "key": "frame/image"}]}]}
 //! ```
 //!
-//! `metadata` is text; what is no UTF-8 is `metadata_hex`, two hexadecimal digits a byte. What is empty or 0 is left out.
+//! `metadata` is text; `metadata_hex` holds bytes that are not UTF-8, two hexadecimal digits per byte. Empty values and
+//! zeros are omitted.
 
 use std::collections::HashSet;
 
@@ -18,26 +19,26 @@ use serde::{Deserialize, Serialize};
 /// The key of the notes.
 pub const KEY: &str = "tensorlend";
 const VERSION: u32 = 1;
-/// What the format keeps for itself.
+/// A key that the format reserves.
 const RESERVED: &str = "__metadata__";
 
-/// What a file of `tensorlend save` holds.
+/// The contents of a file of `tensorlend save`.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     version: u32,
     pub names: Vec<Named>,
 }
 
-/// A name, and what it held.
+/// A name and its value.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Named {
     pub name: String,
-    /// Of a tensor: its key in the file.
+    /// A tensor's key in the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     #[serde(flatten)]
     pub about: About,
-    /// Of a dataset: its tensors.
+    /// A dataset's tensors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub members: Option<Vec<Member>>,
 }
@@ -51,7 +52,7 @@ pub struct Member {
     pub about: About,
 }
 
-/// What travels with a tensor or a dataset.
+/// Metadata and timestamp of a tensor or a dataset.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct About {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -81,7 +82,7 @@ impl About {
         Self { metadata: text, metadata_hex: hex, timestamp_ns }
     }
 
-    /// The metadata's bytes; `None`: what is there is no encoding of any.
+    /// Returns the metadata's bytes; `None` if the encoding is invalid.
     pub fn metadata(&self) -> Option<Vec<u8>> {
         match (&self.metadata, &self.metadata_hex) {
             (None, None) => Some(Vec::new()),
@@ -101,7 +102,7 @@ impl Manifest {
         Self { version: VERSION, names }
     }
 
-    /// Of a file that says nothing but its keys: each is a name.
+    /// Returns the manifest of a file without one: each key is a name.
     pub fn of_keys<'a>(keys: impl Iterator<Item = &'a str>) -> Self {
         let named = |key: &str| Named {
             name: key.to_owned(),
@@ -112,10 +113,10 @@ impl Manifest {
         Self::new(keys.map(named).collect())
     }
 
-    /// Reads it and compares it with the keys that there are: each tensor has one place in it, and each name occurs once.
+    /// Parses a manifest and compares it with the file's keys: each tensor must occur once in it, and each name once.
     ///
     /// # Errors
-    /// What is wrong, for a sentence that begins with the file.
+    /// The fault, worded to follow the file's name.
     pub fn read<'a>(text: &str, keys: impl Iterator<Item = &'a str>) -> Result<Self, String> {
         let it: Self = serde_json::from_str(text).map_err(|e| format!("its notes cannot be understood: {e}"))?;
         if it.version != VERSION {
@@ -158,19 +159,19 @@ impl Manifest {
     }
 }
 
-/// Hands out keys: the wanted one, or one that looks like it where that is taken.
+/// Assigns keys: the requested one, or a similar one if that is taken.
 #[derive(Debug)]
 pub struct Keys {
     taken: HashSet<String>,
 }
 
 impl Keys {
-    /// Leaves out the names of tensors, which are keys before any others, and what the format keeps for itself.
+    /// Reserves the names of tensors, which have precedence, and the format's own key.
     pub fn new<'a>(names: impl Iterator<Item = &'a str>) -> Self {
         Self { taken: names.chain([RESERVED]).map(str::to_owned).collect() }
     }
 
-    /// The key of a tensor that has a name to itself: that name, wherever the format can have it.
+    /// Returns the key of a single tensor: its name, if the format allows it.
     pub fn own(&mut self, name: &str) -> String {
         if name == RESERVED { self.take(name) } else { name.to_owned() }
     }

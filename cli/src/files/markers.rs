@@ -1,5 +1,5 @@
-//! Whether a picture file is whole. Decoders fill what is missing with grey and report success, so
-//! the file's own end mark is looked for, part by part.
+//! Detection of truncated picture files. Decoders fill missing parts with grey and report success, so this module walks
+//! the file's parts up to its end mark.
 
 use super::error::Fault;
 
@@ -18,7 +18,7 @@ pub(super) fn check_png(file: &[u8]) -> Result<(), Fault> {
         let (length, after) = rest.split_first_chunk::<4>().ok_or_else(cut)?;
         let (kind, after) = after.split_first_chunk::<4>().ok_or_else(cut)?;
         let length = u32::from_be_bytes(*length) as usize;
-        // Behind the data lies a checksum of four bytes, which the decoder compares.
+        // The four bytes after the data are a checksum, which the decoder verifies.
         rest = after.get(length + 4..).ok_or_else(cut)?;
         if kind == b"IEND" {
             break;
@@ -30,8 +30,8 @@ pub(super) fn check_png(file: &[u8]) -> Result<(), Fault> {
     Err(Fault::damaged(format!("{} bytes follow the picture's end", rest.len())))
 }
 
-/// Walks the segments and scans up to EOI (ITU T.81, annex B.1). What follows is not looked at:
-/// cameras append previews and gain maps.
+/// Walks the segments and scans up to EOI (ITU T.81, annex B.1). Ignores the rest: cameras append previews and gain
+/// maps.
 pub(super) fn check_jpeg(file: &[u8]) -> Result<(), Fault> {
     const START: u8 = 0xD8;
     const END: u8 = 0xD9;
@@ -58,8 +58,8 @@ pub(super) fn check_jpeg(file: &[u8]) -> Result<(), Fault> {
     }
 }
 
-/// The next marker and what follows it. Coded data, in which 0xFF is written as 0xFF00, may lie
-/// before it once a scan has begun.
+/// Returns the next marker and the bytes after it. Within a scan, coded data may precede it, in which 0xFF is written
+/// as 0xFF00.
 fn next_marker(mut rest: &[u8], scanned: bool) -> Result<(u8, &[u8]), Fault> {
     loop {
         let at = rest.iter().position(|&b| b == 0xFF).ok_or_else(cut)?;

@@ -1,13 +1,13 @@
 //! Tensor files: .npy, .npz, .safetensors, pictures and raw bytes.
 //!
-//! [`open`] looks at a file, [`Entry::read_into`] fetches one tensor of it, for example straight into
-//! a draft; [`read`] does both; [`write`] saves. Elements are always in C order (the last axis varies
-//! fastest) and little endian, whatever the file says.
+//! [`open`] lists the tensors of a file, [`Entry::read_into`] reads one of them, for example straight into a draft;
+//! [`read`] does both; [`write`] saves. Elements are always in C order (the last axis varies fastest) and little
+//! endian, whatever the file's order.
 //!
-//! A file is an allegation: lengths, shapes and offsets are compared with each other and with the
-//! length of the file before memory is taken for them, and a file that is cut short, has something
-//! left over or contradicts itself is refused as a whole. What only decoding can tell (a checksum, a
-//! broken compressed stream, a boolean that is neither 0 nor 1) is an error of the read.
+//! Files are untrusted: lengths, shapes and offsets are compared with each other and with the length of the file before
+//! memory is allocated for them. A file that is truncated, has trailing bytes or contradicts itself is rejected as a
+//! whole. Faults that only decoding can find (a checksum, a broken compressed stream, a boolean that is neither 0 nor
+//! 1) are errors of the read.
 
 mod directory;
 mod error;
@@ -39,28 +39,28 @@ use tensorlend::DType;
 #[cfg(test)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostTensor {
-    /// Its name, in the formats that have names.
+    /// The tensor's name; `None` in formats without names.
     pub name: Option<String>,
     pub dtype: DType,
-    /// Elements along each axis; empty for a single number.
+    /// Elements along each axis; empty for a scalar.
     pub shape: Vec<u64>,
     /// The elements in C order, little endian.
     pub data: Vec<u8>,
 }
 
-/// A tensor to be written.
+/// A tensor to write.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorView<'a> {
-    /// Its name; formats of one tensor do not keep it.
+    /// The tensor's name. Formats with a single tensor ignore it.
     pub name: &'a str,
     pub dtype: DType,
-    /// Elements along each axis; empty for a single number.
+    /// Elements along each axis; empty for a scalar.
     pub shape: &'a [u64],
     /// The elements in C order, little endian: the product of `shape` times the item's bytes.
     pub data: &'a [u8],
 }
 
-/// What a file of raw bytes does not say itself.
+/// Type and shape of a raw file, which has no header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawSpec {
     pub dtype: DType,
@@ -68,7 +68,7 @@ pub struct RawSpec {
     pub shape: Vec<u64>,
 }
 
-/// A file format, told by the extension.
+/// A file format, selected by the extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `.npy`: one array.
@@ -79,14 +79,14 @@ pub enum Format {
     Safetensors,
     /// `.png`: a picture of u8 or u16.
     Png,
-    /// `.jpg`, `.jpeg`: a picture of u8; saving loses a little.
+    /// `.jpg`, `.jpeg`: a picture of u8; lossy.
     Jpeg,
-    /// `.raw`, `.bin`: the elements and nothing else.
+    /// `.raw`, `.bin`: only the elements.
     Raw,
 }
 
 impl Format {
-    /// The format that the extension of `path` names, in capitals or not.
+    /// Returns the format that the extension of `path` names, in any case.
     ///
     /// # Errors
     /// [`FileError::Usage`] lists the known extensions.
@@ -111,22 +111,22 @@ impl Format {
     }
 }
 
-/// One tensor of an opened file, not read yet. It holds the file open.
+/// One unread tensor of an opened file. It keeps the file open.
 pub struct Entry {
-    /// Its name, in the formats that have names.
+    /// The tensor's name; `None` in formats without names.
     pub name: Option<String>,
     pub dtype: DType,
-    /// Elements along each axis; empty for a single number.
+    /// Elements along each axis; empty for a scalar.
     pub shape: Vec<u64>,
-    /// Bytes of all elements: the length that [`Entry::read_into`] fills.
+    /// Bytes of all elements: the length of the buffer for [`Entry::read_into`].
     pub bytes: u64,
     input: Input,
     source: Source,
 }
 
-/// Where in the file the elements come from.
+/// The source of the elements.
 enum Source {
-    /// They begin at this byte.
+    /// The elements begin at this byte.
     Span {
         at: u64,
         layout: Layout,
@@ -139,8 +139,8 @@ impl Entry {
     /// Fills `out` with the elements, in C order and little endian.
     ///
     /// # Errors
-    /// If `out` has not exactly [`Entry::bytes`] bytes, the file has changed, or it turns out to be
-    /// damaged. `out` then holds anything and must not be used.
+    /// If `out` is not exactly [`Entry::bytes`] long, the file has changed, or decoding finds damage. The contents of
+    /// `out` are then undefined.
     pub fn read_into(&self, out: &mut [u8]) -> Result<(), FileError> {
         if out.len() as u64 != self.bytes {
             return Err(FileError::Buffer {
@@ -167,14 +167,14 @@ impl Entry {
     }
 }
 
-/// Opens a file and tells what tensors it holds, in the file's order, without reading their elements.
-/// Pictures are the exception: they can only be decoded whole.
+/// Opens a file and returns its tensors, in the file's order, without reading their elements. Pictures are the
+/// exception: they can only be decoded whole.
 ///
-/// `raw` tells dtype and shape of a file that does not tell them itself: with it, any file whose
-/// extension names no other format is read as raw bytes.
+/// `raw` gives the dtype and shape of a file without a header: with it, any file whose extension names no other format
+/// is read as raw bytes.
 ///
 /// # Errors
-/// See the module: whatever can be known without decoding is refused here.
+/// All faults that can be found without decoding: see the module.
 pub fn open(path: &Path, raw: Option<RawSpec>) -> Result<Vec<Entry>, FileError> {
     let usage = |what: &str, remedy| FileError::Usage { path: path.to_owned(), what: what.to_owned(), remedy };
     let format = match (Format::from_path(path), raw) {
@@ -196,21 +196,21 @@ pub fn open(path: &Path, raw: Option<RawSpec>) -> Result<Vec<Entry>, FileError> 
     }
 }
 
-/// As [`open`], of a .safetensors file: with what its header says beside the tensors.
+/// Opens a .safetensors file as [`open`] does, and also returns the metadata of its header.
 ///
 /// # Errors
-/// As [`open`]; [`FileError::Usage`] for a file of another extension.
+/// As [`open`]; [`FileError::Usage`] for a file with another extension.
 pub fn open_noted(path: &Path) -> Result<(Vec<Entry>, Notes), FileError> {
     must_be_safetensors(path)?;
     safetensors::open(&Input::open(path)?)
 }
 
-/// Writes tensors to a .safetensors file, with a note under a key of its own in the header. `fill` gives the tensors'
-/// elements one by one to [`Filler::put`], in any order, and returns the note as it shall be in the file: `note`, or another
-/// that is longer by `room` bytes at most. Whether it was: if not, or after an error, no file has changed.
+/// Writes tensors to a .safetensors file, with a note under its own key in the header. `fill` gives the tensors'
+/// elements one by one to [`Filler::put`], in any order, and returns the final note: `note`, or another that is at most
+/// `room` bytes longer. Returns false if the note did not fit. In that case, and after an error, no file has changed.
 ///
 /// # Errors
-/// As [`write()`], and what `fill` says.
+/// As [`write()`], and the errors of `fill`.
 pub fn write_noted<E: From<FileError>>(
     path: &Path,
     outlines: &[Outline<'_>],
@@ -220,7 +220,7 @@ pub fn write_noted<E: From<FileError>>(
 ) -> Result<bool, E> {
     must_be_safetensors(path)?;
     let (mut failed, mut fits) = (None, true);
-    // No error of the file: it says that the temporary one is to go.
+    // Not reported: this error only makes the caller remove the temporary file.
     let stop = || Fault::from(io::Error::other("given up"));
     let written = output::replace(path, |out| {
         let filler = Filler::new(path, out.get_ref(), outlines, note, room)?;
@@ -238,7 +238,7 @@ pub fn write_noted<E: From<FileError>>(
     }
 }
 
-/// Refuses a path whose extension is not that of the one format that keeps names and metadata.
+/// Rejects a path whose extension is not `.safetensors`, the only format with names and metadata.
 ///
 /// # Errors
 /// [`FileError::Usage`].
@@ -274,8 +274,7 @@ fn open_raw(input: &Input, spec: RawSpec) -> Result<Vec<Entry>, FileError> {
 /// Reads all tensors of a file; `raw` as in [`open`].
 ///
 /// # Errors
-/// As [`open`] and [`Entry::read_into`]; and [`FileError::Memory`] if they do not fit into memory
-/// together.
+/// As [`open`] and [`Entry::read_into`]; and [`FileError::Memory`] if they do not fit into memory together.
 #[cfg(test)]
 pub fn read(path: &Path, raw: Option<RawSpec>) -> Result<Vec<HostTensor>, FileError> {
     let entries = open(path, raw)?;
@@ -291,14 +290,14 @@ pub fn read(path: &Path, raw: Option<RawSpec>) -> Result<Vec<HostTensor>, FileEr
         .collect()
 }
 
-/// Writes tensors to `path` in the format that its extension names.
+/// Writes tensors to `path` in the format of its extension.
 ///
-/// The file is written beside its place, flushed to the disk and renamed: it appears whole or not at
+/// A temporary file in the same folder is written, flushed to the disk and renamed: the file appears whole or not at
 /// all. Equal tensors give equal bytes.
 ///
 /// # Errors
-/// If the format cannot hold a dtype, a shape, a name or that many tensors; if `data` and `shape`
-/// disagree or a boolean is neither 0 nor 1; if the disk refuses.
+/// If the format cannot hold a dtype, a shape, a name or that number of tensors; if `data` and `shape` disagree or a
+/// boolean is neither 0 nor 1; if the disk returns an error.
 pub fn write(path: &Path, tensors: &[TensorView<'_>]) -> Result<(), FileError> {
     let format = Format::from_path(path)?;
     check_tensors(tensors).map_err(|fault| fault.at(path, "write"))?;
@@ -321,7 +320,7 @@ pub fn write(path: &Path, tensors: &[TensorView<'_>]) -> Result<(), FileError> {
     })
 }
 
-/// Refuses tensors that contradict themselves, and names that occur twice.
+/// Rejects tensors that contradict themselves, and duplicate names.
 fn check_tensors(tensors: &[TensorView<'_>]) -> Result<(), Fault> {
     let mut names = HashSet::new();
     for tensor in tensors {
@@ -339,10 +338,9 @@ fn check_tensors(tensors: &[TensorView<'_>]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// A boolean of any other value than 0 and 1 is undefined behaviour in most languages that would map
-/// it, so none is let in or out.
+/// Rejects booleans other than 0 and 1: in most languages that would map them, they are undefined behaviour.
 fn check_booleans(dtype: DType, data: &[u8]) -> Result<(), Fault> {
-    // The fold compiles to vector code, which a search would not.
+    // The compiler vectorizes the fold, but not a search with an early exit.
     if dtype != DType::BOOL || data.iter().fold(0, |all, &b| all | b) <= 1 {
         return Ok(());
     }

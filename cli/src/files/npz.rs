@@ -16,14 +16,14 @@ use super::npy::{self, Layout};
 use super::output::Output;
 use super::{Entry, FileError, Source, TensorView, directory};
 
-/// Bytes that one compressed byte can stand for: deflate's longest match is 258 bytes long and takes
-/// two bits (RFC 1951, section 3.2.5). Who claims more lies.
+/// Maximum bytes that one compressed byte can stand for: deflate's longest match has 258 bytes and takes two bits (RFC
+/// 1951, section 3.2.5). A larger claim is false.
 const DEFLATE_FACTOR: u64 = 258 * 4;
 
-/// Ends the name of each member, as `np.savez` writes it.
+/// Suffix of each member's name, as `np.savez` writes it.
 const SUFFIX: &str = ".npy";
 
-/// Where one array of an archive lies. Clones share the parsed directory.
+/// The location of one array in an archive. Clones share the parsed directory.
 #[derive(Clone)]
 pub(super) struct Member {
     archive: ZipArchive<InputReader>,
@@ -34,8 +34,7 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// Inflates the array into `out`, to the end of the member, where the zip crate compares the
-    /// checksum.
+    /// Inflates the array into `out` up to the end of the member, where the zip crate verifies the checksum.
     pub(super) fn read(&self, dtype: DType, shape: &[u64], out: &mut [u8]) -> Result<(), Fault> {
         let broken = |e: io::Error| Fault::damaged(format!("its bytes cannot be unpacked: {e}"));
         let mut archive = self.archive.clone();
@@ -73,7 +72,7 @@ fn arrays(input: &Input) -> Result<Vec<Entry>, Fault> {
     Ok(entries)
 }
 
-/// The name of a member and the first and last-plus-one byte of what the file holds of it.
+/// Returns a member's name, and the half-open byte range of the file that it occupies.
 fn describe(archive: &mut ZipArchive<InputReader>, index: usize) -> Result<(String, (u64, u64)), Fault> {
     let file = archive.by_index_raw(index).map_err(zip_fault)?;
     let file_name = file.name().map_err(zip_fault)?;
@@ -110,7 +109,7 @@ fn describe(archive: &mut ZipArchive<InputReader>, index: usize) -> Result<(Stri
     Ok((name, (file.header_start(), end)))
 }
 
-/// Reads a member's header and compares it with the size that the directory gives.
+/// Reads a member's header and compares it with the size in the directory.
 fn array(input: &Input, archive: &ZipArchive<InputReader>, index: usize, name: &str) -> Result<Entry, Fault> {
     let mut own = archive.clone();
     let mut file = member(&mut own, index)?;
@@ -139,7 +138,7 @@ fn array(input: &Input, archive: &ZipArchive<InputReader>, index: usize, name: &
     })
 }
 
-/// Members that share bytes let a small file unpack to any size.
+/// Rejects overlapping members, with which a small file could unpack to any size.
 fn check_apart(mut spans: Vec<((u64, u64), String)>, directory_at: u64) -> Result<(), Fault> {
     spans.sort();
     let mut free_from = 0;
@@ -164,7 +163,7 @@ fn zip_fault(e: ZipError) -> Fault {
     }
 }
 
-/// Writes an archive without compression. Equal tensors give equal bytes: no time is noted.
+/// Writes an archive without compression and without times. Equal tensors give equal bytes.
 pub(super) fn write(out: &mut Output<'_>, tensors: &[TensorView<'_>]) -> Result<(), Fault> {
     let mut archive = ZipWriter::new(out);
     for tensor in tensors {

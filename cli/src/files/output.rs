@@ -8,14 +8,13 @@ use std::path::Path;
 use super::FileError;
 use super::error::Fault;
 
-/// Where a format writes its bytes; large slices pass the buffer by.
+/// The writer of a format's bytes; large slices bypass the buffer.
 pub(super) type Output<'a> = BufWriter<&'a mut File>;
 
-/// Calls `fill` with a temporary file beside `path`, flushes it to the disk and renames it to `path`.
+/// Calls `fill` with a temporary file in the folder of `path`, flushes it to the disk and renames it to `path`.
 ///
-/// A file of that name is replaced in one step, so a reader sees the old bytes or the new ones. It
-/// keeps its mode, and a symbolic link stays one: what it leads to is replaced. After an error
-/// nothing has changed.
+/// An existing file is replaced in one step, so a reader sees the old bytes or the new ones. It keeps its mode. If
+/// `path` is a symbolic link, its target is replaced. After an error nothing has changed.
 pub(super) fn replace(path: &Path, fill: impl FnOnce(&mut Output<'_>) -> Result<(), Fault>) -> Result<(), FileError> {
     write(path, fill).map_err(|fault| fault.at(path, "write"))
 }
@@ -49,8 +48,9 @@ fn write(path: &Path, fill: impl FnOnce(&mut Output<'_>) -> Result<(), Fault>) -
     drop(output);
     file.as_file().sync_all()?;
     file.persist(&target).map_err(io::Error::from)?;
-    // Until then a crash of the machine may bring the old file back. Not every file system flushes folders, and not every
-    // folder may be opened by who may write in it: then the file is whole all the same.
+    // Until this flush a crash of the machine may bring the old file back. Errors are ignored: not every file system
+    // flushes folders, and a user who may write to a folder may lack the right to open it. The file is whole in any
+    // case.
     let _ = File::open(folder).and_then(|folder| folder.sync_all());
     Ok(())
 }

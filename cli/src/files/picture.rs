@@ -1,8 +1,8 @@
 //! .png and .jpg: pictures, decoded whole.
 //!
-//! A picture is `[height, width]` if grey and `[height, width, channels]` otherwise, with 2 (grey and
-//! alpha), 3 (RGB) or 4 (RGBA) channels; palettes and fewer than 8 bits are expanded. It is given as
-//! stored: no rotation by EXIF, no colour profile applied.
+//! A picture has the shape `[height, width]` if grey and `[height, width, channels]` otherwise, with 2 (grey and
+//! alpha), 3 (RGB) or 4 (RGBA) channels; palettes and fewer than 8 bits are expanded. Pixels are returned as stored:
+//! EXIF rotation and colour profiles are not applied.
 
 use std::io::{Cursor, Write};
 
@@ -17,15 +17,15 @@ use super::input::Input;
 use super::size::{check_memory, zeroed};
 use super::{Entry, FileError, Format, Source, TensorView, markers};
 
-/// Decoded bytes of the largest picture: some 358 million pixels of RGB.
+/// Maximum decoded bytes of a picture: about 358 million pixels of RGB.
 const DECODED_BYTES_MAX: u64 = 1 << 30;
-/// Memory of a decoder in addition to the decoded picture, in multiples of it: a progressive JPEG keeps
-/// two bytes per coefficient.
+/// Memory of a decoder besides the decoded picture, in multiples of it: a progressive JPEG keeps two bytes per
+/// coefficient.
 const WORKING_FACTOR: u64 = 3;
-/// Saving as JPEG loses little at this quality (of 100).
+/// Quality (of 100) at which JPEG loses little.
 const JPEG_QUALITY: u8 = 95;
 
-/// Size and pixels of a picture.
+/// Size and pixel type of a picture.
 struct Head {
     width: u64,
     height: u64,
@@ -59,7 +59,7 @@ fn undecodable(e: impl std::fmt::Display) -> Fault {
     Fault::damaged(format!("it cannot be decoded: {e}"))
 }
 
-/// Memory for a picture that its header describes, if it is within the limits.
+/// Allocates memory for a picture from its header, if it is within the limits.
 fn room(input: &Input, head: &Head) -> Result<Vec<u8>, FileError> {
     let bytes = head.bytes();
     if bytes > DECODED_BYTES_MAX {
@@ -111,7 +111,7 @@ fn jpeg(input: &Input, file: &[u8]) -> Result<(Head, Vec<u8>), FileError> {
     Ok((head, data))
 }
 
-/// Writes a picture: PNG holds u8 and u16 without loss, JPEG u8 with some.
+/// Writes a picture: PNG holds u8 and u16 without loss, JPEG u8 with loss.
 pub(super) fn write(out: &mut impl Write, tensor: &TensorView<'_>, format: Format) -> Result<(), Fault> {
     let head = picture(tensor, format)?;
     if format == Format::Png { write_png(out, tensor.data, &head) } else { write_jpeg(out, tensor.data, &head) }
@@ -122,7 +122,7 @@ fn write_png(out: &mut impl Write, data: &[u8], head: &Head) -> Result<(), Fault
         png::EncodingError::IoError(e) => Fault::Io(e),
         other => Fault::unsupported(other.to_string(), "save it as .npy"),
     };
-    // `picture` has refused sides that do not fit.
+    // `picture` has rejected sides that do not fit.
     let mut encoder = png::Encoder::new(out, head.width as u32, head.height as u32);
     encoder.set_color(match head.channels {
         1 => png::ColorType::Grayscale,
@@ -149,7 +149,7 @@ fn write_png(out: &mut impl Write, data: &[u8], head: &Head) -> Result<(), Fault
 
 fn write_jpeg(out: &mut impl Write, data: &[u8], head: &Head) -> Result<(), Fault> {
     let colour = if head.channels == 1 { jpeg_encoder::ColorType::Luma } else { jpeg_encoder::ColorType::Rgb };
-    // `picture` has refused sides that do not fit.
+    // `picture` has rejected sides that do not fit.
     let written = JpegEncoder::new(out, JPEG_QUALITY).encode(data, head.width as u16, head.height as u16, colour);
     written.map_err(|e| match e {
         JpegEncodingError::IoError(e) => Fault::Io(e),
@@ -157,7 +157,7 @@ fn write_jpeg(out: &mut impl Write, data: &[u8], head: &Head) -> Result<(), Faul
     })
 }
 
-/// The picture that a tensor is, if the format can hold it.
+/// Returns the tensor's picture header, if the format can hold it.
 fn picture(tensor: &TensorView<'_>, format: Format) -> Result<Head, Fault> {
     let (side_max, holds, remedy) = match format {
         Format::Png => (

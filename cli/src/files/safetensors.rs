@@ -1,7 +1,7 @@
-//! .safetensors: named tensors behind one JSON header.
+//! .safetensors: a JSON header followed by named tensors.
 //!
-//! The format: <https://github.com/huggingface/safetensors#format>. The header's own tests (offsets
-//! without gap or overlap, lengths that agree with shapes) are those of the safetensors crate.
+//! The format: <https://github.com/huggingface/safetensors#format>. The safetensors crate validates the header (offsets
+//! without gap or overlap, lengths that agree with shapes).
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -23,11 +23,11 @@ use super::output::Output;
 use super::size::{check_memory, tensor_bytes};
 use super::{Entry, FileError, Source, TensorView, check_booleans};
 
-/// The longest header in bytes: the limit of the safetensors crate itself.
+/// Maximum length of a header in bytes: the limit of the safetensors crate itself.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
-/// Bytes of the header's length, which stand before it.
+/// Bytes of the length field before the header.
 const LENGTH_BYTES: usize = 8;
-/// The key under which a header keeps notes instead of a tensor.
+/// The key of the header's metadata, which is not a tensor.
 const NOTES: &str = "__metadata__";
 
 const PAIRS: &[(DType, Dtype)] = &[
@@ -45,7 +45,7 @@ const PAIRS: &[(DType, Dtype)] = &[
     (DType::F32, Dtype::F32),
     (DType::F64, Dtype::F64),
     (DType::C64, Dtype::C64),
-    // The format says F8_E4M3 and means PyTorch's float8_e4m3fn.
+    // The format's F8_E4M3 is PyTorch's float8_e4m3fn.
     (DType::F8_E4M3FN, Dtype::F8_E4M3),
     (DType::F8_E4M3FNUZ, Dtype::F8_E4M3FNUZ),
     (DType::F8_E5M2, Dtype::F8_E5M2),
@@ -53,27 +53,27 @@ const PAIRS: &[(DType, Dtype)] = &[
     (DType::F8_E8M0FNU, Dtype::F8_E8M0),
 ];
 
-/// A tensor's place in a file, without its elements.
+/// A tensor's key, type and shape, without its elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Outline<'a> {
-    /// Its name in the file.
+    /// The tensor's name in the file.
     pub key: &'a str,
     pub dtype: DType,
-    /// Elements along each axis; empty for a single number.
+    /// Elements along each axis; empty for a scalar.
     pub shape: &'a [u64],
 }
 
-/// What a file's header says beside its tensors: any texts under any keys.
+/// The metadata in a file's header: any texts under any keys.
 pub type Notes = HashMap<String, String>;
 
 pub(super) fn open(input: &Input) -> Result<(Vec<Entry>, Notes), FileError> {
     let header = header(input).map_err(|fault| input.fault(fault))?;
-    // Parsing makes several small objects of each few bytes of JSON.
+    // Parsing allocates several small objects for a few bytes of JSON each.
     check_memory(input.path(), header.len() as u64 * 8)?;
     entries(input, &header).map_err(|fault| input.fault(fault))
 }
 
-/// The JSON text, whose claimed length is compared with the file before memory is taken for it.
+/// Reads the JSON text; compares its claimed length with the file before it allocates memory.
 fn header(input: &Input) -> Result<Vec<u8>, Fault> {
     let cut = || Fault::damaged("it ends inside its header");
     let length = input.some(0, 8)?.try_into().map_err(|_| cut())?;
@@ -133,7 +133,7 @@ fn entry(input: &Input, data_at: u64, name: &str, info: &TensorInfo) -> Result<E
     })
 }
 
-/// Reads the keys of the header and refuses a repeated one, of which the crate would keep the last.
+/// Reads the keys of the header and rejects a repeated one, of which the crate would keep the last.
 struct UniqueKeys;
 
 impl<'de> Visitor<'de> for UniqueKeys {
@@ -168,11 +168,11 @@ pub(super) fn write(out: &mut Output<'_>, tensors: &[TensorView<'_>]) -> Result<
     Ok(())
 }
 
-/// Where the tensors of a file lie, from the end of its header on.
+/// The locations of a file's tensors, relative to the end of its header.
 struct Plan {
     /// The tensors in the order that the format recommends: widest type first, then by name.
     order: Vec<usize>,
-    /// What the header says of them, in that order.
+    /// The tensors' entries in the header, in that order.
     infos: Vec<(String, TensorInfo)>,
 }
 
@@ -199,8 +199,8 @@ impl Plan {
         Ok(Self { order: typed.into_iter().map(|(.., at)| at).collect(), infos })
     }
 
-    /// The header's text with a note, filled up with spaces to `least` bytes, and so that the first tensor lies on a
-    /// multiple of eight bytes.
+    /// Returns the header's text with a note, padded with spaces to at least `least` bytes and to a multiple of eight
+    /// bytes, which aligns the first tensor.
     fn header(&self, note: Option<(&str, &str)>, least: usize) -> Result<Vec<u8>, Fault> {
         let notes = note.map(|(key, text)| HashMap::from([(key.to_owned(), text.to_owned())]));
         let metadata = Metadata::new(notes, self.infos.clone()).map_err(std::io::Error::other)?;
@@ -222,14 +222,14 @@ pub struct Filler<'f> {
     file: &'f File,
     outlines: &'f [Outline<'f>],
     plan: Plan,
-    /// The place of each tensor's elements, from the file's beginning on.
+    /// Offset of each tensor's elements from the start of the file.
     places: Vec<u64>,
     key: &'f str,
     header_bytes: usize,
 }
 
 impl<'f> Filler<'f> {
-    /// `note` stands in the header under `key`; the last one may be longer by `room` bytes.
+    /// The header stores `note` under `key`; the final note may be longer by up to `room` bytes.
     pub(super) fn new(
         path: &'f Path,
         file: &'f File,
@@ -258,7 +258,7 @@ impl<'f> Filler<'f> {
         put().map_err(|fault: Fault| fault.at(self.path, "write"))
     }
 
-    /// Writes the header with the note as it is now. False: the header has no room for it.
+    /// Writes the header with the final note. Returns false if the header has no room for it.
     pub(super) fn finish(&self, note: &str) -> Result<bool, Fault> {
         let header = self.plan.header(Some((self.key, note)), self.header_bytes)?;
         if header.len() != self.header_bytes {
@@ -270,7 +270,7 @@ impl<'f> Filler<'f> {
     }
 }
 
-/// Refuses elements that are not what the header says of them.
+/// Rejects elements that contradict the header.
 fn check_elements(outline: &Outline<'_>, data: &[u8]) -> Result<(), Fault> {
     if data.len() != outline.bytes()? {
         return Err(Fault::damaged("its elements and its shape disagree").of_array(outline.key));

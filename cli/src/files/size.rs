@@ -1,14 +1,14 @@
-//! How many bytes a tensor has, and whether they fit into memory.
+//! Sizes of tensors in bytes, and whether they fit into memory.
 
 use std::path::Path;
 
 use super::FileError;
 use tensorlend::DType;
 
-/// Bytes of a tensor, or `None` where the count does not fit.
+/// Returns the bytes of a tensor; `None` if the count overflows.
 ///
-/// Zeros count as ones in the test, as in numpy: a shape like `(2^40, 2^40, 0)` is refused although
-/// it is empty, so that no product over a part of the shape can overflow later.
+/// The check counts zeros as ones, as numpy does: a shape like `(2^40, 2^40, 0)` is rejected although it is empty, so
+/// that no product over a part of the shape can overflow later.
 pub(super) fn tensor_bytes(dtype: DType, shape: &[u64]) -> Option<u64> {
     let spread = bounded_product(shape.iter().copied())?.checked_mul(dtype.item_bytes() as u64)?;
     if spread > i64::MAX as u64 {
@@ -17,7 +17,7 @@ pub(super) fn tensor_bytes(dtype: DType, shape: &[u64]) -> Option<u64> {
     Some(if shape.contains(&0) { 0 } else { spread })
 }
 
-/// The product of the numbers that are not zero, if it is at most `i64::MAX`.
+/// Returns the product of the non-zero numbers, if it is at most `i64::MAX`.
 pub(super) fn bounded_product(numbers: impl IntoIterator<Item = u64>) -> Option<u64> {
     numbers
         .into_iter()
@@ -25,8 +25,8 @@ pub(super) fn bounded_product(numbers: impl IntoIterator<Item = u64>) -> Option<
         .filter(|&product| i64::try_from(product).is_ok())
 }
 
-/// Refuses what exceeds the memory that the kernel says is available. Linux lends more address space
-/// than it has pages, so a failed allocation alone would tell too late: by the OOM killer.
+/// Rejects more than the available memory. Linux overcommits, so the allocation itself would succeed, and the OOM
+/// killer would end the process later.
 pub(super) fn check_memory(path: &Path, needed_bytes: u64) -> Result<(), FileError> {
     match crate::meminfo::available_bytes() {
         Some(available_bytes) if needed_bytes > available_bytes => {
@@ -36,7 +36,7 @@ pub(super) fn check_memory(path: &Path, needed_bytes: u64) -> Result<(), FileErr
     }
 }
 
-/// A buffer of zeros, or an error where `vec![0; n]` would abort.
+/// Returns a buffer of zeros, or an error where `vec![0; n]` would abort.
 pub(super) fn zeroed(path: &Path, bytes: u64) -> Result<Vec<u8>, FileError> {
     check_memory(path, bytes)?;
     let refused = |_| FileError::Memory {

@@ -1,4 +1,4 @@
-//! What holds for every format.
+//! Tests of all formats.
 
 mod hostile;
 mod numpy;
@@ -51,7 +51,7 @@ fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/data").join(name)
 }
 
-/// A message that names the file and goes on after a semicolon, where the remedy stands.
+/// Asserts that a message names the file, and has a remedy after a semicolon.
 fn assert_helpful(error: &FileError, path: &Path) {
     let said = error.to_string();
     let name = path.file_name().unwrap().to_str().unwrap();

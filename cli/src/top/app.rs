@@ -1,4 +1,4 @@
-//! What the person at the terminal looks at, and what the keys do to it.
+//! State of `tensorlend top`, and the effects of keys on it.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::widgets::TableState;
@@ -8,31 +8,31 @@ use super::process::Process;
 use super::rows::rows;
 use super::table::{Row, Sort, Subject, Tab, matches};
 
-/// Everything that decides what a frame shows.
+/// All state that determines a frame.
 pub struct App {
     pub facts: Facts,
-    /// What came while the picture stands still.
+    /// The latest sample while the display is paused.
     waiting: Option<Facts>,
     pub is_paused: bool,
     pub tab: Tab,
     sorts: [Sort; Tab::ALL.len()],
     pub filter: String,
-    /// The rows that the filter lets through, in order.
+    /// The rows that match the filter, in order.
     pub rows: Vec<Row>,
-    /// How many there are without the filter.
+    /// Number of rows without the filter.
     pub rows_all: usize,
     pub table: TableState,
-    /// The row that is chosen stays so while others come and go.
+    /// The id of the selected row, which stays selected while others come and go.
     chosen: Option<String>,
     pub mode: Mode,
-    /// What came of the last order.
+    /// The result of the last order.
     pub said: String,
-    /// Rows that fit on the screen.
+    /// Number of rows that fit on the screen.
     pub page: usize,
     pub has_colors: bool,
 }
 
-/// Who gets the keys.
+/// The receiver of the keys.
 #[derive(Debug)]
 pub enum Mode {
     Table,
@@ -42,7 +42,7 @@ pub enum Mode {
     Confirm(Question),
 }
 
-/// What is done once the person says yes.
+/// The action that the user is asked to confirm.
 #[derive(Debug)]
 pub enum Question {
     DeleteName(String),
@@ -50,7 +50,7 @@ pub enum Question {
     End(Process),
 }
 
-/// What a key comes to, beside another frame.
+/// The action that a key requires besides a new frame.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Then {
     Nothing,
@@ -58,7 +58,7 @@ pub enum Then {
     Do(Order),
 }
 
-/// What is asked of the daemon.
+/// A request to the daemon.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Order {
     DeleteName(String),
@@ -85,7 +85,7 @@ impl App {
         }
     }
 
-    /// A look was taken.
+    /// Stores a sample.
     pub fn take(&mut self, facts: Facts) {
         if self.is_paused {
             self.waiting = Some(facts);
@@ -109,12 +109,12 @@ impl App {
         self.arrange();
     }
 
-    /// The row that is chosen.
+    /// Returns the selected row.
     pub fn row(&self) -> Option<&Row> {
         self.rows.get(self.table.selected()?)
     }
 
-    /// Makes the rows anew.
+    /// Recomputes the rows.
     fn arrange(&mut self) {
         let mut all = rows(self.tab, &self.facts);
         self.rows_all = all.len();
@@ -126,7 +126,7 @@ impl App {
         let found = self.chosen.as_ref().and_then(|id| self.rows.iter().position(|row| row.id == *id));
         match (found, &self.mode) {
             (Some(at), _) => self.table.select(Some(at)),
-            // Details of a row that is gone are not replaced by another one's.
+            // If the row is gone, closes its details instead of showing another row's.
             (None, Mode::Details) => {
                 self.mode = Mode::Table;
                 self.choose(self.table.selected().unwrap_or(0));
@@ -160,7 +160,7 @@ impl App {
         }
     }
 
-    /// A key was pressed.
+    /// Handles a key.
     pub fn key(&mut self, key: KeyEvent) -> Then {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return if key.code == KeyCode::Char('c') { Then::Quit } else { Then::Nothing };
@@ -168,7 +168,7 @@ impl App {
         match &self.mode {
             Mode::Filter => self.filter_key(key.code),
             Mode::Confirm(_) => return self.answer(key.code),
-            // Any key leads back; what one cannot see shall not be what one acts on.
+            // Any key returns to the table: keys must not act on rows that are hidden.
             Mode::Help | Mode::Details => self.mode = Mode::Table,
             Mode::Table => return self.table_key(key.code),
         }
@@ -225,7 +225,7 @@ impl App {
         Then::Nothing
     }
 
-    /// Asks whether what is chosen shall end.
+    /// Asks for confirmation to end the selected object.
     fn ask(&mut self) {
         let Some(subject) = self.row().map(|row| row.subject.clone()) else { return };
         let question = match subject {

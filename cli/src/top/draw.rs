@@ -1,4 +1,4 @@
-//! A frame.
+//! Drawing of frames.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ const HELP: &str = "\
  q, Ctrl-C    end this program
  In maps: ";
 
-/// Draws all of it.
+/// Draws the frame.
 pub fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     let [head, tabs, table, foot] =
         Layout::vertical([Constraint::Length(4), Constraint::Length(1), Constraint::Min(1), Constraint::Length(1)])
@@ -114,7 +114,7 @@ fn draw_head(app: &App, area: Rect, buffer: &mut Buffer) {
     Paragraph::new(lines).render(area, buffer);
 }
 
-/// The pool as a bar, and what it was.
+/// Returns the pool's usage as a bar, with its history.
 fn pool_line(app: &App, width: u16) -> Line<'static> {
     const BAR: u64 = 20;
     let Some(stat) = &app.facts.stat else { return Line::raw("") };
@@ -170,7 +170,7 @@ fn draw_table(app: &mut App, area: Rect, buffer: &mut Buffer) {
     let places = Layout::horizontal(widths.iter().copied()).spacing(1).split(head_area);
     let map_width = places.last().map_or(0, |place| usize::from(place.width));
     app.page = usize::from(area.height.saturating_sub(1)).max(1);
-    // Only what can be seen is laid out: there may be a hundred thousand rows.
+    // Lays out visible rows only: there may be a hundred thousand.
     let selected = app.table.selected();
     let mut first = app.table.offset();
     if let Some(selected) = selected {
@@ -259,7 +259,7 @@ fn question_text(question: &Question) -> String {
     }
 }
 
-/// A window in the middle, as large as its text.
+/// Draws a window in the middle, as large as its text.
 fn draw_window(title: &str, text: String, area: Rect, buffer: &mut Buffer) {
     let width_max = area.width.saturating_sub(4).max(10);
     let longest = text.lines().map(|line| Span::raw(line).width()).max().unwrap_or(0) as u16;
@@ -280,7 +280,7 @@ fn draw_window(title: &str, text: String, area: Rect, buffer: &mut Buffer) {
         .render(window, buffer);
 }
 
-/// A frame as text: a line for each, without what trails.
+/// Returns a frame as text: its lines without trailing spaces.
 pub fn text(buffer: &Buffer) -> String {
     let area = buffer.area;
     let mut text = String::new();
@@ -290,7 +290,7 @@ pub fn text(buffer: &Buffer) -> String {
         while x < area.right() {
             let symbol = buffer[(x, y)].symbol();
             line.push_str(symbol);
-            // What is two columns wide stands in one cell, and the next one is not shown.
+            // A symbol of two columns occupies one cell; the next cell is skipped.
             x += (Span::raw(symbol).width() as u16).max(1);
         }
         text += line.trim_end();

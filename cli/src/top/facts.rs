@@ -1,4 +1,4 @@
-//! What is shown: an observation, the daemon's figures, and what follows from them and the ones before.
+//! Samples: an observation, the daemon's metrics, and values derived from successive samples.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -6,51 +6,51 @@ use std::time::{Duration, Instant};
 use tensorlend::observe::{ClientSeen, Meters, Observation, Observer, States};
 use tensorlend::{Client, ClientBuilder, Error, Stat};
 
-/// Looks that are remembered.
+/// Number of samples in a history.
 const POINTS: usize = 240;
-/// How long a session is left to go on by itself after the daemon was replaced.
+/// Time that a session has to reconnect to a restarted daemon before the sampler replaces it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// One look, and what follows from it.
+/// A sample, and the values derived from it.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     pub seen: Observation,
-    /// The daemon's figures; `None`: it does not answer.
+    /// The daemon's metrics; `None`: the daemon does not respond.
     pub stat: Option<Stat>,
     pub states: States,
-    /// Messages a second, by stream id.
+    /// Messages per second, by stream id.
     pub rates: HashMap<u64, f64>,
     /// Messages that subscribers missed, by stream id.
     pub lost: HashMap<u64, u64>,
-    /// Bytes that are in use, by what uses them.
+    /// Memory in use, by user of the memory.
     pub uses: Vec<Use>,
-    /// Why nothing new can be seen.
+    /// The reason why there is no new observation.
     pub error: Option<String>,
 }
 
-/// Who uses how many bytes.
+/// A user of memory: pool, device, namespace, uid or client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Use {
     pub kind: &'static str,
     pub who: String,
     pub bytes: u64,
-    /// The most that it may use, if that is limited.
+    /// The limit, if there is one.
     pub most: Option<u64>,
-    /// The client, by number and life.
+    /// The client's member number and epoch.
     pub client: Option<(u16, u32)>,
-    /// What it used, the latest last.
+    /// Earlier values of `bytes`, the oldest first.
     pub history: Vec<u64>,
 }
 
 impl Facts {
-    /// The client of that number.
+    /// Returns the client with that member number.
     pub fn client(&self, catalogue: u16) -> Option<&ClientSeen> {
         let at = self.seen.clients.binary_search_by_key(&catalogue, |client| client.catalogue).ok()?;
         self.seen.clients.get(at)
     }
 }
 
-/// Everybody who uses memory, the whole first.
+/// Returns all users of memory, the pool first.
 fn uses(seen: &Observation, stat: Option<&Stat>) -> Vec<Use> {
     let most = |bytes: u64| Some(bytes).filter(|&bytes| bytes != u64::MAX);
     let mut all = Vec::new();
@@ -83,15 +83,15 @@ fn uses(seen: &Observation, stat: Option<&Stat>) -> Vec<Use> {
     all
 }
 
-/// What each of them used before.
+/// Past bytes of each user of memory.
 #[derive(Default)]
 struct History(HashMap<Who, VecDeque<u64>>);
 
-/// Kind and name; of a client its number and life, since its command may change.
+/// Kind and name; for clients member number and epoch instead of the name, since the command may change.
 type Who = (&'static str, String, Option<(u16, u32)>);
 
 impl History {
-    /// Takes the latest in, and tells each its own. Who is gone is forgotten.
+    /// Adds the latest sample and fills in the histories. Forgets users that are gone.
     fn take_in(&mut self, uses: &mut [Use]) {
         let mut kept = HashMap::with_capacity(uses.len());
         for one in uses {
@@ -108,7 +108,7 @@ impl History {
     }
 }
 
-/// Looks again and again.
+/// Takes samples.
 pub struct Sampler {
     builder: ClientBuilder,
     pub client: Client,
@@ -116,7 +116,8 @@ pub struct Sampler {
     meters: Meters,
     history: History,
     last: Facts,
-    /// Since when no daemon has answered. A session that it does not know any more stays mapped, and says nothing new.
+    /// Time since which the daemon has not responded. A session that the daemon has forgotten stays mapped, and shows
+    /// no changes.
     away: Option<Instant>,
 }
 
@@ -129,7 +130,7 @@ impl Sampler {
         Ok(Self { builder, client, observer, meters, history, last, away: None })
     }
 
-    /// One look. Where that fails, what was seen last, and why.
+    /// Takes a sample. If that fails, returns the last successful one with the error.
     pub fn look(&mut self) -> Facts {
         let stat = self.client.stat().ok();
         self.away = if stat.is_some() { None } else { self.away.or_else(|| Some(Instant::now())) };

@@ -1,11 +1,11 @@
-//! A segment as a row of characters.
+//! A map of a segment as a row of characters.
 
 use tensorlend::observe::{SegmentSeen, SlotState};
 
-/// What a character stands for, with that character.
+/// The characters and their meanings.
 pub const LEGEND: [(char, &str); 4] = [('░', "live"), ('█', "leased"), ('▓', "retired"), ('·', "free")];
 
-/// The character of a state.
+/// Returns the character of a state.
 pub fn character(state: Option<SlotState>) -> char {
     LEGEND[match state {
         Some(SlotState::Live) => 0,
@@ -16,8 +16,8 @@ pub fn character(state: Option<SlotState>) -> char {
     .0
 }
 
-/// What lies in each of so many equal parts of a segment. Of several, what keeps memory longest: a small tensor that is
-/// leased shall not be lost among large ones that are not.
+/// Returns the state of each of `parts` equal parts of a segment. If slots share a part, the state that holds memory
+/// longest wins: a small leased tensor must stay visible among large ones that are not leased.
 pub fn parts(segment: &SegmentSeen, parts: usize) -> Vec<Option<SlotState>> {
     let mut map = vec![None; parts];
     if parts == 0 || segment.bytes == 0 {
@@ -59,7 +59,7 @@ mod tests {
     fn slots_stand_where_they_lie() {
         use SlotState::{Leased, Live, Retired};
         assert_eq!(text(80, &[(0, 20, Live), (30, 10, Leased), (70, 10, Retired)], 8), "░░·█···▓");
-        // One byte of a large segment is seen, and so is what is leased beside what is not.
+        // A single leased byte of a large segment is visible, and so is a leased slot next to one that is not leased.
         assert_eq!(text(1 << 40, &[(0, 1, Leased), (64, 1 << 38, Live)], 8), "█░░·····");
         assert_eq!(text(64, &[(0, 64, Live)], 3), "░░░");
     }

@@ -1,4 +1,4 @@
-//! `tensorlend top`: a broker in a terminal.
+//! `tensorlend top`: the daemon's state in a terminal.
 
 mod app;
 mod draw;
@@ -24,16 +24,16 @@ use app::App;
 use facts::Sampler;
 use table::{Sort, Tab};
 
-/// Columns of a frame that is printed, where no terminal says how many there are.
+/// Default number of columns of a printed frame.
 const COLUMNS: u16 = 120;
-/// Rows of a frame that is printed, at most.
+/// Maximum number of rows of a printed frame.
 const ROWS_MAX: usize = 10_000;
 
-/// Show the broker in the terminal: memory over time, names, leases, streams, clients, maps of segments.
+/// Show the daemon's state in the terminal: memory over time, names, leases, streams, clients, maps of segments.
 ///
-/// A client like any other that reads what lies in shared memory: the daemon is asked for its figures once a look, and no
-/// lease is taken. A look is no snapshot: what it shows need not have held at one and the same moment. Leases carry no
-/// time: their age is how long this program has seen them. Keys: ? in the program.
+/// Joins as a client and reads shared memory. It requests the daemon's metrics once per sample and takes no lease. A
+/// sample is not a snapshot: its parts may be from different moments. Leases carry no time: their age is the time since
+/// this program first saw them. Keys: ? in the program.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -44,20 +44,20 @@ Examples:
   ssh -t robot tensorlend top
 ")]
 pub struct TopArgs {
-    /// Print one frame as text and end; so it is too where standard output is no terminal. With streams it looks twice,
-    /// an interval apart, since a rate follows from two looks.
+    /// Print one frame as text and end; this is the default if standard output is not a terminal. With streams it takes
+    /// two samples, an interval apart, to compute rates.
     #[arg(long)]
     once: bool,
-    /// What to show first.
+    /// The first tab.
     #[arg(long, value_enum, default_value = "use")]
     tab: Tab,
-    /// The column to order by, as its head is written; of numbers the largest first.
+    /// The column to sort by, as its header is written; numbers sort from the largest down.
     #[arg(long, value_name = "COLUMN")]
     sort: Option<String>,
     /// Only rows that contain this.
     #[arg(long, value_name = "WORDS")]
     filter: Option<String>,
-    /// Seconds between two looks.
+    /// Seconds between two samples.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     interval: Duration,
 }
@@ -95,7 +95,7 @@ impl TopArgs {
     }
 }
 
-/// A frame with all rows, as text, and without what keys are for.
+/// Returns a frame with all rows as text, without the hints about keys.
 fn frame(mut app: App) -> String {
     let width = rustix::termios::tcgetwinsize(rustix::stdio::stdout()).map_or(COLUMNS, |size| size.ws_col.max(40));
     let rows = app.rows.len().min(ROWS_MAX) as u16;
@@ -104,13 +104,13 @@ fn frame(mut app: App) -> String {
     draw::draw(&mut app, area, &mut buffer);
     let text = draw::text(&buffer);
     let lines: Vec<&str> = text.lines().collect();
-    // The tabs and the foot tell of keys.
+    // The tabs and the foot are hints about keys.
     let (head, rest) = lines.split_at(4);
     let shown: Vec<&str> = head.iter().chain(&rest[1..rest.len() - 1]).copied().collect();
     shown.join("\n") + "\n"
 }
 
-/// From a tenth of a second to an hour.
+/// Parses an interval from 0.1 s to one hour.
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = seconds(text)?;
     let sensible = Duration::from_millis(100)..=Duration::from_hours(1);

@@ -1,4 +1,4 @@
-//! A client's process, asked to end.
+//! Termination of a client's process.
 
 use std::os::fd::OwnedFd;
 
@@ -6,10 +6,10 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tensorlend::observe::{ClientSeen, ClientState};
 
-/// How much earlier a process may seem to have begun than it did: the clock of /proc ticks a hundred times a second.
+/// Error of a process's start time in /proc, whose clock ticks a hundred times a second.
 const TICK_NS: u64 = 10_000_000;
 
-/// A process that was found to be a client's, and stays that one: its number may be given out again, a descriptor is not.
+/// A verified client process. The pidfd refers to it for good, unlike its pid, which the kernel may reuse.
 #[derive(Debug)]
 pub struct Process {
     descriptor: OwnedFd,
@@ -19,7 +19,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// The process of a client that was seen at this time, in nanoseconds of `CLOCK_BOOTTIME`.
+    /// Opens the process of a client that was seen at this time, in nanoseconds of `CLOCK_BOOTTIME`.
     pub fn of(client: &ClientSeen, at_ns: u64) -> Result<Self, String> {
         let pid = client.pid;
         if client.is_observer {
@@ -31,7 +31,7 @@ impl Process {
         let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
             return Err("its process is not seen from here: it is in a pid namespace of its own".into());
         };
-        // First the descriptor, then the questions: the answers are about the process that the descriptor means.
+        // Opens the pidfd before the checks, so that they concern the process that it refers to.
         let descriptor = pidfd_open(number, PidfdFlags::empty()).map_err(|errno| match errno {
             Errno::SRCH => format!("there is no process {pid} here: it has ended, or is in another pid namespace"),
             other => format!("process {pid}: {other}"),
@@ -47,7 +47,7 @@ impl Process {
         Ok(Self { descriptor, pid, uid: client.uid, command })
     }
 
-    /// Asks it to end, with the rights of whoever runs this program.
+    /// Sends SIGTERM with this user's rights.
     pub fn end(&self) -> Result<(), String> {
         let pid = self.pid;
         pidfd_send_signal(&self.descriptor, Signal::TERM).map_err(|errno| match errno {
@@ -58,14 +58,14 @@ impl Process {
     }
 }
 
-/// Whether one of a process's users (real, effective, saved, of files) is this one.
+/// Returns true if one of a process's uids (real, effective, saved, file system) is `uid`.
 fn has_uid(status: &str, uid: u32) -> bool {
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
     line.is_some_and(|line| line.split_ascii_whitespace().any(|word| word.parse() == Ok(uid)))
 }
 
-/// When a process began, in nanoseconds of `CLOCK_BOOTTIME`: the 22nd field of its stat, in hundredths of a second. The
-/// second is its name in brackets, which may hold anything.
+/// Returns a process's start time in nanoseconds of `CLOCK_BOOTTIME`: the 22nd field of its stat, in hundredths of a
+/// second. The second field is its name in brackets, which may contain anything.
 fn started_ns(stat: &str) -> Option<u64> {
     let after_name = &stat[stat.rfind(')')? + 1..];
     let ticks: u64 = after_name.split_ascii_whitespace().nth(19)?.parse().ok()?;

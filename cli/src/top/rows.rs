@@ -1,4 +1,4 @@
-//! The rows of each view.
+//! The rows of each tab.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::table::{Cell, Row, Subject, Tab};
 use crate::output::{bytes_text, printable};
 use crate::summary::timestamp_text;
 
-/// All rows, in the order of the observation.
+/// Returns all rows, in the order of the observation.
 pub fn rows(tab: Tab, facts: &Facts) -> Vec<Row> {
     let seen = &facts.seen;
     match tab {
@@ -37,7 +37,7 @@ fn one_use(it: &Use) -> Row {
     Row { id: format!("{} {id}", it.kind), cells, subject, more: vec![("bytes exactly", it.bytes.to_string())] }
 }
 
-/// The latest values as bars, the highest of them full.
+/// Returns the latest values as bars, scaled to the highest.
 pub fn spark(history: &[u64]) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     const WIDTH: usize = 60;
@@ -46,7 +46,7 @@ pub fn spark(history: &[u64]) -> String {
     latest.iter().map(|&value| BARS[(u128::from(value) * 7).div_ceil(u128::from(highest)) as usize]).collect()
 }
 
-/// What leads to a value, as one would write it.
+/// Returns the name, stream or list that refers to a value.
 pub fn origin_text(origin: &Origin) -> String {
     match origin {
         Origin::Name(name) => printable(name),
@@ -55,7 +55,7 @@ pub fn origin_text(origin: &Origin) -> String {
     }
 }
 
-/// Process and label of a client.
+/// Returns process and label of a client.
 fn owner_text(facts: &Facts, catalogue: u16) -> String {
     match facts.client(catalogue) {
         Some(client) => format!("{} {}", pid_text(client.pid), client.label),
@@ -63,7 +63,7 @@ fn owner_text(facts: &Facts, catalogue: u16) -> String {
     }
 }
 
-/// A process; one in a pid namespace that the daemon does not see has no number.
+/// Returns a pid. A process in a pid namespace that the daemon does not see has none.
 fn pid_text(pid: u32) -> String {
     if pid == 0 { "?".to_owned() } else { pid.to_string() }
 }
@@ -97,7 +97,7 @@ fn name(facts: &Facts, value: &ValueSeen) -> Row {
     Row { id: origin, cells, subject, more }
 }
 
-/// Bytes, where the record that tells them could be read: those of what is on a device are not.
+/// Returns the bytes of a lease if its record could be read, which is not so for device memory.
 fn bytes_seen(bytes: u64, value: Option<&ValueSeen>) -> Cell {
     let is_known = value.is_some_and(|value| value.dtype.is_some() || value.is_dataset);
     if is_known || bytes > 0 { Cell::bytes(bytes) } else { Cell::number(0, "?".into()) }
@@ -202,7 +202,7 @@ fn segment(facts: &Facts, at: usize, it: &SegmentSeen) -> Row {
         Cell::text(place),
         Cell::bytes(it.bytes),
         percent,
-        // The map is drawn as wide as the column is.
+        // The map is drawn when the column's width is known.
         Cell::text(""),
     ];
     let free = it.bytes.saturating_sub(used);
@@ -217,7 +217,7 @@ fn segment(facts: &Facts, at: usize, it: &SegmentSeen) -> Row {
     Row { id: format!("{} {}", it.catalogue, it.base), cells, subject: Subject::Segment(at), more }
 }
 
-/// A time to be read at a glance.
+/// Formats a duration briefly.
 pub fn age_text(age: Duration) -> String {
     let seconds = age.as_secs();
     match seconds {

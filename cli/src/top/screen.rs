@@ -1,4 +1,4 @@
-//! The terminal while it is ours: taken over, drawn on, given back.
+//! The terminal while the program uses it.
 
 use std::io;
 use std::sync::Arc;
@@ -15,16 +15,17 @@ use super::draw::draw;
 use super::facts::{Facts, Sampler};
 use crate::failure::Failure;
 
-/// How long keys are waited for before something else may be shown.
+/// Timeout of waiting for keys, after which new samples are drawn.
 const TICK: Duration = Duration::from_millis(100);
 
-/// What the thread that looks has to tell.
+/// Messages of the sampling thread.
 enum News {
     Look(Box<Facts>),
     Said(String),
 }
 
-/// The terminal; given back however this ends. A panic's message comes after that too: the library's hook sees to it.
+/// The terminal, restored when this value is dropped. After a panic the library's hook restores it before it prints the
+/// message.
 struct Screen(DefaultTerminal);
 
 impl Screen {
@@ -39,16 +40,16 @@ impl Drop for Screen {
     }
 }
 
-/// Shows the app until somebody has had enough.
+/// Runs until the user quits.
 pub fn show(mut app: App, sampler: Sampler, interval: Duration) -> Result<(), Failure> {
-    // The default for these would leave the terminal as it is.
+    // The default actions of these signals would not restore the terminal.
     let is_over = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGHUP, SIGINT] {
         signal_hook::flag::register(signal, is_over.clone()).map_err(Failure::Output)?;
     }
     let (orders, todo) = channel();
     let (tell, news) = channel();
-    // Looked at elsewhere, since a daemon that is being replaced is waited for, and keys are not to wait with it.
+    // A thread takes the samples: a sample may wait for a daemon that restarts, and keys must not wait with it.
     std::thread::spawn(move || look_on(sampler, interval, &todo, &tell));
     let mut screen = Screen::open().map_err(Failure::Output)?;
     let mut is_new = true;
@@ -78,7 +79,7 @@ pub fn show(mut app: App, sampler: Sampler, interval: Duration) -> Result<(), Fa
                     Then::Quit => return Ok(()),
                     Then::Do(order) => drop(orders.send(order)),
                 },
-                // A frame of the new size follows.
+                // The loop draws a frame of the new size next.
                 _ => {}
             }
         }
@@ -86,12 +87,12 @@ pub fn show(mut app: App, sampler: Sampler, interval: Duration) -> Result<(), Fa
     Ok(())
 }
 
-/// Looks again and again, and does in between what was ordered, until nobody is there to tell.
+/// Takes samples, and executes orders in between, until the receiver is gone.
 fn look_on(mut sampler: Sampler, interval: Duration, todo: &Receiver<Order>, tell: &Sender<News>) {
     while tell.send(News::Look(Box::new(sampler.look()))).is_ok() {
         let next = Instant::now() + interval;
         match todo.recv_timeout(next.saturating_duration_since(Instant::now())) {
-            // What came of it is seen at once.
+            // The next sample follows at once and shows the result.
             Ok(order) => drop(tell.send(News::Said(carry_out(&sampler, &order)))),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,

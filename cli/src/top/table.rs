@@ -1,30 +1,30 @@
-//! Rows and columns: what they say, and their order.
+//! Rows and columns of the tabs, and their order.
 
 use std::cmp::Ordering;
 
 use crate::output::{bytes_text, printable};
 
-/// A view of the facts.
+/// A tab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Tab {
     /// Bytes by pool, namespace, user and client, over time.
     Use,
-    /// What names and lists lead to.
+    /// Values of names and lists.
     Names,
-    /// Who reads what, and since when.
+    /// Leases: holder and age.
     Leases,
-    /// Rate, lag and loss.
+    /// Rates, lags and losses of streams.
     Streams,
     /// Processes.
     Clients,
-    /// Maps of what is lent.
+    /// Maps of lent segments.
     Segments,
 }
 
 impl Tab {
     pub const ALL: [Self; 6] = [Self::Use, Self::Names, Self::Leases, Self::Streams, Self::Clients, Self::Segments];
 
-    /// Its place among all.
+    /// Returns the tab's index among all tabs.
     pub fn index(self) -> usize {
         self as usize
     }
@@ -40,7 +40,7 @@ impl Tab {
         }
     }
 
-    /// Its columns; wide ones share what the others leave.
+    /// Returns its columns; wide ones share the remaining width.
     pub fn columns(self) -> &'static [Column] {
         const USE: &[Column] =
             &[wide("WHO", 3), left("KIND", 9), right("BYTES", 10), right("AT MOST", 10), wide("OVER TIME", 2)];
@@ -94,7 +94,7 @@ impl Tab {
         }
     }
 
-    /// How its rows are ordered until somebody orders them otherwise.
+    /// Returns the default order of the tab's rows.
     pub fn sort(self) -> Sort {
         let (column, is_descending) = match self {
             Self::Use | Self::Clients | Self::Segments => (None, false),
@@ -113,11 +113,11 @@ pub struct Column {
     pub is_right: bool,
 }
 
-/// How wide it is, in characters.
+/// The width of a column in characters.
 #[derive(Clone, Copy, Debug)]
 pub enum Width {
     Fixed(u16),
-    /// So many parts of what is left.
+    /// A share of the remaining width.
     Share(u16),
 }
 
@@ -136,28 +136,28 @@ const fn wide(head: &'static str, share: u16) -> Column {
 /// A row.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The same in the next look if the row is about the same thing.
+    /// Identifies the row's subject across samples.
     pub id: String,
     pub cells: Vec<Cell>,
     pub subject: Subject,
-    /// What there is no column for.
+    /// Values without a column, for the details.
     pub more: Vec<(&'static str, String)>,
 }
 
-/// What a row is about, for whoever wants to end it.
+/// The subject of a row, for actions on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
     Name(String),
     Stream(String),
-    /// A client, by number and life.
+    /// A client, by member number and epoch.
     Client(u16, u32),
-    /// A segment, by its place in the observation.
+    /// A segment, by its index in the observation.
     Segment(usize),
-    /// Nothing that ends by itself.
+    /// A subject for which there is no action.
     Other,
 }
 
-/// What stands in a column.
+/// A cell of the table.
 #[derive(Clone, Debug)]
 pub struct Cell {
     pub text: String,
@@ -165,12 +165,12 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Others' words, made harmless.
+    /// Returns a cell with untrusted text, with control characters escaped.
     pub fn text(text: impl AsRef<str>) -> Self {
         Self { text: printable(text.as_ref()), number: None }
     }
 
-    /// Ordered by a number that it shows in this way.
+    /// Returns a cell that sorts by `number` and shows `text`.
     pub fn number(number: u64, text: String) -> Self {
         Self { text, number: Some(number) }
     }
@@ -189,7 +189,7 @@ impl Cell {
     }
 }
 
-/// By which column, if by any.
+/// The column to sort by, if any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sort {
     pub column: Option<usize>,
@@ -197,7 +197,7 @@ pub struct Sort {
 }
 
 impl Sort {
-    /// By the column behind or before this one, numbers from the largest down.
+    /// Moves to the column `by` places to the right; numbers sort from the largest down.
     pub fn step(self, tab: Tab, by: isize) -> Self {
         let columns = tab.columns();
         let from = self.column.map_or(if by < 0 { 0 } else { -1 }, |column| column as isize);
@@ -205,7 +205,7 @@ impl Sort {
         Self { column: Some(column), is_descending: columns[column].is_right }
     }
 
-    /// Orders rows; equal ones by what they are about, so that they do not change places from look to look.
+    /// Sorts rows; ties are ordered by id, so that rows keep their places from sample to sample.
     pub fn apply(self, rows: &mut [Row]) {
         let Some(column) = self.column else { return };
         rows.sort_by(|a, b| {
@@ -216,7 +216,7 @@ impl Sort {
     }
 }
 
-/// Whether some cell contains the words, however they are written.
+/// Returns true if some cell contains the words, ignoring case.
 pub fn matches(row: &Row, words: &str) -> bool {
     let words = words.to_lowercase();
     row.cells.iter().any(|cell| cell.text.to_lowercase().contains(&words))

@@ -1,4 +1,4 @@
-//! Frames of facts that stand still, as a terminal of 80 columns and 24 lines has them.
+//! Frames of constant samples, on a terminal of 80 columns and 24 lines.
 
 use std::time::Duration;
 
@@ -145,7 +145,7 @@ fn press(app: &mut App, keys: &str) -> Then {
     then
 }
 
-/// Where a line begins that contains this.
+/// Returns the number of the line that contains these words.
 fn line_of(frame: &str, words: &str) -> usize {
     frame.lines().position(|line| line.contains(words)).unwrap_or_else(|| panic!("no {words:?} in\n{frame}"))
 }
@@ -228,12 +228,12 @@ fn a_name_is_deleted_after_a_yes_and_not_before() {
     assert_eq!(press(&mut app, "xy"), Then::Do(Order::DeleteStream("frames".into())));
     press(&mut app, "6x");
     assert!(app.said.contains("segment") && matches!(app.mode, Mode::Table));
-    // No such process as the facts tell of.
+    // The sample's process does not exist.
     press(&mut app, "5x");
     assert!(matches!(app.mode, Mode::Table) && app.said.contains("process 100"), "{}", app.said);
 }
 
-/// What is asked about stays what was asked about, whatever the next look brings.
+/// A question concerns its original subject, whatever the next sample contains.
 #[test]
 fn the_chosen_row_stays_chosen() {
     let mut app = app(Tab::Names);
@@ -278,7 +278,7 @@ fn help_and_the_end() {
     assert_eq!(app.key(interrupt), Then::Quit);
 }
 
-/// Whatever the size: nothing to see is no reason to fall over.
+/// Drawing must not panic for any size.
 #[test]
 fn any_size_can_be_drawn() {
     for tab in Tab::ALL {

@@ -1,4 +1,4 @@
-//! What is told: an event, when it was seen, and whose doing it was.
+//! Events of a trace: kind, time and process.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use tensorlend::observe::ClientSeen;
 use crate::output::printable;
 use crate::summary::{Summary, now_ns};
 
-/// Something that happened, and when it was seen: nanoseconds since 1970.
+/// An event, and the time of its observation: nanoseconds since 1970.
 #[derive(Clone, Debug, Serialize)]
 pub struct Event {
     pub at_ns: u64,
@@ -24,22 +24,22 @@ pub struct Who {
     pub label: String,
 }
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum Seen {
-    /// A name has a value: the `number`th that this trace saw.
+    /// A name has a new value: the `number`th that this trace saw.
     Published {
         name: String,
         number: u64,
-        /// Whether it was there when the trace began.
+        /// Whether the value existed when the trace began.
         was_there: bool,
         #[serde(flatten)]
         summary: Summary,
         timestamp_ns: u64,
         producer: Who,
     },
-    /// Somebody reads a value of the name. How many bytes they keep is not seen of what is on a device.
+    /// A client leased a value of the name. The bytes are unknown for device memory.
     Leased {
         name: String,
         count: u64,
@@ -47,7 +47,7 @@ pub enum Seen {
         nbytes: Option<u64>,
         holder: Who,
     },
-    /// They do not any more.
+    /// The client released its leases.
     Released {
         name: String,
         holder: Who,
@@ -59,7 +59,7 @@ pub enum Seen {
         name: String,
         to: String,
     },
-    /// A stream is there.
+    /// A stream exists.
     Opened {
         stream: String,
         capacity: u64,
@@ -67,7 +67,7 @@ pub enum Seen {
         sent: u64,
         producer: Who,
     },
-    /// A message that the ring still held when it was looked at.
+    /// A message that the ring still held when it was sampled.
     Sent {
         stream: String,
         number: u64,
@@ -77,7 +77,7 @@ pub enum Seen {
         shape: Option<Vec<u64>>,
         nbytes: u64,
     },
-    /// Messages of which only the number is known: they were replaced before they could be looked at.
+    /// Messages of which only the number is known: they were replaced before they were sampled.
     Passed {
         stream: String,
         first: u64,
@@ -87,14 +87,14 @@ pub enum Seen {
         stream: String,
         subscriber: Who,
     },
-    /// A subscriber took messages: so many, and so many are left.
+    /// A subscriber received messages: their number, and the number left.
     Received {
         stream: String,
         messages: u64,
         lag: u64,
         subscriber: Who,
     },
-    /// A subscriber missed messages: so many, and so many since it began.
+    /// A subscriber lost messages: their number, and the total since it began.
     Lost {
         stream: String,
         messages: u64,
@@ -105,7 +105,7 @@ pub enum Seen {
         stream: String,
         subscriber: Who,
     },
-    /// The producer sends no more.
+    /// The producer has closed the stream.
     Closed {
         stream: String,
         sent: u64,
@@ -123,7 +123,7 @@ impl Event {
 }
 
 impl Who {
-    /// The client of that number, if there is one.
+    /// Returns the client with that member number, or an empty one.
     pub fn of(clients: &[ClientSeen], catalogue: u16) -> Self {
         let client = clients.iter().find(|client| client.catalogue == catalogue);
         client.map_or_else(Self::default, |it| Self { pid: it.pid, uid: it.uid, label: it.label.clone() })
@@ -142,7 +142,7 @@ impl fmt::Display for Who {
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Of the day, in UTC: a date is in the JSON.
+        // Time of day in UTC; the JSON has the date.
         let (seconds, millis) = (self.at_ns / 1_000_000_000 % 86_400, self.at_ns / 1_000_000 % 1000);
         write!(f, "{:02}:{:02}:{:02}.{millis:03}Z  ", seconds / 3600, seconds / 60 % 60, seconds % 60)?;
         match &self.seen {

@@ -1,4 +1,4 @@
-//! `tensorlend trace`: what happens to a name or a stream, as it happens.
+//! `tensorlend trace`: prints events of a name or a stream as they happen.
 
 mod event;
 mod name;
@@ -14,14 +14,14 @@ use crate::failure::Failure;
 use crate::output;
 use event::{Event, Seen};
 
-/// Print what happens to a name or a stream.
+/// Print the events of a name or a stream.
 ///
-/// Seen exactly: that a name has another value (the trace sleeps on the same words as a reader does), and how many messages
-/// were sent, received and lost (counters). Seen by looking, --interval apart: leases, deletion, renaming, the messages
-/// themselves, who subscribes, and everything's time. So of values that replace each other faster than they can be looked
-/// at the last is told; a lease that was taken and given back between two looks is not told, one that was given back and
-/// taken again passes for one; who deleted a name is not known. The trace takes a lease on each value for the moment in
-/// which it reads its description. No producer of a stream waits for it.
+/// Exact: new values of a name (the trace sleeps on the same words as a reader), and the numbers of messages sent,
+/// received and lost (counters). Sampled every --interval: leases, deletion, renaming, the messages themselves,
+/// subscriptions, and all times. So if values replace each other faster than samples, only the last is reported. A
+/// lease that is taken and released between two samples is not reported; one that is released and taken again counts as
+/// one. The client that deletes a name is unknown. The trace leases each value while it reads the description. It never
+/// blocks the producer of a stream.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -30,29 +30,29 @@ Examples:
   tensorlend trace weights --count 1 --json | jq .nbytes
 ")]
 pub struct TraceArgs {
-    /// The name; it may not be there yet.
+    /// The name; it need not exist yet.
     #[arg(required_unless_present = "stream", conflicts_with = "stream")]
     name: Option<String>,
-    /// A stream instead; it may not be there yet.
+    /// A stream instead; it need not exist yet.
     #[arg(long, value_name = "STREAM")]
     stream: Option<String>,
     /// End after this time: 10s, 500ms, 5m; default: Ctrl-C ends it.
     #[arg(long = "for", value_name = "TIME", value_parser = time)]
     duration: Option<Duration>,
-    /// End after so many events.
+    /// End after this many events.
     #[arg(long, value_name = "N")]
     count: Option<u64>,
-    /// Seconds between two looks at what is not told by itself.
+    /// Seconds between two samples.
     #[arg(long, value_name = "SECONDS", default_value = "0.1", value_parser = interval)]
     interval: Duration,
     #[command(flatten)]
     json: Json,
 }
 
-/// What the threads that look have to tell.
+/// Messages of the watching threads.
 type News = Result<Event, Error>;
 
-/// Where they tell it; false: nobody listens any more.
+/// The threads' sender; false: the receiver is gone.
 struct Tell(Sender<News>);
 
 impl Tell {
@@ -60,7 +60,7 @@ impl Tell {
         self.0.send(Ok(Event::now(seen))).is_ok()
     }
 
-    /// Tells why the trace ends.
+    /// Sends the error that ends the trace.
     fn failure(&self, error: Error) {
         let _ = self.0.send(Err(error));
     }
@@ -73,7 +73,7 @@ impl TraceArgs {
         let (tell, interval) = (Tell(sender), self.interval);
         match (&self.name, &self.stream) {
             (Some(name), _) => {
-                // What is wrong with the name itself is said at once.
+                // Rejects an invalid name at once.
                 client.exists(name)?;
                 name::watch(client, name, interval, tell);
             }
@@ -95,7 +95,7 @@ impl TraceArgs {
     }
 }
 
-/// The next event; `None`: time is up.
+/// Returns the next event; `None`: time is up.
 fn next(news: &Receiver<News>, until: Option<Instant>) -> Result<Option<Event>, Failure> {
     let told = match until {
         Some(until) => news.recv_timeout(until.saturating_duration_since(Instant::now())),
@@ -108,7 +108,7 @@ fn next(news: &Receiver<News>, until: Option<Instant>) -> Result<Option<Event>, 
     }
 }
 
-/// From a hundredth of a second to a minute.
+/// Parses an interval from 0.01 s to one minute.
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = seconds(text)?;
     let sensible = Duration::from_millis(10)..=Duration::from_mins(1);

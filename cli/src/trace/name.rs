@@ -1,4 +1,4 @@
-//! What happens to a name.
+//! Events of a name.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -10,13 +10,13 @@ use super::Tell;
 use super::event::{Seen, Who};
 use crate::summary::Summary;
 
-/// Watches from two threads, until nobody listens: one sleeps until there is another value, one looks at the rest.
+/// Watches from two threads until the receiver is gone: one sleeps until there is a new value, one samples the rest.
 pub fn watch(client: &Client, name: &str, interval: Duration, tell: Tell) {
     let (client, name) = (client.clone(), name.to_owned());
     std::thread::spawn(move || publications(&client, &name, interval, &tell));
 }
 
-/// Tells of each value.
+/// Sends an event for each value.
 fn publications(client: &Client, name: &str, interval: Duration, tell: &Tell) {
     let (mut seen, mut number) = (Version::NONE, 0);
     let mut published = |info: Info, was_there| {
@@ -33,7 +33,7 @@ fn publications(client: &Client, name: &str, interval: Duration, tell: &Tell) {
         Err(Error::NotFound(_)) => {}
         Err(error) => return tell.failure(error),
     }
-    // What is there comes first, and then who reads it.
+    // Starts the second thread now, so that the value's event precedes those of its leases.
     let (rest, own_name, also_tell) = (client.clone(), name.to_owned(), Tell(tell.0.clone()));
     std::thread::spawn(move || surroundings(&rest, &own_name, interval, &also_tell));
     loop {
@@ -48,42 +48,43 @@ fn publications(client: &Client, name: &str, interval: Duration, tell: &Tell) {
     }
 }
 
-/// Sleeps until the name has another value than this one, and describes it.
+/// Sleeps until the name has another value than `seen`, and describes it.
 fn newer(client: &Client, name: &str, seen: Version) -> Result<Info, Error> {
     loop {
         match client.wait_value(name, seen, None) {
-            // One on a device cannot be read here, and is described like any other.
+            // A value on a device cannot be read here, but described like any other.
             Ok(_) | Err(Error::Kind { .. } | Error::Device { .. }) => {}
             Err(error) => return Err(error),
         }
         match client.info(name) {
             Ok(info) if info.version != seen => return Ok(info),
-            // Deleted in this moment: the next one is waited for.
+            // The name was deleted at this moment: waits for the next value.
             Ok(_) | Err(Error::NotFound(_)) => {}
             Err(error) => return Err(error),
         }
     }
 }
 
-/// Slot and generation of a value, by its owner.
+/// Owner's member number, slot and generation of a value.
 type Place = (u16, u32, u64);
 
 fn place(value: &ValueSeen) -> Place {
     (value.catalogue, value.slot, value.generation)
 }
 
-/// What one look found of a name.
+/// A sample of a name.
 #[derive(Default)]
 struct Look {
     place: Option<Place>,
-    /// The others that lead to the same value.
+    /// Other names of the same value.
     aliases: HashSet<String>,
-    /// Who reads values that the name had: holder and its life, with how many leases and bytes.
+    /// Holders of the name's present and earlier values, by member number and epoch, with their numbers of leases and
+    /// bytes.
     holders: BTreeMap<(u16, u32), (u64, u64)>,
 }
 
 impl Look {
-    /// Leases count while the value is the name's, and those that were seen on it while they last.
+    /// Counts leases on the name's current value, and on its earlier values as long as they last.
     fn of(seen: &Observation, name: &str, before: &HashSet<(u16, u32)>) -> (Self, HashSet<(u16, u32)>) {
         let named = |value: &ValueSeen| matches!(&value.origin, Origin::Name(own) if own == name);
         let Some(value) = seen.values.iter().find(|value| named(value)) else {
@@ -101,7 +102,7 @@ impl Look {
     }
 }
 
-/// Who reads what lies in these slots, this program left out.
+/// Returns the holders of leases on these slots, except this program.
 fn holders(seen: &Observation, slots: &HashSet<(u16, u32)>) -> BTreeMap<(u16, u32), (u64, u64)> {
     let mut holders = BTreeMap::new();
     for lease in
@@ -117,7 +118,7 @@ fn holders(seen: &Observation, slots: &HashSet<(u16, u32)>) -> BTreeMap<(u16, u3
     holders
 }
 
-/// Tells of leases, and how the name ends.
+/// Sends events for leases, and for the end of the name.
 fn surroundings(client: &Client, name: &str, interval: Duration, tell: &Tell) {
     let mut observer = client.observer();
     let mut last = Look::default();
@@ -144,7 +145,7 @@ fn surroundings(client: &Client, name: &str, interval: Duration, tell: &Tell) {
             events.push(Seen::Released { name: name.to_owned(), holder });
         }
         if let (Some(place_before), None) = (last.place, look.place)
-            // An observation leaves out what it did not come to: the name itself is asked.
+            // An observation may be incomplete, so this checks the name itself.
             && matches!(client.exists(name), Ok(false))
         {
             let is_it = |value: &&ValueSeen| place(value) == place_before;
@@ -158,7 +159,7 @@ fn surroundings(client: &Client, name: &str, interval: Duration, tell: &Tell) {
                 None => Seen::Deleted { name },
             });
         }
-        // A slot in which nobody reads any more may become another name's.
+        // A slot without leases may be reused for another name.
         let current = look.place.map(|(catalogue, slot, _)| (catalogue, slot));
         slots.retain(|slot| {
             current == Some(*slot) || seen.leases.iter().any(|lease| (lease.catalogue, lease.slot) == *slot)

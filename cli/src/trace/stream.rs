@@ -1,4 +1,4 @@
-//! What happens in a stream.
+//! Events of a stream.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,25 +9,25 @@ use tensorlend::{Client, Policy};
 use super::Tell;
 use super::event::{Seen, Who};
 
-/// How far a stream was at the last look.
+/// State of a stream at the last sample.
 #[derive(Default)]
 struct Before {
     id: u64,
-    /// Messages whose sending was told.
+    /// Messages whose sending was reported.
     told: u64,
     is_closed: bool,
     subscribers: BTreeMap<(u16, u16), Subscriber>,
 }
 
-/// How far a subscriber was.
+/// State of a subscriber.
 struct Subscriber {
     who: Who,
-    /// Messages that it took or missed; `None`: it had not begun.
+    /// Messages that it received or lost; `None`: it had not begun.
     next: Option<u64>,
     lost: u64,
 }
 
-/// Looks again and again, until nobody listens.
+/// Takes samples until the receiver is gone.
 pub fn watch(client: &Client, name: &str, interval: Duration, tell: &Tell) {
     let mut observer = client.observer();
     let mut before: Option<Before> = None;
@@ -42,7 +42,7 @@ pub fn watch(client: &Client, name: &str, interval: Duration, tell: &Tell) {
             before = None;
             events.push(Seen::Ended { stream: name.to_owned() });
         }
-        // A ring that is not there yet is there at the next look.
+        // A ring that is not mapped yet will be mapped by the next sample.
         if let Some((stream, sent)) = stream.and_then(|stream| Some((stream, stream.sent?))) {
             let before = before.get_or_insert_with(|| {
                 events.push(opened(&seen, stream, sent));
@@ -67,7 +67,7 @@ fn opened(seen: &Observation, stream: &StreamSeen, sent: u64) -> Seen {
     Seen::Opened { stream: name, capacity: stream.capacity, policy, sent, producer }
 }
 
-/// What follows from this look and the one before.
+/// Derives the events from this sample and the previous one.
 fn tell_of(seen: &Observation, stream: &StreamSeen, sent: u64, before: &mut Before, events: &mut Vec<Seen>) {
     messages(seen, stream, sent, before, events);
     let name = || stream.name.clone();
@@ -86,7 +86,7 @@ fn tell_of(seen: &Observation, stream: &StreamSeen, sent: u64, before: &mut Befo
             events.push(Seen::Lost { stream: name(), messages: missed, total: one.lost, subscriber: who.clone() });
         }
         if let (Some(next), Some(then)) = (next, known.and_then(|known| known.next)) {
-            // What it missed it did not receive.
+            // Lost messages do not count as received.
             let messages = next.saturating_sub(then).saturating_sub(missed);
             if messages > 0 {
                 let lag = one.lag.unwrap_or(0);
@@ -104,7 +104,7 @@ fn tell_of(seen: &Observation, stream: &StreamSeen, sent: u64, before: &mut Befo
     }
 }
 
-/// Messages sent since the last look: those that the ring still has, and how many others.
+/// Reports the messages sent since the last sample: those that the ring still holds, and the number of the others.
 fn messages(seen: &Observation, stream: &StreamSeen, sent: u64, before: &mut Before, events: &mut Vec<Seen>) {
     let mut held: BTreeMap<u64, &ValueSeen> = BTreeMap::new();
     for value in &seen.values {

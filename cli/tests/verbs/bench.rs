@@ -1,4 +1,4 @@
-//! A broker, a folder, and the built program.
+//! The fixture of these tests: a broker in this process, a temporary folder, and the built `tensorlend` program.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -14,16 +14,16 @@ use tempfile::TempDir;
 use tensorlend::Client;
 use tensorlend_daemon::{Bytes, Config, Embedded, embedded_with};
 
-/// How long any child may take: many times what it needs on a busy machine.
+/// How long any child may run. A child needs a small part of this even on a busy machine.
 const DEADLINE: Duration = Duration::from_mins(5);
 
-/// What a test works with. Children run in the folder.
+/// A broker and a temporary folder. Child processes run in the folder.
 pub struct Bench {
     pub broker: Embedded,
     folder: TempDir,
 }
 
-/// How a child ended.
+/// The exit status and the output of a child that has ended.
 pub struct Done {
     pub status: i32,
     pub out: String,
@@ -35,7 +35,9 @@ impl Bench {
         Self::with(|_| {})
     }
 
-    /// With other limits. Segments are small: each child that leaves something takes one.
+    /// Starts a broker with a changed configuration. Its segments are small, because each child that leaves a value
+    /// behind
+    /// takes a segment.
     pub fn with(change: impl FnOnce(&mut Config)) -> Self {
         let mut config = Config::default();
         config.pool.segment_bytes = Bytes(1 << 20);
@@ -59,7 +61,7 @@ impl Bench {
         fs::read(self.path(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
     }
 
-    /// The program, with these arguments, not started yet.
+    /// The program with these arguments and this broker's socket, not started yet.
     pub fn command(&self, args: &[impl AsRef<OsStr>]) -> Command {
         let mut command = program(args);
         command.env("TENSORLEND_SOCKET", self.broker.socket()).current_dir(self.folder.path());
@@ -74,30 +76,33 @@ impl Bench {
         self.start(args).done()
     }
 
-    /// Runs it; it must succeed and have nothing to complain of. Returns what it printed.
+    /// Runs the program. Panics unless it exits with 0 and writes nothing to standard error. Returns its standard
+    /// output.
     pub fn ok(&self, args: &[impl AsRef<OsStr>]) -> String {
         self.run(args).ok()
     }
 
-    /// Runs it with --json; returns the lines.
+    /// Runs the program with `--json` and parses each line of its output.
     pub fn json(&self, args: &[&str]) -> Vec<Value> {
         let out = self.ok(&[args, &["--json"]].concat());
         out.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"))).collect()
     }
 
-    /// As `json`, of a command that prints one line.
+    /// Like [`Self::json`], for a command that prints one line.
     pub fn json_line(&self, args: &[&str]) -> Value {
         let mut lines = self.json(args);
         assert_eq!(lines.len(), 1, "{lines:?}");
         lines.remove(0)
     }
 
-    /// Runs it; it must fail with this status and one line. Returns that.
+    /// Runs the program. Panics unless it exits with `status` and prints one line of error. Returns that line without
+    /// the
+    /// prefix `tensorlend: error: `.
     pub fn fails(&self, status: i32, args: &[impl AsRef<OsStr>]) -> String {
         self.run(args).fails(status)
     }
 
-    /// The names that are published, sorted.
+    /// The published names, sorted.
     pub fn names(&self) -> Vec<String> {
         self.client().list("*").unwrap().into_iter().map(|info| info.name).collect()
     }
@@ -117,14 +122,14 @@ impl Done {
     }
 }
 
-/// The program without a daemon that it could find by itself.
+/// The program with these arguments, in an environment in which it cannot find a daemon by itself.
 pub fn program(args: &[impl AsRef<OsStr>]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tensorlend"));
     command.args(args).env_remove("TENSORLEND_SOCKET").env_remove("XDG_RUNTIME_DIR").env_remove("TENSORLEND_LOG");
     command
 }
 
-/// A child that is killed when it is forgotten, or late.
+/// A running child process. Dropping it kills the child.
 pub struct Running {
     child: Child,
     lines: Receiver<String>,
@@ -155,7 +160,7 @@ impl Running {
         DEADLINE.saturating_sub(self.since.elapsed())
     }
 
-    /// The next line that it prints.
+    /// Waits for the next line of the child's output. Panics after `DEADLINE`.
     pub fn line(&self) -> String {
         self.lines.recv_timeout(self.left()).expect("the child should have printed a line")
     }
@@ -164,7 +169,7 @@ impl Running {
         self.child.id()
     }
 
-    /// Waits for its end. What `line` returned is not returned again.
+    /// Waits until the child ends. Panics after `DEADLINE`. The output lacks the lines that `line` returned before.
     pub fn done(mut self) -> Done {
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -187,13 +192,13 @@ impl Drop for Running {
     }
 }
 
-/// A file of the repository, from its root.
+/// The absolute path of a file of the repository. `path` is relative to the repository's root.
 pub fn repository(path: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     root.join(path).to_str().unwrap().to_owned()
 }
 
-/// A file that numpy wrote.
+/// The path of a fixture file that numpy wrote.
 pub fn fixture(name: &str) -> String {
     repository(&format!("cli/src/files/fixtures/{name}"))
 }

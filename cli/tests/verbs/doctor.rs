@@ -1,4 +1,4 @@
-//! `tensorlend doctor`, with a daemon and without.
+//! Tests of `tensorlend doctor` with a daemon and without one.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::bench::{Bench, Done, Running, program};
 
-/// What it said of one thing: its state, what was found, and how to mend it.
+/// The report's entries for one check, as (state, finding, remedy). Panics if there is none.
 fn said<'a>(report: &'a Value, check: &str) -> Vec<(&'a str, &'a str, &'a str)> {
     let checks = report["checks"].as_array().unwrap();
     let of = checks.iter().filter(|it| it["check"] == check);
@@ -50,12 +50,12 @@ fn each_place_is_named_and_what_is_wrong_with_it() {
         what.to_owned()
     };
     assert!(at(bench.path("file").to_str().unwrap()).ends_with("file: is no socket"));
-    // A socket whose daemon has ended.
+    // The socket of a daemon that has ended.
     let socket = bench.path("left");
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
     let left = at(socket.to_str().unwrap());
     assert!(left.contains("nobody listens"), "{left}");
-    // Where programs look by themselves.
+    // The default place of the socket.
     let done = run(program(&["doctor", "--json"]).env("XDG_RUNTIME_DIR", bench.path("run")));
     let found = report(&done);
     assert!(said(&found, "socket")[0].1.contains("run/tensorlend.sock: is not there"), "{found:#}");
@@ -97,6 +97,6 @@ fn a_configuration_is_compared_with_the_machine() {
     bench.write("bad.toml", "[pool]\nhuge = 1\n");
     let done = bench.run(&["doctor", "--json", "--config", "bad.toml"]);
     assert_eq!((said(&report(&done), "configuration")[0].0, done.status), ("failure", 1));
-    // Without one, what there is is told and nothing is asked for.
+    // Without a configuration, `doctor` reports the machine's state and compares it with nothing.
     assert_eq!(said(&report(&bench.run(&["doctor", "--json"])), "huge pages")[0].0, "ok");
 }

@@ -1,4 +1,4 @@
-//! Exit statuses, messages, and the commands that look at the daemon.
+//! Tests of exit statuses, error messages, and the commands that query the daemon.
 
 use std::io::Read;
 use std::process::Stdio;
@@ -38,7 +38,8 @@ fn no_daemon() {
             assert!(error.contains(socket) && error.contains("start tensorlendd"), "{error}");
         }
     }
-    // An empty variable is none: the default sockets are tried. Whoever has a daemon there gets an answer.
+    // An empty variable counts as unset, so the program tries the default sockets. On a machine where a daemon listens
+    // there, `ping` succeeds.
     let done = Running::start(program(&["ping"]).env("TENSORLEND_SOCKET", "")).done();
     assert!([0, 3].contains(&done.status), "{}", done.err);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
@@ -123,7 +124,7 @@ fn a_full_pool() {
         assert!(error.contains(word), "{word}: {error}");
     }
     bench.fails(7, &["send", "s", "big.raw", "--dtype", "u8", "--shape", "16777216"]);
-    // What fits is taken, and nothing was lost of the pool.
+    // A value that fits is accepted: the failed commands leaked no memory of the pool.
     std::fs::File::create(bench.path("big.raw")).unwrap().set_len(6 << 20).unwrap();
     bench.ok(&["put", "big", "big.raw", "--dtype", "u8", "--shape", "6291456"]);
     assert_eq!(bench.names(), ["big"]);
@@ -197,7 +198,7 @@ fn a_closed_pipe_is_the_end_and_no_panic() {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         drop(child.stdout.take());
         let mut stderr = child.stderr.take().unwrap();
-        // The child has started, or has yet to: its pipe is closed either way before it prints.
+        // The child may or may not have started: in both cases the pipe is closed before the child prints.
         let start = std::time::Instant::now();
         let status = loop {
             if let Some(status) = child.try_wait().unwrap() {

@@ -1,4 +1,4 @@
-//! put and get: what comes out is what went in, whole files only.
+//! Tests of `put` and `get`: values survive the round trip, and a command writes whole files only.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +8,7 @@ use tensorlend::{DType, TensorSpec};
 
 use crate::bench::{Bench, fixture, repository};
 
-/// Bytes that differ from each other, and are booleans where they have to be.
+/// A pattern of bytes in which neighbours differ. For booleans, each byte is 0 or 1.
 fn pattern(dtype: DType, bytes: usize) -> Vec<u8> {
     let most = if dtype == DType::BOOL { 2 } else { 251 };
     (0..bytes).map(|at| ((at * 7 + 3) % most) as u8).collect()
@@ -104,7 +104,7 @@ fn files_of_several_tensors_are_datasets() {
     assert_eq!(bench.json_line(&["info", "part/a"])["metadata"], "m");
     bench.ok(&["get", "part/a", "-o", "a.npz"]);
     bench.ok(&["put", "one", "a.npz"]);
-    // A dataset of one tensor is the tensor, to formats that hold one.
+    // A dataset of one tensor may be written to a format that holds one tensor.
     bench.ok(&["get", "one", "-o", "a.npy"]);
     bench.ok(&["get", "part/a", "-o", "b.npy"]);
     assert_eq!(bench.read("a.npy"), bench.read("b.npy"));
@@ -201,13 +201,13 @@ fn damaged_files_publish_nothing() {
             assert!(bench.client().lists("*").unwrap().is_empty());
         }
     }
-    // A byte is flipped in the middle of an array, which only the archive's checksum tells.
+    // Flip a byte in the middle of an array: only the archive's checksum detects it.
     let mut zip = bench.read("t.npz");
     let middle = zip.len() / 2;
     zip[middle] ^= 1;
     bench.write("bad.npz", &zip);
     bench.fails(6, &["put", "x", "bad.npz"]);
-    // The file has more than it says, or less.
+    // A file with more data than its header declares, and a file with less.
     bench.write("bad.npy", [bench.read("t.npy"), vec![0]].concat());
     bench.fails(6, &["put", "x", "bad.npy"]);
     bench.fails(2, &["put", "x", "t.raw", "--dtype", "f32", "--shape", "10x101"]);

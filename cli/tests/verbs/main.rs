@@ -1,6 +1,6 @@
-//! Every command of `tensorlend`, as a shell would run it, against a broker in this process.
+//! Tests of every command of `tensorlend`, run as a shell runs it, against a broker in this process.
 //!
-//! Nothing here may hang: each child has a deadline, and is killed by its handle when that has passed.
+//! Each child process has a deadline. The test kills it when the deadline has passed, so no test hangs.
 
 mod bench;
 mod doctor;

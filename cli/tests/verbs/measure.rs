@@ -1,4 +1,4 @@
-//! `bench`: what it prints is whole and consistent. How fast anything is, no test says.
+//! Tests that the output of `bench` is complete and consistent. No test checks a speed.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::bench::{Bench, Running, program};
 
-/// Rows that a short run has, with the sizes that matter.
+/// The rows that a short run prints, and the sizes that each row must have.
 const ROWS: [(&str, &[u64]); 27] = [
     ("cacheline_one_way", &[]),
     ("futex_one_way", &[]),
@@ -38,7 +38,8 @@ const ROWS: [(&str, &[u64]); 27] = [
     ("first_slot", &[]),
 ];
 
-/// Two processes want two cores. Where there is one, `TENSORLEND_SKIPS` names a file for what was not tested.
+/// Whether this machine has too few cores for a test that needs two processes to run at once. If so, the function
+/// appends a line to the file that `TENSORLEND_SKIPS` names.
 fn too_few_cores(test: &str) -> bool {
     let too_few = std::thread::available_parallelism().is_ok_and(|cores| cores.get() < 2);
     if let (true, Some(file)) = (too_few, std::env::var_os("TENSORLEND_SKIPS")) {

@@ -1,10 +1,10 @@
-//! model add, ls, rm, and what they say where there is no runner. Models that are run: runner/tests.
+//! Tests of `model add`, `ls` and `rm`, and of the errors without a runner. The tests in runner/tests execute models.
 
 use serde_json::json;
 
 use crate::bench::Bench;
 
-/// A model without nodes: x, as it came.
+/// An ONNX model without nodes: its output is its input `x`.
 const MODEL: &[u8] = b"\x08\x08\x3a\x0a\x5a\x03\x0a\x01x\x62\x03\x0a\x01x";
 
 #[test]
@@ -47,7 +47,7 @@ fn what_cannot_be_is_refused_before_anything_is_added() {
     bench.fails(2, &["model", "add", &"x".repeat(250), "a.onnx"]);
     bench.fails(4, &["model", "run", "a", "--in", "x=x", "--out", "y=z"]);
     assert!(bench.names().is_empty());
-    // It is there, and nobody runs it.
+    // The model exists, but no runner serves it.
     bench.ok(&["model", "add", "a", "a.onnx"]);
     let alone = bench.fails(5, &["model", "run", "a", "--in", "x=x", "--out", "y=z", "--timeout", "0.3"]);
     assert!(alone.contains("tensorlend-runner"), "{alone}");

@@ -1,4 +1,4 @@
-//! ls, info, rm, rename, copy and lists.
+//! Tests of `ls`, `info`, `rm`, `rename`, `copy` and of lists.
 
 use serde_json::json;
 
@@ -31,7 +31,7 @@ fn names_at_their_limits() {
         bench.fails(2, &["append", name, "in.raw", "--dtype", "u8", "--shape", "1"]);
     }
     assert!(bench.names().is_empty());
-    // The member's name makes the whole too long, and nothing of the file is published.
+    // With the member's name appended the name is too long, so the command publishes nothing of the file.
     bench.ok(&["put", "a", "in.raw", "--dtype", "u8", "--shape", "1"]);
     bench.ok(&["get", "a", "-o", "a.npz"]);
     bench.fails(6, &["put", &"x".repeat(254), "a.npz", "--split"]);
@@ -76,7 +76,7 @@ fn listing() {
     assert_eq!(bench.ok(&["ls", "nothing*"]), "");
     let error = bench.fails(2, &["ls", "[a"]);
     assert!(error.contains("[a"), "{error}");
-    // The client of this test is alive.
+    // The owner, this test's client, is alive.
     let client = bench.client();
     client.put("mine", &[1.0f32]).unwrap();
     assert_eq!(bench.json_line(&["info", "mine"])["owner"]["alive"], true);
@@ -102,7 +102,7 @@ fn listing_what_meets_conditions() {
     };
     assert_eq!(listed(&["--larger", "4KiB"]), ["stamped"]);
     assert_eq!(listed(&["--larger", "4095"]), ["copy", "large", "stamped"]);
-    // Only what says when it was made has an age.
+    // Only a value with a timestamp has an age.
     std::thread::sleep(std::time::Duration::from_millis(20));
     assert_eq!(listed(&["--older", "10ms"]), ["stamped"]);
     assert!(listed(&["--older", "1h"]).is_empty());
@@ -172,7 +172,7 @@ fn renaming_and_copying() {
     let client = bench.client();
     client.put("mine", &[1u8, 2]).unwrap();
     bench.ok(&["put", "theirs", &repository("examples/data/iris.npy")]);
-    // Of a live owner and of one that is gone.
+    // First the value of a live owner, then the value of an owner that has exited.
     for (name, nbytes) in [("mine", 2), ("theirs", 4800)] {
         bench.ok(&["cp", name, "double"]);
         bench.ok(&["rename", name, "new"]);

@@ -1,4 +1,5 @@
-//! nodes, ls --all-nodes, and names of other machines: two brokers with a gateway each, over loopback.
+//! Tests of `nodes`, `ls --all-nodes`, and names of other machines. Two brokers with a gateway each communicate over
+//! the loopback interface.
 
 use std::fs;
 use std::io::Write;
@@ -13,7 +14,8 @@ use tensorlend::{Client, DType, Stream};
 
 use crate::bench::{Bench, repository};
 
-/// The gateway's program: of `TENSORLEND_BIN_DIR`, or beside the tool. `None`: it has not been built, and that is said.
+/// The path of the gateway's program: in `TENSORLEND_BIN_DIR`, or else beside the tool. If the program has not been
+/// built, the function returns `None`, prints a line, and appends it to the file that `TENSORLEND_SKIPS` names.
 fn gateway(test: &str) -> Option<PathBuf> {
     let tool = PathBuf::from(env!("CARGO_BIN_EXE_tensorlend"));
     let folder = std::env::var_os("TENSORLEND_BIN_DIR").map(PathBuf::from);
@@ -74,14 +76,14 @@ fn eventually(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// An address that nobody else uses: all of 127/8 is this machine, and this one is made of the process's number. So a port that
-/// is free there now is free in a moment, too.
+/// A loopback address that no other process uses. Its host part is made of this process's id, and all of 127/8 is this
+/// machine, so a port that is free now stays free until the gateway binds it.
 fn address() -> SocketAddr {
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     TcpListener::bind((std::net::Ipv4Addr::new(127, high, middle, low), 0)).unwrap().local_addr().unwrap()
 }
 
-/// Two that see each other: `here` and `there`.
+/// Starts two nodes, `here` and `there`, and waits until each sees the other.
 fn two(program: &PathBuf) -> (Node, Node) {
     let address = address();
     let there = Node::start(program, "there", &format!("listen = [\"tcp/{address}\"]"));
@@ -99,7 +101,8 @@ fn sees(one: &Node, other: &str, alive: bool) {
     });
 }
 
-/// What lies on the other machine: a table, a dataset, a stream and a list; and what it does not export.
+/// Publishes on the other machine a tensor, a dataset, a stream and a list, and a name that its gateway does not
+/// export.
 fn furnish(there: &Node, client: &Client) -> Stream {
     there.bench.ok(&["put", "sim/iris", &repository("examples/data/iris.npy")]);
     there.bench.ok(&["put", "secret", &repository("examples/data/iris.npy")]);
@@ -140,7 +143,7 @@ fn nodes_are_listed_and_their_names_are_read() {
     assert_eq!((&of("there/cam")["kind"], &of("there/runs")["kind"]), (&json!("stream"), &json!("list")));
     assert_eq!((found.len(), &all["remote"]["silent"]), (4, &json!([])), "{found:?}");
 
-    // Not fetched yet: nothing of it is here.
+    // No part of the value has been fetched yet.
     let info = bench.json_line(&["info", "there/sim/iris"]);
     assert_eq!((&info["node"], &info["dtype"], &info["cached"]), (&json!("there"), &json!("f64"), &json!(false)));
     let info = bench.ok(&["info", "there/sim/both"]);
@@ -160,7 +163,7 @@ fn nodes_are_listed_and_their_names_are_read() {
         assert!(error.contains(hidden), "{error}");
     }
 
-    // What it has is still known when it is gone, and said to be old.
+    // After the other node has gone, its names are still listed, marked as old.
     there.end();
     sees(&here, "there", false);
     let nodes = bench.ok(&["nodes"]);
@@ -181,11 +184,12 @@ fn streams_of_another_machine_are_received() {
     let client = there.bench.client();
     let cam = furnish(&there, &client);
     let recv = here.bench.start(&["recv", "there/cam", "-o", "r", "--timeout", "50", "--count", "2"]);
-    // It begins with the newest that has come when it subscribes: nobody knows here which that is.
+    // The subscriber starts with the newest message at that time. The test cannot know which one that is, so it keeps
+    // sending.
     let is_done = AtomicBool::new(false);
     let done = std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Not for ever, should the other have failed.
+            // Send a bounded number of messages, so that the thread ends even if the receiver fails.
             for n in (0..=255).cycle().take(20_000).take_while(|_| !is_done.load(Ordering::Relaxed)) {
                 let mut draft = client.create(DType::U8, &[3]).unwrap();
                 draft.bytes_mut().fill(n);

@@ -1,4 +1,4 @@
-//! `tensorlend replay` of logs that clients have written, and of damaged ones.
+//! Tests of `tensorlend replay` with logs that clients have written, and with damaged logs.
 
 use serde_json::Value;
 use tensorlend::{Client, DType, Draft};
@@ -7,7 +7,7 @@ use crate::bench::Bench;
 
 const HEAD: &str = "thread,time_ns,action,slot,generation,bytes";
 
-/// Writes a log of 300 allocations of which 100 are never freed; returns what it holds at most.
+/// Writes a log of 300 allocations. 200 of them are freed. Returns the peak of the allocated bytes.
 fn write_log(bench: &Bench) -> u64 {
     let builder = Client::builder().socket(bench.broker.socket()).statistics();
     let client = builder.allocation_log(bench.path("log.csv")).connect().unwrap();
@@ -36,7 +36,7 @@ fn a_log_makes_the_round() {
         assert_eq!(number(&report, "log_bytes_peak"), peak);
         assert_eq!(number(&report, "slot_bytes_peak"), peak);
         assert!(number(&report, "segment_bytes_peak") >= peak);
-        // 2 MB fit into a few segments.
+        // The log's peak is about 2 MB, which a few segments hold.
         let misses = number(&report, "misses");
         assert!((1..10).contains(&misses), "{report}");
         assert_eq!(number(&report, "hits") + misses, 300);

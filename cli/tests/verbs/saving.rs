@@ -1,4 +1,4 @@
-//! save and load.
+//! Tests of `save`, `load` and `restore`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,7 +8,8 @@ use tensorlend_daemon::Bytes;
 
 use crate::bench::Bench;
 
-/// A tensor of each element type that the format has, a dataset, and names that look like its tensors'.
+/// Publishes a tensor of each element type that safetensors can store, a dataset, and names that collide with those of
+/// the dataset's members.
 fn fill(client: &Client) {
     for dtype in DType::ALL.iter().copied().filter(|d| is_kept(*d)) {
         let mut draft = client.create(dtype, &[3, 2]).unwrap();
@@ -41,7 +42,8 @@ fn is_kept(dtype: DType) -> bool {
         && !dtype.name().starts_with("f6")
 }
 
-/// What `info` says of everything, with checksums, but not of whom it is and which value.
+/// The contents of every name that starts with `prefix`: element type, shape, bytes, metadata and timestamp of each
+/// tensor.
 fn all(bench: &Bench, prefix: &str) -> Vec<Value> {
     let names = bench.names().into_iter().filter(|name| name.starts_with(prefix));
     let client = bench.client();
@@ -102,7 +104,7 @@ fn a_glob_without_a_match_leaves_the_file_alone() {
     assert_eq!(std::fs::read_dir(bench.path(".")).unwrap().count(), 1, "a temporary file was left");
 }
 
-/// Five times what one client can lease.
+/// The number of names is five times the number of leases that one client can hold.
 #[test]
 fn more_names_than_leases_come_back() {
     const NAMES: u32 = 20_000;
@@ -110,7 +112,9 @@ fn more_names_than_leases_come_back() {
     let client = bench.client();
     let name = |number: u32| format!("n/{number:05}");
     for number in 0..NAMES {
-        // Both types, so that the file's order is not that of the names; every hundredth is a dataset.
+        // Alternate between two element types, so that the file's order differs from the order of the names. Every
+        // hundredth
+        // value is a dataset.
         match number {
             _ if number % 100 == 0 => {
                 let mut draft = client.create(DType::U32, &[1]).unwrap();
@@ -142,7 +146,8 @@ fn more_names_than_leases_come_back() {
     }
 }
 
-/// Memory for two of the values, and a disk for the others: they cannot all be leased together.
+/// Two of the values fit into memory and the others are spilled to disk, so one client cannot lease all of them at
+/// once.
 #[test]
 fn values_that_do_not_fit_into_memory_together_are_saved() {
     let folder = tempfile::tempdir().unwrap();
@@ -175,7 +180,7 @@ fn files_of_other_programs() {
     let mut names: Vec<_> = members.iter().map(|m| m["name"].as_str().unwrap().to_owned()).collect();
     names.sort_unstable();
     assert_eq!(bench.names(), names);
-    // Readers that know no notes find the tensors.
+    // A reader that ignores the metadata finds the tensors.
     bench.ok(&["save", "*", "-o", "saved.safetensors"]);
     bench.ok(&["put", "set", "saved.safetensors"]);
     assert_eq!(bench.json_line(&["info", "set"])["tensors"].as_array().unwrap().len(), members.len());
@@ -208,7 +213,7 @@ fn a_damaged_file_or_one_that_does_not_fit_publishes_nothing() {
     client.put("small", &[1u8; 100]).unwrap();
     client.put("large", &vec![2u8; 3 << 20]).unwrap();
     bench.ok(&["save", "*", "-o", "whole.safetensors"]);
-    // Some programs keep the notes and change the tensors.
+    // Other programs may keep the metadata and change the tensors.
     let whole = bench.read("whole.safetensors");
     let at = whole.windows(7).position(|w| w == b"\"small\"").unwrap();
     let mut renamed = whole.clone();
@@ -233,8 +238,9 @@ fn a_damaged_file_or_one_that_does_not_fit_publishes_nothing() {
 fn what_is_saved_was_there_together() {
     let bench = Bench::new();
     let client = bench.client();
-    // Whoever publishes them does so in this order, one number at a time, and rests now and then: at every moment, the first
-    // is at the second's number, or one ahead.
+    // The producer publishes both names in this order with the same number, and pauses now and then. At every moment
+    // the
+    // number of the first is that of the second or one more.
     let names = ["a", "b"];
     for name in names {
         client.put(name, &[0u64]).unwrap();
@@ -257,7 +263,7 @@ fn what_is_saved_was_there_together() {
         for _ in 0..20 {
             let run = bench.run(&["save", "a", "b", "-o", "x.safetensors"]);
             if run.status == 7 {
-                // The producer was quicker each time, and is named.
+                // The producer replaced a value during every attempt. The error message names the cause.
                 assert!(run.err.contains("changed while the others were leased"), "{}", run.err);
                 continue;
             }
@@ -299,7 +305,7 @@ fn what_exists_is_left_alone_by_a_restore() {
     bench.ok(&["load", "boot/1.safetensors"]);
     assert_eq!(value("a"), 1);
 
-    // A damaged file is in nobody's way, nor is one that is missing; other files are none of ours.
+    // A damaged or missing file does not stop the other files from being restored. Files of another type are ignored.
     bench.write("boot/2.safetensors", "nonsense");
     bench.write("boot/notes.txt", "nonsense");
     client.delete("c").unwrap();
@@ -313,12 +319,13 @@ fn what_exists_is_left_alone_by_a_restore() {
     assert_eq!(value("c"), 3);
     let alone = bench.fails(6, &["restore", "missing.safetensors"]);
     assert!(alone.starts_with("cannot read"), "{alone}");
-    // A folder that is empty is that of a first start.
+    // An empty folder is no error: it is empty when the daemon starts for the first time.
     std::fs::create_dir(bench.path("empty")).unwrap();
     assert_eq!(bench.ok(&["restore", "empty"]), "");
 }
 
-/// Its names stay when it is gone, and more fit than memory has: where there is a disk for it.
+/// Published names outlive the client that restored them, and the values need not fit into memory together if the
+/// daemon has a spill directory.
 #[test]
 fn files_are_restored_one_after_the_other_into_a_small_pool() {
     let folder = tempfile::tempdir().unwrap();

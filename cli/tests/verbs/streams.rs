@@ -1,4 +1,4 @@
-//! watch, send and recv, between processes.
+//! Tests of `watch`, `send` and `recv` between processes.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ fn watching() {
     let mut sums = Vec::new();
     for value in 0..3u8 {
         client.put("t", &[value; 5]).unwrap();
-        // Each value is seen before the next one takes its place.
+        // Wait until the watcher has printed each value before publishing the next one.
         let seen: Value = serde_json::from_str(&watch.line()).unwrap();
         assert_eq!((&seen["name"], &seen["kind"], &seen["dtype"]), (&json!("t"), &json!("tensor"), &json!("u8")));
         assert_eq!((&seen["shape"], &seen["nbytes"], &seen["timestamp_ns"]), (&json!([5]), &json!(5), &json!(0)));
@@ -29,7 +29,7 @@ fn watching() {
 
     assert_eq!(bench.ok(&["watch", "t", "--count", "1"]), format!("t: u8 [5], 5 bytes, xxh3 {}\n", sums[2]));
     assert_eq!(bench.ok(&["watch", "t", "--count", "1", "--no-checksum"]), "t: u8 [5], 5 bytes\n");
-    // Nothing new comes.
+    // No new value is published.
     let done = bench.run(&["watch", "t", "--timeout", "0.2"]);
     assert_eq!(done.out.lines().count(), 1);
     let error = done.fails(5);
@@ -49,7 +49,7 @@ fn watching_what_another_process_puts() {
     bench.ok(&["put", "d", &fixture("stored.npz")]);
     assert!(watch.line().starts_with("d: dataset of 2 tensors, 25 bytes: a f32 [2, 3], 24 bytes, xxh3 "));
     watch.done().ok();
-    // A tensor that somebody waits for.
+    // `get` waits for a tensor that does not exist yet.
     let get = bench.start(&["get", "late", "-o", "late.npy", "--timeout", "30"]);
     bench.ok(&["put", "late", &repository("examples/data/iris.npy")]);
     get.done().ok();
@@ -113,13 +113,13 @@ fn nobody_to_talk_to() {
     assert!(error.contains("\"nobody\""), "{error}");
     bench.fails(5, &["recv", "nobody", "-o", "x", "--timeout", "0.2"]);
     bench.fails(5, &["send", "s", &iris, "--wait-subscribers", "1", "--timeout", "0.2"]);
-    // Nobody sends.
+    // The stream exists, but nobody sends.
     let client = bench.client();
     let _stream = client.stream("quiet").open().unwrap();
     bench.fails(5, &["recv", "quiet", "-o", "x", "--timeout", "0.2"]);
     let error = bench.fails(1, &["send", "quiet", &iris]);
     assert!(error.contains("quiet"), "{error}");
-    // A subscriber that takes nothing.
+    // A subscriber that receives nothing.
     for (policy, status) in [("block", 5), ("error", 7), ("drop-oldest", 0)] {
         let options = ["--capacity", "1", "--wait-subscribers", "1", "--timeout", "2", "--policy", policy];
         let send = bench.start(&[&["send", policy, &iris, &iris, &iris], &options[..]].concat());
@@ -162,7 +162,7 @@ fn lost_messages_are_reported() {
     assert_eq!(done.err, "tensorlend: stream \"s\": 5 messages lost before message 6\n");
 }
 
-/// Stops a process, and waits until it stands: the signal may take effect later.
+/// Sends SIGSTOP to a process and waits until the process has stopped: the signal may take effect later.
 fn stop(pid: u32) -> Pid {
     let process = Pid::from_raw(pid.cast_signed()).unwrap();
     kill_process(process, Signal::STOP).unwrap();
@@ -184,7 +184,7 @@ fn a_stream_that_is_opened_anew_is_followed_and_overwrites_no_file() {
     send(&client, &first, 2);
     recv.line();
     recv.line();
-    // It is opened again before the subscriber can find it closed: a subscriber that sees the end goes.
+    // Reopen the stream while the subscriber is stopped: a subscriber that sees the stream closed would exit.
     let stopped = stop(recv.pid());
     drop(first);
     let second = client.stream("s").open().unwrap();

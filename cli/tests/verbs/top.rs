@@ -1,4 +1,4 @@
-//! `tensorlend top`: frames as text, and on a terminal.
+//! Tests of `tensorlend top`: frames as text, and frames on a terminal.
 
 mod terminal;
 
@@ -13,7 +13,7 @@ fn a_frame_as_text() {
     client.put("weights", &vec![0f32; 1 << 16]).unwrap();
     let lease = client.get("camera/front").unwrap();
 
-    // Standard output is no terminal here, so that --once is not needed.
+    // Standard output is not a terminal here, so the command needs no `--once`.
     let frame = bench.ok(&["top", "--tab", "names", "--sort", "bytes"]);
     let lines: Vec<&str> = frame.lines().collect();
     assert!(
@@ -72,7 +72,7 @@ fn a_session_at_a_terminal() {
     let frame = top.until("names are shown", |frame| frame.contains("weights") && frame.contains("camera/front"));
     assert!(frame.contains("evil\\u{202e}cod") && !frame.contains('\u{202e}'), "{frame}");
     assert!(top.is_taken_over());
-    // Ordered by bytes, the largest first.
+    // Order by bytes, the largest first.
     top.keys("sss");
     top.until("the order is another", |frame| {
         let line = |word| frame.lines().position(|line| line.contains(word));
@@ -80,14 +80,14 @@ fn a_session_at_a_terminal() {
     });
     top.keys("/front\r");
     top.until("the others are hidden", |frame| frame.contains("camera/front") && !frame.contains("weights"));
-    // What is there is seen by itself, in whatever size.
+    // A new name appears without a key, and the frame follows the terminal's size.
     client.put("front2", &[0u8; 8]).unwrap();
     top.until("a new name is seen", |frame| frame.contains("front2"));
     top.resize(24, 100);
     top.until("the frame is wider", |frame| frame.lines().any(|line| line.chars().count() > 85));
     top.resize(24, 80);
-    // A key that comes in one batch with the signal of another size would be read with the next key only: crossterm takes what is
-    // ready by edges, and returns with the first of it. So: not before it has drawn again since.
+    // Wait for the next frame after the resize. If a key and the resize signal arrived together, crossterm, which polls
+    // edge-triggered, would return the signal first and the key only together with the next key.
     let up = |frame: &str| frame.split("up ").nth(1).and_then(|rest| rest.split(' ').next()).map(str::to_owned);
     let before = up(&top.frame());
     top.until("it has drawn again", |frame| up(frame).is_some_and(|it| Some(it) != before));
@@ -114,7 +114,7 @@ fn a_client_is_asked_to_end_after_a_yes() {
     let put = bench.start(&["put", "here", "in.raw", "--dtype", "u8", "--shape", "1", "--ephemeral"]);
     put.line();
     let mut top = Terminal::start(&mut bench.command(&["top", "--interval", "0.1", "--tab", "clients"]));
-    // What is typed before the terminal is taken over is not what it would be afterwards.
+    // Wait for the first frame: a key typed before the program takes over the terminal would be read in line mode.
     top.until("clients are shown", |frame| frame.contains("tensorl"));
     top.keys("/tensorlend put\r");
     top.until("one client is left", |frame| frame.contains(" 1 of 2"));
@@ -123,10 +123,10 @@ fn a_client_is_asked_to_end_after_a_yes() {
     top.until("it asks", |frame| frame.contains(&format!("Ask process {pid} of user")));
     top.keys("y");
     top.until("it was asked", |frame| frame.contains(&format!("process {pid} was asked to end")));
-    // By the signal, or by its own handling of it.
+    // The signal may end the process, or the process may handle the signal and exit.
     assert_ne!(put.done().status, 0);
     top.until("it is gone", |frame| frame.contains(" 0 of 1"));
-    // However it ends, the terminal is given back.
+    // A signal too must restore the terminal.
     top.signal(rustix::process::Signal::TERM);
     let (_, left) = top.end();
     assert!(!left.contains("Clients"), "{left}");

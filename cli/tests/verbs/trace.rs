@@ -1,11 +1,11 @@
-//! `tensorlend trace`: names and streams, as things happen to them.
+//! Tests of `tensorlend trace` for names and streams.
 
 use serde_json::{Value, json};
 use tensorlend::{DType, Policy};
 
 use crate::bench::{Bench, Running};
 
-/// The next event that is one of these.
+/// Reads events until one is of a type in `wanted`, and returns that event.
 fn next(trace: &Running, wanted: &[&str]) -> Value {
     loop {
         let line = trace.line();
@@ -36,7 +36,7 @@ fn a_name_from_its_first_value_to_its_end() {
     let second = next(&trace, &["published", "released"]);
     assert_eq!((&second["event"], &second["number"], &second["dtype"]), (&json!("published"), &json!(2), &json!("u8")));
     assert_eq!(second["was_there"], false);
-    // Of a value that is replaced, too.
+    // `trace` reports the release of a replaced value too.
     drop(lease);
     next(&trace, &["released"]);
     producer.rename("weights", "old").unwrap();
@@ -82,14 +82,15 @@ fn a_stream_its_messages_and_its_subscribers() {
     next(&trace, &["subscribed"]);
     send();
     assert_eq!(next(&trace, &["sent"])["number"], first + 1);
-    // It begins with what the ring held.
+    // The subscriber starts with the message that the ring already held.
     drop((frames.recv().unwrap(), frames.recv().unwrap()));
     let mut received = 0;
     while received < 2 {
         received += next(&trace, &["received"])["messages"].as_u64().unwrap();
     }
 
-    // More than the ring holds: all are accounted for, whether they were seen or not, and what was lost is told.
+    // Send more messages than the ring holds. `trace` reports every message, as sent or as passed, and reports the
+    // losses.
     for _ in 0..20 {
         send();
     }

@@ -1,4 +1,4 @@
-//! `tensorlend web`, asked as any program asks it: over sockets.
+//! Tests of `tensorlend web` over its sockets.
 
 mod answers;
 mod doors;
@@ -9,23 +9,23 @@ mod text;
 use crate::bench::{Bench, Running};
 use http::At;
 
-/// Names that are trouble for whoever takes them for more than text.
+/// Names that break a page or an API that does not escape them.
 const HOSTILE: &[&str] =
     &["<script>alert(1)</script>", "\"quoted\" 'twice'", "back\\slash", "%3Cb%3E & + ?#", "\u{202E}\u{2028}\u{FEFF}"];
 
-/// A server.
+/// A running server.
 struct Web {
     running: Running,
     at: At,
 }
 
 impl Web {
-    /// Shows a broker, on some port of this machine.
+    /// Starts a server for the broker on a free port of this machine, with ten samples a second.
     fn start(bench: &Bench, more: &[&str]) -> Self {
         Self::start_every("0.1", bench, more)
     }
 
-    /// With other pauses between its looks, in seconds.
+    /// Starts a server that samples the broker every `seconds` seconds.
     fn start_every(seconds: &str, bench: &Bench, more: &[&str]) -> Self {
         let usual = ["web", "--listen", "127.0.0.1:0", "--interval", seconds];
         let running = bench.start(&[&usual[..], more].concat());
@@ -44,7 +44,9 @@ impl Web {
         answer.json()
     }
 
-    /// Asks until the answer is right: a look is a tenth of a second old at most.
+    /// Repeats the request until `is_right` accepts the answer, which is up to a tenth of a second old. Panics after
+    /// five
+    /// minutes.
     fn until(&self, path: &str, is_right: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
         for _ in 0..12_000 {
             let answer = self.json(path);

@@ -115,11 +115,11 @@ fn in_a_child() {
             let child = unsafe { libc::fork() };
             if child == 0 {
                 let forked = matches!(Driver::get(), Err(Unavailable::Forked));
-                // SAFETY: it ends the process, and nothing else.
+                // SAFETY: it only ends the process.
                 unsafe { libc::_exit(if forked { 7 } else { 1 }) };
             }
             let mut status = 0;
-            // SAFETY: the child is ours, and one int is written.
+            // SAFETY: the child was created above, and one int is written.
             unsafe { libc::waitpid(child, &raw mut status, 0) };
             println!("SAID {}", libc::WEXITSTATUS(status));
         }

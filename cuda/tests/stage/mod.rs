@@ -1,19 +1,19 @@
-//! How a test comes onto a driver, and gets a second process.
+//! Running a test with a driver, and in a second process.
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use tensorlend_cuda::{Device, Driver};
 
-/// Names the folder with the driver's library.
+/// The variable that names the folder with the driver's library.
 const LIBRARY: &str = "TENSORLEND_CUDA_LIB";
-/// Set in a process that has that folder.
+/// The variable that is set in a process that uses that folder.
 const INSIDE: &str = "TENSORLEND_CUDA_TEST_INSIDE";
-/// What the other process of a test is told.
+/// The variable with the role of a test's other process.
 const ROLE: &str = "TENSORLEND_CUDA_TEST_ROLE";
 
-/// Says that the calling test cannot run here, and why: also in the file that `TENSORLEND_SKIPS` names, since cargo hides
-/// what a test that returns has printed.
+/// Reports that the calling test cannot run here, and the reason: also in the file that `TENSORLEND_SKIPS` names, since
+/// cargo hides the output of passing tests.
 pub fn skip(why: &str) {
     let line = format!("{}: {why}\n", std::thread::current().name().unwrap_or("a test"));
     eprint!("SKIPPED: {line}");
@@ -23,8 +23,8 @@ pub fn skip(why: &str) {
     }
 }
 
-/// Whether `test` shall go on in this process. If it has to be another one, which finds the driver of `TENSORLEND_CUDA_LIB`,
-/// or has no other test in it, it has been run there.
+/// Returns true if `test` must continue in this process. If it needs another process, one that finds the driver of
+/// `TENSORLEND_CUDA_LIB` or runs no other test, this function has run it there.
 pub fn on_a_driver(test: &str) -> bool {
     if std::env::var_os(INSIDE).is_none() {
         again(test, None, Stdio::null());
@@ -32,7 +32,7 @@ pub fn on_a_driver(test: &str) -> bool {
     }
     match Driver::get() {
         Ok(_) => true,
-        // Who names a library wants it tested.
+        // A user who names a library wants it tested.
         Err(unavailable) if std::env::var_os(LIBRARY).is_some() => panic!("{LIBRARY}: {unavailable}"),
         Err(unavailable) => {
             skip(&format!("no CUDA: {unavailable}"));
@@ -41,13 +41,13 @@ pub fn on_a_driver(test: &str) -> bool {
     }
 }
 
-/// Tells what a device was seen to do, and which: a fake one shows nothing but what its authors believe.
+/// Prints an observed behaviour, and the device: a fake device only shows what its authors believe.
 pub fn observed(what: &str) {
     let devices = Driver::get().map(|driver| driver.devices().unwrap_or_default());
     println!("OBSERVED on {}: {what}", devices.unwrap_or_default().first().map_or("no device", Device::name));
 }
 
-/// What this process is to do in a test of two.
+/// Returns the role of this process in a test of two.
 pub fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
@@ -78,12 +78,12 @@ fn again(test: &str, role: Option<&str>, stdin: Stdio) {
     eprint!("{err}");
 }
 
-/// 64 bytes for an environment variable.
+/// Encodes 64 bytes for an environment variable.
 pub fn to_hex(bytes: &[u8; 64]) -> String {
     bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
-/// And back.
+/// Decodes 64 bytes from the text of [`to_hex`].
 pub fn from_hex(text: &str) -> [u8; 64] {
     std::array::from_fn(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap())
 }

@@ -12,7 +12,7 @@ use super::settings::Settings;
 use super::share::Stock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tensorlend_layout::wire::Refusal;
+use tensorlend_layout::wire::{LimitKind, Refusal};
 
 /// A namespace's number; never used again.
 pub type NamespaceId = u64;
@@ -88,8 +88,13 @@ pub fn is_above(held: u64, most: u64, percent: u8) -> bool {
 }
 
 /// The refusal for a limit.
-pub fn limit(what: impl Into<String>, setting: impl Into<String>, limit: impl Into<String>) -> Refusal {
-    Refusal::Limit { what: what.into(), setting: setting.into(), limit: limit.into() }
+pub fn limit(
+    kind: LimitKind,
+    what: impl Into<String>,
+    setting: impl Into<String>,
+    limit: impl Into<String>,
+) -> Refusal {
+    Refusal::Limit { kind, what: what.into(), setting: setting.into(), limit: limit.into() }
 }
 
 fn sheet_bytes_least(settings: &Settings) -> u64 {
@@ -189,11 +194,11 @@ impl Accounts {
             self.check_device(uid, budget, bytes)?;
         } else if over(budget.held.bytes(), bytes, budget.bytes_max) {
             let what = format!("memory of namespace {:?} ({} in use)", budget.name, bytes_text(budget.held.bytes()));
-            return Err(limit(what, budget.setting.clone(), bytes_text(budget.bytes_max)));
+            return Err(limit(LimitKind::NamespaceBytes, what, budget.setting.clone(), bytes_text(budget.bytes_max)));
         }
         if kind == Kind::Sheet && over(self.all.sheet_bytes, bytes, self.sheet_bytes_max) {
             let what = "memory for descriptors and names";
-            return Err(limit(what, "pool.sheet_bytes_max", bytes_text(self.sheet_bytes_max)));
+            return Err(limit(LimitKind::SheetBytes, what, "pool.sheet_bytes_max", bytes_text(self.sheet_bytes_max)));
         }
         if over(self.all.descriptors, 1, self.descriptors_max) {
             return Err(self.no_descriptors());
@@ -202,7 +207,7 @@ impl Accounts {
             let used = self.charged_bytes(uid);
             if kind != Kind::Device && over(used, bytes, self.uid_bytes_max) {
                 let what = format!("memory of uid {uid} ({} in use)", bytes_text(used));
-                return Err(limit(what, "uid.bytes_max", bytes_text(self.uid_bytes_max)));
+                return Err(limit(LimitKind::UserBytes, what, "uid.bytes_max", bytes_text(self.uid_bytes_max)));
             }
             self.check_share(uid, kind, bytes)?;
             self.uids.entry(uid).or_default().held.add(kind, bytes);
@@ -216,13 +221,23 @@ impl Accounts {
         let used = budget.held.device_bytes;
         if over(used, bytes, budget.device_bytes_max) {
             let what = format!("device memory of namespace {:?} ({} in use)", budget.name, bytes_text(used));
-            return Err(limit(what, budget.device_setting.clone(), bytes_text(budget.device_bytes_max)));
+            return Err(limit(
+                LimitKind::NamespaceDeviceBytes,
+                what,
+                budget.device_setting.clone(),
+                bytes_text(budget.device_bytes_max),
+            ));
         }
         let Some(uid) = uid else { return Ok(()) };
         let used = self.sum(uid, |a| a.held.device_bytes);
         if over(used, bytes, self.uid_device_bytes_max) {
             let what = format!("device memory of uid {uid} ({} in use)", bytes_text(used));
-            return Err(limit(what, "uid.device_bytes_max", bytes_text(self.uid_device_bytes_max)));
+            return Err(limit(
+                LimitKind::UserDeviceBytes,
+                what,
+                "uid.device_bytes_max",
+                bytes_text(self.uid_device_bytes_max),
+            ));
         }
         Ok(())
     }
@@ -274,40 +289,53 @@ impl Accounts {
         if !self.uid_share || uid == SUPERUSER {
             return Ok(());
         }
-        let refusal = |what: &str, setting: &str, share: String| {
+        let refusal = |kind: LimitKind, what: &str, setting: &str, share: String| {
             let setting = format!("{setting}, or set uid.share to false,");
-            limit(format!("the share of uid {uid} in {what}"), setting, share)
+            limit(kind, format!("the share of uid {uid} in {what}"), setting, share)
         };
         let (own, stock) = self.stock(uid, self.descriptors_max, self.all.descriptors, |h| h.descriptors);
         if over(own, 1, stock.share(own)) {
-            return Err(refusal("the daemon's descriptors", "LimitNOFILE of its unit", stock.share(own).to_string()));
+            let (what, setting) = ("the daemon's descriptors", "LimitNOFILE of its unit");
+            return Err(refusal(LimitKind::DescriptorShare, what, setting, stock.share(own).to_string()));
         }
-        let (what, setting, own, stock, moved) = match kind {
+        let (full, what, setting, own, stock, moved) = match kind {
             Kind::Segment => {
                 let (own, stock) = self.stock(uid, self.pool_bytes_max, self.all.segment_bytes, |h| h.segment_bytes);
-                ("the pool", "pool.bytes_max", own, stock, self.moved(uid))
+                (LimitKind::PoolShare, "the pool", "pool.bytes_max", own, stock, self.moved(uid))
             }
             Kind::Sheet => {
                 let (own, stock) = self.stock(uid, self.sheet_bytes_max, self.all.sheet_bytes, |h| h.sheet_bytes);
-                ("the memory for descriptors and names", "pool.sheet_bytes_max", own, stock, Moved::default())
+                (
+                    LimitKind::SheetShare,
+                    "the memory for descriptors and names",
+                    "pool.sheet_bytes_max",
+                    own,
+                    stock,
+                    Moved::default(),
+                )
             }
             // Of all devices together: of one of two that are alike, whoever comes first may hold all.
             Kind::Device => {
                 let (own, stock) = self.stock(uid, self.device_bytes_max, self.all.device_bytes, |h| h.device_bytes);
-                ("the memory of all devices", "cuda.bytes_max", own, stock, Moved::default())
+                (LimitKind::DeviceShare, "the memory of all devices", "cuda.bytes_max", own, stock, Moved::default())
             }
             Kind::Wake => return Ok(()),
         };
         let charged = (own + moved.keeps).saturating_sub(moved.kept);
         let share = stock.share(own).max(if kind == Kind::Sheet { self.sheet_bytes_least } else { 0 });
         if over(charged, bytes, share) {
-            return Err(refusal(what, setting, bytes_text(share)));
+            return Err(refusal(full, what, setting, bytes_text(share)));
         }
         Ok(())
     }
 
     fn no_descriptors(&self) -> Refusal {
-        limit("the number of the daemon's descriptors", "LimitNOFILE of its unit", self.descriptors_max.to_string())
+        limit(
+            LimitKind::Descriptors,
+            "the number of the daemon's descriptors",
+            "LimitNOFILE of its unit",
+            self.descriptors_max.to_string(),
+        )
     }
 
     /// Counts a session of `uid`; false if it has as many as it may. The session is counted either way, so that
@@ -333,12 +361,14 @@ impl Accounts {
     pub fn too_many_sessions(&self, uid: u32) -> Refusal {
         if self.sum(uid, |a| a.sessions.into()) <= u64::from(self.uid_sessions_max) {
             return limit(
+                LimitKind::DescriptorShare,
                 format!("the share of uid {uid} in the daemon's descriptors"),
                 "uid.share",
                 "this uid's sessions",
             );
         }
-        limit(format!("the number of sessions of uid {uid}"), "uid.sessions_max", self.uid_sessions_max.to_string())
+        let what = format!("the number of sessions of uid {uid}");
+        limit(LimitKind::Sessions, what, "uid.sessions_max", self.uid_sessions_max.to_string())
     }
 
     /// A session of `uid` is over.
@@ -495,11 +525,15 @@ mod tests {
         })
     }
 
-    fn setting(charge: Result<Charge, Refusal>) -> String {
+    fn refused(charge: Result<Charge, Refusal>) -> (LimitKind, String) {
         match charge {
-            Err(Refusal::Limit { setting, .. }) => setting,
+            Err(Refusal::Limit { kind, setting, .. }) => (kind, setting),
             other => panic!("{other:?}"),
         }
+    }
+
+    fn full(charge: Result<Charge, Refusal>) -> LimitKind {
+        refused(charge).0
     }
 
     #[test]
@@ -507,12 +541,24 @@ mod tests {
         let mut accounts = accounts(u64::MAX, 50, 100, false);
         accounts.open(1, "lab", "namespace.lab.bytes_max", 120);
         let a = accounts.charge(Some(7), 1, Kind::Segment, 90).unwrap();
-        assert_eq!(setting(accounts.charge(Some(7), 1, Kind::Segment, 11)), "uid.bytes_max");
-        assert_eq!(setting(accounts.charge(Some(8), 1, Kind::Segment, 31)), "namespace.lab.bytes_max");
-        assert_eq!(setting(accounts.charge(Some(8), 1, Kind::Segment, u64::MAX)), "namespace.lab.bytes_max");
+        assert_eq!(
+            refused(accounts.charge(Some(7), 1, Kind::Segment, 11)),
+            (LimitKind::UserBytes, "uid.bytes_max".into())
+        );
+        assert_eq!(
+            refused(accounts.charge(Some(8), 1, Kind::Segment, 31)),
+            (LimitKind::NamespaceBytes, "namespace.lab.bytes_max".into())
+        );
+        assert_eq!(
+            refused(accounts.charge(Some(8), 1, Kind::Segment, u64::MAX)),
+            (LimitKind::NamespaceBytes, "namespace.lab.bytes_max".into())
+        );
         let b = accounts.charge(None, 1, Kind::Sheet, 30).unwrap();
         accounts.refund(a);
-        assert_eq!(setting(accounts.charge(Some(8), 1, Kind::Sheet, 21)), "pool.sheet_bytes_max");
+        assert_eq!(
+            refused(accounts.charge(Some(8), 1, Kind::Sheet, 21)),
+            (LimitKind::SheetBytes, "pool.sheet_bytes_max".into())
+        );
         accounts.refund(b);
         assert!(accounts.begin_session(7) && !accounts.begin_session(7));
         assert_eq!(accounts.held_by(7).descriptors, 6);
@@ -527,9 +573,8 @@ mod tests {
         let mut accounts = accounts(1200, 1200, u64::MAX, true);
         accounts.open(1, "lab", "namespace.lab.bytes_max", u64::MAX);
         let mut charges = vec![accounts.charge(Some(7), 1, Kind::Segment, 600).unwrap()];
-        let shared = "pool.bytes_max, or set uid.share to false,";
-        assert_eq!(setting(accounts.charge(Some(7), 1, Kind::Segment, 1)), shared);
-        assert_eq!(setting(accounts.charge(Some(8), 1, Kind::Segment, 201)), shared);
+        assert_eq!(full(accounts.charge(Some(7), 1, Kind::Segment, 1)), LimitKind::PoolShare);
+        assert_eq!(full(accounts.charge(Some(8), 1, Kind::Segment, 201)), LimitKind::PoolShare);
         charges.push(accounts.charge(Some(8), 1, Kind::Segment, 200).unwrap());
         charges.push(accounts.charge(Some(9), 1, Kind::Segment, 100).unwrap());
         // Another stock, of which no share is less than what a first client needs.
@@ -537,7 +582,7 @@ mod tests {
         charges.push(accounts.charge(Some(7), 1, Kind::Sheet, 500).unwrap());
         // Whoever administers the machine is not held to it, and what he takes is gone.
         charges.push(accounts.charge(Some(SUPERUSER), 1, Kind::Segment, 290).unwrap());
-        assert_eq!(setting(accounts.charge(Some(10), 1, Kind::Segment, 2)), shared);
+        assert_eq!(full(accounts.charge(Some(10), 1, Kind::Segment, 2)), LimitKind::PoolShare);
         charges.push(accounts.charge(Some(10), 1, Kind::Segment, 1).unwrap());
         for charge in charges {
             accounts.refund(charge);
@@ -550,13 +595,13 @@ mod tests {
         let mut accounts = accounts(u64::MAX, u64::MAX, u64::MAX, true);
         accounts.open(1, "lab", "namespace.lab.bytes_max", u64::MAX);
         let mut charges = Vec::new();
-        let full = loop {
+        let met = loop {
             match accounts.charge(Some(7), 1, Kind::Wake, 0) {
                 Ok(charge) => charges.push(charge),
-                refused => break setting(refused),
+                refused => break full(refused),
             }
         };
-        assert_eq!((charges.len(), full.contains("uid.share")), (500, true));
+        assert_eq!((charges.len(), met), (500, LimitKind::DescriptorShare));
         assert!(!accounts.begin_session(7), "no descriptor for its session");
         assert!(accounts.begin_session(8), "but for another's");
         accounts.end_session(7);
@@ -574,9 +619,9 @@ mod tests {
         let a = accounts.charge(Some(7), 1, Kind::Segment, 100).unwrap();
         accounts.move_charges(BTreeMap::from([(7, Moved { keeps: 0, kept: 40 }), (8, Moved { keeps: 40, kept: 0 })]));
         let b = accounts.charge(Some(7), 1, Kind::Segment, 40).unwrap();
-        assert_eq!(setting(accounts.charge(Some(8), 1, Kind::Segment, 61)), "uid.bytes_max");
+        assert_eq!(full(accounts.charge(Some(8), 1, Kind::Segment, 61)), LimitKind::UserBytes);
         accounts.move_charges(BTreeMap::new());
-        assert_eq!(setting(accounts.charge(Some(7), 1, Kind::Segment, 1)), "uid.bytes_max");
+        assert_eq!(full(accounts.charge(Some(7), 1, Kind::Segment, 1)), LimitKind::UserBytes);
         accounts.refund(a);
         accounts.refund(b);
         accounts.close(1);

@@ -70,12 +70,19 @@ impl Bindings {
         self.names.arrived(&context.directory, at, made);
     }
 
-    /// An entry for a key that belongs to no cell: a stream's or a list's.
-    pub fn place(&mut self, context: &Context, key: &[u8]) -> Result<u32, Refusal> {
-        self.names.place(&context.directory, key).map_err(|full| context.full(full))
+    /// An entry for a key that a user asks for.
+    pub fn place(
+        &mut self,
+        context: &Context,
+        members: &Members,
+        uid: Option<u32>,
+        key: &[u8],
+    ) -> Result<u32, Refusal> {
+        let placed = self.names.place(&context.directory, key, is_own(context, members, uid));
+        placed.map_err(|full| context.full(full))
     }
 
-    /// Stores where such a key leads.
+    /// Stores where a key leads that belongs to no cell: a stream's or a list's.
     pub fn set(&mut self, context: &Context, entry: u32, catalogue: u16, place: u32) -> Home {
         self.names.set(&context.directory, entry, HomeKind::Live, catalogue, place)
     }
@@ -164,7 +171,7 @@ impl Bindings {
         cell: u32,
         life: LifeWord,
     ) -> Result<(u32, Home), Refusal> {
-        let entry = self.names.place(&context.directory, key).map_err(|full| context.full(full))?;
+        let entry = self.place(context, members, members.uid_of(catalogue), key)?;
         Ok((entry, self.take_entry(env, context, members, entry, catalogue, cell, life)))
     }
 
@@ -246,4 +253,10 @@ impl Bindings {
             self.collect_soon(env, context, members, catalogue);
         }
     }
+}
+
+/// Tells whether a home leads to a client of this user.
+fn is_own(context: &Context, members: &Members, uid: Option<u32>) -> impl Fn(Home) -> bool {
+    let own = uid.map(|uid| context.ledger.owner_of(uid));
+    move |home| own.is_some() && members.uid_of(home.catalogue()).map(|uid| context.ledger.owner_of(uid)) == own
 }

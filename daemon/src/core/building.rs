@@ -3,6 +3,7 @@
 //! It has the names of the places that are copied; those may change meanwhile, and it follows. What lies ahead of the copy
 //! is copied as it is then. Nobody reads it before it is complete and published.
 
+use super::names::table::Table;
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::word::{PlaceWord, TableWord};
 
@@ -10,51 +11,51 @@ use tensorlend_layout::word::{PlaceWord, TableWord};
 const STEP: u64 = 1 << 14;
 
 /// How far it has come.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Building {
     /// The current table.
-    pub old: TableWord,
+    old: TableWord,
     /// The one being built.
-    pub table: TableWord,
+    table: Table,
     /// Its places that are free: another table was there before.
-    pub wiped: u64,
+    wiped: u64,
     /// Places of the old table whose names it has.
-    pub copied: u64,
-    /// Its places that a search must go past.
-    pub passed: u64,
+    copied: u64,
 }
 
 impl Building {
+    /// Begins a table to replace the current one.
+    pub fn new(d: &Directory, table: TableWord, seed: u64) -> Self {
+        d.begin_table(table, seed);
+        Self { old: d.table(), table: Table::new(table, seed), wiped: 0, copied: 0 }
+    }
+
     /// Goes on for a while; whether it is complete.
     pub fn go_on(&mut self, d: &Directory) -> bool {
-        let end = (self.wiped + STEP).min(self.table.places());
+        let table = self.table.word();
+        let end = (self.wiped + STEP).min(table.places());
         for at in self.wiped..end {
-            d.places[(self.table.first() + at) as usize].put(PlaceWord::FREE.0);
+            d.places[(table.first() + at) as usize].put(PlaceWord::FREE.0);
         }
         let left = STEP - (end - self.wiped);
         self.wiped = end;
-        if end < self.table.places() {
+        if end < table.places() {
             return false;
         }
         let end = (self.copied + left).min(self.old.places());
         for at in self.copied..end {
             let place = PlaceWord(d.places[(self.old.first() + at) as usize].peek());
             if place.entry() != 0 {
-                self.insert(d, place);
+                self.table.insert(d, place);
             }
         }
         self.copied = end;
         end == self.old.places()
     }
 
-    fn search(&self, place: PlaceWord) -> impl Iterator<Item = usize> + use<> {
-        let (table, begins) = (self.table, place.begins(self.table.log2()));
-        (0..table.places()).map(move |step| (table.first() + ((begins + step) & (table.places() - 1))) as usize)
-    }
-
-    fn insert(&self, d: &Directory, place: PlaceWord) {
-        let at = self.search(place).find(|&at| d.places[at].peek() == PlaceWord::FREE.0);
-        d.places[at.expect("it is as large as its names need")].put(place.0);
+    /// The table, when it is complete.
+    pub fn into_table(self) -> Table {
+        self.table
     }
 
     fn has(&self, at: usize) -> bool {
@@ -62,18 +63,16 @@ impl Building {
     }
 
     /// A place of the old table has got a name.
-    pub fn follow(&self, d: &Directory, at: usize, place: PlaceWord) {
+    pub fn follow(&mut self, d: &Directory, at: usize, place: PlaceWord) {
         if self.has(at) {
-            self.insert(d, place);
+            self.table.insert(d, place);
         }
     }
 
     /// A place of the old table loses its name.
     pub fn forget(&mut self, d: &Directory, at: usize, place: PlaceWord) {
         if self.has(at) {
-            let at = self.search(place).find(|&at| d.places[at].peek() == place.0);
-            d.places[at.expect("what was copied is there")].put(PlaceWord::PASSED.0);
-            self.passed += 1;
+            self.table.remove(d, place);
         }
     }
 }

@@ -133,6 +133,12 @@ pub struct Client {
     pub role: Role,
     pub life: Life,
     pub member: Member,
+    /// The owners of whom this daemon has shown it something; `None`: a daemon before may have shown it more.
+    pub shown: Option<BTreeSet<u16>>,
+    /// Whether it may announce names.
+    pub announcer: bool,
+    /// New names that it asked this daemon for and got.
+    pub names_asked: usize,
     /// Announcements taken into the directory.
     pub absorbed: u64,
     /// `acked`: the client has mapped its sheets.
@@ -180,14 +186,14 @@ impl Client {
         matches!(self.life, Life::Away { .. })
     }
 
-    /// Whether its claims and announcements count.
+    /// Whether it may publish.
     pub fn publishes(&self) -> bool {
         self.is_live() && self.role == Role::Writer
     }
 
-    /// Whether its claims and announcements count already: it has acknowledged its sheets.
+    /// Whether its claims and announcements count.
     pub fn announces(&self) -> bool {
-        self.publishes() && self.catalogue.acked
+        self.publishes() && self.announcer
     }
 
     /// Whether something that it announced is not in the directory yet, as it says.

@@ -6,7 +6,8 @@ use super::event::MemId;
 use super::ledger::Ledger;
 use super::names::Full;
 use tensorlend_layout::directory::{Directory, MemberEntry};
-use tensorlend_layout::wire::Refusal;
+use tensorlend_layout::name::KeyKind;
+use tensorlend_layout::wire::{LimitKind, Refusal};
 use tensorlend_layout::word::{Home, LifeWord};
 
 /// What all parts of a namespace use.
@@ -33,15 +34,16 @@ impl Context {
     pub fn full(&self, full: Full) -> Refusal {
         let (ledger, limits) = (&self.ledger, self.ledger.limits());
         match full {
-            Full::Collision => {
-                Refusal::Bad(format!("too many names of namespace {:?} collide with this one", ledger.name()))
-            }
-            Full::Names => ledger.limit("the number of names", "names_max", limits.names_max),
+            Full::Collision => Refusal::Bad(format!(
+                "too many names of this user in namespace {:?} collide with this one",
+                ledger.name()
+            )),
+            Full::Names => ledger.limit(LimitKind::Names, "the number of names", "names_max", limits.names_max),
             Full::Memory(reason) => Refusal::Memory { bytes: 0, reason },
             Full::LongNames => {
                 let blocks = self.directory.long_names.len() as u32 - 1;
                 let what = "the number of names longer than 96 bytes (an eighth of names_max, at least 255)";
-                ledger.limit(what, "names_max", blocks)
+                ledger.limit(LimitKind::LongNames, what, "names_max", blocks)
             }
         }
     }
@@ -70,9 +72,8 @@ impl DirectoryWriter {
 
     /// Names of lists, streams and items, with their homes.
     pub fn live_keys(&self) -> Vec<(u32, Home, Vec<u8>)> {
-        let of_a_kind = |entry: &tensorlend_layout::directory::NameEntry| matches!(entry.name[0].peek() & 0xFF, 1..=3);
         self.entries()
-            .filter(|(_, entry)| of_a_kind(entry) && Home(entry.home.peek()).is_live())
+            .filter(|(_, entry)| KeyKind::of(entry) != KeyKind::Name && Home(entry.home.peek()).is_live())
             .filter_map(|(at, entry)| Some((at, Home(entry.home.peek()), self.key(entry)?)))
             .collect()
     }

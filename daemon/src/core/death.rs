@@ -136,7 +136,9 @@ impl Namespace {
         }
         let head = self.context.directory.head();
         head.present[usize::from(catalogue) / 64].clear_bits(1 << (catalogue % 64));
+        self.members.unlist_announcer(&self.context, catalogue);
         let client = self.members.remove(catalogue);
+        self.members.show_no_more(&self.context, catalogue, client.shown);
         self.devices.departed(catalogue);
         if !frozen {
             env.accounts.end_session(client.uid);

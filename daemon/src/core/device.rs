@@ -3,7 +3,7 @@
 use super::account::{bytes_text, limit};
 use super::pool::Pool;
 use super::settings::DeviceSettings;
-use tensorlend_layout::wire::{Allocator, DeviceOffer, DeviceUse, Export, Refusal};
+use tensorlend_layout::wire::{Allocator, DeviceOffer, DeviceUse, Export, LimitKind, Refusal};
 
 /// A device's place among those of the configuration.
 pub type DeviceNumber = usize;
@@ -74,6 +74,7 @@ impl Device {
     pub fn full(&self) -> Refusal {
         let (uuid, in_use) = (self.settings.uuid, bytes_text(self.pool.lent_bytes()));
         limit(
+            LimitKind::DeviceBytes,
             format!("memory lent of device {uuid} ({in_use} in use)"),
             "cuda.bytes_max",
             bytes_text(self.pool.bytes_max()),

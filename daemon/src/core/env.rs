@@ -10,6 +10,7 @@ use super::pool::{Pool, Spare};
 use super::settings::{Mode, Settings};
 use super::spills::{Spills, Whose};
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hasher};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::Export;
@@ -253,13 +254,12 @@ impl Env {
         self.settings.mode == Mode::User
     }
 
-    /// A seed that nobody has (splitmix64).
+    /// A seed that nobody has. A member that reads one in its directory cannot tell the others from it.
     pub fn seed(&mut self) -> u64 {
-        self.seeds = self.seeds.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.seeds;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        self.seeds = self.seeds.wrapping_add(1);
+        let mut hasher = DefaultHasher::new();
+        hasher.write_u64(self.seeds);
+        hasher.finish()
     }
 
     /// Orders memory.

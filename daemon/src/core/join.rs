@@ -103,7 +103,8 @@ impl Members {
         let epoch = Member(entry.member.peek()).epoch().wrapping_add(1);
         let member = Member::new(MemberState::Open, epoch, catalogue.mem.0 as u32);
         write_member(entry, peer, env.now_ns, &label, context.ledger.first_grant());
-        // Until it has acknowledged its sheets, nobody can look at its ring or at its leases: see [`Members::list_member`].
+        // Nobody looks at its leases before it has acknowledged its sheets, see [`Members::list_member`], nor at its ring before
+        // it is an announcer.
         entry.absorbed.set(Absorbed::new(MemberState::Vacant, 0).0);
         tensorlend_layout::crash_point!("daemon: member written");
         entry.member.set(member.0);
@@ -127,6 +128,9 @@ impl Members {
             role,
             life: Life::Live(conn),
             member,
+            shown: Some(BTreeSet::new()),
+            announcer: false,
+            names_asked: 0,
             absorbed: 0,
             catalogue: catalogue.into_part(),
             leases: Some(leases.into_part()),
@@ -215,13 +219,10 @@ impl Namespace {
         }
         let client = self.members.me(catalogue);
         let mut seal = Vec::new();
-        let mut open = false;
         match *lent {
             Lent::Nothing | Lent::Back => {}
             Lent::Welcome => {
                 client.catalogue.acked = true;
-                // A reader announces nothing, whatever it writes into its ring.
-                open = client.role == Role::Writer;
                 seal.push(client.catalogue.mem);
                 if let Some(leases) = &mut client.leases {
                     leases.acked = true;
@@ -248,10 +249,6 @@ impl Namespace {
         if let Some(conn) = self.members.me(catalogue).conn() {
             env.effects.extend(seal.into_iter().map(|mem| super::Effect::Seal { conn, mem }));
         }
-        if open {
-            self.context.directory.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Open, 0).0);
-            tensorlend_layout::crash_point!("daemon: member opened");
-        }
     }
 }
 
@@ -262,6 +259,8 @@ fn write_member(entry: &MemberEntry, peer: &Peer, now_ns: u64, label: &str, anno
     entry.since_ns.put(now_ns);
     entry.bytes.put(0);
     entry.announce_until.put(announce_until);
+    // Nobody has seen anything of the new life yet.
+    entry.audience.iter().for_each(|word| word.put(0));
     let mut chunks = label.as_bytes().chunks(8);
     entry.label.iter().for_each(|word| word.put(chunks.next().map_or(0, key_word)));
 }

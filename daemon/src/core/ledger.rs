@@ -4,7 +4,7 @@ use super::account::{Accounts, Charge, Kind, NamespaceId, SUPERUSER, limit};
 use super::owners::Owners;
 use super::settings::NamespaceLimits;
 use std::sync::Arc;
-use tensorlend_layout::wire::Refusal;
+use tensorlend_layout::wire::{LimitKind, Refusal};
 
 /// A namespace's identity and limits, which every charge, refusal and line of the log names.
 #[derive(Debug)]
@@ -116,8 +116,8 @@ impl Ledger {
     }
 
     /// The refusal for a table that is full.
-    pub fn limit(&self, what: &str, key: &str, max: u32) -> Refusal {
-        limit(format!("{what} in namespace {:?}", self.name), format!("{}.{key}", self.setting), max.to_string())
+    pub fn limit(&self, kind: LimitKind, what: &str, key: &str, max: u32) -> Refusal {
+        limit(kind, format!("{what} in namespace {:?}", self.name), format!("{}.{key}", self.setting), max.to_string())
     }
 
     /// The uids of one user are others from now on.

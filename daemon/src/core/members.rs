@@ -1,5 +1,8 @@
 //! The clients of a namespace, live and gone, and the numbers that they have.
 
+mod announcers;
+mod audience;
+
 use super::account::limit;
 use super::answer::Outcome;
 use super::chores::Chore;
@@ -13,7 +16,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::wake::news_fence;
-use tensorlend_layout::wire::{Refusal, Reply};
+use tensorlend_layout::wire::{LimitKind, Refusal, Reply};
 
 /// How seldom a limit makes the daemon look for memory that is in use no more.
 const COLLECT_PAUSE_NS: u64 = 100_000_000;
@@ -30,6 +33,8 @@ pub type Fault = Cow<'static, str>;
 #[derive(Debug)]
 pub struct Members {
     clients: BTreeMap<u16, Client>,
+    /// Those of them that may announce names.
+    announcers: BTreeSet<u16>,
     /// Numbers used before; the one that came back first is used first.
     numbers: VecDeque<u16>,
     /// The least number never used.
@@ -47,6 +52,7 @@ impl Members {
     pub fn new() -> Self {
         Self {
             clients: BTreeMap::new(),
+            announcers: BTreeSet::new(),
             numbers: VecDeque::new(),
             number_fresh: 1,
             joining: BTreeMap::new(),
@@ -96,11 +102,6 @@ impl Members {
         self.clients.iter().map(|(&number, client)| (number, client))
     }
 
-    /// As [`Members::iter`], to be changed.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u16, &mut Client)> {
-        self.clients.iter_mut().map(|(&number, client)| (number, client))
-    }
-
     /// All clients.
     pub fn values(&self) -> impl Iterator<Item = &Client> {
         self.clients.values()
@@ -138,6 +139,7 @@ impl Members {
                 context.ledger.name()
             );
             limit(
+                LimitKind::Members,
                 what,
                 format!("{}.members_max", context.ledger.setting()),
                 context.ledger.limits().members_max.to_string(),
@@ -211,10 +213,15 @@ impl Members {
         assert_eq!(head.clients.peek(), live as u64, "the directory counts those who are there");
         let waiters = self.values().filter(|client| client.waits).count();
         assert_eq!(head.waiters_count.peek(), waiters as u64, "the directory counts those who may sleep");
+        for number in &self.announcers {
+            assert!(self.get(*number).is_some_and(|client| client.announcer), "{number} may announce");
+        }
         for (number, client) in self.iter() {
             assert_eq!(context.directory.entry(number).member.peek(), client.member.0, "the directory names {number}");
             let has_left = !client.is_live() && client.departing.is_none();
             assert!(!has_left || client.leases.is_none(), "leases of {number}, which has left, do not count");
+            let listed = head.announcers[usize::from(number) / 64].peek() & 1 << (number % 64) != 0;
+            assert_eq!(self.announcers.contains(&number), listed, "the directory lists the announcers, {number}");
         }
     }
 
@@ -258,7 +265,7 @@ impl Members {
 
     /// Returns true if somebody has announced something that is not in the directory yet.
     pub fn has_announcements(&self) -> bool {
-        self.values().any(Client::has_announced)
+        self.announcing().any(|(_, client)| client.has_announced())
     }
 
     /// Rings the bell if one of those whom the step's news concerns may be asleep.

@@ -1,15 +1,18 @@
 //! The directory's names, as their one writer keeps them: an entry for each, and a table of places that lead to entries.
 //!
-//! `named + passed <= 7/8` of the current table's places, where `named` places lead to entries; `live <= named` and
-//! `live <= max`. Every store of a home word moves its version. An entry never moves; neither does a place within a table.
+//! At most 7/8 of the current table's places are in use; the live names are at most `max`, and each has its place. Every store of
+//! a home word moves its version. An entry never moves; neither does a place within a table.
 //! A table is replaced by one in the other half of the places, which is built beside it.
 
 use super::building::Building;
 use super::entries::Entries;
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hasher};
+use table::Table;
 use tensorlend_layout::catalogue::RING;
 use tensorlend_layout::directory::{Directory, ENTRY_NAME_WORDS, FIRST_TABLE_LOG2, FoundName, LongName};
-use tensorlend_layout::word::{Home, HomeKind, PlaceWord, TableWord, Word, search_begins};
+use tensorlend_layout::name::KeyKind;
+use tensorlend_layout::word::{Home, HomeKind, PlaceWord, SEARCH_MAX, TableWord, Word};
 
 /// Why a key found no entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +21,7 @@ pub enum Full {
     Names,
     /// As many keys of more than 96 bytes as there are blocks for.
     LongNames,
-    /// Too many keys with hashes like this one's.
+    /// Too many of the asker's keys have hashes like this one's.
     Collision,
     /// There is no memory for it, and why.
     Memory(String),
@@ -49,14 +52,15 @@ pub struct Extent {
 pub struct Names {
     max: u64,
     live: u64,
-    /// Places that lead to entries.
-    named: u64,
-    /// Places that a search must go past.
-    passed: u64,
-    log2: u8,
+    /// The current table.
+    table: Table,
     log2_max: u8,
-    /// In which half of the places the current table is.
-    half: usize,
+    /// What the seeds of tables are drawn from: known to nobody else.
+    secret: u64,
+    /// Names that came and went since the current table was begun.
+    changes: u64,
+    /// Whether a name came whose search is longer than a fresh seed would make it.
+    is_crowded: bool,
     /// How many bytes of each half have memory.
     half_bytes: [u64; 2],
     entries: Entries,
@@ -80,8 +84,11 @@ pub struct Names {
     reserved: u64,
 }
 
-/// The longest search, in places: eight to a cache line.
-const SEARCH_MAX: u64 = 1024;
+/// Places that a search for an announced name passes at most, unless its user's own names fill more of them. Clients announce no
+/// name whose search passes more than [`SEARCH_MAX`]; what others announce meanwhile is within this.
+const ANNOUNCED_SEARCH_MAX: u64 = 4 * SEARCH_MAX;
+/// A search that passes more places is long for a table of any load: half as many as would be refused.
+const CROWDED: u64 = SEARCH_MAX / 2;
 /// Entries kept ready: as many as one client can announce before it ends, and some.
 const ENTRIES_RESERVE: u64 = RING as u64 + 128;
 const BLOCKS_RESERVE: u32 = 64;
@@ -89,17 +96,20 @@ const BLOCKS_STEP: u32 = 512;
 const INLINE_BYTES: usize = ENTRY_NAME_WORDS * 8;
 const PLACE_BYTES: u64 = size_of::<Word>() as u64;
 
+/// The seed of a table: the daemon alone can tell it beforehand.
+fn seed(secret: u64, table: TableWord) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write_u64(secret);
+    hasher.write_u64(table.0);
+    hasher.finish()
+}
+
 fn home_of(d: &Directory, entry: u32) -> Home {
     Home(d.names[entry as usize].home.peek())
 }
 
 fn key_bytes(d: &Directory, entry: u32) -> usize {
     (d.names[entry as usize].key.peek() & 0xFFFF) as usize
-}
-
-/// Whether an entry's key is a name's or an item's, whose home leads to a cell; those of lists and streams do not.
-fn leads_to_a_cell(d: &Directory, entry: u32) -> bool {
-    !matches!(d.names[entry as usize].name[0].peek() & 0xFF, 2 | 3)
 }
 
 /// The entry of a key, in whatever state.
@@ -112,28 +122,23 @@ pub fn live_home(d: &Directory, key: &[u8]) -> Option<FoundName> {
     find(d, key).filter(|found| found.home.is_live())
 }
 
-/// The places of a search for `hash`, in order: all places of the current table.
-fn search(d: &Directory, hash: u64) -> impl Iterator<Item = usize> + use<> {
-    let table = d.table();
-    let begins = search_begins(hash, table.log2());
-    (0..table.places()).map(move |step| (table.first() + (begins.wrapping_add(step) & (table.places() - 1))) as usize)
-}
-
-fn place_of(d: &Directory, at: usize) -> PlaceWord {
-    PlaceWord(d.places[at].peek())
-}
-
 impl Names {
-    /// For a fresh directory of at most `max` names. `discards`: memory can be given back.
-    pub fn new(d: &Directory, max: u32, discards: bool) -> Self {
+    /// For a fresh directory of at most `max` names. `discards`: memory can be given back. `secret` is a random number that nobody
+    /// else has.
+    pub fn new(d: &Directory, max: u32, discards: bool, secret: u64) -> Self {
+        d.begin_table(d.table(), seed(secret, d.table()));
+        Self::with_table(d, max, discards, secret)
+    }
+
+    fn with_table(d: &Directory, max: u32, discards: bool, secret: u64) -> Self {
         Self {
             max: max.into(),
             live: 0,
-            named: 0,
-            passed: 0,
-            log2: FIRST_TABLE_LOG2,
+            table: Table::new(d.table(), d.table_seed(d.table())),
             log2_max: (d.places.len() / 2).ilog2() as u8,
-            half: 0,
+            secret,
+            changes: 0,
+            is_crowded: false,
             half_bytes: [PLACE_BYTES << FIRST_TABLE_LOG2, 0],
             entries: Entries::new(d.names.len() as u32),
             owned: BTreeMap::new(),
@@ -161,8 +166,12 @@ impl Names {
 
     /// How many new names find a place and memory now.
     pub fn absorbable(&self) -> u64 {
-        let places = ((1u64 << self.log2) * 7 / 8).saturating_sub(self.named + self.passed);
-        self.room().min(self.entries.free()).min(places)
+        self.room().min(self.entries.free()).min(self.table.room())
+    }
+
+    /// In which half of the places the current table is.
+    fn half(&self) -> usize {
+        usize::from(self.table.word().first() != 0)
     }
 
     /// Keeps room for so many names from those that clients announce, until they are bound or the turn ends.
@@ -195,13 +204,6 @@ impl Names {
         self.owned.range(catalogue..).flat_map(of).take(most).collect()
     }
 
-    /// Whether an entry's key is that of an item of this list.
-    pub fn is_item(d: &Directory, entry: u32, list: u64) -> bool {
-        // As `item_key` packs them: byte 1, then the list's id.
-        let name = &d.names[entry as usize].name;
-        key_bytes(d, entry) == 17 && [name[0].peek(), name[1].peek() & 0xFF] == [1 | list << 8, list >> 56]
-    }
-
     /// How many homes lead to cells of `catalogue`.
     pub fn owned_count(&self, catalogue: u16) -> usize {
         self.owned.get(&catalogue).map_or(0, BTreeSet::len)
@@ -210,8 +212,7 @@ impl Names {
     /// How many new names find memory now, as far as there may be so many; those beyond have to wait for
     /// [`Names::order`]. No limit where memory could not be made: then there is nothing to wait for.
     pub fn ready(&self) -> u64 {
-        let places = ((1u64 << self.log2) * 7 / 8).saturating_sub(self.named + self.passed);
-        let ready = self.entries.free().min(places);
+        let ready = self.entries.free().min(self.table.room());
         if ready >= self.room() || self.failed.is_some() { u64::MAX } else { ready }
     }
 
@@ -234,7 +235,7 @@ impl Names {
             && let Some(log2) = self.table_wanted(more)
             && !self.orders.values().any(|piece| matches!(piece, Piece::Table(_)))
         {
-            let other = 1 - self.half;
+            let other = 1 - self.half();
             let (there, bytes) = (self.half_bytes[other], PLACE_BYTES << log2);
             if there >= bytes {
                 self.begin_building(d, log2);
@@ -268,7 +269,8 @@ impl Names {
         match piece {
             Piece::Entries(chunk) => self.entries.arrived(d, chunk, there),
             Piece::Table(log2) if there => {
-                self.half_bytes[1 - self.half] = PLACE_BYTES << log2;
+                let other = 1 - self.half();
+                self.half_bytes[other] = PLACE_BYTES << log2;
                 // It may be wanted no more.
                 if let Some(wanted) = self.table_wanted(0)
                     && wanted <= log2
@@ -295,17 +297,27 @@ impl Names {
         std::mem::take(&mut self.discarded)
     }
 
-    /// An entry that has the key: its own, or a new one, dead still.
-    pub fn place(&mut self, d: &Directory, key: &[u8]) -> Result<u32, Full> {
-        self.place_as(d, key, true)
+    /// An entry that has the key: its own, or a new one, dead still. `is_own` tells whether the asker's user has the name with
+    /// this home: a user whose own names make the search for the new one long is refused, and nobody else is.
+    pub fn place(&mut self, d: &Directory, key: &[u8], is_own: impl Fn(Home) -> bool) -> Result<u32, Full> {
+        let entry = self.place_within(d, key, SEARCH_MAX, is_own)?;
+        self.reserved = self.reserved.saturating_sub(1);
+        Ok(entry)
     }
 
-    /// As [`Names::place`], for a name that was published already: it is not lost for being hard to find.
-    pub fn place_announced(&mut self, d: &Directory, key: &[u8]) -> Result<u32, Full> {
-        self.place_as(d, key, false)
+    /// As [`Names::place`], for a name that was published already: clients ask the daemon for a name that would be refused,
+    /// instead of announcing it.
+    pub fn place_announced(&mut self, d: &Directory, key: &[u8], is_own: impl Fn(Home) -> bool) -> Result<u32, Full> {
+        self.place_within(d, key, ANNOUNCED_SEARCH_MAX, is_own)
     }
 
-    fn place_as(&mut self, d: &Directory, key: &[u8], searched_briefly: bool) -> Result<u32, Full> {
+    fn place_within(
+        &mut self,
+        d: &Directory,
+        key: &[u8],
+        search_max: u64,
+        is_own: impl Fn(Home) -> bool,
+    ) -> Result<u32, Full> {
         if let Some(found) = find(d, key) {
             return Ok(found.entry);
         }
@@ -313,12 +325,15 @@ impl Names {
             return Err(Full::Names);
         }
         let hash = d.hash(key);
-        let mut searched = search(d, hash).take(SEARCH_MAX as usize + 1);
-        let long = searched_briefly && searched.all(|at| !place_of(d, at).is_free());
-        if long {
-            return Err(Full::Collision);
+        if self.table.passed_by(d, hash).nth(search_max as usize).is_some() {
+            let leads =
+                |place: &PlaceWord| place.entry() != 0 && KeyKind::of(&d.names[place.entry() as usize]).leads_to_cell();
+            let homes = self.table.passed_by(d, hash).filter(leads).map(|place| home_of(d, place.entry()));
+            if homes.filter(|&home| home.is_live() && is_own(home)).count() as u64 > search_max {
+                return Err(Full::Collision);
+            }
         }
-        if (self.named + self.passed + 1) * 8 > (1 << self.log2) * 7 {
+        if self.table.room() == 0 {
             return Err(self.no_memory());
         }
         let block = if key.len() > INLINE_BYTES { self.take_block(d)? } else { 0 };
@@ -326,19 +341,13 @@ impl Names {
             self.give_block(block);
             return Err(self.no_memory());
         };
-        let at = search(d, hash).find(|&at| place_of(d, at).entry() == 0).expect("an eighth of the places is free");
         d.names[entry as usize].set_key(hash, key, block, &d.long_names);
         tensorlend_layout::crash_point!("daemon: key written");
-        if place_of(d, at) == PlaceWord::PASSED {
-            self.passed -= 1;
-        }
-        self.named += 1;
-        if searched_briefly {
-            self.reserved = self.reserved.saturating_sub(1);
-        }
         let place = PlaceWord::new(hash, entry);
-        d.places[at].set(place.0);
-        if let Some(building) = &self.building {
+        self.is_crowded |= self.table.passed_by(d, hash).nth(CROWDED as usize).is_some();
+        self.changes += 1;
+        let at = self.table.insert(d, place);
+        if let Some(building) = &mut self.building {
             building.follow(d, at, place);
         }
         Ok(entry)
@@ -362,23 +371,11 @@ impl Names {
         self.set(d, entry, HomeKind::Tomb, 0, 0);
         tensorlend_layout::crash_point!("daemon: tomb stored");
         let name = &d.names[entry as usize];
-        let hash = name.hash.peek();
-        let at = search(d, hash).find(|&at| place_of(d, at).entry() == entry).expect("a name has its place");
+        let place = PlaceWord::new(name.hash.peek(), entry);
+        self.changes += 1;
+        let at = self.table.remove(d, place);
         if let Some(building) = &mut self.building {
-            building.forget(d, at, place_of(d, at));
-        }
-        d.places[at].set(PlaceWord::PASSED.0);
-        (self.named, self.passed) = (self.named - 1, self.passed + 1);
-        let table = d.table();
-        let mask = table.places() - 1;
-        let step =
-            |at: usize, by: u64| (table.first() + ((at as u64 - table.first()).wrapping_add(by) & mask)) as usize;
-        // Backwards from the end of a run: a place becomes free only when the one behind it is.
-        let mut at = at;
-        while place_of(d, at) == PlaceWord::PASSED && place_of(d, step(at, 1)).is_free() {
-            d.places[at].set(PlaceWord::FREE.0);
-            self.passed -= 1;
-            at = step(at, u64::MAX);
+            building.forget(d, at, place);
         }
         if key_bytes(d, entry) > INLINE_BYTES {
             let block = (name.key.peek() >> 16) as u32;
@@ -405,7 +402,7 @@ impl Names {
             HomeKind::Reserved => by(&mut self.live),
             HomeKind::Live => {
                 by(&mut self.live);
-                if !leads_to_a_cell(d, entry) {
+                if !KeyKind::of(&d.names[entry as usize]).leads_to_cell() {
                 } else if add {
                     self.owned.entry(home.catalogue()).or_default().insert(entry);
                 } else if let Some(set) = self.owned.get_mut(&home.catalogue()) {
@@ -444,23 +441,28 @@ impl Names {
     }
 
     /// log2 of the places of the table that should be there instead of this one, so that `more` names find places too:
-    /// larger, smaller, or as large and without places that are only passed.
+    /// larger, smaller, or as large, without places that are only passed and with another seed.
     fn table_wanted(&self, more: u64) -> Option<u8> {
-        let places = 1u64 << self.log2;
-        let used = self.named + self.passed;
-        if self.log2 < self.log2_max && (used * 8 > places * 5 || (used + more) * 8 > places * 7) {
-            return Some(if (self.named + more) * 2 >= places { self.log2 + 1 } else { self.log2 });
+        let (log2, used) = (self.table.word().log2(), self.table.used());
+        let places = 1u64 << log2;
+        if log2 < self.log2_max && (used * 8 > places * 5 || (used + more) * 8 > places * 7) {
+            return Some(if (self.table.named() + more) * 2 >= places { log2 + 1 } else { log2 });
         }
         if used * 4 > places * 3 {
-            return Some(self.log2);
+            return Some(log2);
         }
-        (self.log2 > FIRST_TABLE_LOG2 && used * 16 < places).then_some(self.log2 - 1)
+        if log2 > FIRST_TABLE_LOG2 && used * 16 < places {
+            return Some(log2 - 1);
+        }
+        // The work of building is 32 places for each name that came or went.
+        (self.is_crowded && self.changes * 32 > places).then_some(log2)
     }
 
     fn begin_building(&mut self, d: &Directory, log2: u8) {
-        let first = d.places.len() as u64 / 2 * (1 - self.half) as u64;
+        let first = d.places.len() as u64 / 2 * (1 - self.half()) as u64;
         let table = TableWord::new(log2, first).with_rebuilds(d.table().rebuilds().wrapping_add(1));
-        self.building = Some(Building { old: d.table(), table, wiped: 0, copied: 0, passed: 0 });
+        self.building = Some(Building::new(d, table, seed(self.secret, table)));
+        (self.changes, self.is_crowded) = (0, false);
         self.build(d);
     }
 
@@ -470,22 +472,25 @@ impl Names {
         if !building.go_on(d) {
             return;
         }
-        let Building { old, table, passed, .. } = *building;
+        let Some(table) = self.building.take().map(Building::into_table) else { return };
         tensorlend_layout::crash_point!("daemon: table built");
-        d.head().table.set(table.0);
+        d.head().table.set(table.word().0);
         tensorlend_layout::crash_point!("daemon: table published");
         if self.discards {
             // Whoever still searches there finds places that lead nowhere, and then another table word.
+            let (old, half) = (self.table.word(), self.half());
             let at = d.head().places_at.peek() + old.first() * PLACE_BYTES;
-            self.discarded.push(Extent { at, bytes: self.half_bytes[self.half] });
-            self.half_bytes[self.half] = 0;
+            self.discarded.push(Extent { at, bytes: self.half_bytes[half] });
+            self.half_bytes[half] = 0;
         }
-        (self.half, self.log2, self.passed) = (1 - self.half, table.log2(), passed);
-        self.building = None;
+        self.table = table;
         self.show_room(d);
     }
 }
 
+#[cfg(test)]
+pub mod colliding;
 mod restore;
+pub mod table;
 #[cfg(test)]
 mod tests;

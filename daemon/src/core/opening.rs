@@ -66,7 +66,7 @@ impl Opening {
         directory.head().wants_nudge.set(1);
         let (namespace, name) = (self.ledger.id(), self.ledger.name().to_owned());
         env.keep(self.mem, Label::Directory { namespace, life: 0, uid: self.private, name });
-        let names = Names::new(&directory, limits.names_max, !env.user_mode());
+        let names = Names::new(&directory, limits.names_max, !env.user_mode(), env.seed());
         let segments = Segments::new(limits.segments_max);
         let mut namespace = self.namespace(directory, names, segments);
         namespace.devices.list_devices(env, &namespace.context);

@@ -17,7 +17,7 @@ use super::length::SLOTS_LOG2_MAX;
 use super::members::Members;
 use super::tables::Table;
 use std::collections::BTreeSet;
-use tensorlend_layout::wire::{Refusal, Reply};
+use tensorlend_layout::wire::{LimitKind, Refusal, Reply};
 use tensorlend_layout::word::RangeWord;
 
 const PAGE: u64 = 4096;
@@ -115,7 +115,7 @@ impl Segments {
             env.accounts.refund(charge);
             env.accounts.refund(slots_charge);
             let what = format!("the pool ({} in use)", bytes_text(env.pool.lent_bytes()));
-            return Err(limit(what, "pool.bytes_max", bytes_text(env.pool.bytes_max())));
+            return Err(limit(LimitKind::PoolBytes, what, "pool.bytes_max", bytes_text(env.pool.bytes_max())));
         };
         let slots = env.order_slots(conn, (catalogue, base, log2), slots_bytes, slots_charge);
         let segment = Making { mem, charge, segment_bytes: Some(bytes), device: None, export: None, made, view: None };
@@ -139,6 +139,7 @@ impl Segments {
         let first = members[catalogue].segments.is_empty();
         if first && members.len() as u64 > u64::from(context.ledger.limits().members_max - reserved) {
             return Err(context.ledger.limit(
+                LimitKind::Members,
                 "the number of clients that may publish",
                 "members_max",
                 context.ledger.limits().members_max,
@@ -147,6 +148,7 @@ impl Segments {
         context.ledger.check_table_share(Table::Segments, members[catalogue].uid, members.segment_uids())?;
         if self.free.is_empty() {
             return Err(context.ledger.limit(
+                LimitKind::Segments,
                 "the number of segments",
                 "segments_max",
                 context.ledger.limits().segments_max,
@@ -180,8 +182,14 @@ impl Segments {
         log2: u8,
         work: Vec<Making>,
     ) -> Answer {
-        let full =
-            || context.ledger.limit("the number of segments", "segments_max", context.ledger.limits().segments_max);
+        let full = || {
+            context.ledger.limit(
+                LimitKind::Segments,
+                "the number of segments",
+                "segments_max",
+                context.ledger.limits().segments_max,
+            )
+        };
         // Others may have been lent segments since this one was ordered.
         let share = context.ledger.check_table_share(Table::Segments, members[catalogue].uid, members.segment_uids());
         let entry = match share.and_then(|()| self.free.last().copied().ok_or_else(full)) {
@@ -268,6 +276,7 @@ impl Segments {
             members.check_watched(asker)?;
             let reply = Self::describe_on_device(env, context, members, catalogue, base).expect("seen above");
             devices.lent(reply.lending, Some(asker));
+            members.show(context, catalogue, asker);
             return Ok(Outcome::Lend(Reply::DeviceSegment(reply), lend, Lent::Nothing));
         }
         if let Some(answer) = Self::recall(env, context, members, catalogue, base) {
@@ -285,12 +294,20 @@ impl Segments {
             in_file: false,
         };
         let lend = vec![(segment.mem, Lending::Read), (segment.slots.mem, Lending::Read)];
+        members.show(context, catalogue, asker);
         Ok(Outcome::Lend(reply, lend, Lent::Nothing))
     }
 
-    /// A request to see the records of the slots of somebody's segment in host memory. Its bytes stay where they are: in a file,
-    /// too.
-    pub fn slots_of(env: &Env, context: &Context, members: &Members, catalogue: u16, slot: u32) -> Answer {
+    /// A request of `asker` to see the records of the slots of somebody's segment in host memory. Its bytes stay where they are: in a
+    /// file, too.
+    pub fn slots_of(
+        env: &Env,
+        context: &Context,
+        members: &mut Members,
+        asker: u16,
+        catalogue: u16,
+        slot: u32,
+    ) -> Answer {
         let client = members.client(catalogue)?;
         let missing = || Refusal::NotFound(format!("segment with slot {slot} of client {catalogue}"));
         let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
@@ -310,7 +327,9 @@ impl Segments {
             // On its way there counts: who asked for its bytes would have them brought back.
             in_file: !matches!(segment.residence, Residence::Memory),
         };
-        Ok(Outcome::Lend(reply, vec![(segment.slots.mem, Lending::Read)], Lent::Nothing))
+        let lend = vec![(segment.slots.mem, Lending::Read)];
+        members.show(context, catalogue, asker);
+        Ok(Outcome::Lend(reply, lend, Lent::Nothing))
     }
 }
 
@@ -354,7 +373,7 @@ impl Segments {
     /// The word of a segment's owner that it has let go of it. Whether that is so the kernel tells when it is to be spilled.
     pub fn shelve(env: &mut Env, members: &mut Members, catalogue: u16, base: u32) -> Answer {
         if env.settings.spill.is_none() {
-            return Err(limit("what may be spilled", "spill.directory", "nothing"));
+            return Err(limit(LimitKind::Spill, "what may be spilled", "spill.directory", "nothing"));
         }
         let Some(segment) = members.me(catalogue).segments.get_mut(&base).filter(|it| it.device.is_none()) else {
             return Err(Refusal::NotFound(format!("segment of yours in host memory with first slot {base}")));

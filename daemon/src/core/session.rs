@@ -301,8 +301,8 @@ impl Core {
     /// The answer, or a wait where names are short and items of a list that was deleted still count as names.
     fn or_wait_for_items(&self, conn: ConnId, answer: Answer, since_ns: u64) -> Answer {
         match (&answer, self.conns[&conn].seat) {
-            (Err(Refusal::Limit { setting, .. }), Some(seat))
-                if setting.contains(".names_max")
+            (Err(Refusal::Limit { kind, .. }), Some(seat))
+                if kind.is_names()
                     && self.env.chores.has_items(seat.namespace)
                     && self.env.now_ns - since_ns < CHORES_NS_MAX =>
             {
@@ -417,7 +417,7 @@ impl Core {
             Request::GrowCells => namespace.members.grow_cells(env, &namespace.context, conn, me),
             Request::SegmentOf { catalogue, slot } => self.segment_of(seat, (*catalogue, *slot), since_ns),
             Request::SlotsOf { catalogue, slot } => {
-                Segments::slots_of(env, &namespace.context, &namespace.members, *catalogue, *slot)
+                Segments::slots_of(env, &namespace.context, &mut namespace.members, me, *catalogue, *slot)
             }
             Request::CellsOf { catalogue, part } => namespace.members.cells_of(&namespace.context, *catalogue, *part),
             Request::LeasesOf { catalogue } => namespace.members.leases_of(*catalogue),
@@ -462,7 +462,7 @@ impl Core {
                 *policy,
             ),
             Request::Subscribe { name, cursor, .. } => {
-                namespace.streams.subscribe(env, &namespace.context, &namespace.members, me, name, *cursor, wake)
+                namespace.streams.subscribe(env, &namespace.context, &mut namespace.members, me, name, *cursor, wake)
             }
             Request::Unsubscribe { stream, id, cursor } => Ok(namespace.streams.unsubscribe(
                 env,

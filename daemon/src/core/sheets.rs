@@ -10,7 +10,7 @@ use super::length;
 use super::members::Members;
 use tensorlend_layout::catalogue::{CELL_PARTS, cells_count, cells_first};
 use tensorlend_layout::header::Magic;
-use tensorlend_layout::wire::{Refusal, Reply};
+use tensorlend_layout::wire::{LimitKind, Refusal, Reply};
 
 impl Members {
     /// A request for more cells.
@@ -20,6 +20,7 @@ impl Members {
         // A client may hold twice as many cells as there may be names: each is fresh when it is bound.
         if part >= CELL_PARTS || u64::from(granted) >= 2 * u64::from(context.ledger.limits().names_max).max(4096) {
             return Err(context.ledger.limit(
+                LimitKind::Cells,
                 "the number of cells of one client",
                 "names_max",
                 context.ledger.limits().names_max,

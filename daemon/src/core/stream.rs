@@ -19,7 +19,7 @@ use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::CURSORS;
 use tensorlend_layout::name::{self, stream_key};
 use tensorlend_layout::stream::{CAPACITY_MAX, RingEntry, StreamRing};
-use tensorlend_layout::wire::{Policy, Refusal, Reply};
+use tensorlend_layout::wire::{LimitKind, Policy, Refusal, Reply};
 use tensorlend_layout::word::{Cell, SubscriberWord};
 
 #[derive(Debug)]
@@ -286,6 +286,7 @@ impl Streams {
                 && !self.retire_oldest(env, context, members, bindings, None)
             {
                 return Err(context.ledger.limit(
+                    LimitKind::Streams,
                     "the number of streams",
                     "streams_max",
                     context.ledger.limits().streams_max,
@@ -318,7 +319,7 @@ impl Streams {
             if super::names::find(&context.directory, &key).is_none() {
                 bindings.check_room(context, members, 1)?;
             }
-            let entry = bindings.place(context, &key)?;
+            let entry = bindings.place(context, members, members.uid_of(catalogue), &key)?;
             Ok((place, entry))
         });
         let (place, entry) = match placed {
@@ -394,7 +395,7 @@ impl Streams {
         &mut self,
         env: &mut Env,
         context: &Context,
-        members: &Members,
+        members: &mut Members,
         catalogue: u16,
         name: &str,
         cursor: u16,
@@ -412,7 +413,7 @@ impl Streams {
         &mut self,
         env: &mut Env,
         context: &Context,
-        members: &Members,
+        members: &mut Members,
         catalogue: u16,
         name: &str,
         cursor: u16,
@@ -464,7 +465,9 @@ impl Streams {
             capacity: stream.capacity,
             policy: stream.policy,
         };
-        Ok(Outcome::Lend(reply, vec![(stream.ring.mem, Lending::Read)], Lent::Nothing))
+        let (producer, lend) = (stream.producer, vec![(stream.ring.mem, Lending::Read)]);
+        members.show(context, producer, catalogue);
+        Ok(Outcome::Lend(reply, lend, Lent::Nothing))
     }
 
     /// A request to end a subscription.

@@ -6,7 +6,7 @@ use super::ledger::Ledger;
 use super::share::Stock;
 use std::collections::BTreeMap;
 use tensorlend_layout::directory::SUBSCRIBERS;
-use tensorlend_layout::wire::Refusal;
+use tensorlend_layout::wire::{LimitKind, Refusal};
 
 /// A table of a directory in which several users have lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,13 +22,13 @@ pub enum Table {
 }
 
 impl Table {
-    /// The table's name for people, and the option that bounds it.
-    fn words(self) -> (&'static str, &'static str) {
+    /// The kind of limit that a user's share is, the table's name for people, and the option that bounds it.
+    fn words(self) -> (LimitKind, &'static str, &'static str) {
         match self {
-            Self::Members => ("clients", "members_max"),
-            Self::Segments => ("segments", "segments_max"),
-            Self::Streams => ("streams", "streams_max"),
-            Self::Lists => ("lists", "lists_max"),
+            Self::Members => (LimitKind::MemberShare, "clients", "members_max"),
+            Self::Segments => (LimitKind::SegmentShare, "segments", "segments_max"),
+            Self::Streams => (LimitKind::StreamShare, "streams", "streams_max"),
+            Self::Lists => (LimitKind::ListShare, "lists", "lists_max"),
         }
     }
 }
@@ -76,9 +76,9 @@ impl Ledger {
         uids: impl Iterator<Item = Option<u32>>,
     ) -> Result<(), Refusal> {
         let Some(share) = self.share_exceeded(uid, self.lines(table).into(), uids) else { return Ok(()) };
-        let (what, option) = table.words();
+        let (kind, what, option) = table.words();
         let what = format!("the share of uid {uid} in the {what} of namespace {:?}", self.name());
-        Err(limit(what, format!("{}.{option}, or set uid.share to false,", self.setting()), share.to_string()))
+        Err(limit(kind, what, format!("{}.{option}, or set uid.share to false,", self.setting()), share.to_string()))
     }
 
     /// Refuses a user one more place among a stream's subscribers if that is more than its share. `uids`: whose each one is.
@@ -90,7 +90,12 @@ impl Ledger {
     ) -> Result<(), Refusal> {
         let Some(share) = self.share_exceeded(uid, SUBSCRIBERS as u64, uids) else { return Ok(()) };
         let what = format!("the share of uid {uid} in the {SUBSCRIBERS} subscribers of stream {stream:?}");
-        Err(limit(what, "uid.share (set it to false to turn the shares off)", share.to_string()))
+        Err(limit(
+            LimitKind::SubscriberShare,
+            what,
+            "uid.share (set it to false to turn the shares off)",
+            share.to_string(),
+        ))
     }
 
     /// The user's share of `total` lines if one more would be above it.

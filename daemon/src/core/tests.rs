@@ -2,6 +2,7 @@
 
 mod accounts;
 mod announcing;
+mod audiences;
 mod chores;
 mod death;
 mod devices;

@@ -13,15 +13,15 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Lines of a kind that a uid may have at once.
+/// Maximum number of lines of a kind that a uid may write at once.
 const BURST: u32 = 200;
-/// The time after which it may have one more.
+/// Interval after which the bucket allows one more line.
 const LINE_EVERY: Duration = Duration::from_secs(1);
-/// The time between two lines that count what was left out.
+/// Interval between two lines that count suppressed ones.
 const SUMMARY_EVERY: Duration = Duration::from_secs(10);
-/// Kinds of lines and uids that are remembered before full buckets are dropped.
+/// Number of kinds and uids that are tracked before full buckets are dropped.
 const BUCKETS_MAX: usize = 1024;
-/// The field of lines that count others.
+/// The field of lines that count suppressed ones.
 const LEFT_OUT: &str = "left_out";
 
 /// A place in the program that logs, and the uid of its line, if it names one.
@@ -31,7 +31,7 @@ type Kind = (Identifier, Option<u64>);
 struct Bucket {
     /// The lines that may still be written, as time: [`LINE_EVERY`] for each.
     budget: Duration,
-    /// The time of that budget.
+    /// The time at which `budget` was last updated.
     at: Instant,
     left_out: u64,
     summary_at: Instant,
@@ -39,7 +39,7 @@ struct Bucket {
     example: String,
 }
 
-/// A line that counts others.
+/// A line that counts suppressed ones.
 #[derive(Debug, PartialEq, Eq)]
 struct Summary {
     uid: Option<u64>,
@@ -51,7 +51,7 @@ struct Summary {
 struct Buckets(HashMap<Kind, Bucket>);
 
 impl Buckets {
-    /// Whether a line may be written.
+    /// Returns true if a line may be written.
     fn admit(&mut self, kind: Kind, now: Instant, line: &str) -> bool {
         if self.0.len() >= BUCKETS_MAX && !self.0.contains_key(&kind) {
             self.0.retain(|_, it| it.left_out > 0 || it.budget + (now - it.at) < LINE_EVERY * BURST);
@@ -73,7 +73,7 @@ impl Buckets {
         false
     }
 
-    /// The summaries that are due; without a time all of them.
+    /// Returns the summaries that are due; all of them if `now` is `None`.
     fn due(&mut self, now: Option<Instant>) -> Vec<Summary> {
         let due = |it: &Bucket| it.left_out > 0 && now.is_none_or(|now| it.summary_at <= now);
         let due = self.0.iter_mut().filter(|(_, it)| due(it));
@@ -85,7 +85,7 @@ impl Buckets {
     }
 }
 
-/// Bounds the lines of a log.
+/// Limits the rate of a log's lines.
 #[derive(Clone, Debug, Default)]
 pub struct Floods(Arc<Mutex<Buckets>>);
 
@@ -94,7 +94,7 @@ impl Floods {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts what was left out and has not been told yet.
+    /// Writes the pending counts of suppressed lines.
     pub fn tell_all(&self) {
         tell(self.buckets().due(None));
     }
@@ -109,7 +109,7 @@ fn tell(summaries: Vec<Summary>) {
 impl<S: Subscriber> Layer<S> for Floods {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         let metadata = event.metadata();
-        // Errors are about the daemon itself, and debug levels are on only where somebody wants every line.
+        // Errors concern the daemon itself, and debug levels are enabled only to get every line.
         let is_bounded = matches!(*metadata.level(), Level::INFO | Level::WARN);
         if !is_bounded || metadata.fields().field(LEFT_OUT).is_some() {
             return true;
@@ -176,9 +176,9 @@ mod tests {
         for number in 0..100_000 {
             written += u32::from(say(1, LINE_EVERY * number / 1000));
         }
-        // A hundred seconds of a thousand lines each.
+        // 100 seconds with a thousand lines each.
         assert_eq!(written, BURST + 99);
-        // Nobody else has fewer for that, and it has lines again when it was silent.
+        // Another uid has its own budget, and a silent uid regains its own.
         assert!(say(2, Duration::ZERO) && say(1, LINE_EVERY * 200));
         let mut due = buckets.due(None);
         due.retain(|it| it.uid == Some(1));

@@ -1,4 +1,4 @@
-//! What came back from the keeper, mapped: see `core/recovery/restore.rs`.
+//! Recovery of stored descriptors: validates and maps them, see `core/recovery/restore.rs`.
 
 use super::device::DeviceMemory;
 use super::keeper::{Heirloom, Keeper};
@@ -22,7 +22,7 @@ use tensorlend_layout::stream::{CAPACITY_MAX, RingEntry, StreamRing};
 use tensorlend_os::map;
 use tensorlend_os::memfd::{self, Access};
 
-/// What a sheet under this label is.
+/// Returns the kind of sheet that this label denotes; `None` for other memory.
 fn magic(label: &Label) -> Option<Magic> {
     Some(match label {
         Label::Directory { .. } => Magic::Directory,
@@ -44,13 +44,13 @@ fn size(bytes: u64) -> io::Result<usize> {
     usize::try_from(bytes).map_err(io::Error::other)
 }
 
-/// Where it goes: memories, and files of spilled segments.
+/// Destinations: memories, and files of spilled segments.
 type Stores<'a> = (&'a mut Memories, &'a mut BTreeMap<MemId, Arc<Spilled>>);
 
-/// Takes in what came back. What is of another layout, or broken, is given up, and said so.
+/// Takes over the recovered descriptors. Drops those of another layout and damaged ones, and logs that.
 pub fn adopt(heirlooms: Vec<Heirloom>, (memories, files): Stores<'_>, keeper: &mut Keeper) -> Vec<Kept> {
-    // Of a directory that was being copied when its daemon ended, the copy may not be whole, or not be known: the one
-    // before it is. Copies are kept once they are whole.
+    // The daemon may have been killed while it copied a directory. It stores a copy only once it is whole, so the
+    // latest stored one is valid.
     let mut latest: BTreeMap<u64, u32> = BTreeMap::new();
     for (label, _) in &heirlooms {
         if let Label::Directory { namespace, life, .. } = label {
@@ -91,7 +91,7 @@ fn adopt_one(
     }
     let mem = MemId(number);
     if let Label::DeviceSegment { bytes, .. } | Label::DeviceLingering { bytes, .. } = label {
-        // It is the driver's: it has no length, no seals and no words. That it is what its label says the keeper vouches for.
+        // The driver's memory has no length, no seals and no words. Only the store's label says what it is.
         memories.insert_on_device(mem, DeviceMemory { fd, keeps: None });
         keeper.has(mem, &label);
         return Ok(Kept { label, mem, view: None, bytes, acked: true, copied: false });
@@ -105,7 +105,7 @@ fn adopt_one(
     }
     let bytes = fstat(&fd)?.st_size as u64;
     let Some(magic) = magic(&label) else {
-        // A sheet is closed as one, whoever may read it still.
+        // An orphaned sheet is closed as a sheet, even if it still has readers.
         let view = match label {
             Label::Lingering { segment: false, .. } => Some(map::sheet(&fd, size(bytes)?, Access::Read)?),
             _ => None,
@@ -125,7 +125,7 @@ fn adopt_one(
             keeper.has(mem, &label);
             return Ok(Kept { label, mem, view: Some(view), bytes, acked: true, copied: false });
         }
-        // Sealed against writers, this one too: so a copy, before anybody changes anything.
+        // This directory is sealed against writers, so the daemon copies it before any change.
         let (copy, view) = copy_of(&fd, bytes)?;
         let before = Label::Directory { namespace, life, uid, name: name.clone() };
         let label = Label::Directory { namespace, life: life.wrapping_add(1), uid, name };
@@ -140,26 +140,26 @@ fn adopt_one(
     Ok(Kept { label, mem, view: Some(view), bytes, acked, copied: false })
 }
 
-/// Bytes of directories that are copied for clients in a daemon's life: each copy keeps everybody waiting.
+/// Maximum bytes of directories that a daemon copies for clients in its life: each copy blocks the loop.
 const COPIED_BYTES_MAX: u64 = 8 << 30;
 
-/// What was copied for clients.
+/// Copies of directories that clients handed back.
 #[derive(Debug, Default)]
 pub struct Copies {
     bytes: u64,
-    /// By the files that they are copies of.
+    /// The copy of each original file.
     made: BTreeMap<(u64, u64), MemId>,
 }
 
 impl Copies {
-    /// When as much was copied as may be.
+    /// Returns a state in which no more copies are allowed.
     #[cfg(test)]
     pub fn full() -> Self {
         Self { bytes: COPIED_BYTES_MAX, ..Self::default() }
     }
 
-    /// A copy of a directory that a client has brought; `None` if there is one, under a name that `is_there`, or if too
-    /// much was copied already.
+    /// Copies a directory that a client has handed back. Returns `None` if a copy of it exists (its id `is_there`), or
+    /// if the limit is reached.
     fn copy(
         &mut self,
         mem: MemId,
@@ -179,7 +179,7 @@ impl Copies {
     }
 }
 
-/// Longest that a sheet of this kind can be.
+/// Returns the maximum length of a sheet of this kind.
 fn longest(magic: Magic) -> u64 {
     let bytes = match magic {
         Magic::Directory => return Geometry::LARGEST.bytes(),
@@ -192,25 +192,26 @@ fn longest(magic: Magic) -> u64 {
     bytes as u64
 }
 
-/// What a client brings as `mem`, if a daemon of this uid has made it: nobody else can make a memfd that belongs to this uid
-/// and is sealed as ours are, unless he has this uid. Returns the descriptor to keep, the view of a directory for the shell,
-/// and what the core learns. Segments are at most `segment_bytes_max` long.
+/// Takes over a descriptor that a client hands back as `mem`, if a daemon of this uid created the memory: only a
+/// process with this uid can make a memfd with this owner and our seals. Returns the descriptor to keep, the view of a
+/// directory for the shell, and the facts for the core. Segments are at most `segment_bytes_max` long.
 ///
-/// A directory is copied, so that nobody else can write it; one that could be written still is none of ours. Everybody
-/// brings the same one: while a copy of it `is_there`, others are taken in without their words.
+/// A directory is copied, so that no other process can write it; a directory that is still writable is not ours. All
+/// clients hand the same directory back: while a copy of it `is_there`, further ones are accepted without their
+/// contents.
 pub fn own(
     (mem, fd): (MemId, &OwnedFd),
     segment_bytes_max: u64,
     copies: &mut Copies,
     is_there: &dyn Fn(MemId) -> bool,
 ) -> Option<(OwnedFd, Option<View>, Own)> {
-    // First: only a file in memory has seals, and asking for them asks no file system. Anything else may keep whoever
-    // touches it waiting for ever.
+    // Checks seals first: only memfds have any, and the query reaches no file system. Any other operation on a foreign
+    // file system's file may block for ever.
     let seals = rustix::fs::fcntl_get_seals(fd).ok()?;
     if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
         return None;
     }
-    // By the name that it was made with: what stands in it may be a client's to write.
+    // Identifies the kind by the memfd's name, which nobody can change; the contents may be a client's.
     let name = made_as(fd)?;
     let stat = fstat(fd).ok()?;
     if stat.st_uid != rustix::process::geteuid().as_raw() {
@@ -219,11 +220,11 @@ pub fn own(
     let sheets = [Magic::Directory, Magic::Catalogue, Magic::Cells, Magic::Slots, Magic::Leases, Magic::Stream];
     let magic = sheets.into_iter().find(|&magic| memory::name_of(magic) == name);
     let bytes = u64::try_from(stat.st_size).ok()?;
-    // Whoever has this uid can make files of any length, without a page in them.
+    // A client with this uid can make sparse files of any length.
     if bytes > magic.map_or(segment_bytes_max, longest) {
         return None;
     }
-    // Never the client's: who holds it may change its flags, and it counts as a writer.
+    // Reopens the file: the client could change the flags of its own descriptor, which would also count as a writer.
     let kept = memfd::reopen(fd.as_fd(), Access::Read).ok()?;
     let Some(magic) = magic else {
         return Some((kept, None, Own { magic: None, bytes, view: None, acked: true, copied: false }));
@@ -245,14 +246,14 @@ pub fn own(
     }
 }
 
-/// The name under which a memfd of ours was made.
+/// Returns the name with which the daemon created a memfd.
 fn made_as(fd: &OwnedFd) -> Option<String> {
     let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
     let name = path.to_str()?.strip_prefix("/memfd:")?.strip_suffix(" (deleted)")?;
     name.starts_with("tensorlend-").then(|| name.to_owned())
 }
 
-/// A sealed copy, and the only writable view of it. What has no pages there has none here.
+/// Returns a sealed copy and its only writable view. Holes stay holes.
 fn copy_of(fd: &OwnedFd, bytes: u64) -> io::Result<(OwnedFd, View)> {
     let copy = memfd::create_empty("tensorlend-directory", bytes)?;
     let mut buffer = vec![0; 1 << 20];

@@ -1,4 +1,4 @@
-//! What memory is made of: the size of its pages and, for segments, the node of the machine on which they are.
+//! Properties of memory: the size of its pages and, for segments, its NUMA node.
 
 use super::cgroup;
 use rustix::io::Errno;
@@ -10,31 +10,32 @@ use tensorlend_os::map;
 use tensorlend_os::memfd::{self, Access, HugePage};
 use tensorlend_os::numa::{self, Numa};
 
-/// Pages of memory.
+/// The pages of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pages {
-    /// Of 4 KiB.
+    /// 4 KiB pages.
     #[default]
     Ordinary,
-    /// Huge ones where the kernel has some at hand and its settings allow it.
+    /// Huge pages where the kernel has some available and its settings allow them.
     Advised,
-    /// For segments, huge ones that the administrator has reserved; ordinary ones, with a warning, when there are none left.
+    /// For segments, huge pages that the administrator has reserved; ordinary pages, with a warning, when none are
+    /// left.
     Reserved(HugePage),
 }
 
-/// How memory is made.
+/// Page size and NUMA placement of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backing {
-    /// Of which pages.
+    /// The pages.
     pub pages: Pages,
-    /// On which node.
+    /// The NUMA policy.
     pub numa: Numa,
 }
 
 const NAME: &str = "tensorlend-segment";
 
 impl Backing {
-    /// Asks for what pages a sheet shall have, before it has any.
+    /// Requests the kind of pages for a sheet before any exist.
     pub fn ask(self, sheet: &View) {
         if self.pages == Pages::Advised
             && let Err(error) = map::ask_for_huge(sheet)
@@ -43,7 +44,7 @@ impl Backing {
         }
     }
 
-    /// Makes the pages of a part of a sheet that is mapped for writing.
+    /// Allocates the pages of a part of a sheet that is mapped writable.
     pub fn allocate(
         self,
         fd: BorrowedFd<'_>,
@@ -52,18 +53,19 @@ impl Backing {
         go_on: &dyn Fn() -> bool,
     ) -> io::Result<()> {
         cgroup::make_room(bytes)?;
-        // Through the mapping first, which alone can ask for huge pages; and from the file too, which alone can refuse.
+        // Populates the mapping first, since only a mapping can request huge pages; then allocates in the file, since
+        // only that reports a lack of memory.
         if self.pages == Pages::Advised
             && let Err(error) = map::populate(sheet, at, bytes)
         {
             tracing::debug!("a mapping's pages were not to be had: {error}");
         }
         memfd::allocate(fd, at, bytes, go_on)?;
-        // Zeroed here, and not at the first store.
+        // Zeroes the pages now, and not at the first store.
         map::populate(sheet, at, bytes)
     }
 
-    /// A segment of zeroed bytes, whose pages all exist.
+    /// Creates a segment of zeroed bytes, all of whose pages exist.
     pub fn make(self, bytes: u64, go_on: &dyn Fn() -> bool) -> io::Result<OwnedFd> {
         if let Pages::Reserved(page) = self.pages
             && bytes.is_multiple_of(page.bytes())
@@ -78,7 +80,7 @@ impl Backing {
         if self.numa != Numa::Local || self.pages == Pages::Advised {
             let mapped = map::segment(&fd, bytes as usize, Access::Write, false)?;
             numa::place(&mapped, self.numa)?;
-            // Only a mapping can ask for huge pages. Where it makes none, ordinary ones are made below.
+            // Only a mapping can request huge pages. Where that fails, ordinary pages are allocated below.
             if self.pages == Pages::Advised
                 && let Err(error) = mapped.populate_huge()
             {
@@ -122,7 +124,7 @@ mod tests {
         let pages = [Pages::Ordinary, Pages::Advised, Pages::Reserved(HugePage::Mib2), Pages::Reserved(HugePage::Gib1)];
         for pages in pages {
             for numa in [Numa::Local, Numa::Interleave, Numa::Node(0)] {
-                // The second is no multiple of a huge page.
+                // The second length is not a multiple of a huge page.
                 for bytes in [4 << 20, (4 << 20) + 4096] {
                     let fd = Backing { pages, numa }.make(bytes, &|| true).unwrap();
                     let stat = fstat(&fd).unwrap();

@@ -1,6 +1,6 @@
-//! What the daemon's memory cgroups, of either version, and the machine say of memory: how much there may be, and how
-//! much is left. The kernel itself does not refuse memory that a group or a machine has not got: it kills somebody, most
-//! likely the daemon, whose memory it is.
+//! Memory limits and free memory of the daemon's cgroups (either version) and of the machine. The kernel does not
+//! refuse memory beyond them: it kills a process, most likely the daemon, which is charged for the memory. So the
+//! daemon checks before it allocates.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,16 +8,17 @@ use std::sync::{Mutex, PoisonError};
 
 type Read<'r> = &'r dyn Fn(&Path) -> Option<String>;
 
-/// Left to everybody else, and for what the kernel needs for the memory that it gives.
+/// Memory left to other processes, and for the kernel's own overhead.
 const MARGIN: u64 = 8 << 20;
 
-/// A group that this process is in, or one above it.
+/// A group of this process, or an ancestor of one.
 struct Group {
     folder: PathBuf,
     first_version: bool,
 }
 
-/// From this process's own groups up to the roots. A machine may have both versions, and has the memory in one of them.
+/// Returns this process's own groups and their ancestors. A machine may have both versions, and controls memory in one
+/// of them.
 fn groups(own: &str) -> Vec<Group> {
     let of_line = |line: &str| {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
@@ -43,7 +44,8 @@ impl Group {
         self.number(read, "memory.limit_in_bytes", "memory.max")
     }
 
-    /// What it may still have: files that nobody uses count as used, and are given up when something else needs their room.
+    /// Returns the memory that it may still use. Inactive file pages count as used, but the kernel reclaims them on
+    /// demand.
     fn room(&self, read: Read<'_>) -> Option<u64> {
         let used = self.number(read, "memory.usage_in_bytes", "memory.current")?;
         let stat = read(&self.folder.join("memory.stat")).unwrap_or_default();
@@ -53,12 +55,13 @@ impl Group {
     }
 }
 
-/// The least limit that holds for this process.
+/// Returns the smallest limit that applies to this process.
 pub fn limit() -> Option<u64> {
     limit_of(&own(), &read_file)
 }
 
-/// The least memory limit of the control groups that a process is in, in bytes; `None`: there is none, or it is not told.
+/// Returns the smallest memory limit of a process's control groups, in bytes; `None` if there is no limit, or it cannot
+/// be read.
 ///
 /// ```
 /// let own = tensorlend_daemon::memory_limit(std::process::id());
@@ -78,11 +81,11 @@ fn room_of(own: &str, read: Read<'_>) -> u64 {
     let machine = meminfo_bytes(&meminfo, "MemAvailable:").unwrap_or(u64::MAX);
     let swap = meminfo_bytes(&meminfo, "SwapFree:").unwrap_or(0);
     let least = groups(own).iter().filter_map(|group| group.room(read)).chain([machine]).min().unwrap_or(u64::MAX);
-    // What is lent can be swapped out as all memory can.
+    // Lent memory can be swapped out like any other.
     least.saturating_add(swap)
 }
 
-/// A line of /proc/meminfo.
+/// Returns a line of /proc/meminfo in bytes.
 pub fn meminfo_bytes(meminfo: &str, key: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(key))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
@@ -96,9 +99,12 @@ fn read_file(path: &Path) -> Option<String> {
     std::fs::read_to_string(path).ok()
 }
 
-/// Whether there is room for so many bytes more; to be asked before they are made.
+/// Checks that this many more bytes fit into memory; call it before allocating them.
 ///
-/// The files are looked into only now and then: what was left at the last look is used up to an eighth without another.
+/// It does not read the files each time: after a reading it grants an eighth of the free memory without another.
+///
+/// # Errors
+/// `OutOfMemory` if they do not fit.
 pub fn make_room(bytes: u64) -> io::Result<()> {
     static KNOWN: Mutex<u64> = Mutex::new(0);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);

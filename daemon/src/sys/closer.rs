@@ -1,16 +1,15 @@
-//! Closes what may take long to close: the last close of a descriptor that a client sent can sleep as long as that client
-//! likes (a socket that lingers, a file of a file system of its own), and freeing a long segment takes its time. None of
-//! this may stop the loop.
+//! Threads that close descriptors. The last close of a client's descriptor can block as long as the client likes (a
+//! lingering socket, a file of its own file system), and freeing a long segment takes time. Neither may block the loop.
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 
-/// Closers that may be stuck before the next thing has to wait for one of them.
+/// Maximum number of threads. Once all of them are blocked, further descriptors wait.
 const THREADS_MAX: usize = 32;
 
-/// Something that closes when it is dropped.
+/// A value whose drop closes something.
 type Closing = Box<dyn Send>;
 
 #[derive(Default)]
@@ -18,7 +17,7 @@ struct State {
     queue: VecDeque<Closing>,
     threads: usize,
     idle: usize,
-    /// Nothing comes any more.
+    /// Whether the queue is closed: no more values follow.
     over: bool,
 }
 
@@ -28,11 +27,11 @@ struct Shared {
     news: Condvar,
 }
 
-/// The threads that close. They are not waited for, not even at the end: one may be stuck.
+/// The closing threads. Nobody waits for them, not even at the daemon's end: one may be blocked.
 pub struct Closer(Arc<Shared>);
 
 impl Closer {
-    /// Starts the first, which stays.
+    /// Starts the first thread, which stays.
     pub fn start() -> io::Result<Self> {
         let closer = Self(Arc::default());
         closer.0.lock().threads = 1;
@@ -46,11 +45,11 @@ impl Closer {
         Ok(())
     }
 
-    /// Has `thing` dropped elsewhere.
+    /// Drops `thing` on a closing thread.
     pub fn close(&self, thing: impl Send + 'static) {
         let mut state = self.0.lock();
         state.queue.push_back(Box::new(thing));
-        // While one is stuck, another goes on.
+        // While one thread is blocked, another continues.
         let more = state.queue.len() > state.idle && state.threads < THREADS_MAX;
         state.threads += usize::from(more);
         drop(state);

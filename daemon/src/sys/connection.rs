@@ -1,4 +1,4 @@
-//! One connection, as the shell sees it: what epoll waits for, and the one reply that may be stuck.
+//! A connection in the shell: its epoll interest, and the one reply that may be pending.
 
 use super::closer::Closer;
 use rustix::event::epoll::EventFlags;
@@ -14,38 +14,38 @@ use tensorlend_os::toll::Toll;
 /// A connection.
 #[derive(Debug)]
 pub struct Connection {
-    /// Its socket.
+    /// The socket.
     pub fd: OwnedFd,
-    /// Whose it is.
+    /// The client's uid.
     pub uid: u32,
-    /// What calls on its socket cost the loop: the client chooses who watches its end.
+    /// Time that calls on its socket cost the loop: a client can slow them down by watching its end.
     pub toll: Toll,
-    /// What epoll waits for now.
+    /// The events that epoll waits for now.
     pub interest: EventFlags,
-    /// Whether its last packet is not answered yet: nothing more is read then.
+    /// Whether its last packet has no reply yet; the loop reads no further packet until then.
     pub busy: bool,
-    /// The process that connected. Its end ends the session even where a forked child keeps the socket open.
+    /// The process that connected. Its exit ends the session even if a forked child keeps the socket open.
     pub process: Option<OwnedFd>,
-    /// With this the client says that it has announced something. Never read: epoll tells of each write. The client holds
-    /// it too, and may do with it what it likes: it is nobody else's.
+    /// The wakeup eventfd: the client writes to it after announcing names. The daemon never reads it: epoll reports
+    /// each write. The client holds it too and may do anything with it; no other client is affected.
     pub nudge: Option<OwnedFd>,
     stuck: Option<(Vec<u8>, Vec<OwnedFd>)>,
 }
 
 impl Connection {
-    /// A fresh connection, to be read from.
+    /// Creates a connection that is ready to be read.
     pub fn new(fd: OwnedFd, uid: u32, process: Option<OwnedFd>) -> Self {
         let toll = Toll::default();
         Self { fd, uid, toll, interest: EventFlags::IN, busy: false, process, nudge: None, stuck: None }
     }
 
-    /// The next packet.
+    /// Receives the next packet.
     pub fn receive(&mut self) -> rustix::io::Result<Packet> {
         let fd = &self.fd;
         self.toll.run(|| packet::receive(fd, RecvFlags::DONTWAIT))
     }
 
-    /// What epoll should wait for. A hang-up is told in any case.
+    /// Returns the events that epoll must wait for. It reports a hang-up in any case.
     pub fn wanted(&self) -> EventFlags {
         match (&self.stuck, self.busy) {
             (Some(_), _) => EventFlags::OUT,
@@ -54,7 +54,7 @@ impl Connection {
         }
     }
 
-    /// Sends a reply, or keeps it until the socket takes it.
+    /// Sends a reply, or keeps it pending until the socket accepts it.
     pub fn send(&mut self, reply: &Reply, descriptors: Vec<OwnedFd>, closer: &Closer) -> rustix::io::Result<()> {
         if let Some((_, unsent)) = self.stuck.replace((encode(reply), descriptors)) {
             closer.close(unsent);
@@ -62,7 +62,7 @@ impl Connection {
         self.flush(closer)
     }
 
-    /// Sends what is stuck. Its descriptors may be others' wake descriptors, which their owners have dropped since: the
+    /// Sends the pending reply. Its descriptors may be wake descriptors whose owners have dropped them since: the
     /// closer closes them.
     pub fn flush(&mut self, closer: &Closer) -> rustix::io::Result<()> {
         let Some((bytes, descriptors)) = &self.stuck else { return Ok(()) };
@@ -84,24 +84,24 @@ impl Connection {
     }
 }
 
-/// A connection that is about to be closed, by the closer: to tell its peer may take long, too.
+/// A connection to be closed on a closing thread: sending the last message may take long, too.
 pub struct Farewell {
-    /// Its socket.
+    /// The socket.
     fd: OwnedFd,
-    /// What its peer is told, if anything.
+    /// The last message for its peer, if any.
     word: Option<Refusal>,
-    /// What else is closed with it.
+    /// Other values, which are dropped together with the connection.
     _rest: Option<Box<dyn Send>>,
 }
 
 impl Farewell {
-    /// Of a connection.
+    /// Closes a connection.
     pub fn to(connection: Connection, word: Option<Refusal>) -> Self {
         let Connection { fd, process, nudge, stuck, .. } = connection;
         Self { fd, word, _rest: Some(Box::new((process, nudge, stuck))) }
     }
 
-    /// Of a socket that never became one.
+    /// Closes a socket that was never accepted as a connection.
     pub fn to_stranger(fd: OwnedFd, word: Refusal) -> Self {
         Self { fd, word: Some(word), _rest: None }
     }
@@ -112,31 +112,31 @@ impl Drop for Farewell {
         if let Some(word) = self.word.take() {
             let _ = packet::send(&self.fd, &encode(&Reply::Refused(word)), &[], SendFlags::DONTWAIT);
         }
-        // Its peer hears of it before what lies unread in its queue is closed, descriptors of any kind.
+        // The peer notices the end before the kernel closes its unread messages, which may contain any descriptors.
         let _ = shutdown(&self.fd, Shutdown::Both);
     }
 }
 
-/// A user may cost one part in so many of the loop's time by slow calls.
+/// A user's slow calls may cost 1/PART of the loop's time.
 const PART: u32 = 256;
-/// Shortest and longest time for which nobody of a user may connect.
+/// Minimum and maximum duration of a user's ban.
 const BAN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(10));
 
-/// Users whose sockets have cost too much: until when, by the clock of the loop, they may not connect.
+/// Banned users: their sockets have cost too much. The value is the end of the ban by the loop's clock.
 #[derive(Debug, Default)]
 pub struct Bans(BTreeMap<u32, u64>);
 
 impl Bans {
-    /// A connection of `uid` was closed for its toll.
+    /// Bans `uid` after a connection was closed for its cost.
     pub fn add(&mut self, uid: u32, toll: &Toll, now_ns: u64) {
         self.0.retain(|_, until_ns| *until_ns > now_ns);
         let ban = (toll.cost() * PART).clamp(BAN.0, BAN.1);
         let until_ns = self.0.entry(uid).or_insert(now_ns);
-        // Several connections at once cost as much as one after another.
+        // Costs of simultaneous connections add up.
         *until_ns = (*until_ns + ban.as_nanos() as u64).min(now_ns + BAN.1.as_nanos() as u64);
     }
 
-    /// Until when nobody of `uid` may connect, if that is to come.
+    /// Returns the end of the ban on `uid`, if it is in the future.
     pub fn until_ns(&self, uid: u32, now_ns: u64) -> Option<u64> {
         self.0.get(&uid).copied().filter(|&until_ns| until_ns > now_ns)
     }

@@ -1,7 +1,7 @@
-//! Devices of which memory is lent: chosen as the configuration says, and asked for memory.
+//! Devices whose memory the daemon lends, as selected by the configuration.
 //!
-//! A machine without one is the normal case: whatever is missing becomes a sentence for an administrator, and host memory is
-//! lent as ever.
+//! A machine without a device is the normal case: every missing part becomes a message for the administrator, and host
+//! memory is lent as usual.
 
 #[cfg(feature = "cuda")]
 mod driver;
@@ -16,10 +16,10 @@ use tensorlend_layout::wire::Export;
 
 /// Memory of a device.
 pub struct DeviceMemory {
-    /// What stands for it: lent as it is.
+    /// The exported descriptor, which the daemon lends unchanged.
     pub fd: OwnedFd,
-    /// What frees it when it is dropped. Of an allocation a descriptor alone is said to keep it, so that one which has
-    /// outlived a daemon has nothing here.
+    /// Frees the memory when dropped. An allocation is kept alive by its descriptor alone, so memory recovered from a
+    /// previous daemon has nothing here.
     pub keeps: Option<Box<dyn Send>>,
 }
 
@@ -29,31 +29,31 @@ impl fmt::Debug for DeviceMemory {
     }
 }
 
-/// Memory of a device and what its descriptor is, or the driver's word.
+/// Memory of a device and the kind of its descriptor, or the driver's error.
 pub type MadeOnDevice = Result<(DeviceMemory, Export), String>;
 
-/// Gives memory of devices.
+/// Allocates memory of devices.
 pub trait Cards: Send + Sync {
-    /// Memory of the `device`th, for a user in a namespace.
+    /// Allocates memory of the `device`th, for a user in a namespace.
     fn make(&self, device: usize, whose: (NamespaceId, u32), bytes: u64) -> MadeOnDevice;
 }
 
-/// Devices that can be asked for memory, and what the core is told of them.
+/// The usable devices, and their settings for the core.
 #[derive(Clone)]
 pub struct Devices {
     pub settings: Vec<DeviceSettings>,
-    /// Why there are none.
+    /// The reason why there are none.
     pub why_none: String,
     cards: Option<Arc<dyn Cards>>,
 }
 
 impl Devices {
-    /// None, and why.
+    /// Returns no devices, with a reason.
     pub fn none(why: impl Into<String>) -> Self {
         Self { settings: Vec::new(), why_none: why.into(), cards: None }
     }
 
-    /// Those of the configuration. A warning in the log says what is in the way of those that are named and cannot be had.
+    /// Opens the configured devices. Logs a warning for each named device that is unavailable.
     pub fn open(config: &CudaConfig) -> Self {
         if config.devices.is_empty() {
             return Self::none(
@@ -72,13 +72,13 @@ impl Devices {
         devices
     }
 
-    /// Tells the core of them.
+    /// Adds the devices to the core's settings.
     pub fn tell(&self, settings: &mut Settings) {
         settings.devices.clone_from(&self.settings);
         settings.no_device.clone_from(&self.why_none);
     }
 
-    /// Memory of the `device`th, for a user in a namespace.
+    /// Allocates memory of the `device`th, for a user in a namespace.
     pub fn make(&self, device: usize, whose: (NamespaceId, u32), bytes: u64) -> MadeOnDevice {
         let cards = self.cards.as_ref().ok_or("there is no device")?;
         cards.make(device, whose, bytes)

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use tensorlend_os::thread;
 
-/// The result of a look.
+/// The result of a lookup.
 pub struct Found {
     /// The configuration that was resolved.
     pub config: Config,
@@ -19,7 +19,7 @@ pub struct Found {
     pub unknown: Vec<String>,
 }
 
-/// Runs one look at a time, each on a thread of its own. The daemon does not wait for that thread, not even at its end.
+/// Runs one lookup at a time, each on a separate thread. The daemon never waits for that thread, not even at its end.
 pub struct Finder {
     bell: OwnedFd,
     results: (Sender<Option<Found>>, Receiver<Option<Found>>),
@@ -27,18 +27,18 @@ pub struct Finder {
 }
 
 impl Finder {
-    /// Without a look.
+    /// Creates a finder without a running lookup.
     pub fn new() -> io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { bell, results: channel(), looks: false })
     }
 
-    /// Returns an eventfd that is readable when a look is over.
+    /// Returns an eventfd that becomes readable when a lookup ends.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
-    /// Starts a look, unless one is running.
+    /// Starts a lookup, unless one is running.
     pub fn look(&mut self, config: Config, mode: Mode) {
         if self.looks {
             return;
@@ -58,7 +58,7 @@ impl Finder {
         }
     }
 
-    /// Returns the result of the look that is over.
+    /// Returns the result of the finished lookup.
     pub fn take(&mut self) -> Option<Found> {
         let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
         let found = self.results.1.try_recv().ok()?;

@@ -1,7 +1,7 @@
-//! The service manager as the keeper of descriptors: what it keeps outlives this daemon, and comes back to the next one.
+//! The service manager's file descriptor store: stored descriptors outlive this daemon and are passed to the next one.
 //!
-//! systemd's file descriptor store (sd_notify(3), `FDSTORE=1` and `FDSTOREREMOVE=1`): it holds a duplicate of each, under a
-//! name, as long as the unit lives, and hands all of them over at the next start. Without a manager nothing is kept.
+//! systemd's store (sd_notify(3), `FDSTORE=1` and `FDSTOREREMOVE=1`) holds a duplicate of each descriptor, under a
+//! name, as long as the unit lives, and passes all of them at the next start. Without a manager nothing is stored.
 
 use crate::core::MemId;
 use crate::core::label::Label;
@@ -9,28 +9,28 @@ use sd_notify::NotifyState;
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// Longest name that systemd takes.
+/// Maximum length of a name in systemd.
 const NAME_BYTES_MAX: usize = 255;
 
-/// What is kept elsewhere.
+/// The descriptors in the store.
 #[derive(Debug, Default)]
 pub struct Keeper {
-    /// Whether there is anybody.
+    /// Whether there is a store.
     on: bool,
     names: BTreeMap<MemId, String>,
     failed: bool,
 }
 
-/// A descriptor that came back.
+/// A recovered descriptor.
 pub type Heirloom = (Label, OwnedFd);
 
 impl Keeper {
-    /// The service manager that started this process, if one did.
+    /// Returns the store of the service manager that started this process, if one did.
     pub fn of_this_process() -> Self {
         Self { on: super::notify::is_heard(), ..Self::default() }
     }
 
-    /// Has a descriptor kept. What it was kept as before, it no longer is.
+    /// Stores a descriptor. A previous label of the same memory is removed.
     pub fn keep(&mut self, mem: MemId, label: &Label, fd: BorrowedFd<'_>) {
         self.forget(mem);
         let name = label.to_string();
@@ -41,7 +41,8 @@ impl Keeper {
             tracing::warn!("a restart will lose this namespace, whose name is too long to be kept: {name}");
             return;
         }
-        // It waits while the manager's queue is full: what is lent before it is kept would be lost with us.
+        // This call blocks while the manager's queue is full: memory that is lent before it is stored would be lost if
+        // the daemon were killed.
         match sd_notify::notify_with_fds(&[NotifyState::FdStore, NotifyState::FdName(&name)], &[fd]) {
             Ok(()) => {
                 self.names.insert(mem, name);
@@ -53,21 +54,21 @@ impl Keeper {
         }
     }
 
-    /// It is kept already, under this label.
+    /// Records that it is stored already, under this label.
     pub fn has(&mut self, mem: MemId, label: &Label) {
         if self.on {
             self.names.insert(mem, label.to_string());
         }
     }
 
-    /// Has it kept no longer, if it was.
+    /// Removes the descriptor from the store, if the store has it.
     pub fn forget(&mut self, mem: MemId) {
         if let Some(name) = self.names.remove(&mem) {
             self.forget_name(&name);
         }
     }
 
-    /// As [`Keeper::forget`], of what this daemon did not take over.
+    /// As [`Keeper::forget`], for a descriptor that this daemon did not take over.
     pub fn forget_name(&self, name: &str) {
         if self.on {
             let _ = sd_notify::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)]);

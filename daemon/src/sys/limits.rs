@@ -1,4 +1,4 @@
-//! From the configuration to what the core is told: memory of the machine, users and groups, defaults.
+//! Conversion of the configuration to the core's settings: the machine's memory, users and groups, defaults.
 
 use super::backing::{Backing, Pages};
 use super::{DaemonError, cgroup};
@@ -12,10 +12,10 @@ use std::sync::Arc;
 use tensorlend_os::memfd::HugePage;
 use tensorlend_os::numa::{self, Numa};
 
-/// Descriptors that the daemon needs for itself: its log, its epoll, its threads, and those in between.
+/// Descriptors that the daemon needs for itself: its log, its epoll, its threads, and temporary ones.
 const OWN_DESCRIPTORS: u64 = 64;
 
-/// Through which memory is reopened for one purpose.
+/// The folder through which the daemon reopens descriptors.
 const FD_FOLDER: &str = "/proc/self/fd";
 const UID_MAP: &str = "/proc/self/uid_map";
 const GID_MAP: &str = "/proc/self/gid_map";
@@ -23,10 +23,10 @@ const GID_MAP: &str = "/proc/self/gid_map";
 /// Default of `names_max`.
 pub const NAMES_MAX: u32 = 65536;
 
-/// The least limit of descriptors with which a daemon is of any use.
+/// Minimum limit of descriptors with which a daemon is useful.
 const DESCRIPTORS_MIN: u64 = OWN_DESCRIPTORS;
 
-/// Checks what the daemon needs of the system whatever its configuration says.
+/// Checks the requirements that do not depend on the configuration.
 pub fn check_system() -> Result<(), DaemonError> {
     tensorlend_os::kernel::check()?;
     std::fs::metadata(FD_FOLDER).map_err(DaemonError::NoProc)?;
@@ -37,15 +37,15 @@ pub fn check_system() -> Result<(), DaemonError> {
     Ok(())
 }
 
-/// The core's settings. Users and groups that do not exist get no rights.
+/// Returns the core's settings. Users and groups that do not exist get no rights.
 pub fn settings(config: &Config, mode: Mode) -> Result<Settings, ConfigError> {
     settings_and_unknown(config, mode).map(|(settings, _)| settings)
 }
 
-/// As [`settings`], and a sentence for each user or group of a namespace that could not be found.
+/// As [`settings`], and a message for each user or group of a namespace that was not found.
 ///
-/// That is no error: a package may make the user later, and a name service may be down. A daemon that did not start for
-/// that would lose what the service manager keeps for it.
+/// That is not an error: a package may create the user later, and a name service may be down. If the daemon did not
+/// start, the descriptors that the service manager stores for it would be lost.
 pub fn settings_and_unknown(config: &Config, mode: Mode) -> Result<(Settings, Vec<String>), ConfigError> {
     config.check()?;
     let mut unknown = Vec::new();
@@ -70,7 +70,7 @@ pub fn settings_and_unknown(config: &Config, mode: Mode) -> Result<(Settings, Ve
             let text = format!("pool.segment_bytes is {}, and pool.bytes_max only {most}", config.pool.segment_bytes.0);
             return Err(ConfigError::Value(text));
         }
-        // On a small machine the defaults shall fit each other.
+        // On a small machine the defaults must be consistent.
         _ => config.pool.segment_bytes.0.min(pool / 4096 * 4096),
     };
     let places = namespaces.iter().map(|(name, rule)| (format!("namespace.{name}"), &rule.limits));
@@ -117,7 +117,7 @@ pub fn settings_and_unknown(config: &Config, mode: Mode) -> Result<(Settings, Ve
     Ok((settings, unknown))
 }
 
-/// Which uids are one user's, as this file says; none if there is no such file.
+/// Returns the uids that belong to one user according to this file; none if the file does not exist.
 fn owners(path: &Path) -> Owners {
     if path.as_os_str().is_empty() {
         return Owners::default();
@@ -132,7 +132,7 @@ fn owners(path: &Path) -> Owners {
     }
 }
 
-/// A line of subuid(5): the first uid of a range, how many, and whose, if there is such a user.
+/// Parses a line of subuid(5): the first uid of a range, its length, and the uid of its owner, if that user exists.
 fn subuids(line: &str, uid_of: impl Fn(&str) -> Option<u32>) -> Option<(u32, u32, Option<u32>)> {
     if line.starts_with('#') {
         return None;
@@ -146,7 +146,7 @@ fn uid_of(name: &str) -> Option<u32> {
     User::from_name(name).ok().flatten().map(|user| user.uid.as_raw())
 }
 
-/// What segments are made of.
+/// Returns the page size and NUMA placement of segments.
 pub fn backing(config: &Config) -> Result<Backing, ConfigError> {
     let numa = config.pool.numa.0;
     if let Numa::Node(node) = numa {
@@ -172,11 +172,11 @@ pub fn backing(config: &Config) -> Result<Backing, ConfigError> {
     Ok(Backing { pages, numa })
 }
 
-/// The daemon's mode, where `auto` means system mode only for a uid that no client has.
+/// Returns the daemon's mode; `auto` selects system mode only for a uid that no client has.
 ///
-/// A uid below 1000 is a system's user only in a user namespace that maps all users, as that of the machine does. In any
-/// other, such as that of a rootless container, uid 0 is an ordinary user outside, whose other processes have the same
-/// uid as the daemon.
+/// A uid below 1000 belongs to the system only in a user namespace that maps all users, as the machine's does. In any
+/// other, such as a rootless container's, uid 0 is an ordinary user outside, whose other processes have the same uid as
+/// the daemon.
 pub fn mode(choice: ModeChoice) -> Mode {
     match choice {
         ModeChoice::System => Mode::System,
@@ -205,7 +205,7 @@ fn limits(own: &LimitsConfig, default: &LimitsConfig) -> NamespaceLimits {
     }
 }
 
-/// Descriptors that may be open for clients: all that this process may have, less what the daemon itself needs.
+/// Returns the number of descriptors for clients: this process's limit less the daemon's own need.
 pub fn descriptors() -> u64 {
     let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
     most.saturating_sub(OWN_DESCRIPTORS).max(OWN_DESCRIPTORS)
@@ -213,7 +213,8 @@ pub fn descriptors() -> u64 {
 
 fn seed() -> u64 {
     let mut bytes = [0; 8];
-    // Eight bytes come whole or not at all; without them the hashes are predictable, and nothing worse.
+    // getrandom returns eight bytes whole or fails. Without them the hashes are predictable, which has no other
+    // consequence.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     u64::from_le_bytes(bytes)
 }
@@ -239,8 +240,9 @@ fn principal(who: &str) -> Result<Principal, String> {
     }
 }
 
-/// The groups of the process behind a connection, as the kernel noted them when it connected: `gid` and the supplementary ones.
-/// `unknown` stands for all groups that this process's user namespace does not know: it is none.
+/// Returns the groups of a connection's process, as the kernel recorded them when it connected: `gid` and the
+/// supplementary ones. `unknown` stands for all groups that this process's user namespace does not map, and is left
+/// out.
 pub fn groups(connection: &impl AsFd, gid: u32, unknown: Option<u32>) -> Vec<u32> {
     let mut gids = tensorlend_os::inherited::peer_groups(connection.as_fd()).unwrap_or_else(|error| {
         tracing::warn!("the kernel does not tell a client's groups: {error}");
@@ -251,13 +253,13 @@ pub fn groups(connection: &impl AsFd, gid: u32, unknown: Option<u32>) -> Vec<u32
     gids
 }
 
-/// The uid that the kernel shows in place of all whom this process's user namespace does not map; `None` if it maps
-/// everybody, as that of the machine does (user_namespaces(7)).
+/// Returns the uid that the kernel shows for all users whom this process's user namespace does not map; `None` if it
+/// maps all, as the machine's does (user_namespaces(7)).
 pub fn unknown_uid() -> Option<u32> {
     unknown(&std::fs::read_to_string(UID_MAP).ok()?, || std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok())
 }
 
-/// As [`unknown_uid`], of groups.
+/// Like [`unknown_uid`], for gids.
 pub fn unknown_gid() -> Option<u32> {
     unknown(&std::fs::read_to_string(GID_MAP).ok()?, || std::fs::read_to_string("/proc/sys/kernel/overflowgid").ok())
 }
@@ -269,13 +271,13 @@ fn unknown(map: &str, overflow: impl FnOnce() -> Option<String>) -> Option<u32> 
     Some(overflow().and_then(|text| text.trim().parse().ok()).unwrap_or(65534))
 }
 
-/// Whether a user namespace maps every uid but -1, which is nobody's.
+/// Returns true if a user namespace maps every uid except -1, which is invalid.
 fn maps_all_users(map: &str) -> bool {
     let mapped: u64 = map.lines().filter_map(|line| line.split_whitespace().nth(2)?.parse::<u64>().ok()).sum();
     mapped >= u64::from(u32::MAX)
 }
 
-/// Half of the memory, or of the cgroup's limit if that is less.
+/// Returns half of the memory, or of the cgroup's limit if that is smaller.
 fn pool_default() -> u64 {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = cgroup::meminfo_bytes(&meminfo, "MemTotal:").unwrap_or(2 << 30);
@@ -301,7 +303,7 @@ mod tests {
         assert_eq!(auto_mode(0, machine), Mode::System);
         assert_eq!(auto_mode(999, machine), Mode::System);
         assert_eq!(auto_mode(1000, machine), Mode::User);
-        // As `unshare -r`, and as rootless containers: uid 0 is a user of the machine.
+        // As with `unshare -r`, and in rootless containers: uid 0 is a user of the machine.
         for map in ["0 1000 1\n", "0 1000 1\n1 100000 65536\n", ""] {
             for uid in [0, 999, 1000] {
                 assert_eq!(auto_mode(uid, map), Mode::User, "{uid} in {map:?}");
@@ -334,7 +336,7 @@ mod tests {
         assert!(!groups(&ours, 65534, Some(65534)).contains(&65534));
     }
 
-    /// They get no right, and everything else counts.
+    /// They get no rights, and the rest of the configuration applies.
     #[test]
     fn users_and_groups_that_do_not_exist_are_told() {
         let config = "[namespace.lab]\nwriters = [\"nobody-has-this-name\", \"7\"]\nreaders = [\"@nor-this\"]";

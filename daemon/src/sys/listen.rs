@@ -1,4 +1,4 @@
-//! The control socket: made, found stale, or handed over by the service manager.
+//! The control socket: created, replaced if stale, or passed by the service manager.
 
 use super::{DaemonError, Heirloom};
 use crate::core::label::Label;
@@ -23,25 +23,25 @@ const BESIDE_MAX: u32 = 16;
 /// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// A socket that accepts connections.
+/// A listening socket.
 #[derive(Debug)]
 pub struct Listener {
-    /// The socket.
+    /// The descriptor.
     pub fd: OwnedFd,
     /// Its file, if the daemon removes it at the end.
     path: Option<(PathBuf, FileId)>,
-    /// A daemon before this one ended and left its socket to its clients.
+    /// Whether this socket replaced that of a daemon that ended while it had clients.
     pub replaced: bool,
 }
 
 impl Listener {
-    /// Leaves the socket file at the end: the next daemon learns from it that there were clients.
+    /// Keeps the socket file at the end: it tells the next daemon that there were clients.
     pub fn leave(&mut self) {
         self.path = None;
     }
 }
 
-/// Makes an error of a system call about the socket at `path`.
+/// Converts an error of a system call on the socket at `path`.
 fn failed(path: &Path, what: &'static str) -> impl Fn(Errno) -> DaemonError {
     move |error| DaemonError::Socket { path: path.into(), what, error: error.into() }
 }
@@ -79,7 +79,7 @@ fn seqpacket() -> rustix::io::Result<OwnedFd> {
 }
 
 impl Listener {
-    /// Makes the socket file. A stale socket of this user is replaced; anything else at `path` stays, and is an error.
+    /// Creates the socket file. Replaces a stale socket of this user; anything else at `path` stays, and is an error.
     pub fn bind(path: &Path, mode: u32) -> Result<Self, DaemonError> {
         let failed = |what| failed(path, what);
         let address = SocketAddrUnix::new(path).map_err(failed("is no usable socket path (at most 107 bytes)"))?;
@@ -99,7 +99,7 @@ impl Listener {
         let replaced = bound != path;
         let id = FileId::of(&bound).map_err(failed("cannot be bound"))?;
         let mut listener = Self { fd, path: Some((bound.clone(), id)), replaced };
-        // Before anybody can connect.
+        // Sets the permissions before any client can connect.
         rustix::fs::chmod(&bound, Mode::from_raw_mode(mode)).map_err(failed("cannot be given its permissions"))?;
         listen(&listener.fd, BACKLOG).map_err(failed("cannot be listened on"))?;
         if replaced {
@@ -111,12 +111,12 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Returns the error that [`Listener::bind`] would return, as far as it can be known without a bind.
+    /// Returns the error that [`Listener::bind`] would return, as far as that is known without a bind.
     pub fn check(path: &Path) -> Result<(), DaemonError> {
         let failed = |what| failed(path, what);
         SocketAddrUnix::new(path).map_err(failed("is no usable socket path (at most 107 bytes)"))?;
         match replaceable(path) {
-            // This may be the daemon to be replaced.
+            // A running daemon may be the one that will be replaced.
             Ok(()) | Err(DaemonError::Running(_)) => {}
             Err(error) => return Err(error),
         }
@@ -133,7 +133,7 @@ impl Listener {
         Ok(())
     }
 
-    /// Takes the descriptors of the service manager: the socket, if it opened one, and those that another daemon stored.
+    /// Returns the service manager's descriptors: the socket, if it opened one, and those that another daemon stored.
     pub fn handed_over() -> Result<(Option<Self>, Vec<Heirloom>), DaemonError> {
         let (mut listener, mut heirlooms) = (None, Vec::new());
         for (number, name) in sd_notify::listen_fds_with_names().map_err(DaemonError::Activation)? {
@@ -167,8 +167,8 @@ impl Drop for Listener {
     }
 }
 
-/// Waits until the daemon at `path` has acted on earlier signals: only then does it accept connections, and it closes one that
-/// sends nothing.
+/// Waits until the daemon at `path` has handled earlier signals: only then does it accept connections. It closes a
+/// connection that sends nothing.
 pub fn await_turn(path: &Path) -> std::io::Result<()> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_MAX))?;

@@ -1,4 +1,4 @@
-//! The descriptors behind the core's memory names.
+//! The descriptors of the core's memory ids.
 
 use super::adopt::{self, Copies};
 use super::backing::Backing;
@@ -19,14 +19,14 @@ use tensorlend_os::memfd::{self, Access};
 #[derive(Debug)]
 struct Memory {
     fd: OwnedFd,
-    /// Of directories, whose bells the shell rings.
+    /// Views of directories, whose bells the shell rings.
     view: Option<View>,
     kind: Kind,
-    /// What frees a device's memory.
+    /// Frees a device's memory when dropped.
     keeps: Option<Keeps>,
 }
 
-/// Something that is only there to be dropped.
+/// A value that exists only to be dropped.
 struct Keeps(Box<dyn Send>);
 
 impl std::fmt::Debug for Keeps {
@@ -35,21 +35,22 @@ impl std::fmt::Debug for Keeps {
     }
 }
 
-/// How memory is closed.
+/// The way in which memory is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// In user mode at once: it is short, and the kernel's. In system mode elsewhere, its pages first.
+    /// A sheet. In user mode it is closed at once, since it is short and in the kernel's memory. In system mode a
+    /// closing thread first frees its pages.
     Sheet,
-    /// Elsewhere, its pages first: somebody may keep it mapped.
+    /// A closing thread first frees its pages: a client may keep it mapped.
     Segment,
-    /// Elsewhere: the driver may take its time.
+    /// On a closing thread: the driver may be slow.
     Device,
-    /// Elsewhere: its last close may sleep.
+    /// On a closing thread: its last close may block.
     Received,
 }
 
-/// The descriptor for what only writers may do. Of memory that a client handed back there is one to read only, so that the
-/// daemon's own does not count as a writer when the kernel is asked for any.
+/// Returns a descriptor for writing. The daemon stores only a read-only descriptor of memory that a client handed back,
+/// so that its own does not count as a writer in a probe.
 fn writable(fd: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     if rustix::fs::fcntl_getfl(fd)?.contains(rustix::fs::OFlags::RDWR) {
         return rustix::io::fcntl_dupfd_cloexec(fd, 3);
@@ -57,7 +58,7 @@ fn writable(fd: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     memfd::reopen(fd.as_fd(), Access::Write)
 }
 
-/// Memory that is to be closed.
+/// Memory that is about to be closed.
 struct Retired {
     fd: OwnedFd,
     is_sheet: bool,
@@ -65,13 +66,14 @@ struct Retired {
 
 impl Drop for Retired {
     fn drop(&mut self) {
-        // The core closes sheets once they are quiet, except of sessions that a new daemon does not continue. Their clients may run
-        // still, and read what they wrote into their own sheets.
+        // The core closes sheets once they have no writers, except those of sessions that a new daemon drops. Their
+        // clients may still run, and read their own sheets.
         if self.is_sheet && !memfd::is_quiet(self.fd.as_fd()).unwrap_or(false) {
             return;
         }
-        // Whoever keeps it open or mapped keeps the pages no longer. This fails for those of user mode, which are sealed. A
-        // page that such a mapping touches later comes back, uncounted here: the kernel charges it to whoever touches it.
+        // Frees the pages even if a client keeps the memory open or mapped. This fails in user mode, where the memory
+        // is sealed. A page that such a mapping touches later is allocated again, outside of these accounts: the kernel
+        // charges it to the process that touches it.
         let _ = writable(&self.fd).and_then(|fd| memfd::punch(fd.as_fd()));
     }
 }
@@ -81,39 +83,39 @@ impl Drop for Retired {
 pub struct Memories {
     table: BTreeMap<MemId, Memory>,
     received: u64,
-    /// Whether no client has the daemon's uid.
+    /// System mode: no client has the daemon's uid.
     system: bool,
-    /// How long a segment may be that clients bring back, which a daemon before this one has lent them. `None`: they may
-    /// bring none.
+    /// Maximum length of segments that clients may hand back to this daemon, which a previous one lent. `None`: they
+    /// may hand back none.
     pub takes_back: Option<u64>,
     copies: Copies,
 }
 
-/// A fresh memfd, and the view that the core gets of it.
+/// A new memfd, and its view for the core.
 pub type Made = io::Result<(OwnedFd, Option<View>)>;
 
-/// What to make.
+/// The parameters of new memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
-    /// How much of it there must be at first.
+    /// Bytes whose pages must exist at first.
     pub bytes_first: u64,
-    /// If it is a sheet: its header.
+    /// A sheet's header.
     pub sheet: Option<SheetPlan>,
 }
 
 impl Plan {
-    /// Whether the daemon itself writes it.
+    /// Returns true for a directory, which the daemon itself writes.
     pub fn is_directory(&self) -> bool {
         self.sheet.is_some_and(|plan| plan.magic == Magic::Directory)
     }
 }
 
-/// Whether no client has the daemon's uid, and what memory is made of.
+/// System mode (no client has the daemon's uid), and the backing of memory.
 pub type Making = (bool, Backing);
 
-/// The name of a sheet's memfd: it tells what it was made as, and nobody can change it.
+/// Returns the name of a sheet's memfd, which records its kind; nobody can change it.
 pub fn name_of(magic: Magic) -> &'static str {
     match magic {
         Magic::Directory => "tensorlend-directory",
@@ -125,12 +127,12 @@ pub fn name_of(magic: Magic) -> &'static str {
     }
 }
 
-/// Makes memory. A sheet gets its header here, through a mapping that is gone before anybody is lent it; what the
-/// daemon itself does not write it keeps mapped read-only.
+/// Creates memory. A sheet gets its header through a temporary mapping, before it is lent; the daemon maps all sheets
+/// except directories read-only.
 ///
-/// `system`: nobody may seal it later, so that its pages can be taken away when it is closed. Else a directory is sealed at once: its readers have the daemon's uid, and
-/// nothing but the seal keeps them from opening it anew for writing. `go_on` is asked now and then whether it is wanted
-/// still.
+/// `system`: forbids further seals, one of which could prevent the daemon from freeing the pages when it closes the
+/// memory. In user mode a directory is sealed at once: its readers have the daemon's uid, and only the seal prevents
+/// them from reopening it for writing. `go_on` is polled now and then: false cancels.
 pub fn make(plan: Plan, (system, backing): Making, go_on: &dyn Fn() -> bool) -> Made {
     let Plan { bytes, bytes_first, sheet } = plan;
     let Some(plan) = sheet else {
@@ -160,12 +162,12 @@ pub fn make(plan: Plan, (system, backing): Making, go_on: &dyn Fn() -> bool) -> 
 }
 
 impl Memories {
-    /// None yet. `system`: no client has the daemon's uid.
+    /// Creates an empty table. `system`: no client has the daemon's uid.
     pub fn new(system: bool) -> Self {
         Self { system, ..Self::default() }
     }
 
-    /// Takes fresh memory in.
+    /// Adds new memory.
     pub fn insert(&mut self, mem: MemId, fd: OwnedFd, view: Option<&View>, directory: bool) {
         let kind = if view.is_none() { Kind::Segment } else { Kind::Sheet };
         let view = view.filter(|_| directory).cloned();
@@ -173,20 +175,21 @@ impl Memories {
         assert!(before.is_none(), "memory is made once");
     }
 
-    /// Takes memory of a device in.
+    /// Adds memory of a device.
     pub fn insert_on_device(&mut self, mem: MemId, DeviceMemory { fd, keeps }: DeviceMemory) {
         let keeps = keeps.map(Keeps);
         let before = self.table.insert(mem, Memory { fd, view: None, kind: Kind::Device, keeps });
         assert!(before.is_none(), "memory is made once");
     }
 
-    /// Takes a client's descriptor in. Only a Unix socket can wake: what it is, the kernel knows without asking a file
-    /// system, and a send to it never sleeps if it is told not to.
+    /// Adds a client's descriptor. Only a Unix socket can be a wake descriptor: the kernel reports its kind without a
+    /// file system's help, and sending to it without blocking is always possible.
     pub fn receive(&mut self, fd: OwnedFd) -> Received {
         self.received += 1;
         let mem = MemId::received(self.received);
         let wakes = rustix::net::sockopt::socket_domain(&fd) == Ok(AddressFamily::UNIX);
-        // Whoever sends it, what is his to send and what is not: it is closed if it is not kept, and nothing else is done to it.
+        // Takes the descriptor over if it belongs to a previous daemon's memory. Any other descriptor is either kept or
+        // closed; the daemon performs no other operation on it.
         let takes_back = self.takes_back.filter(|_| !wakes);
         let own = takes_back
             .and_then(|most| adopt::own((mem, &fd), most, &mut self.copies, &|m| self.table.contains_key(&m)));
@@ -201,20 +204,20 @@ impl Memories {
             Some(Memory { fd, kind: Kind::Segment, .. }) => closer.close(Retired { fd, is_sheet: false }),
             Some(Memory { fd, kind: Kind::Sheet, .. }) if self.system => closer.close(Retired { fd, is_sheet: true }),
             Some(Memory { fd, kind: Kind::Received, .. }) => closer.close(fd),
-            // The descriptor first: what frees the memory may look whether anything stands for it.
+            // Drops the descriptor first: the code that frees the memory may check whether a descriptor exists.
             Some(Memory { fd, kind: Kind::Device, keeps, .. }) => closer.close((fd, keeps.map(|it| it.0))),
             Some(Memory { kind: Kind::Sheet, .. }) | None => {}
         }
     }
 
-    /// Closes what came from clients, at the end.
+    /// Closes the clients' descriptors at the daemon's end.
     pub fn release_received(&mut self, closer: &Closer) {
         for (_, memory) in self.table.extract_if(.., |_, m| m.kind == Kind::Received) {
             closer.close(memory.fd);
         }
     }
 
-    /// The descriptor itself.
+    /// Returns the stored descriptor.
     pub fn fd(&self, mem: MemId) -> Option<BorrowedFd<'_>> {
         self.table.get(&mem).map(|memory| memory.fd.as_fd())
     }
@@ -223,48 +226,49 @@ impl Memories {
         self.table.get(&mem).map(|m| &m.fd).ok_or_else(|| io::Error::other("no such memory"))
     }
 
-    /// A descriptor to send. Never the original: it would count as a writer that no probe can see.
+    /// Returns a descriptor to send. It is never the original, which would count as a writer that no probe can see.
     pub fn lend(&self, mem: MemId, how: Lending) -> io::Result<OwnedFd> {
         let fd = self.get(mem)?;
         match how {
             Lending::Read => Ok(memfd::reopen(fd.as_fd(), Access::Read)?),
             Lending::Write => Ok(memfd::reopen(fd.as_fd(), Access::Write)?),
-            // Of a wake descriptor the socket itself: whoever writes to it says for each write that it shall not block. Of
-            // device memory too, since CUDA knows no descriptors that are for reading only.
+            // A wake descriptor is a duplicate of the socket itself: each send to it is non-blocking by flag. So is
+            // device memory: CUDA has no read-only descriptors.
             Lending::Wake | Lending::Device => Ok(rustix::io::fcntl_dupfd_cloexec(fd, 3)?),
             Lending::Nudge => Err(io::Error::other("a nudge is of a connection, not of memory")),
         }
     }
 
-    /// Another descriptor of a directory, and its words, for a thread of the daemon.
+    /// Returns another descriptor of a directory, and its view, for a thread of the daemon.
     pub fn share(&self, mem: MemId) -> io::Result<(OwnedFd, View)> {
         let memory = self.table.get(&mem).and_then(|m| Some((&m.fd, m.view.clone()?)));
         let (fd, view) = memory.ok_or_else(|| io::Error::other("no such directory"))?;
         Ok((fd.try_clone()?, view))
     }
 
-    /// Gives a part of memory back, if its seals allow it.
+    /// Frees a part of memory, if its seals allow it.
     pub fn discard(&self, mem: MemId, at: u64, bytes: u64) {
         if let Err(error) = self.get(mem).and_then(|fd| Ok(memfd::punch_part(fd.as_fd(), at, bytes)?)) {
             tracing::warn!("giving a part of a directory back: {error}");
         }
     }
 
-    /// Its writer has mapped it: no new writer from now on. In system mode nobody else can open it for writing in any case, and
-    /// a seal would keep the daemon from taking its pages away: there it is only marked, for the next daemon.
+    /// Called when its writer has mapped it: forbids new writers. In system mode nobody else can open it for writing
+    /// anyway, and a seal would prevent the daemon from freeing its pages: it only marks the memory there, for the next
+    /// daemon.
     pub fn seal(&self, mem: MemId) -> io::Result<()> {
         let fd = self.get(mem)?;
         if self.system {
             return Ok(memfd::mark_mapped(fd.as_fd())?);
         }
         match writable(fd).and_then(|fd| memfd::seal_writers(fd.as_fd())) {
-            // Somebody sealed it before us, as well as we would have.
+            // A client has sealed it before, with the same seals.
             Err(_) if memfd::is_sealed(fd.as_fd())? => Ok(()),
             sealed => Ok(sealed?),
         }
     }
 
-    /// Whether nobody can write it any more. If the kernel does not say, somebody may.
+    /// Returns true if it has no writers. If the kernel does not tell, it may have some.
     pub fn is_quiet(&self, mem: MemId) -> bool {
         match self.get(mem).and_then(|fd| Ok(memfd::is_quiet(fd.as_fd())?)) {
             Ok(quiet) => quiet,
@@ -275,7 +279,7 @@ impl Memories {
         }
     }
 
-    /// Wakes those who sleep on one of a directory's bells.
+    /// Wakes the sleepers on one of a directory's bells.
     pub fn wake(&self, directory: MemId, bell: impl FnOnce(&DirectoryHead) -> &Bell) {
         let view = self.table.get(&directory).and_then(|m| m.view.as_ref());
         if let Some(head) = view.and_then(|view| view.at::<DirectoryHead>(0)) {
@@ -318,7 +322,7 @@ mod tests {
             let (fd, view) = make(plan, (system, Backing::default()), &|| true).unwrap();
             let lent = memfd::reopen(fd.as_fd(), Access::Read).unwrap();
             assert!(map::sheet(&lent, 1 << 20, Access::Write).is_err());
-            // What a client of the daemon's own uid could do; in system mode the daemon's uid is nobody else's.
+            // The reopening that a client with the daemon's own uid could do; in system mode no client has it.
             let again = memfd::reopen(lent.as_fd(), Access::Write).unwrap();
             assert_eq!(map::sheet(&again, 1 << 20, Access::Write).is_ok(), system);
             view.unwrap().at::<tensorlend_layout::word::Word>(65536).unwrap().set(1);
@@ -334,7 +338,7 @@ mod tests {
             let (fd, view) = make(plan, (system, Backing::default()), &|| true).unwrap();
             memories.insert(MemId(1), fd, view.as_ref(), false);
             let writer = memories.lend(MemId(1), Lending::Write).unwrap();
-            // Else it could keep the pages from being taken away.
+            // Otherwise the client could prevent the daemon from freeing the pages.
             assert_eq!(memfd::seal_writers(writer.as_fd()).is_err(), system);
             memories.seal(MemId(1)).unwrap();
             assert!(memfd::is_sealed(writer.as_fd()).unwrap() || memfd::is_marked_mapped(writer.as_fd()).unwrap());
@@ -362,7 +366,7 @@ mod tests {
         assert!(memories.seal(mem).is_err());
     }
 
-    /// A directory as one is made in user mode, or one whose maker has left it open for writers.
+    /// Returns a directory as created in user mode, or one that its creator left unsealed.
     fn directory(sealed: bool) -> OwnedFd {
         let plan = SheetPlan { magic: Magic::Directory, owner: 0, count: 0, first: 0 };
         let plan = Plan { bytes: 1 << 20, bytes_first: 65536, sheet: Some(plan) };

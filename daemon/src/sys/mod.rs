@@ -1,6 +1,6 @@
-//! The shell: system calls around the core. One thread waits for sockets, signals and finished memory, hands each to
-//! the core as an event, and does what the core says. An idle daemon sleeps without a timeout, but for a service manager's
-//! watchdog.
+//! The shell: system calls around the core. One thread waits for sockets, signals and finished memory, passes each to
+//! the core as an event, and performs the core's effects. An idle daemon sleeps without a timeout, except for a service
+//! manager's watchdog.
 
 mod adopt;
 mod backing;
@@ -51,64 +51,64 @@ use std::sync::Arc;
 use tensorlend_layout::wire::{Refusal, Reply};
 use worker::{Done, Finished, Part, Workers};
 
-/// Why the daemon cannot run.
+/// The reason why the daemon cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
     /// The kernel is too old.
     #[error(transparent)]
     Kernel(#[from] tensorlend_os::kernel::KernelTooOld),
-    /// There is no /proc.
+    /// /proc is not mounted.
     #[error("/proc/self/fd cannot be read ({0}), and tensorlendd reopens memory through it: mount proc on /proc")]
     NoProc(io::Error),
-    /// Too few descriptors may be open.
+    /// The limit of open descriptors is too low.
     #[error(
         "this process may have {limit} open descriptors (RLIMIT_NOFILE), and tensorlendd needs {least} at least: raise \
          the hard limit (ulimit -Hn, LimitNOFILE= of a unit)"
     )]
     Descriptors {
-        /// How many it may have.
+        /// The limit.
         limit: u64,
-        /// How many it needs.
+        /// The required minimum.
         least: u64,
     },
-    /// The configuration is wrong.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// There is no place for the socket.
+    /// No path for the socket is configured or known.
     #[error("XDG_RUNTIME_DIR is not set, so there is no place for the socket: name one with --socket PATH")]
     NoSocketPath,
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     #[error("the socket {path:?} {what}: {error}")]
     Socket {
-        /// Where.
+        /// The socket's path.
         path: PathBuf,
-        /// What is wrong.
+        /// The failed step.
         what: &'static str,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
-    /// Something else lies where the socket shall be made.
+    /// A file that is not a stale socket is in the way.
     #[error(
         "the socket {path:?} cannot be made: there is {found}, which tensorlendd does not replace: remove it, or name \
          another path with --socket PATH"
     )]
     Occupied {
-        /// Where.
+        /// The socket's path.
         path: PathBuf,
-        /// What lies there.
+        /// The kind of file.
         found: String,
     },
-    /// There is one already.
+    /// Another daemon runs already.
     #[error("another daemon listens on {0:?} already: stop it, or name another socket with --socket PATH")]
     Running(PathBuf),
-    /// The daemon that shall reload does not answer.
+    /// The daemon that was ordered to reload does not respond.
     #[error("the process {pid} was told to reload, but at {path:?} {what}: is it the daemon of this configuration?")]
     NoAnswer {
-        /// Who was told.
+        /// The other daemon's pid.
         pid: i32,
-        /// Where its socket should be.
+        /// The path of the other daemon's socket.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         what: String,
     },
     /// The service manager's socket cannot be used.
@@ -117,9 +117,9 @@ pub enum DaemonError {
     /// A system call failed.
     #[error("{what}: {error}")]
     System {
-        /// Which.
+        /// The call.
         what: &'static str,
-        /// Why.
+        /// The call's error.
         error: io::Error,
     },
 }
@@ -129,23 +129,23 @@ const ORDERS: u64 = 1;
 const WORKERS: u64 = 2;
 const FINDER: u64 = 3;
 const FIRST_CONNECTION: u64 = 16;
-/// Marks the process of a connection.
+/// Marks the token of a connection's process.
 const PROCESS: u64 = 1 << 63;
-/// Marks the descriptor with which a connection's client nudges.
+/// Marks the token of a connection's wakeup eventfd.
 const NUDGE: u64 = 1 << 62;
 
-/// How long no connection is accepted after there was no descriptor for one.
+/// Pause of accepting connections after descriptors ran out.
 const ACCEPT_PAUSE_NS: u64 = 1_000_000_000;
 
-/// How long users and groups that could not be found are not looked for again: a name service may be slow.
+/// Pause between two lookups of unknown users and groups: a name service may be slow.
 const FIND_PAUSE_NS: u64 = 10_000_000_000;
 
-/// Processes whose connections have ended, by these.
+/// The processes of ended connections, by the connections' tokens.
 #[derive(Default)]
 struct Processes {
-    /// The core is about to hear that the connection has.
+    /// The core is about to process the hang-up.
     ending: BTreeMap<u64, OwnedFd>,
-    /// The core waits for their end.
+    /// Processes whose exit the core awaits.
     awaited: BTreeMap<u64, OwnedFd>,
 }
 
@@ -153,34 +153,34 @@ struct Processes {
 pub struct Shell {
     epoll: OwnedFd,
     listener: Listener,
-    /// Until when no connection is accepted, for want of descriptors.
+    /// End of a pause of accepting connections for lack of descriptors.
     accept_after_ns: Option<u64>,
     watchdog: Option<Watchdog>,
-    /// Before this, users and groups that could not be found are not looked for again.
+    /// Unknown users and groups are not looked up again before this time.
     find_after_ns: u64,
     reloader: Option<Reloader>,
     finder: Finder,
     workers: Workers,
-    /// Where segments are spilled to, if they are.
+    /// The directory of spilled segments, if spilling is configured.
     spill: Option<spill::Files>,
     /// Spilled segments.
     files: BTreeMap<MemId, Arc<spill::Spilled>>,
     closer: Closer,
-    /// As [`memory::make`] wants it.
+    /// The mode and backing for [`memory::make`].
     how: Making,
     memories: Memories,
     connections: BTreeMap<u64, Connection>,
     connections_ever: u64,
-    /// Users who may not connect for a while.
+    /// Temporarily banned users.
     bans: Bans,
-    /// Processes of connections that have ended: of the one that the core is about to hear of, and of those that it waits for.
+    /// Processes of ended connections.
     processes: Processes,
     keeper: Keeper,
     core: Core,
     events: VecDeque<Event>,
-    /// The uid that stands for every user whom this process's user namespace does not know, if there are such users.
+    /// The uid that stands for every user whom this process's user namespace does not map, if there are any.
     unknown_uid: Option<u32>,
-    /// As `unknown_uid`, of groups.
+    /// As `unknown_uid`, for groups.
     unknown_gid: Option<u32>,
 }
 
@@ -198,7 +198,7 @@ fn system(what: &'static str) -> impl Fn(Errno) -> DaemonError {
 }
 
 impl Shell {
-    /// A daemon that listens, and is not running yet. It goes on with what another one has left with the keeper.
+    /// Creates a daemon that listens but does not run yet. It takes over the stored descriptors of a previous one.
     pub fn new(
         listener: Listener,
         settings: Settings,
@@ -207,7 +207,7 @@ impl Shell {
     ) -> Result<Self, DaemonError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create"))?;
         let how = (settings.mode == Mode::System, backing);
-        // Whether files can be made there is checked by the caller: it may change at any time.
+        // The caller has checked that files can be created there; that may change at any time.
         let spill = settings.spill.as_ref().map(|spill| spill::Files::of(spill.directory.clone()));
         let threads = |error| DaemonError::System { what: "starting a thread", error };
         let workers = Workers::start(how, &devices).map_err(threads)?;
@@ -256,19 +256,19 @@ impl Shell {
         Ok(it)
     }
 
-    /// Tells a service manager's watchdog that the loop comes around.
+    /// Notifies a service manager's watchdog on each turn of the loop.
     pub fn watched(mut self, watchdog: Option<Watchdog>) -> Self {
         self.watchdog = watchdog;
         self
     }
 
-    /// Gives it what to read when it is told to reload.
+    /// Sets the source of the configuration for reloads.
     pub fn reloaded_by(mut self, reloader: Reloader) -> Self {
         self.reloader = Some(reloader);
         self
     }
 
-    /// Runs until it is told to stop.
+    /// Runs the event loop until `orders` requests a stop. Returns an error if a system call of the loop fails.
     pub fn run(mut self, orders: &impl Orders) -> Result<(), DaemonError> {
         epoll::add(&self.epoll, orders, EventData::new_u64(ORDERS), EventFlags::IN).map_err(system("epoll_ctl"))?;
         self.deliver_all();
@@ -328,15 +328,15 @@ impl Shell {
 
     fn stop(&mut self) {
         self.say_goodbye();
-        // Whoever was not welcomed has nothing that the next daemon could take back.
+        // Only welcomed clients have memory that they can hand back to the next daemon.
         if self.connections.values().any(|c| c.nudge.is_some()) {
             self.listener.leave();
         }
         self.core.leave();
     }
 
-    /// Looks again for users and groups of namespaces that could not be found, because somebody connects: their packages
-    /// or their name service may be there by now. What is found counts for those who connect later.
+    /// Looks unknown users and groups of namespaces up again when a client connects: their packages or their name
+    /// service may be available now. The result applies to later connections.
     fn find_unknown(&mut self) {
         let now_ns = now_ns();
         let Some(reloader) = self.reloader.as_ref().filter(|it| it.has_unknown()) else { return };
@@ -348,7 +348,7 @@ impl Shell {
         self.finder.look(config, mode);
     }
 
-    /// A look for users and groups is over.
+    /// Handles the end of a lookup of users and groups.
     fn found(&mut self) {
         let Some(found) = self.finder.take() else { return };
         let Some(reloader) = &mut self.reloader else { return };
@@ -358,7 +358,7 @@ impl Shell {
         }
     }
 
-    /// Reads the configuration again. Nothing changes if it is wrong.
+    /// Reads the configuration again. An invalid one changes nothing.
     fn reload(&mut self) {
         let Some(reloader) = &mut self.reloader else { return };
         notify::reloading();
@@ -375,7 +375,7 @@ impl Shell {
         Some(Timespec { tv_sec: (wait / 1_000_000_000) as i64, tv_nsec: (wait % 1_000_000_000) as _ })
     }
 
-    /// Hands an event to the core, does what it says, and hands it what comes of that at once.
+    /// Passes an event to the core, performs its effects, and passes the core the events that follow from them.
     fn deliver(&mut self, event: Event) {
         self.events.push_back(event);
         while let Some(event) = self.events.pop_front() {
@@ -384,13 +384,13 @@ impl Shell {
                 self.perform(effect);
             }
             if let Some(process) = gone.and_then(|token| self.processes.ending.remove(&token)) {
-                // The core does not wait for it.
+                // The core does not await the exit of this process.
                 self.unwatch(process);
             }
         }
     }
 
-    /// A connection's process is gone.
+    /// Handles the exit of a connection's process.
     fn process_ended(&mut self, token: u64) {
         if let Some(process) = self.processes.awaited.remove(&token) {
             self.unwatch(process);
@@ -404,14 +404,14 @@ impl Shell {
         self.closer.close(process);
     }
 
-    /// Has the core told when a connection's process is gone, also if that has happened.
+    /// Reports the exit of a connection's process to the core, also if it has happened already.
     fn await_exit(&mut self, token: u64) {
         let connected = self.connections.get_mut(&token).and_then(|connection| connection.process.take());
         match connected.or_else(|| self.processes.ending.remove(&token)) {
             Some(process) => {
                 self.processes.awaited.insert(token, process);
             }
-            // Nothing was there to be watched when it connected.
+            // The client's process had already ended when it connected, so there is nothing to watch.
             None => self.events.push_back(Event::Exited { conn: ConnId(token) }),
         }
     }
@@ -455,7 +455,7 @@ impl Shell {
             Effect::Seal { conn, mem } => {
                 tensorlend_layout::crash_point!("daemon: about to seal");
                 if let Err(error) = self.memories.seal(mem) {
-                    // Its client has sealed it otherwise: so it could keep the right to write for others.
+                    // The client has sealed it differently, so it could preserve a writable mapping for others.
                     let refusal = Refusal::Violation(format!("its memory cannot be sealed: {error}"));
                     tracing::warn!("disconnected: {refusal}");
                     if let Some(connection) = self.connections.get_mut(&conn.0) {
@@ -489,7 +489,7 @@ impl Shell {
             }
             Effect::DropFile { file } => {
                 self.keeper.forget(file);
-                // Its last close frees what it has on the disk.
+                // The last close frees its disk space.
                 if let Some(file) = self.files.remove(&file) {
                     self.closer.close(file);
                 }
@@ -564,7 +564,7 @@ impl Shell {
         }
     }
 
-    /// Tells epoll what a connection waits for, if that has changed.
+    /// Updates a connection's epoll interest, if it has changed.
     fn watch(&mut self, token: u64) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         let wanted = connection.wanted();
@@ -580,10 +580,10 @@ impl Shell {
         self.close_with(token, None);
     }
 
-    /// Closes a connection, and says why.
+    /// Closes a connection, with a last message that gives the reason.
     fn close_with(&mut self, token: u64, word: Option<Refusal>) {
         let Some(connection) = self.connections.remove(&token) else { return };
-        // Closed elsewhere means closed later: it shall not wake us until then.
+        // The closing thread closes it later; until then it must not wake the loop.
         let _ = epoll::delete(&self.epoll, &connection.fd);
         for other in connection.process.iter().chain(&connection.nudge) {
             let _ = epoll::delete(&self.epoll, other);
@@ -598,7 +598,7 @@ impl Shell {
         self.hung_up_with(token, None);
     }
 
-    /// Disconnects a client that has made calls on its socket so slow that others would wait for them.
+    /// Disconnects a client that has made calls on its socket so slow that others would wait.
     fn check_toll(&mut self, token: u64) {
         let Some(connection) = self.connections.get(&token).filter(|it| it.toll.is_excessive()) else { return };
         let uid = connection.uid;
@@ -646,7 +646,7 @@ impl Shell {
             Ok(packet) => {
                 connection.busy = true;
                 if self.memories.takes_back.is_some() {
-                    // Not for ever.
+                    // The period for handing descriptors back may be over.
                     self.memories.takes_back = self.core.takes_back(now_ns());
                 }
                 let descriptors = packet.descriptors.into_iter().map(|fd| self.memories.receive(fd)).collect();
@@ -698,14 +698,14 @@ impl Shell {
         self.connections_ever += 1;
         if let Err(error) = epoll::add(&self.epoll, &fd, EventData::new_u64(token), EventFlags::IN) {
             tracing::error!("epoll_ctl: {error}");
-            // Its queue may hold anything already.
+            // The socket's queue may already contain descriptors, whose closing may block.
             self.closer.close(fd);
             return;
         }
-        // None where the process is in a pid namespace that is not seen from here: then its hang-up alone tells.
+        // None if the process is outside this pid namespace: then only the hang-up reports its end.
         let process = match getsockopt(&fd, PeerPidfd) {
             Ok(process) => Some(process),
-            // Before 6.5 the kernel does not say: its number may be another's by now.
+            // Kernels before 6.5 lack this option: the pid may have been reused.
             Err(nix::errno::Errno::ENOPROTOOPT) => {
                 Pid::from_raw(credentials.pid()).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())
             }
@@ -719,7 +719,7 @@ impl Shell {
         self.deliver(Event::Connected { conn: ConnId(token), peer });
     }
 
-    /// Whoever waits for an answer is told that none will come.
+    /// Tells clients with a pending request that no response will follow.
     fn say_goodbye(&mut self) {
         for connection in self.connections.values_mut().filter(|c| c.busy) {
             let _ = connection.send(&Reply::Refused(Refusal::Stopping), vec![], &self.closer);
@@ -727,15 +727,15 @@ impl Shell {
     }
 }
 
-/// Whether this user administers the daemon: the superuser, or the daemon's own.
+/// Returns true if this user administers the daemon: the superuser, or the daemon's own user.
 fn is_own(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
 
-/// Makes the descriptor with which a connection's client nudges; returns the client's own of it.
+/// Creates a connection's wakeup eventfd; returns the client's duplicate.
 fn make_nudge(epoll: &OwnedFd, connection: &mut Connection, token: u64) -> io::Result<OwnedFd> {
     let nudge = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    // Edge-triggered: each write is told once, and nothing need be read.
+    // Edge-triggered: epoll reports each write once, and the daemon need not read.
     epoll::add(epoll, &nudge, EventData::new_u64(token | NUDGE), EventFlags::IN | EventFlags::ET)?;
     let theirs = nudge.try_clone()?;
     connection.nudge = Some(nudge);

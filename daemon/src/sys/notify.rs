@@ -1,29 +1,29 @@
-//! The service manager: what it is told, and how often it wants to hear that the loop still comes around. Without one
-//! there is nobody to tell, and that is no error.
+//! Notifications to the service manager, and the watchdog's interval. Without a manager they do nothing, and that is
+//! not an error.
 
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sendto, socket_with};
 use sd_notify::NotifyState;
 use std::os::unix::ffi::OsStrExt;
 
-/// Whether a service manager started this process and waits to hear from it.
+/// Returns true if a service manager started this process and waits for notifications.
 pub fn is_heard() -> bool {
     std::env::var_os("NOTIFY_SOCKET").is_some_and(|path| !path.is_empty())
 }
 
-/// Tells a line for `systemctl status`.
+/// Sends a line for `systemctl status`.
 pub fn status(status: &str) {
     let status = status.split_whitespace().collect::<Vec<_>>().join(" ");
     tell(&[NotifyState::Status(&status)]);
 }
 
-/// Tells that clients are served from now on, with a line for `systemctl status`.
+/// Reports that clients are served from now on, with a line for `systemctl status`.
 pub fn ready(status: &str) {
-    // A line is a state: an error of several lines shall not be taken for some.
+    // Each line of the message is a separate assignment: joins the lines of an error text.
     let status = status.split_whitespace().collect::<Vec<_>>().join(" ");
     tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
 }
 
-/// Tells that the configuration is being read again. [`ready`] follows, whatever came of it.
+/// Reports that the configuration is being read again. [`ready`] follows in any case.
 pub fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
@@ -31,7 +31,7 @@ pub fn reloading() {
     }
 }
 
-/// Tells that the daemon was asked to stop, and does.
+/// Reports that the daemon is stopping.
 pub fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
@@ -42,7 +42,7 @@ fn tell(states: &[NotifyState<'_>]) {
     }
 }
 
-/// As [`tell`], of what can be left unsaid: a manager that does not listen shall not hold the loop up.
+/// As [`tell`], without blocking, for optional messages: a manager that does not read must not block the loop.
 fn mention(state: &NotifyState<'_>) -> rustix::io::Result<()> {
     let Some(place) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(()) };
     let address = match place.as_bytes() {
@@ -54,28 +54,28 @@ fn mention(state: &NotifyState<'_>) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// The service manager's watchdog: it restarts a daemon from which it has not heard for so long.
+/// The service manager's watchdog: it restarts a daemon that has not notified it for an interval.
 #[derive(Debug)]
 pub struct Watchdog {
-    /// Half of what it waits for: one late wake-up is not yet an end.
+    /// Half of the manager's interval, so that one late notification has no effect.
     period_ns: u64,
     next_ns: u64,
 }
 
 impl Watchdog {
-    /// The one that the service manager has set for this process, if it did.
+    /// Returns the watchdog that the service manager has set for this process, if it did.
     pub fn asked_for() -> Option<Self> {
         let patience = sd_notify::watchdog_enabled().filter(|patience| !patience.is_zero())?;
         let period_ns = u64::try_from(patience.as_nanos() / 2).ok()?;
         Some(Self { period_ns, next_ns: 0 })
     }
 
-    /// When it wants to hear from the loop next.
+    /// Returns the time of the next notification.
     pub fn due_ns(&self) -> u64 {
         self.next_ns
     }
 
-    /// The loop has come around: tells so if it is time to.
+    /// Called on each turn of the loop: notifies the manager if it is time.
     pub fn came_around(&mut self, now_ns: u64) {
         if self.is_due(now_ns)
             && let Err(error) = mention(&NotifyState::Watchdog)

@@ -1,4 +1,4 @@
-//! What the loop is told to do: by a signal, or by a word from the thread that owns an embedded broker.
+//! Orders to the loop: by a signal, or from the thread that owns an embedded daemon.
 
 use super::DaemonError;
 use nix::sys::signal::{SigSet, Signal};
@@ -6,31 +6,31 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// What the loop is told to do.
+/// An order to the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// To end.
+    /// End.
     Stop,
-    /// To read its configuration again.
+    /// Read the configuration again.
     Reload,
 }
 
-/// Where orders come from: readable when there are some.
+/// A source of orders, readable when there are some.
 pub trait Orders: AsFd {
-    /// The next of them.
+    /// Returns the next order.
     fn next(&self) -> Option<Order>;
 }
 
-/// SIGTERM and SIGINT, and SIGHUP, as something to wait for.
+/// A signalfd for SIGTERM, SIGINT and SIGHUP.
 #[derive(Debug)]
 pub struct Signals(SignalFd);
 
 impl Signals {
-    /// Blocks them for this thread and those that it starts from now on.
+    /// Blocks these signals for this thread and those that it starts later.
     pub fn catch() -> Result<Self, DaemonError> {
         let failed = |error: nix::Error| DaemonError::System { what: "catching signals", error: error.into() };
-        // A segment above the limit of file sizes (ulimit -f) shall be refused, and not end the daemon: with the signal
-        // blocked, the call says so.
+        // A segment above the limit of file sizes (ulimit -f) must fail, and not end the daemon: with the signal
+        // blocked, the call returns an error.
         let mut file_size = SigSet::empty();
         file_size.add(Signal::SIGXFSZ);
         file_size.thread_block().map_err(failed)?;
@@ -56,18 +56,18 @@ impl Orders for Signals {
     }
 }
 
-/// A word from another thread: to end.
+/// A stop order from another thread.
 #[derive(Debug)]
 pub struct Stop(OwnedFd);
 
 impl Stop {
-    /// Not said yet.
+    /// Creates an order that has not been given yet.
     pub fn new() -> Result<Self, DaemonError> {
         let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         made.map(Self).map_err(|error| DaemonError::System { what: "eventfd", error: error.into() })
     }
 
-    /// Says it.
+    /// Gives the order.
     pub fn say(&self) {
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }

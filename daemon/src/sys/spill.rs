@@ -1,7 +1,8 @@
-//! Segments in files. A file has no name from the beginning on: nobody can open it, and it ends with its descriptor, which
-//! this process has, and its keeper.
+//! Spilled segments. A file never has a name, so nobody can open it; it ends with its descriptors, which this process
+//! and the fd store hold.
 //!
-//! Behind a segment's bytes stand their number and their checksum, so that the next daemon knows what it is given.
+//! After the segment's bytes the file contains their number and their checksum, so that the next daemon can validate
+//! it.
 
 use crate::config::ConfigError;
 use crate::core::settings::{Settings, SpillSettings};
@@ -15,28 +16,28 @@ use std::sync::Arc;
 use tensorlend_os::memfd;
 use xxhash_rust::xxh3::Xxh3;
 
-/// Bytes that are copied at a time.
+/// Number of bytes copied at a time.
 const CHUNK: usize = 1 << 20;
 
-/// What the last words of a file begin with: another length of them, or another sum, is another file.
+/// Start of the trailer: a file with another length or checksum is invalid.
 const MARK: u64 = u64::from_le_bytes(*b"tlspill1");
-/// Mark, number of bytes, xxh3-64 of them: little-endian.
+/// Length of the trailer: [`MARK`], the number of bytes, and their xxh3-64, all little-endian.
 const TAIL: usize = 24;
 
-/// What was written; why not: without a text if somebody holds the memory.
+/// The file, or the error; an empty error means that a process holds the memory.
 pub type Written = Result<Arc<Spilled>, String>;
 
 /// A segment's bytes in a file.
 #[derive(Debug)]
 pub struct Spilled {
     file: File,
-    /// Their number.
+    /// Number of bytes.
     pub bytes: u64,
     sum: u64,
 }
 
 impl Spilled {
-    /// One that a daemon before this has written.
+    /// Takes over a file that a previous daemon wrote.
     pub fn adopt(fd: OwnedFd) -> io::Result<Self> {
         let file = File::from(fd);
         let wrong = || io::Error::other("it is no file of a spilled segment");
@@ -51,12 +52,12 @@ impl Spilled {
         Ok(Self { file, bytes, sum: word(16)? })
     }
 
-    /// Its descriptor, for the keeper.
+    /// Returns the file's descriptor, for the fd store.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Fills memory with what was written.
+    /// Copies the file's bytes into memory.
     pub fn read_back(&self, memory: BorrowedFd<'_>, go_on: &dyn Fn() -> bool) -> io::Result<()> {
         let to = |at, mut chunk: &[u8]| {
             let mut at: u64 = at;
@@ -81,7 +82,7 @@ pub struct Files {
     directory: Arc<Path>,
 }
 
-/// Whether a file can be made where segments are spilled to, if they are.
+/// Checks that a file can be created in the spill directory, if one is configured.
 pub fn check(settings: &Settings) -> Result<(), ConfigError> {
     let Some(SpillSettings { directory, .. }) = &settings.spill else { return Ok(()) };
     let said = |e| ConfigError::Value(format!("spill.directory: no file can be made in {}: {e}", directory.display()));
@@ -89,12 +90,12 @@ pub fn check(settings: &Settings) -> Result<(), ConfigError> {
 }
 
 impl Files {
-    /// Files in this directory, which need not exist yet: each file that cannot be made is an error of its own.
+    /// Returns the files in this directory, which need not exist yet: creating a file then fails.
     pub fn of(directory: PathBuf) -> Self {
         Self { directory: directory.into() }
     }
 
-    /// Writes memory that nobody else holds to a file.
+    /// Writes memory that no other process holds to a file.
     pub fn write(&self, memory: &OwnedFd, bytes: u64, go_on: &dyn Fn() -> bool) -> Written {
         match memfd::is_unheld(memory.as_fd()) {
             Ok(true) => {}
@@ -107,7 +108,7 @@ impl Files {
         let sum = copy(bytes, go_on, |at, chunk| read(memory, at, chunk), to).map_err(said("writing"))?;
         let tail: Vec<u8> = [MARK, bytes, sum].into_iter().flat_map(u64::to_le_bytes).collect();
         file.write_all_at(&tail, bytes).map_err(said("writing"))?;
-        // So that its pages are no memory either.
+        // Flush the file: the kernel drops only clean pages from the page cache, which would occupy memory.
         file.sync_data().map_err(said("flushing"))?;
         let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
         Ok(Arc::new(Spilled { file, bytes, sum }))
@@ -125,7 +126,7 @@ fn read(memory: &OwnedFd, mut at: u64, mut chunk: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies so many bytes; returns their xxh3-64.
+/// Copies this many bytes; returns their xxh3-64.
 fn copy(
     bytes: u64,
     go_on: &dyn Fn() -> bool,
@@ -184,7 +185,7 @@ mod tests {
             let fresh = create("test", BYTES).unwrap();
             spilled.read_back(fresh.as_fd(), &|| true).unwrap();
             assert!(same(&memory, &fresh));
-            // By what stands in it alone, as another daemon has it.
+            // Adopt the file from its contents only, as another daemon does.
             let adopted = Spilled::adopt(spilled.fd().try_clone_to_owned().unwrap()).unwrap();
             drop(spilled);
             let fresh = create("test", BYTES).unwrap();
@@ -225,7 +226,7 @@ mod tests {
             let error = it.read_back(fresh.as_fd(), &|| true).unwrap_err();
             assert!(error.to_string().contains("other bytes"), "{error}");
         }
-        // Cut off, too long, too short for its last words, and something else.
+        // Truncated, too long, too short for the trailer, and something else.
         for length in [BYTES + TAIL as u64 - 1, BYTES + TAIL as u64 + 1, 4096, 3, 0] {
             spilled.file.set_len(length).unwrap();
             assert!(again().is_err(), "{length} bytes");

@@ -1,4 +1,4 @@
-//! Threads that make long memory beside the loop. They sleep until something is ordered.
+//! Threads that create long memory outside the loop. They sleep until there is an order.
 
 use super::device::{Devices, MadeOnDevice};
 use super::memory::{Made, Making, Plan, make};
@@ -16,23 +16,23 @@ use std::thread::JoinHandle;
 use tensorlend_layout::raw::View;
 use tensorlend_os::memfd;
 
-/// So that one long order does not keep a short one waiting.
+/// Two, so that one long order does not delay a short one.
 const THREADS: usize = 2;
 
 /// A part of a directory.
 pub struct Part {
-    /// Its descriptor.
+    /// The directory's descriptor.
     pub fd: OwnedFd,
-    /// Its words.
+    /// The mapped directory.
     pub sheet: View,
-    /// Where the part begins.
+    /// Offset of the part.
     pub at: u64,
-    /// Its length.
+    /// Length of the part in bytes.
     pub bytes: u64,
 }
 
 impl Part {
-    /// Makes its pages.
+    /// Allocates the part's pages.
     pub fn make(&self, (_, backing): Making, go_on: &dyn Fn() -> bool) -> io::Result<()> {
         backing.allocate(self.fd.as_fd(), &self.sheet, (self.at, self.bytes), go_on)
     }
@@ -46,7 +46,8 @@ enum What {
     Recall { file: Arc<Spilled>, plan: Plan },
 }
 
-/// Makes memory with the bytes of a file. In user mode nobody may write it any more: its readers have the daemon's uid.
+/// Creates memory with the bytes of a file. In user mode it is sealed against writers: its readers have the daemon's
+/// uid.
 fn recall(file: &Spilled, plan: Plan, how: Making, go_on: &dyn Fn() -> bool) -> Made {
     let (memory, view) = make(plan, how, go_on)?;
     file.read_back(memory.as_fd(), go_on)?;
@@ -60,13 +61,13 @@ fn recall(file: &Spilled, plan: Plan, how: Making, go_on: &dyn Fn() -> bool) -> 
 struct Order {
     mem: MemId,
     what: What,
-    /// Set when nobody wants it any more.
+    /// Whether the result is no longer wanted.
     cancelled: Arc<AtomicBool>,
 }
 
 impl Order {
     fn make(self, how: Making, devices: &Devices) -> Finished {
-        // It guards no memory: a stale answer costs one more step.
+        // Relaxed: it orders no memory accesses, and a stale value costs one more step.
         let go_on = || !self.cancelled.load(Ordering::Relaxed);
         let done = match self.what {
             What::Memory(plan) => Done::Memory { directory: plan.is_directory(), made: make(plan, how, &go_on) },
@@ -82,56 +83,56 @@ impl Order {
     }
 }
 
-/// What a thread has done.
+/// A finished order.
 pub struct Finished {
-    /// For which memory, or file.
+    /// The memory or file that the work was for.
     pub mem: MemId,
-    /// What.
+    /// The result.
     pub done: Done,
 }
 
-/// What came of an order.
+/// The result of an order.
 pub enum Done {
-    /// Memory, or why there is none.
+    /// Memory, or an error.
     Memory {
-        /// Whether it is a directory.
+        /// Whether the memory is a directory.
         directory: bool,
-        /// It.
+        /// The memory.
         made: Made,
     },
-    /// Memory of a device, or why there is none.
+    /// Memory of a device, or an error.
     Device {
-        /// It.
+        /// The memory.
         made: MadeOnDevice,
     },
-    /// A segment in a file, or why there is none.
+    /// A spilled segment, or an error.
     Spilled {
-        /// It.
+        /// The file.
         written: Written,
     },
     /// A part of memory.
     Part {
-        /// Where it begins.
+        /// Offset of the part.
         at: u64,
-        /// Why it is not there.
+        /// The error, if the allocation failed.
         made: io::Result<()>,
     },
 }
 
-/// The threads, and what they have made.
+/// The threads, and their results.
 pub struct Workers {
     orders: Option<Sender<Order>>,
     made: Receiver<Finished>,
-    /// The orders that are not made yet.
+    /// Orders that are not finished.
     open: BTreeMap<MemId, Arc<AtomicBool>>,
-    /// Set at the end: parts are wanted until then.
+    /// Set at the daemon's end, which cancels all parts.
     stopping: Arc<AtomicBool>,
     bell: Arc<OwnedFd>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Workers {
-    /// Starts them. `how`: as [`make`] wants it.
+    /// Starts the threads. `how`: as for [`make`].
     pub fn start(how: Making, devices: &Devices) -> io::Result<Self> {
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (orders, incoming) = channel::<Order>();
@@ -148,7 +149,7 @@ impl Workers {
                         if outgoing.send(order.make(how, &devices)).is_err() {
                             return;
                         }
-                        // Full means that the loop has not slept since 2^64 - 1 orders.
+                        // The write fails only after 2^64 - 1 orders without a read.
                         let _ = rustix::io::write(&*bell, &1u64.to_ne_bytes());
                     }
                 })
@@ -171,7 +172,7 @@ impl Workers {
         self.send(Order { mem, what: What::Device { device, whose, bytes }, cancelled });
     }
 
-    /// Orders that a segment be written to a file, which is called so.
+    /// Orders a segment to be written to a file with this id.
     pub fn order_spill(&mut self, file: MemId, files: Files, memory: OwnedFd, bytes: u64) {
         let cancelled = Arc::clone(&self.stopping);
         self.send(Order { mem: file, what: What::Spill { files, memory, bytes }, cancelled });
@@ -195,19 +196,19 @@ impl Workers {
         orders.send(order).expect("the threads live as long as this");
     }
 
-    /// An order that nobody wants any more. It is finished in any case, if only by an error.
+    /// Cancels an order. It finishes in any case, possibly with an error.
     pub fn cancel(&self, mem: MemId) {
         if let Some(cancelled) = self.open.get(&mem) {
             cancelled.store(true, Ordering::Relaxed);
         }
     }
 
-    /// What epoll waits for.
+    /// Returns the eventfd for epoll.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
-    /// What has been made since.
+    /// Returns the orders finished since the last call.
     pub fn collect(&mut self) -> Vec<Finished> {
         let mut count = [0; 8];
         let _ = rustix::io::read(&*self.bell, &mut count);

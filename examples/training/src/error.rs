@@ -1,33 +1,33 @@
-//! What can go wrong.
+//! Errors.
 
 use std::path::PathBuf;
 
-/// A file that is not what it should be, or what the client says.
+/// An invalid file, or an error of the client.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file could not be read.
     #[error("{path}: {source}")]
     Read {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A file was read, and is something else.
+    /// A file has invalid contents.
     #[error("{path}: {what}")]
     Format {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         what: String,
     },
-    /// The data set cannot be used so.
+    /// The data set does not suit the request.
     #[error("{0}")]
     Use(String),
-    /// The client.
+    /// An error of the client.
     #[error(transparent)]
     Client(#[from] tensorlend::Error),
 }
 
-/// The result of what can go wrong.
+/// The result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

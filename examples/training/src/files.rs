@@ -4,41 +4,41 @@ use crate::error::{Error, Result};
 use crate::samples::Samples;
 use std::path::Path;
 
-/// A set of samples to learn from, and one to be asked about.
+/// Samples for training, and samples for testing.
 pub struct Set {
-    /// Its name.
+    /// The set's name.
     pub name: &'static str,
-    /// To learn from.
+    /// The training samples.
     pub train: Samples,
-    /// Never learned from.
+    /// The test samples, which are never used for training.
     pub test: Samples,
 }
 
-/// Irises of the folder `examples/data`: 120 to learn from and 30 others; 4 lengths in cm each.
+/// Reads irises from the folder `examples/data`: 120 for training and 30 for testing; 4 lengths in cm each.
 ///
 /// # Errors
-/// Files that are missing or something else.
+/// If files are missing or invalid.
 pub fn iris(folder: &Path) -> Result<Set> {
     let all = npy(&folder.join("iris.npy"), &folder.join("iris_labels.npy"), 1.0)?;
-    // They are sorted by species.
+    // The file is sorted by species.
     let (train, test) = all.shuffled(0).split(120);
     Ok(Set { name: "iris", train, test })
 }
 
-/// Digits of 8 x 8 pixels, of the folder `examples/data`: 1500 and 297.
+/// Reads digits of 8 x 8 pixels from the folder `examples/data`: 1500 and 297.
 ///
 /// # Errors
-/// Files that are missing or something else.
+/// If files are missing or invalid.
 pub fn digits(folder: &Path) -> Result<Set> {
     let all = npy(&folder.join("digits.npy"), &folder.join("digits_labels.npy"), 1.0 / 16.0)?;
     let (train, test) = all.split(1500);
     Ok(Set { name: "digits", train, test })
 }
 
-/// Digits of 28 x 28 pixels, of a folder with MNIST's four files: 60,000 and 10,000. Ink is from 0 to 1.
+/// Reads digits of 28 x 28 pixels from a folder with MNIST's four files: 60,000 and 10,000. Pixels are from 0 to 1.
 ///
 /// # Errors
-/// Files that are missing or something else.
+/// If files are missing or invalid.
 pub fn mnist(folder: &Path) -> Result<Set> {
     let part = |prefix: &str| {
         let (pictures, shape) = idx(&folder.join(format!("{prefix}-images-idx3-ubyte")))?;
@@ -49,8 +49,8 @@ pub fn mnist(folder: &Path) -> Result<Set> {
     Ok(Set { name: "mnist", train: part("train")?, test: part("t10k")? })
 }
 
-/// An IDX file of bytes: two zeros, 8 for unsigned bytes, the number of dimensions, each of them as a big-endian u32, then the
-/// bytes. The format is that of the MNIST database.
+/// Reads an IDX file of bytes: two zeros, 8 for unsigned bytes, the number of dimensions, each of them as a big-endian
+/// u32, then the bytes. The format is that of the MNIST database.
 fn idx(path: &Path) -> Result<(Vec<u8>, Vec<usize>)> {
     let format = |what: &str| Error::Format { path: path.to_owned(), what: what.to_owned() };
     let bytes = std::fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
@@ -69,7 +69,7 @@ fn idx(path: &Path) -> Result<(Vec<u8>, Vec<usize>)> {
     Ok((data.to_vec(), shape))
 }
 
-/// Features times `scale`, and their labels.
+/// Reads features, times `scale`, and their labels.
 fn npy(features: &Path, labels: &Path, scale: f32) -> Result<Samples> {
     let (values, shape) = numbers(features)?;
     let (classes, _) = numbers(labels)?;
@@ -81,7 +81,7 @@ fn npy(features: &Path, labels: &Path, scale: f32) -> Result<Samples> {
     )
 }
 
-/// The values of a `.npy` file in C order, of whatever type ours have.
+/// Reads the values of a `.npy` file in C order, of any type that the example data have.
 fn numbers(path: &Path) -> Result<(Vec<f64>, Vec<u64>)> {
     let read = |source| Error::Read { path: path.to_owned(), source };
     let bytes = std::fs::read(path).map_err(read)?;
@@ -117,7 +117,7 @@ mod tests {
     fn irises_and_digits_are_read() {
         let set = iris(&data()).unwrap();
         assert_eq!((set.train.len(), set.test.len(), set.train.width()), (120, 30, 4));
-        // Shuffled, so each of both parts knows all species.
+        // Shuffled, so that both parts contain all species.
         for part in [&set.train, &set.test] {
             let mut known = part.rows(0, part.len()).1.to_vec();
             known.sort_unstable();

@@ -1,10 +1,10 @@
 //! Training on data that another process lends.
 //!
-//! A *producer* reads data sets from files and publishes each of them whole and cut into batches; then it may end, since what it
-//! published stays. *Trainers* read the batches where they lie: the one here, in Rust, and those of `train.py`, in torch. How a trainer
-//! gets its batches is its [`source::Source`]; with the same seed all sources give the same losses, to the last bit.
+//! A *producer* reads data sets from files and publishes each of them whole and in batches; then it may end, since
+//! published tensors stay. *Trainers* read the batches in place: the one here, in Rust, and those of `train.py`, in
+//! torch. A [`source::Source`] supplies a trainer's batches; with the same seed all sources give bit-identical losses.
 //!
-//! `docs/training.md` says how to run it, and what was measured.
+//! `docs/training.md` explains how to run it, and has measurements.
 
 pub mod error;
 pub mod files;

@@ -1,11 +1,11 @@
-//! A network with one hidden layer: weights, rectifier, weights, softmax; taught by gradient descent.
+//! A network with one hidden layer: weights, rectifier, weights, softmax; trained by gradient descent.
 
 use crate::source::Batch;
 use clap::ValueEnum;
 use ndarray::linalg::general_mat_mul;
 use ndarray::{Array1, Array2, ArrayView2, Axis, s};
 
-/// How weights begin: normal numbers with this standard deviation. Biases begin at 0.
+/// The initialization of weights: normal numbers with this standard deviation. Biases begin at 0.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Init {
     /// 1.
@@ -26,11 +26,11 @@ impl Init {
     }
 }
 
-/// The weights, and the buffers that a step needs: made once, for the largest batch so far.
+/// The weights, and the buffers of a step, allocated once for the largest batch so far.
 pub struct Network {
     first: Layer,
     second: Layer,
-    /// Rows x hidden: what the first layer says; then its gradient.
+    /// Rows x hidden: the output of the first layer; then its gradient.
     hidden: Array2<f32>,
     /// Rows x classes: probabilities; then the gradient.
     scores: Array2<f32>,
@@ -42,7 +42,7 @@ struct Layer {
     /// Inputs x outputs.
     weights: Array2<f32>,
     bias: Array1<f32>,
-    /// Of the weights.
+    /// The gradient of the weights.
     gradient: Array2<f32>,
 }
 
@@ -62,7 +62,7 @@ impl Layer {
         general_mat_mul(1.0, &input, &self.weights, 1.0, &mut out);
     }
 
-    /// One step down: `input` and `error` are of the same rows.
+    /// One step of descent: `input` and `error` have the same rows.
     fn descend(&mut self, input: ArrayView2<'_, f32>, error: ArrayView2<'_, f32>, rate: f32) {
         general_mat_mul(1.0, &input.t(), &error, 0.0, &mut self.gradient);
         self.weights.scaled_add(-rate, &self.gradient);
@@ -70,15 +70,15 @@ impl Layer {
     }
 }
 
-/// A normal number (Box and Muller, 1958).
+/// Returns a normally distributed number (Box and Muller, 1958).
 fn normal(random: &mut fastrand::Rng) -> f32 {
-    // Above 0, whose logarithm there is none of.
+    // Greater than 0, whose logarithm is undefined.
     let radius = (-2.0 * (1.0 - random.f32()).ln()).sqrt();
     radius * (std::f32::consts::TAU * random.f32()).cos()
 }
 
 impl Network {
-    /// Weights that follow from the seed.
+    /// Creates weights from the seed.
     pub fn new(inputs: usize, hidden: usize, classes: usize, init: Init, seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         Self {
@@ -101,7 +101,7 @@ impl Network {
         let mut loss = 0.0_f64;
         for (mut row, &label) in error.rows_mut().into_iter().zip(batch.labels) {
             softmax(row.as_slice_mut().expect("rows of a matrix of our own lie whole"));
-            // A label that is no class is one that the network cannot give any part to: it learns nothing of it but that.
+            // A label that is not a class has no probability to raise: the step lowers all of them.
             let given = usize::try_from(label).ok().and_then(|label| row.get_mut(label));
             if let Some(given) = given {
                 loss -= f64::from(given.max(f32::MIN_POSITIVE).ln());
@@ -123,7 +123,7 @@ impl Network {
         (loss / rows as f64) as f32
     }
 
-    /// How many of the batch it knows.
+    /// Returns the number of samples of the batch that it classifies correctly.
     pub fn known(&mut self, batch: Batch<'_>) -> usize {
         self.forward(batch.features);
         let rows = self.scores.rows();
@@ -147,7 +147,7 @@ impl Network {
     }
 }
 
-/// Scores to probabilities; the greatest is taken off first, so that none overflows.
+/// Converts scores to probabilities; subtracts the maximum first, so that none overflows.
 fn softmax(row: &mut [f32]) {
     let greatest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let mut sum = 0.0;

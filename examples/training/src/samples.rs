@@ -5,9 +5,9 @@ use crate::error::{Error, Result};
 /// Rows of features, each with the number of its class.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Samples {
-    /// Row after row, `width` each.
+    /// The rows, one after the other, `width` numbers each.
     features: Vec<f32>,
-    /// One for each row, from 0.
+    /// One label per row, from 0.
     labels: Vec<i64>,
     width: usize,
 }
@@ -16,7 +16,7 @@ impl Samples {
     /// Checks that there is a row for each label.
     ///
     /// # Errors
-    /// [`Error::Use`] if they do not go together.
+    /// [`Error::Use`] if their numbers differ.
     pub fn new(features: Vec<f32>, labels: Vec<i64>, width: usize) -> Result<Self> {
         if width == 0 || features.len() != labels.len() * width {
             return Err(Error::Use(format!(
@@ -28,27 +28,27 @@ impl Samples {
         Ok(Self { features, labels, width })
     }
 
-    /// How many rows.
+    /// Returns the number of rows.
     pub fn len(&self) -> usize {
         self.labels.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }
 
-    /// Features of a row.
+    /// Returns the number of features of a row.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// Rows `from..to`, as they lie: features and labels.
+    /// Returns the rows `from..to` in place: features and labels.
     pub fn rows(&self, from: usize, to: usize) -> (&[f32], &[i64]) {
         (&self.features[from * self.width..to * self.width], &self.labels[from..to])
     }
 
-    /// The same rows in an order that follows from the seed: files are often sorted by class.
+    /// Returns the same rows in an order that follows from the seed: files are often sorted by class.
     #[must_use]
     pub fn shuffled(&self, seed: u64) -> Self {
         let mut order: Vec<usize> = (0..self.len()).collect();
@@ -58,7 +58,7 @@ impl Samples {
         Self { features, labels, width: self.width }
     }
 
-    /// The first `count` rows, and the rest.
+    /// Returns the first `count` rows, and the rest.
     #[must_use]
     pub fn split(&self, count: usize) -> (Self, Self) {
         let part = |from: usize, to: usize| {

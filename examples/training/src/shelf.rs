@@ -1,22 +1,22 @@
-//! Where samples stand: the names under which a producer publishes them.
+//! The names under which a producer publishes samples.
 //!
 //! Each part of a set is a dataset of two tensors, `features` (f32, rows x width) and `labels` (i64, rows):
 //!
-//! | name | what |
+//! | name | contents |
 //! |---|---|
 //! | `mnist/train` | all rows |
 //! | `mnist/train/64/0`, `mnist/train/64/1`, ... | batches of 64 rows; the last may be shorter |
 //!
-//! The whole is published last: who finds it finds its batches.
+//! The whole part is published last: a reader that finds it also finds its batches.
 
 use crate::error::{Error, Result};
 use crate::samples::Samples;
 use tensorlend::{Client, DType, Dataset};
 
-/// Publishes the samples as `name`, in batches of each of the sizes and whole. Returns how many bytes of tensors that were.
+/// Publishes the samples as `name`, in batches of each of the sizes and whole. Returns the bytes of all tensors.
 ///
 /// # Errors
-/// What the client says: no memory, or a name that may not be.
+/// The client's: not enough memory, or an invalid name.
 pub fn publish(client: &Client, name: &str, samples: &Samples, sizes: &[usize]) -> Result<u64> {
     let mut bytes = 0;
     for &size in sizes {
@@ -30,7 +30,7 @@ pub fn publish(client: &Client, name: &str, samples: &Samples, sizes: &[usize]) 
     Ok(bytes + put(client, name, samples, 0, samples.len())?)
 }
 
-/// The name of a batch.
+/// Returns the name of a batch.
 pub fn batch_name(name: &str, size: usize, batch: usize) -> String {
     format!("{name}/{size}/{batch}")
 }
@@ -46,10 +46,10 @@ fn put(client: &Client, name: &str, samples: &Samples, from: usize, to: usize) -
     Ok(rows * (width * 4 + 8))
 }
 
-/// The features of a lent dataset as rows and their width, and its labels, where they lie.
+/// Returns the features of a lent dataset as rows with their width, and its labels, in place.
 ///
 /// # Errors
-/// [`Error::Use`] if it is no dataset of [`publish`]'s: whoever may write to the namespace may have put something else there.
+/// [`Error::Use`] if [`publish`] did not write the dataset: any writer of the namespace may have replaced it.
 pub fn look(dataset: &Dataset) -> Result<(&[f32], &[i64], usize)> {
     let strange = |what: &str| Error::Use(format!("what is published as training data is something else: {what}"));
     let (Some(features), Some(labels)) = (dataset.get("features"), dataset.get("labels")) else {

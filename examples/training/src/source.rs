@@ -1,4 +1,4 @@
-//! Where a trainer gets its batches.
+//! Sources of a trainer's batches.
 
 use crate::error::{Error, Result};
 use crate::samples::Samples;
@@ -6,20 +6,20 @@ use crate::shelf;
 use ndarray::ArrayView2;
 use tensorlend::Client;
 
-/// One batch, as it lies: a row of features for each label.
+/// One batch in place: a row of features for each label.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
     /// Rows x width.
     pub features: ArrayView2<'a, f32>,
-    /// One for each row.
+    /// One label per row.
     pub labels: &'a [i64],
 }
 
 impl<'a> Batch<'a> {
-    /// Rows that lie one after another.
+    /// Creates a batch of contiguous rows.
     ///
     /// # Errors
-    /// [`Error::Use`] if features and labels do not go together.
+    /// [`Error::Use`] if features and labels do not match.
     fn new(features: &'a [f32], labels: &'a [i64], width: usize) -> Result<Self> {
         let features = ArrayView2::from_shape((labels.len(), width), features)
             .map_err(|error| Error::Use(format!("a batch of {} rows of {width}: {error}", labels.len())))?;
@@ -29,27 +29,27 @@ impl<'a> Batch<'a> {
 
 /// Batches by their numbers.
 pub trait Source {
-    /// How many there are.
+    /// Returns the number of batches.
     fn count(&self) -> usize;
 
-    /// Features of a row.
+    /// Returns the number of features of a row.
     fn width(&self) -> usize;
 
-    /// Shows a batch to `learn` for as long as that takes.
+    /// Calls `learn` with a batch, which stays valid during the call.
     ///
     /// # Errors
-    /// What the client says, for a batch that is lent.
+    /// The client's, for a lent batch.
     fn show(&self, batch: usize, learn: &mut dyn FnMut(Batch<'_>)) -> Result<()>;
 }
 
-/// By reference: the samples lie in this process, and a batch is a part of them. Nothing can be cheaper.
+/// Batches by reference into samples in this process's memory: the minimum cost.
 pub struct Owned {
     samples: Samples,
     size: usize,
 }
 
 impl Owned {
-    /// Batches of `size`; all samples in one for None.
+    /// Creates batches of `size`; a single one with all samples for None.
     pub fn new(samples: Samples, size: Option<usize>) -> Self {
         let size = size.unwrap_or(samples.len()).max(1);
         Self { samples, size }
@@ -73,19 +73,19 @@ impl Source for Owned {
     }
 }
 
-/// Lent: each batch is leased by its name, read where the producer put it, and given back.
+/// Lent batches: each is leased by its name, read in place, and released.
 pub struct Lent {
     client: Client,
-    /// Names of the batches, made once.
+    /// Names of the batches, built once.
     names: Vec<String>,
     width: usize,
 }
 
 impl Lent {
-    /// Batches of `size` of what is published as `name`; all samples in one for None.
+    /// Creates batches of `size` of the samples published as `name`; a single one with all samples for None.
     ///
     /// # Errors
-    /// What the client says: mostly that the name is not there.
+    /// The client's, mostly that the name does not exist.
     pub fn new(client: Client, name: &str, size: Option<usize>) -> Result<Self> {
         let whole = client.get_dataset(name)?;
         let (_, labels, width) = shelf::look(&whole)?;

@@ -6,40 +6,40 @@ use crate::source::Source;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// What a run is made of.
+/// The parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Width of the hidden layer.
     pub hidden: usize,
-    /// Classes to tell apart.
+    /// Number of classes.
     pub classes: usize,
-    /// Times that all batches are shown.
+    /// Number of epochs.
     pub epochs: usize,
-    /// Of learning.
+    /// Learning rate.
     pub rate: f32,
-    /// How weights begin.
+    /// Initialization of weights.
     pub init: Init,
-    /// Of the weights and of the order of the batches.
+    /// Seed of the weights and of the order of the batches.
     pub seed: u64,
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Outcome {
-    /// Of each batch, in the order in which they were learned.
+    /// Loss of each batch, in the order of training.
     pub losses: Vec<f32>,
-    /// Of each epoch, in seconds.
+    /// Time of each epoch, in seconds.
     pub epochs_s: Vec<f64>,
-    /// Of each epoch, in seconds: what lies outside the network, which is finding batches and giving them back.
+    /// Time of each epoch outside the network, in seconds: leasing and releasing batches.
     pub loading_s: Vec<f64>,
-    /// How many of the samples to be asked about it knows, and of how many.
+    /// Number of test samples classified correctly, and number of all test samples.
     pub known: (usize, usize),
 }
 
-/// Learns from one source, and is asked about another.
+/// Trains with one source, and tests with another.
 ///
 /// # Errors
-/// What the sources say; [`Error::Use`] if they do not go together.
+/// Those of the sources; [`Error::Use`] if they do not match.
 pub fn run(plan: &Plan, train: &dyn Source, test: &dyn Source) -> Result<Outcome> {
     if train.width() != test.width() {
         return Err(Error::Use(format!(
@@ -50,7 +50,7 @@ pub fn run(plan: &Plan, train: &dyn Source, test: &dyn Source) -> Result<Outcome
     }
     let mut network = Network::new(train.width(), plan.hidden, plan.classes, plan.init, plan.seed);
     let mut order: Vec<usize> = (0..train.count()).collect();
-    // Another than that of the weights, so that neither depends on how much the other draws.
+    // Another seed than that of the weights, so that neither depends on the other's number of draws.
     let mut random = fastrand::Rng::with_seed(!plan.seed);
     let mut outcome = Outcome { losses: Vec::new(), epochs_s: Vec::new(), loading_s: Vec::new(), known: (0, 0) };
     for _ in 0..plan.epochs {

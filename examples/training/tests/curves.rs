@@ -1,4 +1,5 @@
-//! A producer and trainers, as processes: what is lent teaches what the same samples teach in a trainer's own memory.
+//! A producer and trainers, as processes: training on lent data gives the same result as on the same samples in a
+//! trainer's own memory.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -30,7 +31,7 @@ fn outcome(arguments: &[&str]) -> Outcome {
     serde_json::from_slice(&done.stdout).expect("an outcome")
 }
 
-/// The same run on what is lent and on the files in the trainer's own memory.
+/// Runs the same training on lent data and on the files in the trainer's own memory.
 fn both(broker: &Embedded, folder: &Path, arguments: &[&str]) -> [Outcome; 2] {
     let socket = broker.socket().to_str().unwrap();
     let lent = outcome(&[&["--from", "lent", "--socket", socket], arguments].concat());
@@ -50,7 +51,7 @@ fn irises_teach_the_same_from_lent_memory() {
     assert_eq!(whole.losses.len(), 1000);
     assert!(whole.losses[999] < whole.losses[0] / 2.0, "{} to {}", whole.losses[0], whole.losses[999]);
     assert!(whole.known.1 == 30 && whole.known.0 >= 25, "{:?}", whole.known);
-    // Batches come in an order that follows from the seed, and the last has fewer rows.
+    // The order of batches follows from the seed, and the last batch has fewer rows.
     let [cut, _] = both(&broker, &data(), &[&iris[..], &["--epochs", "20", "--batch", "32"]].concat());
     assert_eq!(cut.losses.len(), 20 * 4);
     let [other, _] = both(&broker, &data(), &[&iris[..], &["--epochs", "20", "--batch", "32", "--seed", "2"]].concat());
@@ -81,7 +82,7 @@ fn files_of_mnists_format_teach_the_same() {
     assert!(lent.known.1 == 297 && lent.known.0 > 220, "{:?}", lent.known);
 }
 
-/// The digits of `examples/data` as MNIST's files.
+/// Writes the digits of `examples/data` as MNIST's files.
 fn write_idx(folder: &Path) {
     let set = tensorlend_training::files::digits(&data()).unwrap();
     for (prefix, samples) in [("train", &set.train), ("t10k", &set.test)] {
@@ -125,7 +126,7 @@ fn what_is_missing_or_strange_is_said() {
     fails(&["--from", "owned"], "--folder");
     fails(&["--from", "owned", "--folder", "/nowhere"], "train-images-idx3-ubyte");
     fails(&["--from", "owned", "--set", "roses", "--folder", "/nowhere"], "roses");
-    // Somebody else may write to the namespace.
+    // Other clients may write to the namespace.
     let client = Client::builder().socket(broker.socket()).connect().unwrap();
     let put = |name: &str, features: &[u64], labels: &[u64]| {
         let features = client.create(DType::F32, features).unwrap();

@@ -1,7 +1,8 @@
-//! A way between two network devices that loses frames, delays them and carries few at a time: for kernels whose own queues cannot.
+//! A link between two network devices that loses frames, delays them and limits their rate: for kernels without such
+//! queues.
 //!
-//! It stands in the switch, in the place of a cable: what comes out of one device goes into the other. Frames are taken and given together with
-//! the head that the kernel keeps beside them (`PACKET_VNET_HDR`), since the checksums of frames between namespaces are never computed.
+//! It replaces a cable at the switch: a frame from one device goes into the other. Frames are received and sent with
+//! the kernel's own header (`PACKET_VNET_HDR`), since the checksums of frames between namespaces are never computed.
 #![allow(unsafe_code)]
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,29 +19,29 @@ use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What a way is like, in each direction.
+/// The properties of a link, in each direction.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
-    /// The share of frames that are lost.
+    /// Fraction of frames that are lost.
     pub loss: f64,
-    /// How long a frame takes besides its bytes.
+    /// Delay of a frame besides its transmission time.
     pub delay: Duration,
     /// Bytes per second.
     pub bytes_per_s: u32,
 }
 
-/// Bytes that wait in one direction, at most: what comes then is lost, as in every switch.
+/// Maximum bytes that wait in one direction; further frames are lost, as in every switch.
 const ROOM_BYTES: usize = 1 << 20;
-/// The longest frame, with its head.
+/// Maximum length of a frame with its header.
 const FRAME_BYTES_MAX: usize = 70_000;
-/// Frames that are taken from one side before the other has its turn.
+/// Number of frames taken from one side before it is the other's turn.
 const TURN: usize = 64;
-/// How often it looks whether it is to end.
+/// Interval of the check whether to end.
 const NAP: Duration = Duration::from_millis(100);
-/// The same frames are lost in every run, if they come in the same order.
+/// The same frames are lost in every run, if they arrive in the same order.
 const SEED: u64 = 7;
 
-/// A running way. It ends when it is dropped.
+/// A running link. Dropping it ends it.
 pub struct Relay {
     stop: Arc<AtomicBool>,
     lost: Arc<AtomicU64>,
@@ -48,7 +49,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Joins two devices of a network namespace.
+    /// Connects two devices of a network namespace.
     pub fn start(space: &str, devices: [&str; 2], way: Way) -> Self {
         let (stop, lost) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (ready, is_ready) = sync_channel(1);
@@ -56,7 +57,7 @@ impl Relay {
         let devices = devices.map(str::to_owned);
         let (stopped, losses) = (stop.clone(), lost.clone());
         let thread = std::thread::spawn(move || {
-            // This thread alone is in it from now on, and ends there.
+            // Only this thread enters the namespace, and it ends there.
             let open = || -> io::Result<[OwnedFd; 2]> {
                 move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
                 Ok([listen(&devices[0])?, listen(&devices[1])?])
@@ -73,16 +74,16 @@ impl Relay {
         Self { stop, lost, thread: Some(thread) }
     }
 
-    /// Frames that were lost so far, both ways.
+    /// Returns the number of lost frames so far, in both directions.
     pub fn lost(&self) -> u64 {
-        // A count, which orders nothing.
+        // Relaxed: a counter, which orders nothing.
         self.lost.load(Ordering::Relaxed)
     }
 }
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        // Relaxed: it says when, and nothing is handed over with it.
+        // Relaxed: a flag that publishes no other data.
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -90,7 +91,7 @@ impl Drop for Relay {
     }
 }
 
-/// A socket for all frames that come out of a device, and for those that are to go into it.
+/// Opens a socket that receives all frames from a device, and sends frames to it.
 fn listen(device: &str) -> io::Result<OwnedFd> {
     let all = (libc::ETH_P_ALL as u16).to_be();
     let protocol = Protocol::from_raw(NonZero::new(u32::from(all)).expect("not zero"));
@@ -98,7 +99,7 @@ fn listen(device: &str) -> io::Result<OwnedFd> {
     let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, Some(protocol))?;
     for option in [libc::PACKET_VNET_HDR, libc::PACKET_IGNORE_OUTGOING] {
         let on: libc::c_int = 1;
-        // SAFETY: the kernel reads the length it is told, which is that of `on`, and `on` lives longer than the call.
+        // SAFETY: the kernel reads the given length, which is that of `on`, and `on` lives longer than the call.
         let done = unsafe {
             libc::setsockopt(
                 socket.as_raw_fd(),
@@ -121,23 +122,23 @@ fn listen(device: &str) -> io::Result<OwnedFd> {
         sll_halen: 0,
         sll_addr: [0; 8],
     };
-    // SAFETY: the kernel reads the length it is told, which is that of `address`, and `address` lives longer than the call.
+    // SAFETY: the kernel reads the given length, which is that of `address`, and `address` lives longer than the call.
     let done = unsafe {
         libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size_of_val(&address) as libc::socklen_t)
     };
     if done == 0 { Ok(socket) } else { Err(io::Error::last_os_error()) }
 }
 
-/// One direction.
+/// One direction of a link.
 struct Lane {
     frames: VecDeque<(Instant, Vec<u8>)>,
     bytes: usize,
-    /// When the last frame will have been carried.
+    /// Time at which the last frame will have been transmitted.
     free: Instant,
 }
 
 impl Lane {
-    /// Whether there was room for a frame.
+    /// Queues a frame; false if there is no room.
     fn take(&mut self, frame: &[u8], way: Way, now: Instant) -> bool {
         if self.bytes + frame.len() > ROOM_BYTES {
             return false;
@@ -149,7 +150,7 @@ impl Lane {
         true
     }
 
-    /// A frame that is there by now.
+    /// Returns a frame that has arrived by now.
     fn give(&mut self, now: Instant) -> Option<Vec<u8>> {
         let (_, frame) = self.frames.pop_front_if(|(due, _)| *due <= now)?;
         self.bytes -= frame.len();
@@ -177,7 +178,7 @@ fn carry(sides: &[OwnedFd; 2], way: Way, stop: &AtomicBool, lost: &AtomicU64) {
                 }
             }
             while let Some(frame) = lane.give(now) {
-                // What a device does not take is lost on the way.
+                // A frame that the device does not accept is lost.
                 if rustix::net::send(&sides[1 - from], &frame, SendFlags::DONTWAIT).is_err() {
                     lost.fetch_add(1, Ordering::Relaxed);
                 }
@@ -186,7 +187,7 @@ fn carry(sides: &[OwnedFd; 2], way: Way, stop: &AtomicBool, lost: &AtomicU64) {
     }
 }
 
-/// The next number from 0 to 1 (splitmix64).
+/// Returns the next number from 0 to 1 (splitmix64).
 fn share(state: &mut u64) -> f64 {
     *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let mut z = *state;

@@ -1,11 +1,11 @@
-//! Hosts that are network namespaces, on one switch: each with a way of its own that can be slow, lossy or cut.
+//! Hosts that are network namespaces, on one switch: each has its own link, which can be slow, lossy or cut.
 //!
 //! ```text
 //! host 0: eth0 10.77.0.1 --veth-- port0 \
 //! host 1: eth0 10.77.0.2 --veth-- port1 -- bridge, in a namespace of its own
 //! ```
 //!
-//! Where the kernel has no queue that loses and delays frames, a way that does gets a relay between its port and the bridge.
+//! If the kernel lacks a queue that loses and delays frames, such a link gets a relay between its port and the bridge.
 
 #[path = "relay.rs"]
 mod relay;
@@ -22,14 +22,14 @@ use std::time::Duration;
 use tensorlend::Client;
 use tensorlend_tests::{Daemon, binary, eventually, run, skip, skip_without, skip_without_root};
 
-/// All hosts and what lies between them, removed when dropped.
+/// All hosts and the network between them, removed when dropped.
 pub struct Rig {
     name: String,
     hosts: u8,
     relays: Vec<Relay>,
 }
 
-/// Whether no hosts can be made here; says why. A test returns then.
+/// Returns true if no hosts can be created here, and reports the reason. The test then returns.
 pub fn skip_without_hosts() -> bool {
     if skip_without_root() || skip_without("ip") || skip_without("tc") {
         return true;
@@ -51,10 +51,10 @@ fn must(program: &str, arguments: &str) {
 }
 
 impl Rig {
-    /// So many hosts, which see each other.
+    /// Creates this many connected hosts.
     pub fn new(hosts: u8) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        // A count, which orders nothing.
+        // Relaxed: a counter, which orders nothing.
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let rig = Self { name: format!("tl{}-{number}", std::process::id()), hosts, relays: Vec::new() };
         let switch = rig.switch();
@@ -83,35 +83,35 @@ impl Rig {
         format!("{}-{host}", self.name)
     }
 
-    /// A host's address.
+    /// Returns a host's address.
     pub fn address(&self, host: u8) -> Ipv4Addr {
         assert!(host < self.hosts, "there is no such host");
         Ipv4Addr::new(10, 77, 0, host + 1)
     }
 
-    /// A program that will run on a host.
+    /// Returns a command that runs a program on a host.
     pub fn command(&self, host: u8, program: &Path) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", self.space(host).as_str()]).arg(program);
         command
     }
 
-    /// Cuts a host off, as a cable that is pulled: nobody is told.
+    /// Cuts a host off like a pulled cable: no peer gets a notification.
     pub fn cut(&self, host: u8) {
         must("ip", &format!("-n {} link set port{host} down", self.switch()));
     }
 
-    /// Plugs the cable in again.
+    /// Connects the host again.
     pub fn heal(&self, host: u8) {
         must("ip", &format!("-n {} link set port{host} up", self.switch()));
     }
 
-    /// From now on a host's way is so, in each direction.
+    /// Sets the properties of a host's link, in each direction.
     pub fn way(&mut self, host: u8, way: Way) {
         let switch = self.switch();
         let ends = [(switch.clone(), format!("port{host}")), (self.space(host), "eth0".into())];
         for (space, device) in &ends {
-            // Single packets are lost, and not as many as one copy hands over.
+            // Without segmentation offload, single packets are lost, and not as many as one copy contains.
             must("ip", &format!("-n {space} link set dev {device} gso_max_segs 1"));
         }
         if ends.iter().all(|(space, device)| netem(space, device, way)) {
@@ -126,13 +126,13 @@ impl Rig {
         self.relays.push(Relay::start(&switch, [&port, &near], way));
     }
 
-    /// Frames that relays have lost so far; `None` where the kernel does it, and counts by itself.
+    /// Returns the number of frames that relays have lost; `None` if the kernel's queue loses and counts them.
     pub fn lost(&self) -> Option<u64> {
         (!self.relays.is_empty()).then(|| self.relays.iter().map(Relay::lost).sum())
     }
 }
 
-/// Whether the kernel makes a device's way so.
+/// Sets a device's link properties through the kernel; false if it cannot.
 fn netem(space: &str, device: &str, way: Way) -> bool {
     let Way { loss, delay, bytes_per_s } = way;
     let line = format!(
@@ -149,7 +149,7 @@ fn netem(space: &str, device: &str, way: Way) -> bool {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        // Their threads are in the switch.
+        // The relays' threads are in the switch's namespace.
         self.relays.clear();
         for space in (0..self.hosts).map(|host| self.space(host)).chain([self.switch()]) {
             let _ = run(Command::new("ip").args(["netns", "del", &space]));
@@ -157,7 +157,7 @@ impl Drop for Rig {
     }
 }
 
-/// A host with a broker and a gateway.
+/// A host with a daemon and a gateway.
 pub struct Node {
     daemon: Daemon,
     gateway: Option<Child>,
@@ -165,11 +165,11 @@ pub struct Node {
     host: u8,
 }
 
-/// What zenoh is told: keys of its configuration, and their values.
+/// Zenoh's options: keys of its configuration, and their values.
 pub type Told = [(String, serde_json::Value)];
 
-/// Zenoh's file of a node that keeps its connections quick, so that tests need not wait for minutes: how often it says that it is there
-/// (milliseconds), and how long it tries to connect; and what else it is told.
+/// Returns zenoh's configuration with short intervals, so that tests need not wait for minutes: the period of its
+/// keep-alive messages (milliseconds), the timeout of connecting, and the given options.
 fn zenoh_file(told: &Told) -> String {
     let mut all = serde_json::json!({
         "transport": { "link": { "tx": { "lease": 2000 } } },
@@ -185,7 +185,7 @@ fn zenoh_file(told: &Told) -> String {
 }
 
 impl Node {
-    /// Starts broker and gateway of a host: `config` is the gateway's, without its socket.
+    /// Starts daemon and gateway of a host: `config` is the gateway's, without its socket.
     pub fn start(rig: &Rig, host: u8, config: &str, told: &Told) -> Self {
         let daemon = Daemon::start("");
         let folder = tempfile::tempdir().expect("a folder for a gateway");
@@ -201,7 +201,7 @@ impl Node {
         node
     }
 
-    /// Starts its gateway, again.
+    /// Starts the host's gateway again.
     pub fn start_gateway(&mut self, rig: &Rig) {
         let log = std::fs::File::options().append(true).create(true).open(self.log_path()).expect("a log");
         let mut command = rig.command(self.host, &binary("tensorlend-gateway"));
@@ -210,7 +210,7 @@ impl Node {
         self.gateway = Some(command.spawn().expect("the gateway starts"));
     }
 
-    /// Kills its gateway.
+    /// Kills the host's gateway.
     pub fn kill_gateway(&mut self) {
         if let Some(mut gateway) = self.gateway.take() {
             let _ = gateway.kill();
@@ -218,18 +218,18 @@ impl Node {
         }
     }
 
-    /// A client on this host.
+    /// Returns a client on this host.
     pub fn client(&self) -> Client {
         self.daemon.client()
     }
 
-    /// Where this host's broker is: for benchmarks, whose clients are processes of their own.
+    /// Returns the socket of this host's daemon, for benchmarks with client processes.
     #[allow(dead_code)]
     pub fn socket(&self) -> PathBuf {
         self.daemon.socket()
     }
 
-    /// What its gateway has said so far.
+    /// Returns the output of the host's gateway so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
     }
@@ -238,7 +238,7 @@ impl Node {
         self.folder.path().join("gateway.log")
     }
 
-    /// Waits until this node knows of another one that it is there (or no longer is).
+    /// Waits until this node sees that another one is alive (or no longer is).
     pub fn sees(&self, client: &Client, other: u8, alive: bool) {
         let name = tensorlend::remote::node_name(&format!("n{other}"));
         let says = |alive: bool| {
@@ -265,12 +265,12 @@ impl Drop for Node {
     }
 }
 
-/// As many nodes as hosts, each a peer of all before it.
+/// Starts one node per host, each of which connects to all previous ones as a peer.
 pub fn peers(rig: &Rig, hosts: u8, config: &str) -> Vec<Node> {
     peers_told(rig, hosts, config, &[])
 }
 
-/// As [`peers`], where zenoh is told more.
+/// As [`peers`], with more options for zenoh.
 pub fn peers_told(rig: &Rig, hosts: u8, config: &str, told: &Told) -> Vec<Node> {
     let node = |host: u8| {
         let before: Vec<String> = (0..host).map(|other| format!("\"tcp/{}:7447\"", rig.address(other))).collect();
@@ -286,7 +286,7 @@ pub fn peers_told(rig: &Rig, hosts: u8, config: &str, told: &Told) -> Vec<Node> 
     nodes
 }
 
-/// As many nodes as hosts: the first is a router, the others its clients.
+/// Starts one node per host: the first is a router, the others are its clients.
 pub fn star(rig: &Rig, hosts: u8, config: &str) -> Vec<Node> {
     let hub = format!("tcp/{}:7447", rig.address(0));
     let node = |host: u8| {
@@ -302,7 +302,7 @@ pub fn star(rig: &Rig, hosts: u8, config: &str) -> Vec<Node> {
     nodes
 }
 
-/// Waits until all see all.
+/// Waits until all nodes see each other.
 fn meet(nodes: &[Node]) {
     for node in nodes {
         let client = node.client();

@@ -1,4 +1,4 @@
-//! Ways that are slow, and lose frames.
+//! Links that are slow, and lose frames.
 
 use crate::rig::{Node, Rig, Way, peers, skip_without_hosts};
 use crate::{OPEN, fill, holds};
@@ -8,17 +8,17 @@ use tensorlend::remote::SERVICE;
 use tensorlend::{Client, DType, Draft, Policy, Subscription};
 use tensorlend_tests::eventually;
 
-/// Longer than anything here takes.
+/// A timeout that only a failure reaches.
 const LONG: Duration = Duration::from_mins(1);
-/// As [`OPEN`], for streams whose producer is not held up.
+/// As [`OPEN`], for streams that must not block their producer.
 const FREE: &str = "[[namespace]]\nexport = [\"*\"]\nimport = [\"*\"]\nstream_policy = \"drop-oldest\"\n";
 
-/// One or two packets in a hundred, as on a bad radio link.
+/// One or two of a hundred packets lost, as on a bad radio link.
 const LOSSY: Way = Way { loss: 0.015, delay: Duration::from_millis(2), bytes_per_s: 12_500_000 };
-/// Some megabytes in a second.
+/// Some megabytes per second.
 const NARROW: Way = Way { loss: 0.0, delay: Duration::from_millis(5), bytes_per_s: 4_000_000 };
 
-/// Two nodes, between which this is the way.
+/// Starts two nodes with such a link between them.
 fn two(config: &str, way: Way) -> (Rig, Vec<Node>) {
     let mut rig = Rig::new(2);
     let nodes = peers(&rig, 2, config);
@@ -26,7 +26,7 @@ fn two(config: &str, way: Way) -> (Rig, Vec<Node>) {
     (rig, nodes)
 }
 
-/// That frames were lost, where the relay counts them.
+/// Asserts that frames were lost, if the relay counts them.
 fn has_lost(rig: &Rig) {
     assert!(rig.lost().is_none_or(|lost| lost > 0), "nothing was lost");
 }
@@ -37,7 +37,7 @@ fn stat(client: &Client, what: &str) -> u64 {
     read[what].as_u64().unwrap()
 }
 
-/// What nothing makes smaller.
+/// Publishes incompressible data.
 fn noise(client: &Client, name: &str, numbers: u64) {
     let mut draft = client.create(DType::U32, &[numbers]).unwrap();
     let all = draft.as_mut_slice::<u32>().unwrap();
@@ -82,7 +82,7 @@ fn number(client: &Client, bytes: u64, n: u64) -> Draft {
     draft
 }
 
-/// The next message's number; all of its elements are this.
+/// Returns the next message's number, which all of its elements must equal.
 fn next(frames: &mut Subscription) -> u64 {
     let message = frames.recv_timeout(LONG).unwrap();
     let numbers = message.tensor().unwrap().as_slice::<u64>().unwrap();
@@ -101,7 +101,7 @@ fn a_stream_over_a_lossy_way_comes_in_order_and_nothing_of_it_is_missing() {
     let cam = there.stream("cam").capacity(8).policy(Policy::Block).open().unwrap();
     let frames = here.subscribe("n1/cam").unwrap();
     let lost = std::thread::scope(|scope| {
-        // Goes with this thread, should that fail: or the producer would wait for it for ever.
+        // Dropped with this thread if it panics: otherwise the producer would wait for the subscriber for ever.
         let mut frames = frames;
         scope.spawn(|| (0..MESSAGES).for_each(|n| assert_eq!(cam.send(number(&there, 200 << 10, n)).unwrap(), n)));
         (0..MESSAGES).for_each(|n| assert_eq!(next(&mut frames), n));
@@ -122,10 +122,10 @@ fn what_a_lossy_and_narrow_way_leaves_out_of_a_stream_is_counted() {
     let (here, there) = (nodes[0].client(), nodes[1].client());
     let cam = there.stream("cam").capacity(8).policy(Policy::DropOldest).open().unwrap();
     let mut frames = here.subscribe("n1/cam").unwrap();
-    // What comes before the first that is received is no loss.
+    // Messages before the first received one do not count as lost.
     cam.send(number(&there, 8, 0)).unwrap();
     assert_eq!(next(&mut frames), 0);
-    // More than goes through the way: nobody waits for it.
+    // More than the link can carry; the producer does not wait.
     for n in 1..MESSAGES {
         cam.send(number(&there, 100 << 10, n)).unwrap();
     }
@@ -156,7 +156,7 @@ fn a_narrow_way_carries_values_both_ways_and_holds_up_who_sends_too_much() {
     here.put_remote("n1/inbox/large", &vec![5_u8; 6 << 20]).unwrap();
     assert!(holds(&there, "inbox/large", 6 << 20, 5), "{}", nodes[1].log());
 
-    // Two rings, what is on the way, and one at each of the three hands that pass it on.
+    // Two rings, messages in flight, and one in each of the three stages that forward it.
     const HELD: u64 = 8 + 8 + 4 + 3;
     let cam = there.stream("cam").capacity(8).policy(Policy::Block).open().unwrap();
     let frames = here.subscribe("n1/cam").unwrap();
@@ -166,7 +166,7 @@ fn a_narrow_way_carries_values_both_ways_and_holds_up_who_sends_too_much() {
         scope.spawn(|| {
             for n in 0..MESSAGES {
                 cam.send(number(&there, BYTES, n)).unwrap();
-                // A count, which is read as one.
+                // Relaxed: a counter, which is read as such.
                 sent.store(n + 1, Ordering::Relaxed);
             }
         });

@@ -1,4 +1,4 @@
-//! Many gateways, simulated: copies that are taken for good are, whatever was lost.
+//! Simulation of many gateways: copies that are considered valid are valid, whatever messages were lost.
 
 mod world;
 
@@ -35,7 +35,7 @@ fn a_copy_is_old_for_no_longer_than_a_word_takes() {
     let mut world = World::new(LOAD, 7);
     world.run(Duration::from_secs(5));
     assert!(world.traffic.hits > 1000, "{:?}", world.traffic);
-    // A look a millisecond, a way of 200 us; both ways where a question was under way.
+    // One poll per millisecond, a link of 200 us; both directions if a request was in flight.
     assert!(world.old_us <= 1_600, "{} us", world.old_us);
 }
 

@@ -1,8 +1,8 @@
-//! Many gateways in one thread: the machines that keep copies and subscriptions, driven by events in simulated time.
+//! Many gateways in one thread: the state machines of copies and subscriptions, driven by events in simulated time.
 //!
-//! Nothing is left out but the bytes of tensors and zenoh itself: what two gateways say to each other is encoded, so that its length is
-//! known, comes after a delay, and may be lost. A node reads names of others and overwrites its own; what it has found to be good must be what
-//! the name holds, but for as long as a word takes.
+//! Only the bytes of tensors and zenoh itself are left out: messages between gateways are encoded, so that their length
+//! is known, arrive after a delay, and may be lost. A node reads names of others and overwrites its own. A copy that it
+//! considers valid must be the name's value, except for the time that an invalidation message takes.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -17,59 +17,59 @@ use tensorlend_gateway::wire::{
     TensorShape, encode,
 };
 
-/// From one node to another, in microseconds: a switch between them.
+/// Latency between two nodes, in microseconds: a switch between them.
 const WAY_US: u64 = 200;
-/// How often a gateway looks whether promised names have changed.
+/// Interval at which a gateway checks its subscribed names for changes.
 const LOOK_US: u64 = 1_000;
-/// How often the machines hear that time has passed.
+/// Interval of the state machines' timer events.
 const TICK_US: u64 = 100_000;
-/// A question that was lost is given up.
+/// Timeout of a request.
 const ANSWER_US: u64 = 1_000_000;
 
-/// What the nodes do.
+/// The nodes' load.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Nodes.
+    /// Number of nodes.
     pub nodes: usize,
-    /// Names that each of them has.
+    /// Number of names of each node.
     pub names: usize,
-    /// Names of others that each of them reads, drawn once.
+    /// Number of names of others that each node reads, drawn once.
     pub working_set: usize,
-    /// Reads of a node, in each second.
+    /// Reads per second and node.
     pub reads: f64,
-    /// New values of a node, in each second, over all its names.
+    /// New values per second and node, over all its names.
     pub updates: f64,
-    /// Messages that are lost, of a million.
+    /// Lost messages per million.
     pub lost_ppm: u64,
 }
 
-/// What was said.
+/// Counters of messages.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Traffic {
-    /// Reads that found a good copy: nothing was said.
+    /// Reads that found a valid copy and sent nothing.
     pub hits: u64,
-    /// Reads that asked.
+    /// Reads that sent a request.
     pub asked: u64,
-    /// Reads that got no value, since something was lost or a node was away.
+    /// Reads without a result, since a message was lost or a node was disconnected.
     pub failed: u64,
     /// New values.
     pub updates: u64,
-    /// Questions, and their answers.
+    /// Requests, and their answers.
     pub questions: u64,
-    /// Words about changes.
+    /// Invalidation messages.
     pub words: u64,
-    /// Words that say nothing but that none was lost.
+    /// Messages that only prove that none was lost.
     pub heartbeats: u64,
-    /// Notices that a node came or went, one for each node that hears it.
+    /// Notifications that a node connected or disconnected, one for each receiver.
     pub notices: u64,
-    /// Bytes of heads and keys of all these but the notices.
+    /// Bytes of headers and keys of all messages except the notifications.
     pub bytes: u64,
-    /// The same of notices: the token's key.
+    /// Bytes of notifications. A notification consists of the key of a node's liveliness token.
     pub notice_bytes: u64,
 }
 
 impl Traffic {
-    /// What was said since then.
+    /// Returns the difference to an earlier state.
     pub fn since(self, before: Self) -> Self {
         Self {
             hits: self.hits - before.hits,
@@ -110,20 +110,20 @@ struct Node {
     name: NodeName,
     epoch: Epoch,
     there: bool,
-    /// What each of its names holds: a count of values.
+    /// The value of each of its names: a counter.
     values: Vec<u64>,
-    /// Those that may have changed since somebody was told.
+    /// Names that may have changed since the last invalidation messages.
     changed: Vec<usize>,
     looks: bool,
     subscriptions: Subscriptions,
     cache: Cache,
-    /// Of others, that it reads.
+    /// The names of other nodes that this node reads.
     reads: Vec<RemoteName>,
-    /// Questions that have no answer yet, and whom they were asked.
+    /// Pending requests, and the nodes that they were sent to.
     open: HashMap<u64, usize>,
 }
 
-/// All nodes, and what is on its way between them.
+/// All nodes, and the messages in flight between them.
 pub struct World {
     load: Load,
     start: Instant,
@@ -132,17 +132,17 @@ pub struct World {
     random: u64,
     queue: BinaryHeap<Reverse<(u64, u64, Event)>>,
     nodes: Vec<Node>,
-    /// No more reads and updates.
+    /// Whether reads and updates have ended.
     quiet: bool,
-    /// What was said until now.
+    /// Counters so far.
     pub traffic: Traffic,
-    /// How long a good copy was of an old value when it was read: the longest, in microseconds.
+    /// Maximum age of a replaced value that was read as valid, in microseconds.
     pub old_us: u64,
     replaced_us: HashMap<(usize, usize, u64), u64>,
 }
 
 impl World {
-    /// Nodes that have just begun, and hear of each other.
+    /// Creates nodes that have just started, and notifies them of each other.
     pub fn new(load: Load, seed: u64) -> Self {
         let mut it = Self {
             load,
@@ -200,19 +200,19 @@ impl World {
         self.now_us = end;
     }
 
-    /// No more reads, updates and losses; time enough for all words.
+    /// Ends reads, updates and losses, and lets all messages arrive.
     pub fn settle(&mut self) {
         (self.quiet, self.load.lost_ppm) = (true, 0);
         self.run(6 * HEARTBEAT);
     }
 
-    /// A node cannot be reached, or can again.
+    /// Disconnects a node, or connects it again.
     pub fn part(&mut self, at: usize, there: bool) {
         self.nodes[at].there = there;
         self.announce(at, there, true);
     }
 
-    /// Copies that are taken for good, and of those the ones that are not what the name holds.
+    /// Returns the number of copies that are considered valid, and how many of them differ from the name's value.
     pub fn copies(&self) -> (u64, u64) {
         let (mut good, mut wrong) = (0, 0);
         for node in &self.nodes {
@@ -227,7 +227,7 @@ impl World {
         (good, wrong)
     }
 
-    /// Those who can be reached hear of a node; `both`: it hears of them, too.
+    /// Notifies all connected nodes of a node; `both`: it is notified of them, too.
     fn announce(&mut self, of: usize, alive: bool, both: bool) {
         let key = Key::Alive(Some(self.nodes[of].name.clone()), Some(self.nodes[of].epoch)).expression().len() as u64;
         for hears in (0..self.load.nodes).filter(|hears| *hears != of) {
@@ -308,7 +308,7 @@ impl World {
         let which = self.below(self.load.working_set as u64) as usize;
         let name = self.nodes[at].reads[which].clone();
         if let Some(placed) = self.nodes[at].cache.placed(&name).filter(|placed| !placed.stale) {
-            // As a client reads: the local directory, and nobody is asked.
+            // As a client reads: from the local directory, without a request.
             self.traffic.hits += 1;
             let key = (index_of(name.node.as_str()), index_of(&name.name), placed.stamp.counter);
             if let Some(since) = self.replaced_us.get(&key) {
@@ -427,7 +427,7 @@ impl World {
         }
     }
 
-    /// On its way, unless it is lost.
+    /// Sends a message, unless it is lost.
     fn send(&mut self, event: Event) {
         if self.below(1_000_000) >= self.load.lost_ppm {
             self.after(WAY_US, event);
@@ -443,7 +443,7 @@ impl World {
         self.start + Duration::from_micros(self.now_us)
     }
 
-    /// When the next of so many in a second comes: exponential.
+    /// Returns the time until the next of this many events per second: exponentially distributed.
     fn soon(&mut self, per_second: f64) -> u64 {
         let part = (self.below(1 << 53) as f64 + 1.0) / (1u64 << 53) as f64;
         (-part.ln() / per_second * 1e6).min(1e12) as u64 + 1
@@ -467,7 +467,7 @@ fn name_of(at: usize) -> String {
     format!("simulation/field-{at:04}")
 }
 
-/// The number with which a node's or a tensor's name ends.
+/// Returns the number at the end of a node's or a tensor's name.
 fn index_of(name: &str) -> usize {
     name.rsplit_once('-').and_then(|(_, digits)| digits.parse().ok()).expect("a name that was made here")
 }

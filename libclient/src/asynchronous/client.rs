@@ -3,9 +3,12 @@
 use super::blocking;
 use super::waiter::Waiter;
 use crate::client::{Client, ClientBuilder};
-use crate::error::{Error, Result, check_name};
-use crate::held::Version;
-use crate::lease::{Lease, Value};
+use crate::error::{Error, Result, ValueKind, check_name};
+use crate::lease::assemble;
+use crate::lease::by_name::lease_key;
+use crate::lease::lease::Lease;
+use crate::lease::value::Value;
+use crate::names::version::Version;
 use crate::remote::{Far, may_be_far, node_name, split};
 use crate::wait::Deadline;
 use std::future::poll_fn;
@@ -102,11 +105,14 @@ impl AsyncClient {
     pub async fn wait_newer(&self, name: &str, seen: Version) -> Result<Lease> {
         match self.wait_value(name, seen).await? {
             Value::Tensor(lease) => Ok(lease),
-            Value::Dataset(_) => {
-                Err(Error::Kind { name: name.to_owned(), found: "dataset", wanted: "tensor", remedy: "wait_value" })
-            }
+            Value::Dataset(_) => Err(Error::Kind {
+                name: name.to_owned(),
+                found: ValueKind::Dataset,
+                wanted: ValueKind::Tensor,
+                remedy: "wait_value",
+            }),
             #[cfg(feature = "cuda")]
-            Value::Device(_) => Err(crate::lease::on_device(name, "tensor in host memory")),
+            Value::Device(_) => Err(crate::lease::value::on_device(name, ValueKind::Tensor)),
         }
     }
 
@@ -119,8 +125,8 @@ impl AsyncClient {
         loop {
             let here = self.wait_anywhere(name, seen).await?;
             // Deleted again in this moment: wait on.
-            if let Some(leased) = self.client.session().lease_key(here.as_bytes(), name)? {
-                return Value::new(self.client.session(), leased, name);
+            if let Some(leased) = lease_key(self.client.session(), here.as_bytes(), name)? {
+                return assemble::value(self.client.session(), leased, name);
             }
         }
     }

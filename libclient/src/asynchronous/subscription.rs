@@ -3,7 +3,7 @@
 use super::blocking;
 use super::listener::{Listener, Woken};
 use crate::error::{Error, Result};
-use crate::subscription::{Message, Subscription, SubscriptionBuilder};
+use crate::stream::subscriber::{Message, Subscription, SubscriptionBuilder};
 use crate::wait::NAP_MAX;
 use std::future::poll_fn;
 use std::pin::Pin;

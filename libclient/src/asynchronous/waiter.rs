@@ -5,8 +5,11 @@
 //! dropped the receiving end of its wait, which is seen in the next turn.
 
 use crate::error::{Error, Result};
-use crate::held::{Peeked, Version};
-use crate::session::{Session, lock};
+use crate::lease::by_name::Peeked;
+use crate::lease::by_name::peek;
+use crate::names::version::Version;
+use crate::session::Session;
+use crate::sync::lock;
 use crate::wait::NAP_MAX;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -69,7 +72,7 @@ impl Waiter {
         // Where news is always there, the task yields now and then all the same.
         tokio::task::coop::consume_budget().await;
         self.session.check()?;
-        if is_newer(&self.session.peek(name.as_bytes())?, seen) {
+        if is_newer(&peek(&self.session, name.as_bytes())?, seen) {
             return Ok(());
         }
         let (tell, told) = oneshot::channel();
@@ -117,7 +120,7 @@ impl Shared {
             waits.retain(|wait: &Wait| !wait.tell.is_closed());
             if waits.is_empty() {
                 futex::wait(&self.bell, sample, IDLE);
-            } else if let Err(e) = session.enlist() {
+            } else if let Err(e) = session.waiter().enlist() {
                 // One error, one task; the next task has the next one.
                 let _ = waits.swap_remove(0).tell.send(Err(e));
             } else {
@@ -133,17 +136,17 @@ impl Shared {
         let news = directory.read();
         let mut owners: BTreeMap<u16, Option<(Sheet<Catalogue>, u32)>> = BTreeMap::new();
         settle(waits, |wait| {
-            let now = session.peek(wait.name.as_bytes())?;
+            let now = peek(session, wait.name.as_bytes())?;
             if let Some(owner) = now.owner.filter(|owner| !owners.contains_key(owner)) {
-                owners.insert(owner, session.with_bell(owner, |sheet| (sheet.clone(), sheet.bell.read()))?);
+                owners.insert(owner, session.peers().with_bell(owner, |sheet| (sheet.clone(), sheet.bell.read()))?);
             }
             Ok(is_newer(&now, wait.seen))
         });
         let mask = owners.keys().fold(PARKED_ANY, |mask, &owner| mask | parked_bit(owner));
-        let _parked = session.parking.park(mask);
+        let _parked = session.waiter().park(mask);
         let mut moved = false;
         settle(waits, |wait| {
-            let now = session.peek(wait.name.as_bytes())?;
+            let now = peek(session, wait.name.as_bytes())?;
             moved |= now.owner.is_some_and(|owner| !owners.contains_key(&owner));
             Ok(is_newer(&now, wait.seen))
         });

@@ -1,9 +1,9 @@
 //! The answers of one line, in the order of their requests.
 
-use super::reason;
+use super::service::reason;
 use crate::error::{Error, Result};
-use crate::session::lock;
 use crate::stream::{Stream, TrySendError};
+use crate::sync::lock;
 use crate::{Client, ValueDraft};
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -2,11 +2,11 @@
 
 use super::line::{Knock, Line};
 use super::servers::Servers;
-use super::{CAPACITY_DEFAULT, Id, Service};
+use super::service::{CAPACITY_DEFAULT, Id, Service};
 use crate::Client;
 use crate::error::{Error, Result};
-use crate::lease::Value;
-use crate::stream::Sendable;
+use crate::lease::value::Value;
+use crate::tensor::sendable::Sendable;
 use crate::wait::{Deadline, NAP_MAX};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -508,12 +508,12 @@ impl Caller {
         // It may be one that is about to be knocked at again.
         self.knock = None;
         let session = self.client.session().clone();
-        session.enlist()?;
+        session.waiter().enlist()?;
         let news = &session.directory.head().bell;
         let error = || deadline.error(format!("a server of {:?}", self.service.name));
         loop {
             let sample = news.read();
-            let parked = session.parking.park(PARKED_ANY);
+            let parked = session.waiter().park(PARKED_ANY);
             self.servers.find(&self.client, &self.service)?;
             let servers = self.in_order()?;
             if servers.is_empty() {

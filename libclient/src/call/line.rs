@@ -1,11 +1,13 @@
 //! A line, as its caller sees it: knocked for, open, hung up.
 
-use super::{Id, Service};
+use super::service::{Id, Service};
+use crate::client::Client;
 use crate::error::Result;
 use crate::stream::Stream;
-use crate::subscription::{Start, Subscription};
-use crate::{Client, DType, Policy};
+use crate::stream::subscriber::{Start, Subscription};
 use std::time::{Duration, Instant};
+use tensorlend_layout::DType;
+use tensorlend_layout::wire::Policy;
 
 /// A line that its server has been told of, and has not opened yet.
 pub struct Knock {

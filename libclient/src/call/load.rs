@@ -16,7 +16,8 @@
 //! | the server is an older one, or had no cursor left | nothing: such a server is taken by the old rule alone |
 
 use crate::Client;
-use crate::session::{Session, lock};
+use crate::session::Session;
+use crate::sync::lock;
 use std::sync::{Arc, Mutex};
 use tensorlend_layout::leases::CURSORS;
 
@@ -43,7 +44,7 @@ impl Load {
     /// Of a server that has nothing to do.
     pub fn new(client: &Client) -> Self {
         let session = client.session();
-        let cursor = lock(&session.cursors).take();
+        let cursor = session.streams().take_cursor();
         let load = Self { client: client.clone(), cursor, counts: Mutex::default() };
         if let Some(cursor) = cursor {
             let words = &session.shards.table().cursors[usize::from(cursor)];
@@ -96,7 +97,7 @@ impl Drop for Load {
         let session = self.client.session();
         if let (Some(cursor), false) = (self.cursor, session.is_forked()) {
             session.shards.table().cursors[usize::from(cursor)].next.set(ENDED);
-            lock(&session.cursors).give(cursor);
+            session.streams().give_cursor(cursor);
         }
     }
 }
@@ -118,7 +119,7 @@ impl Gauge {
     /// No system call once the table is mapped, which it is for whoever sends requests to that server.
     pub fn read(self, session: &Arc<Session>) -> Option<u64> {
         let (catalogue, cursor) = self.0?;
-        let read = session.with_leases(catalogue, |table| table.cursors[usize::from(cursor)].next.read());
+        let read = session.peers().with_leases(catalogue, |table| table.cursors[usize::from(cursor)].next.read());
         read.ok().flatten().filter(|&load| load != ENDED)
     }
 }

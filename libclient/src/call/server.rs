@@ -2,16 +2,20 @@
 
 use super::answers::{Answers, Said};
 use super::load::Load;
-use super::{Id, Service, words};
+use super::service::{Id, Service, words};
+use crate::client::Client;
 use crate::error::{Error, Result};
-use crate::lease::Value;
-use crate::patience::Patience;
-use crate::subscription::{Message, Start, Subscription};
+use crate::lease::items::item;
+use crate::lease::value::Value;
+use crate::names::lifetime::Lifetime;
+use crate::stream::subscriber::{Message, Start, Subscription};
+use crate::tensor::value_draft::ValueDraft;
 use crate::wait::Deadline;
-use crate::{Client, Lifetime, Policy, ValueDraft};
+use crate::wait::Spin;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
+use tensorlend_layout::wire::Policy;
 use tensorlend_layout::word::PARKED_ANY;
 use tensorlend_os::futex;
 
@@ -53,7 +57,7 @@ impl ServerBuilder {
             lines: VecDeque::new(),
             load,
             queued: 0,
-            patience: Patience::new(),
+            spin: Spin::new(),
         })
     }
 }
@@ -84,7 +88,7 @@ pub struct Server {
     load: Arc<Load>,
     /// Requests that lay in the lines when that was last told.
     queued: u64,
-    patience: Patience,
+    spin: Spin,
 }
 
 impl Client {
@@ -167,10 +171,10 @@ impl Server {
     fn recv_until(&mut self, deadline: Deadline) -> Result<Call> {
         self.check()?;
         let session = self.client.session().clone();
-        session.enlist()?;
-        let patience = std::mem::replace(&mut self.patience, Patience::new());
-        let found = patience.look(|| self.look());
-        self.patience = patience;
+        session.waiter().enlist()?;
+        let spin = std::mem::replace(&mut self.spin, Spin::new());
+        let found = spin.look(|| self.look());
+        self.spin = spin;
         if let Some(call) = found? {
             return Ok(call);
         }
@@ -179,7 +183,7 @@ impl Server {
             self.check()?;
             // All bells are sampled before the look that decides.
             let sample = news.read();
-            let parked = session.parking.park(PARKED_ANY);
+            let parked = session.waiter().park(PARKED_ANY);
             let samples: Vec<u32> = self.lines.iter().map(|line| line.requests.park()).collect();
             let known: Vec<Id> = self.lines.iter().map(|line| line.id).collect();
             let found = self.look();
@@ -258,7 +262,7 @@ impl Server {
         let until = numbers.end.min(numbers.start + KNOCKS_AT_ONCE);
         let mut knocks = Vec::new();
         for number in numbers.start..until {
-            match self.client.session().item(&self.door, id, number) {
+            match item(self.client.session(), &self.door, id, number) {
                 Ok(Some(knock)) => knocks.push(knock),
                 // The knock has gone with its caller, or the door was emptied: a caller that is there knocks again.
                 Ok(None) | Err(Error::Damaged { .. }) => {}
@@ -496,7 +500,7 @@ impl Reply {
     }
 
     fn check(&self, draft: &ValueDraft) -> Result<()> {
-        use crate::stream::sealed::{INSIDE, Message as _};
+        use crate::tensor::sendable::sealed::{INSIDE, Message as _};
         if !Arc::ptr_eq(draft.session(INSIDE), self.client.session()) {
             return Err(Error::Argument("the draft of the answer was made by another client".into()));
         }

@@ -1,7 +1,7 @@
 //! The servers of a service as a caller knows them, and which of them is worth going to.
 
 use super::load::Gauge;
-use super::{Id, Service};
+use super::service::{Id, Service};
 use crate::Client;
 use crate::error::Result;
 use crate::session::Session;

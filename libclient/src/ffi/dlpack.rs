@@ -8,9 +8,9 @@ use super::lease::{optional, shared, tensorlend_lease};
 use super::names::both;
 use super::status::{Fault, guard, look, tensorlend_status};
 use super::version::tensorlend_version;
-use crate::dims::Dims;
 use crate::error::{Error, Result, check_name};
-use crate::strided::{gather, is_row_major};
+use crate::tensor::dims::Dims;
+use crate::tensor::strided::{gather, is_row_major};
 use crate::{Client, Draft, TensorSpec, ValueDraft};
 use dlpark::DlpackFlags;
 use dlpark::ffi::{

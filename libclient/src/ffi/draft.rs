@@ -6,7 +6,7 @@ use super::dtype::{dtype, tensorlend_dtype};
 use super::status::{Fault, guard, look, tensorlend_status};
 use super::version::tensorlend_version;
 use crate::error::{Error, Result, check_name};
-use crate::stream::sealed::{INSIDE, Message};
+use crate::tensor::sendable::sealed::{INSIDE, Message};
 use crate::{Client, Draft, Lifetime, TensorSpec, ValueDraft};
 use std::ffi::{c_char, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -364,7 +364,7 @@ pub unsafe extern "C" fn tensorlend_put(
 /// A draft with these bytes.
 pub(super) fn filled(client: &Client, spec: TensorSpec, bytes: &[u8]) -> Result<Draft> {
     let mut draft = client.create_spec(spec)?;
-    crate::copy::into_shared(draft.bytes_mut(), bytes);
+    crate::segment::copy::into_shared(draft.bytes_mut(), bytes);
     Ok(draft)
 }
 

@@ -4,7 +4,7 @@ use super::arguments::{Out, buffer, bytes_or_null, c_text, handle, text};
 use super::dtype::tensorlend_dtype;
 use super::status::{guard, look, tensorlend_status};
 use super::version::tensorlend_version;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, ValueKind};
 use crate::{Tensor, Value};
 use std::ffi::{CString, c_char, c_void};
 use std::sync::Arc;
@@ -130,7 +130,7 @@ impl tensorlend_lease {
                 Err(Error::Argument(format!("the lease is on a tensor, which has no member {name:?}: give NULL")))
             }
             #[cfg(feature = "cuda")]
-            (Value::Device(_), _) => Err(crate::lease::on_device("the leased value", "tensor in host memory")),
+            (Value::Device(_), _) => Err(crate::lease::value::on_device("the leased value", ValueKind::Tensor)),
             (Value::Dataset(_), None) => {
                 Err(Error::Argument("the lease is on a dataset: name one of its members".into()))
             }

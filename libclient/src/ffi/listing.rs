@@ -6,7 +6,7 @@ use super::lease::{tensorlend_kind, tensorlend_tensor};
 use super::names::both;
 use super::status::{guard, look, tensorlend_status};
 use super::version::tensorlend_version;
-use crate::strided::is_row_major;
+use crate::tensor::strided::is_row_major;
 use crate::{Collection, Info, InfoKind, TensorInfo};
 use std::ffi::{CString, c_char};
 use tensorlend_kind::{TENSORLEND_KIND_DATASET, TENSORLEND_KIND_LIST, TENSORLEND_KIND_STREAM, TENSORLEND_KIND_TENSOR};

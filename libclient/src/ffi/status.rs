@@ -2,10 +2,10 @@
 
 use crate::error::{Error, RemoteTrouble};
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use tensorlend_layout::wire::Refusal;
+use tensorlend_layout::wire::{LimitKind, Refusal};
 
 /// What a call returns. The numbers are stable; others may be added.
 #[repr(i32)]
@@ -54,8 +54,84 @@ use tensorlend_status::{
     TENSORLEND_TIMEOUT,
 };
 
+/// The limit that was reached, where a call fails with TENSORLEND_LIMIT. The numbers are stable; others may be added.
+#[repr(i32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(dead_code, reason = "C's names for the numbers of LimitKind")]
+pub enum tensorlend_limit {
+    /// None: the call failed for another reason.
+    TENSORLEND_LIMIT_NONE = 0,
+    /// pool.bytes_max: bytes of segments that all users together may have.
+    TENSORLEND_LIMIT_POOL_BYTES = 1,
+    /// A user's share of pool.bytes_max.
+    TENSORLEND_LIMIT_POOL_SHARE = 2,
+    /// pool.sheet_bytes_max: bytes of names and descriptors that all users together may have.
+    TENSORLEND_LIMIT_SHEET_BYTES = 3,
+    /// A user's share of pool.sheet_bytes_max.
+    TENSORLEND_LIMIT_SHEET_SHARE = 4,
+    /// bytes_max of a namespace: its segments, names and descriptors.
+    TENSORLEND_LIMIT_NAMESPACE_BYTES = 5,
+    /// uid.bytes_max: a user's segments, names and descriptors.
+    TENSORLEND_LIMIT_USER_BYTES = 6,
+    /// cuda.bytes_max: bytes that are lent of one device.
+    TENSORLEND_LIMIT_DEVICE_BYTES = 7,
+    /// A user's share of the memory of all devices.
+    TENSORLEND_LIMIT_DEVICE_SHARE = 8,
+    /// device_bytes_max of a namespace.
+    TENSORLEND_LIMIT_NAMESPACE_DEVICE_BYTES = 9,
+    /// uid.device_bytes_max.
+    TENSORLEND_LIMIT_USER_DEVICE_BYTES = 10,
+    /// Descriptors that the daemon's process may have open (LimitNOFILE of its unit).
+    TENSORLEND_LIMIT_DESCRIPTORS = 11,
+    /// A user's share of the daemon's descriptors.
+    TENSORLEND_LIMIT_DESCRIPTOR_SHARE = 12,
+    /// uid.sessions_max: clients of one user that are connected.
+    TENSORLEND_LIMIT_SESSIONS = 13,
+    /// names_max of a namespace.
+    TENSORLEND_LIMIT_NAMES = 14,
+    /// A user's share of a namespace's names.
+    TENSORLEND_LIMIT_NAME_SHARE = 15,
+    /// Names of a namespace longer than 96 bytes: an eighth of its names_max.
+    TENSORLEND_LIMIT_LONG_NAMES = 16,
+    /// Cells of one client, by names_max of its namespace.
+    TENSORLEND_LIMIT_CELLS = 17,
+    /// members_max of a namespace: its clients, and those that left tensors.
+    TENSORLEND_LIMIT_MEMBERS = 18,
+    /// A user's share of a namespace's members.
+    TENSORLEND_LIMIT_MEMBER_SHARE = 19,
+    /// segments_max of a namespace.
+    TENSORLEND_LIMIT_SEGMENTS = 20,
+    /// A user's share of a namespace's segments.
+    TENSORLEND_LIMIT_SEGMENT_SHARE = 21,
+    /// streams_max of a namespace.
+    TENSORLEND_LIMIT_STREAMS = 22,
+    /// A user's share of a namespace's streams.
+    TENSORLEND_LIMIT_STREAM_SHARE = 23,
+    /// lists_max of a namespace.
+    TENSORLEND_LIMIT_LISTS = 24,
+    /// A user's share of a namespace's lists.
+    TENSORLEND_LIMIT_LIST_SHARE = 25,
+    /// A user's share of a stream's subscribers.
+    TENSORLEND_LIMIT_SUBSCRIBER_SHARE = 26,
+    /// The daemon spills nothing: [spill] has no directory.
+    TENSORLEND_LIMIT_SPILL = 27,
+    /// The client's own memory_limit.
+    TENSORLEND_LIMIT_CLIENT_BYTES = 28,
+    /// Leases that one client may hold.
+    TENSORLEND_LIMIT_LEASES = 29,
+    /// Subscriptions, callers and servers that one client may have open.
+    TENSORLEND_LIMIT_CURSORS = 30,
+    /// Files that the client's process may have open (ulimit -n).
+    TENSORLEND_LIMIT_OPEN_FILES = 31,
+    /// Memory of the machine.
+    TENSORLEND_LIMIT_MACHINE_MEMORY = 32,
+    /// Memory of a device, which has none left.
+    TENSORLEND_LIMIT_DEVICE_MEMORY = 33,
+}
+
 thread_local! {
     static MESSAGE: RefCell<CString> = RefCell::default();
+    static LIMIT: Cell<Option<LimitKind>> = const { Cell::new(None) };
 }
 
 /// What went wrong in this thread's last call that failed: what happened, to what, and what can be done. Never NULL; empty
@@ -64,6 +140,24 @@ thread_local! {
 pub extern "C" fn tensorlend_error_message() -> *const c_char {
     // A thread that is just ending has lost its message.
     MESSAGE.try_with(|message| message.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// The limit that this thread's last call that failed has reached: one of tensorlend_limit, 0 if it failed for another reason or
+/// none has failed. Decide by it, and not by words of the message.
+#[unsafe(no_mangle)]
+pub extern "C" fn tensorlend_error_limit() -> i32 {
+    LIMIT.try_with(Cell::get).ok().flatten().map_or(0, |kind| kind.number().into())
+}
+
+/// A limit in a word, "pool-bytes". Never NULL, valid for ever; "unknown" for what is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn tensorlend_limit_name(limit: i32) -> *const c_char {
+    limit_name(limit).as_ptr()
+}
+
+fn limit_name(limit: i32) -> &'static CStr {
+    let kind = LimitKind::ALL.iter().find(|kind| i32::from(kind.number()) == limit);
+    kind.map_or(c"unknown", |kind| kind.c_name())
 }
 
 /// A status in a word, "not found". Never NULL, valid for ever; "unknown" for what is none.
@@ -147,7 +241,8 @@ fn status_of(error: &Error) -> tensorlend_status {
     }
 }
 
-fn tell(status: tensorlend_status, text: String) -> tensorlend_status {
+fn tell(status: tensorlend_status, limit: Option<LimitKind>, text: String) -> tensorlend_status {
+    let _ = LIMIT.try_with(|kept| kept.set(limit));
     // A message has no zero byte, unless a name in it was a stranger's.
     let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
     let _ = MESSAGE.try_with(|message| message.replace(text));
@@ -164,9 +259,10 @@ pub fn guard(body: impl FnOnce() -> Result<(), Fault>) -> tensorlend_status {
     // Whatever a panic left half-done belongs to handles that the caller is told to free.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => TENSORLEND_OK,
-        Ok(Err(Fault::Client(error))) => tell(status_of(&error), error.to_string()),
+        Ok(Err(Fault::Client(error))) => tell(status_of(&error), error.limit_kind(), error.to_string()),
         Ok(Err(Fault::DType(number))) => tell(
             TENSORLEND_DTYPE,
+            None,
             format!(
                 "no element type has code {}, {} bits and {} lanes: use one of the TENSORLEND_ constants",
                 number & 0xff,
@@ -174,7 +270,7 @@ pub fn guard(body: impl FnOnce() -> Result<(), Fault>) -> tensorlend_status {
                 number >> 16
             ),
         ),
-        Err(panic) => tell(TENSORLEND_PANIC, of_panic(&*panic)),
+        Err(panic) => tell(TENSORLEND_PANIC, None, of_panic(&*panic)),
     }
 }
 
@@ -183,7 +279,7 @@ pub fn look<T>(otherwise: T, body: impl FnOnce() -> Option<T>) -> T {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(found) => found.unwrap_or(otherwise),
         Err(panic) => {
-            tell(TENSORLEND_PANIC, of_panic(&*panic));
+            tell(TENSORLEND_PANIC, None, of_panic(&*panic));
             otherwise
         }
     }
@@ -219,5 +315,28 @@ mod tests {
         let names: std::collections::HashSet<_> = (0..17).map(name).collect();
         assert_eq!((names.len(), names.contains(c"unknown")), (17, false));
         assert_eq!((name(17), name(-1)), (c"unknown", c"unknown"));
+    }
+
+    /// The header is generated from the enum above.
+    #[test]
+    fn limits_have_the_same_numbers_and_names_in_c() {
+        let header = include_str!("../../include/tensorlend.h");
+        for kind in LimitKind::ALL {
+            let constant = kind.name().to_uppercase().replace('-', "_");
+            let line = format!("    TENSORLEND_LIMIT_{constant} = {},\n", kind.number());
+            assert!(header.contains(&line), "{line}");
+            assert_eq!(limit_name(kind.number().into()).to_str(), Ok(kind.name()));
+        }
+        assert_eq!((limit_name(0), limit_name(-1)), (c"unknown", c"unknown"));
+    }
+
+    #[test]
+    fn a_limit_stays_until_another_call_fails() {
+        assert_eq!(tensorlend_error_limit(), 0);
+        assert_eq!(guard(|| Err(Error::Leases(4096).into())), TENSORLEND_LIMIT);
+        assert_eq!(guard(|| Ok(())), TENSORLEND_OK);
+        assert_eq!(tensorlend_error_limit(), tensorlend_limit::TENSORLEND_LIMIT_LEASES as i32);
+        assert_eq!(guard(|| Err(Error::Forked.into())), TENSORLEND_FORKED);
+        assert_eq!(tensorlend_error_limit(), 0);
     }
 }

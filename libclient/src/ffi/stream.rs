@@ -6,8 +6,9 @@ use super::draft::{check_taking, take, tensorlend_draft};
 use super::names::both;
 use super::status::{guard, look, tensorlend_status};
 use crate::error::{Error, Result};
-use crate::{Policy, Stream};
+use crate::stream::Stream;
 use std::ffi::{CString, c_char};
+use tensorlend_layout::wire::Policy;
 
 /// What happens when a stream is full and a subscriber has not taken its oldest message.
 #[repr(i32)]

@@ -1,6 +1,6 @@
 //! Which library this is, and which value of a name.
 
-use crate::held::Version;
+use crate::names::version::Version;
 use std::ffi::c_char;
 
 /// Number of this binary interface, and of the shared library: `libtensorlend.so.0`. It is raised when a function, a

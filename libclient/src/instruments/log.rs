@@ -4,7 +4,7 @@
 //! turns what has gathered into text. It sleeps while nothing happens.
 
 use crate::error::{Error, Result};
-use crate::session::lock;
+use crate::sync::lock;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;

@@ -7,26 +7,23 @@
 //! instead of it. So no instrument sees the second life of a slot before the end of the first. Sizes are those of
 //! extents: whole cache lines, whole pages from one page on, as in [`crate::MemoryUse::slot_bytes`].
 
-mod api;
 mod limit;
 mod log;
 mod options;
 mod pressure;
 mod report;
 mod statistics;
-mod take;
 mod tracking;
 
 pub use options::Options;
-pub use pressure::{Pressure, Relief, Silence};
+pub use pressure::{Callback, Names, Pressure, Relief, Silence};
 pub use report::{Allocation, AllocationState, Outstanding};
-pub use statistics::{Statistics, StatisticsScope};
+pub use statistics::Statistics;
 
 use crate::error::Result;
-use crate::session::lock;
+use crate::sync::lock;
 use limit::Limit;
 use log::{Action, Log};
-use pressure::Callback;
 use statistics::Frames;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -125,6 +122,16 @@ impl Instruments {
         }
     }
 
+    /// The limit, where there is one.
+    pub fn limit(&self) -> Option<&Limit> {
+        self.has(LIMIT).then_some(&self.limit)
+    }
+
+    /// What is outstanding, where that is tracked.
+    pub fn tracked(&self) -> Option<&Mutex<Tracked>> {
+        self.has(TRACKING).then_some(&self.tracking)
+    }
+
     fn has(&self, bit: u32) -> bool {
         self.on.load(Ordering::Relaxed) & bit != 0
     }
@@ -138,7 +145,7 @@ impl Instruments {
     }
 
     /// Writes a log to `path` from now on; what another log has gathered is written first.
-    fn start_log(&self, path: &Path) -> Result<()> {
+    pub fn start_log(&self, path: &Path) -> Result<()> {
         let before = self.stop_log();
         let log = Log::create(path)?;
         // One that another thread has started meanwhile ends here, after the lock.
@@ -147,17 +154,56 @@ impl Instruments {
         before
     }
 
-    fn flush_log(&self) -> Result<()> {
+    pub fn flush_log(&self) -> Result<()> {
         let log = self.log.read().unwrap_or_else(PoisonError::into_inner);
         log.as_ref().map_or(Ok(()), Log::flush)
     }
 
-    fn stop_log(&self) -> Result<()> {
+    pub fn stop_log(&self) -> Result<()> {
         let mut place = self.log.write().unwrap_or_else(PoisonError::into_inner);
         self.set(LOG, false);
         let log = place.take();
         drop(place);
         log.map_or(Ok(()), |log| log.flush())
+    }
+}
+
+impl Instruments {
+    /// Begins to count, or ends it.
+    pub fn enable_statistics(&self, on: bool) {
+        let mut frames = lock(&self.statistics);
+        if on {
+            frames.enable();
+        } else {
+            frames.disable();
+        }
+        self.set(STATISTICS, !frames.open.is_empty());
+    }
+
+    /// What was counted since counting began.
+    pub fn statistics(&self) -> Option<Statistics> {
+        let frames = lock(&self.statistics);
+        frames.sum(frames.whole?)
+    }
+
+    /// Begins a scope: its number.
+    pub fn open_scope(&self) -> u64 {
+        let mut frames = lock(&self.statistics);
+        let id = frames.push();
+        self.set(STATISTICS, true);
+        id
+    }
+
+    /// What was counted in a scope.
+    pub fn scope(&self, id: u64) -> Option<Statistics> {
+        lock(&self.statistics).sum(id)
+    }
+
+    /// Ends a scope.
+    pub fn close_scope(&self, id: u64) {
+        let mut frames = lock(&self.statistics);
+        frames.pop(id);
+        self.set(STATISTICS, !frames.open.is_empty());
     }
 }
 

@@ -4,7 +4,7 @@ use super::limit::Limit;
 use super::pressure::Callback;
 use super::{BACKTRACES, Instruments, LIMIT, PRESSURE, STATISTICS, TRACKING};
 use crate::error::Result;
-use crate::session::lock;
+use crate::sync::lock;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! A callback when memory runs short.
 
+use super::Instruments;
 use crate::error::{Error, Result, check_name};
-use crate::session::Session;
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -28,9 +28,15 @@ pub enum Relief {
     GiveUp,
 }
 
+/// The names that a callback may delete.
+pub trait Names: Sync {
+    /// Deletes a name; false if there was none.
+    fn delete(&self, name: &str) -> Result<bool>;
+}
+
 /// An allocation that is about to fail. See [`crate::ClientBuilder::on_memory_pressure`].
 pub struct Pressure<'s> {
-    session: &'s Session,
+    names: &'s dyn Names,
     bytes: u64,
     attempt: u32,
     cause: &'s Error,
@@ -78,7 +84,7 @@ impl Pressure<'_> {
     /// As [`crate::Client::delete`].
     pub fn delete(&self, name: &str) -> Result<bool> {
         check_name(name)?;
-        self.session.delete(name)
+        self.names.delete(name)
     }
 }
 
@@ -127,13 +133,13 @@ impl Drop for Silence {
     }
 }
 
-impl Session {
+impl Instruments {
     /// Asks the program, where there is somebody to ask. The caller holds no lock, or is in a [`Silence`].
-    pub(super) fn relief(&self, bytes: u64, attempt: u32, cause: &Error) -> Relief {
-        match &self.instruments.pressure {
+    pub fn relief(&self, names: &dyn Names, bytes: u64, attempt: u32, cause: &Error) -> Relief {
+        match &self.pressure {
             Some(callback) if !SILENT.get() => {
                 let _here = Silence::new();
-                callback.0(&Pressure { session: self, bytes, attempt, cause })
+                callback.0(&Pressure { names, bytes, attempt, cause })
             }
             _ => Relief::GiveUp,
         }

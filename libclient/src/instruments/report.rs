@@ -52,7 +52,7 @@ pub struct Outstanding {
 }
 
 impl Outstanding {
-    pub(super) fn new(mut allocations: Vec<Allocation>) -> Self {
+    pub(crate) fn new(mut allocations: Vec<Allocation>) -> Self {
         allocations.sort_by_key(|it| std::cmp::Reverse(it.age));
         Self { allocations }
     }

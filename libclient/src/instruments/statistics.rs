@@ -1,9 +1,5 @@
 //! Bytes and numbers of allocations, now, at most and in all; also within a part of the program.
 
-use super::STATISTICS;
-use crate::session::{Session, lock};
-use std::sync::Arc;
-
 /// Allocations of one client since counting began, or within one [`StatisticsScope`]. Bytes are those of slots: whole
 /// cache lines, whole pages from one page on.
 ///
@@ -68,10 +64,10 @@ impl Statistics {
 /// the same however deep they are nested; the sum from one on is what happened in it.
 #[derive(Default)]
 pub struct Frames {
-    open: Vec<(u64, Statistics)>,
+    pub open: Vec<(u64, Statistics)>,
     ids: u64,
     /// The frame of the client as a whole, if it counts.
-    whole: Option<u64>,
+    pub whole: Option<u64>,
 }
 
 impl Frames {
@@ -94,104 +90,30 @@ impl Frames {
         }
     }
 
-    fn disable(&mut self) {
+    pub fn disable(&mut self) {
         if let Some(id) = self.whole.take() {
             self.pop(id);
         }
     }
 
-    fn push(&mut self) -> u64 {
+    pub fn push(&mut self) -> u64 {
         self.ids += 1;
         self.open.push((self.ids, Statistics::default()));
         self.ids
     }
 
-    fn sum(&self, id: u64) -> Option<Statistics> {
+    pub fn sum(&self, id: u64) -> Option<Statistics> {
         let first = self.open.iter().position(|(i, _)| *i == id)?;
         Some(self.open[first..].iter().fold(Statistics::default(), |sum, (_, next)| sum.then(next)))
     }
 
     /// Ends a scope, whether or not later ones are still open: what it has counted goes to the one around it.
-    fn pop(&mut self, id: u64) {
+    pub fn pop(&mut self, id: u64) {
         let Some(at) = self.open.iter().position(|(i, _)| *i == id) else { return };
         let (_, ended) = self.open.remove(at);
         if let Some((_, around)) = at.checked_sub(1).map(|before| &mut self.open[before]) {
             *around = around.then(&ended);
         }
-    }
-}
-
-impl Session {
-    pub(super) fn enable_statistics(&self, on: bool) {
-        if self.is_forked() {
-            return;
-        }
-        let mut frames = lock(&self.instruments.statistics);
-        if on {
-            frames.enable();
-        } else {
-            frames.disable();
-        }
-        self.instruments.set(STATISTICS, !frames.open.is_empty());
-    }
-
-    pub(super) fn statistics(&self) -> Option<Statistics> {
-        if self.is_forked() {
-            return None;
-        }
-        let frames = lock(&self.instruments.statistics);
-        frames.sum(frames.whole?)
-    }
-}
-
-/// Counts what a client allocates while it lives: on all threads, and beside the other scopes, which may be nested or
-/// overlap. See [`crate::Client::statistics_scope`].
-#[derive(Debug)]
-pub struct StatisticsScope {
-    session: Arc<Session>,
-    id: u64,
-}
-
-impl StatisticsScope {
-    pub(super) fn new(session: Arc<Session>) -> Self {
-        let id = if session.is_forked() {
-            0
-        } else {
-            let mut frames = lock(&session.instruments.statistics);
-            let id = frames.push();
-            session.instruments.set(STATISTICS, true);
-            id
-        };
-        Self { session, id }
-    }
-
-    /// What was counted since it was opened. In the child of a fork: nothing.
-    ///
-    /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
-    /// let scope = client.statistics_scope();
-    /// drop(client.create(tensorlend::DType::U8, &[4096])?);
-    /// assert_eq!((scope.statistics().current_bytes, scope.statistics().peak_bytes), (0, 4096));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn statistics(&self) -> Statistics {
-        if self.session.is_forked() {
-            return Statistics::default();
-        }
-        lock(&self.session.instruments.statistics).sum(self.id).unwrap_or_default()
-    }
-}
-
-impl Drop for StatisticsScope {
-    fn drop(&mut self) {
-        // The lock may have been held by another thread when the process forked.
-        if self.session.is_forked() {
-            return;
-        }
-        let mut frames = lock(&self.session.instruments.statistics);
-        frames.pop(self.id);
-        self.session.instruments.set(STATISTICS, !frames.open.is_empty());
     }
 }
 

@@ -1,13 +1,11 @@
 //! Which allocations are outstanding, since when, and from where.
 
-use super::TRACKING;
-use super::report::{Allocation, AllocationState, Outstanding};
-use crate::session::{Session, lock};
+use super::report::{Allocation, AllocationState};
+use crate::sync::lock;
 use std::backtrace::Backtrace;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
-use tensorlend_layout::word::SLOT_NONE;
 
 struct Entry {
     generation: u64,
@@ -37,7 +35,7 @@ impl Tracked {
         }
     }
 
-    fn list(&self) -> Vec<Allocation> {
+    pub fn list(&self) -> Vec<Allocation> {
         let list = self.entries.iter().map(|(&slot, entry)| Allocation {
             slot,
             generation: entry.generation,
@@ -47,33 +45,5 @@ impl Tracked {
             backtrace: entry.backtrace.clone(),
         });
         list.collect()
-    }
-}
-
-impl Session {
-    pub(super) fn outstanding(&self) -> Option<Outstanding> {
-        if self.is_forked() || !self.instruments.has(TRACKING) {
-            return None;
-        }
-        // In this order, as in `reclaim`, and together: so nothing moves from one to the other meanwhile.
-        let round = lock(&self.reclaiming);
-        let mut heap = lock(&self.heap);
-        let mut allocations = lock(&self.instruments.tracking).list();
-        let mut replaced = HashSet::new();
-        for value in heap.waiting().collect::<Vec<_>>() {
-            let mut slot = value.slot();
-            while slot != SLOT_NONE && replaced.insert(slot) {
-                slot = heap.look(slot).1;
-            }
-        }
-        for it in &mut allocations {
-            if replaced.contains(&it.slot) {
-                it.state = AllocationState::Retired;
-            } else if heap.look(it.slot).0 {
-                it.state = AllocationState::Held;
-            }
-        }
-        drop((heap, round));
-        Some(Outstanding::new(allocations))
     }
 }

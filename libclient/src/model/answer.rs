@@ -1,11 +1,15 @@
 //! What an answer of a model says beside the outputs.
 
 use super::document::{DOCUMENT_VERSION, encode};
+use crate::client::Client;
 use crate::error::{Error, Result};
-use crate::{Client, DType, Dataset, DatasetDraft, Version};
+use crate::lease::lease::Dataset;
+use crate::names::version::Version;
+use crate::tensor::dataset::DatasetDraft;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
+use tensorlend_layout::DType;
 
 /// The member of an answer that has the versions of what was published.
 const VERSIONS: &str = ".versions";

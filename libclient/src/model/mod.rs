@@ -90,7 +90,7 @@ impl Client {
         if bytes.is_empty() {
             return Err(Error::Argument(format!("model {model:?} has no bytes: give those of an ONNX file")));
         }
-        let mut draft = self.create(crate::DType::U8, &[bytes.len() as u64])?;
+        let mut draft = self.create(tensorlend_layout::DType::U8, &[bytes.len() as u64])?;
         draft.copy_from(bytes)?;
         draft.set_metadata(&document::encode(options))?;
         draft.publish(&name)

@@ -184,7 +184,7 @@ fn leases(session: &Session, sheets: &mut Sheets, clients: &[ClientSeen]) -> Res
         if !sheets.fetch_leases(session, client.catalogue) {
             continue;
         }
-        session.with_leases(client.catalogue, |table| {
+        session.peers().with_leases(client.catalogue, |table| {
             table.scan(|lease| {
                 if held.len() < LEASES_MAX {
                     *held.entry((client.catalogue, client.epoch, lease.0)).or_default() += 1;

@@ -40,7 +40,7 @@ impl Names {
     /// Walks over what is announced, and then over the directory: what is absorbed in between is found twice, and counts once.
     pub fn walk(session: &Session, sheets: &mut Sheets) -> Result<Self> {
         let mut it = Self::default();
-        for catalogue in session.directory.present().collect::<Vec<_>>() {
+        for catalogue in session.directory.announcers().collect::<Vec<_>>() {
             it.announced(session, sheets, catalogue)?;
         }
         it.bound(session);
@@ -54,9 +54,9 @@ impl Names {
         }
         sheets.fetch_cells(session, catalogue, 0)?;
         let section = session.shards.section();
-        let peer = session.peers.get(&section, catalogue).filter(|peer| peer.is_life(member.member.read()));
+        let peer = session.peers().get(&section, catalogue).filter(|peer| peer.is_life(member.member.read()));
         let first = if catalogue == session.me() {
-            Some(&*session.catalogue)
+            Some(session.names().catalogue())
         } else {
             peer.and_then(|p| p.catalogue()).map(|c| &**c)
         };
@@ -128,7 +128,7 @@ impl Names {
             }
             let Some(member) = session.directory.members.get(usize::from(route.catalogue)) else { continue };
             let section = session.shards.section();
-            let peer = session.peers.get(&section, route.catalogue).filter(|peer| peer.is_life(member.member.read()));
+            let peer = session.peers().get(&section, route.catalogue).filter(|peer| peer.is_life(member.member.read()));
             let Some(record) = cell_of(session, peer, route.catalogue, route.cell) else { continue };
             let cell = Cell(record.cell.read());
             let stands = route.home.is_none_or(|(entry, home)| session.home(entry).is_some_and(|w| w.peek() == home));

@@ -2,10 +2,10 @@
 
 use super::ASKED_MAX;
 use crate::error::{Error, Result};
-use crate::peers::Peer;
-use crate::session::{Session, lock};
-use crate::sheets::records;
-use crate::stream::map_ring;
+use crate::peers::sheets::Peer;
+use crate::segment::mapping::records;
+use crate::session::Session;
+use crate::stream::ring::map_ring;
 use std::collections::HashMap;
 use tensorlend_layout::catalogue::{CELL_PARTS, CellRecord, SlotRecord, cell_place};
 use tensorlend_layout::header::Magic;
@@ -94,7 +94,7 @@ impl Sheets {
         if part >= CELL_PARTS || has_part(session, catalogue, part) || !self.may_ask() {
             return Ok(());
         }
-        if !session.fetch_cells(catalogue, part)? {
+        if !session.peers().fetch_cells(catalogue, part)? {
             self.incomplete = true;
         }
         Ok(())
@@ -105,7 +105,7 @@ impl Sheets {
         let member = session.directory.members[usize::from(catalogue)].member.read();
         let known = catalogue == session.me() || {
             let section = session.shards.section();
-            let peer = session.peers.get(&section, catalogue).filter(|peer| peer.is_life(member));
+            let peer = session.peers().get(&section, catalogue).filter(|peer| peer.is_life(member));
             peer.and_then(Peer::leases).is_some()
         };
         known || self.may_ask()
@@ -122,14 +122,14 @@ impl Sheets {
         if self.rings.contains_key(&id) || !self.may_ask() {
             return Ok(());
         }
-        let Some(cursor) = lock(&session.cursors).take() else {
+        let Some(cursor) = session.streams().take_cursor() else {
             self.incomplete = true;
             return Ok(());
         };
         let listed = self.subscribe(session, name, id, cursor);
         // Else it may be listed still: it stays beyond all messages, and is not used again.
         if listed.as_ref().map_or_else(Error::is_certain, |()| true) {
-            lock(&session.cursors).give(cursor);
+            session.streams().give_cursor(cursor);
         }
         match listed {
             // As many subscribers as there may be, or gone in this moment.
@@ -168,7 +168,7 @@ fn has_part(session: &Session, catalogue: u16, part: u8) -> bool {
     }
     let Some(entry) = session.directory.members.get(usize::from(catalogue)) else { return true };
     let section = session.shards.section();
-    let peer = session.peers.get(&section, catalogue).filter(|peer| peer.is_life(entry.member.read()));
+    let peer = session.peers().get(&section, catalogue).filter(|peer| peer.is_life(entry.member.read()));
     peer.is_some_and(|peer| peer.has_part(part))
 }
 
@@ -179,5 +179,5 @@ pub fn part_of(cell: u32) -> u8 {
 
 /// The record of somebody's cell, if it is mapped, for as long as `peer` is looked into.
 pub fn cell_of<'s>(session: &'s Session, peer: Option<&'s Peer>, catalogue: u16, cell: u32) -> Option<&'s CellRecord> {
-    if catalogue == session.me() { session.own_cell(cell) } else { peer?.record(cell) }
+    if catalogue == session.me() { session.names().own_cell(cell) } else { peer?.record(cell) }
 }

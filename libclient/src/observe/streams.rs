@@ -81,7 +81,7 @@ fn subscriber(
     if usize::from(cursor) >= CURSORS || !sheets.fetch_leases(session, catalogue) {
         return Ok(None);
     }
-    let words = session.with_leases(catalogue, |table| {
+    let words = session.peers().with_leases(catalogue, |table| {
         let cursor = &table.cursors[usize::from(cursor)];
         (cursor.stream.read(), cursor.next.read(), cursor.lost.read())
     })?;

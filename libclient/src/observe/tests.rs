@@ -33,15 +33,15 @@ fn nonsense_is_left_out_and_harms_nobody() {
         // Slots and owners that there are, and others.
         let small =
             [any, any & 0xFFF, Cell::new(any & 3, (any >> 8) as u32 & 31).0, u64::MAX][(any >> 60) as usize % 4];
-        session.catalogue.cells[(any >> 20) as usize % 64].cell.set(small);
-        session.catalogue.cells[(any >> 28) as usize % 64].name_bytes.set(small);
+        session.names().catalogue().cells[(any >> 20) as usize % 64].cell.set(small);
+        session.names().catalogue().cells[(any >> 28) as usize % 64].name_bytes.set(small);
         let lease = LeaseWord((any >> 5 & 3) << 48 | (any >> 9 & 0x3F) << 24 | (any & 3));
         table.entries[(any >> 40) as usize % 64][(any >> 46) as usize % 64].set(lease.0);
         table.shards_used.set(any);
         table.high_water[(any >> 40) as usize % 64].set(small);
         table.cursors[(any >> 33) as usize % 8].next.set(small);
         if round % 3 == 0 {
-            session.catalogue.ring_head.set(any);
+            session.names().catalogue().ring_head.set(any);
         }
         let seen = observer.observe().unwrap();
         let value = seen.values.iter().find(|value| value.bytes == 4096).expect("what is honest is seen");

@@ -4,11 +4,12 @@ use super::far::{Far, trouble};
 use super::{
     NodeDocument, Placement, RemoteAnswer, RemoteNames, RemoteRequest, SERVICE, VALUE, VALUE_METADATA, VALUE_PREFIX,
 };
-use crate::DType;
 use crate::client::Client;
-use crate::element::AsTensor;
 use crate::error::{Error, RemoteTrouble, Result, check_name};
-use crate::value_draft::ValueDraft;
+use crate::listing::list;
+use crate::tensor::element::AsTensor;
+use crate::tensor::value_draft::ValueDraft;
+use tensorlend_layout::DType;
 
 /// Bytes of a listing, at most.
 const NAMES_BYTES_MAX: usize = 256 << 20;
@@ -31,7 +32,7 @@ impl Client {
     pub fn nodes(&self) -> Result<Vec<NodeDocument>> {
         let prefix = super::node_name("");
         let mut nodes = Vec::new();
-        for info in self.session().list(|name| name.starts_with(&prefix))? {
+        for info in list(self.session(), |name| name.starts_with(&prefix))? {
             // One that is not of its own name is nobody's.
             nodes.extend(self.node(&info.name)?.filter(|node| super::node_name(&node.node) == info.name));
         }

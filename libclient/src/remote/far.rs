@@ -1,11 +1,17 @@
 //! Names of other machines, where a client meets them: looked for here first, then asked for.
 
 use super::{NodeDocument, RemoteAnswer, RemoteRequest, SERVICE, document, node_name, split};
+use crate::call::Caller;
 use crate::client::Client;
 use crate::error::{Error, RemoteTrouble, Result};
-use crate::held::{Leased, Version};
-use crate::lease::Value;
-use crate::stream::Sendable;
+use crate::lease::assemble;
+use crate::lease::by_name::lease_key;
+use crate::lease::take::Leased;
+use crate::lease::value::Value;
+use crate::lease::wait::wait_entry;
+use crate::lease::wait::wait_newer;
+use crate::names::version::Version;
+use crate::tensor::sendable::Sendable;
 use crate::wait::{Deadline, NAP_MAX};
 use std::time::Duration;
 use tensorlend_layout::DType;
@@ -56,8 +62,8 @@ impl Client {
 
     /// A node's document; `None`: there is none, or none that can be read.
     pub(crate) fn node(&self, name: &str) -> Result<Option<NodeDocument>> {
-        let Some(leased) = self.session().lease_key(name.as_bytes(), name)? else { return Ok(None) };
-        let value = match Value::new(self.session(), leased, name) {
+        let Some(leased) = lease_key(self.session(), name.as_bytes(), name)? else { return Ok(None) };
+        let value = match assemble::value(self.session(), leased, name) {
             // Anybody may write there.
             Err(Error::Damaged { .. }) => return Ok(None),
             other => other?,
@@ -73,7 +79,7 @@ impl Client {
         let not_found = || Error::NotFound(name.to_owned());
         let node = match self.far(name)?.ok_or_else(not_found)? {
             Far::Here(rest) => {
-                return self.session().lease_key(rest.as_bytes(), name)?.ok_or_else(not_found);
+                return lease_key(self.session(), rest.as_bytes(), name)?.ok_or_else(not_found);
             }
             Far::There(node) => node,
         };
@@ -82,7 +88,7 @@ impl Client {
             let asked = RemoteRequest::Get { name: name.to_owned() };
             let (answer, _) = self.ask_gateway(name, &asked, deadline)?;
             self.is_here(node, name, answer)?;
-            if let Some(leased) = self.session().lease_key(name.as_bytes(), name)? {
+            if let Some(leased) = lease_key(self.session(), name.as_bytes(), name)? {
                 return Ok(leased);
             }
             // It was there, and is gone again: its owner writes faster than it is fetched.
@@ -94,14 +100,14 @@ impl Client {
     /// Waits until a name of this or another machine has another value than `seen`; under which name that lies here.
     pub(crate) fn wait_anywhere<'n>(&self, name: &'n str, seen: Version, deadline: Deadline) -> Result<&'n str> {
         if !may_be_far(name) {
-            self.session().wait_newer(name, seen, deadline)?;
+            wait_newer(self.session(), name, seen, deadline)?;
             return Ok(name);
         }
         let mut known = None;
         // What is here is found without another look.
         let mut nap = Duration::ZERO;
         loop {
-            match self.session().wait_newer(name, seen, deadline.at_most(nap)) {
+            match wait_newer(self.session(), name, seen, deadline.at_most(nap)) {
                 Ok(()) => return Ok(name),
                 Err(Error::Timeout { .. }) => {}
                 Err(error) => return Err(error),
@@ -113,7 +119,7 @@ impl Client {
             nap = match self.far(name)? {
                 None => NODE_COMES,
                 Some(Far::Here(rest)) => {
-                    self.session().wait_newer(rest, seen, deadline)?;
+                    wait_newer(self.session(), rest, seen, deadline)?;
                     return Ok(rest);
                 }
                 Some(Far::There(node)) => {
@@ -182,7 +188,7 @@ impl Client {
                 (Some(error), Some(_)) => return Err(error),
                 // A stream of this machine, or of a node that is yet to come.
                 (None, Some(_)) if !may_be_far(name) => return Ok(name),
-                (None, Some(deadline)) => match self.session().wait_entry(&key, deadline.at_most(NODE_COMES), name) {
+                (None, Some(deadline)) => match wait_entry(self.session(), &key, deadline.at_most(NODE_COMES), name) {
                     Ok(()) => return Ok(name),
                     Err(Error::Timeout { .. }) if deadline.nap().is_some() => {}
                     Err(Error::Timeout { .. }) => return Err(deadline.error(format!("{name:?}"))),
@@ -220,8 +226,10 @@ impl Client {
     ) -> Result<(RemoteAnswer, Value)> {
         self.session().check()?;
         let gateway = |why: String| trouble(name, RemoteTrouble::Gateway { why });
-        let mut taken = self.callers().take(self, deadline)?;
-        let caller = taken.caller()?;
+        // Of a client that has no callers: else these would keep themselves alive.
+        let open = || self.without_callers().caller(SERVICE).capacity(1).open();
+        let mut taken = self.callers().take(deadline, open)?;
+        let caller: &mut Caller = taken.caller().ok_or(Error::Protocol { doing: "ask the gateway" })?;
         match caller.ready(deadline.at_most(OPENING)) {
             Err(Error::Timeout { .. }) => return Err(gateway("nobody serves it".into())),
             Err(error @ Error::Refused { .. }) => return Err(gateway(error.to_string())),

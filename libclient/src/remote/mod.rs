@@ -27,11 +27,9 @@
 //! other that far, as with all names. What it says is checked, and every wait for it ends.
 
 mod api;
-mod callers;
 mod document;
 mod far;
 
-pub(crate) use callers::Callers;
 pub use document::{
     NodeDocument, Placement, RemoteAnswer, RemoteInfo, RemoteNames, RemoteRequest, VALUE, VALUE_METADATA, VALUE_PREFIX,
 };

@@ -1,4 +1,4 @@
-//! Tests on a machine without a GPU: they run themselves again on a driver that is a stand-in.
+//! Tests on a machine without a GPU: they start themselves again with the fake driver.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -11,8 +11,8 @@ const TEST: &str = "TENSORLEND_TEST_ON_FAKE";
 const ROLE: &str = "TENSORLEND_TEST_ROLE";
 pub const MIB: u64 = 1 << 20;
 
-/// Puts the stand-in into a folder as the driver: the library that `TENSORLEND_FAKECUDA` names, or the one that cargo has built
-/// beside this test.
+/// Installs the fake driver into a folder: the library that `TENSORLEND_FAKECUDA` names, or the one that cargo has
+/// built next to this test.
 fn install(folder: &Path) {
     let own = std::env::current_exe().unwrap();
     let named = std::env::var_os("TENSORLEND_FAKECUDA").map(PathBuf::from);
@@ -24,7 +24,7 @@ fn install(folder: &Path) {
     }
 }
 
-/// Runs `body` in a process of its own, in which the stand-in is the driver. `settings`: variables of the stand-in.
+/// Runs `body` in a separate process, in which the fake driver is the driver. `settings`: variables of the fake driver.
 pub fn on_fake(test: &str, settings: &[(&str, &str)], body: impl FnOnce()) {
     if std::env::var_os(TEST).is_some_and(|name| name == test) {
         return body();
@@ -40,12 +40,12 @@ pub fn on_fake(test: &str, settings: &[(&str, &str)], body: impl FnOnce()) {
     assert!(done.success(), "{test} on the stand-in: {done}");
 }
 
-/// The fake machine that this process is on.
+/// Returns the folder of this process's simulated machine.
 pub fn machine() -> PathBuf {
     std::env::var_os("FAKECUDA_DIR").expect("on the stand-in").into()
 }
 
-/// While it lives, the streams of a process (0: of all) take no work.
+/// While this value lives, the streams of a process (0: of all processes) execute no work.
 pub struct Gate(PathBuf);
 
 impl Gate {
@@ -63,14 +63,14 @@ impl Drop for Gate {
     }
 }
 
-/// How often this process has called a function of the driver.
+/// Returns how often this process has called a function of the driver.
 pub fn calls(function: &str) -> usize {
     let log = std::fs::read_to_string(machine().join("log")).unwrap_or_default();
     let wanted = format!("{} {function}", std::process::id());
     log.lines().filter(|line| *line == wanted).count()
 }
 
-/// A broker that lends a device's memory, in segments of 4 MiB.
+/// Starts a daemon that lends a device's memory, in segments of 4 MiB.
 pub fn broker(allocator: Allocator, bytes_max: u64) -> Embedded {
     let mut config = Config::default();
     config.cuda.devices = vec!["all".into()];
@@ -85,7 +85,7 @@ pub fn client(broker: &Embedded) -> Client {
     Client::builder().socket(broker.socket()).connect().unwrap()
 }
 
-/// Another process, which does what [`role`] finds.
+/// Another process, which executes the role that [`role`] returns.
 pub struct Other(Child);
 
 impl Other {
@@ -93,7 +93,7 @@ impl Other {
         Self::start_with(role, broker, &[])
     }
 
-    /// With other settings of the stand-in than this process has.
+    /// Starts a process with other settings of the fake driver.
     pub fn start_with(role: &str, broker: &Embedded, settings: &[(&str, &str)]) -> Self {
         let mut it = Command::new(std::env::current_exe().unwrap());
         it.args(["another_process", "--exact", "--nocapture", "--test-threads=1"]).env(ROLE, role);
@@ -118,12 +118,12 @@ impl Other {
     }
 }
 
-/// What this process is to do for a test; `None`: it is no other process.
+/// Returns this process's role in a test; `None`: it is not such a process.
 pub fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// Waits until our test process lets us go on: it drops its end of our standard input.
+/// Waits until the test closes its end of this process's standard input.
 pub fn until_released() {
     let _ = std::io::read_to_string(std::io::stdin());
 }

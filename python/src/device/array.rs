@@ -1,4 +1,4 @@
-//! Arrays that a caller has on a device, and what becomes a draft there.
+//! A caller's arrays on a device, and their conversion to drafts there.
 
 use super::stream::Given;
 use super::view::DeviceView;
@@ -14,16 +14,16 @@ use pyo3::prelude::*;
 use std::sync::Arc;
 use tensorlend::{Client, DType, Device, DeviceDraft, On, TensorSpec};
 
-/// An array on a device, and what keeps it.
+/// An array on a device, and the object that keeps it alive.
 pub struct DeviceArray {
     dtype: DType,
     shape: Vec<u64>,
-    /// In bytes.
+    /// Strides in bytes.
     strides: Vec<i64>,
     start: u64,
-    /// `None` for an array without elements that does not say.
+    /// The device; `None` for an empty array that names none.
     on: Option<On>,
-    /// The work on it that is under way is in this stream.
+    /// The stream on which work on the array is pending.
     stream: Given,
     _keeper: Keeper,
 }
@@ -34,11 +34,11 @@ enum Keeper {
     View(#[expect(dead_code, reason = "it is there to be held")] Arc<DeviceView>),
 }
 
-/// The stream that a producer is told.
+/// The stream that is passed to a producer.
 struct Told(usize);
 
-// SAFETY: the caller's stream, or the legacy default one: as the callers of this package answer for, of CUDA devices, and kept
-// for the call.
+// SAFETY: the caller's stream, or the legacy default one: the callers of this package guarantee that it is a stream of
+// a CUDA device, and it is kept alive for the call.
 #[allow(unsafe_code)]
 unsafe impl DlpackStream for Told {
     fn as_python_arg(&self, _py: Python<'_>, _device: DLDevice) -> PyResult<StreamArg> {
@@ -47,15 +47,15 @@ unsafe impl DlpackStream for Told {
 }
 
 impl DeviceArray {
-    /// Of a lease, of what speaks DLPack, or has the array interface of CUDA; `None` for what is not on a CUDA device. With work
-    /// on it under way, that is had in `stream`, where one is given.
+    /// Takes a lease, a DLPack tensor, or an object with the CUDA array interface; `None` if it is not on a CUDA
+    /// device. Pending work on it is ordered before `stream`, if that is given.
     pub fn of(object: &Bound<'_, PyAny>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Self>> {
         let py = object.py();
         if let Ok(lease) = object.cast::<DeviceLease>() {
             return Self::of_view(py, lease.get().view()?, Given::parse(stream)?).map(Some);
         }
         if let Some(device) = object.getattr_opt(intern!(py, "__dlpack_device__"))? {
-            // Some have it, and no answer: those are on no device.
+            // Some objects have the method but raise: they are on no device.
             let Ok((kind, _)) = device.call0().and_then(|device| device.extract::<(u32, i32)>()) else {
                 return Ok(None);
             };
@@ -104,7 +104,7 @@ impl DeviceArray {
         Ok(Self { dtype, shape, strides, start, on, stream, _keeper: Keeper::Dlpack(tensor) })
     }
 
-    /// The CUDA array interface, versions 0 to 3.
+    /// Takes an object with the CUDA array interface, versions 0 to 3.
     fn of_interface(
         object: &Bound<'_, PyAny>,
         interface: &Bound<'_, PyAny>,
@@ -128,7 +128,7 @@ impl DeviceArray {
         }
         let (start, _): (u64, bool) = interface.get_item("data")?.extract()?;
         let on = if shape.contains(&0) { None } else { Some(On::of_pointer(start).or_raise()?) };
-        // The producer's stream, unless the caller knows a better one.
+        // The producer's stream, unless the caller passes another.
         let stream = match (stream, optional("stream")?) {
             (Some(given), _) => Given::parse(Some(given))?,
             (None, theirs) => Given::parse(theirs.as_ref())?,
@@ -136,7 +136,7 @@ impl DeviceArray {
         Ok(Self { dtype, shape, strides, start, on, stream, _keeper: Keeper::Interface(object.clone().unbind()) })
     }
 
-    /// A draft on its device with its elements, which are there when this returns.
+    /// Returns a draft on its device with its elements, after the copy is complete.
     #[allow(unsafe_code)]
     pub fn draft(&self, py: Python<'_>, client: &Client, place: Place) -> PyResult<DeviceDraft> {
         let on = match (self.on, place.device()) {
@@ -164,7 +164,8 @@ impl DeviceArray {
         let (from, stream) = (self.start, self.stream.stream.clone());
         py.detach(|| {
             let mut draft = client.create_spec_on(on, spec)?;
-            // SAFETY: the array's elements lie there in one piece, as its protocol says, and are kept until the work is done.
+            // SAFETY: the array's elements are contiguous at this address, as its protocol says, and are kept alive
+            // until the copy is done.
             unsafe { draft.copy_from_ptr(from, &stream)? };
             draft.finish()?;
             Ok(draft)
@@ -173,7 +174,7 @@ impl DeviceArray {
     }
 }
 
-/// A draft on a device with the elements of an array in host memory, which are there when this returns.
+/// Returns a draft on a device with the elements of an array in host memory, after the copy is complete.
 pub fn from_host(py: Python<'_>, client: &Client, array: &Array, on: On) -> PyResult<DeviceDraft> {
     array.with_bytes(py, false, |spec, bytes| {
         let mut draft = client.create_spec_on(on, spec)?;

@@ -1,4 +1,4 @@
-//! Tensors that are being written on a device.
+//! Drafts on a device.
 
 use super::stream::Given;
 use super::view::{DeviceView, Drafted, gone};
@@ -14,12 +14,12 @@ use pyo3::types::{PyDict, PyTuple};
 use std::sync::{Arc, Mutex};
 use tensorlend::{On, TensorSpec};
 
-/// A tensor that is being written on a device, in the memory where its readers will find it. It is seen by nobody until it is
+/// A tensor that is being written on a device, in the memory where its readers will see it. It is invisible until it is
 /// published. torch.from_dlpack(draft), cupy.from_dlpack(draft), numba.cuda.as_cuda_array(draft) write there in place.
 ///
-/// It is published when the work on it is done: publishing waits for it. Which streams that is in, `record_stream` and `stream=` say;
-/// else those that were passed to `__dlpack__`, or all of the device's primary context if somebody was shown it without naming one.
-/// As a context manager it is published on leaving, if it was created with a name, and dropped if an exception leaves.
+/// Publishing waits for the work on it: on the streams that `record_stream` and `stream=` name; without them on those
+/// passed to `__dlpack__`, or on all of the device's primary context if a consumer named none. As a context manager it
+/// is published on leaving, if it was created with a name, and dropped if an exception leaves.
 #[pyclass(frozen, weakref, module = "tensorlend._native")]
 pub struct DeviceDraft {
     state: Mutex<Option<State>>,
@@ -33,7 +33,7 @@ struct State {
     drafted: Arc<Drafted>,
 }
 
-/// What it is created with.
+/// Parameters of a new draft.
 pub struct Wish {
     pub spec: TensorSpec,
     pub on: On,
@@ -43,7 +43,7 @@ pub struct Wish {
 }
 
 impl DeviceDraft {
-    /// Creates one.
+    /// Creates a draft.
     pub fn create(
         py: Python<'_>,
         client: &tensorlend::Client,
@@ -53,7 +53,7 @@ impl DeviceDraft {
         let Wish { spec, on, stream, name, lasting } = wish;
         let (known, on_stream) = (stream.is_some(), stream.as_ref().map(|given| given.recorded.clone()));
         let made = py.detach(|| match on_stream {
-            // Its allocator may have memory for each stream.
+            // The allocator may keep memory per stream.
             Some(stream) if spec.strides.is_none() => client.create_on_stream(on, &stream, spec.dtype, &spec.shape),
             Some(stream) => {
                 let mut draft = client.create_spec_on(on, spec)?;
@@ -70,7 +70,7 @@ impl DeviceDraft {
         Ok(Self { state: Mutex::new(Some(state)), name, lasting })
     }
 
-    /// Whether it can be taken, is of this client, and where it is to be.
+    /// Checks that it can be taken, belongs to this client, and is at the requested place.
     pub fn check(&self, client: &tensorlend::Client, place: Place) -> PyResult<()> {
         let view = self.view()?;
         let wanted = match place {
@@ -93,8 +93,8 @@ impl DeviceDraft {
         Ok(view)
     }
 
-    /// The draft itself, to be published, once the work on it is done, or at once where that does not matter; from here on nobody
-    /// can reach it by this object. Its memory stays in place as long as somebody may still look at it.
+    /// Takes the draft itself for publication, after the work on it if `finish` is set; the object is closed from then
+    /// on. The memory stays in place as long as an array may still view it.
     pub fn take(&self, py: Python<'_>, finish: bool) -> PyResult<tensorlend::DeviceDraft> {
         self.view()?;
         let State { view, drafted, .. } = lock(&self.state).take().ok_or_else(gone)?;
@@ -110,7 +110,7 @@ impl DeviceDraft {
         match pinned {
             Ok(pin) => *lock(&drafted.pin) = pin,
             Err(error) => {
-                // Whoever looks keeps it, as if it had been dropped.
+                // The remaining views keep it, as if it had been dropped.
                 *lock(&drafted.draft) = Some(draft);
                 return Err(raise(error));
             }
@@ -125,7 +125,7 @@ impl DeviceDraft {
 
     fn end(&self, py: Python<'_>) {
         let state = lock(&self.state).take();
-        // It may wait for work that is in no stream that was named.
+        // Dropping may wait for work on unnamed streams.
         py.detach(|| drop(state));
     }
 }
@@ -182,7 +182,7 @@ impl DeviceDraft {
         Ok(self.view()?.nbytes())
     }
 
-    /// The device by the number that it has in this process, as "cuda:0".
+    /// The device by its number in this process, as "cuda:0".
     #[getter]
     fn device(&self) -> PyResult<String> {
         Ok(self.view()?.device.to_string())
@@ -194,8 +194,8 @@ impl DeviceDraft {
         Ok(self.view()?.uuid.to_string())
     }
 
-    /// Where its first element is on the device. Publishing then waits for all that is in the device's primary context, unless
-    /// `record_stream` or `stream=` says which streams write there.
+    /// The address of its first element on the device. After reading it, publishing waits for all work in the device's
+    /// primary context, unless `record_stream` or `stream=` names the writing streams.
     #[getter]
     fn ptr(&self) -> PyResult<u64> {
         let view = self.view()?;
@@ -209,35 +209,35 @@ impl DeviceDraft {
         self.name.as_deref()
     }
 
-    /// Whether it was neither published nor dropped.
+    /// Whether the draft was neither published nor dropped.
     #[getter]
     fn is_open(&self) -> bool {
         lock(&self.state).is_some()
     }
 
-    /// Says that work in this stream writes it: publishing waits for that, and for no stream that is not recorded. A number, or a
-    /// stream of torch, cupy, numba or cuda.core.
+    /// Records a stream whose work writes it: publishing waits for the recorded streams only. A number, or a stream of
+    /// torch, cupy, numba or cuda.core.
     pub fn record_stream(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         self.view()?.record(Given::parse(Some(stream))?)
     }
 
-    /// Copies an array from the host into it, of its shape and dtype. When it returns, the elements are there.
+    /// Copies a host array of its shape and dtype into it. The copy is complete when this returns.
     fn copy_from(&self, py: Python<'_>, array: &Bound<'_, PyAny>) -> PyResult<()> {
         array::fill(py, &*self.view()?, &Array::of(array)?)
     }
 
-    /// A torch tensor that looks at it, writable, for work in torch's current stream, which is recorded: torch must be installed.
+    /// A writable torch tensor of it, for work on torch's current stream, which is recorded. torch must be installed.
     fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("torch")?.call_method1("from_dlpack", (slf,))
     }
 
-    /// Sets metadata that travel with it: a dict, kept as JSON, or bytes; 64 KiB at most.
+    /// Sets metadata: a dict, stored as JSON, or bytes; 64 KiB at most.
     fn set_metadata(&self, metadata: &Bound<'_, PyAny>) -> PyResult<()> {
         let bytes = metadata::to_bytes(metadata)?;
         self.view()?.with_draft(|draft| draft.set_metadata(&bytes).map(drop))
     }
 
-    /// Sets a timestamp that travels with it: nanoseconds since 1970, or of whatever clock its users agree on.
+    /// Sets a timestamp: nanoseconds since 1970, or of any clock that its users agree on.
     fn set_timestamp(&self, nanoseconds: u64) -> PyResult<()> {
         self.view()?.with_draft(|draft| {
             draft.set_timestamp(nanoseconds);
@@ -245,8 +245,8 @@ impl DeviceDraft {
         })
     }
 
-    /// Waits for the work on it, and gives it a name, by default the one that it was created with: from here on every client of the
-    /// namespace reads it. With `stream`, that is recorded before: see record_stream.
+    /// Waits for the work on it, and publishes it under a name, by default the one that it was created with: from then
+    /// on every client of the namespace can read it. With `stream`, records that first: see record_stream.
     #[pyo3(signature = (name=None, *, stream=None))]
     fn publish(&self, py: Python<'_>, name: Option<&str>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<Version> {
         let name = self.name_for(name)?;
@@ -257,8 +257,9 @@ impl DeviceDraft {
         self.lasting.publish(py, draft.into(), name)
     }
 
-    /// Gives it a name while the work on it is still in `stream` (by default the legacy default one): nobody waits here, readers do, for
-    /// an event of this process. They trust it: if it is killed before the work is done, they get DeviceError.
+    /// Publishes it while the work on it is still pending on `stream` (by default the legacy default one). This call
+    /// does not wait; readers wait for an event of this process, and so depend on it: if the process is killed before
+    /// the work is done, they get DeviceError.
     #[pyo3(signature = (name=None, stream=None))]
     fn publish_early(
         &self,
@@ -275,7 +276,7 @@ impl DeviceDraft {
         py.detach(|| draft.publish_early(name, &given.stream)).or_raise().map(Version)
     }
 
-    /// Drops it: its memory comes back when nobody looks at it any more, and the work on it is done.
+    /// Drops the draft. Its memory is freed when no array views it any more and the work on it is done.
     #[pyo3(name = "drop")]
     fn let_go(&self, py: Python<'_>) {
         self.end(py);
@@ -302,7 +303,7 @@ impl DeviceDraft {
         Ok(false)
     }
 
-    /// CUDA's array interface, version 3: writable. Whoever uses the address keeps this object.
+    /// CUDA's array interface, version 3: writable. Users of the address must keep this object alive.
     #[getter]
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         export::array_interface(py, &*self.view()?)

@@ -1,4 +1,4 @@
-//! Views on a device as other libraries take them: DLPack, and the array interface of CUDA.
+//! Views on a device for other libraries: DLPack, and the CUDA array interface.
 #![allow(unsafe_code)]
 
 use super::stream::{Consumer, Given};
@@ -17,7 +17,7 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// As DLPack names the device.
+/// Returns DLPack's name of the device.
 pub fn device(view: &DeviceView) -> DLDevice {
     DLDevice { device_type: DLDeviceType(u32::from(view.device.kind())), device_id: i32::from(view.device.id()) }
 }
@@ -27,19 +27,19 @@ fn managed<M: ManagedTensorBase>(view: Arc<DeviceView>, flags: DlpackFlags) -> P
     let (start, device) = (view.start()?, device(&view));
     let metadata = Dynamic::new(&*view.shape, &*view.strides);
     let mut made = metadata.initialize_as::<M>(view.clone()).map_err(|e| failed(&e))?;
-    // The standard wants null where there is nothing. An address on a device is a number here.
+    // The standard requires null for empty tensors. A device address is only a number here.
     let start =
         if view.elements() == 0 { null_mut() } else { std::ptr::without_provenance_mut::<c_void>(start as usize) };
     made.set_data(start).set_device(device).set_dtype(dtype::to_dlpack(view.dtype));
-    // SAFETY: the descriptor tells a view, and its context holds it until the deleter runs, on whatever thread. Read-only is set
-    // unless it is a draft's.
+    // SAFETY: the descriptor describes a view, and its context holds that until the deleter runs, on whatever thread.
+    // The read-only flag is set except for drafts.
     unsafe {
         made.set_flags_unchecked(flags);
         Ok(made.finish())
     }
 }
 
-/// As `__dlpack__` returns it.
+/// Returns the result of `__dlpack__`.
 pub fn capsule(
     py: Python<'_>,
     view: &Arc<DeviceView>,
@@ -84,8 +84,9 @@ pub fn capsule(
     )
 }
 
-/// As `__cuda_array_interface__` returns it. Its users order their work by the stream that it names: none for what is complete; for
-/// a draft with work on it, and for a tensor that was published early, the legacy default one, which is made to wait.
+/// Returns the result of `__cuda_array_interface__`. Its users order their work after the stream that it names: none if
+/// the data is complete; for a draft with pending work, and for a tensor that was published early, the legacy default
+/// stream, which is made to wait for it.
 pub fn array_interface<'py>(py: Python<'py>, view: &DeviceView) -> PyResult<Bound<'py, PyDict>> {
     let pending = view.is_pending();
     view.order(py, Given::new(1))?;
@@ -101,7 +102,7 @@ pub fn array_interface<'py>(py: Python<'py>, view: &DeviceView) -> PyResult<Boun
     Ok(interface)
 }
 
-/// A numpy array with a copy of the elements.
+/// Returns a numpy array with a copy of the elements.
 pub fn to_host<'py>(
     py: Python<'py>,
     view: &DeviceView,

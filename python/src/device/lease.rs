@@ -1,4 +1,4 @@
-//! What a reader holds of a tensor on a device.
+//! Leases on a device.
 #![allow(unsafe_code)]
 
 use super::stream::Given;
@@ -19,27 +19,28 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// The right to read one tensor on a device, where it lies. While it lives, its memory is not reused, whatever happens to its name or
-/// to its producer. torch.from_dlpack(lease), cupy.asarray(lease), numba.cuda.as_cuda_array(lease) look at it in place and keep it.
+/// The right to read one tensor on a device in place. While it lives, its memory is not reused, even if its name or its
+/// producer ends. torch.from_dlpack(lease), cupy.asarray(lease), numba.cuda.as_cuda_array(lease) view it in place and
+/// keep it alive.
 ///
-/// It ends when the last of them is gone, and what was by then in the streams that were recorded has ended: those that were passed
-/// to `__dlpack__`, the legacy default one, and those of `record_stream`.
+/// It ends when the last of these arrays is gone and the work queued by then on the recorded streams is done: those
+/// passed to `__dlpack__`, the legacy default one, and those of `record_stream`.
 #[pyclass(frozen, weakref, module = "tensorlend._native")]
 pub struct DeviceLease {
     view: Mutex<Option<Arc<DeviceView>>>,
-    /// Its address was given out without anything that would keep it but this object.
+    /// Its address was given to a caller, which only this object keeps valid.
     exposed: AtomicBool,
     origin: Origin,
 }
 
 impl DeviceLease {
-    /// Shows one.
+    /// Creates the object for a lease.
     pub fn new(lease: tensorlend::DeviceLease, origin: Origin) -> Self {
         let view = Mutex::new(Some(Arc::new(DeviceView::leased(lease))));
         Self { view, exposed: AtomicBool::new(false), origin }
     }
 
-    /// What it shows.
+    /// Returns the lease's view.
     pub fn view(&self) -> PyResult<Arc<DeviceView>> {
         let released = || argument("the lease was released: get the tensor again");
         let view = lock(&self.view).clone().ok_or_else(released)?;
@@ -51,7 +52,7 @@ impl DeviceLease {
         Ok(look(self.view()?.lease().expect("it is a lease's view")))
     }
 
-    /// The version that was leased.
+    /// Returns the leased version.
     pub fn seen(&self) -> PyResult<tensorlend::Version> {
         self.with(tensorlend::DeviceLease::version)
     }
@@ -109,7 +110,7 @@ impl DeviceLease {
         Ok(self.view()?.nbytes())
     }
 
-    /// The device by the number that it has in this process, as "cuda:0".
+    /// The device by its number in this process, as "cuda:0".
     #[getter]
     fn device(&self) -> PyResult<String> {
         Ok(self.view()?.device.to_string())
@@ -121,8 +122,9 @@ impl DeviceLease {
         Ok(self.view()?.uuid.to_string())
     }
 
-    /// Where its first element is on the device. A kernel that writes there fails, and takes its context with it. The lease lasts as
-    /// long as this object does, and until what reads there in the legacy default stream, or in one that was recorded, has ended.
+    /// The address of its first element on the device. A kernel that writes there fails and breaks its context. The
+    /// lease lasts as long as this object, and until the reads queued on the legacy default stream and on recorded
+    /// streams are done.
     #[getter]
     fn ptr(&self) -> PyResult<u64> {
         let view = self.view()?;
@@ -137,19 +139,19 @@ impl DeviceLease {
         self.with(|lease| metadata::to_dict(py, lease.metadata()))?
     }
 
-    /// Its metadata as bytes.
+    /// The tensor's metadata as bytes.
     #[getter]
     fn metadata_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         self.with(|lease| PyBytes::new(py, lease.metadata()))
     }
 
-    /// Its timestamp, in nanoseconds; 0 if none was set.
+    /// The tensor's timestamp in nanoseconds; 0 if none was set.
     #[getter]
     fn timestamp(&self) -> PyResult<u64> {
         self.with(tensorlend::DeviceLease::timestamp)
     }
 
-    /// Which value of its name it is.
+    /// The version of the name's value.
     #[getter]
     fn version(&self) -> PyResult<Version> {
         self.seen().map(Version)
@@ -161,40 +163,41 @@ impl DeviceLease {
         &self.origin.name
     }
 
-    /// Always "read": memory of a device cannot be copied when it is first written.
+    /// Always "read": device memory has no copy-on-write.
     #[getter]
     #[allow(clippy::unused_self)]
     fn mode(&self) -> &'static str {
         "read"
     }
 
-    /// Whether it cannot be written: always.
+    /// Whether the tensor is read-only: always true.
     #[getter]
     #[allow(clippy::unused_self)]
     fn readonly(&self) -> bool {
         true
     }
 
-    /// Whether the session that took it still stands, so that its memory is kept for it; False once it was released.
+    /// Whether the session that leased it still exists, so that its memory is kept; False after release.
     #[getter]
     fn valid(&self) -> bool {
         self.with(tensorlend::DeviceLease::validate).unwrap_or(false)
     }
 
-    /// Whether it was published early, and its producer's work on it may still be under way.
+    /// Whether the tensor was published early, so that its producer's work on it may still be pending.
     #[getter]
     fn early(&self) -> PyResult<bool> {
         self.with(tensorlend::DeviceLease::is_early)
     }
 
-    /// Says that work in this stream reads it: the lease ends only after what is in the stream when it is released. A number, or a
-    /// stream of torch, cupy, numba or cuda.core, which is kept; one given by its number must last as long.
+    /// Records a stream whose work reads it: the lease ends only after the work that is queued there at its release. A
+    /// number, or a stream of torch, cupy, numba or cuda.core, which is kept alive; a stream given by its number must
+    /// live as long.
     fn record_stream(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         self.view()?.record(Given::parse(Some(stream))?)
     }
 
-    /// Has what is put into this stream from now on begin after the producer's work, if the tensor was published early; nobody waits
-    /// here. The stream is recorded. Without one, waits here.
+    /// Orders later work on this stream after the producer's work, if the tensor was published early; this call does
+    /// not wait. The stream is recorded. Without a stream, the call waits.
     #[pyo3(signature = (stream=None))]
     fn wait(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let view = self.view()?;
@@ -211,27 +214,29 @@ impl DeviceLease {
         export::to_host(py, &view, view.lease().expect("it is a lease's view"))
     }
 
-    /// Raises BufferError: what is on a device is copied to the host by to_host, and never silently.
+    /// Raises BufferError: device memory is copied to the host by to_host, and never implicitly.
     #[allow(clippy::unused_self)]
     fn numpy(&self) -> PyResult<()> {
         Err(on_device())
     }
 
-    /// A torch tensor that looks at it in place and keeps it, for work in torch's current stream, which is recorded: torch must be
-    /// installed. torch does not know read-only memory: a kernel that writes there fails, and takes the process's context with it.
+    /// A torch tensor that views it in place and keeps it alive, for work on torch's current stream, which is recorded.
+    /// torch must be installed. torch does not enforce read-only memory: a kernel that writes there fails and breaks
+    /// the process's context.
     fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("torch")?.call_method1("from_dlpack", (slf,))
     }
 
-    /// A copy in a plain block of the device's memory, for a program that knows only cuIpcOpenMemHandle. Nothing protects or counts it.
+    /// A copy in a plain block of device memory, for a program that supports only cuIpcOpenMemHandle. The block is not
+    /// protected, and not counted against limits.
     fn legacy_ipc_handle(&self, py: Python<'_>) -> PyResult<LegacyExport> {
         let view = self.view()?;
         let lease = view.lease().expect("it is a lease's view");
         py.detach(|| lease.finish().and_then(|()| lease.legacy_export())).or_raise().map(LegacyExport::new)
     }
 
-    /// Ends it now, or when the last array that looks at it is gone; in either case after the work in the streams that were recorded,
-    /// for which nobody waits here.
+    /// Ends the lease now, or when the last array that views the tensor is gone; in either case after the work on the
+    /// recorded streams. This call does not wait for that.
     fn release(&self) {
         if !self.exposed.load(Ordering::Acquire) {
             lock(&self.view).take();
@@ -248,7 +253,7 @@ impl DeviceLease {
         false
     }
 
-    /// CUDA's array interface, version 3: read-only. Whoever uses the address keeps this object.
+    /// CUDA's array interface, version 3: read-only. Users of the address must keep this object alive.
     #[getter]
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let view = self.view()?;
@@ -276,14 +281,14 @@ impl DeviceLease {
     #[allow(clippy::unused_self, clippy::needless_pass_by_value)]
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, buffer: *mut ffi::Py_buffer, _flags: c_int) -> PyResult<()> {
         if !buffer.is_null() {
-            // SAFETY: called by the interpreter, with a buffer to fill in, which stays empty.
+            // SAFETY: the interpreter calls this with a buffer to fill in, which stays empty.
             unsafe { (*buffer).obj = std::ptr::null_mut() };
         }
         let _ = slf;
         Err(on_device())
     }
 
-    /// As numpy asks for an array: refused.
+    /// numpy's conversion to an array: raises, since it would copy implicitly.
     #[pyo3(signature = (dtype=None, copy=None))]
     #[allow(clippy::unused_self)]
     fn __array__(&self, dtype: Option<&Bound<'_, PyAny>>, copy: Option<bool>) -> PyResult<()> {
@@ -308,7 +313,7 @@ impl DeviceLease {
         }
     }
 
-    /// What it is found by again: as Lease has it.
+    /// The arguments that find it again, as in Lease.
     #[getter]
     #[allow(clippy::type_complexity)]
     fn _origin(

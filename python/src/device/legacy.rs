@@ -1,4 +1,4 @@
-//! A copy for programs that know CUDA's older handles only.
+//! Copies for programs that support only CUDA's older IPC handles.
 
 use crate::draft::lock;
 use crate::errors::argument;
@@ -6,13 +6,13 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use std::sync::Mutex;
 
-/// A copy of a tensor in a plain block of device memory, which another process opens with `cuIpcOpenMemHandle`. Context manager;
-/// the block is freed when it is closed, or gone: whoever has opened it closes it before.
+/// A copy of a tensor in a plain block of device memory, which another process opens with `cuIpcOpenMemHandle`. Context
+/// manager. Closing or dropping it frees the block: every process that has opened the block must close it first.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct LegacyExport(Mutex<Option<tensorlend::LegacyExport>>);
 
 impl LegacyExport {
-    /// Shows one.
+    /// Creates the object for an exported copy.
     pub fn new(export: tensorlend::LegacyExport) -> Self {
         Self(Mutex::new(Some(export)))
     }
@@ -24,19 +24,19 @@ impl LegacyExport {
 
 #[pymethods]
 impl LegacyExport {
-    /// The CUipcMemHandle, 64 bytes: whoever knows it can open the block, and write there.
+    /// The CUipcMemHandle, 64 bytes: any process that knows it can open the block, and write there.
     #[getter]
     fn handle<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         self.open(|export| PyBytes::new(py, export.handle()))
     }
 
-    /// Where the block is in this process.
+    /// The block's address in this process.
     #[getter]
     fn ptr(&self) -> PyResult<u64> {
         self.open(tensorlend::LegacyExport::ptr)
     }
 
-    /// How long it is, in bytes.
+    /// The block's length in bytes.
     #[getter]
     fn nbytes(&self) -> PyResult<u64> {
         self.open(tensorlend::LegacyExport::nbytes)

@@ -1,6 +1,6 @@
-//! Tensors on devices, as Python holds them: `draft.rs` and `lease.rs` are the classes, `view.rs` keeps what they show, `export.rs`
-//! shows it by DLPack and the array interface of CUDA, `array.rs` reads what a caller has on a device. `stream.rs` takes streams
-//! of whatever library.
+//! Tensors on devices as Python objects: `draft.rs` and `lease.rs` are the classes, `view.rs` holds the viewed memory,
+//! `export.rs` exports it by DLPack and the CUDA array interface, `array.rs` imports a caller's arrays on a device.
+//! `stream.rs` takes streams of any library.
 
 pub mod array;
 pub mod draft;
@@ -18,10 +18,10 @@ use crate::errors::{OrRaise, argument};
 use pyo3::prelude::*;
 use tensorlend::{On, Uuid};
 
-/// Where a caller wants a tensor to be.
+/// The requested memory of a tensor.
 #[derive(Clone, Copy, Default)]
 pub enum Place {
-    /// Where its elements are.
+    /// The memory in which the given elements are.
     #[default]
     Anywhere,
     /// In host memory.
@@ -31,7 +31,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// As `device=` says it: "cpu", "cuda:0", a UUID, a number, or something of which one of these is the text or the `uuid`.
+    /// Parses `device=`: "cpu", "cuda:0", a UUID, a number, or an object whose text or `uuid` is one of these.
     pub fn parse(given: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         let Some(given) = given else { return Ok(Self::Anywhere) };
         if let Ok(number) = given.extract::<u8>() {
@@ -55,7 +55,7 @@ impl Place {
         }
     }
 
-    /// The device, where one is needed.
+    /// Returns the device, if one is needed.
     pub fn device(self) -> Option<On> {
         match self {
             Self::Device(on) => Some(on),
@@ -64,20 +64,20 @@ impl Place {
     }
 }
 
-/// The number that a device has in this process; `None` if it is not seen here.
+/// Returns the number of a device in this process; `None` if the process does not see it.
 fn number_of(uuid: Uuid) -> Option<u8> {
     let uuids = (0..=u8::MAX).map_while(|number| On::from(tensorlend::Device::cuda(number)).find().ok());
     uuids.zip(0..).find(|(found, _)| *found == uuid).map(|(_, number)| number)
 }
 
-/// A device of which the daemon lends memory.
+/// A device whose memory the daemon lends.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Device {
     offer: tensorlend::DeviceOffer,
 }
 
 impl Device {
-    /// As the daemon offers it.
+    /// Creates the object for the daemon's offer.
     pub fn new(offer: tensorlend::DeviceOffer) -> Self {
         Self { offer }
     }
@@ -85,25 +85,25 @@ impl Device {
 
 #[pymethods]
 impl Device {
-    /// Its name in every process, "GPU-..." or "MIG-...".
+    /// The device's UUID, "GPU-..." or "MIG-...", which is the same in every process.
     #[getter]
     fn uuid(&self) -> String {
         self.offer.uuid.to_string()
     }
 
-    /// What its driver calls it.
+    /// The driver's name of the device.
     #[getter]
     fn name(&self) -> &str {
         &self.offer.name
     }
 
-    /// Who allocates: "pool", "arena" or "async".
+    /// The allocator: "pool", "arena" or "async".
     #[getter]
     fn allocator(&self) -> &'static str {
         self.offer.allocator.name()
     }
 
-    /// Length of an ordinary segment, in bytes; with "async", of what slots are multiples of.
+    /// Length of an ordinary segment, in bytes; with "async", the unit of slots.
     #[getter]
     fn segment_bytes(&self) -> u64 {
         self.offer.segment_bytes
@@ -115,7 +115,7 @@ impl Device {
         self.offer.segment_bytes_max
     }
 
-    /// The number that it has in this process, as in "cuda:0"; None if this process does not see it. Looks for a driver.
+    /// The device's number in this process, as in "cuda:0"; None if this process does not see it. Loads the driver.
     #[getter]
     fn index(&self, py: Python<'_>) -> Option<u8> {
         let uuid = self.offer.uuid;
@@ -131,7 +131,7 @@ impl Device {
     }
 }
 
-/// Bytes of a client's slots in use on a device, and of the segments that it was lent there.
+/// Returns the bytes of a client's slots in use on a device, and of its segments there.
 pub fn memory(py: Python<'_>, client: &tensorlend::Client, device: &Bound<'_, PyAny>) -> PyResult<(u64, u64)> {
     let on = Place::parse(Some(device))?.device();
     let on = on.ok_or_else(|| argument("host memory is no device's: see Client.memory"))?;

@@ -1,4 +1,4 @@
-//! Streams, as Python's libraries have them.
+//! CUDA streams of Python's libraries.
 #![allow(unsafe_code)]
 
 use crate::errors::argument;
@@ -6,43 +6,44 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use tensorlend::OnStream;
 
-/// A stream of the caller's.
+/// A caller's stream.
 pub struct Given {
     /// The stream.
     pub stream: OnStream,
-    /// What is recorded for it: see [`recorded`].
+    /// The stream that is recorded for it: see [`recorded`].
     pub recorded: OnStream,
-    /// What keeps it, where an object was given.
+    /// The object that keeps it alive, if one was given.
     pub keeper: Option<Py<PyAny>>,
 }
 
-/// A stream by its handle.
+/// Returns the stream with this handle.
 pub fn by_handle(handle: usize) -> OnStream {
-    // SAFETY: 1 and 2 are the caller's to see to, as the manual says, and as wherever Python's libraries take streams by their
-    // numbers; an object that has one is kept as long as the stream is recorded.
+    // SAFETY: 1 and 2 are the caller's responsibility, as the manual says, and as in all of Python's libraries that
+    // take streams by number; an object with a stream is kept alive as long as the stream is recorded.
     unsafe { OnStream::from_raw(handle) }
 }
 
-/// What is recorded in place of a stream: a thread's own default stream is another one for the thread that will look, but the
-/// legacy one comes after all of those.
+/// Returns the stream to record for a handle. A thread's own default stream would mean another stream in the thread
+/// that waits later; the legacy default stream comes after all of those.
 pub fn recorded(handle: usize) -> OnStream {
     if handle == 2 { OnStream::LEGACY } else { by_handle(handle) }
 }
 
-/// A handle: a number, or one of ctypes.
+/// Returns a handle: a number, or one of ctypes.
 fn number(handle: &Bound<'_, PyAny>) -> Option<usize> {
     let value = || handle.getattr("value").ok()?.extract().ok();
     handle.extract().ok().or_else(value)
 }
 
 impl Given {
-    /// By its handle.
+    /// Creates a stream from a handle.
     pub fn new(handle: usize) -> Self {
         let handle = handle.max(1);
         Self { stream: by_handle(handle), recorded: recorded(handle), keeper: None }
     }
 
-    /// A number, or an object with `__cuda_stream__`, or a stream of torch, cupy or numba; None is the legacy default stream.
+    /// Parses a number, an object with `__cuda_stream__`, or a stream of torch, cupy or numba; None is the legacy
+    /// default stream.
     pub fn parse(given: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         let Some(given) = given else { return Ok(Self::new(1)) };
         let py = given.py();
@@ -66,17 +67,17 @@ impl Given {
     }
 }
 
-/// The stream that a consumer names to `__dlpack__`.
+/// The stream that a consumer passes to `__dlpack__`.
 pub enum Consumer {
-    /// It wants no order.
+    /// The consumer requests no ordering.
     Unsaid,
-    /// Work of it is in this one.
+    /// The consumer uses the tensor on this stream.
     Stream(Given),
 }
 
 impl Consumer {
-    /// By the array API's standard: None and 1 are the legacy default stream, 2 the calling thread's, -1 asks for no order, and 0
-    /// is refused.
+    /// Parses by the array API standard: None and 1 are the legacy default stream, 2 the calling thread's, -1 requests
+    /// no ordering, and 0 is invalid.
     pub fn parse(given: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         match given.map(PyAnyMethods::extract::<i128>) {
             Some(Ok(-1)) => Ok(Self::Unsaid),

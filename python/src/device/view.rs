@@ -1,4 +1,4 @@
-//! A tensor on a device, and what keeps it there.
+//! A tensor on a device, and the objects that keep it in place.
 
 use super::stream::Given;
 use crate::draft::lock;
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use tensorlend::{DType, Device, DevicePin, Error, Uuid};
 use tensorlend_os::fork;
 
-/// A tensor on a device that Python's objects and capsules look at.
+/// A tensor on a device that Python objects and capsules view.
 pub struct DeviceView {
     /// Element type.
     pub dtype: DType,
@@ -18,15 +18,15 @@ pub struct DeviceView {
     pub shape: Box<[i64]>,
     /// Strides, in elements.
     pub strides: Box<[i64]>,
-    /// Where the first element is, from where the tensor begins.
+    /// Offset of the first element from the tensor's start.
     byte_offset: u64,
-    /// The device's number here.
+    /// The device in this process.
     pub device: Device,
-    /// Its name everywhere.
+    /// The device's name in every process.
     pub uuid: Uuid,
-    /// Where the first element is, since somebody asked.
+    /// The address of the first element, once it was requested.
     start: OnceLock<u64>,
-    /// Objects whose streams are recorded: after what they are recorded on.
+    /// Dropped before the objects whose streams it has recorded.
     keeper: Keeper,
     streams: Mutex<Vec<Py<PyAny>>>,
     forks: u64,
@@ -37,34 +37,34 @@ enum Keeper {
     Draft(Arc<Drafted>),
 }
 
-/// The memory of a draft: in the draft until it is published, then kept by a pin if somebody may still look.
+/// The memory of a draft: in the draft until it is published, then held by a pin if an array may still view it.
 pub struct Drafted {
-    /// Until it is published.
+    /// The draft until it is published.
     pub draft: Mutex<Option<tensorlend::DeviceDraft>>,
-    /// From then on.
+    /// The pin of the published memory, if an array may still view it.
     pub pin: Mutex<Option<DevicePin>>,
-    /// Who may be at work on it.
+    /// The possible users of the memory.
     workers: Mutex<Workers>,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Workers {
-    /// It was shown to somebody.
+    /// A consumer has the memory's address.
     shown: bool,
-    /// It was shown to somebody who named no stream.
+    /// A consumer that named no stream has its address.
     unnamed: bool,
     /// The caller has named streams.
     named: bool,
 }
 
 impl Drafted {
-    /// Waits for the work on a draft that was taken out: in the streams that the caller named; else, in those of all who look,
-    /// or in all if one of them did not say.
+    /// Waits for the work on a draft that was taken: on the streams that the caller named; without them on those of all
+    /// consumers, or on all streams if a consumer named none.
     pub fn finish(&self, draft: &mut tensorlend::DeviceDraft) -> Result<(), Error> {
         if self.is_anywhere() { draft.finish_all().map(drop) } else { draft.finish().map(drop) }
     }
 
-    /// Whether nobody knows which streams its work is in.
+    /// Returns true if the streams of its work are unknown.
     pub fn is_anywhere(&self) -> bool {
         let workers = *lock(&self.workers);
         workers.unnamed && !workers.named
@@ -75,7 +75,7 @@ impl Drop for Drafted {
     fn drop(&mut self) {
         let anywhere = self.is_anywhere();
         if let Some(draft) = lock(&self.draft).as_mut().filter(|_| anywhere) {
-            // A context that cannot be waited for is lost, and nothing runs there.
+            // A context that cannot be waited for is broken and executes nothing.
             let _ = draft.finish_all();
         }
     }
@@ -89,7 +89,7 @@ pub fn gone() -> PyErr {
 }
 
 impl DeviceView {
-    /// A tensor under a lease.
+    /// Returns the view of a leased tensor.
     pub fn leased(lease: tensorlend::DeviceLease) -> Self {
         Self {
             dtype: lease.dtype(),
@@ -105,7 +105,7 @@ impl DeviceView {
         }
     }
 
-    /// A draft, and streams that were named for it.
+    /// Returns the view of a draft, with a stream that was named for it.
     pub fn drafted(draft: tensorlend::DeviceDraft, stream: Option<Given>) -> (Self, Arc<Drafted>) {
         let spec = draft.spec();
         let shape: Box<[i64]> = spec.shape.iter().map(|&d| d as i64).collect();
@@ -129,7 +129,7 @@ impl DeviceView {
         (view, drafted)
     }
 
-    /// Whether it is this process's: CUDA does not go on in a forked child.
+    /// Checks that it belongs to this process: CUDA does not work in a forked child.
     pub fn check(&self) -> PyResult<()> {
         if self.forks == fork::generation() {
             return Ok(());
@@ -142,7 +142,7 @@ impl DeviceView {
         ))
     }
 
-    /// The lease, if it is one.
+    /// Returns the lease; `None` for a draft.
     pub fn lease(&self) -> Option<&tensorlend::DeviceLease> {
         match &self.keeper {
             Keeper::Lease(lease) => Some(lease),
@@ -150,7 +150,7 @@ impl DeviceView {
         }
     }
 
-    /// Where the first element is.
+    /// Returns the address of the first element.
     pub fn start(&self) -> PyResult<u64> {
         if let Some(start) = self.start.get() {
             return Ok(*start);
@@ -162,45 +162,45 @@ impl DeviceView {
         Ok(*self.start.get_or_init(|| begin + self.byte_offset))
     }
 
-    /// Whether those who look may write.
+    /// Returns true if consumers may write.
     pub fn is_writable(&self) -> bool {
         matches!(self.keeper, Keeper::Draft(_))
     }
 
-    /// Bytes of one element.
+    /// Returns the bytes of one element.
     pub fn item(&self) -> usize {
         self.dtype.item_bytes()
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn elements(&self) -> usize {
         self.shape.iter().product::<i64>() as usize
     }
 
-    /// Bytes of all elements.
+    /// Returns the bytes of all elements.
     pub fn nbytes(&self) -> usize {
         self.elements() * self.item()
     }
 
-    /// Strides, in bytes.
+    /// Returns the strides, in bytes.
     pub fn byte_strides(&self) -> Vec<i64> {
         self.strides.iter().map(|s| s * self.item() as i64).collect()
     }
 
-    /// Changes the draft.
+    /// Modifies the draft.
     pub fn with_draft<R>(&self, change: impl FnOnce(&mut tensorlend::DeviceDraft) -> Result<R, Error>) -> PyResult<R> {
         let Keeper::Draft(drafted) = &self.keeper else { return Err(gone()) };
         let mut draft = lock(&drafted.draft);
         change(draft.as_mut().ok_or_else(gone)?).or_raise()
     }
 
-    /// Whether the elements lie in C order.
+    /// Returns true if the elements are in C order.
     pub fn is_row_major(&self) -> bool {
         let axes = self.shape.iter().copied().zip(self.strides.iter().copied());
         self.shape.contains(&0) || is_packed(axes.rev(), 1)
     }
 
-    /// Copies elements into the draft that lie in its own order: in C order, or with these strides.
+    /// Copies elements into the draft that are in its own order: in C order, or with these strides.
     pub fn fill(&self, strides: Option<&[i64]>, bytes: &[u8]) -> Result<(), Error> {
         let closed = || Error::Argument(GONE.into());
         let Keeper::Draft(drafted) = &self.keeper else { return Err(closed()) };
@@ -215,7 +215,7 @@ impl DeviceView {
         lock(&self.streams).extend(keeper);
     }
 
-    /// The caller says that work in this stream uses it.
+    /// Records a stream whose work uses it, named by the caller.
     pub fn record(&self, given: Given) -> PyResult<()> {
         match &self.keeper {
             Keeper::Lease(lease) => lease.record_stream(&given.recorded).or_raise()?,
@@ -229,12 +229,12 @@ impl DeviceView {
         Ok(())
     }
 
-    /// Somebody is about to use it in this stream: what is put there from now on begins after what was recorded, and after the
-    /// producer's work. It is recorded.
+    /// Prepares the use of the memory on this stream: later work there is ordered after the recorded streams, and after
+    /// the producer's work. Records the stream.
     pub fn order(&self, py: Python<'_>, given: Given) -> PyResult<()> {
         match &self.keeper {
             Keeper::Lease(lease) => {
-                // It may take a while to learn that a producer is gone.
+                // Detecting a dead producer may take a while.
                 if lease.is_early() {
                     py.detach(|| lease.wait(&given.stream)).or_raise()?;
                 }
@@ -252,8 +252,8 @@ impl DeviceView {
         Ok(())
     }
 
-    /// Somebody is about to use it who names no stream. A draft then waits for all of them; a lease for all that wait for the legacy
-    /// default stream.
+    /// Prepares the use of the memory by a consumer that names no stream. A draft then waits for all streams; a lease
+    /// for all that are ordered with the legacy default stream.
     pub fn show_unnamed(&self) -> PyResult<()> {
         match &self.keeper {
             Keeper::Lease(lease) => lease.record_stream(&tensorlend::OnStream::LEGACY).map_err(raise),
@@ -265,7 +265,7 @@ impl DeviceView {
         }
     }
 
-    /// Whether work on it may be under way: the producer's, or of those that a draft was shown to.
+    /// Returns true if work on it may be pending: the producer's, or that of a draft's consumers.
     pub fn is_pending(&self) -> bool {
         match &self.keeper {
             Keeper::Lease(lease) => lease.is_early(),

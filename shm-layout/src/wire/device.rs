@@ -1,24 +1,24 @@
-//! What client and daemon say about device memory.
+//! Messages about device memory.
 
 use crate::device::Uuid;
 use serde::{Deserialize, Serialize};
 
-/// Who allocates device memory, by RMM's names.
+/// The allocator of device memory, by RMM's names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Allocator {
-    /// Long segments, which all slots of a client share; each is an allocation of the driver's virtual memory management,
+    /// Long segments, shared by all slots of a client; each is an allocation of the driver's virtual memory management,
     /// exported as a descriptor.
     #[default]
     Pool,
-    /// A segment for each slot, from a stream-ordered pool of the namespace's that the daemon owns.
+    /// A segment for each slot, from a stream-ordered pool that the daemon owns for the namespace.
     Async,
-    /// Superblocks for one client or stream each, made as those of `pool`.
+    /// Superblocks for one client or stream each, allocated as for `pool`.
     Arena,
 }
 
 impl Allocator {
-    /// Its code in the directory; 0 means host memory.
+    /// Returns the allocator's code in the directory. The code 0 means host memory.
     ///
     /// ```
     /// use tensorlend_layout::wire::Allocator;
@@ -44,7 +44,7 @@ impl Allocator {
         }
     }
 
-    /// Its name in the configuration.
+    /// The allocator's name in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pool => "pool",
@@ -60,73 +60,73 @@ impl core::fmt::Display for Allocator {
     }
 }
 
-/// A device of which the daemon lends memory.
+/// A device whose memory the daemon lends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceOffer {
-    /// Which.
+    /// The device.
     pub uuid: Uuid,
-    /// Its name, as its driver tells it.
+    /// The device's name in the driver.
     pub name: String,
-    /// Who allocates.
+    /// The allocator.
     pub allocator: Allocator,
     /// Length of an ordinary segment in bytes; for [`Allocator::Async`] the granularity of slots.
     pub segment_bytes: u64,
-    /// Longest segment in bytes that may be asked for.
+    /// Maximum length of a segment in bytes.
     pub segment_bytes_max: u64,
 }
 
-/// One lending of one segment of device memory: no other, before or after it, has the same.
+/// One lending of one segment of device memory; unique over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LendingId {
-    /// Whose segment.
+    /// The owner's catalogue number.
     pub catalogue: u16,
-    /// First of its slots.
+    /// The segment, by the number of its first slot.
     pub base: u32,
-    /// Since when it is lent: nanoseconds of `CLOCK_BOOTTIME`, as its line in the directory says.
+    /// Start of the lending: nanoseconds of `CLOCK_BOOTTIME`, as its line in the directory says.
     pub since_ns: u64,
 }
 
-/// What the descriptor of a segment of device memory is.
+/// The kind of a device segment's descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Export {
     /// An allocation of the driver's virtual memory management, to be imported and mapped.
     Allocation,
-    /// A stream-ordered pool, of which it is one block.
+    /// A stream-ordered pool, of which the segment is one block.
     Block {
         /// The pool's number: it is imported once.
         pool: u64,
-        /// What the driver exported of the block, in two halves.
+        /// The driver's export of the block, in two halves.
         pointer: [[u8; 32]; 2],
     },
 }
 
-/// A segment of device memory, lent.
+/// A lent segment of device memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceSegment {
-    /// On which device.
+    /// The device.
     pub uuid: Uuid,
     /// Length of the segment in bytes.
     pub bytes: u64,
-    /// log2 of the slot numbers.
+    /// log2 of the number of slots.
     pub slots_log2: u8,
-    /// The member's geometry word for which this holds.
+    /// The member's geometry word for which this is valid.
     pub geometry: u64,
-    /// Which lending this is; its `base` is the first slot number.
+    /// The lending; its `base` is the first slot number.
     pub lending: LendingId,
-    /// What its descriptor is.
+    /// The kind of the segment's descriptor.
     pub export: Export,
 }
 
-/// What is in use of one device's memory.
+/// Usage of one device's memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceUse {
-    /// Which device, and how memory of it is lent.
+    /// The device, and the parameters with which the daemon lends its memory.
     pub offer: DeviceOffer,
-    /// Bytes that may be allocated.
+    /// Maximum bytes of allocations.
     pub bytes_max: u64,
-    /// Bytes that are allocated: lent and idle.
+    /// Allocated bytes: lent and idle.
     pub bytes: u64,
-    /// Bytes of segments that are lent, or that somebody had and has not let go of.
+    /// Bytes of segments that are lent, or that a client had and has not unmapped.
     pub bytes_in_use: u64,
     /// Segments lent.
     pub segments: u32,

@@ -139,12 +139,15 @@ fn a_put_that_returned_survives_its_client() {
     }
 }
 
-/// A reader is ended while it reads: its lease no longer counts, and it must look at its own life after the use.
-fn reader_ended(looks: bool, owner_fence: bool) {
+/// A reader is ended while it reads: its lease no longer counts, and it must look at its own life after the use. With `leaves`
+/// the daemon takes it off the owner's audience, too: after its end, or before it.
+fn reader_ended(looks: bool, owner_fence: bool, leaves: Option<bool>) {
     struct World {
         cell: Word,
         member: MemberEntry,
         leases: LeaseTable,
+        /// The owner's line.
+        owner: MemberEntry,
         /// Stands for the bytes of slot 0.
         payload: Word,
     }
@@ -153,20 +156,37 @@ fn reader_ended(looks: bool, owner_fence: bool) {
         cell: Word::new(Cell::new(1, 0).0),
         member: MemberEntry::model(),
         leases: LeaseTable::model(),
+        owner: MemberEntry::model(),
         payload: Word::new(7),
     });
     w.member.member.set(alive.0);
+    w.owner.audience[0].set(1);
     let entry = Shard::new(&w.leases, 0).free_entry().unwrap();
     let daemon = {
         let w = w.clone();
-        spawn(move || w.member.member.set(alive.with_state(MemberState::Closed).0))
+        spawn(move || {
+            let ends = || w.member.member.set(alive.with_state(MemberState::Closed).0);
+            if leaves == Some(true) || leaves.is_none() {
+                ends();
+            }
+            if leaves.is_some() {
+                w.owner.audience[0].set(0);
+            }
+            if leaves == Some(false) {
+                ends();
+            }
+        })
     };
     let owner = {
         let w = w.clone();
         spawn(move || {
             let before = Cell(w.cell.swap(Cell::new(1, 1).0));
             scan_fence();
-            let counts = Member(w.member.member.read()).state() == MemberState::Open;
+            let counts = match leaves {
+                // A bit that is clear is all that the owner looks at.
+                Some(_) => w.owner.audience[0].read() != 0,
+                None => Member(w.member.member.read()).state() == MemberState::Open,
+            };
             if counts && holds_lease(&w.leases, before) {
                 return;
             }
@@ -191,7 +211,9 @@ fn reader_ended(looks: bool, owner_fence: bool) {
 
 #[test]
 fn an_ended_reader_notices() {
-    holds("reader ended while it reads", Some(3), || reader_ended(true, true));
-    refuted("reader ended, does not look", "somebody else's bytes", || reader_ended(false, true));
-    refuted("reader ended, bytes not ordered", "somebody else's bytes", || reader_ended(true, false));
+    holds("reader ended while it reads", Some(3), || reader_ended(true, true, None));
+    holds("reader ended and off the audience", Some(3), || reader_ended(true, true, Some(true)));
+    refuted("reader ended, does not look", "somebody else's bytes", || reader_ended(false, true, None));
+    refuted("reader ended, bytes not ordered", "somebody else's bytes", || reader_ended(true, false, None));
+    refuted("off the audience before its end", "somebody else's bytes", || reader_ended(true, true, Some(false)));
 }

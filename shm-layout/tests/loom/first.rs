@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tensorlend_layout::announce::Waiting;
 use tensorlend_layout::catalogue::{Catalogue, RING};
 use tensorlend_layout::describe::Model;
-use tensorlend_layout::directory::{MemberEntry, NameEntry};
+use tensorlend_layout::directory::{DirectoryHead, MemberEntry, NameEntry, bits};
 use tensorlend_layout::leases::acquire;
 use tensorlend_layout::sync::{Ordering, fence};
 use tensorlend_layout::word::{Absorbed, Cell, Home, HomeKind, MemberState, Word};
@@ -125,6 +125,122 @@ fn a_name_is_created_once() {
     refuted("claim without a fence", "two winners", || created(Claim::Unfenced, false));
     refuted("ring read before the claim", "two winners", || created(Claim::RingFirst, false));
     refuted("daemon ignores claims", "two winners", || created(Claim::Ignored, true));
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Opened {
+    Right,
+    ListedLate,
+    OpenedLate,
+    LookedEarly,
+}
+
+/// The daemon makes client 0 an announcer, which announces a name after the daemon's reply; client 1, an announcer already,
+/// creates the same name in the meantime.
+fn opened(how: Opened) {
+    struct World {
+        head: DirectoryHead,
+        clients: [Client; 2],
+        /// Stands for the packet on the control socket.
+        reply: Word,
+        name: NameEntry,
+    }
+    let w = Arc::new(World {
+        head: DirectoryHead::model(),
+        clients: [Client::new(), Client::new()],
+        reply: Word::new(0),
+        name: NameEntry::model(),
+    });
+    w.head.announcers[0].set(1 << 1);
+    w.clients[0].member.absorbed.set(Absorbed::new(MemberState::Vacant, 0).0);
+    let daemon = {
+        let w = w.clone();
+        spawn(move || {
+            let list = || drop(w.head.announcers[0].set_bits(1 << 0));
+            let open = || w.clients[0].member.absorbed.set(Absorbed::new(MemberState::Open, 0).0);
+            if how != Opened::ListedLate {
+                list();
+            }
+            if how != Opened::OpenedLate {
+                open();
+            }
+            w.reply.set(1);
+            match how {
+                Opened::ListedLate => list(),
+                Opened::OpenedLate => open(),
+                _ => {}
+            }
+        })
+    };
+    let publish = move |w: &World, me: usize| {
+        let listed = || bits(&w.head.announcers, 64).any(|number| usize::from(number) == 1 - me);
+        let early = listed();
+        w.clients[me].catalogue.claim_name(NAME);
+        let other = &w.clients[1 - me];
+        let busy = if how == Opened::LookedEarly { early } else { listed() } && {
+            let claim = other.catalogue.claim.read();
+            let waiting = Waiting::read(&other.catalogue, &other.member.absorbed).unwrap();
+            waiting.is_some_and(|waiting| claim == NAME || waiting.cells(NAME).next().is_some())
+        };
+        if !busy {
+            w.clients[me].catalogue.announce(NAME, 0);
+        }
+        w.clients[me].catalogue.unclaim();
+        !busy
+    };
+    let other = {
+        let w = w.clone();
+        spawn(move || publish(&w, 1))
+    };
+    let mine = w.reply.read() == 1 && publish(&w, 0);
+    let others = other.join().unwrap();
+    daemon.join().unwrap();
+    if mine {
+        reached();
+    }
+    assert!(!(mine && others), "two winners");
+}
+
+#[test]
+fn a_new_announcer_is_seen_by_every_later_claim() {
+    holds("listed, opened, then told", Some(3), || opened(Opened::Right));
+    refuted("told before it is listed", "two winners", || opened(Opened::ListedLate));
+    refuted("told before it may announce", "two winners", || opened(Opened::OpenedLate));
+    refuted("announcers listed before the claim's fence", "two winners", || opened(Opened::LookedEarly));
+}
+
+/// A client ends: its last announcement is absorbed, and it leaves the list of announcers. A look-up reads the list, then the
+/// directory.
+fn left(list_last: bool) {
+    let w = Arc::new((Client::new(), NameEntry::model(), DirectoryHead::model()));
+    w.2.announcers[0].set(1);
+    w.0.catalogue.announce(NAME, 0);
+    let daemon = {
+        let w = w.clone();
+        spawn(move || {
+            let leave = || drop(w.2.announcers[0].clear_bits(1));
+            if !list_last {
+                leave();
+            }
+            w.0.absorb(&w.1.home, true);
+            w.0.member.absorbed.set(Absorbed::new(MemberState::Closed, 1).0);
+            if list_last {
+                leave();
+            }
+        })
+    };
+    let live = || Home(w.1.home.read()).is_live();
+    let announced = || bits(&w.2.announcers, 64).next().is_some() && w.0.announced().is_some();
+    let found = live() || announced() || live();
+    reached();
+    assert!(found, "false miss");
+    daemon.join().unwrap();
+}
+
+#[test]
+fn an_announcer_leaves_behind_its_last_name() {
+    holds("absorbed, closed, off the list", None, || left(true));
+    refuted("off the list before the home", "false miss", || left(false));
 }
 
 #[derive(Clone, Copy)]

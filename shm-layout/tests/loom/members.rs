@@ -1,9 +1,10 @@
-//! A newcomer is registered while an owner lists the members whose lease tables it must scan.
+//! A newcomer is registered, or a member is shown an owner's segment, while the owner lists the members whose lease tables it
+//! must scan.
 
 use crate::{Bytes, OWNER, RACE, holds, holds_lease, live, reached, refuted, spawn};
 use std::sync::Arc;
 use tensorlend_layout::describe::Model;
-use tensorlend_layout::directory::{DirectoryHead, MemberEntry, bits};
+use tensorlend_layout::directory::{DirectoryHead, MemberEntry, audience, audience_bit, bits};
 use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, scan_fence};
 use tensorlend_layout::publish::overwrite;
 use tensorlend_layout::word::{Cell, Member, MemberState, Word};
@@ -14,6 +15,8 @@ struct World {
     head: DirectoryHead,
     /// Entry of [`NEWCOMER`].
     member: MemberEntry,
+    /// Entry of [`OWNER`].
+    owner: MemberEntry,
     /// Stands for the packet on the control socket.
     reply: Word,
     home: Word,
@@ -34,24 +37,59 @@ impl World {
     }
 }
 
-fn model(listed_after_fence: bool, stored_before_reply: bool) {
+/// What the daemon's reply tells the newcomer.
+#[derive(Clone, Copy, PartialEq)]
+enum Told {
+    /// That it is a member.
+    Joined,
+    /// Where the owner's segment is. It has been a member for long.
+    Shown,
+}
+
+impl Told {
+    fn store(self, w: &World) {
+        match self {
+            Self::Joined => {
+                w.member.member.set(Member::new(MemberState::Open, 1, 5).0);
+                w.head.present[0].set_bits(1 << NEWCOMER);
+            }
+            Self::Shown => {
+                let (word, bit) = audience_bit(NEWCOMER);
+                w.owner.audience[word].set_bits(bit);
+            }
+        }
+    }
+
+    /// The members that the owner scans.
+    fn listed(self, w: &World) -> Vec<u16> {
+        match self {
+            Self::Joined => bits(&w.head.present, 64).collect(),
+            Self::Shown => audience(&w.head.present, &w.owner.audience, 64).collect(),
+        }
+    }
+}
+
+fn model(told: Told, listed_after_fence: bool, stored_before_reply: bool) {
     let w = Arc::new(World {
         head: DirectoryHead::model(),
         member: MemberEntry::model(),
+        owner: MemberEntry::model(),
         reply: Word::new(0),
         home: Word::new(live(OWNER, 0)),
         cell: Word::new(Cell::new(1, 0).0),
         table: LeaseTable::model(),
         bytes: Bytes::new(),
     });
+    if told == Told::Shown {
+        Told::Joined.store(&w);
+    }
     let daemon = {
         let w = w.clone();
         spawn(move || {
             if !stored_before_reply {
                 w.reply.set(1);
             }
-            w.member.member.set(Member::new(MemberState::Open, 1, 5).0);
-            w.head.present[0].set_bits(1 << NEWCOMER);
+            told.store(&w);
             if stored_before_reply {
                 w.reply.set(1);
             }
@@ -60,14 +98,11 @@ fn model(listed_after_fence: bool, stored_before_reply: bool) {
     let owner = {
         let w = w.clone();
         spawn(move || {
-            let early: Vec<u16> = if listed_after_fence { Vec::new() } else { bits(&w.head.present, 64).collect() };
+            let early = if listed_after_fence { Vec::new() } else { told.listed(&w) };
             let before = overwrite(&w.home, live(OWNER, 0), &w.cell, Cell::new(1, 1)).unwrap();
             scan_fence();
-            let held = if listed_after_fence {
-                w.somebody_holds(before, bits(&w.head.present, 64))
-            } else {
-                w.somebody_holds(before, early.into_iter())
-            };
+            let listed = if listed_after_fence { told.listed(&w) } else { early };
+            let held = w.somebody_holds(before, listed.into_iter());
             if !held {
                 w.bytes.write(before.slot());
             }
@@ -89,11 +124,22 @@ fn model(listed_after_fence: bool, stored_before_reply: bool) {
 
 #[test]
 fn a_newcomer_is_seen_by_every_later_scan() {
-    holds("member stored, then told; members listed behind the fence", None, || model(true, true));
+    holds("member stored, then told; members listed behind the fence", None, || model(Told::Joined, true, true));
 }
 
 #[test]
 fn a_newcomer_overlooked() {
-    refuted("members listed before the fence", RACE, || model(false, true));
-    refuted("newcomer told before it is stored", RACE, || model(true, false));
+    refuted("members listed before the fence", RACE, || model(Told::Joined, false, true));
+    refuted("newcomer told before it is stored", RACE, || model(Told::Joined, true, false));
+}
+
+#[test]
+fn who_was_shown_a_segment_is_seen_by_every_later_scan() {
+    holds("bit stored, then shown; audience read behind the fence", None, || model(Told::Shown, true, true));
+}
+
+#[test]
+fn an_audience_overlooked() {
+    refuted("audience read before the fence", RACE, || model(Told::Shown, false, true));
+    refuted("shown before the bit is stored", RACE, || model(Told::Shown, true, false));
 }

@@ -3,7 +3,7 @@
 use crate::{Bytes, OWNER, holds, holds_lease, live, reached, refuted, spawn, then};
 use std::sync::Arc;
 use tensorlend_layout::describe::Model;
-use tensorlend_layout::directory::{FoundName, LongName, NameEntry, Replaced, find_in, key_word};
+use tensorlend_layout::directory::{FoundName, LongName, NameEntry, Replaced, begin_table_in, find_in, key_word};
 use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, scan_fence};
 use tensorlend_layout::word::{Cell, Home, HomeKind, PlaceWord, TableWord, Word};
 
@@ -14,6 +14,7 @@ const B_VALUE: Cell = Cell::new(1, 1);
 
 struct World {
     table: Word,
+    seeds: [Word; 2],
     /// Place 0 is the first table, places 1 and 2 are the second.
     places: [Word; 3],
     /// Number 0 is none.
@@ -29,6 +30,7 @@ impl World {
     fn new(log2: u8, key: &[u8]) -> Arc<Self> {
         let w = Self {
             table: Word::new(TableWord::new(log2, 0).0),
+            seeds: Model::model(),
             places: Model::model(),
             names: Model::model(),
             long_names: Model::model(),
@@ -48,7 +50,7 @@ impl World {
     }
 
     fn find(&self, key: &[u8]) -> Result<Option<FoundName>, Replaced> {
-        find_in(&self.table, &self.places, &self.names, &self.long_names, HASH, key)
+        find_in(&self.table, &self.seeds, &self.places, &self.names, &self.long_names, HASH, key)
     }
 
     /// The value that a name leads to, if nothing moved meanwhile.
@@ -230,6 +232,8 @@ enum Growth {
     AnnouncedEarly,
     /// A reader believes a miss without another look at the table word.
     MissBelieved,
+    /// The old table's places are wiped for the next table without the fence before it.
+    WipedWithoutFence,
 }
 
 /// What happens in the new table.
@@ -242,7 +246,7 @@ enum After {
     BoundAgain,
 }
 
-/// The table grows, and the old one is given back: it reads as zeroes.
+/// The table grows, and the old one is given back, or begun anew with another seed: it reads as zeroes.
 fn grown(how: Growth, after: After) {
     let w = World::new(0, b"a");
     let again = Arc::new(Word::new(0));
@@ -260,7 +264,10 @@ fn grown(how: Growth, after: After) {
             if how != Growth::AnnouncedEarly {
                 announce();
             }
-            w.places[0].set(0);
+            if how != Growth::WipedWithoutFence {
+                begin_table_in(&w.seeds, TableWord::new(0, 0), 7);
+            }
+            w.places[0].put(0);
             if after == After::Nothing {
                 return;
             }
@@ -288,7 +295,7 @@ fn grown(how: Growth, after: After) {
         }
         let word = w.table.read();
         let still = Word::new(word);
-        find_in(&still, &w.places, &w.names, &w.long_names, HASH, b"a")
+        find_in(&still, &w.seeds, &w.places, &w.names, &w.long_names, HASH, b"a")
     };
     for _ in 0..2 {
         match find() {
@@ -315,4 +322,7 @@ fn a_table_is_replaced() {
     refuted("growth, old table given back too early", "false miss", || grown(Growth::GivenBackEarly, After::Nothing));
     refuted("growth, new table announced too early", "false miss", || grown(Growth::AnnouncedEarly, After::Nothing));
     refuted("growth, a miss in the old table believed", "false miss", || grown(Growth::MissBelieved, After::Nothing));
+    refuted("growth, old table wiped without a fence", "false miss", || {
+        grown(Growth::WipedWithoutFence, After::Nothing)
+    });
 }

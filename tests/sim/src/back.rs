@@ -1,36 +1,37 @@
-//! How clients go on at another daemon: they say who they were, bring what they were lent if nobody knows them, ask again what
-//! was not answered, and compare their cells with the homes.
+//! Reconnection of clients to a restarted daemon: they name their session, hand back descriptors if the daemon does not
+//! know them, repeat unanswered requests, and compare their cells with the home words.
 
 use crate::client::{Asked, Honest, Own};
 use crate::restart::Away;
 use crate::sim::{File, Packet, Sim};
 use crate::steps::hello;
 use std::collections::{BTreeSet, VecDeque};
+use tensorlend_layout::name::KeyKind;
 use tensorlend_layout::wire::{Hello, Item, Refusal, Reply, Request, Return, encode};
 use tensorlend_layout::word::{Absorbed, Home};
 
-/// Who comes sooner than this after a daemon began is not too late for anything.
+/// A client that reconnects within this time after the daemon's start meets every deadline.
 const IN_TIME_NS: u64 = 200_000_000;
 
-/// How far an honest client is in going on.
+/// An honest client's progress in reconnecting.
 #[derive(Debug, Default)]
 pub enum Back {
-    /// It has a daemon, or nothing to do with one any more.
+    /// The client is connected, or needs no daemon any more.
     #[default]
     Here,
-    /// It has none.
+    /// The client has lost its daemon.
     Lost,
-    /// It brings back what is left of this.
+    /// The client hands these descriptors back.
     Brings(VecDeque<(Item, File)>),
-    /// It has said who it was.
+    /// The client has named its session.
     Said {
-        /// And brought everything.
+        /// Whether the client has handed all descriptors back.
         brought: bool,
     },
 }
 
 impl Sim {
-    /// All connections are gone.
+    /// Ends all connections.
     pub fn everybody_is_away(&mut self) {
         let before = std::mem::take(&mut self.life.away);
         for at in 0..self.actors.len() {
@@ -48,7 +49,7 @@ impl Sim {
             let joined = self.memory.get(&seat.catalogue_file).is_some_and(|sheet| sheet.sealed);
             let it = &mut self.actors[at];
             match &mut it.honest {
-                // It has heard of its being welcome; else it never was.
+                // It has received its welcome; otherwise it is no member.
                 Some(h) if !matches!(h.asked, Some(Asked::Hello)) && (it.away || !before.contains_key(&at)) => {
                     it.away = true;
                     h.back = Back::Lost;
@@ -72,19 +73,19 @@ impl Sim {
         }
     }
 
-    /// Whether this client has to be known to the daemon, although it has not come back yet.
+    /// Returns true if the daemon must know this client, although it has not reconnected yet.
     pub fn is_expected(&self, actor: usize) -> bool {
         let it = &self.actors[actor];
         it.away && it.process && self.life.away.get(&actor).is_some_and(|away| away.sure)
     }
 
-    /// Whether the owner of this segment may have said of another that it is this one.
+    /// Returns true if the owner of this segment, a liar, may have handed another file back in its place.
     pub fn may_have_lied(&self, (directory, number, _): (File, u16, u32)) -> bool {
         let owner = self.members.get(&(directory, number));
         owner.is_none_or(|&owner| self.actors[owner].honest.is_none())
     }
 
-    /// A process without a daemon ends.
+    /// Ends a process that has no daemon.
     pub fn ends_away(&mut self, actor: usize) {
         if self.actors[actor].connected {
             self.hang_up(actor);
@@ -106,7 +107,7 @@ impl Sim {
         self.leave(actor);
     }
 
-    /// One step of an honest client on its way back; whether there was one.
+    /// Takes one step of an honest client's reconnection; returns true if there was one.
     pub fn comes_back(&mut self, actor: usize, h: &mut Honest) -> bool {
         if self.life.is_gone {
             return false;
@@ -114,7 +115,7 @@ impl Sim {
         match std::mem::take(&mut h.back) {
             Back::Here => return false,
             Back::Lost => {
-                // What its daemon had answered can be heard still.
+                // A response of the old daemon may still arrive.
                 if let Some((reply, lend)) = self.actors[actor].inbox.pop_front() {
                     self.heard(actor, h, reply, &lend);
                 }
@@ -168,7 +169,7 @@ impl Sim {
     fn redials(&mut self, actor: usize, h: &mut Honest) {
         self.connects(actor);
         if !self.actors[actor].connected {
-            // Others have taken all connections.
+            // Other clients have taken all connections.
             h.back = Back::Lost;
         }
     }
@@ -195,7 +196,7 @@ impl Sim {
         self.tell(actor, &Request::Return(back));
     }
 
-    /// What it was lent for its own, and the directory.
+    /// Returns the session's descriptors: everything that the client was lent for itself, and the directory.
     fn estate(&self, actor: usize, h: &Honest) -> VecDeque<(Item, File)> {
         let seat = self.actors[actor].seat.as_ref().expect("it had joined");
         let mut items = vec![
@@ -205,7 +206,7 @@ impl Sim {
         ];
         items.extend((1..).zip(&h.parts).map(|(part, &file)| (Item::Cells { part }, file)));
         for (&base, seg) in h.segments.iter().filter(|(_, seg)| !seg.returning) {
-            // Of what it has let go of it has no descriptor.
+            // It has no descriptor of a segment that it released for spill.
             items.extend((!seg.shelved).then_some((Item::Segment { base }, seg.segment)));
             items.push((Item::Slots { base }, seg.slots_file));
         }
@@ -213,7 +214,7 @@ impl Sim {
         items.into()
     }
 
-    /// Brings a file as this, in its own name or in another's.
+    /// Hands a file back as this item, in its own name or in another's.
     pub fn brings(&mut self, actor: usize, owner: Option<u16>, item: Item, file: File) {
         let seat = self.actors[actor].seat.as_ref().expect("it had joined");
         let (namespace, catalogue) = (seat.welcome.namespace.clone(), owner.unwrap_or(seat.number()));
@@ -226,7 +227,7 @@ impl Sim {
         self.actors[actor].outbox.push_back(packet);
     }
 
-    /// Its session is over.
+    /// The daemon does not know the session: it ends.
     fn is_unknown(&mut self, actor: usize, h: &mut Honest, why: &str) {
         self.note(|| format!("client {actor} is not known any more: {why}"));
         assert!(!self.is_expected(actor) && !h.sure_to_bring, "client {actor} is not known any more: {why}");
@@ -241,7 +242,7 @@ impl Sim {
         h.back = Back::Here;
     }
 
-    /// It goes on: what it reads as the directory from now on, and what it asks again.
+    /// The daemon welcomes the session back: the client reads the new directory, and repeats its request.
     fn is_welcome(&mut self, actor: usize, h: &mut Honest, directory: File) {
         let view = self.directories.get(&directory).expect("it is open").clone();
         let it = &mut self.actors[actor];
@@ -255,7 +256,7 @@ impl Sim {
             (None, _) => {}
             (Some(_), Some(question)) if question.is_repeatable() => self.tell(actor, &question),
             (Some(Asked::Append { cells }), _) => {
-                // Nobody knows whether they are in the list: it is seen when cells and homes are compared.
+                // The append may or may not have happened; comparing cells with home words tells.
                 for &(cell, value) in cells {
                     h.own.insert(cell, Own { key: None, value, home: None, pending: None, deleted: false });
                 }
@@ -265,11 +266,12 @@ impl Sim {
         }
     }
 
-    /// Gives up cells to which no home leads: the daemon that took the names did not live to say so.
+    /// Retires cells to which no home word refers: the previous daemon took over the names and was killed before it
+    /// reported that.
     pub fn settle_cells(&mut self, actor: usize, h: &mut Honest) {
         let seat = self.actors[actor].seat.clone().expect("it has joined");
         let me = &seat.directory.members[usize::from(seat.number())];
-        // More was taken since it asked.
+        // More cells were taken over since the request.
         if !h.unsettled || me.notices.read() != h.notices_seen {
             return;
         }
@@ -280,7 +282,7 @@ impl Sim {
         for (_, line) in seat.directory.entries() {
             let home = Home(line.home.read());
             // Those of lists and streams lead to no cell.
-            if home.is_live() && home.catalogue() == seat.number() && !matches!(line.name[0].peek() & 0xFF, 2 | 3) {
+            if home.is_live() && home.catalogue() == seat.number() && KeyKind::of(line).leads_to_cell() {
                 kept.insert(home.cell());
             }
         }

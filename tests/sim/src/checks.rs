@@ -1,27 +1,28 @@
-//! What must hold after every step.
+//! Invariants that hold after every step.
 
 use crate::sim::{File, Kind, Order, SEGMENT, Sim};
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::catalogue::{CELL_PARTS, cells_count, cells_first};
 use tensorlend_layout::directory::Directory;
+use tensorlend_layout::name::KeyKind;
 use tensorlend_layout::word::{Absorbed, Home, HomeKind, Member, MemberState, RangeWord};
 
-/// How long a daemon waits for those who read another directory than it writes.
+/// Time that a daemon waits for clients that still read the previous directory.
 const GATHERING_NS: u64 = 5_000_000_000;
-/// The parts of the core are checked every so many steps.
+/// The parts of the core are checked once in this many steps.
 const PARTS_EVERY: u32 = 4;
-/// The names are walked over every so many steps.
+/// The names are checked once in this many steps.
 const NAMES_EVERY: u32 = 16;
 
 impl Sim {
-    /// Compares what the core shows with what the world knows.
+    /// Compares the core's visible state with the world's.
     pub fn check(&mut self) {
         if self.life.is_gone {
             return self.check_leases();
         }
         self.done.sliced += u64::from(self.core.chores_left() > 0);
         let directories = self.directories.clone();
-        // What nobody has kept of a namespace, its clients go on with.
+        // If nobody preserved a namespace's directory, its clients continue without the daemon.
         let gone: Vec<_> = self.lent.keys().filter(|(d, ..)| !self.memory.contains_key(d)).copied().collect();
         for place in gone {
             self.taken(place);
@@ -58,13 +59,19 @@ impl Sim {
         }
         let mut open = 0;
         let present: BTreeSet<u16> = directory.present().collect();
+        let announcers: BTreeSet<u16> = directory.announcers().collect();
         for (number, entry) in (0u16..).zip(directory.members.iter()).skip(1) {
             let member = Member(entry.member.read());
-            // One that has ended and may have device memory mapped: its leases count until its process is gone.
+            // A member that has ended and may have device memory mapped: its leases count until its process exits.
             let departing = Absorbed(entry.absorbed.read()).state() == MemberState::Closed;
             if departing && member.state() == MemberState::Open && !self.settings.devices.is_empty() {
                 continue;
             }
+            let may_announce = Absorbed(entry.absorbed.read()).state() == MemberState::Open;
+            assert!(
+                member.state() != MemberState::Open || may_announce == announcers.contains(&number),
+                "announcers: member {number}"
+            );
             let is_present = present.contains(&number);
             assert!(member.state() != MemberState::Vacant || !is_present, "present: member {number}");
             if member.state() != MemberState::Vacant {
@@ -89,7 +96,7 @@ impl Sim {
                 continue;
             }
             if line.place.read() != 0 {
-                // Liars' alone: what they have there nobody honest looks for.
+                // Only liars have segments on the device; honest clients do not access them.
                 assert!(!self.settings.devices.is_empty(), "a place on a device that is not there");
                 continue;
             }
@@ -99,7 +106,7 @@ impl Sim {
                 panic!("{place:?} stands in the directory and was never lent");
             };
             assert_eq!(range.slots(), 1 << lent.slots_log2);
-            // What is in a file is lent, and no memory.
+            // A spilled segment counts as lent, but not as memory.
             let in_file = self.memory.get(&lent.segment).is_some_and(|it| it.kind == Kind::File);
             bytes += if in_file { 0 } else { line.bytes.read() };
             let there = self.is_held(lent.segment) && self.is_held(lent.slots);
@@ -121,11 +128,11 @@ impl Sim {
         }
     }
 
-    /// The directory does not show a segment any more.
+    /// The directory no longer lists a segment.
     pub fn taken(&mut self, place: (File, u16, u32)) {
         let lent = self.lent.remove(&place).expect("the caller found it");
         self.done.segments_freed += 1;
-        // Nobody kept it, or nobody who had it brought it: whoever reads it has it as it was.
+        // If nobody preserved the segment, or no client handed it back, its readers keep the old memory.
         let owner = self.members.get(&(place.0, place.1)).map(|&owner| &self.actors[owner]);
         let brought = self.life.keeper || !self.life.restarted || owner.is_some_and(|it| it.connected && !it.away);
         if !brought || !self.is_held(lent.segment) {
@@ -139,7 +146,7 @@ impl Sim {
         }
     }
 
-    /// What honest clients lease is what they leased.
+    /// Checks that every honest lease still covers the value that was leased.
     fn check_leases(&self) {
         for (at, actor) in self.actors.iter().enumerate() {
             for slot in actor.honest.iter().flat_map(|h| &h.held).flat_map(|lease| &lease.slots) {
@@ -166,7 +173,7 @@ impl Sim {
                 "{key:?} stands in entry {number}, and a search finds {found:?}"
             );
             if let [1, item @ ..] = &key[..] {
-                // Of a list that was deleted, and perhaps of an append that a daemon did not live to finish.
+                // Item of a deleted list, perhaps from an append that a killed daemon did not finish.
                 let list = item.first_chunk().map(|id| u64::from_le_bytes(*id));
                 let listed = directory.lists.iter().any(|line| Some(line.id.read()) == list);
                 assert!(listed || self.core.chores_left() > 0, "entry {number} is an item of no list");
@@ -185,7 +192,8 @@ impl Sim {
         assert!(live <= u64::from(names_max), "{live} names where {names_max} may be");
     }
 
-    /// Who still reads the directory of the daemon before is not misled by it: no name moves before all have come back.
+    /// A client that still reads the previous daemon's directory is not misled: no name moves before all clients have
+    /// reconnected.
     fn check_outdated(&self) {
         if !self.is_user_mode() || self.now_ns >= self.life.began_ns + GATHERING_NS {
             return;
@@ -196,17 +204,17 @@ impl Sim {
             for (entry, line) in seat.directory.entries() {
                 let home = Home(line.home.read());
                 let moved = Home(now.names[entry as usize].home.read());
-                // What belongs to who is gone may end: its cells say so too.
+                // Names of ended clients may end, and their cells show that too.
                 let owner = Member(now.members[usize::from(home.catalogue())].member.read());
                 // A stream whose ring its daemon did not live to keep is nobody's.
-                let plain = !matches!(line.name[0].peek() & 0xFF, 2 | 3);
+                let plain = KeyKind::of(line).leads_to_cell();
                 let stays = plain && home.is_live() && owner.state() == MemberState::Open;
                 assert!(!stays || moved == home, "client {at} reads {home:?} still, and it is {moved:?}");
             }
         }
     }
 
-    /// Every byte that is there is counted, and no other.
+    /// Checks that all existing bytes, and no others, are counted.
     fn check_bytes(&mut self) {
         let stat = self.core.stat();
         let mut segments = 0;
@@ -245,14 +253,14 @@ impl Sim {
         assert_eq!(counted, on_device, "bytes of devices");
         assert!(stat.devices.iter().all(|device| device.bytes <= device.bytes_max), "{stat:?}: limits of devices hold");
         let within = self.is_within_limits(&stat);
-        // What was brought twice is counted twice.
+        // A segment that was handed back twice counts twice.
         assert!(within || !self.life.keeper, "{stat:?}: limits hold");
         assert!(stat.bytes_spare <= u64::from(self.settings.spare_segments) * SEGMENT);
         for uid in 1..4 {
             let connected = self.actors.iter().filter(|a| a.connected && a.uid == uid).count();
             assert!(connected <= 2 * self.settings.uid_sessions_max as usize, "{connected} connections of uid {uid}");
         }
-        // One wake descriptor a subscription, and a client has few of those here.
+        // One wake descriptor per subscription, and a client has few subscriptions here.
         assert!(received <= 64 * self.actors.len(), "{received} clients' descriptors");
     }
 }

@@ -1,4 +1,4 @@
-//! The end of a schedule: no more faults, then nobody.
+//! The end of a schedule: first faults stop, then all clients leave.
 
 use crate::sim::{File, SEGMENT, Sim};
 use tensorlend_layout::directory::NameEntry;
@@ -6,11 +6,11 @@ use tensorlend_layout::name::{KeyKind, parse};
 use tensorlend_layout::wire::{Hello, Refusal, Reply, Request};
 use tensorlend_layout::word::Home;
 
-/// Rounds in which everybody honest must have been answered. Each lets a second pass.
+/// Number of rounds within which every honest request must get a response. Each takes a second.
 const ROUNDS: u32 = 12;
 
 impl Sim {
-    /// The liars go, the kernel has memory and answers: whoever is honest gets an answer.
+    /// The liars leave, and the kernel has memory and responds: every honest client must get its response.
     pub fn faults_stop(&mut self) {
         self.note(|| "the faults stop".into());
         self.poor = 0;
@@ -41,20 +41,20 @@ impl Sim {
             if !self.anybody_waits() {
                 break;
             }
-            // The longest that anybody may keep others waiting, and only while he lives, is five seconds.
+            // A live client can delay others for at most five seconds.
             assert!(round + 1 < ROUNDS, "no answer: {}", self.who_waits());
             self.wait_until(self.now_ns + 1_000_000_000);
         }
         self.everybody_asks();
     }
 
-    /// Whatever is on its way arrives, again and again, until nothing is.
+    /// Delivers all packets in flight, until there are none.
     fn settle(&mut self) {
         self.settle_as(true);
         self.check();
     }
 
-    /// As [`Sim::settle`], and nobody hears.
+    /// As [`Sim::settle`], but no client reads its responses.
     fn settle_plainly(&mut self) {
         self.settle_as(false);
     }
@@ -111,7 +111,7 @@ impl Sim {
             .collect()
     }
 
-    /// Everybody honest binds a name of its own, and is found under it if it may.
+    /// Every honest client binds its own name, which must then be found if the daemon allowed it.
     fn everybody_asks(&mut self) {
         for actor in 0..self.actors.len() {
             if self.actors[actor].connected && self.actors[actor].seat.is_some() {
@@ -121,12 +121,12 @@ impl Sim {
         }
     }
 
-    /// Asks for what is in files. It comes back, unless a limit is in its way, which is told.
+    /// Requests all spilled segments. Each is read back, unless the response names a limit.
     fn reads_files(&mut self, actor: usize) {
         let seat = self.actors[actor].seat.clone().expect("the caller has looked");
         for (catalogue, slot) in self.in_files(&seat) {
             let reply = self.ask_plainly(actor, &Request::SegmentOf { catalogue, slot }, "a segment in a file");
-            // What comes may drive out what was to be asked for next, and what is of no use is freed meanwhile.
+            // Reading a segment back may spill the next one, and unused segments are freed in the meantime.
             let told =
                 matches!(reply, Reply::Segment { .. } | Reply::Refused(Refusal::Limit { .. } | Refusal::NotFound(_)));
             assert!(told, "a segment in a file was asked for, and there came {reply:?}");
@@ -149,7 +149,7 @@ impl Sim {
         panic!("no answer to {what} of client {actor}");
     }
 
-    /// Everybody goes, what they left is deleted, and nothing is left.
+    /// All clients leave, their names are deleted, and nothing is left.
     pub fn clean_up(&mut self) {
         self.note(|| "everybody goes".into());
         for actor in 0..self.actors.len() {
@@ -174,7 +174,7 @@ impl Sim {
             self.settle_plainly();
             let welcome = self.actors[actor].inbox.pop_front();
             if welcome.is_none() || !self.actors[actor].connected {
-                // What others left fills a limit: only the owner of the machine can help.
+                // Memory of other clients exhausts a limit; the machine's owner would have to act.
                 refused = true;
                 continue;
             }
@@ -190,7 +190,7 @@ impl Sim {
                     KeyKind::Name => Request::Delete { name },
                     KeyKind::List => Request::ListDelete { list: name },
                     KeyKind::Stream => panic!("stream {name:?} has neither producer nor subscribers, and is there"),
-                    // It goes with its list.
+                    // Items are deleted with their list.
                     KeyKind::Item => continue,
                 };
                 self.ask_plainly(actor, &request, "a deletion");
@@ -217,7 +217,7 @@ impl Sim {
         self.names.values().copied().collect()
     }
 
-    /// Longer than the longest pause between two looks at anything.
+    /// Waits longer than the daemon's longest pause between two polls.
     fn quieten(&mut self) {
         for _ in 0..8 {
             self.settle_plainly();

@@ -1,5 +1,5 @@
-//! An honest client: what it knows, and what it makes of an answer. It keeps the protocol's rules, step by step, over the
-//! same shared words as a real one; between two of its steps anything else may happen.
+//! An honest client: its state, and its handling of responses. It keeps the protocol's rules, step by step, over the
+//! same shared words as a real client; between two of its steps anything else may happen.
 
 use crate::back::Back;
 use crate::sim::{File, Sim};
@@ -12,43 +12,56 @@ use tensorlend_layout::stream::{Ring, RingEntry, StreamRing};
 use tensorlend_layout::wire::{Refusal, Reply, Request};
 use tensorlend_layout::word::{Cell, SLOT_NONE, Word};
 
-/// What a client has asked and not heard of.
+/// A request without a response yet.
 #[derive(Clone, Debug)]
 pub enum Asked {
     Hello,
     Segment,
     Return(u32),
     Shelve(u32),
-    Bind { key: String, cell: u32, value: Cell },
-    Append { cells: Vec<(u32, Cell)> },
-    Tidy { cell: u32 },
+    Bind {
+        key: String,
+        cell: u32,
+        value: Cell,
+    },
+    Append {
+        cells: Vec<(u32, Cell)>,
+    },
+    /// A segment of this member, in this life of it.
+    Shown {
+        catalogue: u16,
+        member: u64,
+    },
+    Tidy {
+        cell: u32,
+    },
     StreamOpen,
     Notices,
     Other,
 }
 
-/// A cell in use, and what it holds.
+/// A cell in use, and its value.
 #[derive(Debug)]
 pub struct Own {
     pub key: Option<String>,
     pub value: Cell,
-    /// The home that leads to it, once the client knows it.
+    /// The home word that refers to it, once the client knows it.
     pub home: Option<(u32, u64)>,
-    /// The number under which it is announced.
+    /// The number of the cell's announcement.
     pub pending: Option<u64>,
     pub deleted: bool,
 }
 
-/// A segment of its own.
+/// A segment of this client.
 pub struct Seg {
     pub segment: File,
     pub slots_file: File,
     pub slots: View,
     pub used: Vec<bool>,
     pub generations: Vec<u64>,
-    /// Whether it has asked to give it back.
+    /// Whether the client has requested to return the segment.
     pub returning: bool,
-    /// Whether it writes no more in it, and has said so or is about to.
+    /// Whether the segment is released for spill: the client writes nothing more into it.
     pub shelved: bool,
 }
 
@@ -59,26 +72,26 @@ impl Seg {
     }
 }
 
-/// A slot that is leased, as the world knows it.
+/// A leased slot, as the world knows it.
 #[derive(Clone, Copy, Debug)]
 pub struct HeldSlot {
     pub segment: File,
-    /// The slot's place in the segment.
+    /// The slot's index in the segment.
     pub at: u32,
     pub place: (File, u16, u32),
-    /// What lies there; `None`: what a liar says.
+    /// The slot's contents; `None`: unknown, since a liar wrote them.
     pub fill: Option<u64>,
 }
 
-/// A lease that stands.
+/// A confirmed lease.
 #[derive(Debug)]
 pub struct Held {
-    /// Its entry in the lease table.
+    /// Index of the lease's entry in the lease table.
     pub entry: usize,
     pub slots: Vec<HeldSlot>,
 }
 
-/// By which words a client came to a value.
+/// The words by which a client found a value.
 #[derive(Clone, Debug)]
 pub enum Route {
     Home { entry: u32, home: u64, cell: u32 },
@@ -86,7 +99,7 @@ pub enum Route {
     Message { entry: u32, home: u64, number: u64 },
 }
 
-/// A lease that is stored and not confirmed yet.
+/// A lease that is stored but not confirmed yet.
 #[derive(Clone, Debug)]
 pub struct Getting {
     pub entry: usize,
@@ -95,7 +108,7 @@ pub struct Getting {
     pub route: Route,
 }
 
-/// A name that is claimed and not announced yet.
+/// A name that is claimed but not announced yet.
 pub struct Claim {
     pub hash: u64,
     pub key: String,
@@ -103,17 +116,17 @@ pub struct Claim {
     pub value: Cell,
 }
 
-/// A stream that it produces.
+/// A stream of which this client is the producer.
 pub struct OwnStream {
     pub ring: View,
     pub file: File,
-    /// Its place in the directory, and its id there.
+    /// The stream's index in the directory, and its id.
     pub place: (u32, u64),
     pub capacity: usize,
     pub entry: u32,
     pub home: u64,
     pub sent: u64,
-    /// It has closed it, and waits for its end to have the messages back.
+    /// Whether the client has closed the stream, and waits for the stream's end to get the messages' slots back.
     pub is_closed: bool,
 }
 
@@ -124,7 +137,7 @@ impl OwnStream {
     }
 }
 
-/// An honest client's own notes.
+/// An honest client's private state.
 #[derive(Default)]
 pub struct Honest {
     pub asked: Option<Asked>,
@@ -133,37 +146,39 @@ pub struct Honest {
     pub cells_free: Vec<u32>,
     pub own: BTreeMap<u32, Own>,
     pub segments: BTreeMap<u32, Seg>,
-    /// Slots that lie behind a value's slot.
+    /// Slots that are chained to a value's slot.
     pub chains: BTreeMap<u32, u32>,
     pub retired: Vec<Cell>,
+    /// The members of which it has a segment mapped, and in which life.
+    pub shown: BTreeMap<u16, u64>,
     pub held: Vec<Held>,
     pub getting: Option<Getting>,
     pub claiming: Option<Claim>,
     pub stream: Option<OwnStream>,
     pub notices_seen: u64,
-    /// Memory that it gave back and has mapped still.
+    /// Memory that the client returned but still has mapped.
     pub unmaps: Vec<File>,
-    /// What it asked, to be asked again if its daemon ends before it has answered.
+    /// The pending request, to be repeated if the daemon ends before its response.
     pub question: Option<Request>,
-    /// Further parts of its cells.
+    /// Further parts of the client's cells.
     pub parts: Vec<File>,
-    /// How far it is in going on at another daemon.
+    /// The client's progress in reconnecting.
     pub back: Back,
-    /// Whether it has yet to compare its cells with the homes: what it was to be told, the daemon before it has taken with it.
+    /// Whether the client must still compare its cells with the home words: reports of the previous daemon may be lost.
     pub unsettled: bool,
-    /// Whether a daemon that has lost everything has to know it by what it brings.
+    /// Whether a daemon that has lost everything must recognize it by its descriptors.
     pub sure_to_bring: bool,
 }
 
 impl Honest {
-    /// The segment that holds a slot, and the slot's place in it.
+    /// Returns the segment of a slot, and the slot's index in it.
     pub fn place(&mut self, slot: u32) -> Option<(&mut Seg, usize)> {
         let (&base, seg) = self.segments.range_mut(..=slot).next_back()?;
         let at = (slot - base) as usize;
         (at < seg.used.len()).then_some((seg, at))
     }
 
-    /// A slot that nobody leases, or has seen, is free.
+    /// Frees a slot that nobody leases, or that nobody has seen.
     pub fn free(&mut self, value: Cell) {
         for slot in [Some(value.slot()), self.chains.remove(&value.slot())].into_iter().flatten() {
             let (seg, at) = self.place(slot).expect("a value lies in a segment of its owner");
@@ -171,14 +186,14 @@ impl Honest {
         }
     }
 
-    /// A value that was replaced: to be freed when nobody leases it.
+    /// Retires a replaced value, to be freed when nobody leases it.
     pub fn retire(&mut self, value: Cell) {
         if value.is_value() {
             self.retired.push(value);
         }
     }
 
-    /// Whether it leases something in this segment.
+    /// Returns true if it leases a slot in this segment.
     pub fn leases_in(&self, segment: File) -> bool {
         self.held.iter().flat_map(|lease| &lease.slots).any(|slot| slot.segment == segment)
     }
@@ -192,20 +207,20 @@ impl Honest {
     }
 }
 
-/// A cell's record in a catalogue's first part.
+/// Returns a cell's record in a catalogue's first part.
 pub fn cell_record(catalogue: &View, cell: u32) -> Option<&CellRecord> {
     let catalogue: &Catalogue = catalogue.at(0).expect("the daemon made it long enough");
     catalogue.cells.get(cell as usize)
 }
 
-/// An entry of the first shard of a lease table.
+/// Returns an entry of a lease table's first shard.
 pub fn lease_entry(leases: &View, entry: usize) -> &Word {
     let table: &LeaseTable = leases.at(0).expect("the daemon made it long enough");
     &table.entries[0][entry]
 }
 
 impl Sim {
-    /// An honest client takes an answer in.
+    /// An honest client handles a response.
     pub fn honest_hears(&mut self, actor: usize) {
         let Some(mut h) = self.actors[actor].honest.take() else {
             self.actors[actor].inbox.clear();
@@ -239,7 +254,8 @@ impl Sim {
                     Seg { segment, slots_file, slots, used, generations, returning: false, shelved: false },
                 );
             }
-            // Not found: it was taken back already, by this question asked twice or by a daemon that was told what there is.
+            // Not found: the segment was returned already, by a repeated request or by a daemon that knew the list of
+            // segments.
             (Asked::Return(base), Reply::Done | Reply::Refused(Refusal::NotFound(_))) => {
                 let seg = h.segments.remove(&base).expect("it was given back once");
                 h.unmaps.extend([seg.segment, seg.slots_file]);
@@ -271,6 +287,9 @@ impl Sim {
                     h.own.insert(cell, Own { key: None, value, home: None, pending: None, deleted: false });
                 }
             }
+            (Asked::Shown { catalogue, member }, Reply::Segment { .. } | Reply::DeviceSegment(_)) => {
+                h.shown.insert(catalogue, member);
+            }
             (Asked::Append { cells }, _) => {
                 for (cell, value) in cells {
                     h.free(value);
@@ -297,7 +316,7 @@ impl Sim {
         }
     }
 
-    /// The daemon took these cells: nobody comes to their values any more by their names.
+    /// The daemon took these cells over: their names no longer refer to the values.
     pub fn disowned(&self, actor: usize, h: &mut Honest, cells: &[u32]) {
         let seat = self.actors[actor].seat.clone().expect("it has joined");
         for &cell in cells {
@@ -309,7 +328,7 @@ impl Sim {
         }
     }
 
-    /// Its stream is another's now, or nobody's.
+    /// The client forgets its stream, which has another producer now, or none.
     pub fn forget_stream(h: &mut Honest) {
         if let Some(stream) = h.stream.take() {
             let values: Vec<Cell> = stream.words().entries.iter().map(|e| Cell(e.cell.peek())).collect();
@@ -319,7 +338,7 @@ impl Sim {
         }
     }
 
-    /// It unmaps what it gave back.
+    /// Unmaps a segment that the client has returned.
     pub fn unmap(&mut self, actor: usize, h: &mut Honest) {
         for file in h.unmaps.drain(..) {
             if let Some(memory) = self.memory.get_mut(&file) {
@@ -328,7 +347,7 @@ impl Sim {
         }
     }
 
-    /// Writes a value into a free slot, sometimes with another slot behind it. `None`: there is none.
+    /// Writes a value into a free slot, sometimes with a chained slot. `None`: no slot is free.
     pub fn fill(&mut self, h: &mut Honest) -> Option<Cell> {
         let value = self.fill_one(h, SLOT_NONE)?;
         if !self.rng.chance(20) {

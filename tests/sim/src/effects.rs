@@ -1,10 +1,10 @@
-//! What the core wants done, and what must hold when it wants it.
+//! Execution of the core's effects, with the invariants that must hold at that moment.
 
 use crate::Flaw;
 use crate::client::HeldSlot;
 use crate::sim::{File, Kind, Lent, Mem, Order, Seat, Sim};
 use tensorlend_daemon::core::{ConnId, Effect, Event, Lending, MemId};
-use tensorlend_layout::directory::Directory;
+use tensorlend_layout::directory::{Directory, audience_bit};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::{Allocator, Export, Refusal, Reply};
@@ -15,7 +15,7 @@ impl Sim {
         self.conns[conn.0 as usize - 1]
     }
 
-    /// What the daemon calls so.
+    /// Returns the file with this id of the daemon.
     pub fn called(&self, mem: MemId) -> File {
         *self.names.get(&mem).unwrap_or_else(|| panic!("{mem:?} is not there"))
     }
@@ -72,7 +72,7 @@ impl Sim {
             Effect::Resume { conn } => {
                 let at = self.actor_of(conn);
                 let actor = &mut self.actors[at];
-                // The daemon has heard that it reads its directory: an honest one does since it was welcome.
+                // The daemon knows that the client reads its directory; an honest client does since its welcome.
                 if actor.honest.is_none() || !actor.away {
                     actor.away = false;
                     self.life.away.remove(&at);
@@ -96,7 +96,7 @@ impl Sim {
                 self.order(Order::Recall { mem, source, bytes }, true);
             }
             Effect::DropFile { file } => self.drop_file(file),
-            // Of descriptors' fates alone.
+            // The other effects concern descriptors only.
             _ => {}
         }
     }
@@ -109,7 +109,7 @@ impl Sim {
         }
     }
 
-    /// The kernel answers, late.
+    /// The kernel completes an order, late.
     pub fn answer(&mut self, order: Order, fails: bool) {
         let event = self.answer_to(order, fails);
         if let Some(event) = event {
@@ -117,7 +117,7 @@ impl Sim {
         }
     }
 
-    /// What the kernel answers. `None`: nobody asks any more.
+    /// Returns the kernel's completion. `None`: the daemon has dropped the memory in the meantime.
     pub fn answer_to(&mut self, order: Order, fails: bool) -> Option<Event> {
         Some(match order {
             Order::Create { mem, .. } if fails => Event::Created { mem, made: Err("no space".into()) },
@@ -176,16 +176,16 @@ impl Sim {
         self.forget(mem);
         let file = self.call_no_more(mem);
         let file = file.unwrap_or_else(|| panic!("{mem:?} is released twice, or was never made"));
-        // Nobody has paid for what was brought and not yet looked at.
+        // A file that was handed back but not examined yet is not charged to anybody.
         if self.life.staged.remove(&mem).is_some() || self.is_held(file) {
             return;
         }
-        // Nobody pays for it any more, so nobody may keep it.
+        // Nobody is charged for it any more, so no process may still be able to write it.
         let writers = &self.memory[&file].writers;
         assert!(writers.is_empty(), "{file:?} is let go of while {writers:?} can write it");
         self.assert_unleased(file, "released");
         self.directories.remove(&file);
-        // Who reads it has it still, if it was lost.
+        // If the fd store is missing, readers keep the memory.
         if self.life.keeper && !self.has_flaw(Flaw::ForgetsNothing) {
             self.memory.remove(&file);
         }
@@ -193,13 +193,14 @@ impl Sim {
 
     fn seal(&mut self, conn: ConnId, mem: MemId) {
         let file = self.called(mem);
-        // Of a client that will not come back there is no connection.
+        // A client that will not return has no connection.
         if conn != ConnId(u64::MAX) {
             let actor = self.actor_of(conn);
             let writers = &self.memory[&file].writers;
-            // What the daemon before did not live to lend is nobody's to map: see below that it is not lent again.
+            // The previous daemon was killed before it lent the file, so nobody has mapped it;
+            // `check_lending` checks that it is not lent again.
             let unheard = self.life.restarted && writers.is_empty();
-            // Somebody may bring as his own what is another's: what is sealed already is sealed once more, which changes nothing.
+            // A client may hand back another's file as its own: sealing it again has no effect.
             let again = self.memory[&file].sealed;
             assert!(
                 unheard || again || writers.contains(&actor) || !self.actors[actor].process,
@@ -209,7 +210,7 @@ impl Sim {
         self.memory.get_mut(&file).expect("what is called something is there").sealed = true;
     }
 
-    /// No honest client's lease lies in this segment.
+    /// Asserts that no honest client has a lease in this segment.
     pub fn assert_unleased(&self, file: File, what: &str) {
         for (at, actor) in self.actors.iter().enumerate() {
             let mut held = actor.honest.iter().flat_map(|h| &h.held);
@@ -219,7 +220,7 @@ impl Sim {
         }
     }
 
-    /// What a reply lends; of a nudge there is no more than its name.
+    /// Returns the file that a reply lends; a wakeup eventfd has only an id.
     fn lent_as(&self, mem: MemId, how: Lending) -> File {
         if how == Lending::Nudge { File(0) } else { self.called(mem) }
     }
@@ -249,14 +250,20 @@ impl Sim {
             let seat = self.actors[actor].seat.as_ref().expect("segments are lent to those who joined");
             let place = (seat.directory_file, seat.number(), base);
             let (segment, slots) = (lend[0].0, lend[1].0);
-            // What stood there may have been taken away in this very step. That its line is gone shows in the directory,
-            // where no two may stand for one place.
+            // The previous segment of this place may have been removed in this very step. The directory shows that: it
+            // never has two lines for one place.
             match self.lent.get(&place) {
                 Some(before) if before.segment == segment => panic!("{place:?} is lent twice"),
                 Some(_) => self.taken(place),
                 None => {}
             }
             self.lent.insert(place, Lent { slots_log2, segment, slots });
+        }
+        if let Reply::Segment { .. } = reply
+            && lend[0].1 == Lending::Read
+            && self.has_flaw(Flaw::ListsReadersLate)
+        {
+            self.unlist_reader(actor);
         }
         let it = &mut self.actors[actor];
         it.read = true;
@@ -270,6 +277,15 @@ impl Sim {
         if honest {
             it.inbox.push_back((reply, lend));
             assert_eq!(it.inbox.len(), 1, "more answers than questions");
+        }
+    }
+
+    /// As if no owner's audience had this client in it yet: it is listed when it is shown something more.
+    fn unlist_reader(&self, actor: usize) {
+        let seat = self.actors[actor].seat.as_ref().expect("who is shown something has joined");
+        let (word, bit) = audience_bit(seat.number());
+        for owner in self.directories[&seat.directory_file].members.iter() {
+            owner.audience[word].clear_bits(bit);
         }
     }
 
@@ -305,7 +321,7 @@ impl Sim {
         self.actors[actor].seat = Some(seat);
     }
 
-    /// What an answer says is so already.
+    /// Checks that a response describes the present state.
     fn check_reply(&self, actor: usize, reply: &Reply) {
         let Some(seat) = &self.actors[actor].seat else { return };
         let Some(d) = self.directories.get(&seat.directory_file) else { return };

@@ -1,5 +1,5 @@
-//! A client that keeps no rule but those that it is made to keep: it says what it likes, when it likes, writes anything into
-//! its sheets, keeps what it gave back, and may be gone at any moment.
+//! A client that keeps only the rules that the kernel enforces: it sends any message at any time, writes anything into
+//! its sheets, keeps memory that it returned, and may leave at any moment.
 
 use crate::sim::{DEVICE, File, Kind, Packet, SEGMENT, Sim};
 use crate::steps::{a_collection, a_name, hello};
@@ -40,7 +40,7 @@ impl Sim {
         {
             *base = own.0;
         }
-        // Mostly what is due: else it would not get far.
+        // Mostly the expected message: otherwise it would not get far.
         let proper = self.rng.chance(90);
         let it = &self.actors[actor];
         let request = if !proper {
@@ -65,7 +65,7 @@ impl Sim {
         self.send_lie(actor, &request);
     }
 
-    /// Goes on at another daemon, or says so; brings it what it has, as what it is or as something else.
+    /// Reconnects to the next daemon, or claims so; hands its descriptors back, correctly labelled or not.
     fn liar_returns(&mut self, actor: usize) {
         if self.life.is_gone {
             return;
@@ -95,7 +95,7 @@ impl Sim {
                 Kind::Sheet(Magic::Slots) => Item::Slots { base },
                 Kind::Sheet(Magic::Stream) => Item::Ring { stream, id },
             };
-            // Sometimes in the name of another.
+            // Sometimes in another client's name.
             let owner = self.rng.chance(25).then(|| self.rng.below(6) as u16);
             return self.brings(actor, owner, item, file);
         }
@@ -110,7 +110,7 @@ impl Sim {
     }
 
     fn send_lie(&mut self, actor: usize, request: &Request) {
-        // One process, one session: the world notes one seat for each.
+        // One process, one session: the world records one membership per process.
         if self.actors[actor].away && matches!(request, Request::Hello(_)) {
             return;
         }
@@ -207,7 +207,7 @@ impl Sim {
         }
     }
 
-    /// Lendings that there are, of anybody, and some that there are not.
+    /// Returns existing lendings of any client, and some that do not exist.
     pub fn any_lendings(&mut self) -> Vec<LendingId> {
         let mut lendings = vec![LendingId { catalogue: 1, base: 0, since_ns: self.rng.below(3) }];
         for directory in self.directories.values() {
@@ -221,7 +221,7 @@ impl Sim {
         lendings.split_off(from)
     }
 
-    /// Says that it was somebody before.
+    /// Returns a claim of a previous session.
     fn any_return(&mut self, catalogue: u16, slot: u32) -> Return {
         let Hello { protocol_min, protocol_max, layout_version, layout_hash, .. } = hello();
         Return {
@@ -238,7 +238,7 @@ impl Sim {
         }
     }
 
-    /// The member word of somebody who is there, or any.
+    /// Returns the member word of a live member, or any word.
     fn a_member(&mut self) -> u64 {
         let member = self.rng.below(10) as u16;
         let word = self
@@ -249,7 +249,7 @@ impl Sim {
         word.map_or_else(|| self.rng.next(), |entry| entry.member.peek())
     }
 
-    /// A segment that it has: first slot and log2 of the slots.
+    /// Returns one of the client's segments: first slot and log2 of the slots.
     fn own_base(&mut self, actor: usize) -> Option<(u32, u8)> {
         let seat = self.actors[actor].seat.as_ref()?;
         let from = (seat.directory_file, seat.number());
@@ -258,7 +258,7 @@ impl Sim {
         (!its.is_empty() && self.members.get(&from) == Some(&actor)).then(|| self.rng.pick(&its))
     }
 
-    /// Puts what looks like a value into a cell, for others to find if it is bound.
+    /// Writes a plausible value into a cell; others find it if the cell is bound.
     fn pretend(&mut self, actor: usize) {
         let Some((base, slots_log2)) = self.own_base(actor) else { return };
         let value = Cell::new(1 + self.rng.below(3), base + self.rng.below(1 << slots_log2) as u32);
@@ -269,7 +269,7 @@ impl Sim {
         }
     }
 
-    /// Writes one word of one of its sheets.
+    /// Writes one word of one of the client's sheets.
     fn scribble(&mut self, actor: usize) {
         let its = |memory: &crate::sim::Mem| memory.view.is_some() && memory.writers.contains(&actor);
         let sheets: Vec<File> = self.memory.iter().filter(|(_, m)| its(m)).map(|(&mem, _)| mem).collect();
@@ -278,7 +278,7 @@ impl Sim {
         }
         let mem = self.rng.pick(&sheets);
         let view = self.memory[&mem].view.clone().expect("chosen for it");
-        // Densely where something stands: behind the header, at 4096, and at the cells and leases.
+        // Mostly at words in use: after the header, at 4096, and at the cells and leases.
         let from = self.rng.pick(&[64, 4096, 36864, 36864, 128, 192]);
         let words = if self.rng.chance(90) { 40 } else { 4000 };
         let at = from + 8 * self.rng.index(words);
@@ -297,11 +297,11 @@ impl Sim {
             1 => self.rng.pick(&[u64::MAX, 1 << 63, u64::MAX >> 1, 4096, 4097]),
             2 => view.at::<Word>(at).map_or(0, |word| word.peek().wrapping_add(1)),
             3 => 0,
-            // A lease on anybody's slot, and on a whole segment.
+            // A lease on any client's slot, and on a whole segment.
             4 | 5 => Cell::new(generation, slot).lease(catalogue).0,
             6 => tensorlend_layout::word::LeaseWord::of_segment(catalogue, slot).0,
             7 => slot.into(),
-            // What a name is hashed to where it lives: to claim it, to announce it.
+            // The hash of a name of this namespace, for a claim or an announcement.
             8 => {
                 let seat = self.actors.iter().find_map(|a| a.seat.clone());
                 let name = a_name(self.rng.next());

@@ -1,17 +1,18 @@
-//! The broker's core in a world that is made up: simulated clients, clock, kernel and deaths, all from one seed.
+//! A deterministic simulation of the daemon's core: clients, clock, kernel and deaths are simulated, all from one seed.
 //!
-//! A *schedule* is one such world, some hundred steps long. In each step something happens that may happen: a packet
-//! arrives (late, and in any order between connections), the kernel answers (or has no memory, or a disk no room), an honest client takes
-//! one step of its protocol over its shared words, a liar writes nonsense or asks for it, somebody dies, time passes. In half
-//! of the schedules the daemon itself is killed, perhaps in the middle of what one event causes: another one gets what its keeper
-//! had, or what clients bring back, and nothing that was published may be lost but what the documents say is. After
-//! each step the checks compare what the core shows with what the world knows. At the end the faults
-//! stop, everybody honest must have been answered, and when all are gone every byte must have come back.
+//! A *schedule* is one simulated world of some hundred steps. In each step one possible event happens: a packet arrives
+//! (late, and in any order between connections), the kernel completes an order (or has no memory, or the disk no room),
+//! an honest client takes one step of its protocol over its shared words, a liar writes or requests nonsense, a process
+//! dies, time passes. In half of the schedules the daemon itself is killed, perhaps in the middle of one event's
+//! effects. The next daemon gets the descriptors of the fd store, or those that clients hand back; no published value
+//! may be lost except as documented. After each step the checks compare the core's visible state with the world's. At
+//! the end the faults stop, every honest client must have got its responses, and when all clients are gone every byte
+//! must have been freed.
 //!
-//! The core under test is the one that `tensorlendd` runs: it has no clock, descriptor or thread of its own, so that the
-//! same seed gives the same schedule, to the last word.
+//! The core under test is that of `tensorlendd`: it has no clock, descriptor or thread of its own, so the same seed
+//! always gives the same schedule.
 //!
-//! [`Flaw`] breaks the world's side of the bargain, to show that the checks can fail.
+//! [`Flaw`] breaks the simulated shell on purpose, to show that the checks can fail.
 
 mod back;
 mod checks;
@@ -33,55 +34,57 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
-/// What a schedule is made from.
+/// The parameters of a schedule.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Everything follows from it.
+    /// The source of all random choices.
     pub seed: u64,
     /// Steps before the faults stop.
     pub steps: u32,
-    /// What is broken on purpose.
+    /// A deliberate fault.
     pub flaw: Option<Flaw>,
-    /// Whether to note what happens.
+    /// Whether to record events.
     pub trace: bool,
 }
 
 impl Plan {
-    /// An ordinary schedule.
+    /// Returns an ordinary schedule.
     pub fn new(seed: u64) -> Self {
         Self { seed, steps: 250, flaw: None, trace: false }
     }
 }
 
-/// A broken daemon, as far as its shell can break it.
+/// A fault of the daemon that its shell can cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
-    /// It looks at other lease tables than those that clients write: as if it did not look before it frees.
+    /// The daemon shows its core other lease tables than those that clients write, so that the core sees no leases.
     BlindToLeases,
-    /// It takes everybody's memory for quiet.
+    /// The daemon reports all memory as quiescent.
     TrustsTheLoud,
-    /// It loses one descriptor in eight that it should close.
+    /// The daemon fails to close one descriptor in eight.
     KeepsDescriptors,
-    /// It loses one answer in thirty.
+    /// The daemon loses one response in thirty.
     LosesAnswers,
-    /// Its keeper loses one descriptor in eight.
+    /// The daemon's fd store loses one descriptor in eight.
     LosesWhatIsKept,
-    /// It gives to its keeper what it has lent already.
+    /// The daemon stores a descriptor only after lending it.
     LendsBeforeItKeeps,
-    /// Its keeper never forgets.
+    /// The daemon's fd store never removes a descriptor.
     ForgetsNothing,
-    /// It takes clients that have not come back for gone.
+    /// The daemon reports disconnected clients as gone.
     TakesTheAwayForGone,
-    /// What it reads from a file is not what it wrote.
+    /// It reads other bytes from a file than it wrote.
     ReadsOtherBytes,
+    /// The daemon shows segments to readers before it lists the readers.
+    ListsReadersLate,
 }
 
-/// What a schedule did.
+/// Counters of a schedule.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Done {
-    /// Events that the core took in.
+    /// Events that the core processed.
     pub events: u64,
-    /// Packets among them.
+    /// Number of packets among the events.
     pub packets: u64,
     /// Words that liars wrote.
     pub lies: u64,
@@ -89,25 +92,27 @@ pub struct Done {
     pub leases: u64,
     /// Values that honest clients published.
     pub puts: u64,
-    /// Segments that were taken from clients.
+    /// Names among them that were announced.
+    pub announced: u64,
+    /// Segments that were taken back from clients.
     pub segments_freed: u64,
     /// Segments of a device that were lent.
     pub on_device: u64,
-    /// Clients that ended and departed when their processes did.
+    /// Clients that ended, and whose members were removed when their processes exited.
     pub departures: u64,
     /// Clients that joined.
     pub joined: u64,
     /// Daemons that were killed.
     pub restarts: u64,
-    /// Clients that went on at another daemon.
+    /// Clients that reconnected to another daemon.
     pub returns: u64,
-    /// How often limits changed.
+    /// Changes of limits.
     pub reloads: u64,
-    /// Segments that went to files.
+    /// Segments spilled to files.
     pub spilled: u64,
-    /// Segments of which their owners, who lived, have let go.
+    /// Segments that live owners released for spill.
     pub shelved: u64,
-    /// Segments that came back.
+    /// Segments read back from files.
     pub recalled: u64,
     /// Streams that ended after their producers had closed them.
     pub streams_ended: u64,
@@ -122,6 +127,7 @@ impl std::ops::AddAssign for Done {
         self.lies += more.lies;
         self.leases += more.leases;
         self.puts += more.puts;
+        self.announced += more.announced;
         self.segments_freed += more.segments_freed;
         self.on_device += more.on_device;
         self.departures += more.departures;
@@ -140,11 +146,11 @@ impl std::ops::AddAssign for Done {
 /// A schedule that broke an invariant, or the core.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// Its seed: it replays.
+    /// The seed of the failed schedule, which replays it.
     pub seed: u64,
-    /// What was found, and where in the code.
+    /// The violated invariant, and its place in the code.
     pub what: String,
-    /// What happened before, if it was noted.
+    /// The recorded events before the failure.
     pub trace: Vec<String>,
 }
 
@@ -158,7 +164,7 @@ impl std::fmt::Display for Failure {
 }
 
 thread_local! {
-    /// The panic of this thread's schedule. `None`: no schedule runs here.
+    /// The message of a panic in this thread's schedule. `None`: no schedule runs here.
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
     static TRACE: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
@@ -190,7 +196,7 @@ pub fn run(plan: Plan) -> Result<Done, Failure> {
     done.map_err(|_| Failure { seed: plan.seed, what, trace: TRACE.take() })
 }
 
-/// Plays the schedule that these bytes choose: for a fuzzer.
+/// Runs the schedule that these bytes select, for a fuzzer.
 ///
 /// # Panics
 /// If an invariant does not hold.
@@ -199,7 +205,7 @@ pub fn play(choices: &[u8]) {
     sim::Sim::with_rng(Plan { steps, ..Plan::new(0) }, rng::Rng::of(choices)).run();
 }
 
-/// Runs a schedule again and notes what happens in it.
+/// Runs a schedule again and records its events.
 pub fn explain(plan: Plan) -> Option<Failure> {
     run(Plan { trace: true, ..plan }).err()
 }

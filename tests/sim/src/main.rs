@@ -1,4 +1,4 @@
-//! `tensorlend-sim`: runs schedules, and runs one again.
+//! `tensorlend-sim`: runs schedules, and replays one.
 
 use clap::Parser;
 use std::process::ExitCode;
@@ -6,22 +6,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use tensorlend_sim::{Done, Failure, Plan, explain, run};
 
-/// Runs the broker's core through made-up worlds, each from a seed.
+/// Runs the daemon's core through simulated worlds, each from a seed.
 #[derive(Parser)]
 struct Args {
-    /// How many schedules.
+    /// Number of schedules.
     #[arg(long, env = "TENSORLEND_SIM_SCHEDULES", default_value_t = 100_000)]
     schedules: u64,
-    /// The seed of the first; the others follow.
+    /// The seed of the first schedule; the following numbers are the seeds of the others.
     #[arg(long, env = "TENSORLEND_SIM_SEED", default_value_t = 0)]
     seed: u64,
-    /// Steps of each before the faults stop.
+    /// Steps of each schedule before the faults stop.
     #[arg(long, default_value_t = 250)]
     steps: u32,
-    /// Threads.
+    /// Number of threads.
     #[arg(long, default_value_t = 1)]
     threads: u64,
-    /// Tells what happens in each schedule, also in those that pass: for one or two of them.
+    /// Print the events of each schedule, also of those that pass: for one or two schedules.
     #[arg(long, env = "TENSORLEND_SIM_TRACE")]
     trace: bool,
 }

@@ -1,14 +1,15 @@
-//! Packets of anybody's making, taken in by the core: for a fuzzer.
+//! Arbitrary packets to the core, for a fuzzer.
 
 use crate::Plan;
 use crate::sim::{Packet, Sim};
 use tensorlend_layout::wire::{Hello, Request};
 
-/// Connections that the packets come from.
+/// Number of connections that send packets.
 const CONNECTIONS: usize = 3;
 
-/// Plays packets from connections of which all but one have joined already: of each the first byte says from whom and with how many descriptors, the second how long it is. Every
-/// answer is acknowledged where it has to be. Then everybody goes, and nothing may be left.
+/// Sends packets over connections of which all but one have joined already. The first byte of each packet selects its
+/// connection and its number of descriptors, the second its length. Responses are acknowledged where required. Then all
+/// clients leave, and nothing may be left.
 ///
 /// # Panics
 /// If an invariant does not hold.
@@ -18,7 +19,7 @@ pub fn packets(data: &[u8]) {
     sim.prompt = true;
     for at in 0..CONNECTIONS {
         let actor = sim.dial(1 + (at as u32 & 1), false);
-        // The last one says hello itself, if at all.
+        // The last connection must send its own hello, if any.
         if at + 1 < CONNECTIONS {
             let hello = Hello { namespace: Some("lab".into()), ..crate::steps::hello() };
             for request in [Request::Hello(hello), Request::Ack] {

@@ -1,5 +1,5 @@
-//! The administrator, who changes limits while clients are there. Whatever they hold stays theirs; what is held above a limit may
-//! only become less.
+//! An administrator who changes limits while clients are connected. Clients keep everything they have; usage above a
+//! limit may only fall.
 
 use crate::rng::Rng;
 use crate::sim::{SEGMENT, Sim};
@@ -7,23 +7,23 @@ use tensorlend_daemon::core::Event;
 use tensorlend_daemon::core::settings::Settings;
 use tensorlend_layout::wire::Stat;
 
-/// In how many worlds of a hundred there is one.
+/// Percentage of worlds with an administrator.
 const WORLDS: u64 = 30;
-/// How often it changes something there, in a thousand steps.
+/// Frequency of changes there, per thousand steps.
 const RELOADS_PER_MILLE: u64 = 15;
 
-/// The administrator of a world. It draws from numbers of its own: worlds without one are as they would be.
+/// The administrator of a world. It has its own random numbers, so worlds without one are unaffected.
 pub struct Administrator {
     rng: Rng,
     reloads: bool,
     first: Settings,
-    /// Bytes of segments and of sheets that may be held: above the limits what was there before these.
+    /// Permitted bytes of segments and of sheets: the limit, or the usage when the limit was lowered below it.
     pub segments_max: u64,
     pub sheets_max: u64,
 }
 
 impl Administrator {
-    /// Of a world with these first settings.
+    /// Creates the administrator of a world with these first settings.
     pub fn new(seed: u64, first: Settings) -> Self {
         let mut rng = Rng::new(!seed);
         let reloads = rng.chance(WORLDS);
@@ -44,14 +44,14 @@ impl Administrator {
         for rule in new.namespaces.values_mut() {
             rule.limits.bytes_max = bytes_max;
         }
-        // Of no effect on a daemon that runs.
+        // Has no effect on a running daemon.
         new.segment_bytes = rng.pick(&[SEGMENT, 4 * SEGMENT]);
         new
     }
 }
 
 impl Sim {
-    /// Sometimes limits change.
+    /// Sometimes changes limits.
     pub fn reloads(&mut self) -> bool {
         let it = &mut self.administrator;
         if !it.reloads || it.rng.below(1000) >= RELOADS_PER_MILLE {
@@ -62,7 +62,7 @@ impl Sim {
         true
     }
 
-    /// The first limits count again.
+    /// Restores the first limits.
     pub fn reload_the_first(&mut self) {
         if self.administrator.reloads {
             let first = self.administrator.first.clone();
@@ -76,7 +76,7 @@ impl Sim {
         self.happen(Event::Reload(Box::new(new)));
     }
 
-    /// Whether nobody was given anything above a limit.
+    /// Returns true if no usage above a limit has grown.
     pub fn is_within_limits(&mut self, stat: &Stat) -> bool {
         let it = &mut self.administrator;
         it.segments_max = self.settings.pool_bytes_max.max(it.segments_max.min(stat.pool_bytes));

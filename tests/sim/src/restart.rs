@@ -1,7 +1,7 @@
-//! The daemon is killed, between two events or in the middle of what one causes, and another one takes its place.
+//! The daemon is killed, between two events or in the middle of one event's effects, and another one takes its place.
 //!
-//! What it had given to a keeper comes back to the next one, under other names; in user mode there may be no keeper. Meanwhile
-//! clients go on with what they have mapped: see `back.rs` for how they come back.
+//! The next daemon gets the stored descriptors under other ids; in user mode there may be no fd store. In the meantime
+//! clients continue with their mappings: `back.rs` has their reconnection.
 
 use crate::Flaw;
 use crate::rng::Rng;
@@ -12,49 +12,49 @@ use tensorlend_daemon::core::settings::Settings;
 use tensorlend_daemon::core::{Core, Effect, Event, MemId, Own, Received};
 use tensorlend_layout::directory::{Directory, NameEntry};
 use tensorlend_layout::header::Magic;
-use tensorlend_layout::name::{KeyKind, item_key, parse};
+use tensorlend_layout::name::{KeyKind, is_item_of, parse};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::word::{Home, LifeWord, MemberState, RangeWord, Word};
 
-/// How often in a thousand steps a daemon is killed that is to be killed some time.
+/// Frequency of kills, per thousand steps of a world that has kills left.
 const KILLS_PER_MILLE: u64 = 12;
 
-/// A client of a daemon that has ended.
+/// A client of a killed daemon.
 pub struct Away {
-    /// Whether the next daemon has to know it: it has joined, and is heard of in time.
+    /// Whether the next daemon must recognize the client, because the client has joined and reconnects in time.
     pub sure: bool,
 }
 
-/// The life of the daemon that there is, and what it has left of the one before.
+/// The state of the present daemon's life, and the remains of the previous one.
 pub struct Life {
-    /// How many daemons are killed yet.
+    /// Number of kills still to come.
     pub kills_left: u32,
-    /// Whether there was one before it.
+    /// Whether there was a daemon before.
     pub restarted: bool,
-    /// Whether somebody keeps descriptors for it.
+    /// Whether there is an fd store.
     pub keeper: bool,
-    /// Whether there is none at the moment.
+    /// Whether no daemon runs at the moment.
     pub is_gone: bool,
-    /// It does only so many of the things that the next event causes.
+    /// The number of the next event's effects that it executes before it dies.
     pub dies_after: Option<usize>,
     kept: BTreeMap<MemId, (Label, File)>,
-    /// What came back.
+    /// The recovered descriptors.
     heirlooms: Vec<(Label, File)>,
-    /// What a flawed shell has not given away yet.
+    /// Descriptors that a flawed shell has not stored yet.
     late: Vec<(MemId, Label)>,
-    /// Whether clients may bring what they were lent, and when it began.
+    /// Whether clients may hand descriptors back, and the daemon's start.
     pub takes_back: bool,
     pub began_ns: u64,
-    /// What was brought and is not looked at yet; of a directory, the copy.
+    /// Files that were handed back but not examined yet; for a directory, the copy.
     pub staged: BTreeMap<MemId, Option<View>>,
-    /// Clients of the daemon before.
+    /// Clients of the previous daemon.
     pub away: BTreeMap<usize, Away>,
-    /// The names that there were when it ended: entries and homes.
+    /// The names at the end of the previous daemon: entries and home words.
     homes: Vec<(File, u32, u64)>,
 }
 
 impl Life {
-    /// The life of a first daemon.
+    /// Returns the state of a first daemon.
     pub fn new(rng: &mut Rng) -> Self {
         Self {
             kills_left: rng.pick(&[0, 0, 0, 1, 1, 2]),
@@ -75,14 +75,14 @@ impl Life {
 }
 
 impl Sim {
-    /// The daemon gives something to its keeper.
+    /// The daemon stores a descriptor.
     pub fn keep(&mut self, mem: MemId, label: Label) {
         let file = self.called(mem);
         if let Some(copy) = self.life.staged.remove(&mem)
             && let Some(copy) = copy
         {
             self.copied(file, copy);
-            // What did not come back is lent no more.
+            // Segments that did not come back are no longer lent.
             self.check_segments(file, &self.directories[&file].clone());
         }
         self.kept_instead(file);
@@ -95,7 +95,7 @@ impl Sim {
         self.life.kept.insert(mem, (label, file));
     }
 
-    /// A shell that gives away too late does it now.
+    /// A flawed shell stores descriptors now, too late.
     pub fn keep_late(&mut self) {
         for (mem, label) in std::mem::take(&mut self.life.late) {
             if let Some(&file) = self.names.get(&mem) {
@@ -104,7 +104,7 @@ impl Sim {
         }
     }
 
-    /// The keeper forgets something, if it had it.
+    /// The fd store removes a descriptor, if it has it.
     pub fn forget(&mut self, mem: MemId) {
         if !self.has_flaw(Flaw::ForgetsNothing) {
             self.life.kept.remove(&mem);
@@ -112,14 +112,14 @@ impl Sim {
         self.life.late.retain(|(late, _)| *late != mem);
     }
 
-    /// The daemon goes on with a copy of a directory.
+    /// The daemon continues with a copy of a directory.
     fn copied(&mut self, file: File, copy: View) {
         let directory = Directory::new(&copy).expect("it is a copy of a directory");
         self.directories.insert(file, directory);
         self.memory.get_mut(&file).expect("it is held").view = Some(copy);
     }
 
-    /// Sometimes the daemon is killed.
+    /// Sometimes kills the daemon.
     pub fn kills_daemon(&mut self) -> bool {
         if self.life.kills_left == 0 || self.rng.below(1000) >= KILLS_PER_MILLE {
             return false;
@@ -133,7 +133,7 @@ impl Sim {
         true
     }
 
-    /// The daemon is killed. Of what it knew, nothing is left.
+    /// Kills the daemon and drops all of its state.
     pub fn daemon_dies(&mut self) {
         self.note(|| "the daemon is killed".into());
         self.done.restarts += 1;
@@ -157,7 +157,7 @@ impl Sim {
         self.everybody_is_away();
     }
 
-    /// The names that everybody could find: those who lead to a stream only if its ring outlives the daemon.
+    /// Records the names that clients could find. A stream's name counts only if its ring survives the daemon.
     fn note_homes(&mut self) {
         self.life.homes.clear();
         for (&file, directory) in &self.directories {
@@ -169,7 +169,7 @@ impl Sim {
                     continue;
                 }
                 let key = directory.key(line).expect("a live name has a key");
-                // What liars say that they have in a driver's pool ends with its daemon.
+                // Segments that liars claim to have in a driver's pool end with their daemon.
                 let owner = self.members.get(&(file, home.catalogue())).map(|&owner| &self.actors[owner]);
                 if self.is_ending(file, line) {
                     continue;
@@ -177,13 +177,10 @@ impl Sim {
                 if !self.settings.devices.is_empty() && owner.is_none_or(|it| it.honest.is_none()) {
                     continue;
                 }
-                // A list goes with its last item.
+                // A list ends with its last item.
                 if let Some((KeyKind::List, _)) = parse(&key) {
                     let id = directory.lists[home.cell() as usize].id.read();
-                    let is_item = |it: &&NameEntry| {
-                        Home(it.home.read()).is_live()
-                            && directory.key(it).is_some_and(|key| key.starts_with(&item_key(id, 0)[..9]))
-                    };
+                    let is_item = |it: &&NameEntry| Home(it.home.read()).is_live() && is_item_of(it, id);
                     let mut items = directory.entries().map(|(_, it)| it).filter(is_item).peekable();
                     if items.peek().is_some() && items.all(|it| self.is_ending(file, it)) {
                         continue;
@@ -201,14 +198,14 @@ impl Sim {
         }
     }
 
-    /// Whether a name is an ephemeral one of a session that has ended: the daemon ends these in slices, and the next daemon the
-    /// rest.
+    /// Returns true for an ephemeral name of an ended session. The daemon ends such names in slices, and the next
+    /// daemon ends the rest.
     fn is_ending(&self, file: File, line: &NameEntry) -> bool {
         let owner = self.members.get(&(file, Home(line.home.read()).catalogue()));
         LifeWord(line.life.read()).is_ephemeral() && owner.is_none_or(|&owner| !self.actors[owner].connected)
     }
 
-    /// A step of a world without a daemon.
+    /// Takes a step in a world without a daemon.
     pub fn without_daemon(&mut self) {
         match self.rng.below(100) {
             0..20 => self.daemon_begins(),
@@ -219,7 +216,7 @@ impl Sim {
         }
     }
 
-    /// Another daemon begins, with what was kept.
+    /// Starts another daemon with the stored descriptors.
     pub fn daemon_begins(&mut self) {
         self.note(|| format!("another daemon begins, keeper: {}", self.life.keeper));
         self.now_ns += 1_000_000;
@@ -229,7 +226,7 @@ impl Sim {
         self.core = Core::new(settings).with_units(self.units);
         self.directories.clear();
         let mut heirlooms = std::mem::take(&mut self.life.heirlooms);
-        // In the order in which a manager hands them over: any.
+        // A service manager may pass the stored descriptors in any order.
         for at in (1..heirlooms.len()).rev() {
             heirlooms.swap(at, self.rng.index(at + 1));
         }
@@ -247,7 +244,7 @@ impl Sim {
         self.happen(Event::Start);
     }
 
-    /// What a keeper had, under the name that it has from now on.
+    /// Returns a stored descriptor under its new id.
     fn inherit(&mut self, label: Label, file: File) -> Kept {
         let number = self.names.len() as u64 + 1;
         let wakes = matches!(label, Label::Wake { .. });
@@ -269,7 +266,7 @@ impl Sim {
         Kept { label, mem, view, bytes, acked, copied }
     }
 
-    /// Segments of which no client has heard, for its daemon was killed before.
+    /// Records segments that no client has heard of, since the daemon was killed before it lent them.
     fn note_unheard(&mut self, heirlooms: &[(Label, File)]) {
         let find = |wanted: Label| heirlooms.iter().find(|(label, _)| *label == wanted).map(|&(_, file)| file);
         for (label, directory) in heirlooms {
@@ -287,7 +284,7 @@ impl Sim {
         }
     }
 
-    /// Nothing that was published is lost.
+    /// Checks that no published value is lost.
     fn check_homes(&mut self) {
         for (file, entry, home) in std::mem::take(&mut self.life.homes) {
             let directory = &self.directories[&file];
@@ -298,7 +295,7 @@ impl Sim {
         }
     }
 
-    /// Something that a client brings.
+    /// Receives a file that a client hands back.
     pub fn receive_back(&mut self, mem: MemId, file: File) -> Received {
         self.call(mem, file);
         let user_mode = self.is_user_mode();

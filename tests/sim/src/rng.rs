@@ -1,21 +1,21 @@
-//! Numbers from a seed, the same on every machine.
+//! Pseudorandom numbers, the same on every machine.
 
-/// A generator (splitmix64): small, and every seed gives another sequence. It may begin with numbers that somebody chose.
+/// A splitmix64 generator: small, and every seed gives a different sequence. It may begin with given numbers.
 #[derive(Clone, Debug)]
 pub struct Rng(u64, std::collections::VecDeque<u8>);
 
 impl Rng {
-    /// The sequence of this seed.
+    /// Returns the sequence of this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed, std::collections::VecDeque::new())
     }
 
-    /// First these small numbers, then those of seed 0.
+    /// Returns these small numbers first, then the sequence of seed 0.
     pub fn of(choices: &[u8]) -> Self {
         Self(0, choices.iter().copied().collect())
     }
 
-    /// Any number.
+    /// Returns any number.
     pub fn next(&mut self) -> u64 {
         if let Some(chosen) = self.1.pop_front() {
             return chosen.into();
@@ -27,22 +27,22 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `end`, which is not 0.
+    /// Returns a number below `end`, which must not be 0.
     pub fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
-    /// As [`Rng::below`], for places in arrays.
+    /// As [`Rng::below`], for indices.
     pub fn index(&mut self, end: usize) -> usize {
         self.below(end as u64) as usize
     }
 
-    /// Whether an event comes that comes so often in a hundred.
+    /// Returns true with this probability in percent.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// One of these.
+    /// Returns a random element of `of`.
     pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.index(of.len())]
     }

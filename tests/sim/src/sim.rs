@@ -15,45 +15,45 @@ use tensorlend_layout::header::Magic;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::{Allocator, Reply, Welcome};
 
-/// Length of an ordinary segment. Nothing lies behind it.
+/// Length of an ordinary segment. No real memory backs it.
 pub const SEGMENT: u64 = 1 << 20;
 
-/// The device that there is in some worlds.
+/// The device of every world that has a device.
 pub const DEVICE: Uuid = Uuid(*b"a device of sims");
 
-/// A file in memory, whoever holds it. Each daemon has a name of its own for it: a [`MemId`].
+/// A file in memory, independent of its holders. Each daemon has its own [`MemId`] for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct File(pub u64);
 
-/// What a file is.
+/// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Segment,
-    /// Memory of a device: what its descriptor is shows nothing of.
+    /// Device memory, whose bytes nobody can read through its descriptor.
     Device,
-    /// A segment's bytes on a disk.
+    /// A spilled segment.
     File,
     Sheet(Magic),
-    /// A client's, to be woken by.
+    /// A client's wake descriptor.
     Wake,
 }
 
-/// A file that a daemon had made, or that a client sent.
+/// A file that a daemon created, or that a client sent.
 pub struct Mem {
     pub kind: Kind,
     pub bytes: u64,
-    /// Names that the daemon has for it.
+    /// Number of the daemon's ids for the file.
     pub held: u32,
-    /// The clients' view, of sheets.
+    /// The clients' view; sheets only.
     pub view: Option<View>,
-    /// Whose processes may write it.
+    /// Actors whose processes may write the file.
     pub writers: BTreeSet<usize>,
-    /// The namespace (by its directory) in which it was lent, and to which uid for writing.
+    /// The namespace (by its directory) in which it was lent; `lent_to` is the uid that may write it.
     pub lent_in: Option<File>,
     pub lent_to: Option<u32>,
     /// Whether there can be no new writer.
     pub sealed: bool,
-    /// What was written last into each slot of a segment: the fill's number and generation.
+    /// The last fill's number and generation for each slot of a segment.
     pub contents: BTreeMap<u32, (u64, u64)>,
 }
 
@@ -64,7 +64,7 @@ impl Mem {
     }
 }
 
-/// What the kernel has been told to do and has not answered.
+/// An order to the kernel that is not completed yet.
 pub enum Order {
     Create { mem: MemId, bytes: u64, sheet: Option<SheetPlan> },
     Allocate { mem: MemId, at: u64 },
@@ -75,18 +75,18 @@ pub enum Order {
     Recall { mem: MemId, source: File, bytes: u64 },
 }
 
-/// A packet on its way.
+/// A packet in flight.
 pub struct Packet {
     pub bytes: Vec<u8>,
     pub descriptors: usize,
-    /// What these are, if a daemon has lent it.
+    /// The memory of its descriptors, if a daemon has lent it.
     pub file: Option<File>,
-    /// Whether what it carries wakes.
+    /// Whether the descriptor is a wake descriptor.
     pub wakes: bool,
     pub truncated: bool,
 }
 
-/// A client's place in a namespace.
+/// A client's membership in a namespace.
 #[derive(Clone)]
 pub struct Seat {
     pub welcome: Welcome,
@@ -104,30 +104,30 @@ impl Seat {
     }
 }
 
-/// A connection and the process behind it.
+/// A connection and its process.
 pub struct Actor {
     pub conn: ConnId,
     pub uid: u32,
     /// `None`: a liar.
     pub honest: Option<Honest>,
-    /// Whether its connection stands.
+    /// Whether the actor is connected.
     pub connected: bool,
-    /// Whether its daemon ended and it has not come back to the next one yet.
+    /// Whether its daemon ended and it has not reconnected to the next one.
     pub away: bool,
-    /// Whether its process, or a child of it that has its mappings, lives.
+    /// Whether its process, or a child with its mappings, lives.
     pub process: bool,
-    /// Whether the daemon reads from it: its last packet was answered.
+    /// Whether the daemon reads from it: its last packet got a response.
     pub read: bool,
     pub outbox: VecDeque<Packet>,
     pub inbox: VecDeque<(Reply, Vec<(File, Lending)>)>,
     pub seat: Option<Seat>,
-    /// Whether it owes an acknowledgement.
+    /// Whether an acknowledgement is due.
     pub owes: bool,
-    /// Whether it nudges.
+    /// Whether the actor writes to the wakeup eventfd.
     pub nudges: bool,
 }
 
-/// A segment that is lent, as the daemon said.
+/// A lent segment, as the daemon reported it.
 #[derive(Debug)]
 pub struct Lent {
     pub slots_log2: u8,
@@ -135,44 +135,44 @@ pub struct Lent {
     pub slots: File,
 }
 
-/// One schedule's world.
+/// The world of one schedule.
 pub struct Sim {
     pub plan: Plan,
     pub rng: Rng,
     pub core: Core,
     pub settings: Settings,
-    /// What a step of the core may spend on its chores: little enough to leave some of them undone.
+    /// Units of work that the core may spend on chores per step: few enough to leave some undone.
     pub units: u32,
     pub now_ns: u64,
-    /// What there is. Some of it nobody but clients has any more.
+    /// All files. Some are held by clients only.
     pub memory: BTreeMap<File, Mem>,
     pub files: u64,
-    /// What this daemon calls what it holds.
+    /// The daemon's ids of its files.
     pub names: BTreeMap<MemId, File>,
-    /// The directories of namespaces that are open, as the daemon writes them.
+    /// The directories of open namespaces, as the daemon writes them.
     pub directories: BTreeMap<File, Directory>,
     pub life: crate::restart::Life,
     pub administrator: crate::reload::Administrator,
     pub disk: crate::spill::Disk,
     pub orders: Vec<Order>,
-    /// What it answers before anything else happens.
+    /// Orders that the kernel completes before anything else happens.
     pub at_once: VecDeque<Order>,
     pub actors: Vec<Actor>,
-    /// Whose each connection is.
+    /// The actor of each connection.
     pub conns: Vec<usize>,
-    /// Connections that have ended, of whose processes the daemon waits for the end.
+    /// Ended connections whose processes' exit the daemon awaits.
     pub awaited: BTreeSet<ConnId>,
-    /// By directory, catalogue and first slot.
+    /// Lent segments, by directory, catalogue and first slot.
     pub lent: BTreeMap<(File, u16, u32), Lent>,
-    /// Whose catalogue a number is: the last to whom it was given.
+    /// The latest owner of each catalogue number.
     pub members: BTreeMap<(File, u16), usize>,
-    /// How often in a hundred the kernel has no memory.
+    /// Percentage of orders that fail for lack of memory.
     pub poor: u64,
-    /// Whether the kernel answers at once.
+    /// Whether the kernel completes orders at once.
     pub prompt: bool,
-    /// Whether honest clients mostly hear and are heard at once.
+    /// Whether honest clients mostly send and receive without delay.
     pub brisk: bool,
-    /// How many connect in all before the faults stop.
+    /// Maximum number of connections before the faults stop.
     pub actors_max: usize,
     pub received: u64,
     pub fills: u64,
@@ -214,7 +214,7 @@ fn settings(rng: &mut Rng) -> Settings {
         idle_bytes_max: rng.below(5) * SEGMENT,
         uid_bytes_max: if rng.chance(15) { 5 << 20 } else { u64::MAX },
         uid_sessions_max: 2 + rng.below(6) as u32,
-        // What a share refuses, and when a lease is too old, has tests of its own: here everybody may go on.
+        // Shares and the maximum age of leases have their own tests: here they limit nobody.
         uid_share: false,
         owners: std::sync::Arc::default(),
         stream_grace_ns: rng.pick(&[1_000_000, 50_000_000, 2_000_000_000]),
@@ -237,7 +237,7 @@ impl Sim {
 
     pub fn with_rng(plan: Plan, mut rng: Rng) -> Self {
         let disk = crate::spill::Disk::new(plan.seed);
-        // Of numbers of its own: what a seed does otherwise stays.
+        // From a separate generator, so that other choices of a seed do not change.
         let units = Rng::new(plan.seed ^ 0x007C_07E5).pick(&[1, 3, 10, 100, UNITS]);
         let settings = Settings { spill: disk.settings.clone(), ..settings(&mut rng) };
         let poor = if rng.chance(25) { 10 } else { 0 };
@@ -279,7 +279,7 @@ impl Sim {
         sim
     }
 
-    /// Plays the schedule to its end.
+    /// Runs the schedule to its end.
     pub fn run(mut self) -> Done {
         for step in 0..self.plan.steps {
             self.step = step;
@@ -291,14 +291,14 @@ impl Sim {
         self.done
     }
 
-    /// Notes a line, if lines are noted.
+    /// Records a line, if lines are recorded.
     pub fn note(&self, line: impl FnOnce() -> String) {
         if self.plan.trace {
             note(format!("{:4} {:>14} ns  {}", self.step, self.now_ns, line()));
         }
     }
 
-    /// The core takes an event in, and then what the kernel answers at once.
+    /// The core processes an event, and then the kernel's immediate completions.
     pub fn happen(&mut self, event: Event) {
         self.take_in(event);
         while let Some(order) = self.at_once.pop_front() {
@@ -315,7 +315,7 @@ impl Sim {
         self.note(|| format!("event {event:?}"));
         self.done.events += 1;
         let effects = self.core.step(self.now_ns, event);
-        // What one event may cause is bounded by what clients hold, and that by the limits.
+        // The effects of one event are bounded by the clients' resources, and these by the limits.
         assert!(effects.len() < 2000, "{} effects of one event", effects.len());
         let dies_after = self.life.dies_after.take();
         for effect in effects.into_iter().take(dies_after.unwrap_or(usize::MAX)) {
@@ -330,7 +330,7 @@ impl Sim {
         self.plan.flaw == Some(flaw)
     }
 
-    /// A step of anybody.
+    /// Takes a step of any participant.
     fn random_step(&mut self) {
         self.now_ns += 1000 + self.rng.below(100_000);
         if self.core.alarm().is_some_and(|at| at <= self.now_ns) && self.rng.chance(60) {
@@ -385,7 +385,7 @@ impl Sim {
         self.actors.len() - 1
     }
 
-    /// A process connects, perhaps once more.
+    /// A process connects, perhaps again.
     pub fn connects(&mut self, actor: usize) {
         self.conns.push(actor);
         let conn = ConnId(self.conns.len() as u64);
@@ -397,7 +397,7 @@ impl Sim {
         self.happen(Event::Connected { conn, peer });
     }
 
-    /// One of those of whom this holds.
+    /// Returns one of the actors for which `which` holds.
     pub fn any_actor(&mut self, which: impl Fn(&Actor) -> bool) -> Option<usize> {
         let of: Vec<usize> = (0..self.actors.len()).filter(|&a| which(&self.actors[a])).collect();
         (!of.is_empty()).then(|| self.rng.pick(&of))
@@ -417,7 +417,7 @@ impl Sim {
         }
     }
 
-    /// The daemon reads from a connection.
+    /// The daemon reads a packet from a connection.
     pub fn deliver(&mut self, actor: usize) {
         let it = &mut self.actors[actor];
         let conn = it.conn;
@@ -447,27 +447,27 @@ impl Sim {
         Received { mem, wakes, own: None }
     }
 
-    /// Something is made.
+    /// Creates a file.
     pub fn file(&mut self, memory: Mem) -> File {
         self.files += 1;
         self.memory.insert(File(self.files), memory);
         File(self.files)
     }
 
-    /// The daemon calls a file so from now on.
+    /// Gives a file an id of the daemon.
     pub fn call(&mut self, mem: MemId, file: File) {
         assert!(self.names.insert(mem, file).is_none(), "{mem:?} is the name of something already");
         self.memory.get_mut(&file).expect("it is there").held += 1;
     }
 
-    /// It has no such name for anything any more.
+    /// Removes an id of the daemon.
     pub fn call_no_more(&mut self, mem: MemId) -> Option<File> {
         let file = self.names.remove(&mem)?;
         self.memory.get_mut(&file).expect("it is there").held -= 1;
         Some(file)
     }
 
-    /// Whether the daemon holds this.
+    /// Returns true if the daemon holds this file.
     pub fn is_held(&self, file: File) -> bool {
         self.memory.get(&file).is_some_and(|memory| memory.held > 0)
     }
@@ -482,7 +482,7 @@ impl Sim {
         self.answer(order, fails);
     }
 
-    /// The kernel answers everything.
+    /// The kernel completes all orders.
     pub fn make_all(&mut self) {
         while let Some(order) = self.orders.pop() {
             self.answer(order, false);
@@ -498,14 +498,14 @@ impl Sim {
         }
     }
 
-    /// An actor's connection ends from its side.
+    /// An actor closes its connection.
     pub fn hang_up(&mut self, actor: usize) {
         let conn = self.actors[actor].conn;
         self.leave(actor);
         self.happen(Event::HungUp { conn });
     }
 
-    /// Its connection is gone: its leases protect nothing any more.
+    /// An actor's connection has ended: its leases no longer protect anything.
     pub fn leave(&mut self, actor: usize) {
         let it = &mut self.actors[actor];
         it.connected = false;
@@ -527,7 +527,7 @@ impl Sim {
         }
     }
 
-    /// An actor's process and its children are gone, and with them their mappings.
+    /// An actor's process and its children exit, which removes their mappings.
     pub fn exit(&mut self, actor: usize) {
         self.note(|| format!("process {actor} exits"));
         self.actors[actor].process = false;
@@ -540,7 +540,7 @@ impl Sim {
     }
 
     pub fn pass_time(&mut self) {
-        // Whoever is honest acknowledges and publishes in time.
+        // Honest clients acknowledge and publish in time.
         let busy = self.actors.iter().any(|a| {
             (a.connected || a.away)
                 && a.honest
@@ -552,7 +552,7 @@ impl Sim {
         self.wait_until(until);
     }
 
-    /// Lets time pass; alarms come when they are due.
+    /// Lets time pass; alarms fire when they are due.
     pub fn wait_until(&mut self, until_ns: u64) {
         while let Some(at) = self.core.alarm()
             && at <= until_ns

@@ -1,5 +1,5 @@
-//! Segments that go to files: a disk that has no room at times, readers that have mapped what is to be written, and bytes that
-//! have to be the same on each way.
+//! Spilling segments to files: the disk may be full, readers may have mapped a segment to be written, and the bytes
+//! must be the same in both directions.
 
 use crate::Flaw;
 use crate::client::{Asked, HeldSlot, Honest, Seg};
@@ -10,21 +10,21 @@ use tensorlend_daemon::core::settings::{SpillMarks, SpillSettings};
 use tensorlend_daemon::core::{Event, MemId};
 use tensorlend_layout::wire::Request;
 
-/// In how many worlds of a hundred there is a disk.
+/// Percentage of worlds with a disk.
 const WORLDS: u64 = 40;
 
-/// A world's disk. It draws from numbers of its own: worlds without one are as they would be.
+/// A world's disk. It has its own random numbers, so worlds without a disk are unaffected.
 pub struct Disk {
     rng: Rng,
     pub settings: Option<SpillSettings>,
-    /// How often in a hundred a file cannot be written or read.
+    /// Percentage of file operations that fail.
     pub fails: u64,
-    /// What each file was written from, and each memory read from.
+    /// The source of each copy: of a file the memory, of memory the file.
     copies: BTreeMap<File, File>,
 }
 
 impl Disk {
-    /// Of the world with this seed.
+    /// Returns the disk of the world with this seed.
     pub fn new(seed: u64) -> Self {
         let mut rng = Rng::new(!seed.rotate_left(32));
         let there = rng.chance(WORLDS);
@@ -42,7 +42,7 @@ impl Disk {
         Self { rng, settings: there.then_some(settings), fails, copies: BTreeMap::new() }
     }
 
-    /// Whether something happens that does so often in a hundred.
+    /// Returns true with this probability in percent.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.rng.chance(percent)
     }
@@ -59,9 +59,9 @@ impl Sim {
         }
     }
 
-    /// A segment is written to a file that is called so, if nobody holds it.
+    /// Writes a segment to a file, if no process holds it.
     pub fn spill(&mut self, source: File, file: MemId, bytes: u64, fails: bool) -> Event {
-        // The kernel's word: an owner that lives may not have unmapped it yet, or have lied.
+        // The kernel reports writers: a live owner may not have unmapped it yet, or have lied.
         let writers = self.memory.get(&source).map(|memory| memory.writers.clone()).unwrap_or_default();
         if fails || self.disk.rng.chance(self.disk.fails) {
             return Event::Spilled { file, written: Err("no space".into()) };
@@ -69,7 +69,7 @@ impl Sim {
         if !writers.is_empty() {
             return Event::Spilled { file, written: Err(String::new()) };
         }
-        // Who leases something may have mapped it, or be about to; and who leases nothing more may have it mapped still.
+        // A leaseholder may have mapped the segment, or be about to; a client without leases may still have it mapped.
         let leased = self.actors.iter().flat_map(|actor| &actor.honest).any(|h| h.leases_in(source));
         if self.disk.rng.chance(if leased { 50 } else { 10 }) {
             return Event::Spilled { file, written: Err(String::new()) };
@@ -79,7 +79,7 @@ impl Sim {
         Event::Spilled { file, written: Ok(()) }
     }
 
-    /// Memory is made with what stands in a file.
+    /// Creates memory with the contents of a file.
     pub fn recall(&mut self, mem: MemId, source: File, bytes: u64, fails: bool) -> Event {
         if fails || self.disk.rng.chance(self.disk.fails) {
             return Event::Created { mem, made: Err("it cannot be read".into()) };
@@ -97,7 +97,7 @@ impl Sim {
 
     fn copy(&mut self, source: File, kind: Kind, bytes: u64) -> File {
         let mut copy = Mem::new(kind, bytes, None);
-        // What was freed meanwhile is written to its end, too.
+        // A segment that was freed in the meantime is still written to the end.
         if let Some(memory) = self.memory.get(&source) {
             assert!(memory.writers.is_empty(), "{source:?} is copied while {:?} can write it", memory.writers);
             copy.contents = memory.contents.clone();
@@ -108,9 +108,9 @@ impl Sim {
         copy
     }
 
-    /// The daemon has this kept, which may be a copy of what it had before: that is where the bytes are from now on.
+    /// The daemon stores this file, which may be a copy of earlier memory: from now on the bytes are here.
     pub fn kept_instead(&mut self, file: File) {
-        // What it was a copy of may be gone long since: memory that came back is kept anew when it is lent anew.
+        // The source may no longer exist: memory that was read back is stored again when it is lent again.
         let source = self.disk.copies.get(&file).copied().filter(|source| self.memory.contains_key(source));
         if let Some(source) = source {
             match self.memory[&file].kind {
@@ -133,25 +133,25 @@ impl Sim {
         }
     }
 
-    /// A file goes.
+    /// Drops a file.
     pub fn drop_file(&mut self, file: MemId) {
         self.forget(file);
         let file = self.call_no_more(file).unwrap_or_else(|| panic!("{file:?} is dropped twice, or was never written"));
         assert_eq!(self.memory[&file].kind, Kind::File);
-        // A daemon that was killed had not come to forget the memory: it is there still, and counts.
+        // A killed daemon may have left the memory in the store: it still exists, and counts.
         let source = self.disk.copies[&file];
         if self.is_held(source) {
             self.moved(file, source);
         }
         self.assert_unleased(file, "dropped");
-        // What was read back from it is what the next owner writes from now on.
+        // Memory that was read back from the file now belongs to its next owner, who overwrites it.
         self.disk.copies.retain(|_, from| *from != file);
         if self.life.keeper && !self.has_flaw(Flaw::ForgetsNothing) {
             self.memory.remove(&file);
         }
     }
 
-    /// Lets go of a segment of its own in which something is: nothing more is written in it, and nothing freed in it used again.
+    /// Releases a segment in use for spill: the client writes nothing more into it, and reuses none of its freed slots.
     pub fn shelve(&mut self, actor: usize, h: &mut Honest) {
         if self.disk.settings.is_none() || h.asked.is_some() || !self.life.keeper || !self.disk.rng.chance(15) {
             return;
@@ -162,7 +162,8 @@ impl Sim {
         self.ask(actor, h, Asked::Shelve(base), &Request::Shelve { base });
     }
 
-    /// A slot in a file that this client is about to ask for: mostly one that it leases, and cannot read before.
+    /// Returns a slot in a file that this client should request: mostly one that it leases and must have in memory to
+    /// read.
     pub fn wants_of_file(&mut self, h: &Honest, seat: &Seat) -> Option<(u16, u32)> {
         self.disk.settings.as_ref()?;
         let here = |slot: &&HeldSlot| slot.place.0 == seat.directory_file && self.is_in_file(slot.segment);
@@ -176,7 +177,7 @@ impl Sim {
         self.memory.get(&segment).is_some_and(|it| it.kind == Kind::File)
     }
 
-    /// The first slots of segments of this namespace that are in files, and whose they are.
+    /// Returns the owners and first slots of this namespace's spilled segments.
     pub fn in_files(&self, seat: &Seat) -> Vec<(u16, u32)> {
         let lent =
             self.lent.iter().filter(|(place, lent)| place.0 == seat.directory_file && self.is_in_file(lent.segment));

@@ -11,7 +11,7 @@ use tensorlend_layout::wake::news_fence;
 use tensorlend_layout::wire::{Allocator, Hello, Policy, Request, encode};
 use tensorlend_layout::word::{Absorbed, Cell, HomeKind, LeaseWord, Member, MemberState, Word};
 
-/// A name that somebody may have.
+/// Returns a name that a client may have.
 pub fn a_name(number: u64) -> String {
     match number % 7 {
         6 => format!("long/{}", "x".repeat(150)),
@@ -19,18 +19,18 @@ pub fn a_name(number: u64) -> String {
     }
 }
 
-/// A list or stream that somebody may have.
+/// Returns a list or stream that a client may have.
 pub fn a_collection(number: u64) -> String {
     format!("c{}", number % 3)
 }
 
-/// A first word as it should be.
+/// Returns a valid hello.
 pub fn hello() -> Hello {
     Hello::new(None, "simulated")
 }
 
 impl Sim {
-    /// A request goes on its way.
+    /// Sends a request.
     pub fn tell(&mut self, actor: usize, request: &Request) {
         self.note(|| format!("client {actor} sends {request:?}"));
         let descriptors = usize::from(matches!(request, Request::Subscribe { wake: true, .. }));
@@ -51,7 +51,7 @@ impl Sim {
             return;
         }
         match self.actors[actor].seat.clone() {
-            // Until its acknowledgement has arrived, it waits for the answer to a ping.
+            // Until its acknowledgement has arrived, it waits for the response to a ping.
             Some(seat) if !seat.directory.present().any(|number| number == seat.number()) => {}
             Some(seat) if h.hello_sent && !matches!(h.asked, Some(Asked::Hello)) => {
                 for _ in 0..=self.rng.below(4) {
@@ -72,7 +72,7 @@ impl Sim {
         assert!(h.asked.is_none());
         h.asked = Some(asked);
         h.question = Some(request.clone());
-        // Without a daemon it is asked when there is one.
+        // Without a daemon it is sent after the reconnection.
         if !self.actors[actor].away {
             self.tell(actor, request);
         }
@@ -93,7 +93,7 @@ impl Sim {
         match self.rng.below(100) {
             0..25 => self.put(actor, h, seat),
             25..30 => self.delete(actor, h, seat),
-            30..52 => self.begin_get(h, seat),
+            30..52 => self.begin_get(actor, h, seat),
             52..60 => self.drop_lease(h, seat),
             60..70 => self.reclaim(h, seat),
             70..75 => self.give_back(actor, h),
@@ -142,7 +142,7 @@ impl Sim {
         self.ask(actor, h, Asked::Bind { key, cell, value }, &request);
     }
 
-    /// A fresh cell with a fresh value.
+    /// Returns a new cell with a new value.
     fn filled_cell(&mut self, h: &mut Honest, seat: &Seat, key: &str) -> Option<(u32, Cell)> {
         let value = self.fill(h)?;
         let Some(cell) = h.fresh_cell() else {
@@ -177,7 +177,7 @@ impl Sim {
         h.claiming = Some(Claim { hash, key, cell, value });
     }
 
-    /// Its second step, for who is made to hurry.
+    /// The second step, also called when the daemon expedites a claim.
     pub fn finish_claim(&mut self, actor: usize) {
         let Some(mut h) = self.actors[actor].honest.take() else { return };
         match self.actors[actor].seat.clone() {
@@ -202,6 +202,7 @@ impl Sim {
         words.unclaim();
         news_fence();
         self.done.puts += 1;
+        self.done.announced += 1;
         self.note(|| format!("client {actor} announces {key:?} as number {number}"));
         h.own.insert(cell, Own { key: Some(key), value, home: None, pending: Some(number), deleted: false });
         if seat.directory.head().wants_nudge.read() != 0 {
@@ -209,13 +210,13 @@ impl Sim {
         }
     }
 
-    /// Whether nobody has the name or is about to have it, and there is room for one more.
+    /// Returns true if no client has or is about to publish the name, and there is room for one more name.
     fn is_free(&self, seat: &Seat, hash: u64, key: &[u8]) -> bool {
         let d = &seat.directory;
         let words: &Catalogue = seat.catalogue.at(0).expect("long enough");
         let own = Absorbed(d.members[usize::from(seat.number())].absorbed.read());
         let mut announced = words.ring_head.peek().wrapping_sub(own.index());
-        for number in d.present().filter(|&n| n != seat.number()) {
+        for number in d.announcers().filter(|&n| n != seat.number()) {
             let member = &d.members[usize::from(number)];
             let Some(other) = self.seat_of(seat, number) else { return false };
             let catalogue: &Catalogue = other.catalogue.at(0).expect("long enough");
@@ -235,7 +236,7 @@ impl Sim {
             && !matches!(d.find(hash, key), Ok(Some(f)) if f.home.is_live() || f.home.kind() == HomeKind::Reserved)
     }
 
-    /// The seat of a member of this namespace, live or gone.
+    /// Returns the membership of a member of this namespace, live or gone.
     fn seat_of(&self, seat: &Seat, number: u16) -> Option<&Seat> {
         let &actor = self.members.get(&(seat.directory_file, number))?;
         self.actors[actor].seat.as_ref()
@@ -257,12 +258,21 @@ impl Sim {
         }
     }
 
-    /// The first step of a lease: the words that lead to a value are read, and the lease is stored.
-    fn begin_get(&mut self, h: &mut Honest, seat: &Seat) {
+    /// The first step of a lease: reads the words that lead to a value, and stores the lease.
+    fn begin_get(&mut self, actor: usize, h: &mut Honest, seat: &Seat) {
         if h.getting.is_some() {
             return;
         }
         let Some((catalogue, value, route)) = self.look_up(seat) else { return };
+        // No lease before the segment is mapped: its owner looks for the leases of those who were shown one.
+        let member = self.seat_of(seat, catalogue).expect("seen above").welcome.member;
+        if catalogue != seat.number() && h.shown.get(&catalogue) != Some(&member) {
+            if h.asked.is_none() {
+                let request = Request::SegmentOf { catalogue, slot: value.slot() };
+                self.ask(actor, h, Asked::Shown { catalogue, member }, &request);
+            }
+            return;
+        }
         let table: &LeaseTable = seat.leases.at(0).expect("long enough");
         let Some((entry, word)) = Shard::new(table, 0).free_entry_from(0) else { return };
         leases::store(word, value.lease(catalogue));
@@ -290,7 +300,7 @@ impl Sim {
             let route = Route::Home { entry: found.entry, home: found.home.0, cell };
             return value.is_value().then_some((number, value, route));
         }
-        for number in d.present() {
+        for number in d.announcers() {
             let Some(other) = self.seat_of(seat, number) else { continue };
             let words: &Catalogue = other.catalogue.at(0).expect("long enough");
             let Ok(Some(waiting)) = Waiting::read(words, &d.members[usize::from(number)].absorbed) else { continue };
@@ -313,7 +323,7 @@ impl Sim {
         let number = found.home.catalogue();
         let producer = *self.members.get(&(seat.directory_file, number))?;
         let stream = self.actors[producer].honest.as_ref()?.stream.as_ref()?;
-        // That of this life of the stream: the producer has it already, or has died since.
+        // The ring of this epoch of the stream: the producer has it already, or has died since.
         if (stream.entry, stream.home) != (found.entry, found.home.0) || stream.sent == 0 {
             return None;
         }
@@ -323,7 +333,7 @@ impl Sim {
         value.is_value().then_some((number, value, route))
     }
 
-    /// Its last step: whether the lease stands, and what it protects.
+    /// The last step: checks whether the lease is valid, and records what it protects.
     fn get_on(&mut self, h: &mut Honest, seat: &Seat) {
         let Some(getting) = h.getting.take() else { return };
         let word = lease_entry(&seat.leases, getting.entry);
@@ -357,7 +367,7 @@ impl Sim {
             }
             Route::Message { entry, home, number } => {
                 let producer = self.members[&(seat.directory_file, getting.catalogue)];
-                // One's own notes are in one's hands at this moment.
+                // A client's own state is borrowed at this moment.
                 let stream = self.actors[producer].honest.as_ref().map_or(&h.stream, |other| &other.stream);
                 let Some(stream) = stream.as_ref().filter(|s| s.home == home) else { return false };
                 let message = &stream.words().entry(number).cell;
@@ -366,7 +376,7 @@ impl Sim {
         }
     }
 
-    /// What the world knows of the slots of a lease that stands. `None`: a liar's name leads nowhere.
+    /// Returns the world's knowledge of a valid lease's slots. `None`: a liar's name refers to nothing.
     fn leased_slots(&self, h: &Honest, seat: &Seat, getting: &Getting) -> Option<Vec<HeldSlot>> {
         let owner = self.members[&(seat.directory_file, getting.catalogue)];
         let myself = getting.catalogue == seat.number();
@@ -382,7 +392,7 @@ impl Sim {
             return Some(vec![HeldSlot { segment, at, place, fill: None }]);
         };
         let value = getting.value;
-        // By a directory that is no daemon's any more, and in memory that nobody brought back in time.
+        // Found through an outdated directory, in memory that nobody handed back in time.
         let outdated = self.actors[self.members[&(seat.directory_file, seat.number())]].away && !self.life.keeper;
         if root.is_none() && outdated {
             return None;
@@ -411,16 +421,17 @@ impl Sim {
         }
     }
 
-    /// Frees what was replaced and nobody leases.
+    /// Frees retired slots that nobody leases.
     fn reclaim(&mut self, h: &mut Honest, seat: &Seat) {
         scan_fence();
         let mut found: Vec<LeaseWord> = Vec::new();
-        for number in seat.directory.present() {
+        let me = seat.number();
+        for number in seat.directory.audience(me).chain([me]) {
             let member = Member(seat.directory.members[usize::from(number)].member.read());
             if member.state() != MemberState::Open {
                 continue;
             }
-            // One whose daemon ended before it was welcome: nobody can say what it leases.
+            // The member's daemon ended before its welcome: nobody can tell its leases.
             let other = self.seat_of(seat, number).filter(|other| other.welcome.member == member.0);
             assert!(other.is_some() || self.life.restarted, "an open member has been welcomed");
             let Some(other) = other else { return };
@@ -508,7 +519,7 @@ impl Sim {
         if stream.is_closed || self.rng.chance(10) {
             stream.is_closed = true;
             stream.words().head.closed.set(1);
-            // Where it does not come to say so, the daemon learns it with its end.
+            // If the client does not report the closing, the daemon finds out when the client ends.
             if h.asked.is_none() && self.rng.chance(60) {
                 self.ask(actor, h, Asked::Other, &closed);
             }
@@ -542,7 +553,7 @@ impl Sim {
         self.ask(actor, h, Asked::Append { cells }, &request);
     }
 
-    /// Whether what is lent of a device outlives its daemon, so that a session that has some does.
+    /// Returns true if lent device memory outlives its daemon, so that sessions with such memory survive too.
     fn lends_for_long(&self) -> bool {
         self.life.keeper && self.settings.devices.iter().any(|device| device.allocator != Allocator::Async)
     }
@@ -554,7 +565,7 @@ impl Sim {
         let request = match self.rng.below(22) {
             14..19 if self.lends_for_long() => Request::DeviceSegment { uuid: DEVICE, bytes: 1, slots_log2: 2 },
             19 | 20 => Request::Unmapped { lendings: self.any_lendings() },
-            // It never has any mapped.
+            // This client never maps device memory.
             21 => Request::Mapped { lendings: Vec::new(), last: true },
             0 => Request::LeasesOf { catalogue: member },
             1 => Request::CellsOf { catalogue: member, part: 0 },

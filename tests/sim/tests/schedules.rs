@@ -1,8 +1,8 @@
-//! Schedules in the ordinary run of tests, and what shows that they can fail. `tensorlend-sim` runs many more.
+//! Schedules of the ordinary test run, and tests that the checks can fail. `tensorlend-sim` runs many more.
 
 use tensorlend_sim::{Done, Flaw, Plan, explain, run};
 
-/// Schedules in which a broken daemon must be caught.
+/// Number of schedules within which a flaw must be detected.
 const CAUGHT_IN: u64 = 3000;
 
 #[test]
@@ -18,17 +18,18 @@ fn no_schedule_breaks_an_invariant() {
     assert!(all.spilled > 100 && all.recalled > 5, "segments go to files and come back: {all:?}");
     assert!(all.shelved > 40, "owners that live let go of segments: {all:?}");
     assert!(all.streams_ended > 5, "closed streams end: {all:?}");
+    assert!(all.announced > 100, "writers become announcers, and announce: {all:?}");
     assert!(all.sliced > 100, "long work is left for later steps: {all:?}");
     assert!(all.leases > 1000 && all.lies > 1000 && all.segments_freed > 1000, "it does what it is for: {all:?}");
 }
 
-/// A place is taken away from a client that came back without it, and lent again before the world looks.
+/// A client reconnects without a segment, whose place is freed and lent again before the world's next check.
 #[test]
 fn what_is_taken_can_be_lent_in_the_same_step() {
     run(Plan::new(515_708)).expect("it passes");
 }
 
-/// Schedules of the fuzzer, among them those that have failed.
+/// Schedules of the fuzzer, including those that once failed.
 #[test]
 fn the_fuzzers_schedules_pass() {
     let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/schedule");
@@ -42,7 +43,7 @@ fn the_fuzzers_schedules_pass() {
 
 #[test]
 fn a_seed_gives_the_same_schedule_again() {
-    // In a world that ends badly, down to its last words.
+    // Down to the last message, in a world that fails.
     let broken = |seed| Plan { flaw: Some(Flaw::KeepsDescriptors), ..Plan::new(seed) };
     let failure = (0..100).find_map(|seed| explain(broken(seed))).expect("it is caught");
     assert!(failure.trace.len() > 10);
@@ -53,7 +54,7 @@ fn a_seed_gives_the_same_schedule_again() {
     assert_ne!(done(7), done(8));
 }
 
-/// The first schedule in which a flaw is caught, and how.
+/// Returns the first failure that a flaw causes.
 fn caught(flaw: Flaw) -> String {
     let plan = |seed| Plan { flaw: Some(flaw), ..Plan::new(seed) };
     let failure = (0..CAUGHT_IN).find_map(|seed| run(plan(seed)).err());
@@ -69,7 +70,7 @@ fn a_daemon_that_does_not_look_at_leases_is_caught() {
 #[test]
 fn a_daemon_that_does_not_wait_for_quiet_is_caught() {
     let what = caught(Flaw::TrustsTheLoud);
-    // Its lease table is how a client that has not come back is known to be there.
+    // The client's lease table shows that a disconnected client still exists.
     assert!(what.contains("can write it") || what.contains("may come back"), "{what}");
 }
 
@@ -101,6 +102,12 @@ fn a_daemon_that_lends_before_it_keeps_is_caught() {
 fn a_keeper_that_forgets_nothing_is_caught() {
     let what = caught(Flaw::ForgetsNothing);
     assert!(["gone", "lost", "bytes of", "can write it", "leases"].iter().any(|word| what.contains(word)), "{what}");
+}
+
+#[test]
+fn a_daemon_that_lists_readers_late_is_caught() {
+    let what = caught(Flaw::ListsReadersLate);
+    assert!(what.contains("written anew"), "{what}");
 }
 
 #[test]

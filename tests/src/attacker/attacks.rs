@@ -1,4 +1,4 @@
-//! The attacks on memory that was lent, each written once for protected and unprotected prey alike.
+//! The attacks on lent memory, each written once for protected and unprotected targets.
 
 use crate::calls::{self, Mapping};
 use rustix::fs::{FallocateFlags, Mode, OFlags, SealFlags};
@@ -10,26 +10,26 @@ use std::os::unix::fs::FileExt;
 
 /// A memfd that this process was lent.
 pub struct Object {
-    /// What it is.
+    /// The memfd's role.
     pub what: &'static str,
-    /// The descriptors as they came.
+    /// The descriptors as received.
     pub lent: Vec<OwnedFd>,
-    /// A byte that the victim cares for.
+    /// Offset of a byte that the victim checks.
     pub at: u64,
 }
 
-/// Another process, and where it has the prey mapped (0: unknown).
+/// Another process, and the address at which it has mapped the attacked memory (0: unknown).
 #[derive(Clone, Copy)]
 pub struct Target {
     pub pid: u32,
     pub address: u64,
 }
 
-/// What came of it.
+/// The result of an attack.
 pub enum Outcome {
     Breach(String),
     Held(String),
-    /// This machine cannot carry the attack out, on whatever prey.
+    /// This machine cannot carry the attack out on any target.
     Impossible(String),
 }
 
@@ -41,7 +41,7 @@ fn reopen(fd: RawFd, flags: OFlags) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, flags | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?)
 }
 
-/// As it was found before an attack and is after it.
+/// State of the memory, compared before and after an attack.
 #[derive(PartialEq, Eq, Clone, Debug)]
 struct State {
     bytes: Vec<u8>,
@@ -59,14 +59,14 @@ impl Object {
         Ok(State { bytes, length: stat.st_size as u64, seals })
     }
 
-    /// Every descriptor that can be had: those that were lent, and each of them opened anew for writing.
+    /// Returns all obtainable descriptors: those that were lent, and each of them reopened for writing.
     fn descriptors(&self) -> Vec<OwnedFd> {
         let lent = self.lent.iter().filter_map(|fd| fd.try_clone().ok());
         let again = self.lent.iter().filter_map(|fd| reopen(fd.as_raw_fd(), OFlags::RDWR).ok());
         lent.chain(again).collect()
     }
 
-    /// Tries something with every descriptor; a breach is what can be seen afterwards.
+    /// Tries `attempt` with every descriptor; a visible change is a breach.
     fn try_all(&self, attempt: impl Fn(&OwnedFd) -> io::Result<()>) -> io::Result<()> {
         let before = self.state()?;
         let mut last = None;
@@ -105,7 +105,7 @@ impl Object {
         Err(last)
     }
 
-    /// Lets everybody write; and if that is of no use, lets nobody open it any more, whoever that stops.
+    /// Makes the file writable for all users; if that has no effect, makes it inaccessible for all.
     fn chmod(&self) -> io::Result<()> {
         let fd = &self.lent[self.lent.len() - 1];
         rustix::fs::fchmod(fd, Mode::from_raw_mode(0o666))?;
@@ -135,7 +135,7 @@ impl Object {
         mapping.advise(libc::MADV_REMOVE)
     }
 
-    /// Fills holes of the file through its own page faults: once a way to write what is mapped read-only.
+    /// Fills holes of the file through its own page faults: once a way to write to a read-only mapping.
     fn fault(&self) -> io::Result<()> {
         let fault = calls::userfaultfd()?;
         for fd in self.descriptors() {
@@ -149,7 +149,8 @@ impl Object {
     }
 }
 
-/// One seal at a time: together they would be refused for any one of them. The one after which there are no more comes last.
+/// Adds one seal at a time: the kernel would refuse all of them if it refused one. The seal that forbids further seals
+/// comes last.
 fn seal(fd: &OwnedFd) -> io::Result<()> {
     let seals = [SealFlags::WRITE, SealFlags::FUTURE_WRITE, SealFlags::GROW, SealFlags::SHRINK, SealFlags::SEAL];
     let mut last = Ok(());
@@ -179,7 +180,7 @@ fn from(result: io::Result<String>) -> Outcome {
     }
 }
 
-/// Where a process has a memfd mapped for writing, if it lets itself be looked at.
+/// Returns the address of a process's writable mapping of a memfd, if /proc shows it.
 fn writable_in(pid: u32, object: &Object) -> Option<u64> {
     let inode = rustix::fs::fstat(object.lent.first()?).ok()?.st_ino.to_string();
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
@@ -191,7 +192,7 @@ fn writable_in(pid: u32, object: &Object) -> Option<u64> {
     })
 }
 
-/// A better address than one that may be read only: the writer's own.
+/// Replaces a possibly read-only address by the writer's own.
 fn aim(objects: &[Object], target: Target) -> Target {
     let found = objects.first().and_then(|it| Some(writable_in(target.pid, it)? + it.at));
     Target { address: found.filter(|_| target.address != 0).unwrap_or(target.address), ..target }
@@ -216,7 +217,7 @@ fn proc_mem(target: Target) -> io::Result<String> {
 
 fn vm_writev(target: Target) -> io::Result<String> {
     match calls::write_to_process(target.pid, target.address, &[0xA5]) {
-        // Allowed, if there had been something at that address.
+        // Access was permitted, but the address was invalid.
         Err(error) if target.address == 0 && error.raw_os_error() == Some(libc::EFAULT) => Ok("allowed".into()),
         done => done.map(|()| "memory written".into()),
     }
@@ -285,7 +286,7 @@ pub fn attack(name: &str, objects: &[Object], target: Target) -> Option<Outcome>
     })
 }
 
-/// What whoever is handed descriptors can try with them alone.
+/// Attacks for a process that has only received descriptors.
 pub const BY_DESCRIPTOR: [&str; 10] = [
     "write",
     "reopen",
@@ -299,13 +300,13 @@ pub const BY_DESCRIPTOR: [&str; 10] = [
     "userfaultfd",
 ];
 
-/// Takes every lease that the kernel grants, on every descriptor that can be had: whoever opens the file against one of
-/// them is held up. What must stay open is returned.
+/// Takes every lease that the kernel grants, on every obtainable descriptor: a process that opens the file against one
+/// of them is blocked. Returns the descriptors that must stay open.
 pub fn stall(objects: &[Object]) -> (Vec<OwnedFd>, usize) {
     let mut granted = 0;
     let mut kept = Vec::new();
     for object in objects {
-        // Those that read first: an open one that writes would keep the others from their leases.
+        // Read-only descriptors first: an open writable one would prevent their leases.
         let readers = object.lent.iter().filter_map(|fd| reopen(fd.as_raw_fd(), OFlags::RDONLY).ok());
         for fd in readers.chain(object.lent.iter().filter_map(|fd| fd.try_clone().ok())).collect::<Vec<_>>() {
             let taken = calls::lease(fd.as_fd(), libc::F_WRLCK).or_else(|_| calls::lease(fd.as_fd(), libc::F_RDLCK));

@@ -1,5 +1,5 @@
-//! System calls that have no safe wrapper, made so that they can harm nobody but whom they are aimed at: every block here
-//! touches memory that this file mapped itself, or hands the kernel numbers that it checks.
+//! System calls without a safe wrapper, used so that they can harm only their target: every block here touches memory
+//! that this file mapped itself, or passes the kernel numbers that it checks.
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_ulong, c_void, pid_t};
@@ -27,7 +27,7 @@ impl Mapping {
     /// Maps a file.
     pub fn new(fd: impl AsFd, bytes: u64, protection: c_int) -> io::Result<Self> {
         let (bytes, fd) = (bytes as usize, fd.as_fd().as_raw_fd());
-        // SAFETY: new memory at an address of the kernel's choice; nothing that exists is touched.
+        // SAFETY: new memory at an address of the kernel's choice; it changes no existing mapping.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, fd, 0) };
         if start == libc::MAP_FAILED {
             Err(io::Error::last_os_error())
@@ -36,42 +36,42 @@ impl Mapping {
         }
     }
 
-    /// Where it lies.
+    /// Returns the mapping's address.
     pub fn address(&self) -> u64 {
         self.start as u64
     }
 
-    /// Changes what may be done with it.
+    /// Changes the mapping's protection.
     pub fn protect(&self, protection: c_int) -> io::Result<()> {
-        // SAFETY: this value's own mapping, into which nobody has a reference.
+        // SAFETY: this value's own mapping, to which no references exist.
         check(unsafe { libc::mprotect(self.start.cast(), self.bytes, protection) })
     }
 
-    /// As [`Mapping::protect`], with a protection key of its own where the processor has some.
+    /// As [`Mapping::protect`], with a new protection key if the processor has some.
     pub fn protect_by_key(&self, protection: c_int) -> io::Result<()> {
-        // SAFETY: numbers only. Without keys in the processor it fails, and -1 stands for none.
+        // SAFETY: passes numbers only. Without keys in the processor it fails, and -1 stands for none.
         let key = unsafe { libc::syscall(libc::SYS_pkey_alloc, 0, 0) }.max(-1);
         // SAFETY: as `protect`.
         let result = unsafe { libc::syscall(libc::SYS_pkey_mprotect, self.start, self.bytes, protection, key) };
         check(result as c_int)
     }
 
-    /// Advises the kernel.
+    /// Calls madvise.
     pub fn advise(&self, advice: c_int) -> io::Result<()> {
-        // SAFETY: this value's own mapping, into which nobody has a reference.
+        // SAFETY: this value's own mapping, to which no references exist.
         check(unsafe { libc::madvise(self.start.cast(), self.bytes, advice) })
     }
 
-    /// Turns every bit of the first bytes of each page. Where the mapping is not writable, this process dies.
+    /// Inverts the first byte of each page. If the mapping is not writable, this process dies.
     pub fn flip(&self) {
         for at in (0..self.bytes).step_by(4096) {
-            // SAFETY: inside the mapping, volatile, and no reference into it exists. A page that may not be written is
+            // SAFETY: inside the mapping, volatile, and no reference into it exists. A write to a read-only page raises
             // a signal, which ends this process.
             unsafe { self.start.add(at).write_volatile(!self.start.add(at).read_volatile()) };
         }
     }
 
-    /// Stays mapped for as long as the process lives.
+    /// Keeps the memory mapped until the process ends.
     pub fn keep(self) {
         std::mem::forget(self);
     }
@@ -84,8 +84,8 @@ impl Drop for Mapping {
     }
 }
 
-/// The sheets that this process's own clients may write, as words: where they are mapped, the kernel tells. They stay
-/// mapped only as long as the clients do, which `keep` stands for.
+/// Returns the writable sheets of this process's own clients as words, found through /proc. They stay mapped only as
+/// long as the clients live, which `keep` ensures.
 pub fn own_sheets(keep: &Arc<dyn Any + Send + Sync>) -> io::Result<Vec<(u64, View)>> {
     let maps = std::fs::read_to_string("/proc/self/maps")?;
     let mut sheets = Vec::new();
@@ -98,7 +98,7 @@ pub fn own_sheets(keep: &Arc<dyn Any + Send + Sync>) -> io::Result<Vec<(u64, Vie
         let (Some((Ok(from), Ok(to))), false) = (ends, named("segment")) else { continue };
         if named("") {
             let start = NonNull::new(from as *mut u8).ok_or_else(|| io::Error::other("nothing is mapped at 0"))?;
-            // SAFETY: 1: pages are aligned to 64, and mapped for as long as the client lives that `keep` stands for.
+            // SAFETY: 1: pages are aligned to 64, and the client, which `keep` keeps alive, has them mapped.
             // 2: the client reaches the same words through atomics only. 3: the mapping is writable.
             let view = unsafe { View::new(start, to - from, keep.clone()) };
             sheets.push((inode.parse().map_err(io::Error::other)?, view));
@@ -107,39 +107,39 @@ pub fn own_sheets(keep: &Arc<dyn Any + Send + Sync>) -> io::Result<Vec<(u64, Vie
     Ok(sheets)
 }
 
-/// Takes the sleepers off a futex word that it can only read, and lets them sleep on one of its own, where nobody will
-/// wake them; returns how many.
+/// Requeues the sleepers of a futex word that is mapped read-only to this process's own word, which nobody wakes;
+/// returns their number.
 pub fn steal_sleepers(word: &AtomicU32, own: &AtomicU32) -> usize {
-    // SAFETY: two words that live; the first is only looked at.
+    // SAFETY: two live words; the kernel only reads the first.
     let stolen = unsafe {
         libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_REQUEUE, 0, i64::from(i32::MAX), own.as_ptr())
     };
     usize::try_from(stolen).unwrap_or(0)
 }
 
-/// Asks for a lease on a file.
+/// Requests a lease on a file.
 pub fn lease(fd: impl AsFd, kind: c_int) -> io::Result<()> {
-    // SAFETY: takes numbers only. The signal that a broken lease sends is ignored.
+    // SAFETY: passes numbers only. The signal of a broken lease is ignored.
     check(unsafe {
         libc::signal(libc::SIGIO, libc::SIG_IGN);
         libc::fcntl(fd.as_fd().as_raw_fd(), libc::F_SETLEASE, kind)
     })
 }
 
-/// Writes into another process's memory, by the call made for that.
+/// Writes into another process's memory with process_vm_writev.
 pub fn write_to_process(pid: u32, address: u64, bytes: &[u8]) -> io::Result<()> {
     let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: bytes.len() };
-    // SAFETY: the local bytes are only read, and live; the remote address is the other process's.
+    // SAFETY: the kernel only reads the local bytes, which live; the remote address is the other process's.
     let written = unsafe { libc::process_vm_writev(pid as pid_t, &raw const local, 1, &raw const remote, 1, 0) };
     check(written as c_int)
 }
 
-/// Writes into another process's memory as a debugger does.
+/// Writes into another process's memory with ptrace.
 pub fn trace_and_write(pid: u32, address: u64, change: impl FnOnce(u64) -> u64) -> io::Result<()> {
     let pid = pid as pid_t;
     let (null, at) = (std::ptr::null_mut::<c_void>(), address as *mut c_void);
-    // SAFETY: addresses are those of the traced process; here no memory is touched but `status`.
+    // SAFETY: addresses are those of the traced process; locally only `status` is written.
     unsafe {
         check(libc::ptrace(libc::PTRACE_SEIZE, pid, null, null) as c_int)?;
         check(libc::ptrace(libc::PTRACE_INTERRUPT, pid, null, null) as c_int)?;
@@ -152,10 +152,10 @@ pub fn trace_and_write(pid: u32, address: u64, change: impl FnOnce(u64) -> u64) 
     }
 }
 
-/// Whether a debugger may attach; it lets go at once.
+/// Returns success if a debugger may attach; detaches at once.
 pub fn trace(pid: u32) -> io::Result<()> {
     let null = std::ptr::null_mut::<c_void>();
-    // SAFETY: numbers only; the process is stopped for a moment so that it can be let go.
+    // SAFETY: passes numbers only; the process is stopped briefly so that it can be detached.
     unsafe {
         check(libc::ptrace(libc::PTRACE_SEIZE, pid as pid_t, null, null) as c_int)?;
         check(libc::ptrace(libc::PTRACE_INTERRUPT, pid as pid_t, null, null) as c_int)?;
@@ -165,42 +165,42 @@ pub fn trace(pid: u32) -> io::Result<()> {
     }
 }
 
-/// A userfaultfd that is ready to use. `Unsupported` where the kernel or a sandbox has none.
+/// Opens and enables a userfaultfd. `Unsupported` where the kernel or a sandbox has none.
 pub fn userfaultfd() -> io::Result<OwnedFd> {
     const USER_MODE_ONLY: c_int = 1;
     const API: c_ulong = 0xC018_AA3F;
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
-    // SAFETY: makes a descriptor, which nobody else owns, and touches no memory.
+    // SAFETY: creates a descriptor, which nobody else owns, and touches no memory.
     let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) } as c_int;
     if fd < 0 {
         let error = io::Error::last_os_error();
         return Err(io::Error::new(io::ErrorKind::Unsupported, format!("userfaultfd: {error}")));
     }
-    // SAFETY: just made.
+    // SAFETY: the descriptor was created above.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let mut api = [0xAA_u64, 0, 0];
-    // SAFETY: the kernel reads and writes three words, as many as there are.
+    // SAFETY: the kernel reads and writes three words, the array's length.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), API, api.as_mut_ptr()) })?;
     Ok(fd)
 }
 
-/// Registers a mapping with a userfaultfd, and has the kernel fill its first page with bytes of our own.
+/// Registers a mapping with a userfaultfd, and makes the kernel fill its first page with this process's bytes.
 pub fn fill_by_fault(fault: &OwnedFd, mapping: &Mapping) -> io::Result<()> {
     const REGISTER: c_ulong = 0xC020_AA00;
     const COPY: c_ulong = 0xC028_AA03;
     const MISSING: u64 = 1;
     let mut register = [mapping.address(), mapping.bytes as u64, MISSING, 0];
-    // SAFETY: the kernel reads and writes four words, as many as there are; what it changes about the mapping is how
-    // faults in it are handled.
+    // SAFETY: the kernel reads and writes four words, the array's length; the mapping changes only in the handling of
+    // its faults.
     check(unsafe { libc::ioctl(fault.as_raw_fd(), REGISTER, register.as_mut_ptr()) })?;
     let page = vec![0x5A_u8; 4096];
     let mut copy = [mapping.address(), page.as_ptr() as u64, 4096, 0, 0];
-    // SAFETY: five words; the page that it reads lives, and what it fills is the mapping's.
+    // SAFETY: five words; the page that it reads lives, and it fills a page of the mapping.
     check(unsafe { libc::ioctl(fault.as_raw_fd(), COPY, copy.as_mut_ptr()) })
 }
 
-/// What stays of a process that has died: it waits until somebody opens `go`, writes through a mapping that it inherited,
-/// and says so through `done`.
+/// A process left behind by a dead one: it waits until another process opens `go`, writes through an inherited mapping,
+/// and reports through `done`.
 struct Ghost {
     go: CString,
     done: CString,
@@ -208,7 +208,7 @@ struct Ghost {
 }
 
 extern "C" fn haunt(ghost: *mut c_void) -> c_int {
-    // SAFETY: `leave_ghost` hands over a value that lives for ever. Only system calls and volatile stores follow, since
+    // SAFETY: `leave_ghost` passes a value that lives for ever. Only system calls and volatile stores follow, since
     // this may run in the memory of a process that is ending.
     unsafe {
         let ghost = &*ghost.cast::<Ghost>();
@@ -225,14 +225,14 @@ extern "C" fn haunt(ghost: *mut c_void) -> c_int {
     }
 }
 
-/// Leaves a process behind that has these mappings, forked or sharing all memory, and ends this one.
+/// Leaves a process with these mappings behind, forked or sharing all memory, and ends this one.
 pub fn leave_ghost(go: &Path, done: &Path, mappings: Vec<Mapping>, share: bool) -> ! {
     let path = |path: &Path| CString::new(path.as_os_str().as_encoded_bytes()).expect("a path has no NUL");
     let ghost: &mut Ghost = Box::leak(Box::new(Ghost { go: path(go), done: path(done), mappings }));
     let stack = Box::leak(vec![0_u128; 1 << 14].into_boxed_slice());
     let flags = libc::SIGCHLD | if share { libc::CLONE_VM } else { 0 };
-    // SAFETY: the stack and the ghost live for ever; this process runs on only to end, so that with shared memory nobody
-    // uses what the ghost uses.
+    // SAFETY: the stack and the ghost live for ever; this process continues only to exit, so with shared memory nobody
+    // else uses the ghost's data.
     unsafe {
         let top = stack.as_mut_ptr_range().end;
         let pid = libc::clone(haunt, top.cast(), flags, std::ptr::from_mut(ghost).cast());

@@ -1,5 +1,5 @@
-//! A client whose every word lies. It publishes one of everything, as any client does; then it replaces the words of its
-//! sheets, while others use them.
+//! A client that writes false values into its sheets. It first publishes one object of each kind, as any client does;
+//! then it replaces the words of its sheets while others use them.
 
 use crate::calls;
 use std::any::Any;
@@ -14,7 +14,7 @@ use tensorlend_tests::place::{Place, pattern};
 
 type Answer<T = String> = Result<T, Box<dyn std::error::Error>>;
 
-/// Numbers that differ, from a seed.
+/// A pseudorandom generator.
 struct Random(u64);
 
 impl Random {
@@ -30,10 +30,10 @@ impl Random {
     }
 }
 
-/// Kinds of lies about a word.
+/// Number of kinds of false values for a word.
 const LIES: usize = 12;
 
-/// The lie of this kind about a word that says `truth`; `stale` is what another word says.
+/// Returns the false value of this kind for a word that contains `truth`; `stale` is another word's value.
 fn lie_of(kind: usize, truth: u64, stale: u64, random: &mut Random) -> u64 {
     match kind {
         0 => 0,
@@ -51,11 +51,11 @@ fn lie_of(kind: usize, truth: u64, stale: u64, random: &mut Random) -> u64 {
     }
 }
 
-/// One session of the liar.
+/// One session of this client.
 struct Life {
     client: Client,
     sheets: Vec<View>,
-    /// Kept, so that they go on as they are.
+    /// Kept open for the session's duration.
     _things: (Vec<Lease>, Stream, History, Vec<Subscription>),
 }
 
@@ -86,7 +86,7 @@ impl Life {
         for _ in 0..4 {
             client.append("liar/list", client.create(DType::U8, &[9])?)?;
         }
-        // A former life may not have been ended, and has them still.
+        // The previous session may still exist, with these streams.
         for stream in ["liar/stream", "liar/history"] {
             client.delete_stream(stream)?;
         }
@@ -96,7 +96,7 @@ impl Life {
             history.publish(client.create(DType::U8, &[20])?)?;
             stream.send(client.create(DType::U64, &[20])?)?;
         }
-        // It reads what the honest have, too: leases and cursors that are then lied about.
+        // Also reads honest tensors and streams, to falsify its leases and cursors.
         let mut leases = Vec::new();
         let mut subscriptions = Vec::new();
         for whose in 0..2 {
@@ -129,7 +129,7 @@ impl Life {
         self.sheets.iter().flat_map(|view| words(view).filter_map(|at| view.at::<Word>(at))).collect()
     }
 
-    /// Words in use, and all those of the heads.
+    /// Returns the words in use, and all words of the headers.
     fn telling(&self) -> Vec<&Word> {
         let mut telling = Vec::new();
         for view in &self.sheets {
@@ -144,7 +144,7 @@ impl Life {
     }
 }
 
-/// What was told.
+/// Counts of the false values.
 #[derive(Default)]
 struct Told {
     words: u64,
@@ -152,7 +152,7 @@ struct Told {
     lives: u64,
 }
 
-/// Lies about these words, a few at a time, each for as long as it takes everybody to have looked; then the truth again.
+/// Falsifies these words, a few at a time, each until all bystanders have read it; then restores the true values.
 fn tell(
     board: &Board,
     words: &[&Word],
@@ -178,8 +178,8 @@ fn tell(
     Ok(())
 }
 
-/// Lies about every word in so many ways, then about all at once, for so many rounds in each of four lives. The answer: words,
-/// lies, lives.
+/// Falsifies every word in `kinds` ways, then all words at once, for `rounds` rounds in each of four sessions. Returns
+/// the numbers of words, false values and sessions.
 pub fn lie(socket: &Path, board: &Path, seed: u64, kinds: usize, rounds: usize) -> Answer {
     let board = Board::open(board)?;
     let mut random = Random(seed | 1);
@@ -187,8 +187,8 @@ pub fn lie(socket: &Path, board: &Path, seed: u64, kinds: usize, rounds: usize) 
     let mut life = Life::begin(socket, &mut known)?;
     told.words = life.words().len() as u64;
     for kind in (seed as usize..).map(|kind| kind % LIES).take(kinds) {
-        // The daemon ends whoever claims a name for long, or announces what cannot be: then another life begins. What
-        // the former ones have mapped stays writable until this process ends.
+        // The daemon disconnects a client that claims a name for long, or sends impossible announcements; then a new
+        // session begins. The mappings of old sessions stay writable until this process ends.
         if life.client.ping().is_err() {
             std::mem::forget(std::mem::replace(&mut life, Life::begin(socket, &mut known)?));
             told.lives += 1;
@@ -200,7 +200,7 @@ pub fn lie(socket: &Path, board: &Path, seed: u64, kinds: usize, rounds: usize) 
         tell(&board, &telling, kind, 4, &mut random, &mut told)?;
         tell(&board, &life.words(), kind, 2048, &mut random, &mut told)?;
     }
-    // No truth any more.
+    // From here on the true values are not restored.
     for _ in 0..4 {
         std::mem::forget(std::mem::replace(&mut life, Life::begin(socket, &mut known)?));
         told.lives += 1;
@@ -223,21 +223,21 @@ pub fn lie(socket: &Path, board: &Path, seed: u64, kinds: usize, rounds: usize) 
     Ok(format!("{} {} {}", told.words, told.lies, told.lives))
 }
 
-/// What tells a record from all others: its tensor's timestamp.
+/// The timestamp that identifies the record.
 const MARK: u64 = 0x6D61_726B_6564_2121;
-/// Which word of a record that is.
+/// Index of the timestamp's word in a record.
 const TIMESTAMP: usize = 6;
 
-/// A tensor whose record can be written by its owner behind the back of its own client.
+/// A tensor whose record its owner can write, bypassing its own client library.
 pub struct Marked {
     _client: Client,
     slots: View,
-    /// Where its record begins.
+    /// Index of the record's first word.
     at: usize,
 }
 
 impl Marked {
-    /// Publishes 4 by 6 numbers.
+    /// Publishes a tensor of shape (4, 6).
     pub fn publish(socket: &Path, place: &str, name: &str) -> Answer<Self> {
         let client = Client::builder().socket(socket).label("liar").connect()?;
         let place = Place::named(place, &client);
@@ -256,7 +256,7 @@ impl Marked {
         Err("its record is not found".into())
     }
 
-    /// Writes one of its sixteen words; returns what it said.
+    /// Writes one of the record's sixteen words; returns the previous value.
     pub fn twist(&self, word: usize, value: u64) -> Answer<u64> {
         let word: &Word = self.slots.at(self.at + word * 8).ok_or("no such word")?;
         let before = word.read();

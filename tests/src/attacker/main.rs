@@ -1,5 +1,5 @@
-//! A hostile process, told on its standard input what to try, one line each, and answering each line with one line:
-//! `ok ...` or `error ...`. An attack is answered with `ok breach ...`, `ok held ...` or `ok impossible ...`.
+//! A hostile process. It reads orders from standard input, one line each, and answers each with one line: `ok ...` or
+//! `error ...`. The answer to an attack is `ok breach ...`, `ok held ...` or `ok impossible ...`.
 
 mod attacks;
 mod calls;
@@ -26,7 +26,7 @@ struct Attacker {
     hand: Option<Hand>,
     objects: Vec<Object>,
     bell: Option<OwnedFd>,
-    /// Memory of its own that it will not let go of.
+    /// The attacker's own memory, which it keeps mapped.
     mine: Vec<Mapping>,
     kept: Vec<OwnedFd>,
     victim: Option<Arc<Mutex<Unprotected>>>,
@@ -63,7 +63,7 @@ impl Attacker {
                 self.victim = Some(shared);
                 Ok(String::new())
             }
-            // fresh: another memfd; the answer is where it is mapped
+            // fresh: creates another memfd; returns its address
             ["fresh"] => {
                 *self.victim()? = Unprotected::new()?;
                 Ok(self.victim()?.address().to_string())
@@ -85,16 +85,16 @@ impl Attacker {
                 self.hand = Some(Hand::join(Path::new(socket), rest.first().copied())?);
                 Ok(String::new())
             }
-            // take NAME all|segment: every descriptor that one is lent to read what the name leads to
+            // take NAME all|segment: takes every descriptor that a reader of the name is lent
             ["take", name, what] => self.take(name, what == "all"),
-            // pry NAMESPACE: asks for everything that there may be of others; the answer is how much of it was lent
+            // pry NAMESPACE: requests every possible object of another namespace; returns how many were lent
             ["pry", namespace] => self.pry(namespace),
             // attack NAME PID ADDRESS
             ["attack", name, pid, address] => {
                 let target = Target { pid: pid.parse()?, address: address.parse()? };
                 Ok(say(attacks::attack(name, &self.objects, target).ok_or("no such attack")?))
             }
-            // battery: everything that can be tried with descriptors alone
+            // battery: tries everything that needs only descriptors
             ["battery"] => {
                 let nobody = Target { pid: 0, address: 0 };
                 let tried = BY_DESCRIPTOR.iter().filter_map(|name| {
@@ -128,7 +128,7 @@ impl Attacker {
                     .collect();
                 Ok(self.objects.len().to_string())
             }
-            // pass PATH: hands the first descriptors on
+            // pass PATH: passes the first descriptors on
             ["pass", path] => {
                 let socket = tensorlend_tests::hand::dial(Path::new(path))?;
                 let all: Vec<_> = self.objects.iter().flat_map(|it| &it.lent).map(AsFd::as_fd).take(4).collect();
@@ -140,11 +140,11 @@ impl Attacker {
                 self.kept.extend(kept);
                 Ok(granted.to_string())
             }
-            // jam: fills what the victim wakes this process with, and takes its non-blocking flag away
+            // jam: fills the eventfd by which the victim wakes this process, and clears its non-blocking flag
             ["jam"] => jam(self.bell.as_ref().ok_or("no bell")?).map(|()| String::new()),
-            // trap STREAM: subscribes, as one that sleeps and has jammed its wake descriptor, and the daemon's nudge too
+            // trap STREAM: subscribes as a sleeper with a jammed wake descriptor; also jams the daemon's wakeup eventfd
             ["trap", stream] => self.trap(stream),
-            // hoard: memory of its own, mapped so that children have it too
+            // hoard: maps its own memory so that children inherit it
             ["hoard"] => self.hoard(),
             ["hoard-unprotected"] => {
                 for object in &self.objects {
@@ -152,11 +152,11 @@ impl Attacker {
                 }
                 Ok(String::new())
             }
-            // ghost fork|vm GO DONE: dies, and leaves a process behind that writes when told
+            // ghost fork|vm GO DONE: dies, and leaves a process behind that writes when ordered
             ["ghost", how, go, done] => {
                 calls::leave_ghost(Path::new(go), Path::new(done), std::mem::take(&mut self.mine), how == "vm")
             }
-            // leave: hangs up, and keeps what it has mapped
+            // leave: hangs up, and keeps its mappings
             ["leave"] => {
                 self.hand = None;
                 Ok(String::new())
@@ -165,17 +165,17 @@ impl Attacker {
             ["lie", socket, board, seed, kinds, rounds] => {
                 liar::lie(Path::new(socket), Path::new(board), seed.parse()?, kinds.parse()?, rounds.parse()?)
             }
-            // publish-marked SOCKET PLACE NAME: a tensor of this client, whose record it finds; then words of it can be twisted
+            // publish-marked SOCKET PLACE NAME: publishes a tensor and finds its record, whose words `twist` can change
             ["publish-marked", socket, place, name] => {
                 self.record = Some(liar::Marked::publish(Path::new(socket), place, name)?);
                 Ok(String::new())
             }
-            // twist WORD VALUE: writes a word of the record; the answer is what it said
+            // twist WORD VALUE: writes a word of the record; returns the previous value
             ["twist", word, value] => {
                 let record = self.record.as_ref().ok_or("no record")?;
                 Ok(record.twist(word.parse()?, value.parse()?)?.to_string())
             }
-            // steal NAME ROUNDS: keeps taking those who sleep on the bells of the name's owner, until so many were taken
+            // steal NAME ROUNDS: requeues the sleepers on the bells of the name's owner, until this many were requeued
             ["steal", name, ref rest @ ..] => self.steal(name, rest.first().unwrap_or(&"1").parse()?),
             ["strike"] => {
                 self.mine.iter().for_each(Mapping::flip);
@@ -196,7 +196,7 @@ impl Attacker {
                 lent += hand.ask(&request)?.1.len();
             }
         }
-        // By the name of somebody's private namespace, too.
+        // Also tries to join another user's private namespace by its name.
         let socket = rustix::net::getpeername(&hand.socket)?.ok_or("no address")?;
         let socket = SocketAddrUnix::try_from(socket)?;
         let path = std::str::from_utf8(socket.path_bytes().ok_or("no path")?)?;
@@ -269,7 +269,7 @@ impl Attacker {
             })?;
             self.mine.extend(mapped);
         }
-        // One of them is given back, as if nothing of it were mapped any more.
+        // Returns one segment as if none of it were mapped any more.
         hand.ask(&Request::ReturnSegment { base: bases[0] })?;
         Ok(self.mine.len().to_string())
     }
@@ -298,6 +298,6 @@ fn main() {
             return;
         }
     }
-    // Its mappings stay until the very end.
+    // The mappings must stay until the process ends.
     attacker.mine.drain(..).for_each(Mapping::keep);
 }

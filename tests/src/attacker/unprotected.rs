@@ -1,5 +1,5 @@
-//! The negative control: memory that is lent as one would without thinking of thieves. A memfd as `memfd_create` makes it,
-//! handed over as it is, and once more through a descriptor that was opened read-only; and an eventfd that both share.
+//! The negative control: memory lent without protection. A memfd as `memfd_create` returns it, passed as it is, and
+//! again through a read-only descriptor; and an eventfd that both processes share.
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
@@ -14,10 +14,10 @@ use tensorlend_os::packet;
 
 const BYTES: usize = 1 << 20;
 
-/// One memfd.
+/// The unprotected memfd, and an eventfd.
 pub struct Unprotected {
     fd: OwnedFd,
-    /// For `/proc/PID/mem` and the like.
+    /// The target of `/proc/PID/mem` and similar attacks.
     mapping: Segment,
     bell: OwnedFd,
     content: u8,
@@ -46,7 +46,7 @@ impl Unprotected {
         Ok(packet::send(socket, b"lent", &descriptors, SendFlags::empty())?)
     }
 
-    /// What has become of it.
+    /// Returns whether the memory, its length and its seals are unchanged, as text.
     pub fn look(&self) -> io::Result<String> {
         let mut bytes = vec![0; BYTES];
         let read = rustix::io::pread(&self.fd, &mut bytes, 0)?;
@@ -55,20 +55,20 @@ impl Unprotected {
         Ok(if same { "same".into() } else { format!("changed: {read} bytes, {seals:?}") })
     }
 
-    /// What a pool without a probe does with the memory of a client that has died.
+    /// Reuses the memory of a dead client without the probe.
     pub fn recycle(&mut self) -> io::Result<()> {
         self.content = 0x3C;
         rustix::io::pwrite(&self.fd, &vec![self.content; BYTES], 0)?;
         Ok(())
     }
 
-    /// Whether opening it for writing would have to wait for somebody.
+    /// Returns true if opening it for writing would have to wait for a lease.
     pub fn is_stalled(&self) -> bool {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
         rustix::fs::open(self.path(), flags, Mode::empty()).err() == Some(rustix::io::Errno::AGAIN)
     }
 
-    /// Whether ringing the bell would block for ever.
+    /// Returns true if writing to the bell would block for ever.
     pub fn would_block(&self) -> io::Result<bool> {
         let mut poll = [PollFd::new(&self.bell, PollFlags::OUT)];
         let full = rustix::event::poll(&mut poll, Some(&rustix::time::Timespec::default()))? == 0;
@@ -76,7 +76,7 @@ impl Unprotected {
     }
 }
 
-/// Lends the memfd to whoever connects.
+/// Lends the memfd to every process that connects.
 pub fn serve(path: &Path, shared: Arc<Mutex<Unprotected>>) -> io::Result<()> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
@@ -90,7 +90,7 @@ pub fn serve(path: &Path, shared: Arc<Mutex<Unprotected>>) -> io::Result<()> {
     Ok(())
 }
 
-/// Fetches what is lent there: the memfd's two descriptors, and the bell.
+/// Fetches the memfd's two descriptors, and the bell.
 pub fn fetch(path: &Path) -> io::Result<(Vec<OwnedFd>, OwnedFd)> {
     let mut packet = packet::receive(tensorlend_tests::hand::dial(path)?, RecvFlags::empty())?;
     let bell = packet.descriptors.pop().ok_or_else(|| io::Error::other("nothing was lent"))?;

@@ -1,12 +1,12 @@
 #!/bin/sh
-# What a container engine does for a process, and no more: namespaces of its own, a root folder with nothing of the machine's
-# but programs and libraries (read only), and the paths that were asked for. Nothing is shared with another container: no
-# /dev/shm, no System V memory, no process, no network.
+# Starts a process as a container engine does: in its own namespaces, with a root folder that contains only the
+# machine's programs and libraries, and the given paths. Containers share nothing with each other: no /dev/shm, no
+# System V memory, no processes, no network.
 #
 #     container.sh ROOTLESS FOLDER PATH... -- PROGRAM ARGUMENT...
 #
-# ROOTLESS is yes where uid 0 inside shall be the caller outside (an engine that a user runs), or no. FOLDER is empty and
-# becomes the root; each PATH is found in it at the same place.
+# ROOTLESS is yes if uid 0 inside is the caller outside (an engine that a user runs), or no. FOLDER is empty and
+# becomes the root; each PATH appears in it at the same place.
 set -eu
 
 if [ "${TENSORLEND_INSIDE:-}" != yes ]; then

@@ -1,33 +1,33 @@
-//! The checker: Wing and Gong's search with Lowe's memory of what was tried.
+//! The checker: Wing and Gong's search with Lowe's cache of visited configurations.
 //!
 //! Sources: J. M. Wing and C. Gong, "Testing and verifying concurrent objects", Journal of Parallel and Distributed
 //! Computing 17 (1993); G. Lowe, "Testing for linearizability", Concurrency and Computation 29 (2017).
 //!
-//! Calls and returns stand in a list in the order of time. From its front, a call whose operation explains its answer in
-//! the present state may be put next into the order: call and return leave the list. A return at the front whose call
-//! could not be chosen means that the last choice was wrong. Which operations were chosen, in whatever order, and the
-//! state that they led to is remembered: what came of it the first time comes of it every time. An operation that never
-//! returned has no return in the list: it may be chosen at any time, or never.
+//! Calls and returns stand in a list ordered by time. From its front, the search may choose a call as the next in the
+//! order if its operation explains its response in the present state; call and return then leave the list. A return at
+//! the front whose call could not be chosen means that the last choice was wrong. The search remembers each set of
+//! chosen operations with the resulting state: the same configuration always has the same outcome. An operation that
+//! never returned has no return in the list: it may be chosen at any time, or never.
 
 use super::{Operation, Step, Value};
 use std::collections::HashSet;
 
-/// Configurations after which a search is given up: a second or two of an unoptimized build, or most of a minute.
+/// Maximum number of configurations of a search: one or two seconds of an unoptimized build, or most of a minute.
 fn tried_max() -> usize {
     crate::budget(200_000, 4_000_000)
 }
 
-/// What one name holds.
+/// The state of one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum State {
     Absent,
     Holds(Value),
-    /// Something that was put under this other name first.
+    /// The first value that was put under this other name.
     From(u8),
 }
 
 impl State {
-    /// The state after a step; `None`: its answer cannot be explained here.
+    /// Returns the state after a step; `None`: its response cannot be explained here.
     fn after(self, step: Step) -> Option<Self> {
         let there = self != Self::Absent;
         match (step, self) {
@@ -43,12 +43,13 @@ impl State {
     }
 }
 
-/// Why a history is none of a register.
+/// The reason why a history was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bad {
-    /// No order explains it. The operations around the first return that no order reaches, by the time of their calls.
+    /// No order explains it. Contains the operations around the first return that no order reaches, sorted by the time
+    /// of their calls.
     NotLinearizable(Vec<Operation>),
-    /// So many orders were tried that the search was given up: the history says nothing.
+    /// The search reached its limit: the history is inconclusive.
     TooLong,
 }
 
@@ -59,9 +60,9 @@ const HEAD: usize = 0;
 struct List {
     next: Vec<usize>,
     before: Vec<usize>,
-    /// Operation of each entry, and whether it is its call.
+    /// Operation of each entry, and whether the entry is its call.
     entries: Vec<(usize, bool)>,
-    /// Where the call and the return of each operation stand.
+    /// Positions of the call and the return of each operation.
     places: Vec<(usize, Option<usize>)>,
 }
 
@@ -69,7 +70,7 @@ impl List {
     fn new(operations: &[Operation]) -> Self {
         let mut times = Vec::with_capacity(operations.len() * 2);
         for (at, operation) in operations.iter().enumerate() {
-            // At one time, calls come first: what touches may overlap.
+            // At equal times calls come first: operations that touch may overlap.
             times.push((operation.called_ns, 0, at));
             if let Some(returned_ns) = operation.returned_ns {
                 times.push((returned_ns, 1, at));
@@ -99,7 +100,7 @@ impl List {
         self.before[next] = before;
     }
 
-    /// Puts back what was taken last.
+    /// Puts back the operation that was removed last.
     fn put_back(&mut self, at: usize) {
         let (before, next) = (self.before[at], self.next[at]);
         self.next[before] = at;
@@ -123,7 +124,7 @@ impl List {
     }
 }
 
-/// Checks the operations on one name, which held nothing before the first of them.
+/// Checks the operations on one name, which was empty before the first of them.
 ///
 /// # Errors
 /// [`Bad`].
@@ -135,7 +136,7 @@ pub fn check(operations: &[Operation]) -> Result<(), Bad> {
     let mut tried: HashSet<(Box<[u64]>, State)> = HashSet::new();
     let mut state = State::Absent;
     let tried_max = tried_max();
-    // The last return that no order came past.
+    // The furthest return that no order passed.
     let mut stuck = 0;
     let mut at = list.next[HEAD];
     while open > 0 {
@@ -173,7 +174,7 @@ pub fn check(operations: &[Operation]) -> Result<(), Bad> {
     Ok(())
 }
 
-/// The operations whose calls or returns stand near an entry, and those that were open then.
+/// Returns the operations whose calls or returns are near an entry, and those that were open then.
 fn around(operations: &[Operation], list: &List, at: usize) -> Vec<Operation> {
     let near = &list.entries[at.saturating_sub(12).max(1)..(at + 5).min(list.entries.len())];
     let now = operations[list.entries[at].0].returned_ns.expect("it is a return");
@@ -250,7 +251,7 @@ mod tests {
     #[test]
     fn nothing_comes_from_nowhere() {
         refused(&[op(0, 1, Step::Get(Some(value(1))))]);
-        // Nor before it was put.
+        // A read before the put.
         refused(&[op(0, 1, Step::Get(Some(value(1)))), op(2, 3, Step::Put(value(1)))]);
     }
 
@@ -262,7 +263,7 @@ mod tests {
         check(&with(&[op(11, 12, Step::Get(Some(a)))])).unwrap();
         check(&with(&[op(11, 12, Step::Get(Some(b)))])).unwrap();
         check(&with(&[op(3, 4, Step::Get(Some(b))), op(11, 12, Step::Get(Some(a)))])).unwrap();
-        // Two readers that see the two puts in two orders.
+        // Two readers that see the two puts in different orders.
         refused(&with(&[op(11, 12, Step::Get(Some(a))), op(13, 14, Step::Get(Some(b)))]));
         refused(&with(&[op(1, 2, Step::Get(Some(a))), op(3, 4, Step::Get(Some(b))), op(11, 12, Step::Get(Some(a)))]));
     }
@@ -288,7 +289,7 @@ mod tests {
             op(3, 4, Step::Put(b)),
             op(5, 6, Step::Get(Some(a))),
         ]);
-        // Before it was called.
+        // A get that returned the value before the put was called.
         refused(&[op(1, 2, Step::Get(Some(a))), cut(3, Step::Put(a))]);
     }
 
@@ -303,7 +304,7 @@ mod tests {
         refused(&[op(0, 1, Step::PutFrom(7)), op(2, 3, Step::Get(None))]);
     }
 
-    /// All orders of a few operations, tried one by one.
+    /// Tries all orders of a few operations, one by one.
     fn by_hand(operations: &[Operation]) -> bool {
         fn go(operations: &[Operation], done: u32, state: State) -> bool {
             let left = || (0..operations.len()).filter(|at| done >> at & 1 == 0);

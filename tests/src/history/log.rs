@@ -1,5 +1,5 @@
-//! What a thread notes of its calls, in a file of its own: written before the call and after its return, so that a kill
-//! loses nothing of what was called.
+//! A thread's log of its operations, in its own file: written before the call and after its return, so that a kill
+//! loses no call.
 
 use super::{Answer, Call, Event, Value};
 use rustix::time::{ClockId, clock_gettime};
@@ -12,17 +12,17 @@ const WORDS: usize = 4;
 /// Bytes of a record.
 pub const RECORD_BYTES: u64 = WORDS as u64 * 8;
 
-/// Nanoseconds of the clock that all processes of a machine share.
+/// Returns the nanoseconds of the clock that all processes of a machine share.
 pub fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// A thread's notes.
+/// A thread's log.
 pub struct Log(File);
 
 impl Log {
-    /// A fresh file.
+    /// Creates a new file.
     pub fn create(path: &Path) -> io::Result<Self> {
         File::create_new(path).map(Self)
     }
@@ -32,7 +32,7 @@ impl Log {
         self.0.write_all(&bytes).expect("a note is written");
     }
 
-    /// Notes a call, makes it, and notes its answer.
+    /// Logs a call, makes it, and logs its response.
     pub fn call(&mut self, call: Call, make: impl FnOnce() -> Answer) -> Answer {
         let (kind, names, value) = match call {
             Call::Put(name, value) => (1, name.into(), value.0),
@@ -55,10 +55,10 @@ impl Log {
     }
 }
 
-/// Reads a thread's notes. What was not written to its end is left out.
+/// Reads a thread's log. Leaves out a partly written record.
 ///
 /// # Panics
-/// If the notes make no sense.
+/// If the log is invalid.
 pub fn read(path: &Path) -> io::Result<Vec<Event>> {
     let mut bytes = Vec::new();
     File::open(path)?.read_to_end(&mut bytes)?;
@@ -107,7 +107,7 @@ mod tests {
         log.call(Call::Rename(1, 2), || Answer::Absent);
         log.call(Call::Get(3), || Answer::Done(77));
         let whole = std::fs::read(&path).unwrap();
-        // In the middle of the last answer.
+        // Cuts the last response.
         std::fs::write(&path, &whole[..whole.len() - 9]).unwrap();
         let events = read(&path).unwrap();
         let calls: Vec<Call> = events.iter().map(|event| event.call).collect();

@@ -1,10 +1,10 @@
-//! Histories: what clients in several processes asked, when, and what they were told; and whether there is an order of
-//! these operations, one after the other, that explains all of it.
+//! Histories: the operations of clients in several processes with their times and responses, and the search for a
+//! sequential order that explains all of them.
 //!
-//! Claimed is, for each name, that put, get, exists and delete are *linearizable*: each took effect at one moment between
-//! its call and its return. An operation that was cut short (its process was killed, or it was told that the session or
-//! the daemon had ended) took effect once or not at all, at any time after its call. A rename is a put of what the one name
-//! held, and then a deletion of that name: nothing is claimed across names.
+//! The claim: for each name, put, get, exists and delete are *linearizable*: each took effect at one moment between its
+//! call and its return. An interrupted operation (its process was killed, or it got an error that the session or the
+//! daemon had ended) took effect once or not at all, at any time after its call. A rename is a put of the old name's
+//! value, and then a deletion of the old name: there is no claim across names.
 
 pub mod check;
 pub mod log;
@@ -12,50 +12,51 @@ pub mod work;
 
 use std::collections::BTreeMap;
 
-/// A value that is put once in a history: who put it, how many he had put before, and under which name.
+/// A value that is put once in a history: its writer, the number of the writer's earlier values, and the name that it
+/// is put under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Value(pub u64);
 
 impl Value {
-    /// The `count`-th value of a writer; `name` is the number of the name that it is put under.
+    /// Returns the `count`-th value of a writer; `name` is the number of the name that it is put under.
     pub fn new(writer: u32, count: u32, name: u8) -> Self {
         assert!(writer < 1 << 28 && count < 1 << 28);
         Self(u64::from(writer) << 36 | u64::from(count) << 8 | u64::from(name))
     }
 
-    /// The name that it was put under.
+    /// Returns the name under which the value was put.
     pub fn name(self) -> u8 {
         self.0 as u8
     }
 }
 
-/// One operation's effect on one name, and its answer.
+/// One operation's effect on one name, and its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// A put.
     Put(Value),
-    /// A put of what another name held: which value that was is seen when it is read.
+    /// A put of another name's value, which becomes known only when it is read.
     PutFrom(u8),
-    /// A get, and what it found.
+    /// A get, and its result.
     Get(Option<Value>),
-    /// Whether the name held something.
+    /// Whether the name existed.
     Exists(bool),
-    /// A deletion, and whether there was something; `None`: nobody was told.
+    /// A deletion, and whether the name existed; `None`: without a response.
     Delete(Option<bool>),
 }
 
 /// One operation on one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// When it was called, by the clock that all processes share.
+    /// Time of the call, by the clock that all processes share.
     pub called_ns: u64,
-    /// When it returned; `None`: never, or with an answer that leaves open whether it took effect.
+    /// Time of the return; `None`: never, or with a response that leaves the effect open.
     pub returned_ns: Option<u64>,
-    /// What it did.
+    /// The effect.
     pub step: Step,
 }
 
-/// What a process noted of one call.
+/// One logged call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// Put a value under a name.
@@ -70,31 +71,31 @@ pub enum Call {
     Rename(u8, u8),
 }
 
-/// What it was told.
+/// The response to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Done. Of a get: the value, 0 for none. Of exists and delete: whether there was something.
+    /// Done. For a get: the value, 0 for none. For exists and delete: whether the name existed.
     Done(u64),
-    /// There is no such name: of a rename.
+    /// A rename of a missing name.
     Absent,
-    /// It may have been done or not.
+    /// The effect is unknown.
     Unknown,
-    /// It was certainly not done, and nothing was learnt.
+    /// The operation certainly had no effect, and returned no result.
     Refused,
 }
 
-/// A call, with its answer if there was one.
+/// A call, with its response if there was one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What was asked.
+    /// The call.
     pub call: Call,
-    /// When.
+    /// Time of the call.
     pub called_ns: u64,
-    /// When and with what it returned; `None`: its process was killed before.
+    /// Time and contents of the response; `None`: its process was killed before.
     pub answer: Option<(u64, Answer)>,
 }
 
-/// The operations of a history, by name.
+/// Returns the operations of a history, by name.
 pub fn by_name(events: &[Event]) -> BTreeMap<u8, Vec<Operation>> {
     let mut names: BTreeMap<u8, Vec<Operation>> = BTreeMap::new();
     let mut add = |name: u8, operation| names.entry(name).or_default().push(operation);
@@ -111,13 +112,13 @@ pub fn by_name(events: &[Event]) -> BTreeMap<u8, Vec<Operation>> {
                 add(name, operation(Step::Get((value != 0).then_some(Value(value)))));
             }
             (Call::Exists(name), Answer::Done(there)) => add(name, operation(Step::Exists(there != 0))),
-            // Who looked and was not told has changed nothing.
+            // A read without a result constrains nothing.
             (Call::Get(_) | Call::Exists(_), _) => {}
             (Call::Delete(name), Answer::Done(there)) => add(name, operation(Step::Delete(Some(there != 0)))),
             (Call::Delete(name), _) => add(name, operation(Step::Delete(None))),
             (Call::Rename(from, _), Answer::Absent) => add(from, operation(Step::Get(None))),
             (Call::Rename(from, to), answer) => {
-                // That there was something to rename, which is known only if it was done.
+                // The old name certainly existed only if the rename succeeded.
                 if matches!(answer, Answer::Done(_)) {
                     add(from, operation(Step::Exists(true)));
                 }

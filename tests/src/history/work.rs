@@ -1,4 +1,4 @@
-//! What a process does whose calls are noted.
+//! The work of a process whose operations are logged.
 
 use super::log::Log;
 use super::{Answer, Call, Value};
@@ -6,38 +6,38 @@ use crate::filled::{self, Random};
 use std::path::{Path, PathBuf};
 use tensorlend::{Client, Error, Lease};
 
-/// Names of one history: the first two are renamed to the others.
+/// Number of names in one history: the first two are renamed to the others.
 pub const NAMES: u8 = 4;
 
-/// What one process is to do.
+/// The parameters of one process.
 #[derive(Clone, Debug)]
 pub struct Work {
     /// The daemon's socket.
     pub socket: PathBuf,
-    /// Where its threads' notes go.
+    /// The folder of the threads' logs.
     pub folder: PathBuf,
-    /// Which history: names of its own.
+    /// Number of the history, which has its own names.
     pub round: u32,
-    /// Number of the process: no two processes of a history have the same.
+    /// Number of the process, unique in a history.
     pub writer: u32,
-    /// Threads.
+    /// Number of threads.
     pub threads: u32,
-    /// Calls that each thread makes.
+    /// Number of calls per thread.
     pub calls: u32,
 }
 
-/// The name with this number.
+/// Returns the name with this number.
 pub fn name(round: u32, number: u8) -> String {
     format!("history {round}/{number}")
 }
 
-/// The file of a thread's notes.
+/// Returns the file of a thread's log.
 pub fn notes(folder: &Path, writer: u32, thread: u32) -> PathBuf {
     folder.join(format!("{writer}-{thread}"))
 }
 
 impl Work {
-    /// The command line that [`Work::parse`] reads.
+    /// Returns the command line that [`Work::parse`] reads.
     pub fn arguments(&self) -> Vec<String> {
         let Self { socket, folder, round, writer, threads, calls } = self;
         vec![
@@ -50,7 +50,7 @@ impl Work {
         ]
     }
 
-    /// Reads the command line.
+    /// Parses the command line.
     pub fn parse(arguments: &[String]) -> Option<Self> {
         let [socket, folder, round, writer, threads, calls] = arguments else { return None };
         Some(Self {
@@ -63,13 +63,14 @@ impl Work {
         })
     }
 
-    /// Connects, says `ready` to `started`, and does it.
+    /// Connects, writes `ready` to `started`, and works.
     ///
     /// # Panics
-    /// On a torn tensor, and on errors that nobody may meet.
+    /// On a torn tensor, and on unexpected errors.
     pub fn run(&self, started: impl FnOnce()) {
         let connect = || Client::builder().socket(&self.socket).label("history").connect();
-        // On a machine that has no time for us, the daemon ends a newcomer whom others wait for: once more then.
+        // On an overloaded machine the daemon may disconnect a newcomer whose acknowledgement another client waits for:
+        // tries again.
         let mut client = connect();
         for _ in 0..5 {
             if client.as_ref().is_err_and(Error::is_disconnected) {
@@ -94,7 +95,7 @@ impl Work {
         let mut random = Random(u64::from(self.round) << 32 | u64::from(writer));
         let mut held: Vec<(Lease, u64)> = Vec::new();
         for count in 0..self.calls {
-            // In every other history all want the same name.
+            // In every other history all operations use the same name.
             let name = if self.round.is_multiple_of(2) { random.below(NAMES.into()) as u8 } else { 0 };
             let text = self::name(self.round, name);
             match random.below(20) {
@@ -110,7 +111,7 @@ impl Work {
                         Err(e) => looked(&e),
                     });
                     held.extend(lease);
-                    // Some leases are held while the name goes on.
+                    // Some leases are held while the name changes.
                     if held.len() > 3 {
                         let (lease, value) = held.swap_remove(random.below(3) as usize);
                         assert_eq!(whole(&lease), value, "{text} was written while it was leased");
@@ -141,7 +142,7 @@ impl Work {
                     log.call(Call::Rename(from, to), || match client.rename(&old, &new) {
                         Ok(()) => Answer::Done(0),
                         Err(e) if e.is_not_found() => Answer::Absent,
-                        // One of its two halves may have been done.
+                        // A failed rename may have had half of its effect.
                         Err(e) => match asked(&e) {
                             Answer::Refused if e.is_limit() => Answer::Refused,
                             _ => Answer::Unknown,
@@ -160,7 +161,7 @@ fn whole(lease: &Lease) -> u64 {
     filled::value(lease).unwrap_or_else(|torn| panic!("{torn}"))
 }
 
-/// What the error of a call says that would have changed something.
+/// Returns the response for the error of a modifying call.
 fn asked(error: &Error) -> Answer {
     match error {
         Error::Refused { .. } | Error::Disconnected { asked: false, .. } | Error::NoDaemon { .. } => Answer::Refused,
@@ -169,7 +170,7 @@ fn asked(error: &Error) -> Answer {
     }
 }
 
-/// What the error of a call says that only looks.
+/// Returns the response for the error of a read-only call.
 fn looked(error: &Error) -> Answer {
     match error {
         Error::Disconnected { .. } | Error::SessionEnded | Error::Timeout { .. } | Error::NoDaemon { .. } => {

@@ -1,11 +1,11 @@
 #!/bin/sh
-# A service manager of its own for a test: a private mount, pid and cgroup namespace, in which
-# `systemd --user` finds a fresh /run and a cgroup tree that ends where it begins.
+# Starts a service manager for a test: `systemd --user` in a private mount, pid and cgroup namespace,
+# with a fresh /run and a cgroup tree whose root is its own group.
 #
 #     namespaces.sh FOLDER UID
 #
-# FOLDER holds bin/, units/ and etc/, and is /run/test inside. The manager lives until standard input
-# ends, and everything that it started with it: the pid namespace ends with its first process.
+# FOLDER contains bin/, units/ and etc/, and is /run/test inside. The manager lives until standard
+# input ends. Its processes end with it: the kernel ends a pid namespace with its first process.
 set -eu
 stage=${3:-machine}
 folder=$1
@@ -13,7 +13,7 @@ uid=$2
 
 case $stage in
 machine)
-    # A mount namespace first, so that what follows needs no cgroup tree of the machine's own.
+    # Enters a mount namespace first, so that mounting the cgroup tree does not affect the machine.
     exec unshare --mount --propagation private sh "$0" "$folder" "$uid" cgroup
     ;;
 cgroup)
@@ -30,7 +30,7 @@ cgroup)
     exit "$status"
     ;;
 inside)
-    # Seen through the machine's /proc still: the number by which others can enter.
+    # /proc is still the machine's, so this is the pid by which outside processes can enter.
     read -r pid rest </proc/self/stat
     mount -t proc proc /proc
     mount -t cgroup2 cgroup2 /sys/fs/cgroup
@@ -40,10 +40,10 @@ inside)
     for file in passwd group; do
         if [ -e "/run/test/etc/$file" ]; then mount --bind "/run/test/etc/$file" "/etc/$file"; fi
     done
-    # As a system's manager has it, or a user's.
+    # The runtime folder of a system's manager, or of a user's.
     runtime=/run
     if [ "$uid" = 0 ]; then
-        # Services of other users reach its sockets, too.
+        # Services of other users must reach its sockets.
         umask 0
     else
         runtime=/run/user/$uid

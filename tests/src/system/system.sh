@@ -1,10 +1,10 @@
 #!/bin/sh
-# A system of its own for a test: systemd as the first process of a pid namespace, over a copy of this machine's files that
-# is thrown away. What it writes goes into memory; nothing outside hears of it.
+# Starts a whole system for a test: systemd as the first process of a pid namespace, over a disposable copy of this
+# machine's files. Its writes go to memory and have no effect outside.
 #
 #     system.sh FOLDER
 #
-# FOLDER/share is /run/test inside, and FOLDER/memory/up has what was changed. It lives until standard input ends.
+# FOLDER/share is /run/test inside, and FOLDER/memory/up contains the changed files. It lives until standard input ends.
 set -eu
 folder=$1
 
@@ -31,7 +31,7 @@ outside)
     find "$own" -depth -type d -exec rmdir {} +
     ;;
 inside)
-    # Seen through the machine's /proc still: the number by which others can enter.
+    # /proc is still the machine's, so this is the pid by which outside processes can enter.
     read -r pid rest </proc/self/stat
     root=$folder/memory/root
     mount -t overlay overlay -o "lowerdir=/,upperdir=$folder/memory/up,workdir=$folder/memory/work" "$root"
@@ -45,11 +45,11 @@ inside)
         mount --bind "/dev/$device" "$root/dev/$device"
     done
     mkdir "$root/dev/shm" "$root/dev/pts" "$root/run/test" "$root/old"
-    # Walls of services (PrivateDevices=) have these, too.
+    # Sandboxed services (PrivateDevices=) need these, too.
     mount -t devpts -o newinstance,ptmxmode=0666 devpts "$root/dev/pts"
     ln -s pts/ptmx "$root/dev/ptmx"
     mount --bind "$folder/share" "$root/run/test"
-    # Nothing that this machine's administrator has enabled, and nobody who forbids services to start.
+    # Removes the units that this machine's administrator enabled, and a policy that forbids starting services.
     rm -rf "$root/etc/systemd/system" "$root/usr/sbin/policy-rc.d"
     mkdir "$root/etc/systemd/system"
     : >"$root/etc/machine-id"

@@ -1,5 +1,5 @@
-//! What compiled programs rest on: functions and their signatures, constants, fields. It is written down in
-//! `libclient/abi/tensorlend.N.txt`, and nothing of it may go or change while the library's number is N.
+//! The binary interface: functions and their signatures, constants, fields. `libclient/abi/tensorlend.N.txt` lists it,
+//! and nothing in the list may be removed or changed while the library's number is N.
 
 use super::built::Kit;
 use super::header;
@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Structures whose memory is the program's: they cannot even grow. The others are made by the library.
+/// Structures in the program's own memory: they cannot even grow. The library allocates all others.
 const CALLERS: &[&str] = &["tensorlend_version", "tensorlend_statistics"];
 
-/// A header without comments and preprocessor, one declaration after the other.
+/// Returns the header's declarations, without comments and preprocessor lines.
 fn declarations(header: &str) -> Vec<String> {
     let mut text = String::new();
     let mut rest = header;
@@ -27,7 +27,7 @@ fn declarations(header: &str) -> Vec<String> {
             if c == ';' && depth == 0 {
                 all.push(std::mem::take(&mut one));
             }
-            // The brace that ends `extern "C"`.
+            // The brace that closes `extern "C"`.
             if depth < 0 {
                 (depth, one) = (0, String::new());
             }
@@ -38,7 +38,7 @@ fn declarations(header: &str) -> Vec<String> {
     all.into_iter().map(plain).collect()
 }
 
-/// The facts that a compiled program rests on, one a line.
+/// Returns the facts that a compiled program depends on, one per line.
 fn facts(header: &str) -> BTreeSet<String> {
     let mut facts = BTreeSet::new();
     for line in header.lines() {
@@ -56,7 +56,7 @@ fn facts(header: &str) -> BTreeSet<String> {
         };
         match body {
             Some(body) if head.contains("enum") => {
-                // "enum NAME : TYPE", where the language can say so; a typedef says it elsewhere.
+                // "enum NAME : TYPE" in languages with such syntax; a typedef names the type for the others.
                 let (name, of) = head.split_once(" : ").expect("an enumeration has a type");
                 let name = name.trim_start_matches("enum ");
                 facts.insert(format!("enum {name} is {of}"));
@@ -95,12 +95,13 @@ fn list(number: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../libclient/abi/tensorlend.{number}.txt"))
 }
 
-/// What is gone of what was written down.
+/// Returns the listed facts that the header no longer has.
 fn broken<'a>(written: &'a str, facts: &BTreeSet<String>) -> Vec<&'a str> {
     written.lines().filter(|line| !line.is_empty() && !facts.contains(*line)).collect()
 }
 
-/// Compares the header with the list; additions are written, breaks are not.
+/// Compares the header with the list. With `TENSORLEND_UPDATE_DOCS` set, it writes additions, but never
+/// removals.
 pub fn compare() {
     let header = std::fs::read_to_string(header::path()).expect("the header is there");
     let (number, facts) = (number(&header), facts(&header));
@@ -122,7 +123,7 @@ pub fn compare() {
     );
 }
 
-/// The comparison finds what would break programs, and nothing else.
+/// The comparison finds every incompatible change, and no others.
 pub fn changes_are_noticed() {
     let header = std::fs::read_to_string(header::path()).expect("the header is there");
     let written = lines(&facts(&header));
@@ -141,7 +142,7 @@ pub fn changes_are_noticed() {
     assert_eq!(gone("tensorlend_status tensorlend_ping(", "int another(void); tensorlend_status tensorlend_ping("), 0);
 }
 
-/// Compares what the built library exports with the header.
+/// Compares the exported symbols of the built library with the header.
 pub fn exported(kit: &Kit) {
     let header = std::fs::read_to_string(header::path()).expect("the header is there");
     let declared: BTreeSet<String> = facts(&header)

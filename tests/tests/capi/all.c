@@ -1,4 +1,4 @@
-/* Every call of tensorlend.h, in the ways that it can be meant and in some that it cannot. */
+/* Every function of tensorlend.h, with valid and with invalid arguments. */
 #define _POSIX_C_SOURCE 200809L
 #include <ctype.h>
 #include <dirent.h>
@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* DLPack 1.x, as its specification lays it out. */
+/* The structures of DLPack 1.x, as in its specification. */
 typedef struct {
     void *data;
     struct {
@@ -50,7 +50,7 @@ struct DLManagedTensorVersioned {
         }                                                                                          \
     } while (0)
 #define OK(call) IS((call) == TENSORLEND_OK)
-/* Fails with this status, and a message that says so. */
+/* The call fails with this status, and a message that contains the text. */
 #define FAILS(status, text, call)                                                                  \
     do {                                                                                           \
         IS((call) == (status));                                                                    \
@@ -81,7 +81,7 @@ static uint32_t held(const char *name) {
     return first;
 }
 
-/* Deletes "cache", once. */
+/* A handler of memory pressure that deletes "cache", once. */
 static bool relieve(void *context, uint64_t bytes, uint32_t attempt) {
     bool existed;
     tensorlend_client **asked = context;
@@ -108,6 +108,8 @@ static void test_pressure(void) {
     OK(tensorlend_publish(&draft, "cache", NULL));
     OK(tensorlend_create(small, TENSORLEND_U8, 1, &size, &draft));
     FAILS(TENSORLEND_LIMIT, "memory limit", tensorlend_create(small, TENSORLEND_U8, 1, &size, &second));
+    IS(tensorlend_error_limit() == TENSORLEND_LIMIT_CLIENT_BYTES);
+    IS(strcmp(tensorlend_limit_name(tensorlend_error_limit()), "client-bytes") == 0);
     OK(tensorlend_outstanding_get(small, &outstanding));
     IS(tensorlend_outstanding_count(outstanding) == 1 && tensorlend_outstanding_bytes(outstanding) == size);
     IS(strstr(tensorlend_outstanding_text(outstanding), "drafts: 1 allocation") != NULL);
@@ -228,13 +230,13 @@ static void test_names(void) {
     do
         OK(tensorlend_exists(client, "short", &is));
     while (is);
-    /* Without dimensions, and without elements. */
+    /* A tensor without dimensions, and one without elements. */
     OK(tensorlend_put(client, "scalar", TENSORLEND_U32, 0, NULL, copy, NULL));
     IS(held("scalar") == 1);
     const uint64_t zero = 0;
     OK(tensorlend_put(client, "scalar", TENSORLEND_F64, 1, &zero, NULL, NULL));
     OK(tensorlend_delete(client, "scalar", NULL));
-    /* A zero beside the largest size that there is, and beside one more. */
+    /* A zero next to the largest valid size, and next to a larger one. */
     const uint64_t large[] = {INT64_MAX, 0, INT64_MAX}, larger[] = {0, UINT64_C(1) << 63};
     OK(tensorlend_create(client, TENSORLEND_F64, 3, large, &draft));
     IS(tensorlend_draft_bytes(draft) == 0);
@@ -471,7 +473,7 @@ static void test_dlpack(void) {
     tensorlend_dlpack_free(tensor);
     tensorlend_dlpack_free(NULL);
     OK(tensorlend_publish(&draft, "matrix", NULL));
-    /* A draft may end before its tensor. */
+    /* A draft may be freed before its DLPack tensor. */
     OK(tensorlend_create(client, TENSORLEND_F32, 2, shape, &draft));
     OK(tensorlend_draft_to_dlpack(draft, &tensor));
     tensorlend_draft_free(draft);
@@ -487,7 +489,7 @@ static void test_dlpack(void) {
     second->deleter(second);
     OK(tensorlend_delete(client, "matrix", NULL));
     IS(tensor->flags == 1 && ((float *)tensor->array.data)[3] == 3);
-    /* Back in: as it is, transposed, from the middle on backwards. */
+    /* Imports tensors: unchanged, transposed, with an offset and negative strides. */
     OK(tensorlend_put_dlpack(client, "back", tensor, NULL));
     tensor->deleter(tensor);
     float values[] = {0, 1, 2, 3, 4, 5}, copy[6];
@@ -505,7 +507,7 @@ static void test_dlpack(void) {
     OK(tensorlend_put_dlpack(client, "back", &ours, NULL));
     OK(tensorlend_get_into(client, "back", copy, sizeof copy, NULL));
     IS(copy[1] == 1 && copy[5] == 5);
-    /* Nothing to read, and something to read where there is nothing. */
+    /* No elements with NULL data, and elements with NULL data. */
     sizes[0] = 0, ours.array.data = NULL;
     OK(tensorlend_put_dlpack(client, "back", &ours, NULL));
     sizes[0] = 2, ours.array.byte_offset = 4096;
@@ -533,12 +535,12 @@ static void test_dlpack(void) {
     FAILS(TENSORLEND_DTYPE, "4 lanes", tensorlend_put_dlpack(client, "back", &ours, NULL));
     ours.array.dtype.lanes = 1, ours.version.major = 2;
     FAILS(TENSORLEND_ARGUMENT, "DLPack 2", tensorlend_put_dlpack(client, "back", &ours, NULL));
-    /* Of another version nothing but its number is read: there need not be more. */
+    /* Of a tensor of another version, only the version is read: the rest may be missing. */
     struct DLManagedTensorVersioned *other = malloc(sizeof ours.version);
     other->version.major = 7;
     FAILS(TENSORLEND_ARGUMENT, "DLPack 7", tensorlend_put_dlpack(client, "back", other, NULL));
     free(other);
-    /* A deleter is what ends a tensor, whoever made it; some have none. */
+    /* A tensor ends by its deleter, whatever library made it; some have none. */
     ours.context = &number_of_deleted, ours.deleter = count_deleted;
     tensorlend_dlpack_free(&ours);
     IS(number_of_deleted == 1);
@@ -556,7 +558,7 @@ static void test_dlpack(void) {
     OK(tensorlend_delete(client, "frame", NULL));
 }
 
-/* How many threads the library has; none takes signals but those of its own faults. */
+/* Returns the number of the library's threads. They block all signals except those of their own faults. */
 static int its_threads(void) {
     DIR *tasks = opendir("/proc/self/task");
     int found = 0;
@@ -606,7 +608,7 @@ static void test_memory(void) {
     IS(close(mkstemp(log)) == 0);
     OK(tensorlend_log_start(client, log));
     tensorlend_draft_free(numbers(1024, 0));
-    /* The one that waits for the daemon, and the log's, which tells its name when it has begun. */
+    /* The thread that waits for the daemon, and the log's, which sets its name when it starts. */
     for (int i = 0; i < 1000 && its_threads() < 2; i++)
         nanosleep(&(struct timespec){0, 10000000}, NULL);
     IS(its_threads() >= 2);
@@ -617,7 +619,7 @@ static void test_memory(void) {
     IS(fclose(file) == 0 && unlink(log) == 0 && strstr(text, "4096") != NULL);
 }
 
-/* NULL for whatever is asked for, one after the other: an error that names it, never a crash. */
+/* NULL for each argument in turn: an error that names it, never a crash. */
 static void test_nothing(void) {
     tensorlend_draft *draft = NULL, *none = NULL;
     tensorlend_lease *lease;
@@ -674,7 +676,7 @@ static void test_nothing(void) {
     IS(tensorlend_subscription_fd(NULL) == -1 && tensorlend_listing_at(NULL, 0) == NULL);
     IS(tensorlend_stream_sent(NULL) == 0 && tensorlend_client_namespace(NULL) == NULL);
     IS(strcmp(tensorlend_status_name(TENSORLEND_FULL), "stream full") == 0);
-    IS(strcmp(tensorlend_status_name(99), "unknown") == 0);
+    IS(strcmp(tensorlend_status_name(99), "unknown") == 0 && strcmp(tensorlend_limit_name(0), "unknown") == 0);
     IS(strcmp(tensorlend_dtype_name(TENSORLEND_BF16), "bf16") == 0);
     IS(tensorlend_dtype_bytes(TENSORLEND_C128) == 16 && tensorlend_dtype_bytes(7) == 0);
 }
@@ -744,7 +746,7 @@ static void test_fork(void) {
         FAILS(TENSORLEND_FORKED, "fork", tensorlend_lease_to_dlpack(lease, NULL, &tensor));
         tensorlend_lease_free(lease);
         tensorlend_client_free(client);
-        /* Else the leak checkers would count what the parent's threads held. */
+        /* Without exec, the leak checkers would count memory that the parent's threads held. */
         execl("/bin/true", "true", (char *)NULL);
         _exit(1);
     }

@@ -35,14 +35,14 @@ static_assert(owns_alone<Client> && owns_alone<Draft> && owns_alone<Lease> && ow
 static_assert(owns_alone<Stat> && owns_alone<Outstanding> && owns_alone<DLPack> && owns_alone<History>);
 static_assert(owns_alone<Subscription> && owns_alone<Options> && owns_alone<Leases> && owns_alone<Listing>);
 
-// What a temporary's accessors lead to would be gone with it: that is no program.
+// A temporary's accessors would dangle, so they must not compile.
 template <typename T, typename = void> constexpr bool has_data = false;
 template <typename T> constexpr bool has_data<T, std::void_t<decltype(std::declval<T>().template data<float>())>> = true;
 template <typename T, typename = void> constexpr bool has_tensor = false;
 template <typename T> constexpr bool has_tensor<T, std::void_t<decltype(std::declval<T>().tensor())>> = true;
 static_assert(has_data<Draft &> && has_data<const Lease &> && has_tensor<Lease &> && has_tensor<const Lease &>);
 static_assert(!has_data<Draft> && !has_data<Lease> && !has_data<const Lease> && !has_tensor<Lease>);
-// Numbers that this header does not know yet may come: the types have room for them.
+// Later headers may add values: the enumerations' types have room for them.
 static_assert(std::is_same_v<std::underlying_type_t<tensorlend_status>, int32_t> && sizeof(tensorlend_kind) == 4);
 
 template <typename Failure, typename Call> std::string thrown(Call call) {

@@ -1,4 +1,4 @@
-//! The library, built and installed by `scripts/capi`, and programs that are compiled with it as a user would.
+//! The library, built and installed by `scripts/capi`, and programs that are compiled with it as a user would do it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,14 +6,14 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tensorlend_tests::skip;
 
-/// What a program is written in.
+/// The language of a program.
 #[derive(Clone, Copy, Debug)]
 pub enum Language {
     C,
     Cpp,
 }
 
-/// Which of the two libraries it is linked with.
+/// The library that a program is linked with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     Shared,
@@ -43,7 +43,7 @@ fn done(command: &mut Command) -> String {
 }
 
 impl Kit {
-    /// The one of this test run; `None`, and a word why, where there are no compilers.
+    /// Returns the installation of this test run; `None`, with a recorded reason, if there are no compilers.
     pub fn get() -> Option<&'static Self> {
         static KIT: OnceLock<Option<Kit>> = OnceLock::new();
         if let Some(missing) = ["gcc", "g++", "cargo"].into_iter().find(|program| !has(program)) {
@@ -51,11 +51,11 @@ impl Kit {
             return None;
         }
         KIT.get_or_init(|| {
-            // One for all processes of a run, which is installed again by each: none of them runs beside another.
+            // All processes of a run share the folder, and each installs again. They do not run at the same time.
             let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("capi");
             let mut script = Command::new(workspace().join("scripts/capi"));
             script.args(["--debug", "--prefix"]).arg(&folder);
-            // Cargo tells a test of itself, and would tell the inner one.
+            // Cargo sets these variables for this test, and they would mislead the inner cargo.
             for (name, _) in std::env::vars_os() {
                 let name = name.to_string_lossy();
                 if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") || name == "CARGO" {
@@ -68,17 +68,17 @@ impl Kit {
         .as_ref()
     }
 
-    /// Where it is installed.
+    /// Returns the installation prefix.
     pub fn prefix(&self) -> &Path {
         &self.folder
     }
 
-    /// The folder of the libraries.
+    /// Returns the folder of the libraries.
     pub fn libraries(&self) -> PathBuf {
         self.prefix().join("lib")
     }
 
-    /// What pkg-config says, or what it would say.
+    /// Returns the flags of pkg-config, or the same flags where it is not installed.
     fn pkg_config(&self, static_link: bool) -> Vec<String> {
         if !has("pkg-config") {
             skip("pkg-config is not installed (apt-get install pkg-config): the paths are given by hand");
@@ -98,7 +98,7 @@ impl Kit {
         done(command.arg("tensorlend")).split_whitespace().map(String::from).collect()
     }
 
-    /// Compiles a program with every warning an error.
+    /// Compiles a program with `-Werror`.
     pub fn compile(&self, language: Language, sources: &[&Path], flags: &[&str], link: Link) -> PathBuf {
         let number = self.programs.fetch_add(1, Ordering::Relaxed);
         let name = sources[0].file_stem().expect("a source file").to_string_lossy();
@@ -111,14 +111,14 @@ impl Kit {
         command.args([standard, "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1"]).args(flags);
         command.args(sources).arg("-o").arg(&program);
         for flag in self.pkg_config(link == Link::Static) {
-            // Else the linker would take the shared library, which lies beside the other.
+            // Otherwise the linker would use the shared library in the same folder.
             command.arg(if flag == "-ltensorlend" && link == Link::Static { "-l:libtensorlend.a" } else { &flag });
         }
         done(&mut command);
         program
     }
 
-    /// Whether programs can be linked with these flags here.
+    /// Returns true if programs can be linked with these flags here.
     pub fn can_link(&self, flags: &[&str]) -> bool {
         let source = self.prefix().join("empty.c");
         std::fs::write(&source, "int main(void) { return 0; }\n").expect("a source file is written");
@@ -127,7 +127,7 @@ impl Kit {
         command.output().is_ok_and(|done| done.status.success())
     }
 
-    /// A program, ready to run.
+    /// Returns a command that runs a program.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command.env("LD_LIBRARY_PATH", self.libraries());

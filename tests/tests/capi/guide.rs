@@ -1,9 +1,9 @@
-//! The code in `docs/c.md`: every block that is marked as C or C++ is a program, or a part of one.
+//! The code in `docs/c.md`: every block marked as C or C++ is a program, or a part of one.
 
 use super::built::{Kit, Language, Link};
 use std::path::{Path, PathBuf};
 
-/// What stands around a block that is no whole program: a connected client, and the macro that the guide shows.
+/// The code around a block that is not a whole program: a connected client, and the macro that the guide shows.
 const BEFORE: &str = "#include <tensorlend.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +15,7 @@ int main(void) {
 ";
 const AFTER: &str = "\n    tensorlend_client_free(client);\n    return 0;\n}\n";
 
-/// Compiles them; returns the programs.
+/// Compiles the blocks and returns the programs.
 pub fn programs(kit: &Kit) -> Vec<PathBuf> {
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/c.md");
     let guide = std::fs::read_to_string(guide).expect("the guide is there");

@@ -1,8 +1,8 @@
-//! `libclient/include/tensorlend.h` is made from `libclient/src/ffi`, and may not lag behind it.
+//! `libclient/include/tensorlend.h` is generated from `libclient/src/ffi`, and must be up to date.
 
 use std::path::{Path, PathBuf};
 
-/// In the order in which a reader meets them.
+/// The source files, in the order of the header.
 const FILES: &[&str] = &[
     "status",
     "version",
@@ -27,7 +27,7 @@ fn libclient() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../libclient")
 }
 
-/// The committed header.
+/// Returns the path of the committed header.
 pub fn path() -> PathBuf {
     libclient().join("include/tensorlend.h")
 }
@@ -40,11 +40,11 @@ fn generated() -> String {
     }
     let mut text = Vec::new();
     builder.generate().expect("the files are understood").write(&mut text);
-    // In C++ as in C, and in the words of the header's readers.
+    // Backquotes mean nothing in C and C++ comments.
     String::from_utf8(text).expect("a header is text").replace('`', "")
 }
 
-/// Compares the committed header with the code, or writes it.
+/// Compares the committed header with the generated one, or writes it.
 pub fn compare() {
     let wanted = generated();
     if std::env::var_os("TENSORLEND_UPDATE_DOCS").is_some() {

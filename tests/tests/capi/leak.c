@@ -1,4 +1,4 @@
-/* Loses a draft: what the sanitizers and valgrind have to find. */
+/* Leaks a draft, which the sanitizers and valgrind must find. */
 #include <tensorlend.h>
 
 static void lose(tensorlend_client *client) {

@@ -1,10 +1,10 @@
-//! Command lines as pages write them: which of them call a program of this workspace, and whether it understands them.
+//! Command lines in the manual: finds those that call a program of this workspace, and checks that it accepts them.
 
 use std::process::Command;
 use tensorlend_tests::{binary, run};
 
-/// The commands in a piece of shell: words without comments, redirections and assignments. What a shell would expand is
-/// left as it stands.
+/// Returns the commands in a piece of shell: words without comments, redirections and assignments. Shell expansions
+/// stay as they are.
 pub fn commands(shell: &str) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     let mut words: Vec<String> = Vec::new();
@@ -41,14 +41,13 @@ pub fn commands(shell: &str) -> Vec<Vec<String>> {
     found.into_iter().map(plain).filter(|words| !words.is_empty()).collect()
 }
 
-/// Whether this is a call of one of our programs.
+/// Returns true if this calls one of our programs.
 pub fn is_ours(words: &[String]) -> bool {
-    // A line of Cargo.toml is none.
+    // Excludes a line of Cargo.toml.
     matches!(words[0].as_str(), "tensorlend" | "tensorlendd") && words.get(1).is_none_or(|word| word != "=")
 }
 
-/// What the program has against these words; it is asked for its help behind them, which it gives once it has
-/// understood what comes before.
+/// Returns the program's error for these words. Appending `--help` makes it parse all of them without running.
 pub fn misunderstood(words: &[String]) -> Option<String> {
     let done = run(Command::new(binary(&words[0])).args(&words[1..]).arg("--help"));
     (!done.status.success()).then(|| format!("`{}`: {}", words.join(" "), String::from_utf8_lossy(&done.stderr).trim()))

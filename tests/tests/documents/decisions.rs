@@ -1,11 +1,11 @@
-//! What becomes of blocks that are not simply run: one line for each. A `sh` block that has no line here is run.
+//! Blocks that are not simply run: one line for each. A `sh` block without a line here is run.
 
-/// What is done with a block.
+/// The treatment of a block.
 #[derive(Clone, Copy, Debug)]
 pub enum Decision {
-    /// It is run, after these commands, which make what the page takes for granted.
+    /// Run after these commands, which create the state that the page presumes.
     After(&'static str),
-    /// It cannot be run, and why not. Whatever calls `tensorlend` or `tensorlendd` in it must be understood by them.
+    /// Not run, for this reason. The programs must accept all calls of `tensorlend` and `tensorlendd` in it.
     Understood(&'static str),
 }
 use Decision::{After, Understood};
@@ -15,7 +15,7 @@ const NEEDS_MANAGER: &str = "asks the machine's own service manager";
 const NEEDS_GPU_PACK: &str = "builds a release for minutes; scripts/test packs it and runs it when asked to";
 const BUILDS: &str = "builds a release for minutes";
 
-/// Page, first line of the block, decision. Each line must fit one block.
+/// Page, first line of the block, decision. Each line must match exactly one block.
 pub const DECISIONS: &[(&str, &str, Decision)] = &[
     (
         "README.md",
@@ -162,7 +162,7 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
     ),
 ];
 
-/// Blocks that another test takes from their pages: page, language, that test.
+/// Blocks that another test uses: page, language, that test.
 pub const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("README.md", "rust", "libclient/src/lib.rs"),
     ("docs/models.md", "rust", "libclient/src/lib.rs"),
@@ -170,11 +170,11 @@ pub const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("docs/", "python", "python/tests/test_docs.py"),
     ("docs/c.md", "c", "tests/tests/capi/guide.rs"),
     ("docs/c.md", "cpp", "tests/tests/capi/guide.rs"),
-    // How files of other projects became data: these lie elsewhere.
+    // Conversion of other projects' files, which are not in this repository.
     ("examples/data/README.md", "python", "examples/data/README.md"),
 ];
 
-/// Files as the README names them.
+/// Files that the README mentions.
 const SOME_FILES: &str = r#"mkdir frames
 cp ../tensorlend/examples/data/china.jpg frames/0.jpg
 /usr/bin/python3 - <<'END'

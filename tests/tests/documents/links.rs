@@ -1,10 +1,10 @@
-//! Links between the files of the repository: each leads to a file, and its anchor to a heading.
+//! Links between the files of the repository: the file exists, and has a heading for the anchor.
 
 use super::pages::{Page, root};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-/// The anchors of a page, as forges and mdBook make them of its headings.
+/// Returns the anchors of a page's headings, as forges and mdBook generate them.
 fn anchors(page: &Page) -> HashSet<String> {
     let mut seen: HashMap<String, usize> = HashMap::new();
     let mut found = HashSet::new();
@@ -23,7 +23,7 @@ fn anchors(page: &Page) -> HashSet<String> {
     found
 }
 
-/// The targets of the links in a line, without those in code.
+/// Returns the targets of the links in a line, without those in code.
 fn targets(line: &str) -> Vec<String> {
     let prose: String = line.split('`').step_by(2).collect::<Vec<_>>().join("code");
     let mut found: Vec<String> = prose
@@ -39,13 +39,13 @@ fn targets(line: &str) -> Vec<String> {
     found
 }
 
-/// What leads nowhere, one line each.
+/// Returns the broken links, one line each.
 pub fn broken(pages: &[Page]) -> Vec<String> {
     let root = root();
     let by_path: HashMap<&str, &Page> = pages.iter().map(|page| (page.path.as_str(), page)).collect();
     let mut broken = Vec::new();
     for page in pages {
-        // The book's contents are named as from the root.
+        // The book's table of contents has paths from the root.
         let is_contents = page.path.ends_with("SUMMARY.md");
         let folder =
             if is_contents { Path::new("") } else { Path::new(&page.path).parent().expect("a file is in a folder") };

@@ -2,49 +2,49 @@
 
 use std::path::{Path, PathBuf};
 
-/// The root of the repository.
+/// Returns the root of the repository.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the workspace is there")
 }
 
-/// One Markdown file.
+/// A Markdown file.
 pub struct Page {
-    /// Its path from the root, such as `docs/c.md`.
+    /// The page's path from the root, such as `docs/c.md`.
     pub path: String,
     pub text: String,
 }
 
-/// One fenced block.
+/// A fenced block.
 pub struct Block {
     pub page: String,
-    /// The line of its opening fence, from 1.
+    /// The line of the block's opening fence, from 1.
     pub line: usize,
-    /// The first word behind the fence.
+    /// The first word after the fence.
     pub language: String,
-    /// The other words behind the fence.
+    /// The other words after the fence.
     pub attributes: Vec<String>,
     pub text: String,
 }
 
 impl Block {
-    /// Where it is, as compilers say it.
+    /// Returns the block's location in a compiler's format.
     pub fn place(&self) -> String {
         format!("{}:{}", self.page, self.line)
     }
 
-    /// Its first line: what a decision names it by.
+    /// Returns its first line, by which a decision identifies it.
     pub fn begins(&self) -> &str {
         self.text.lines().next().unwrap_or_default().trim_end()
     }
 
-    /// The file that a reader of the page makes of it: `file=PATH`.
+    /// Returns the path of the file that a reader creates from the block: `file=PATH`.
     pub fn file(&self) -> Option<&str> {
         self.attributes.iter().find_map(|word| word.strip_prefix("file="))
     }
 }
 
 impl Page {
-    /// Its lines, those of fenced blocks left empty.
+    /// Returns the page's lines, with the lines of fenced blocks replaced by empty ones.
     pub fn prose(&self) -> Vec<String> {
         let mut inside = false;
         let line = |line: &str| {
@@ -55,7 +55,7 @@ impl Page {
         self.text.lines().map(line).collect()
     }
 
-    /// Its fenced blocks.
+    /// Returns its fenced blocks.
     ///
     /// # Panics
     /// If one has no end, or no language.
@@ -90,7 +90,7 @@ fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
         let path = entry.expect("an entry").path();
         let name = path.file_name().expect("a name").to_string_lossy().into_owned();
         if path.is_dir() && !path.is_symlink() && !name.starts_with('.') && name != "node_modules" {
-            // What cargo, pip and others build marks itself so.
+            // Skips build output: cargo, pip and others mark their folders with this file.
             if !path.join("CACHEDIR.TAG").exists() && name != "target" {
                 walk(&path, found);
             }
@@ -100,7 +100,7 @@ fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Every Markdown file of the repository.
+/// Returns every Markdown file of the repository.
 pub fn all() -> Vec<Page> {
     let root = root();
     let mut found = Vec::new();
@@ -113,7 +113,7 @@ pub fn all() -> Vec<Page> {
     found.into_iter().map(page).collect()
 }
 
-/// The pages whose blocks are tested: what tells how to use tensorlend. Results and decisions are records of their day.
+/// Returns the pages whose blocks are tested: the guides. Results and decisions are historical records.
 pub fn manual() -> Vec<Page> {
     let is_manual = |page: &Page| match page.path.as_str() {
         "README.md" | "COMPARE.md" | "SECURITY.md" | "ARCHITECTURE.md" | "python/README.md" => true,

@@ -1,4 +1,4 @@
-//! One page as its reader works through it: its blocks in order, in one folder, with a daemon of its own.
+//! Execution of one page: its blocks in order, in one folder, with the page's own daemon.
 
 use super::built::Kit;
 use super::decisions::{DECISIONS, Decision};
@@ -10,28 +10,28 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tensorlend_tests::binary;
 
-/// The longest that a block may take: cargo compiles in some.
+/// Timeout of a block: cargo compiles in some.
 const BLOCK_MAX: Duration = Duration::from_mins(5);
 
-/// The decision about a block, if there is one.
+/// Returns the decision about a block, if there is one.
 pub fn decision(block: &Block) -> Option<Decision> {
     let fits = |(page, begins, _): &&(&str, &str, Decision)| *page == block.page && *begins == block.begins();
     DECISIONS.iter().find(fits).map(|(_, _, decision)| *decision)
 }
 
-/// Whether a block is run in its page's session.
+/// Returns true if a block is run in its page's session.
 pub fn is_run(block: &Block) -> bool {
     block.language == "sh" && block.file().is_none() && !matches!(decision(block), Some(Decision::Understood(_)))
 }
 
-/// Whether a line starts a daemon that goes on.
+/// Returns true if a line starts a daemon in the background.
 pub fn starts_daemon(line: &str) -> bool {
     let command = line.split(" #").next().unwrap_or_default().trim_end();
     let is_daemon = command.trim_start().starts_with("tensorlendd") || command.contains("-m tensorlend daemon");
     is_daemon && command.ends_with('&')
 }
 
-/// What a page's commands need.
+/// The requirements of a page's commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
     pub python: bool,
@@ -46,17 +46,19 @@ impl Needs {
     }
 }
 
-/// A folder, its home, its daemon and whatever its blocks left running.
+/// The page's folder, home directory, daemon and background processes.
 pub struct Session {
     folder: TempDir,
     path: String,
-    /// What blocks start is of its group, whose number stays taken for as long as it is not waited for.
+    /// The leader of the process group of everything that blocks start. The group's id stays reserved until this child
+    /// is waited for.
     anchor: Child,
     kit: Option<&'static Kit>,
 }
 
 impl Session {
-    /// A folder beside one called `tensorlend`, which is the repository; the built programs are found first.
+    /// Creates a folder next to one called `tensorlend`, which is the repository; the built programs come first in the
+    /// path.
     pub fn new(kit: Option<&'static Kit>, python: Option<&Path>) -> Self {
         let folder = tempfile::Builder::new().prefix("tensorlend-page-").tempdir().expect("a temporary folder");
         std::os::unix::fs::symlink(root(), folder.path().join("tensorlend")).expect("a link is made");
@@ -73,19 +75,19 @@ impl Session {
         self.folder.path().join("tensorlend.sock")
     }
 
-    /// Makes the file that a block is the text of.
+    /// Writes the file that a block contains.
     pub fn write(&self, file: &str, text: &str) {
         let path = self.folder.path().join("page").join(file);
         std::fs::create_dir_all(path.parent().expect("a file is in a folder")).expect("a folder is made");
         std::fs::write(path, text).expect("a file is written");
     }
 
-    /// Starts a daemon, for a page that takes one for granted.
+    /// Starts a daemon, for a page that presumes one.
     pub fn start_daemon(&self) {
         self.run("a daemon for the page", "tensorlendd &\n");
     }
 
-    /// Runs a block to its end; what it started in the background goes on.
+    /// Runs a block to its end; its background processes continue.
     ///
     /// # Panics
     /// If a command fails, or it takes longer than [`BLOCK_MAX`].
@@ -93,13 +95,13 @@ impl Session {
         let home = self.folder.path().join("page");
         let socket = self.socket();
         let mut script = String::from("set -euo pipefail\n");
-        // As root, a daemon would take the system's place: it gets the page's socket. The program stays the last of its
-        // line, so that `tensorlendd &` is the daemon itself.
+        // A daemon started by root would use the system's socket, so this function adds the page's socket. The program
+        // is the last command of its line, so that `tensorlendd &` is the daemon itself.
         script.push_str("tensorlendd() { command tensorlendd --socket \"$TENSORLEND_SOCKET\" \"$@\"; }\n");
         for line in text.lines() {
             script.push_str(line);
             script.push('\n');
-            // Who types the next line has seen the daemon start.
+            // A user types the next line only after the daemon has started.
             if starts_daemon(line) {
                 script.push_str("until tensorlend ping >/dev/null 2>&1; do sleep 0.02; done\n");
             }
@@ -141,13 +143,14 @@ impl Session {
         }
     }
 
-    /// Where compilers find what `scripts/capi` installed, and cargo what is built already.
+    /// Sets the paths that compilers need for the installation of `scripts/capi`, and cargo for finished builds.
     fn tools(&self, command: &mut Command) {
         if let Some(kit) = self.kit {
             command.env("PKG_CONFIG_PATH", kit.libraries().join("pkgconfig"));
             command.env("LD_LIBRARY_PATH", kit.libraries());
         }
-        // Cargo tells a test of itself, and would tell the inner one; it and rustup live in the real home.
+        // Cargo sets these variables for this test, and they would mislead the inner cargo. Cargo and rustup live in
+        // the real home.
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy();
             if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") || name == "CARGO" {

@@ -1,15 +1,15 @@
-//! The attacks by name, and what came of one.
+//! The attacks by name, and their results.
 
 use std::fmt::Write as _;
 
-/// What may come of an attack in a setting.
+/// The means of an attack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
-    /// By what was lent.
+    /// Memory and descriptors that the daemon lent.
     Lent,
-    /// By what one may do to a process of the same user that lets itself be traced.
+    /// Access to a traceable process of the same user.
     Trace,
-    /// The same, aimed at the daemon, which does not.
+    /// The same access to the daemon, which is not traceable.
     Daemon,
 }
 
@@ -41,7 +41,7 @@ pub const ATTACKS: [(&str, Class); 25] = [
     ("daemon: ptrace", Class::Daemon),
 ];
 
-/// What each attack is, for the table.
+/// Returns the description of an attack for the table.
 pub fn meaning(attack: &str) -> &'static str {
     match attack {
         "write" => "pwrite to the lent descriptors",
@@ -96,7 +96,7 @@ impl Result {
     }
 }
 
-/// The table as Markdown: a row for each attack, a column for each setting.
+/// Returns the table as Markdown: a row for each attack, a column for each setting.
 pub fn table(columns: &[&str], rows: &[Vec<Result>]) -> String {
     let mut text =
         format!("| attack | {} | what it is |\n|---|{}---|\n", columns.join(" | "), "---|".repeat(columns.len()));

@@ -1,5 +1,5 @@
-//! The hostile matrix: every attack on memory that was lent, carried out by processes of their own, against memory that
-//! is not protected (where it has to succeed), and against tensorlend in its modes (where it must not).
+//! The hostile matrix: separate processes carry out every attack on lent memory, against unprotected memory (where it
+//! must succeed) and against tensorlend in its modes (where it must fail).
 //!
 //! `cargo test -p tensorlend-tests --test hostile -- --nocapture` prints the table.
 
@@ -18,7 +18,7 @@ fn is_forbidden(why: &str) -> bool {
     ["not permitted", "denied", "not implemented"].iter().any(|word| why.contains(word))
 }
 
-/// Whether this process has what makes root able to trace everybody; containers take it away.
+/// Returns true if this process has the capability with which root can trace any process; containers drop it.
 fn root_may_trace() -> bool {
     const CAP_SYS_PTRACE: u64 = 1 << 19;
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -40,7 +40,7 @@ fn a_stranger_is_lent_nothing() {
     let mut mallory = stage.attacker(Some(MALLORY));
     mallory.ok(&format!("join {socket}"));
     assert_eq!(mallory.ok(&format!("pry uid:{ALICE}")), "0");
-    // That the same questions are answered to who may ask them.
+    // The same requests succeed for a permitted user.
     let mut accomplice = stage.attacker(Some(ALICE));
     accomplice.ok(&format!("join {socket}"));
     assert_ne!(accomplice.ok(&format!("pry uid:{ALICE}")), "0");
@@ -72,7 +72,7 @@ fn nothing_that_is_lent_can_be_turned_against_anybody() {
     for ((attack, class), control) in ATTACKS.iter().zip(&controls) {
         match control {
             Result::Breach(_) => {}
-            // Yama forbids this between processes of one user, and some sandboxes do; then it shows nothing here.
+            // Yama and some sandboxes forbid this between processes of one user; the attack then proves nothing here.
             Result::Held(why) if *class != Class::Lent && is_forbidden(why) => {
                 skip(&format!("{attack}: forbidden on this machine even against the unprotected ({why})"));
             }

@@ -7,11 +7,11 @@ use std::fmt::Write as _;
 use std::time::Duration;
 use tensorlend_tests::{Agent, Daemon, eventually};
 
-/// How long an honest process may be held up by an attack; well below the 45 seconds after which the kernel breaks a
-/// file lease by itself, and would hide that somebody was stalled by it.
+/// Maximum delay of an honest process by an attack. It is well below 45 s, after which the kernel breaks a file lease
+/// by itself and would hide the stall.
 const STALLED: Duration = Duration::from_secs(30);
 
-/// Bytes of a prey: a segment of its own.
+/// Bytes of an attacked tensor ("prey"): large enough for its own segment.
 const PREY: u64 = 1 << 20;
 
 /// A daemon, its honest clients, and an attacker among them.
@@ -52,7 +52,7 @@ impl<'s> Scene<'s> {
         agent
     }
 
-    /// Carries one attack out on a tensor of its own, and looks whether anybody honest noticed.
+    /// Carries one attack out on a new tensor, and checks whether an honest client was harmed.
     pub fn try_one(&mut self, attack: &str) -> Result {
         self.tried += 1;
         let prey = format!("prey/{}", self.tried);
@@ -67,7 +67,7 @@ impl<'s> Scene<'s> {
         self.witness.ok(&format!("release {prey}"));
         self.victim.ok(&format!("delete {prey}"));
         match (result, seen) {
-            // Somebody honest was harmed, whatever the attacker knows of it.
+            // An honest client was harmed, even if the attacker did not notice.
             (Result::Held(_), Err(harm)) => Result::Breach(harm),
             (result, _) => result,
         }
@@ -89,7 +89,7 @@ impl<'s> Scene<'s> {
             }
             "inherited (fork)" | "inherited (CLONE_VM)" | "kept" => self.haunt(attack, attacker),
             _ => {
-                // Root would succeed, and leave no sheets to go on with.
+                // Root would succeed and destroy the sheets, so its attack takes the segment only.
                 let what = if self.uid(2) == Some(0) { "segment" } else { "all" };
                 attacker.ok(&format!("take {prey} {what}"));
                 self.attack_with(attack, &mut attacker, address)
@@ -101,7 +101,7 @@ impl<'s> Scene<'s> {
         match attack {
             "stall" => {
                 let granted = attacker.ok("stall");
-                // A newcomer needs everything opened anew: directory, sheets, segments.
+                // A newcomer must open everything: directory, sheets, segments.
                 let newcomer = self.newcomer();
                 match newcomer {
                     Ok(()) => Result::Held(format!("{granted} leases granted, nobody stalled")),
@@ -130,7 +130,8 @@ impl<'s> Scene<'s> {
         }
     }
 
-    /// A client that is gone and leaves something behind that can write; its heirs are lent what there is.
+    /// The attacker exits, but leaves a process or a descriptor that can still write. The next clients get the freed
+    /// memory; the attack then writes.
     fn haunt(&mut self, attack: &str, mut attacker: Agent) -> Result {
         attacker.ok("hoard");
         let ghost = if attack == "kept" {
@@ -143,7 +144,7 @@ impl<'s> Scene<'s> {
             attacker = self.stage.attacker(self.uid(2));
             Some(ghost)
         };
-        // Segments are lent again to the same user only, so that the attacker's own user is whom it could reach.
+        // A segment is lent again to the same user only, so the attacker's own user is the one at risk.
         let mut heirs = [
             Self::honest(self.stage, &self.daemon, self.setting, 2),
             Self::honest(self.stage, &self.daemon, self.setting, 1),
@@ -171,7 +172,7 @@ impl<'s> Scene<'s> {
             heirs[*who].ok(&format!("delete {name}"));
         }
         heirs.into_iter().for_each(Agent::exit);
-        // It comes back as the kernel says that it is quiet, and what comes next needs some.
+        // The memory is freed once the kernel reports no writers; the next attack needs some.
         eventually("the return of the heirs' memory", || {
             let room = format!("put room {} 0", 8 * PREY);
             self.victim.ask(&room).is_ok()
@@ -180,7 +181,7 @@ impl<'s> Scene<'s> {
         Result::breach_if(wrong > 0, &format!("{wrong} of {} tensors of its heirs changed", sums.len()))
     }
 
-    /// Whether somebody who comes now finds everything open.
+    /// Checks that a client which connects now can open and use everything.
     fn newcomer(&mut self) -> std::result::Result<(), String> {
         let mut newcomer = self.stage.agent(self.uid(1));
         let prey = format!("prey/{}", self.tried);
@@ -202,7 +203,7 @@ impl<'s> Scene<'s> {
         Ok(())
     }
 
-    /// What the honest see: the same bytes by old and new leases, a producer that goes on, a daemon that answers.
+    /// Checks that honest clients see the same bytes by old and new leases, and that producer and daemon still work.
     fn aftermath(&mut self, prey: &str, sum: &str) -> std::result::Result<(), String> {
         let held = self.witness.ok(&format!("held {prey}"));
         if held != sum {

@@ -1,4 +1,4 @@
-//! Who attacks whom, and what is promised there.
+//! Combinations of attacker, victim and mode, and the guarantees of each.
 
 use crate::attacks::Class;
 
@@ -7,24 +7,24 @@ pub const ALICE: u32 = 64_102;
 pub const MALLORY: u32 = 64_103;
 pub const CAROL: u32 = 64_104;
 
-/// Who attacks whom, and how the victim is kept.
+/// The users of attacker and victim, and the victim's protection.
 #[derive(Clone, Copy)]
 pub struct Setting {
     pub name: &'static str,
-    /// Users of the daemon, the victim, the attacker; none: everybody is the user who runs the test.
+    /// Uids of the daemon, the victim, the attacker; none: all are the user who runs the test.
     pub users: Option<[u32; 3]>,
     pub system: bool,
     pub hardened: bool,
-    /// Classes in which not one breach is allowed.
+    /// Classes without a single permitted breach.
     pub promised: &'static [Class],
-    /// Attacks that have to succeed, to show that a breach would be seen here.
+    /// Attacks that must succeed, to show that the test detects a breach.
     pub shows: &'static [&'static str],
 }
 
 pub const ALL: &[Class] = &[Class::Lent, Class::Trace, Class::Daemon];
 pub const UNTRACED: &[Class] = &[Class::Lent, Class::Daemon];
 
-/// What root can do to anybody. What is left to it is what seals forbid, and what nobody can be stopped by.
+/// Attacks by which root breaches everything. The others fail because of seals, or prove nothing.
 pub const BY_ROOT: &[&str] = &[
     "write",
     "reopen",
@@ -65,7 +65,7 @@ pub fn settings(root: bool) -> Vec<Setting> {
         let same =
             Setting { name: "system, same user", users: Some([DAEMON, ALICE, ALICE]), promised: UNTRACED, ..system };
         let hardened = Setting { name: "system, same user, hardened", hardened: true, promised: ALL, ..same };
-        // Root may do everything: what this shows is that the test sees it.
+        // Root may do everything; this setting shows that the test detects breaches.
         let by_root =
             Setting { name: "system, root", users: Some([DAEMON, ALICE, 0]), promised: &[], shows: BY_ROOT, ..system };
         all.splice(0..0, [system, same, hardened]);

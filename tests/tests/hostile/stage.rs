@@ -1,4 +1,4 @@
-//! Programs, folders and pipes; and the attacks on memory that is not protected.
+//! Programs, folders and pipes; and the attacks on unprotected memory.
 
 use crate::attacks::Result;
 use crate::settings::CAROL;
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use tensorlend_tests::users::{Programs, as_user};
 use tensorlend_tests::{Agent, open_to_all};
 
-/// What every setting has: programs, and a folder for sockets and pipes.
+/// Shared by all settings: programs, and a folder for sockets and pipes.
 pub struct Stage {
     programs: Programs,
     folder: TempDir,
@@ -42,12 +42,13 @@ impl Stage {
         Agent::steer(self.command("tensorlend-agent", uid))
     }
 
-    /// Two pipes by which a process that was left behind is told to write, and tells that it has.
+    /// Creates two pipes for a process that outlives its client. Through the first pipe the test orders the process to
+    /// write; through the second the process reports that it has written.
     pub fn ghost(&self, round: &str) -> Ghost {
         let pipe = |name: &str| {
             let path = self.path(&format!("{name}-{round}"));
             assert!(Command::new("mkfifo").arg("--mode=0666").arg(&path).status().unwrap().success());
-            // mkfifo's mode is not under a umask; the folder is everybody's.
+            // The umask does not apply to mkfifo's --mode, and any user may enter the folder.
             path
         };
         Ghost { go: pipe("go"), done: pipe("done") }
@@ -70,7 +71,7 @@ impl Ghost {
     }
 }
 
-/// One attack on memory that is not protected.
+/// Carries out one attack on unprotected memory.
 pub fn control(
     stage: &Stage,
     victim: &mut Agent,
@@ -126,7 +127,7 @@ pub fn control(
         _ => {
             let (_, name) = attack.split_once(": ").unwrap_or(("", attack));
             let mine = Result::of(&attacker.ok(&format!("attack {name} {pid} {address}")));
-            // What needs no address is told by who did it; all else by the victim's own eyes.
+            // The attacker itself reports results that involve no address; the victim's memory confirms all others.
             if matches!(mine, Result::Breach(_)) && !matches!(name, "proc_fd" | "pidfd_getfd") {
                 assert!(matches!(changed(victim), Result::Breach(_)), "{attack} claims what the victim does not see");
             }

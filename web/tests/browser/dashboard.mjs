@@ -1,4 +1,4 @@
-// The dashboard as a person finds it: what it shows, that names stay text, that keys reach everything, that it fits a phone.
+// The dashboard as a person sees it: its contents, names as text, keyboard access, layout on a phone.
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
@@ -135,7 +135,7 @@ try {
       await page.waitForTimeout(400);
       await page.evaluate(() => document.activeElement?.blur());
       await page.screenshot({ path: join(PICTURES, `wide-${scheme}.png`), fullPage: true });
-      // By the debugger: the page's own policy lets no script in.
+      // Injected through the debugger: the page's own policy forbids foreign scripts.
       await page.evaluate(axe);
       const found = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
       const serious = found.violations.filter((v) => ["serious", "critical", "moderate"].includes(v.impact));
@@ -190,7 +190,7 @@ try {
     await crowded.close();
   });
   await check("the policy refuses what it should", async () => {
-    // Not by open: what is refused here is no trouble.
+    // Without `open`: the errors of refused requests are expected here.
     const tried = await browser.newPage();
     await tried.goto(url);
     const refused = await tried.evaluate(async () => {
@@ -211,7 +211,7 @@ try {
     const daemon = spawn(DAEMON, ["--config", join(folder, "daemon.toml")], { stdio: "ignore" });
     children.push(daemon);
     while (!existsSync(at)) await new Promise((done) => setTimeout(done, 50));
-    // No other look comes for as long as this test runs: the news does.
+    // No second sample is due during this test, but the page still receives the change of the daemon's state.
     const shows = start(TENSORLEND, ["web", "--listen", "127.0.0.1:0", "--interval", "3600"], { TENSORLEND_SOCKET: at });
     const watched = await open(await shows.line());
     const live = async () => {
@@ -255,7 +255,7 @@ try {
   console.error("seen on the way:", troubles);
 } finally {
   await browser.close();
-  // One that is stopped ends when it goes on.
+  // A stopped process handles SIGTERM only once it continues.
   for (const child of children) for (const signal of ["SIGTERM", "SIGCONT"]) child.kill(signal);
   rmSync(folder, { recursive: true, force: true });
 }

@@ -1,8 +1,8 @@
-//! Files that are cut, flipped or lying.
+//! Files that are truncated, have flipped bits or contradict themselves.
 
 use super::*;
 
-/// A small file of each format, with the spec that reads it.
+/// Returns a small file of each format, with the spec to read it.
 fn samples() -> Vec<(&'static str, Vec<u8>, Option<RawSpec>)> {
     let folder = folder();
     let two = [tensor("a", DType::F32, &[2, 3]), tensor("b", DType::U8, &[5])];
@@ -125,7 +125,8 @@ fn a_header_length_beyond_the_file_takes_no_memory() {
     }
 }
 
-/// A deflated archive with each place of `field` in its records replaced.
+/// Edits a deflated archive and returns the error of opening it. `edit` gets the file's bytes and the offset of the
+/// first directory record.
 fn patched(edit: impl Fn(&mut Vec<u8>, usize)) -> Option<FileError> {
     let folder = folder();
     let path = folder.path().join("x.npz");

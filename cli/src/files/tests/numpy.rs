@@ -1,4 +1,4 @@
-//! Files that numpy itself wrote: fixtures/make.py.
+//! Files written by numpy: fixtures/make.py.
 
 use super::*;
 
@@ -61,7 +61,7 @@ fn the_example_data_is_what_its_readme_says() {
     }
 }
 
-/// Says why this test cannot run: ./scripts/test prints what it finds in the file.
+/// Records why this test cannot run, in the file that ./scripts/test prints.
 fn skip(why: &str) {
     let line = format!("files::tests::numpy::numpy_reads_what_is_written: {why}\n");
     eprint!("SKIPPED: {line}");

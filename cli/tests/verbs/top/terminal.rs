@@ -1,4 +1,4 @@
-//! A program at a terminal: one end of a pseudo-terminal is its, the other is read into a screen.
+//! Runs a program at a pseudo-terminal. The program has one end, and a thread reads the other end into a screen.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -14,21 +14,21 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 const DEADLINE: Duration = Duration::from_mins(5);
-/// Where the program finds its terminal as it left it: a line that was there before.
+/// A line on the screen from before the program starts. The line must be there again after the program has ended.
 const BEFORE: &str = "what was there before";
 
-/// A terminal with a program.
+/// A pseudo-terminal and the program that runs at it.
 pub struct Terminal {
     child: Child,
     ours: File,
-    /// Its own end, so that the terminal is there still when the program has ended.
+    /// The program's end of the pseudo-terminal, open here too so that it outlives the program.
     theirs: OwnedFd,
     screen: Arc<Mutex<vt100::Parser>>,
     reader: Option<JoinHandle<()>>,
 }
 
 impl Terminal {
-    /// Starts a program at a terminal of 80 columns and 24 lines that is its controlling one.
+    /// Starts a program at a terminal of 80 columns and 24 lines, which becomes its controlling terminal.
     pub fn start(command: &mut Command) -> Self {
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&ours).unwrap();
@@ -38,7 +38,7 @@ impl Terminal {
             rustix::fs::open(path.as_c_str(), OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap();
         let screen = Arc::new(Mutex::new(vt100::Parser::new(24, 80, 0)));
         let end = || Stdio::from(theirs.try_clone().unwrap());
-        // setsid gives the program a session with this terminal, as a shell of its own would.
+        // setsid gives the program a session with this terminal, as a shell would.
         let mut at_terminal = Command::new("setsid");
         at_terminal.args(["--ctty", "--wait"]).arg(command.get_program()).args(command.get_args());
         for (name, value) in command.get_envs() {
@@ -58,7 +58,7 @@ impl Terminal {
         let (mut output, shown) = (it.ours.try_clone().unwrap(), it.screen.clone());
         it.reader = Some(std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // An error: nobody has the other end any more.
+            // `read` fails when no process has the other end open any more.
             while let Ok(read @ 1..) = output.read(&mut bytes) {
                 shown.lock().unwrap().process(&bytes[..read]);
             }
@@ -66,12 +66,12 @@ impl Terminal {
         it
     }
 
-    /// What the terminal shows.
+    /// The text that the terminal shows.
     pub fn frame(&self) -> String {
         self.screen.lock().unwrap().screen().contents()
     }
 
-    /// Waits for a frame.
+    /// Waits until `is_right` accepts a frame, and returns that frame. Panics if the program ends or after `DEADLINE`.
     pub fn until(&mut self, what: &str, is_right: impl Fn(&str) -> bool) -> String {
         let since = Instant::now();
         loop {
@@ -85,7 +85,7 @@ impl Terminal {
         }
     }
 
-    /// Types.
+    /// Types these keys.
     pub fn keys(&mut self, keys: &str) {
         self.ours.write_all(keys.as_bytes()).unwrap();
     }
@@ -96,7 +96,7 @@ impl Terminal {
         tcsetwinsize(&self.ours, size).unwrap();
     }
 
-    /// Whether the program has a screen of its own and gets each key at once.
+    /// Whether the program shows the alternate screen and has turned off line mode.
     pub fn is_taken_over(&self) -> bool {
         let modes = tcgetattr(&self.theirs).unwrap().local_modes;
         self.screen.lock().unwrap().screen().alternate_screen() && !modes.contains(LocalModes::ICANON)
@@ -114,8 +114,8 @@ impl Terminal {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Waits for the end of the program, which must leave the terminal as it was. Returns its status and what the terminal
-    /// shows then.
+    /// Waits until the program has ended and has restored the terminal. Returns its exit status and the frame after
+    /// that.
     pub fn end(mut self) -> (i32, String) {
         let since = Instant::now();
         let status = loop {
@@ -127,7 +127,7 @@ impl Terminal {
         };
         let modes = tcgetattr(&self.theirs).unwrap().local_modes;
         assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO), "keys are echoed again, a line at a time");
-        // The last that the program wrote may be on its way.
+        // The thread may not have read the program's last output yet.
         while self.screen.lock().unwrap().screen().alternate_screen()
             || self.screen.lock().unwrap().screen().hide_cursor()
         {

@@ -1,4 +1,4 @@
-//! What the JSON says of what clients did.
+//! Tests of the JSON that the server returns after actions of clients.
 
 use super::http::{connect, read_head};
 use super::{HOSTILE, Web};
@@ -68,7 +68,7 @@ fn names_clients_segments_and_leases() {
     let slots: Vec<&Value> = all.flat_map(|segment| segment["slot_list"].as_array().unwrap()).collect();
     assert_eq!((slots.len(), slots.iter().filter(|slot| slot["state"] == "leased").count()), (6, 1));
 
-    // Replaced while it is read: nothing leads to it, and it is kept.
+    // Replace the value during a lease: the name no longer leads to the old value, and the lease keeps it alive.
     producer.put(&long, &[0u8; 64]).unwrap();
     let status = web.until("/api/v1/status", |status| status["namespaces"][0]["bytes"]["retired"] == 4096);
     assert_eq!(status["namespaces"][0]["bytes"]["leased"], 0);

@@ -1,4 +1,4 @@
-//! Who gets in.
+//! Tests of access: tokens, host names and sockets.
 
 use super::http::{At, ask, raw};
 use super::{HOSTILE, Web};
@@ -68,7 +68,7 @@ fn a_unix_socket_is_for_its_owner() {
     assert_eq!(mode & 0o777, 0o600);
     let at = At::Unix(path.clone());
     assert_eq!(ask(&at, "GET", "/api/v1/status", &[("Host", "anything")]).status, 200);
-    // Another server does not take it away; one that comes after does.
+    // A second server cannot take the socket while the first one runs, and can after the first has ended.
     assert!(bench.fails(1, &["web", "--listen", &listen]).contains("cannot listen"));
     drop(running);
     let again = start();

@@ -1,4 +1,4 @@
-//! HTTP as far as these tests need it: a request, an answer.
+//! A minimal HTTP client for these tests: one request for each connection.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where a server is.
+/// The address of a server.
 #[derive(Clone)]
 pub enum At {
     Tcp(SocketAddr),
@@ -18,7 +18,7 @@ pub trait Stream: Read + Write + Send {}
 impl Stream for TcpStream {}
 impl Stream for UnixStream {}
 
-/// What came back.
+/// A response.
 pub struct Answer {
     pub status: u16,
     headers: Vec<(String, String)>,
@@ -59,7 +59,7 @@ pub fn connect(at: &At) -> Box<dyn Stream> {
     }
 }
 
-/// Asks for one thing. The Host header is the server's address, unless another is given.
+/// Sends one request without a body. The Host header is the server's address, unless `headers` contains another.
 pub fn ask(at: &At, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
     let mut head = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
     if !headers.iter().any(|(name, _)| *name == "Host") {
@@ -75,7 +75,7 @@ pub fn ask(at: &At, method: &str, path: &str, headers: &[(&str, &str)]) -> Answe
     raw(at, format!("{head}\r\n").as_bytes())
 }
 
-/// Says what it is told to, and reads the answer to its end.
+/// Sends these bytes and reads the response until the server closes the connection.
 pub fn raw(at: &At, words: &[u8]) -> Answer {
     let mut stream = connect(at);
     let _ = stream.write_all(words);

@@ -1,4 +1,4 @@
-//! What one viewer can take from others.
+//! Tests that one viewer cannot starve the others.
 
 use super::Web;
 use super::http::{ask, connect, raw, read_head};
@@ -29,9 +29,9 @@ fn who_says_nothing_is_hung_up_on() {
     let web = Web::start(&bench, &[]);
     let mut silent: Vec<_> = (0..70).map(|_| connect(&web.at)).collect();
     silent[0].write_all(b"GET / HTTP/1.1\r\nHo").unwrap();
-    // One that has been answered and asks nothing more is no better.
+    // A client that has its answer and keeps the connection open without another request.
     silent[1].write_all(b"GET /icon.svg HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-    // More than there are places: this one waits until the first of them are gone.
+    // There are more connections than the server accepts. This one waits until the server closes the first ones.
     assert_eq!(web.get("/").status, 200);
     let mut rest = Vec::new();
     let answered = silent[1].read_to_end(&mut rest);
@@ -56,7 +56,7 @@ fn so_many_viewers_and_no_more() {
     assert!(viewers.iter().all(|(status, _)| *status == 200));
     assert_eq!(view().0, 503);
     assert_eq!(ask(&web.at, "GET", "/metrics", &[]).status, 200);
-    // One that goes makes room, as soon as it is told something.
+    // The server notices a closed connection, and frees its place, when it sends the next event.
     viewers.pop();
     let since = Instant::now();
     while view().0 != 200 {
@@ -78,7 +78,7 @@ fn looks_are_shared_and_the_daemon_is_asked_once_for_each() {
         assert_eq!(web.get("/api/v1/names").status, 200);
     }
     let asked = client.stat().unwrap().requests - requests;
-    // Afterwards, so that no look that was counted is left out.
+    // Take the time after the count, so that the time covers every counted request.
     let looks = since.elapsed().as_secs_f64() / 0.5 + 2.0;
     assert!(asked as f64 <= looks + 1.0, "{asked} questions in {looks} looks");
 }

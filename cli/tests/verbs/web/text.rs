@@ -1,4 +1,4 @@
-//! `/metrics`, read as strictly as the format's description is.
+//! Tests of `/metrics`, with a parser as strict as the specification of the format.
 
 use super::{HOSTILE, Web};
 use crate::bench::Bench;
@@ -7,7 +7,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use tensorlend::{Client, DType};
 
-/// Samples by name and labels.
+/// Values of samples by name and labels.
 type Samples = HashMap<(String, Vec<(String, String)>), f64>;
 
 fn is_name(text: &str) -> bool {
@@ -16,7 +16,7 @@ fn is_name(text: &str) -> bool {
         && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Labels: pairs of name and quoted text, with the three escapes and no other.
+/// Parses labels: pairs of a name and a quoted text, in which the three escapes of the format and no others may occur.
 fn labels(mut text: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     loop {
@@ -74,7 +74,7 @@ fn parse(text: &str) -> Samples {
     samples
 }
 
-/// The official checker, where it is installed.
+/// Runs the official checker, if it is installed.
 fn promtool(text: &str) {
     let Ok(mut child) = Command::new("promtool").args(["check", "metrics"]).stdin(Stdio::piped()).spawn() else {
         return;

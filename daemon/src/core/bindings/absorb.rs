@@ -1,11 +1,10 @@
 //! Names that clients announce in shared memory: taken into the directory in turns.
 
-use super::Bindings;
-use crate::core::client::Client;
+use super::{Bindings, is_own};
 use crate::core::context::Context;
 use crate::core::env::{Env, Timer};
 use crate::core::members::Members;
-use crate::core::names::{find, live_home};
+use crate::core::names::{Full, find, live_home};
 use tensorlend_layout::catalogue::RING;
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::name;
@@ -28,8 +27,7 @@ const NEXT_TURN_NS: u64 = 1;
 impl Bindings {
     /// Names that clients have announced or are about to announce.
     pub(super) fn announced(members: &Members) -> u64 {
-        let publishing = members.values().filter(|c| c.announces());
-        let announced = publishing.map(|c| {
+        let announced = members.announcing().map(|(_, c)| {
             // The claim first, then the ring: a name that leaves the one is in the other.
             let claims = u64::from(c.words().claim.read() != 0);
             let waiting = c.words().ring_head.read().wrapping_sub(c.absorbed);
@@ -40,11 +38,13 @@ impl Bindings {
     }
 
     /// Makes sure that nobody is publishing this key for the first time. `Ok(false)`: somebody is; ask again.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn settle(
         &mut self,
         env: &mut Env,
         context: &mut Context,
         members: &mut Members,
+        uid: Option<u32>,
         key: &[u8],
         since_ns: u64,
     ) -> Result<bool, Refusal> {
@@ -58,7 +58,7 @@ impl Bindings {
         if find(&context.directory, key).is_none() {
             self.check_room(context, members, 1)?;
         }
-        let entry = self.names.place(&context.directory, key).map_err(|full| context.full(full))?;
+        let entry = self.place(context, members, uid, key)?;
         let home = Home(context.directory.names[entry as usize].home.peek());
         if home.kind() != HomeKind::Reserved {
             self.names.set(&context.directory, entry, HomeKind::Reserved, 0, 0);
@@ -67,12 +67,13 @@ impl Bindings {
         // Against the claimant's fence between its claim and its look at this home: one of us sees the other.
         scan_fence();
         let hash = context.directory.hash(key);
-        let claims = |c: &Client| c.announces() && c.words().claim.read() == hash;
-        let Some((claimant, client)) = members.iter_mut().find(|(_, c)| claims(c)) else {
+        let claimant = members.announcing().find(|(_, c)| c.words().claim.read() == hash);
+        let Some(claimant) = claimant.map(|(number, _)| number) else {
             return Ok(self.absorb_all(env, context, members, all));
         };
         // Counted from when it was seen first, by whomever: who has waited long for others does not count it as old.
         let now = env.now_ns;
+        let client = members.me(claimant);
         let first = match client.claimed {
             Some((word, first, last)) if word == hash && now - last < CLAIM_GAP_NS => first,
             _ => now,
@@ -131,7 +132,7 @@ impl Bindings {
     /// Takes everybody's announcements into the directory, a bounded number in one turn unless it must be `all`; whether
     /// those were all that there were.
     pub fn absorb_all(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, all: bool) -> bool {
-        let numbers: Vec<u16> = members.iter().filter(|(_, c)| c.has_announced()).map(|(n, _)| n).collect();
+        let numbers: Vec<u16> = members.announcing().filter(|(_, c)| c.has_announced()).map(|(n, _)| n).collect();
         let mut done = true;
         for catalogue in numbers {
             let client = members.me(catalogue);
@@ -184,7 +185,7 @@ impl Bindings {
                 let own = Home::after(Home(0), HomeKind::Live, catalogue, cell);
                 let lost = match live {
                     Some(home) => (home.catalogue(), home.cell()) != (catalogue, cell),
-                    None => match self.names.place_announced(&context.directory, &key) {
+                    None => match self.place_announced(context, members, catalogue, &key) {
                         Ok(entry) => {
                             self.take_entry(env, context, members, entry, catalogue, cell, LifeWord::FOREVER);
                             false
@@ -208,21 +209,31 @@ impl Bindings {
         index == head
     }
 
+    fn place_announced(
+        &mut self,
+        context: &Context,
+        members: &Members,
+        catalogue: u16,
+        key: &[u8],
+    ) -> Result<u32, Full> {
+        let is_own = is_own(context, members, members.uid_of(catalogue));
+        self.names.place_announced(&context.directory, key, is_own)
+    }
+
     /// Takes in what an ending client has announced; nothing after it.
     pub fn drain(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, catalogue: u16) {
+        if !members.me(catalogue).announces() {
+            return members.close_announcer(context, catalogue);
+        }
         let index = members.me(catalogue).absorbed;
         context.directory.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Ending, index).0);
         tensorlend_layout::crash_point!("daemon: ending");
         // Against its own look at this word after its last announcement: either we drain that one, or it learns that
         // it may not have been heard.
         scan_fence();
-        if members.me(catalogue).announces() {
-            self.absorb(env, context, members, catalogue, MemberState::Ending, u64::MAX);
-        }
+        self.absorb(env, context, members, catalogue, MemberState::Ending, u64::MAX);
         tensorlend_layout::crash_point!("daemon: drained");
-        let index = members.me(catalogue).absorbed;
-        context.directory.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Closed, index).0);
-        tensorlend_layout::crash_point!("daemon: closed");
+        members.close_announcer(context, catalogue);
     }
 
     /// The timer of the announcements has come.

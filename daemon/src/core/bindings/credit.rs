@@ -11,7 +11,7 @@ use crate::core::context::Context;
 use crate::core::members::Members;
 use crate::core::share::Stock;
 use std::collections::BTreeMap;
-use tensorlend_layout::wire::Refusal;
+use tensorlend_layout::wire::{LimitKind, Refusal};
 
 /// Announcements granted to one client at a time, at most.
 const GRANT_MAX: u64 = 512;
@@ -21,7 +21,7 @@ const GRANTS_PART: u64 = 8;
 impl Bindings {
     /// Announcements that a client was granted and has not made, or that are not absorbed.
     fn outstanding(context: &Context, catalogue: u16, client: &Client) -> u64 {
-        if !client.publishes() {
+        if !client.announces() {
             return 0;
         }
         context.directory.entry(catalogue).announce_until.peek().saturating_sub(client.absorbed)
@@ -45,7 +45,7 @@ impl Bindings {
     /// Lets a client announce some more names by itself, if it is about to run out of what it may, and as far as its user's
     /// share goes.
     pub fn grant(&mut self, context: &Context, members: &Members, catalogue: u16) {
-        let Some(client) = members.get(catalogue).filter(|c| context.ledger.shares_tables() && c.publishes()) else {
+        let Some(client) = members.get(catalogue).filter(|c| context.ledger.shares_tables() && c.announces()) else {
             return;
         };
         let outstanding = Self::outstanding(context, catalogue, client);
@@ -81,7 +81,7 @@ impl Bindings {
         if own.saturating_add(more) > share {
             let what = format!("the share of uid {uid} in the names of namespace {:?}", context.ledger.name());
             let setting = format!("{}.names_max, or set uid.share to false,", context.ledger.setting());
-            return Err(limit(what, setting, share.to_string()));
+            return Err(limit(LimitKind::NameShare, what, setting, share.to_string()));
         }
         Ok(())
     }

@@ -7,12 +7,12 @@ use crate::core::chores::{Chore, DeletedList, ENTRIES_STEP, LOOK, Left, REMOVAL}
 use crate::core::context::Context;
 use crate::core::env::Env;
 use crate::core::members::Members;
-use crate::core::names::{Names, live_home};
+use crate::core::names::live_home;
 use crate::core::tables::Table;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::name::{self, KeyKind, item_key, list_key};
-use tensorlend_layout::wire::{Refusal, Reply};
+use tensorlend_layout::wire::{LimitKind, Refusal, Reply};
 use tensorlend_layout::word::{HomeKind, LifeWord};
 
 /// Items that one request may append.
@@ -185,7 +185,7 @@ impl Bindings {
         if !known {
             let uid = members.me(catalogue).uid;
             context.ledger.check_table_share(Table::Lists, uid, self.lists.uids())?;
-            self.list_create(context, list, uid)?;
+            self.list_create(context, members, list, uid)?;
         }
         let (id, place, first) = {
             let list = &self.lists.by_name[list];
@@ -219,11 +219,16 @@ impl Bindings {
         Ok(Outcome::Reply(Reply::Appended { first }))
     }
 
-    fn list_create(&mut self, context: &mut Context, list: &str, uid: u32) -> Result<(), Refusal> {
+    fn list_create(&mut self, context: &Context, members: &Members, list: &str, uid: u32) -> Result<(), Refusal> {
         if self.lists.places.is_empty() {
-            return Err(context.ledger.limit("the number of lists", "lists_max", context.ledger.limits().lists_max));
+            return Err(context.ledger.limit(
+                LimitKind::Lists,
+                "the number of lists",
+                "lists_max",
+                context.ledger.limits().lists_max,
+            ));
         }
-        let entry = self.names.place(&context.directory, &list_key(list)).map_err(|full| context.full(full))?;
+        let entry = self.place(context, members, Some(uid), &list_key(list))?;
         let place = self.lists.places.pop().expect("checked above");
         self.lists.ids += 1;
         let id = self.lists.ids;
@@ -305,7 +310,7 @@ impl Bindings {
                         return Some(deleted);
                     }
                     (*catalogue, *entry) = (owner, found + 1);
-                    if Names::is_item(&context.directory, found, deleted.id) {
+                    if name::is_item_of(&context.directory.names[found as usize], deleted.id) {
                         env.chores.spend(REMOVAL);
                         self.remove(env, context, members, found, true);
                     }
@@ -334,7 +339,8 @@ impl Bindings {
         if from != to {
             self.check_room(context, members, 1)?;
             self.list_remove(env, context, to);
-            let entry = self.names.place(&context.directory, &list_key(to)).map_err(|full| context.full(full))?;
+            let uid = self.lists.by_name.get(from).and_then(|list| list.uid);
+            let entry = self.place(context, members, uid, &list_key(to))?;
             let list = self.lists.remove(from).expect("checked above");
             self.names.set(&context.directory, entry, HomeKind::Live, 0, list.place);
             self.lists.insert(to, list);

@@ -39,7 +39,7 @@ impl Bindings {
         if !self.names_ready(env, context, members, 1) {
             return Ok(Outcome::Later(Wait::Names));
         }
-        if !self.settle(env, context, members, name.as_bytes(), since_ns)? {
+        if !self.settle(env, context, members, members.uid_of(catalogue), name.as_bytes(), since_ns)? {
             return Ok(Outcome::Later(Wait::Claim));
         }
         let owner = live_home(&context.directory, name.as_bytes()).and_then(|f| members.get(f.home.catalogue()));
@@ -48,6 +48,9 @@ impl Bindings {
             self.check_name_share(context, members, catalogue, 1)?;
         }
         let (entry, home) = self.take(env, context, members, name.as_bytes(), catalogue, cell, life)?;
+        if uid.is_none() {
+            members.count_new_name(context, catalogue, name, life);
+        }
         self.grant(context, members, catalogue);
         Ok(Outcome::Reply(Reply::Bound { entry, home: home.0 }))
     }
@@ -154,7 +157,8 @@ impl Bindings {
         if from == to {
             return Ok(Outcome::Reply(Reply::Done));
         }
-        if !self.settle(env, context, members, to.as_bytes(), since_ns)? {
+        let uid = members.uid_of(found.home.catalogue());
+        if !self.settle(env, context, members, uid, to.as_bytes(), since_ns)? {
             return Ok(Outcome::Later(Wait::Claim));
         }
         // Whoever was waited for may have deleted it: look again.

@@ -3,7 +3,7 @@
 //! Places and entries say all: an entry is in use if a place of the current table leads to it. Where the other one ended
 //! between two steps, an entry has its place and no home yet, or no home any more: it is buried here.
 
-use super::{BLOCKS_STEP, Entries, INLINE_BYTES, Names, PLACE_BYTES, home_of, key_bytes};
+use super::{BLOCKS_STEP, Entries, INLINE_BYTES, Names, PLACE_BYTES, Table, home_of, key_bytes};
 use std::collections::BTreeSet;
 use tensorlend_layout::directory::{Directory, LongName};
 use tensorlend_layout::word::{HomeKind, PlaceWord};
@@ -19,29 +19,21 @@ fn has_key(d: &Directory, entry: u32, blocks: &mut BTreeSet<u32>) -> bool {
 
 impl Names {
     /// What the directory says. `now_ns` moves the versions of entries whose memory was given back.
-    pub fn restore(d: &Directory, max: u32, discards: bool, now_ns: u64) -> Self {
-        let mut it = Self::new(d, max, discards);
-        let table = d.table();
-        it.log2 = table.log2();
-        it.half = usize::from(table.first() != 0);
-        it.half_bytes = [0; 2];
-        it.half_bytes[it.half] = PLACE_BYTES << it.log2;
+    pub fn restore(d: &Directory, max: u32, discards: bool, now_ns: u64, secret: u64) -> Self {
+        let mut it = Self::with_table(d, max, discards, secret);
         let end = d.head().names_end.peek().min(d.names.len() as u64) as u32;
         let (mut used, mut blocks) = (BTreeSet::new(), BTreeSet::new());
-        for at in table.first()..table.first() + table.places() {
-            let place = PlaceWord(d.places[at as usize].peek());
-            let names = place.entry() != 0 && place.entry() < end && !used.contains(&place.entry());
-            if names && has_key(d, place.entry(), &mut blocks) {
-                it.named += 1;
-                used.insert(place.entry());
-            } else if !place.is_free() {
-                // What else stands there no daemon has written.
-                if place != PlaceWord::PASSED {
-                    d.places[at as usize].set(PlaceWord::PASSED.0);
-                }
-                it.passed += 1;
-            }
-        }
+        it.table = Table::restore(d, |place| {
+            let is_own = |entry: u32| PlaceWord::new(d.names[entry as usize].hash.peek(), entry) == place;
+            let is_name = place.entry() < end
+                && is_own(place.entry())
+                && !used.contains(&place.entry())
+                && has_key(d, place.entry(), &mut blocks);
+            is_name && used.insert(place.entry())
+        });
+        it.half_bytes = [0; 2];
+        let half = it.half();
+        it.half_bytes[half] = PLACE_BYTES << it.table.word().log2();
         it.entries = Entries::restore(d, end, &used, if discards { now_ns } else { 0 });
         it.restore_blocks(d, &blocks);
         for &entry in &used {

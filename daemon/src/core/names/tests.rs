@@ -1,6 +1,8 @@
+use super::colliding::chosen_keys;
 use super::*;
 use tensorlend_layout::directory::Geometry;
 use tensorlend_layout::raw::View;
+use tensorlend_layout::word::Search;
 
 struct World {
     d: Directory,
@@ -17,7 +19,7 @@ impl World {
         let view = View::anonymous(geometry.bytes() as usize);
         geometry.initialise(view.at(0).unwrap(), 5, 1);
         let d = Directory::new(&view).unwrap();
-        let names = Names::new(&d, names, discards);
+        let names = Names::new(&d, names, discards, 11);
         let mut w = Self { d, names, view, ordered: 0, discarded: 0 };
         w.serve();
         w
@@ -46,7 +48,11 @@ impl World {
     }
 
     fn bind(&mut self, key: &[u8], cell: u32) -> Result<(u32, Home), Full> {
-        let entry = self.names.place(&self.d, key)?;
+        self.bind_as(key, cell, |_| true)
+    }
+
+    fn bind_as(&mut self, key: &[u8], cell: u32, is_own: impl Fn(Home) -> bool) -> Result<(u32, Home), Full> {
+        let entry = self.names.place(&self.d, key, is_own)?;
         let home = self.names.set(&self.d, entry, HomeKind::Live, 3, cell);
         self.serve();
         Ok((entry, home))
@@ -58,18 +64,24 @@ impl World {
         self.serve();
     }
 
-    fn places(&self, wanted: impl Fn(PlaceWord) -> bool) -> u64 {
-        search(&self.d, 0).filter(|&at| wanted(place_of(&self.d, at))).count() as u64
+    /// How many places the search for a key passes.
+    fn passed(&self, key: &[u8]) -> u64 {
+        self.names.table.passed_by(&self.d, self.d.hash(key)).count() as u64
+    }
+
+    /// Places that lead to no entry and that searches go past.
+    fn passed_over(&self) -> u64 {
+        self.names.table.used() - self.names.table.named()
     }
 
     fn check(&self) {
         let kinds = |kind| self.d.entries().filter(|(_, e)| Home(e.home.peek()).kind() == kind).count() as u64;
         let names = &self.names;
         assert_eq!(names.live, kinds(HomeKind::Live) + kinds(HomeKind::Reserved));
-        assert_eq!(names.named, self.places(|place| place.entry() != 0));
-        assert_eq!(names.passed, self.places(|place| place == PlaceWord::PASSED));
+        names.table.check(&self.d);
+        assert_eq!(names.table.word(), self.d.table());
         assert_eq!(names.owned.values().map(BTreeSet::len).sum::<usize>() as u64, kinds(HomeKind::Live));
-        assert!((names.named + names.passed) * 8 <= self.d.table().places() * 7);
+        assert!(names.table.used() * 8 <= self.d.table().places() * 7);
     }
 }
 
@@ -123,7 +135,7 @@ fn names_come_and_go_while_a_table_is_built() {
             for _ in 0..turns {
                 seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                 if seed >> 62 != 0 || there.is_empty() {
-                    let entry = w.names.place(&w.d, &key(fresh)).unwrap();
+                    let entry = w.names.place(&w.d, &key(fresh), |_| true).unwrap();
                     w.names.set(&w.d, entry, HomeKind::Live, 3, fresh);
                     there.insert(fresh);
                     fresh += 1;
@@ -146,31 +158,92 @@ fn names_come_and_go_while_a_table_is_built() {
 }
 
 #[test]
-fn keys_that_all_collide_are_refused_before_look_ups_are_long() {
+fn keys_whose_searches_are_alike_are_refused_to_their_own_user_alone() {
     let mut w = World::new(8192, true);
-    let mut refused = None;
-    let mut alike = 0;
-    // All begin at the end of the largest table there can be: those of smaller ones do, too.
-    for i in 0u32.. {
-        let key = i.to_string().into_bytes();
-        if w.d.hash(&key) >> (64 - FIRST_TABLE_LOG2) != (1 << FIRST_TABLE_LOG2) - 1 {
-            continue;
-        }
-        if let Err(full) = w.bind(&key, 1) {
-            refused = Some(full);
+    let honest = b"model/weights";
+    let alike = chosen_keys(&w.d, w.d.hash(honest), 28);
+    let theirs = |home: Home| home.cell() == 1;
+    let mut bound = 0;
+    let refused =
+        alike.map(|key| w.bind_as(&key, 1, theirs)).inspect(|it| bound += u64::from(it.is_ok())).find_map(Result::err);
+    assert_eq!((refused, bound), (Some(Full::Collision), SEARCH_MAX + 1));
+    assert_eq!(w.passed(honest), SEARCH_MAX + 1);
+    w.bind_as(honest, 2, |home| home.cell() == 2).unwrap();
+    assert_eq!(live_home(&w.d, honest).unwrap().home.cell(), 2);
+    w.check();
+    // What was announced has a place where what is asked for has none.
+    let more: Vec<_> = chosen_keys(&w.d, w.d.hash(honest), 28).skip(bound as usize).take(10).collect();
+    for key in more {
+        assert_eq!(w.bind_as(&key, 1, theirs), Err(Full::Collision));
+        let entry = w.names.place_announced(&w.d, &key, theirs).unwrap();
+        w.names.set(&w.d, entry, HomeKind::Live, 3, 1);
+        w.bury(&key);
+    }
+    w.check();
+}
+
+#[test]
+fn keys_that_stand_in_a_names_way_are_spread_by_the_next_table() {
+    let mut w = World::new(65_536, true);
+    let wanted = b"model/weights";
+    // Known to every member: the hash's key and the current table's seed. So somebody fills the buckets that a search for the name
+    // visits, one after the other.
+    let mut keys: Vec<Vec<u8>> = Vec::new();
+    let (mut table, mut in_table, mut longest) = (TableWord(0), 0, 0);
+    let mut way = BTreeMap::new();
+    for i in 0u64.. {
+        if keys.len() == 8_000 {
             break;
         }
-        alike += 1;
+        if w.d.table() != table {
+            (table, in_table) = (w.d.table(), 0);
+            let search = Search::new(w.d.hash(wanted), w.d.table_seed(table), table.log2());
+            way = search.zip(0..).collect();
+        }
+        let key = format!("in the way {i}").into_bytes();
+        let first = Search::new(w.d.hash(&key), w.d.table_seed(table), table.log2()).next().unwrap();
+        if way[&first] * 8 < in_table + 64 {
+            // Of many users: one would be refused.
+            w.bind_as(&key, 1, |_| false).unwrap();
+            keys.push(key);
+            in_table += 1;
+            longest = longest.max(w.passed(wanted));
+        }
     }
-    assert_eq!((refused, alike), (Some(Full::Collision), SEARCH_MAX + 1));
-    w.bind(b"another", 2).unwrap();
     w.check();
+    assert!(longest > SEARCH_MAX, "{longest}");
+    // Not refused, since none of these are its own user's; and found after a few places in the next table.
+    w.bind_as(wanted, 2, |home| home.cell() == 2).unwrap();
+    let names: Vec<Vec<u8>> = (0..2_000).map(|i| format!("an honest name, number {i}").into_bytes()).collect();
+    for name in &names {
+        w.bind_as(name, 2, |home| home.cell() == 2).unwrap();
+    }
+    let after = w.passed(wanted);
+    assert!(after < CROWDED, "{after}");
+    let passed: Vec<u64> = names.iter().map(|name| w.passed(name)).collect();
+    let (most, all) = (passed.iter().max().unwrap(), passed.iter().sum::<u64>());
+    assert!(*most < SEARCH_MAX && all < 16 * 2_000, "at most {most}, {all} in all");
+    for key in &keys {
+        w.bury(key);
+    }
+    w.check();
+    assert!(names.iter().all(|name| live_home(&w.d, name).is_some()));
+}
+
+#[test]
+fn chosen_keys_have_the_hashes_that_were_wanted() {
+    let w = World::new(512, true);
+    let target = w.d.hash(b"model/weights");
+    for key in chosen_keys(&w.d, target, 28).take(20) {
+        assert_eq!(w.d.hash(&key) >> 28, target >> 28);
+    }
 }
 
 #[test]
 fn a_place_is_passed_as_long_as_one_behind_it_is_reached_through_it() {
     let mut w = World::new(512, true);
-    let begins = |w: &World, key: &[u8]| w.d.hash(key) >> (64 - FIRST_TABLE_LOG2);
+    let begins =
+        |w: &World, key: &[u8]| Search::new(w.d.hash(key), w.d.table_seed(w.d.table()), FIRST_TABLE_LOG2).next();
     let alike = |w: &World, first: char| {
         (0..1_000_000).map(|i| format!("{first}{i}").into_bytes()).find(|k| begins(w, k) == begins(w, b"a")).unwrap()
     };
@@ -178,16 +251,16 @@ fn a_place_is_passed_as_long_as_one_behind_it_is_reached_through_it() {
     let (at_a, first) = w.bind(b"a", 1).unwrap();
     let (at_b, _) = w.bind(&b, 2).unwrap();
     w.bury(b"a");
-    assert_eq!((w.names.passed, live_home(&w.d, &b).unwrap().entry), (1, at_b));
+    assert_eq!((w.passed_over(), live_home(&w.d, &b).unwrap().entry), (1, at_b));
     let (again, second) = w.bind(b"a", 1).unwrap();
-    assert_eq!((again, w.names.passed), (at_a, 0), "the place and the entry are used again");
+    assert_eq!((again, w.passed_over()), (at_a, 0), "the place and the entry are used again");
     assert_ne!(first, second, "the version tells the two lives apart");
     w.bury(b"a");
     assert_eq!(w.bind(&c, 3).unwrap().0, at_a);
     assert!(find(&w.d, b"a").is_none());
     w.bury(&c);
     w.bury(&b);
-    assert_eq!(w.names.passed, 0, "places at the end of a run become free");
+    assert_eq!(w.passed_over(), 0, "places at the end of a run become free");
     w.check();
 }
 
@@ -242,7 +315,7 @@ fn without_memory_names_are_refused_until_there_is_some() {
     let mut w = World::new(65536, true);
     let mut bound = 0;
     let refused = loop {
-        let entry = match w.names.place(&w.d, format!("name {bound}").as_bytes()) {
+        let entry = match w.names.place(&w.d, format!("name {bound}").as_bytes(), |_| true) {
             Ok(entry) => entry,
             Err(full) => break full,
         };
@@ -292,7 +365,7 @@ fn keys_that_cannot_be_read_are_not_restored() {
         let (other, _) = w.bind(&long(1), 1).unwrap();
         let (forged, _) = w.bind(&long(2), 2).unwrap();
         forge(&w, forged, other);
-        w.names = Names::restore(&w.d, 512, false, 0);
+        w.names = Names::restore(&w.d, 512, false, 0, 12);
         w.check();
         assert_eq!(w.names.live, 1);
         assert!(w.names.blocks_fresh <= 3 && w.names.blocks_free.len() <= 2);

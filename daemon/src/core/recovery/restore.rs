@@ -259,12 +259,15 @@ impl Namespace {
             }
             let sheets = estate.clients.remove(&number);
             let client = sheets.filter(|_| member.state() != MemberState::Vacant);
-            let client = client.and_then(|sheets| restore_client(env, self.context.ledger.id(), entry, sheets, unused));
             let head = self.context.directory.head();
             let (word, bit) = (usize::from(number) / 64, 1 << (number % 64));
+            let listed = head.present[word].peek() & bit != 0;
+            let client = client
+                .and_then(|sheets| restore_client(env, self.context.ledger.id(), entry, (sheets, listed), unused));
             let waits = head.waiters[word].peek() & bit != 0;
             let Some(mut client) = client else {
                 head.present[word].clear_bits(bit);
+                head.announcers[word].clear_bits(bit);
                 head.waiters[word].clear_bits(bit);
                 if member.state() != MemberState::Vacant {
                     entry.member.set(Member::new(MemberState::Vacant, member.epoch(), 0).0);
@@ -294,6 +297,9 @@ impl Namespace {
             clients.insert(number, client);
         }
         self.members = Members::restored(clients, fresh);
+        for number in self.members.numbers() {
+            self.members.restore_announcer(&self.context, number);
+        }
         for (number, _) in self.members.iter().filter(|(_, c)| c.is_away()) {
             self.devices.was_there(number);
         }
@@ -400,7 +406,7 @@ fn restore_client(
     env: &mut Env,
     namespace: NamespaceId,
     entry: &MemberEntry,
-    sheets: Sheets,
+    (sheets, listed): (Sheets, bool),
     unused: &mut BTreeSet<MemId>,
 ) -> Option<Client> {
     let (catalogue, writer) = sheets.catalogue?;
@@ -426,13 +432,13 @@ fn restore_client(
         unused.remove(&part.mem);
     }
     let absorbed = Absorbed(entry.absorbed.peek());
-    // It may have announced before the seal.
-    let opened = absorbed.state() == MemberState::Open;
-    if opened && !catalogue.acked {
+    let announcer = open && matches!(absorbed.state(), MemberState::Open | MemberState::Ending);
+    // It may have been listed before the seal.
+    if listed && open && !catalogue.acked {
         // That it was mapped the other daemon lived to hear, and not to seal it; others are shown it from now on.
         env.effects.push(Effect::Seal { conn: ConnId(u64::MAX), mem: catalogue.mem });
     }
-    let catalogue = Part { acked: catalogue.acked || opened, ..catalogue };
+    let catalogue = Part { acked: catalogue.acked || listed && open, ..catalogue };
     Some(Client {
         uid,
         pid,
@@ -444,6 +450,9 @@ fn restore_client(
             Life::Ended { loud: VecDeque::new(), pause_ns: crate::core::death::PROBE_PAUSE_NS }
         },
         member,
+        shown: None,
+        announcer,
+        names_asked: 0,
         absorbed: absorbed.index(),
         catalogue,
         leases,

@@ -24,7 +24,7 @@ use crate::core::label::Label;
 use crate::core::members::Members;
 use crate::core::settings::SpillSettings;
 use crate::core::spills::Whose;
-use tensorlend_layout::wire::Refusal;
+use tensorlend_layout::wire::{LimitKind, Refusal};
 
 /// From here on, in percent of the pool, owners are asked to let go of segments, unless there are marks.
 const SHORT_PERCENT: u8 = 50;
@@ -191,7 +191,7 @@ impl Segments {
         let Some(released) = env.pool.reserve(bytes) else {
             env.accounts.refund(charge);
             let what = format!("the pool ({} in use)", bytes_text(env.pool.lent_bytes()));
-            return Some(Err(limit(what, "pool.bytes_max", bytes_text(env.pool.bytes_max()))));
+            return Some(Err(limit(LimitKind::PoolBytes, what, "pool.bytes_max", bytes_text(env.pool.bytes_max()))));
         };
         for mem in released {
             env.release(mem);

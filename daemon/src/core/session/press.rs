@@ -1,12 +1,13 @@
 //! What is looked at when a limit is in the way of memory.
 
 use super::{CHORES_NS_MAX, Core, QUIET_NS_MAX, Seat};
+use crate::core::account::NamespaceId;
 use crate::core::answer::{Answer, Outcome, Wait};
 use crate::core::event::ConnId;
 use crate::core::segment::Segments;
 use std::collections::BTreeMap;
 use tensorlend_layout::Uuid;
-use tensorlend_layout::wire::Refusal;
+use tensorlend_layout::wire::{LimitKind, Refusal};
 
 /// What has come of the look for memory that is in use no more.
 enum Room {
@@ -48,9 +49,8 @@ impl Core {
             }
         }
         match &answer {
-            Err(Refusal::Limit { setting, .. }) if !setting.ends_with(".segments_max") => {
-                let setting = setting.clone();
-                if self.press(&setting) {
+            Err(Refusal::Limit { kind, .. }) if kind.is_tensor_memory() => {
+                if self.press((*kind == LimitKind::NamespaceBytes).then_some(seat.namespace)) {
                     let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
                     answer = namespace.segments.segment(
                         &mut self.env,
@@ -88,10 +88,9 @@ impl Core {
 
     /// The answer, or a wait for room where spilling may make some. `uid`: whose account was to be charged.
     fn or_spill(&mut self, answer: Answer, seat: Seat, uid: Option<u32>, since_ns: u64) -> Answer {
-        let Err(Refusal::Limit { setting, .. }) = &answer else { return answer };
-        let setting = setting.clone();
+        let Err(Refusal::Limit { kind, .. }) = answer else { return answer };
         let Some(uid) = uid else { return answer };
-        if self.spill_for_room(uid, seat.namespace, &setting, since_ns) {
+        if self.spill_for_room(uid, seat.namespace, kind, since_ns) {
             return Ok(Outcome::Later(Wait::Spilled));
         }
         answer
@@ -155,14 +154,10 @@ impl Core {
         }
     }
 
-    /// Somebody was refused for want of bytes, by this setting: looks what leases keep. Whether it has changed who is
-    /// charged for what.
-    pub(super) fn press(&mut self, setting: &str) -> bool {
-        let own =
-            self.namespaces.values().find(|n| setting.strip_suffix(".bytes_max") == Some(n.context.ledger.setting()));
-        // A limit of one shared namespace; the private ones have a setting in common.
-        let id = own.filter(|n| n.context.ledger.setting() != "namespace_default").map(|n| n.context.ledger.id());
-        for namespace in self.namespaces.values_mut().filter(|n| id.is_none_or(|id| n.context.ledger.id() == id)) {
+    /// A request for memory was refused: looks what leases keep, in the namespace whose limit was met, or in all. Returns whether
+    /// that has changed who is charged for what.
+    pub(super) fn press(&mut self, full: Option<NamespaceId>) -> bool {
+        for namespace in self.namespaces.values_mut().filter(|n| full.is_none_or(|id| n.context.ledger.id() == id)) {
             namespace.pressure.press(&mut self.env, &namespace.context);
         }
         self.do_chores();

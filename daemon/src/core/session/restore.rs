@@ -57,7 +57,8 @@ impl Core {
             };
             let (limits, setting) = self.restored_limits(&directory, uid, &name);
             let discards = !self.env.user_mode();
-            let names = Names::restore(&directory, limits.names_max, discards, self.env.now_ns);
+            let secret = self.env.seed();
+            let names = Names::restore(&directory, limits.names_max, discards, self.env.now_ns, secret);
             let shares = (self.env.settings.uid_share && uid.is_none(), &self.env.settings.owners);
             let ledger = Ledger::reopen(&mut self.env.accounts, id, &name, (uid, limits, setting), bytes, shares);
             let opening = Opening { ledger, mem, private: uid };

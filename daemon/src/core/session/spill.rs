@@ -9,6 +9,7 @@ use crate::core::namespace::Namespace;
 use crate::core::segment::Segments;
 use crate::core::segment::spill::Candidate;
 use std::collections::BTreeMap;
+use tensorlend_layout::wire::LimitKind;
 
 /// So many segments are tried for one request, at most: those that somebody holds cost a look each.
 const TRIES_MAX: usize = 64;
@@ -20,20 +21,26 @@ const LET_GO_NS: u64 = 20_000_000;
 const TRY_PAUSE_NS: u64 = 10_000_000_000;
 
 impl Core {
-    /// Somebody was refused by this setting: has a segment spilled that counts there, if there is one. Whether it is worth
+    /// A request met this limit: has a segment spilled that counts against it, if there is one. Returns whether it is worth
     /// waiting.
-    pub(in crate::core) fn spill_for_room(&mut self, uid: u32, id: NamespaceId, setting: &str, since_ns: u64) -> bool {
+    pub(in crate::core) fn spill_for_room(
+        &mut self,
+        uid: u32,
+        id: NamespaceId,
+        full: LimitKind,
+        since_ns: u64,
+    ) -> bool {
         let Self { env, namespaces, .. } = self;
-        if env.settings.spill.is_none() || setting.starts_with("pool.sheet") || !setting.contains("bytes_max") {
+        if env.settings.spill.is_none() || !full.is_tensor_memory() {
             return false;
         }
         if env.is_spilling() {
             return true;
         }
         // What counts there: a share of the pool is one uid's.
-        let counts = |it: &Candidate| match setting {
-            "pool.bytes_max" => true,
-            setting if setting.starts_with("namespace") => it.whose.namespace == id,
+        let counts = |it: &Candidate| match full {
+            LimitKind::PoolBytes => true,
+            LimitKind::NamespaceBytes => it.whose.namespace == id,
             _ => it.uid == uid,
         };
         let candidates: Vec<Candidate> = namespaces.values().flat_map(Namespace::spillable).filter(counts).collect();

@@ -54,7 +54,7 @@ impl Core {
                         self.env.count_no_more(making);
                         self.abandon_work(conn);
                         if bytes.is_some() && on_host {
-                            self.press("the machine");
+                            self.press(None);
                         }
                         let bytes = bytes.unwrap_or_default();
                         self.conclude(conn, Err(Refusal::Memory { bytes, reason }));

@@ -3,13 +3,14 @@
 use super::announcing::{announce, fill};
 use super::world::{Client, Lent, SEGMENT, World, hello, settings};
 use crate::core::Event;
+use crate::core::names::colliding::chosen_keys;
 use crate::core::owners::Owners;
 use crate::core::settings::{Principal, Settings};
 use std::sync::Arc;
 use tensorlend_layout::catalogue::SlotRecord;
 use tensorlend_layout::tensor::{SlotInfo, SlotKind};
-use tensorlend_layout::wire::{NamespaceUse, Policy, Refusal, Reply, Request, Stat};
-use tensorlend_layout::word::{Cell, SLOT_NONE};
+use tensorlend_layout::wire::{LimitKind, NamespaceUse, Policy, Refusal, Reply, Request, Stat};
+use tensorlend_layout::word::{Cell, SEARCH_MAX, SLOT_NONE};
 use tensorlend_layout::{DType, Device};
 
 const ONE: Request = Request::Segment { bytes: SEGMENT, slots_log2: 4 };
@@ -21,9 +22,9 @@ fn join(w: &mut World, uid: u32, namespace: &str) -> Client {
     client
 }
 
-fn setting(reply: Reply) -> String {
+fn full(reply: Reply) -> LimitKind {
     match reply {
-        Reply::Refused(Refusal::Limit { setting, .. }) => setting,
+        Reply::Refused(Refusal::Limit { kind, .. }) => kind,
         other => panic!("{other:?}"),
     }
 }
@@ -67,18 +68,18 @@ fn every_uid_finds_a_share_of_the_pool_and_of_the_sheets() {
     let mut w = World::new(Settings { uid_share: true, pool_bytes_max: 12 * SEGMENT, ..settings() });
     let a = w.join(1);
     let mut lent = 0;
-    let full = loop {
+    let met = loop {
         match w.ask(&a, &ONE) {
             Reply::Segment { .. } => lent += 1,
-            refused => break setting(refused),
+            refused => break full(refused),
         }
     };
-    assert_eq!((lent, full.contains("uid.share")), (6, true));
+    assert_eq!((lent, met), (6, LimitKind::PoolShare));
     let b = w.join(2);
     for _ in 0..2 {
         w.segment(&b);
     }
-    assert!(setting(w.ask(&b, &ONE)).contains("uid.share"));
+    assert_eq!(full(w.ask(&b, &ONE)), LimitKind::PoolShare);
     let c = w.join(3);
     w.segment(&c);
     let stat = figures(&mut w, &c);
@@ -129,7 +130,7 @@ fn kept(mut settings: Settings) -> (World, Client, Client, Lent) {
 fn a_lease_on_what_a_name_leads_to_is_nobodys_fault() {
     let (mut w, a, b, _) = kept(Settings { pool_bytes_max: SEGMENT, lease_ns_max: Some(SECOND), ..settings() });
     for _ in 0..20 {
-        assert_eq!(setting(w.ask(&a, &ONE)), "pool.bytes_max");
+        assert_eq!(full(w.ask(&a, &ONE)), LimitKind::PoolBytes);
         w.wait_ns(SECOND);
     }
     assert_eq!(figures(&mut w, &b).uids[0].bytes_kept_by_leases, 0);
@@ -148,11 +149,11 @@ fn what_leases_keep_is_charged_to_their_holder_after_a_second() {
     let (mut w, a, b, lent) = kept(Settings { uid_bytes_max: most, ..settings() });
     a.words().cells[1].cell.set(Cell::new(1, lent.base + 1).0);
     let half = Request::Segment { bytes: SEGMENT / 2, slots_log2: 2 };
-    assert_eq!(setting(w.ask(&a, &half)), "uid.bytes_max", "a lease of a moment moves nothing");
+    assert_eq!(full(w.ask(&a, &half)), LimitKind::UserBytes, "a lease of a moment moves nothing");
     w.wait_ns(2 * SECOND);
     assert_eq!(figures(&mut w, &b).uids[0].bytes_kept_by_leases, SEGMENT / 2);
     assert!(matches!(w.ask(&a, &half), Reply::Segment { .. }), "its holder stands for it");
-    assert_eq!(setting(w.ask(&b, &ONE)), "uid.bytes_max");
+    assert_eq!(full(w.ask(&b, &ONE)), LimitKind::UserBytes);
     b.release(0);
     w.wait_ns(SECOND);
     assert!(matches!(w.ask(&b, &half), Reply::Segment { .. }), "and no longer than the lease lasts");
@@ -170,7 +171,7 @@ fn revocation_is_off_by_default() {
     let (mut w, a, b, lent) = kept(Settings { pool_bytes_max: SEGMENT, ..settings() });
     a.words().cells[1].cell.set(Cell::new(1, lent.base + 1).0);
     for _ in 0..100 {
-        assert_eq!(setting(w.ask(&a, &ONE)), "pool.bytes_max");
+        assert_eq!(full(w.ask(&a, &ONE)), LimitKind::PoolBytes);
         w.wait_ns(SECOND);
     }
     assert!(!w.closed.contains(&b.conn));
@@ -187,7 +188,7 @@ fn who_keeps_most_for_too_long_is_ended_when_memory_is_short() {
     a.words().cells[1].cell.set(Cell::new(1, lent.base + 1).0);
     w.wait_ns(60 * SECOND);
     assert!(w.closed.is_empty(), "memory is not short");
-    assert_eq!(setting(w.ask(&a, &ONE)), "pool.bytes_max");
+    assert_eq!(full(w.ask(&a, &ONE)), LimitKind::PoolBytes);
     w.wait_ns(SECOND - 1);
     assert!(w.closed.is_empty(), "not long enough, as far as anybody knows");
     let member = b.directory.members[usize::from(b.number())].member.peek();
@@ -213,7 +214,7 @@ fn an_orphans_segment_counts_whole_and_comes_back_with_the_holders_end() {
     w.hang_up(&a);
     assert_eq!(w.ask(&d, &Request::Delete { name: "x".into() }), Reply::Deleted { existed: true });
     w.wait_ns(SECOND);
-    assert_eq!(setting(w.ask(&d, &ONE)), "pool.bytes_max");
+    assert_eq!(full(w.ask(&d, &ONE)), LimitKind::PoolBytes);
     assert_eq!(figures(&mut w, &b).uids[0].bytes_kept_by_leases, SEGMENT);
     w.wait_ns(2 * SECOND);
     assert!(w.closed.contains(&b.conn));
@@ -240,10 +241,31 @@ fn no_word_of_a_liar_makes_more_of_a_lease_than_its_segments() {
     b.table().shards_used.set(u64::MAX);
     b.table().high_water.iter().for_each(|word| word.set(u64::MAX));
     b.lease(0, a.number(), Cell::new(1, lent.base));
-    assert_eq!(setting(w.ask(&b, &ONE)), "pool.bytes_max");
+    assert_eq!(full(w.ask(&b, &ONE)), LimitKind::PoolBytes);
     w.wait_ns(2 * SECOND);
     assert_eq!(figures(&mut w, &b).uids[0].bytes_kept_by_leases, SEGMENT);
     assert_eq!(w.stat().sessions_revoked, 0);
+}
+
+#[test]
+fn a_user_who_chooses_names_that_collide_harms_no_other_user() {
+    let mut settings = Settings { uid_share: true, ..settings() };
+    settings.namespaces.get_mut("lab").unwrap().writers.push(Principal::Uid(2));
+    let mut w = World::new(settings);
+    let (hostile, honest) = (join(&mut w, 1, "lab"), join(&mut w, 2, "lab"));
+    let hash = honest.directory.hash(b"model/weights");
+    let mut names = chosen_keys(&hostile.directory, hash, 28).map(|key| String::from_utf8(key).unwrap());
+    let refused = (0..).find_map(|cell| {
+        hostile.words().cells[cell as usize].cell.set(Cell::new(1, 0).0);
+        match w.ask(&hostile, &Request::Bind { name: names.next().unwrap(), cell }) {
+            Reply::Bound { .. } => None,
+            refused => Some((cell, refused)),
+        }
+    });
+    let Some((taken, Reply::Refused(Refusal::Bad(why)))) = refused else { panic!("{refused:?}") };
+    assert!(u64::from(taken) > SEARCH_MAX && why.contains("collide"), "{taken}: {why}");
+    w.bind(&honest, "model/weights", 0, Cell::new(1, 0));
+    assert!(honest.find("model/weights").is_some());
 }
 
 #[test]
@@ -252,12 +274,15 @@ fn no_user_takes_all_names_of_a_shared_namespace() {
     settings.namespaces.get_mut("lab").unwrap().writers.push(Principal::Uid(2));
     let mut w = World::new(settings);
     let (a, also_a) = (join(&mut w, 1, "lab"), join(&mut w, 1, "lab"));
+    for client in [&a, &also_a] {
+        w.let_announce(client);
+    }
     let granted = |c: &Client| c.directory.members[usize::from(c.number())].announce_until.peek();
     let (first, second) = (granted(&a), granted(&also_a));
     assert!(first > 0 && second > 0 && first + second <= 1024, "{first} {second}");
     // One by one, some announced and some asked for.
     let mut cell = 0;
-    let full = loop {
+    let met = loop {
         let name = format!("a{cell}");
         if cell % 3 == 0 && a.words().ring_head.peek() < granted(&a) {
             fill(&a.words().cells[cell as usize], &name);
@@ -267,12 +292,12 @@ fn no_user_takes_all_names_of_a_shared_namespace() {
             a.words().cells[cell as usize].cell.set(Cell::new(1, 0).0);
             match w.ask(&a, &Request::Bind { name, cell }) {
                 Reply::Bound { .. } => {}
-                refused => break setting(refused),
+                refused => break full(refused),
             }
         }
         cell += 1;
     };
-    assert!(full.contains("uid.share"), "{full}");
+    assert_eq!(met, LimitKind::NameShare);
     let names = u64::from(cell);
     assert!(names <= 1024 && names + granted(&a) - a.words().ring_head.peek() + second == 1024, "{names}");
     assert_eq!(figures(&mut w, &a).uids[0].names, names);
@@ -318,7 +343,7 @@ fn a_user_with_many_uids_has_one_share() {
     assert_eq!(lent, 6, "a half, as for one");
     let conn = w.dial(MANY.start, &[]);
     w.say(conn, &Request::Hello(hello()));
-    assert!(matches!(w.refusal(conn), Refusal::Limit { setting, .. } if setting == "uid.sessions_max"));
+    assert!(matches!(w.refusal(conn), Refusal::Limit { kind: LimitKind::Sessions, .. }));
     w.happen(Event::HungUp { conn });
     let open = |number: usize| Request::StreamOpen { name: format!("s{number}"), capacity: 2, policy: Policy::Block };
     let opened =

@@ -2,12 +2,13 @@
 
 use super::world::{Client, World, settings};
 use crate::core::Event;
+use crate::core::names::colliding::chosen_keys;
 use tensorlend_layout::announce::Waiting;
 use tensorlend_layout::catalogue::CellRecord;
 use tensorlend_layout::directory::key_word;
 use tensorlend_layout::name::item_key;
 use tensorlend_layout::wire::{Reply, Request};
-use tensorlend_layout::word::{Cell, Home};
+use tensorlend_layout::word::{Absorbed, Cell, Home, MemberState, SEARCH_MAX};
 
 fn many_names() -> World {
     let mut settings = settings();
@@ -32,7 +33,7 @@ fn bind(w: &mut World, client: &Client, name: String) -> bool {
 #[test]
 fn an_announcement_may_overtake_an_acknowledgement() {
     let mut w = World::new(settings());
-    let a = w.join(1);
+    let a = w.announcer(1);
     w.say(a.conn, &Request::GrowCells);
     let (reply, lend) = w.hear(a.conn).unwrap();
     assert!(matches!(reply, Reply::Cells { part: 1, .. }));
@@ -66,7 +67,7 @@ fn the_ring_of_one_who_may_only_read_counts_for_nobody() {
 #[test]
 fn announcements_that_nobody_nudges_for_hold_no_request_up() {
     let mut w = many_names();
-    let (a, liar) = (w.join(1), w.join(1));
+    let (a, liar) = (w.join(1), w.announcer(1));
     for i in 0..3200 {
         assert!(bind(&mut w, &a, format!("n{i}")));
     }
@@ -81,14 +82,14 @@ fn announcements_that_nobody_nudges_for_hold_no_request_up() {
 #[test]
 fn an_announced_name_is_placed_however_hard_it_is_to_find() {
     let mut w = many_names();
-    let (a, liar) = (w.join(1), w.join(1));
-    let begins = |name: &str| a.directory.hash(name.as_bytes()) >> 58;
-    // Names whose search begins in one part of the table, until no more are taken there.
-    let crowd = (0u64..10_000_000).map(|n| format!("e{n}")).filter(|name| begins(name) == 7).take(1200);
-    let refused = crowd.filter(|name| !bind(&mut w, &liar, name.clone())).count();
-    assert!(refused > 0);
-    let first = |name: &String| a.directory.hash(name.as_bytes()) >> 51 == 7 << 7;
-    let mine = (0..10_000_000).map(|i| format!("m{i}")).find(first).unwrap();
+    let (a, liar) = (w.announcer(1), w.join(1));
+    // Names whose searches are alike in every table, until their user gets no more.
+    let hash = a.directory.hash(b"any");
+    let mut crowd = chosen_keys(&a.directory, hash, 28).map(|key| String::from_utf8(key).unwrap());
+    let taken = crowd.by_ref().take_while(|name| bind(&mut w, &liar, name.clone())).count();
+    assert_eq!(taken as u64, SEARCH_MAX + 1);
+    let mine = crowd.next().unwrap();
+    assert!(a.directory.is_long_search(hash), "clients announce no such name");
     fill(&a.words().cells[5], &mine);
     announce(&a, &mine, 5);
     w.happen(Event::Nudged { conn: a.conn });
@@ -125,4 +126,32 @@ fn room_that_a_request_is_about_to_take_is_not_shown() {
     let cells = (0..3).collect();
     assert!(matches!(w.ask(&a, &Request::ListAppend { list: "l".into(), cells }), Reply::Refused(_)));
     assert!(head.names_room.peek() <= 2, "what was reserved for the refused one is free again, and no more");
+}
+
+#[test]
+fn a_writer_that_asks_for_names_becomes_an_announcer() {
+    let mut w = many_names();
+    let state = |client: &Client| {
+        let absorbed = client.directory.members[usize::from(client.number())].absorbed.peek();
+        let listed = client.directory.announcers().any(|number| number == client.number());
+        assert_eq!(listed, Absorbed(absorbed).state() == MemberState::Open);
+        listed
+    };
+    let (a, b, c) = (w.join(1), w.join(1), w.join(1));
+    assert!(![&a, &b, &c].into_iter().any(state), "nobody has asked for a name");
+    assert!(bind(&mut w, &a, "a".into()) && state(&a));
+    assert!(bind(&mut w, &b, "a".into()) && !state(&b), "a takeover is no new name");
+    assert!(bind(&mut w, &b, "n".repeat(65)) && !state(&b), "nor is one that could not be announced");
+    let ephemeral = Request::BindFor { name: "e".into(), cell: 0, ttl_ns: None, ephemeral: true };
+    assert!(matches!(w.ask(&b, &ephemeral), Reply::Bound { .. }) && !state(&b), "nor one that ends by itself");
+    assert!(bind(&mut w, &b, "b".into()) && state(&b));
+    assert!(bind(&mut w, &c, "c".into()) && !state(&c), "there are two, and it has asked once");
+    assert!(bind(&mut w, &c, "d".into()) && state(&c));
+    let lent = w.segment(&a);
+    lent.write(lent.base, 1, None);
+    fill(&a.words().cells[1], "last");
+    a.words().cells[1].cell.set(Cell::new(1, lent.base).0);
+    announce(&a, "last", 1);
+    w.hang_up(&a);
+    assert_eq!((state(&a), b.find("last").map(Home::cell)), (false, Some(1)), "it leaves with its last announcement");
 }

@@ -5,7 +5,7 @@ use crate::core::settings::{DeviceSettings, Mode, NamespaceLimits, Settings};
 use crate::core::{Event, Lending, MemId};
 use tensorlend_layout::catalogue::SlotRecord;
 use tensorlend_layout::raw::View;
-use tensorlend_layout::wire::{Allocator, DeviceSegment, LendingId, Refusal, Reply, Request};
+use tensorlend_layout::wire::{Allocator, DeviceSegment, LendingId, LimitKind, Refusal, Reply, Request};
 use tensorlend_layout::word::{Cell, Member, MemberState, SLOT_NONE};
 use tensorlend_layout::{Uuid, wire::Export};
 
@@ -175,13 +175,15 @@ fn idle_memory_goes_to_the_same_user_in_the_same_namespace() {
 
 #[test]
 fn limits_name_their_settings_and_come_back() {
-    let of = |s: Settings, clients: &[u32], setting: &str| {
+    let of = |s: Settings, clients: &[u32], kind: LimitKind, setting: &str| {
         let mut w = World::new(s);
         let clients: Vec<Client> = clients.iter().map(|&uid| w.join(uid)).collect();
         let lent: Vec<OnDevice> = clients.iter().map(|client| w.device_segment(client)).collect();
         let last = clients.last().unwrap();
-        let Reply::Refused(Refusal::Limit { setting: named, .. }) = w.ask(last, &wish(1)) else { panic!("{setting}") };
-        assert_eq!(named, setting);
+        let Reply::Refused(Refusal::Limit { kind: met, setting: named, .. }) = w.ask(last, &wish(1)) else {
+            panic!("{setting}")
+        };
+        assert_eq!((met, &*named), (kind, setting));
         // Host memory is another stock.
         w.segment(last);
         let lent = lent.last().unwrap();
@@ -195,21 +197,21 @@ fn limits_name_their_settings_and_come_back() {
         w.assert_empty();
     };
     let one = DEVICE_SEGMENT;
-    of(Settings { uid_device_bytes_max: one, ..settings() }, &[1], "uid.device_bytes_max");
+    of(Settings { uid_device_bytes_max: one, ..settings() }, &[1], LimitKind::UserDeviceBytes, "uid.device_bytes_max");
     let private = NamespaceLimits { device_bytes_max: one, ..settings().private };
-    of(Settings { private, ..settings() }, &[1], "namespace_default.device_bytes_max");
+    of(Settings { private, ..settings() }, &[1], LimitKind::NamespaceDeviceBytes, "namespace_default.device_bytes_max");
     let few = |segments: u64| vec![DeviceSettings { bytes_max: segments * one, ..device() }];
-    of(Settings { devices: few(2), ..settings() }, &[1, 2], "cuda.bytes_max");
+    of(Settings { devices: few(2), ..settings() }, &[1, 2], LimitKind::DeviceBytes, "cuda.bytes_max");
     let shared = "cuda.bytes_max, or set uid.share to false,";
-    of(Settings { devices: few(3), uid_share: true, ..settings() }, &[1], shared);
+    of(Settings { devices: few(3), uid_share: true, ..settings() }, &[1], LimitKind::DeviceShare, shared);
 }
 
 #[test]
 fn longer_than_the_device_is_refused_and_so_is_what_its_driver_has_not() {
     let mut w = World::new(settings());
     let a = w.join(1);
-    let Reply::Refused(Refusal::Limit { setting, .. }) = w.ask(&a, &wish(4 * DEVICE_SEGMENT + 1)) else { panic!() };
-    assert_eq!(setting, "cuda.bytes_max");
+    let Reply::Refused(Refusal::Limit { kind, .. }) = w.ask(&a, &wish(4 * DEVICE_SEGMENT + 1)) else { panic!() };
+    assert_eq!(kind, LimitKind::DeviceBytes);
     assert!(matches!(w.ask(&a, &wish(u64::MAX)), Reply::Refused(Refusal::Bad(_))));
     w.device_fails = Some("CUDA_ERROR_OUT_OF_MEMORY".into());
     let Reply::Refused(Refusal::Memory { bytes, reason }) = w.ask(&a, &wish(1)) else { panic!() };

@@ -2,7 +2,7 @@
 
 use super::world::{SEGMENT, World, settings};
 use crate::core::settings::{Mode, Settings};
-use tensorlend_layout::wire::{Policy, Refusal, Reply, Request};
+use tensorlend_layout::wire::{LimitKind, Policy, Refusal, Reply, Request};
 use tensorlend_layout::word::Cell;
 
 const TWO: Request = Request::Segment { bytes: 2 * SEGMENT, slots_log2: 4 };
@@ -127,7 +127,7 @@ fn a_session_counts_until_its_memory_is_quiet() {
     }
     let conn = w.dial(1, &[]);
     w.say(conn, &Request::Hello(super::world::hello()));
-    assert!(matches!(w.refusal(conn), Refusal::Limit { setting, .. } if setting == "uid.sessions_max"));
+    assert!(matches!(w.refusal(conn), Refusal::Limit { kind: LimitKind::Sessions, .. }));
     w.loud.clear();
     w.wait_ns(20_000_000_000);
     let b = w.join(1);
@@ -184,7 +184,7 @@ fn a_segment_is_lent_again_to_the_same_user_only() {
 #[test]
 fn announcements_are_taken_a_few_at_a_time() {
     let mut w = World::new(settings());
-    let (a, b) = (w.join(1), w.join(1));
+    let (a, b) = (w.announcer(1), w.join(1));
     for i in 0..200u32 {
         let name = format!("n{i:0>6}");
         let record = &a.words().cells[i as usize];

@@ -2,14 +2,14 @@ use super::super::settings::Settings;
 use super::world::{SEGMENT, World, settings};
 use crate::core::settings::Mode;
 use tensorlend_layout::header::{Magic, SheetHeader};
-use tensorlend_layout::wire::{Refusal, Reply, Request};
+use tensorlend_layout::wire::{LimitKind, Refusal, Reply, Request};
 use tensorlend_layout::word::{Cell, RangeWord};
 
 const SEGMENT_REQUEST: Request = Request::Segment { bytes: SEGMENT, slots_log2: 4 };
 
-fn limit(reply: Reply) -> String {
+fn limit(reply: Reply) -> LimitKind {
     match reply {
-        Reply::Refused(Refusal::Limit { setting, .. }) => setting,
+        Reply::Refused(Refusal::Limit { kind, .. }) => kind,
         other => panic!("{other:?}"),
     }
 }
@@ -83,12 +83,12 @@ fn limits_are_named_and_charges_come_back() {
         w.segment(&a);
     }
     assert_eq!(w.stat().bytes_spare, 0, "the spare went for it");
-    assert_eq!(limit(w.ask(&a, &SEGMENT_REQUEST)), "namespace_default.segments_max");
+    assert_eq!(limit(w.ask(&a, &SEGMENT_REQUEST)), LimitKind::Segments);
     assert_eq!(w.ask(&a, &Request::ReturnSegment { base: 0 }), Reply::Done);
     let two = Request::Segment { bytes: 2 * SEGMENT, slots_log2: 4 };
-    assert_eq!(limit(w.ask(&a, &two)), "pool.bytes_max");
+    assert_eq!(limit(w.ask(&a, &two)), LimitKind::PoolBytes);
     let huge = Request::Segment { bytes: 1 << 50, slots_log2: 4 };
-    assert_eq!(limit(w.ask(&a, &huge)), "uid.bytes_max");
+    assert_eq!(limit(w.ask(&a, &huge)), LimitKind::UserBytes);
     assert!(matches!(w.ask(&a, &Request::Segment { bytes: u64::MAX, slots_log2: 4 }), Reply::Refused(_)));
     assert!(matches!(w.ask(&a, &Request::Segment { bytes: 1, slots_log2: 21 }), Reply::Refused(Refusal::Bad(_))));
     w.bytes_max = 8192;
@@ -183,7 +183,7 @@ fn cells_come_in_parts() {
     for part in 2..=4 {
         assert_eq!(w.ask(&a, &Request::GrowCells), Reply::Cells { part, geometry: 1 });
     }
-    assert_eq!(limit(w.ask(&a, &Request::GrowCells)), "namespace_default.names_max");
+    assert_eq!(limit(w.ask(&a, &Request::GrowCells)), LimitKind::Cells);
     w.hang_up(&a);
     w.hang_up(&b);
     w.assert_empty();
@@ -210,7 +210,7 @@ fn the_last_numbers_are_for_those_who_publish_nothing() {
         w.segment(publisher);
     }
     let last = w.join(1);
-    assert_eq!(limit(w.ask(&last, &SEGMENT_REQUEST)), "namespace_default.members_max");
+    assert_eq!(limit(w.ask(&last, &SEGMENT_REQUEST)), LimitKind::Members);
     w.segment(&publishers[0]);
     assert!(matches!(w.ask(&last, &Request::Delete { name: "x".into() }), Reply::Deleted { existed: false }));
     for client in publishers.iter().chain([&last]) {

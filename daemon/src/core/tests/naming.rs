@@ -1,5 +1,5 @@
 use super::world::{World, settings};
-use tensorlend_layout::wire::{Refusal, Reply, Request};
+use tensorlend_layout::wire::{LimitKind, Refusal, Reply, Request};
 use tensorlend_layout::word::{Cell, Home, HomeKind, PARKED_ANY, parked_bit};
 
 fn delete(name: &str) -> Request {
@@ -57,8 +57,7 @@ fn names_grow_to_their_limit_and_no_further() {
         w.bind(&a, &name(i), i, Cell::new(1, 0));
     }
     let full = w.ask(&a, &Request::Bind { name: "more".into(), cell: 2048 });
-    let setting = "namespace_default.names_max";
-    assert!(matches!(full, Reply::Refused(Refusal::Limit { setting: s, .. }) if s == setting));
+    assert!(matches!(full, Reply::Refused(Refusal::Limit { kind: LimitKind::Names, .. })));
     for i in 0..2048 {
         assert_eq!(b.find(&name(i)).map(Home::cell), Some(i));
     }
@@ -86,7 +85,7 @@ fn tidy_forgets_what_still_leads_to_the_cell() {
 #[test]
 fn a_claim_puts_the_request_off_until_it_is_gone_or_a_second_is_over() {
     let mut w = World::new(settings());
-    let (a, b) = (w.join(1), w.join(1));
+    let (a, b) = (w.announcer(1), w.join(1));
     let hash = a.directory.hash(b"x");
     a.words().claim.set(hash);
     w.say(b.conn, &Request::Bind { name: "x".into(), cell: 0 });
@@ -105,7 +104,7 @@ fn a_claim_puts_the_request_off_until_it_is_gone_or_a_second_is_over() {
     assert!(matches!(w.refusal(a.conn), Refusal::Violation(_)));
     assert!(matches!(w.hear(b.conn), Some((Reply::Bound { .. }, _))));
 
-    let c = w.join(1);
+    let c = w.announcer(1);
     c.words().claim.set(c.directory.hash(b"z"));
     w.say(b.conn, &Request::Bind { name: "z".into(), cell: 2 });
     w.hang_up(&b);
@@ -116,7 +115,7 @@ fn a_claim_puts_the_request_off_until_it_is_gone_or_a_second_is_over() {
 #[test]
 fn announcements_come_into_the_directory_first() {
     let mut w = World::new(settings());
-    let (a, b) = (w.join(1), w.join(1));
+    let (a, b) = (w.announcer(1), w.join(1));
     announce(&a, "x", 3, 0);
     announce(&a, "y", 4, 1);
     let home = w.bind(&b, "x", 0, Cell::new(1, 0));
@@ -128,7 +127,7 @@ fn announcements_come_into_the_directory_first() {
     w.hang_up(&a);
     assert_eq!(b.find("last").map(Home::cell), None, "never filled: nothing leads to a value");
     // A ring that lies ends its client.
-    let c = w.join(1);
+    let c = w.announcer(1);
     c.words().ring_head.set(1 << 40);
     w.bind(&b, "q", 1, Cell::new(1, 0));
     assert!(matches!(w.refusal(c.conn), Refusal::Violation(_)));

@@ -4,7 +4,7 @@ use super::world::{Client, SEGMENT, World, hello, limits, settings};
 use crate::core::Event;
 use crate::core::settings::{NamespaceLimits, NamespaceRule, Principal, Settings};
 use std::collections::BTreeMap;
-use tensorlend_layout::wire::{Hello, Policy, Refusal, Reply, Request};
+use tensorlend_layout::wire::{Hello, LimitKind, Policy, Refusal, Reply, Request};
 use tensorlend_layout::word::Cell;
 
 const ONE: Request = Request::Segment { bytes: SEGMENT, slots_log2: 4 };
@@ -66,7 +66,7 @@ fn limits_of_users_and_namespaces_count_at_once() {
     reload(&mut w, Settings { uid_sessions_max: 1, ..settings() });
     let conn = w.dial(1, &[]);
     w.say(conn, &Request::Hello(hello()));
-    assert!(matches!(w.refusal(conn), Refusal::Limit { setting, .. } if setting == "uid.sessions_max"));
+    assert!(matches!(w.refusal(conn), Refusal::Limit { kind: LimitKind::Sessions, .. }));
     reload(&mut w, settings());
     w.segment(&a);
     let b = w.join(1);

@@ -10,7 +10,7 @@ use tensorlend_layout::header::Magic;
 use tensorlend_layout::name::{list_key, stream_key};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::{Item, PROTOCOL_VERSION, Policy, Refusal, Reply, Request, Return};
-use tensorlend_layout::word::{Cell, Home, Member, MemberState, Word};
+use tensorlend_layout::word::{Absorbed, Cell, Home, Member, MemberState, Word};
 use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
 
 fn system() -> Settings {
@@ -314,7 +314,7 @@ fn who_has_more_than_the_daemon_knows_cannot_go_on() {
 #[test]
 fn who_holds_a_claim_and_does_not_come_back_holds_nobody_up() {
     let mut w = World::new(system());
-    let (a, mut b) = (w.join(1), w.join(1));
+    let (a, mut b) = (w.announcer(1), w.join(1));
     a.words().claim.set(a.directory.hash(b"x"));
     w.replace_daemon(system());
     assert!(matches!(w.come_back(&mut b, None), Reply::Welcome(_)));
@@ -688,4 +688,17 @@ fn a_directory_with_made_up_words_stops_nobody() {
         w.wait_ns(3_000_000_000);
         w.hang_up(&c);
     }
+}
+
+/// A daemon is killed between the two stores that make an announcer: the next one finds what the word says.
+#[test]
+fn a_half_made_announcer_is_none() {
+    let mut w = World::new(system());
+    let (a, b) = (w.announcer(1), w.announcer(1));
+    let head = a.directory.head();
+    // The bit without the word, and the word without the bit.
+    a.directory.members[usize::from(a.number())].absorbed.set(Absorbed::new(MemberState::Vacant, 0).0);
+    head.announcers[0].clear_bits(1 << b.number());
+    w.replace_daemon(system());
+    assert_eq!(a.directory.announcers().collect::<Vec<_>>(), [b.number()]);
 }

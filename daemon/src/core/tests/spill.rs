@@ -4,7 +4,7 @@ use super::world::{Client, Lent, SEGMENT, World, settings};
 use crate::core::label::Label;
 use crate::core::settings::{Mode, Settings, SpillMarks, SpillSettings};
 use crate::core::{Event, MemId};
-use tensorlend_layout::wire::{Refusal, Reply, Request};
+use tensorlend_layout::wire::{LimitKind, Refusal, Reply, Request};
 use tensorlend_layout::word::Cell;
 
 const POOL: u64 = 4;
@@ -119,14 +119,42 @@ fn limits_of_spilling_are_kept() {
     for _ in 0..2 {
         assert!(matches!(want(&mut w, &b), Reply::Segment { .. }));
     }
-    let Reply::Refused(Refusal::Limit { setting, .. }) = want(&mut w, &b) else { panic!("the uid has no more room") };
-    assert_eq!(setting, "pool.bytes_max");
+    let Reply::Refused(Refusal::Limit { kind, .. }) = want(&mut w, &b) else { panic!("the uid has no more room") };
+    assert_eq!(kind, LimitKind::PoolBytes);
     assert_eq!(w.stat().bytes_spilled, 2 * SEGMENT);
     // Without a directory nothing changes.
     let mut w = World::new(Settings { spill: None, ..spilling(Mode::User) });
     leave(&mut w, &["a", "b", "c", "d"]);
     let b = w.join(1);
     assert!(matches!(want(&mut w, &b), Reply::Refused(Refusal::Limit { .. })));
+}
+
+/// A namespace's name is part of the settings' texts, and may look like one of them.
+#[test]
+fn a_full_table_spills_nothing_whatever_the_namespace_is_called() {
+    for name in ["lab", "x.bytes_max"] {
+        let mut settings = Settings { pool_bytes_max: 16 * SEGMENT, uid_sessions_max: 16, ..spilling(Mode::User) };
+        let rule = settings.namespaces.remove("lab").unwrap();
+        // One of the eight numbers is for clients that only read.
+        let publishers = rule.limits.members_max - 1;
+        settings.namespaces.insert(name.into(), rule);
+        let mut w = World::new(settings);
+        let join = |w: &mut World| {
+            let client = w.join_unacknowledged(1, Some(name));
+            w.say(client.conn, &Request::Ack);
+            client
+        };
+        for number in 0..publishers {
+            let client = join(&mut w);
+            let lent = w.segment(&client);
+            lent.write(lent.base, 1, None);
+            w.bind(&client, &format!("v{number}"), 0, Cell::new(1, lent.base));
+            w.hang_up(&client);
+        }
+        let last = join(&mut w);
+        let Reply::Refused(Refusal::Limit { kind, .. }) = want(&mut w, &last) else { panic!("there is a number left") };
+        assert_eq!((kind, w.stat().bytes_spilled), (LimitKind::Members, 0), "{name}");
+    }
 }
 
 #[test]
@@ -223,10 +251,8 @@ fn what_is_in_files_outlives_the_daemon() {
         }
         assert_eq!(w.in_files(), [lent[0].segment, lent[1].segment]);
         // Under its limits, as before.
-        let Reply::Refused(Refusal::Limit { setting, .. }) = want(&mut w, &b) else {
-            panic!("the uid has no more room")
-        };
-        assert_eq!(setting, "pool.bytes_max");
+        let Reply::Refused(Refusal::Limit { kind, .. }) = want(&mut w, &b) else { panic!("the uid has no more room") };
+        assert_eq!(kind, LimitKind::PoolBytes);
         assert!(b.find("x").is_some() && b.find("y").is_some());
         w.ask(&b, &Request::Delete { name: "z".into() });
         w.wait_ns(1_000_000_000);
@@ -450,10 +476,7 @@ fn nobody_shelves_what_is_not_his_or_for_nothing() {
     let mut w = World::new(Settings { spill: None, ..spilling(Mode::User) });
     let (a, lent) = fill(&mut w, &FOUR);
     let answer = w.ask(&a, &Request::Shelve { base: lent[0].base });
-    assert!(
-        matches!(answer, Reply::Refused(Refusal::Limit { ref setting, .. }) if setting == "spill.directory"),
-        "{answer:?}"
-    );
+    assert!(matches!(answer, Reply::Refused(Refusal::Limit { kind: LimitKind::Spill, .. })), "{answer:?}");
 }
 
 /// One who says of much that he has let go of it takes nobody's tries; and what counts elsewhere is nobody's way out.
@@ -481,14 +504,14 @@ fn a_liar_and_a_neighbour_stand_in_nobodys_way() {
     let mut w = World::new(settings);
     leave(&mut w, &["a", "b"]);
     let other = w.join(2);
-    let setting = loop {
+    let kind = loop {
         match want(&mut w, &other) {
             Reply::Segment { .. } => {}
-            Reply::Refused(Refusal::Limit { setting, .. }) => break setting,
+            Reply::Refused(Refusal::Limit { kind, .. }) => break kind,
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(setting, "uid.bytes_max");
+    assert_eq!(kind, LimitKind::UserBytes);
     assert!(w.files.is_empty(), "what is another uid's would give it nothing");
 }
 

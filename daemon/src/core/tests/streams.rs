@@ -4,7 +4,7 @@ use crate::core::settings::{Mode, Principal, Settings};
 use tensorlend_layout::name::{item_key, list_key, stream_key};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::stream::{RingEntry, StreamRing};
-use tensorlend_layout::wire::{Policy, Refusal, Reply, Request};
+use tensorlend_layout::wire::{LimitKind, Policy, Refusal, Reply, Request};
 use tensorlend_layout::word::{Cell, Home, SubscriberWord};
 
 fn open(name: &str) -> Request {
@@ -283,7 +283,8 @@ fn join_lab(w: &mut World, uid: u32) -> Client {
 fn as_often(w: &mut World, client: &Client, most: u32, request: impl Fn(u32) -> Request) -> u32 {
     for number in 0..most {
         let (reply, _) = w.ask_lent(client, &request(number));
-        if let Reply::Refused(Refusal::Limit { what, setting, .. }) = &reply {
+        if let Reply::Refused(Refusal::Limit { kind, what, setting, .. }) = &reply {
+            assert!(kind.is_share(), "{kind}");
             assert!(what.contains(&format!("share of uid {}", client_uid(client))), "{what}");
             assert!(setting.contains("uid.share"), "{setting}");
             return number;
@@ -385,8 +386,7 @@ fn streams_have_limits() {
         stream(w.ask(&a, &open(&format!("s{i}"))));
     }
     let full = w.ask(&a, &open("more"));
-    let setting = "namespace_default.streams_max";
-    assert!(matches!(full, Reply::Refused(Refusal::Limit { setting: s, .. }) if s == setting));
+    assert!(matches!(full, Reply::Refused(Refusal::Limit { kind: LimitKind::Streams, .. })));
     let long = Request::StreamOpen { name: "s0".into(), capacity: u32::MAX, policy: Policy::Block };
     assert!(matches!(w.ask(&a, &long), Reply::Refused(Refusal::Bad(_))));
     for cursor in 0..64 {

@@ -11,7 +11,7 @@ use tensorlend_layout::directory::Directory;
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::{Allocator, Export, Hello, Refusal, Reply, Request, Stat, Welcome, encode};
-use tensorlend_layout::word::{Cell, Home, SLOT_NONE};
+use tensorlend_layout::word::{Absorbed, Cell, Home, MemberState, SLOT_NONE};
 
 pub const SEGMENT: u64 = 1 << 20;
 pub const STREAM_GRACE_NS: u64 = 10_000_000_000;
@@ -464,6 +464,26 @@ impl World {
         let client = self.join_unacknowledged(uid, None);
         self.say(client.conn, &Request::Ack);
         client
+    }
+
+    /// A writer that may announce names.
+    pub fn announcer(&mut self, uid: u32) -> Client {
+        let client = self.join(uid);
+        self.let_announce(&client);
+        client
+    }
+
+    /// Has a writer ask for new names until it may announce the next. They are forgotten again.
+    pub fn let_announce(&mut self, client: &Client) {
+        let absorbed = &client.directory.members[usize::from(client.number())].absorbed;
+        for asked in 0.. {
+            if Absorbed(absorbed.peek()).state() == MemberState::Open {
+                return;
+            }
+            let (name, cell) = (format!("asked {asked} of {}", client.number()), 4095);
+            self.bind(client, &name, cell, Cell::DELETED);
+            assert_eq!(self.ask(client, &Request::Tidy { names: vec![(name, cell)] }), Reply::Done);
+        }
     }
 
     pub fn join_unacknowledged(&mut self, uid: u32, namespace: Option<&str>) -> Client {

@@ -1,8 +1,8 @@
-//! Devices behind the CUDA driver.
+//! Devices of the CUDA driver.
 //!
-//! With the allocators `pool` and `arena` no context is ever made: an allocation of the virtual memory management needs none,
-//! so that the daemon takes a few MiB of a device at most, and does not fall with a context that a fault has spoilt. Blocks of
-//! `async` need one, which is made for the first of them.
+//! The allocators `pool` and `arena` create no context: allocations of the virtual memory management need none. So the
+//! daemon uses a few MiB of a device at most, and survives faults that break a context. Blocks of `async` need a
+//! context, which is created for the first of them.
 
 use super::{Cards, DeviceMemory, Devices, MadeOnDevice};
 use crate::config::CudaConfig;
@@ -19,7 +19,7 @@ use tensorlend_layout::Uuid;
 use tensorlend_layout::directory::DEVICES;
 use tensorlend_layout::wire::{Allocator, Export};
 
-/// Those that the configuration names.
+/// Opens the configured devices.
 pub fn open(config: &CudaConfig) -> Devices {
     let none = |why: String| Devices::none(format!("no device memory is lent: {why}"));
     let found = match Driver::get() {
@@ -47,14 +47,14 @@ pub fn open(config: &CudaConfig) -> Devices {
     for why in without {
         tracing::warn!("no memory is lent of a device that cuda.devices names: {why}");
     }
-    // Clients know pools by their numbers, and go on with the next daemon: it must not begin where this one did.
+    // Clients identify pools by numbers, across restarts of the daemon: a new daemon must not reuse its predecessor's.
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let first = now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned();
     let cards = All { allocator: config.allocator, cards, pools_ever: AtomicU64::new(first) };
     Devices { settings, why_none: String::new(), cards: Some(Arc::new(cards)) }
 }
 
-/// The devices that are named, in the order in which the driver has them; what is `without` one that is named.
+/// Returns the named devices, in the driver's order. Adds to `without` a message for each one that is missing.
 fn chosen(config: &CudaConfig, found: Vec<Device>, without: &mut Vec<String>) -> Vec<Device> {
     if config.devices.iter().any(|name| name == "all") {
         return found;
@@ -102,9 +102,10 @@ fn settings_of(config: &CudaConfig, device: &Device) -> Result<DeviceSettings, S
 
 struct Card {
     device: Device,
-    /// One for each user of each namespace that has blocks: they are never lent across. Gone with its last block.
+    /// One pool for each user of each namespace with blocks: pools never cross namespaces. A pool ends with its last
+    /// block.
     pools: Mutex<BTreeMap<(NamespaceId, u32), Weak<Exported>>>,
-    /// Bytes that nobody has and a pool may keep.
+    /// Maximum number of unused bytes that a pool may keep.
     idle_bytes_max: u64,
 }
 
@@ -114,7 +115,7 @@ struct All {
     pools_ever: AtomicU64,
 }
 
-/// A pool that others import.
+/// A pool that clients import.
 struct Exported {
     number: u64,
     fd: OwnedFd,
@@ -123,7 +124,7 @@ struct Exported {
 }
 
 impl Exported {
-    /// Gives back to the device what nobody has, but for so many bytes.
+    /// Returns unused memory to the device, except this many bytes.
     fn trim(&self, idle_bytes_max: u64) {
         let Ok(figures) = self.pool.figures() else { return };
         if figures.reserved_bytes.saturating_sub(figures.used_bytes) > idle_bytes_max
@@ -146,7 +147,7 @@ impl Card {
     }
 }
 
-/// A block, and the pool that it goes back to.
+/// A block, and the pool that it returns to.
 struct Lent {
     block: Option<Block>,
     pool: Arc<Exported>,
@@ -155,7 +156,7 @@ struct Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        // The accounts know nothing of what a pool keeps: so it keeps no more than is allowed.
+        // Accounts do not include memory that a pool keeps, so this bounds it.
         drop(self.block.take());
         self.pool.trim(self.idle_bytes_max);
     }
@@ -167,7 +168,7 @@ impl Cards for All {
         match self.allocator {
             Allocator::Pool | Allocator::Arena => allocation(&card.device, bytes),
             Allocator::Async => self.block(card, whose, bytes).or_else(|_| {
-                // What other pools keep may be what is missing.
+                // Memory kept by other pools may be what is missing.
                 card.trim();
                 self.block(card, whose, bytes)
             }),
@@ -206,11 +207,11 @@ impl All {
 
     fn export_pool(&self, device: &Device) -> tensorlend_cuda::Result<Exported> {
         let stream = Arc::new(Stream::new(&Context::primary(device)?)?);
-        // It keeps what it has: else every synchronization would give it back, and importers would have it mapped anew. The
-        // core bounds what is lent of it.
+        // The pool keeps its memory: otherwise each synchronization would release it, and importers would have to map
+        // it again. The core bounds the lent memory.
         let pool = Pool::create(device, u64::MAX, 0)?;
         let fd = pool.export()?;
-        // That no two pools have.
+        // Unique among all pools.
         let number = self.pools_ever.fetch_add(1, Ordering::Relaxed);
         Ok(Exported { number, fd, pool, stream })
     }

@@ -1,4 +1,5 @@
-//! Trains a network with one hidden layer on what a producer publishes, read in place, or on the same files in its own memory.
+//! Trains a network with one hidden layer on a producer's lent batches, read in place, or on the same files in its own
+//! memory.
 
 use clap::{Parser, ValueEnum};
 use std::path::PathBuf;
@@ -11,52 +12,52 @@ use tensorlend_training::network::Init;
 use tensorlend_training::source::{Lent, Owned, Source};
 use tensorlend_training::training::{Outcome, Plan, run};
 
-/// Whose memory the samples lie in.
+/// The memory of the samples.
 #[derive(Clone, Copy, ValueEnum)]
 enum From {
-    /// The producer's, by the broker.
+    /// The producer's, lent by the daemon.
     Lent,
-    /// This process's: what it is compared with.
+    /// This process's, for comparison.
     Owned,
 }
 
-/// Trains a network on data that is lent.
+/// Trains a network on lent data.
 #[derive(Parser)]
 struct Arguments {
     /// iris, digits or mnist.
     #[arg(long, default_value = "mnist")]
     set: String,
-    /// Whose memory the samples lie in.
+    /// Memory of the samples.
     #[arg(long, value_enum, default_value = "lent")]
     from: From,
-    /// The broker's socket; by default the one that clients find by themselves.
+    /// The daemon's socket; default: the first one that clients find.
     #[arg(long)]
     socket: Option<PathBuf>,
     /// For `--from owned`: the folder with the set's files.
     #[arg(long)]
     folder: Option<PathBuf>,
-    /// Rows of a batch, one of the producer's; by default all at once.
+    /// Rows of a batch, one of the producer's sizes; default: all rows at once.
     #[arg(long)]
     batch: Option<usize>,
     /// Width of the hidden layer.
     #[arg(long, default_value_t = 128)]
     hidden: usize,
-    /// Times that all batches are shown.
+    /// Number of epochs.
     #[arg(long, default_value_t = 5)]
     epochs: usize,
-    /// Of learning.
+    /// Learning rate.
     #[arg(long, default_value_t = 0.1)]
     rate: f32,
-    /// How weights begin.
+    /// Initialization of weights.
     #[arg(long, value_enum, default_value = "kaiming")]
     init: Init,
-    /// Of the weights and of the order of the batches.
+    /// Seed of the weights and of the order of the batches.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How long to wait for the producer, in seconds.
+    /// Timeout of waiting for the producer, in seconds.
     #[arg(long, default_value_t = 30)]
     wait_s: u64,
-    /// Print everything, as JSON.
+    /// Print the whole result as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -120,7 +121,7 @@ fn lent(arguments: &Arguments) -> Result<Sources> {
     let client = builder.connect()?;
     let source = |part: &str, batch| {
         let name = format!("{}/{part}", arguments.set);
-        // A producer that was started beside this may still be reading its files.
+        // A producer that was started at the same time may still be reading its files.
         drop(client.wait_value(&name, Version::NONE, Some(Duration::from_secs(arguments.wait_s)))?);
         Lent::new(client.clone(), &name, batch).map(|lent| Box::new(lent) as Box<dyn Source>)
     };

@@ -1,4 +1,4 @@
-//! Publishes data sets for trainers, and ends: what it published stays until somebody deletes it.
+//! Publishes data sets for trainers, and ends: published tensors stay until they are deleted.
 
 use clap::Parser;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use tensorlend_training::{files, shelf};
 /// Publishes Iris, digits and MNIST, whole and in batches.
 #[derive(Parser)]
 struct Arguments {
-    /// The broker's socket; by default the one that clients find by themselves.
+    /// The daemon's socket; default: the first one that clients find.
     #[arg(long)]
     socket: Option<PathBuf>,
     /// The folder with iris.npy and digits.npy.
@@ -50,7 +50,7 @@ fn publish(arguments: &Arguments) -> Result<()> {
     for set in &sets {
         for (part, samples) in [("train", &set.train), ("test", &set.test)] {
             let name = format!("{}/{part}", set.name);
-            // Only what is learned from is cut: the others are asked about at once.
+            // Only the training part is published in batches: tests use the whole other part.
             let sizes = if part == "train" { &arguments.batch[..] } else { &[] };
             let bytes = shelf::publish(&client, &name, samples, sizes)?;
             println!("{name}: {} rows of {}, {bytes} bytes with its batches", samples.len(), samples.width());

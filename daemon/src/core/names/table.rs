@@ -1,0 +1,185 @@
+//! A table of names, as its one writer keeps it: places that lead to entries, in buckets of one cache line.
+//!
+//! A search for a name goes from bucket to bucket as [`Search`] says and within a bucket from the first place on, and it ends at a
+//! free place. So a place may become free only while no name stands behind it on that name's search: within a bucket, places
+//! become free from the last one backwards, and only while no search for a name goes on behind the bucket.
+
+use std::collections::HashMap;
+use tensorlend_layout::directory::Directory;
+use tensorlend_layout::word::{BUCKET, PlaceWord, Search, TableWord};
+
+/// What the daemon knows of a table.
+#[derive(Clone, Debug)]
+pub struct Table {
+    word: TableWord,
+    seed: u64,
+    /// Places that lead to entries.
+    named: u64,
+    /// Places that lead to no entry and that a search must go past.
+    passed: u64,
+    /// For each bucket, by its first place, the number of names whose searches go on behind it. Buckets without such names have no
+    /// line.
+    beyond: HashMap<u64, u32>,
+}
+
+impl Table {
+    /// A table without names: all its places are free, or will be before they are used.
+    pub fn new(word: TableWord, seed: u64) -> Self {
+        Self { word, seed, named: 0, passed: 0, beyond: HashMap::new() }
+    }
+
+    /// Where the table lies.
+    pub fn word(&self) -> TableWord {
+        self.word
+    }
+
+    /// Places that lead to entries.
+    pub fn named(&self) -> u64 {
+        self.named
+    }
+
+    /// Places that a search finds occupied.
+    pub fn used(&self) -> u64 {
+        self.named + self.passed
+    }
+
+    /// How many more names it takes: an eighth of the places stays free, so that searches end.
+    pub fn room(&self) -> u64 {
+        (self.word.places() * 7 / 8).saturating_sub(self.used())
+    }
+
+    fn search(&self, place: PlaceWord) -> Search {
+        place.search(self.seed, self.word.log2())
+    }
+
+    /// The numbers of the places of a bucket among all places of the directory.
+    fn bucket(&self, first: u64) -> impl DoubleEndedIterator<Item = usize> + use<> {
+        let at = (self.word.first() + first) as usize;
+        at..at + BUCKET as usize
+    }
+
+    /// The places that a search for this hash passes, up to the first free one.
+    pub fn passed_by<'d>(&self, d: &'d Directory, hash: u64) -> impl Iterator<Item = PlaceWord> + use<'d> {
+        let table = self.word;
+        Search::new(hash, self.seed, table.log2())
+            .flat_map(move |first| table.first() + first..table.first() + first + BUCKET)
+            .map(|at| place_of(d, at as usize))
+            .take_while(|place| !place.is_free())
+    }
+
+    /// Adds a name; returns the number of its place.
+    ///
+    /// # Panics
+    /// If no place is free.
+    pub fn insert(&mut self, d: &Directory, place: PlaceWord) -> usize {
+        for first in self.search(place) {
+            if let Some(at) = self.bucket(first).find(|&at| place_of(d, at).entry() == 0) {
+                if place_of(d, at) == PlaceWord::PASSED {
+                    self.passed -= 1;
+                }
+                self.named += 1;
+                d.places[at].set(place.0);
+                return at;
+            }
+            *self.beyond.entry(first).or_default() += 1;
+        }
+        panic!("an eighth of the places is free");
+    }
+
+    /// Removes a name, and frees the places that no search has to pass; returns the number of the name's place.
+    ///
+    /// # Panics
+    /// If the name is not there.
+    pub fn remove(&mut self, d: &Directory, place: PlaceWord) -> usize {
+        let mut before = Vec::new();
+        for first in self.search(place) {
+            let Some(at) = self.bucket(first).find(|&at| place_of(d, at) == place) else {
+                before.push(first);
+                continue;
+            };
+            d.places[at].set(PlaceWord::PASSED.0);
+            (self.named, self.passed) = (self.named - 1, self.passed + 1);
+            self.free(d, first);
+            for first in before {
+                let names = self.beyond.get_mut(&first).expect("a name stands behind it");
+                *names -= 1;
+                if *names == 0 {
+                    self.beyond.remove(&first);
+                    self.free(d, first);
+                }
+            }
+            return at;
+        }
+        panic!("a name has its place");
+    }
+
+    /// Frees the places at the end of a bucket that no search has to pass.
+    fn free(&mut self, d: &Directory, first: u64) {
+        if self.beyond.contains_key(&first) {
+            return;
+        }
+        for at in self.bucket(first).rev() {
+            match place_of(d, at) {
+                PlaceWord::FREE => {}
+                PlaceWord::PASSED => {
+                    d.places[at].set(PlaceWord::FREE.0);
+                    self.passed -= 1;
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// The table that another daemon wrote last. `is_name` tells whether a place leads to an entry in use; what else stands in
+    /// its places leads nowhere from now on.
+    pub fn restore(d: &Directory, mut is_name: impl FnMut(PlaceWord) -> bool) -> Self {
+        let mut it = Self::new(d.table(), d.table_seed(d.table()));
+        let buckets = || (0..d.table().places()).step_by(BUCKET as usize);
+        for first in buckets() {
+            for at in it.bucket(first) {
+                let place = place_of(d, at);
+                if place.entry() != 0 && is_name(place) {
+                    it.named += 1;
+                    for before in it.search(place).take_while(|&before| before != first) {
+                        *it.beyond.entry(before).or_default() += 1;
+                    }
+                } else if !place.is_free() {
+                    d.places[at].set(PlaceWord::PASSED.0);
+                    it.passed += 1;
+                }
+            }
+        }
+        for first in buckets() {
+            it.free(d, first);
+        }
+        it
+    }
+
+    /// Checks what the table says of itself against its places.
+    #[cfg(test)]
+    pub fn check(&self, d: &Directory) {
+        let mut beyond = HashMap::new();
+        let (mut named, mut passed) = (0, 0);
+        for first in (0..self.word.places()).step_by(BUCKET as usize) {
+            let mut free = false;
+            for at in self.bucket(first) {
+                let place = place_of(d, at);
+                free |= place.is_free();
+                assert_eq!(free, place.is_free(), "a free place in the midst of bucket {first}");
+                named += u64::from(place.entry() != 0);
+                passed += u64::from(place == PlaceWord::PASSED);
+                if place.entry() != 0 {
+                    for before in self.search(place).take_while(|&before| before != first) {
+                        *beyond.entry(before).or_default() += 1;
+                    }
+                }
+            }
+            assert!(!(free && self.beyond.contains_key(&first)), "a search for a name ends at bucket {first}");
+        }
+        assert_eq!((named, passed, beyond), (self.named, self.passed, self.beyond.clone()));
+    }
+}
+
+fn place_of(d: &Directory, at: usize) -> PlaceWord {
+    PlaceWord(d.places[at].peek())
+}

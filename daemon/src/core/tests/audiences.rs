@@ -1,0 +1,81 @@
+//! Whose leases an owner looks for: who was shown something of its.
+
+use super::world::{Client, World, settings};
+use crate::core::settings::{Mode, Settings};
+use tensorlend_layout::wire::{Policy, Reply, Request};
+
+const NOBODY: [u16; 0] = [];
+
+fn audience(owner: &Client) -> Vec<u16> {
+    owner.directory.audience(owner.number()).collect()
+}
+
+/// A client that has this number: it comes round.
+fn join_as(w: &mut World, number: u16) -> Client {
+    for _ in 0..20 {
+        let client = w.join(1);
+        if client.number() == number {
+            return client;
+        }
+        w.hang_up(&client);
+    }
+    panic!("number {number} does not come round");
+}
+
+#[test]
+fn who_is_shown_something_is_listed_before_the_reply() {
+    let mut w = World::new(settings());
+    let (owner, by_segment, by_slots, by_stream, idle) = (w.join(1), w.join(1), w.join(1), w.join(1), w.join(1));
+    let (catalogue, slot) = (owner.number(), w.segment(&owner).base);
+    w.ask(&owner, &Request::StreamOpen { name: "s".into(), capacity: 4, policy: Policy::Error });
+    assert_eq!(audience(&owner), NOBODY);
+    // Neither of them lets anybody lease a slot.
+    w.ask(&idle, &Request::CellsOf { catalogue, part: 0 });
+    w.ask(&idle, &Request::LeasesOf { catalogue });
+    w.ask(&owner, &Request::SegmentOf { catalogue, slot });
+    assert_eq!(audience(&owner), NOBODY);
+    let requests = [
+        (&by_segment, Request::SegmentOf { catalogue, slot }),
+        (&by_slots, Request::SlotsOf { catalogue, slot }),
+        (&by_stream, Request::Subscribe { name: "s".into(), cursor: 0, wake: false }),
+    ];
+    for (asker, request) in &requests {
+        w.say(asker.conn, request);
+        assert!(audience(&owner).contains(&asker.number()), "{request:?} is not acknowledged yet");
+        w.hear(asker.conn);
+        w.say(asker.conn, &Request::Ack);
+    }
+    assert_eq!(audience(&owner), [2, 3, 4]);
+    assert_eq!(audience(&by_segment), NOBODY);
+    w.hang_up(&by_slots);
+    assert_eq!(audience(&owner), [2, 4], "who is gone leaves");
+}
+
+/// The number of a reader that is gone comes to another client, and the owner's to another owner.
+#[test]
+fn who_has_the_number_next_has_seen_nothing() {
+    let mut w = World::new(settings());
+    let (owner, reader) = (w.join(1), w.join(1));
+    let (catalogue, slot) = (owner.number(), w.segment(&owner).base);
+    let request = Request::SegmentOf { catalogue, slot };
+    assert!(matches!(w.ask(&reader, &request), Reply::Segment { .. }));
+    w.hang_up(&reader);
+    let next = join_as(&mut w, reader.number());
+    assert_eq!(audience(&owner), NOBODY);
+    assert!(matches!(w.ask(&next, &request), Reply::Segment { .. }));
+    assert_eq!(audience(&owner), [next.number()]);
+    w.hang_up(&owner);
+    assert_eq!(audience(&join_as(&mut w, catalogue)), NOBODY);
+}
+
+/// What a daemon has shown stands at the next one, for as long as the owner is there.
+#[test]
+fn an_audience_outlives_the_daemon() {
+    let system = || Settings { mode: Mode::System, ..settings() };
+    let mut w = World::new(system());
+    let (owner, reader) = (w.join(1), w.join(1));
+    let (catalogue, slot) = (owner.number(), w.segment(&owner).base);
+    w.ask(&reader, &Request::SegmentOf { catalogue, slot });
+    w.replace_daemon(system());
+    assert_eq!(audience(&owner), [reader.number()]);
+}

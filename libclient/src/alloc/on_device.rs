@@ -1,0 +1,164 @@
+//! This client's own device memory: slots from its heap, segments from the daemon.
+
+use super::{Allocator, Outside};
+use crate::alloc::heap::rooms::RoomKey;
+use crate::error::{Error, Result};
+use crate::gpu::Gpu;
+use crate::gpu::stream::OnStream;
+use crate::segment::map::TakenOn;
+use crate::segment::map::Use;
+use crate::segment::mapping::records;
+use crate::segment::pinned::{PageLock, range_of};
+use crate::sync::lock;
+use std::time::Duration;
+use tensorlend_layout::Uuid;
+use tensorlend_layout::header::Magic;
+use tensorlend_layout::wire::{DeviceOffer, Item, Reply, Request};
+use tensorlend_os::memfd::Access;
+
+/// Pauses for those who have mapped what was returned, from ... to: some sixty milliseconds together.
+const NAP_MIN: Duration = Duration::from_millis(1);
+const NAP_MAX: Duration = Duration::from_millis(32);
+/// Other threads may take what comes, as often.
+const ATTEMPTS: usize = 16;
+
+impl Allocator {
+    /// Bytes of slots in use on a device, and of the segments there.
+    pub fn figures_on(&self, uuid: Uuid) -> (u64, u64) {
+        lock(&self.heap).figures_on(uuid)
+    }
+
+    /// The host segment that a slot lies in: where it begins, its length, and its page lock.
+    pub fn host_segment(&self, slot: u32) -> Option<((*mut u8, usize), PageLock)> {
+        lock(&self.heap).host_segment(slot).map(|(map, locked)| (range_of(map), locked.clone()))
+    }
+
+    /// The slot of a draft of the same length that was dropped in this stream, if there is one: what is put into the stream from
+    /// now on begins after its work, and nobody waits. The stream is told to wait for that work all the same: it may be
+    /// another one, that has the number of one which was destroyed.
+    pub fn take_dropped(
+        &self,
+        key: RoomKey,
+        offer: &DeviceOffer,
+        bytes: u64,
+        (gpu, stream): (&Gpu, &OnStream),
+    ) -> Option<TakenOn> {
+        let extent = {
+            let mut heap = lock(&self.heap);
+            let place = heap.room(key, offer);
+            (place, heap.extent_in(place, bytes)?)
+        };
+        let ending = self.lendings.janitor.take_dropped(extent, stream.as_raw())?;
+        let order = |event| gpu.order(stream, event, "create a tensor on a device");
+        if ending.events.iter().try_for_each(order).is_err() {
+            self.lendings.janitor.leave(ending);
+            return None;
+        }
+        for event in ending.events {
+            // It may be recorded anew: the stream waits for what it stood for.
+            gpu.give_event(event);
+        }
+        ending.dropped.map(|dropped| TakenOn { bytes, ..dropped.taken })
+    }
+
+    /// Takes a slot of `bytes` bytes on a device: from what was freed, from what can be reclaimed, from a new segment.
+    pub fn take_on(
+        &self,
+        outside: &impl Outside,
+        key: RoomKey,
+        offer: &DeviceOffer,
+        bytes: u64,
+        doing: &str,
+    ) -> Result<TakenOn> {
+        self.check()?;
+        let place = lock(&self.heap).room(key, offer);
+        let take = || lock(&self.heap).take_in(place, bytes);
+        for _ in 0..ATTEMPTS {
+            if let Some(taken) = take() {
+                return Ok(taken);
+            }
+            // Streams may have come past meanwhile.
+            self.lendings.janitor.finish();
+            self.reclaim(true);
+            if let Some(taken) = take() {
+                return Ok(taken);
+            }
+            // The daemon may have taken names from us whose slots nobody reads any more.
+            let _ = outside.notices();
+            outside.retire_closed();
+            self.reclaim(true);
+            if let Some(taken) = take() {
+                return Ok(taken);
+            }
+            match self.grow_in(place, key, bytes, doing) {
+                Err(error) if error.is_limit() => {
+                    // What is kept for other lengths makes way, and what other streams have superblocks of their own for.
+                    let idle = lock(&self.heap).flush_on(key.uuid);
+                    if let Some(taken) = take() {
+                        return Ok(taken);
+                    }
+                    for base in idle {
+                        self.return_segment(base);
+                    }
+                    self.grow_after_return(place, key, bytes, doing)?;
+                }
+                grown => grown?,
+            }
+        }
+        Err(Error::Protocol { doing: "ask for device memory" })
+    }
+
+    /// Asks again, when what was returned may be there to be had: it counts until all that had it mapped have let go.
+    fn grow_after_return(&self, place: u16, key: RoomKey, bytes: u64, doing: &str) -> Result<()> {
+        let mut nap = NAP_MIN;
+        loop {
+            // As a reader of its own this client may have it mapped, too.
+            self.peers.sweep();
+            let _ = self.lendings.tell(&self.control);
+            match self.grow_in(place, key, bytes, doing) {
+                // The other holders have heard of it, and need a moment.
+                Err(error) if error.is_limit() && nap <= NAP_MAX && self.lendings.is_lately_gone() => {
+                    std::thread::sleep(nap);
+                    nap *= 2;
+                }
+                grown => return grown,
+            }
+        }
+    }
+
+    fn grow_in(&self, place: u16, key: RoomKey, bytes: u64, doing: &str) -> Result<()> {
+        let wanted = lock(&self.heap).wanted_in(place, bytes);
+        let Some((bytes, slots_log2)) = wanted else {
+            return Err(Error::Argument(format!("{bytes} bytes are more than any device has")));
+        };
+        let request = Request::DeviceSegment { uuid: key.uuid, bytes, slots_log2 };
+        let telling = self.lendings.telling();
+        let mut answer = self.control.ask(&request, &[], "ask for device memory", "")?;
+        let Reply::DeviceSegment(lent) = answer.reply.clone() else { return answer.unexpected() };
+        let (lending, base, slots_log2) = (lent.lending, lent.lending.base, lent.slots_log2);
+        // Whatever comes of the mapping, the daemon hears that the descriptors have arrived.
+        let mapped = (|| {
+            let (segment, slots) = (answer.descriptor()?, answer.descriptor()?);
+            let records = records(&slots, Access::Write, Magic::Slots, 1 << slots_log2)?;
+            let map = self.lendings.find_or_add(&self.link, lent, segment, Use::Write);
+            map.mapped(doing)?;
+            // Of the memory itself nothing is handed back to a daemon that has lost it: only a keeper's word tells what a
+            // descriptor of it was lent for.
+            self.descriptors.insert(Item::Slots { base }, slots);
+            lock(&self.heap).add_in(place, slots_log2, map, records);
+            Ok(())
+        })();
+        let acknowledged = answer.acknowledge();
+        drop(telling);
+        match mapped {
+            Ok(()) => acknowledged,
+            Err(error) => {
+                acknowledged?;
+                // Of no use to us: back with it.
+                let _ = self.control.call(&Request::ReturnSegment { base }, "return a segment", "");
+                self.lendings.never_mapped(lending);
+                Err(error)
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The way to a slot while an instrument is on.
+
+use super::{Allocator, Outside};
+use crate::alloc::heap::{Taken, extent_bytes};
+use crate::error::{Error, Result};
+use crate::instruments::{AllocationState, Outstanding, Relief};
+use crate::sync::lock;
+use std::collections::HashSet;
+use tensorlend_layout::word::SLOT_NONE;
+
+impl Allocator {
+    /// As [`Allocator::take_unwatched`], within the limit, recorded, and with the program asked before it fails.
+    #[cold]
+    pub fn take_watched(&self, outside: &impl Outside, bytes: u64) -> Result<Box<Taken>> {
+        self.check()?;
+        let Some((length, _)) = extent_bytes(bytes) else { return self.take_unwatched(outside, bytes) };
+        let mut attempt = 0u32;
+        let failed = loop {
+            let error = match self.take_within_limit(outside, bytes, length) {
+                Ok(taken) => {
+                    self.instruments.allocated(taken.slot(), taken.generation(), length);
+                    return Ok(taken);
+                }
+                Err(error) => error,
+            };
+            attempt = attempt.saturating_add(1);
+            if !error.is_limit() || self.instruments.relief(outside, length, attempt, &error) == Relief::GiveUp {
+                break error;
+            }
+        };
+        self.instruments.failed(length);
+        Err(failed)
+    }
+
+    fn take_within_limit(&self, outside: &impl Outside, bytes: u64, length: u64) -> Result<Box<Taken>> {
+        let Some(limit) = self.instruments.limit() else { return self.take_unwatched(outside, bytes) };
+        if limit.reserve(length).is_err() {
+            // What was replaced or deleted and has no reader any more counts until it is looked for.
+            outside.notices()?;
+            outside.retire_closed();
+            self.reclaim(true);
+            limit.reserve(length).map_err(|used| Error::MemoryLimit {
+                asked: length,
+                used,
+                limit: limit.bytes_max(),
+            })?;
+        }
+        self.take_unwatched(outside, bytes).inspect_err(|_| limit.give(length))
+    }
+
+    /// Which allocations are outstanding, where that is tracked.
+    pub fn outstanding(&self) -> Option<Outstanding> {
+        if self.is_forked() {
+            return None;
+        }
+        let tracked = self.instruments.tracked()?;
+        // In this order, as in `reclaim`, and together: so nothing moves from one to the other meanwhile.
+        let round = lock(&self.reclaiming);
+        let mut heap = lock(&self.heap);
+        let mut allocations = lock(tracked).list();
+        let mut replaced = HashSet::new();
+        for value in heap.waiting().collect::<Vec<_>>() {
+            let mut slot = value.slot();
+            while slot != SLOT_NONE && replaced.insert(slot) {
+                slot = heap.look(slot).1;
+            }
+        }
+        for it in &mut allocations {
+            if replaced.contains(&it.slot) {
+                it.state = AllocationState::Retired;
+            } else if heap.look(it.slot).0 {
+                it.state = AllocationState::Held;
+            }
+        }
+        drop((heap, round));
+        Some(Outstanding::new(allocations))
+    }
+}

@@ -1,0 +1,217 @@
+//! What a program asks a client for, of devices.
+
+use crate::Client;
+use crate::error::{Error, Result, ValueKind, check_name};
+use crate::gpu::stream::OnStream;
+use crate::gpu::{Gpu, trouble};
+use crate::lease::assemble;
+use crate::lease::by_name::lease_key;
+use crate::lease::device::lease::DeviceLease;
+use crate::lease::take::Leased;
+use crate::lease::value::Value;
+use crate::names::version::Version;
+use crate::tensor::device::draft::DeviceDraft;
+use crate::tensor::draft::TensorSpec;
+use crate::tensor::element::AsTensor;
+use std::time::Duration;
+use tensorlend_cuda::pointer::{Memory, Pointer};
+use tensorlend_layout::wire::DeviceOffer;
+use tensorlend_layout::{DType, Device, Uuid};
+
+/// Which device: by its UUID, which is the same in every process, or by the number that it has in this one.
+///
+/// ```
+/// use tensorlend::{Device, On};
+///
+/// let by_number = On::from(Device::cuda(0));
+/// let by_name = On::from("GPU-6b1b6e3c-0a5e-4a10-9d3f-1c3a4b5c6d7e".parse::<tensorlend::Uuid>()?);
+/// assert_ne!(by_number, by_name);
+/// # Ok::<(), tensorlend::BadUuid>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum On {
+    /// By its UUID.
+    Uuid(Uuid),
+    /// By its number in this process.
+    Local(Device),
+}
+
+impl From<Uuid> for On {
+    fn from(uuid: Uuid) -> Self {
+        Self::Uuid(uuid)
+    }
+}
+
+impl From<Device> for On {
+    fn from(device: Device) -> Self {
+        Self::Local(device)
+    }
+}
+
+impl From<&DeviceOffer> for On {
+    fn from(offer: &DeviceOffer) -> Self {
+        Self::Uuid(offer.uuid)
+    }
+}
+
+impl On {
+    /// The device that this address is on.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if it is on none, as the driver knows it; [`Error::Device`] without a driver.
+    pub fn of_pointer(ptr: u64) -> Result<Self> {
+        let doing = "ask where memory is";
+        let known = Pointer::ask(ptr).map_err(trouble(doing))?;
+        match known.device.filter(|_| known.memory == Memory::Device).map(u8::try_from) {
+            Some(Ok(number)) => Gpu::uuid_at(Device::cuda(number), doing).map(Self::Uuid),
+            _ => Err(Error::Argument(format!("the driver knows of no device memory at {ptr:#x}"))),
+        }
+    }
+
+    /// Its name in every process.
+    ///
+    /// # Errors
+    /// [`Error::Device`] for a number that no device has here.
+    pub fn find(self) -> Result<Uuid> {
+        self.uuid("look for a device")
+    }
+
+    pub(crate) fn uuid(self, doing: &str) -> Result<Uuid> {
+        match self {
+            Self::Uuid(uuid) => Ok(uuid),
+            Self::Local(device) => Gpu::uuid_at(device, doing),
+        }
+    }
+}
+
+const CREATE: &str = "create a tensor on a device";
+
+impl Client {
+    /// A tensor to be written in place on a device: row-major, with 0 to 16 sizes in elements.
+    ///
+    /// ```no_run
+    /// use tensorlend::{Client, DType, Device};
+    ///
+    /// let client = Client::connect()?;
+    /// let mut weights = client.create_on(Device::cuda(0), DType::F32, &[1024])?;
+    /// weights.copy_from_host(&[0.0f32; 1024])?;
+    /// weights.publish("weights")?;
+    /// # Ok::<(), tensorlend::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Tensor`] for a shape that cannot be; [`Error::Device`] without such a device, or if the daemon lends no memory
+    /// of it; [`Error::Refused`] when there is none left to lend.
+    pub fn create_on(&self, on: impl Into<On>, dtype: DType, shape: &[u64]) -> Result<DeviceDraft> {
+        self.create_spec_on(on, TensorSpec::new(dtype, shape))
+    }
+
+    /// As [`Client::create_on`], with strides (in elements) and byte offset of your own.
+    ///
+    /// # Errors
+    /// As [`Client::create_on`].
+    pub fn create_spec_on(&self, on: impl Into<On>, spec: TensorSpec) -> Result<DeviceDraft> {
+        DeviceDraft::new(self.session(), on.into().uuid(CREATE)?, None, &spec)
+    }
+
+    /// As [`Client::create_on`], for work in a stream, which is recorded on the draft. Where the device's allocator is `arena`,
+    /// the stream has segments of its own.
+    ///
+    /// # Errors
+    /// As [`Client::create_on`], and [`Error::Device`] for a stream of another context than the device's primary one.
+    pub fn create_on_stream(
+        &self,
+        on: impl Into<On>,
+        stream: impl Into<OnStream>,
+        dtype: DType,
+        shape: &[u64],
+    ) -> Result<DeviceDraft> {
+        let spec = TensorSpec::new(dtype, shape);
+        DeviceDraft::new(self.session(), on.into().uuid(CREATE)?, Some(stream.into()), &spec)
+    }
+
+    /// Copies an array from the host to a device and publishes it there.
+    ///
+    /// ```no_run
+    /// use tensorlend::{Client, Device};
+    ///
+    /// let client = Client::connect()?;
+    /// client.put_on(Device::cuda(0), "numbers", &[1.0f32, 2.0, 3.0])?;
+    /// assert_eq!(client.get_device("numbers")?.to_vec::<f32>()?, [1.0, 2.0, 3.0]);
+    /// # Ok::<(), tensorlend::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Client::create_on`] and [`Client::put`].
+    pub fn put_on(&self, on: impl Into<On>, name: &str, array: &(impl AsTensor + ?Sized)) -> Result<Version> {
+        check_name(name)?;
+        array.check()?;
+        let mut draft = self.create_on(on, array.dtype(), &array.shape())?;
+        if let Some(bytes) = array.bytes() {
+            draft.copy_from_bytes(bytes)?;
+        } else {
+            let mut bytes = vec![0; draft.nbytes() as usize];
+            array.write_to(&mut bytes);
+            draft.copy_from_bytes(&bytes)?;
+        }
+        // What was copied has arrived, and nothing else is under way.
+        draft.publish_settled(name)
+    }
+
+    /// Leases a tensor that is on a device. If it was published early, this waits for the producer's work on it.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Kind`] if the name holds a tensor in host memory, or a dataset; [`Error::Device`] if this
+    /// process cannot use the device.
+    pub fn get_device(&self, name: &str) -> Result<DeviceLease> {
+        let lease = self.get_device_early(name)?;
+        lease.finish()?;
+        Ok(lease)
+    }
+
+    /// As [`Client::get_device`], without a wait: until [`DeviceLease::wait`] has been called for a stream, and in others, a tensor
+    /// that was published early may not be there yet.
+    ///
+    /// # Errors
+    /// As [`Client::get_device`].
+    pub fn get_device_early(&self, name: &str) -> Result<DeviceLease> {
+        check_name(name)?;
+        let session = self.session();
+        let leased = lease_key(session, name.as_bytes(), name)?.ok_or_else(|| Error::NotFound(name.to_owned()))?;
+        match leased {
+            Leased::Other(parts) if parts.bytes.is_none() => DeviceLease::new(session, parts.held, &parts.info, name),
+            leased => Err(not_on_device(name, &assemble::value(session, leased, name)?)),
+        }
+    }
+
+    /// As [`Client::wait_newer`], for a tensor on a device.
+    ///
+    /// # Errors
+    /// As [`Client::wait_newer`] and [`Client::get_device`].
+    pub fn wait_newer_device(&self, name: &str, seen: Version, timeout: Option<Duration>) -> Result<DeviceLease> {
+        match self.wait_value(name, seen, timeout)? {
+            Value::Device(lease) => Ok(lease),
+            other => Err(not_on_device(name, &other)),
+        }
+    }
+
+    /// Device memory of this client, by device: bytes of its slots in use, and of the segments that it was lent.
+    ///
+    /// # Errors
+    /// [`Error::Device`] for a number that no device has; [`Error::Forked`].
+    pub fn device_memory(&self, on: impl Into<On>) -> Result<crate::MemoryUse> {
+        let session = self.session();
+        session.check()?;
+        let uuid = on.into().uuid("look at a device's memory")?;
+        let (slot_bytes, segment_bytes) = session.alloc().figures_on(uuid);
+        Ok(crate::MemoryUse { slot_bytes, segment_bytes })
+    }
+}
+
+fn not_on_device(name: &str, value: &Value) -> Error {
+    let (found, remedy) = match value {
+        Value::Dataset(_) => (ValueKind::Dataset, "get_dataset"),
+        _ => (ValueKind::Tensor, "get"),
+    };
+    Error::Kind { name: name.to_owned(), found, wanted: ValueKind::DeviceTensor, remedy }
+}

@@ -1,0 +1,278 @@
+//! The instruments as a program sees them.
+
+use crate::client::{Client, ClientBuilder};
+use crate::error::Result;
+use crate::instruments::{Callback, Outstanding, Pressure, Relief, Statistics};
+use crate::session::Session;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Instruments that are on from the first allocation.
+impl ClientBuilder {
+    /// Counts this client's allocations from the start: see [`Client::statistics`].
+    pub fn statistics(mut self) -> Self {
+        self.instruments.statistics = true;
+        self
+    }
+
+    /// Keeps a list of this client's outstanding allocations: see [`Client::outstanding`].
+    pub fn tracking(mut self) -> Self {
+        self.instruments.tracking = true;
+        self
+    }
+
+    /// As [`ClientBuilder::tracking`], with a backtrace of each allocation. That costs microseconds each; symbols are
+    /// looked up only when a backtrace is printed.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # use tensorlend::{Client, DType};
+    /// let client = Client::builder().socket(broker.socket()).tracking_backtraces().connect()?;
+    /// let forgotten = client.create(DType::U8, &[4096])?;
+    /// let outstanding = client.outstanding().unwrap();
+    /// assert!(outstanding.allocations()[0].backtrace.is_some());
+    /// println!("{outstanding}");
+    /// # drop(forgotten);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn tracking_backtraces(mut self) -> Self {
+        self.instruments.tracking = true;
+        self.instruments.backtraces = true;
+        self
+    }
+
+    /// Writes a log of every allocation, from the start: see [`Client::start_allocation_log`].
+    ///
+    /// Without this, `TENSORLEND_ALLOC_LOG` names the file, for every client of the process; the number of the process
+    /// and that of the client within it are put before its extension (`log.csv` becomes `log.4711-0.csv`).
+    pub fn allocation_log(mut self, path: impl AsRef<Path>) -> Self {
+        self.instruments.log = Some(path.as_ref().to_owned());
+        self
+    }
+
+    /// The bytes of slots that this client may have in use: drafts, what it has published, and what was replaced and
+    /// still has readers. They are counted in whole cache lines, and in whole pages from one page on, as in
+    /// [`crate::MemoryUse::slot_bytes`]; an allocation that would pass the limit fails with
+    /// [`crate::Error::MemoryLimit`]. The segments in which the slots lie may be larger.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// use tensorlend::{Client, DType, Error};
+    ///
+    /// let client = Client::builder().socket(broker.socket()).memory_limit(8192).connect()?;
+    /// let all = client.create(DType::U8, &[8192])?;
+    /// let error = client.create(DType::U8, &[1]).unwrap_err();
+    /// assert!(matches!(error, Error::MemoryLimit { asked: 64, used: 8192, limit: 8192 }));
+    /// assert!(error.is_limit());
+    /// drop(all);
+    /// client.create(DType::U8, &[1])?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn memory_limit(mut self, bytes: u64) -> Self {
+        self.instruments.limit_bytes = Some(bytes);
+        self
+    }
+
+    /// Is asked before an allocation fails for want of memory, be it at this client's limit or at one of the daemon's. It
+    /// may drop drafts or delete names (see [`Pressure::delete`]) and have the allocation tried again, as often as it
+    /// likes.
+    ///
+    /// It runs on the thread that allocates, on several at a time if need be, with no lock of this client held: it may
+    /// call whatever it likes. An allocation that it makes itself fails without another call. A panic in it goes to
+    /// whoever allocates, and the client can be used on. Nobody is asked about the few bytes beside its tensors that a
+    /// stream's message takes (long metadata, a dataset's index), which are taken while the stream is locked.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// use std::sync::{Arc, Mutex};
+    /// use tensorlend::{Client, DType, Draft, Relief};
+    ///
+    /// let spare: Arc<Mutex<Vec<Draft>>> = Arc::default();
+    /// let theirs = spare.clone();
+    /// let client = Client::builder()
+    ///     .socket(broker.socket())
+    ///     .memory_limit(1 << 20)
+    ///     .on_memory_pressure(move |_| match theirs.lock().unwrap().pop() {
+    ///         Some(_dropped) => Relief::Retry,
+    ///         None => Relief::GiveUp,
+    ///     })
+    ///     .connect()?;
+    /// spare.lock().unwrap().push(client.create(DType::U8, &[1 << 20])?);
+    /// let draft = client.create(DType::U8, &[1 << 20])?;  // the spare one made room
+    /// assert!(client.create(DType::U8, &[1]).unwrap_err().is_limit());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn on_memory_pressure(mut self, ask: impl Fn(&Pressure<'_>) -> Relief + Send + Sync + 'static) -> Self {
+        self.instruments.pressure = Some(Callback::new(ask));
+        self
+    }
+}
+
+/// Instruments on this client's allocations.
+impl Client {
+    /// Counts this client's allocations from now on. See [`ClientBuilder::statistics`] to count from the start.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// assert_eq!(client.statistics(), None);
+    /// client.enable_statistics();
+    /// client.put("numbers", &[1u8])?;
+    /// assert_eq!(client.statistics().unwrap().current_bytes, 64);
+    /// client.disable_statistics();
+    /// assert_eq!(client.statistics(), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn enable_statistics(&self) {
+        if !self.session().is_forked() {
+            self.session().instruments().enable_statistics(true);
+        }
+    }
+
+    /// Counts no longer, and forgets what was counted. Scopes that are open go on.
+    pub fn disable_statistics(&self) {
+        if !self.session().is_forked() {
+            self.session().instruments().enable_statistics(false);
+        }
+    }
+
+    /// What was counted; `None` if nothing counts, and in the child of a fork.
+    pub fn statistics(&self) -> Option<Statistics> {
+        if self.session().is_forked() {
+            return None;
+        }
+        self.session().instruments().statistics()
+    }
+
+    /// Counts what this client allocates, on all threads, until the scope is dropped; scopes may be nested.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use tensorlend::DType;
+    ///
+    /// let step = client.statistics_scope();
+    /// let kept = client.create(DType::U8, &[4096])?;
+    /// {
+    ///     let inner = client.statistics_scope();
+    ///     drop(client.create(DType::U8, &[8192])?);
+    ///     assert_eq!(inner.statistics().peak_bytes, 8192);
+    /// }
+    /// assert_eq!(step.statistics().peak_bytes, 12288);
+    /// assert_eq!(step.statistics().current_bytes, 4096);
+    /// # drop(kept);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn statistics_scope(&self) -> StatisticsScope {
+        StatisticsScope::new(self.session().clone())
+    }
+
+    /// This client's outstanding allocations, drafts apart from what names, streams and lists hold; prints as a report.
+    /// `None` if they are not tracked (see [`ClientBuilder::tracking`]), and in the child of a fork.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).tracking().connect()?;
+    /// let forgotten = client.create(tensorlend::DType::U8, &[4096])?;
+    /// let report = client.outstanding().unwrap().to_string();
+    /// assert!(report.starts_with("1 allocation outstanding, 4096 bytes\ndrafts: 1 allocation, 4096 bytes\n"));
+    /// drop(forgotten);
+    /// assert!(client.outstanding().unwrap().is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn outstanding(&self) -> Option<Outstanding> {
+        self.session().alloc().outstanding()
+    }
+
+    /// Writes a log of every allocation to a file from now on, as CSV: `thread,time_ns,action,slot,generation,bytes`.
+    /// `thread` is the kernel's number, `time_ns` counts from the start of the log, `action` is `allocate`, `free`,
+    /// `allocate failure`, or `lost` for as many events as `bytes` says that a slow disk could not take. (slot,
+    /// generation) is one allocation. `tensorlend replay` replays it.
+    ///
+    /// A thread writes the file, a tenth of a second later at most. A log that was open before is completed first. What
+    /// remains is written when the client is dropped, with its drafts and leases, or by
+    /// [`Client::stop_allocation_log`].
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let folder = tempfile::tempdir()?;
+    /// let path = folder.path().join("allocations.csv");
+    /// client.start_allocation_log(&path)?;
+    /// drop(client.create(tensorlend::DType::U8, &[4096])?);
+    /// client.stop_allocation_log()?;
+    /// let log = std::fs::read_to_string(&path)?;
+    /// let lines: Vec<_> = log.lines().collect();
+    /// assert_eq!(lines[0], "thread,time_ns,action,slot,generation,bytes");
+    /// assert!(lines[1].contains(",allocate,") && lines[1].ends_with(",4096"));
+    /// assert!(lines[2].contains(",free,") && lines.len() == 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`crate::Error::System`] if the file cannot be written, or the one before could not.
+    pub fn start_allocation_log(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.session().check()?;
+        self.session().instruments().start_log(path.as_ref())
+    }
+
+    /// Waits until everything so far is in the log's file.
+    ///
+    /// # Errors
+    /// [`crate::Error::System`] if it could not be written.
+    pub fn flush_allocation_log(&self) -> Result<()> {
+        self.session().check()?;
+        self.session().instruments().flush_log()
+    }
+
+    /// Ends the log, if there is one, and waits until all of it is in its file.
+    ///
+    /// # Errors
+    /// [`crate::Error::System`] if it could not be written.
+    pub fn stop_allocation_log(&self) -> Result<()> {
+        self.session().check()?;
+        self.session().instruments().stop_log()
+    }
+}
+
+/// Counts what a client allocates while it lives: on all threads, and beside the other scopes, which may be nested or
+/// overlap. See [`crate::Client::statistics_scope`].
+#[derive(Debug)]
+pub struct StatisticsScope {
+    session: Arc<Session>,
+    id: u64,
+}
+
+impl StatisticsScope {
+    fn new(session: Arc<Session>) -> Self {
+        let id = if session.is_forked() { 0 } else { session.instruments().open_scope() };
+        Self { session, id }
+    }
+
+    /// What was counted since it was opened. In the child of a fork: nothing.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let scope = client.statistics_scope();
+    /// drop(client.create(tensorlend::DType::U8, &[4096])?);
+    /// assert_eq!((scope.statistics().current_bytes, scope.statistics().peak_bytes), (0, 4096));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn statistics(&self) -> Statistics {
+        if self.session.is_forked() {
+            return Statistics::default();
+        }
+        self.session.instruments().scope(self.id).unwrap_or_default()
+    }
+}
+
+impl Drop for StatisticsScope {
+    fn drop(&mut self) {
+        // The lock may have been held by another thread when the process forked.
+        if self.session.is_forked() {
+            return;
+        }
+        self.session.instruments().close_scope(self.id);
+    }
+}

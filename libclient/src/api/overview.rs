@@ -1,0 +1,240 @@
+//! What there is: names, streams, lists, memory; and the daemon.
+
+use crate::client::Client;
+use crate::error::{Error, Result, check_name};
+use crate::glob::Glob;
+use crate::lease::fetch::leased_bytes;
+use crate::listing::collections;
+use crate::listing::info;
+use crate::listing::listing;
+use crate::listing::{Collection, Info, Listing};
+use std::time::Duration;
+use tensorlend_layout::name::KeyKind;
+use tensorlend_layout::wire::{Reply, Request, Stat};
+
+/// Memory of one client. See [`Client::memory`].
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use tensorlend::MemoryUse;
+///
+/// assert_eq!(client.memory(), MemoryUse { slot_bytes: 0, segment_bytes: 0 });
+/// let draft = client.create(tensorlend::DType::U8, &[4096])?;
+/// assert_eq!(client.memory().slot_bytes, 4096);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// Bytes of its slots in use: drafts, published, and replaced but not yet reclaimed.
+    pub slot_bytes: u64,
+    /// Bytes of the segments that it was lent.
+    pub segment_bytes: u64,
+}
+
+impl Client {
+    /// What every name that matches a glob holds, sorted by name. `*` and `?` match any characters, `/` too; `[ab]`,
+    /// `{a,b}` and `\` as in a shell.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.put("camera/front", &[1u8])?;
+    /// client.put("camera/rear", &[2u8])?;
+    /// client.put("lidar", &[3u8])?;
+    /// let cameras: Vec<_> = client.list("camera/*")?.into_iter().map(|info| info.name).collect();
+    /// assert_eq!(cameras, ["camera/front", "camera/rear"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// A tensor is described by its record: its elements are neither mapped nor, if they were spilled, read back. Datasets,
+    /// tensors with metadata of more than 32 bytes or more than 4 dimensions, and such with strides or on devices are leased for it, so
+    /// that they come back: [`Client::overview`] leaves them where they are. Names that cannot be described are left out:
+    /// [`Client::listing`] returns those, too.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a glob that cannot be.
+    pub fn list(&self, glob: &str) -> Result<Vec<Info>> {
+        Ok(self.listing(glob)?.infos)
+    }
+
+    /// As [`Client::list`], with the names that cannot be described, and why.
+    ///
+    /// # Errors
+    /// As [`Client::list`].
+    pub fn listing(&self, glob: &str) -> Result<Listing> {
+        let wanted = Glob::new(glob)?;
+        listing(self.session(), |name| wanted.is_match(name), true)
+    }
+
+    /// As [`Client::listing`], and brings nothing back that was spilled: [`Listing::spilled`] has the names of which that would
+    /// be needed, with what their records say. It needs no memory in the pool, so that it works where pool and disk are full.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.put("numbers", &[1.0f32])?;
+    /// let overview = client.overview("*")?;
+    /// assert_eq!((overview.infos.len(), overview.spilled.len()), (1, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Client::list`].
+    pub fn overview(&self, glob: &str) -> Result<Listing> {
+        let wanted = Glob::new(glob)?;
+        listing(self.session(), |name| wanted.is_match(name), false)
+    }
+
+    /// The namespace's streams whose names match a glob, sorted by name, with their number of subscribers.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let camera = client.stream("camera").open()?;
+    /// let frames = client.subscribe("camera")?;
+    /// assert_eq!(client.streams("cam*")?[0].count, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a glob that cannot be.
+    pub fn streams(&self, glob: &str) -> Result<Vec<Collection>> {
+        let wanted = Glob::new(glob)?;
+        let mut found = collections(self.session(), KeyKind::Stream)?;
+        found.retain(|c| wanted.is_match(&c.name));
+        Ok(found)
+    }
+
+    /// The namespace's lists whose names match a glob, sorted by name, with their length in items.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.append("episodes", client.create(tensorlend::DType::F32, &[100, 6])?)?;
+    /// assert_eq!(client.lists("*")?[0].count, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a glob that cannot be.
+    pub fn lists(&self, glob: &str) -> Result<Vec<Collection>> {
+        let wanted = Glob::new(glob)?;
+        let mut found = collections(self.session(), KeyKind::List)?;
+        found.retain(|c| wanted.is_match(&c.name));
+        Ok(found)
+    }
+
+    /// What the name holds: dtype, shape, owner. Reads the record and not the elements.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.put("numbers", &[1.0f32, 2.0, 3.0])?;
+    /// let info = client.info("numbers")?;
+    /// assert_eq!((info.nbytes, info.pid, info.alive), (12, std::process::id(), true));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Leases`] with 4096 leases held already; [`Error::Damaged`] if a broken client
+    /// published it.
+    pub fn info(&self, name: &str) -> Result<Info> {
+        check_name(name)?;
+        self.session().check()?;
+        info(self.session(), name)
+    }
+
+    /// Figures of the daemon, over all namespaces, and what this client's user and namespace use of what they may.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let stat = client.stat()?;
+    /// assert_eq!((stat.clients, stat.version.as_str()), (1, client.daemon_version()));
+    /// let account = &stat.uids[0];
+    /// assert!(account.sessions <= account.sessions_max && account.bytes <= account.bytes_max);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Disconnected`].
+    pub fn stat(&self) -> Result<Stat> {
+        self.session().check()?;
+        match self.session().control.call(&Request::Stat, "ask for figures", "")? {
+            Reply::Stat(stat) => Ok(*stat),
+            _ => Err(Error::Protocol { doing: "ask for figures" }),
+        }
+    }
+
+    /// An error once the daemon has ended and none has taken its place, or has ended this session. Asks the daemon nothing, and
+    /// takes some nanoseconds: for loops that wait for what other clients do.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.check_daemon()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Disconnected`] some seconds after the daemon ended, or at once if it has removed its socket; [`Error::SessionEnded`];
+    /// [`Error::Refused`] by a new daemon; [`Error::Forked`].
+    pub fn check_daemon(&self) -> Result<()> {
+        self.session().check()?;
+        self.session().control.check_daemon("wait")
+    }
+
+    /// Asks the daemon whether it lives; returns the round trip.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// println!("the daemon answers in {:?}", client.ping()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Disconnected`].
+    pub fn ping(&self) -> Result<Duration> {
+        self.session().check()?;
+        let start = std::time::Instant::now();
+        self.session().control.call(&Request::Ping, "ping", "")?;
+        Ok(start.elapsed())
+    }
+
+    /// What this client itself has in use.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.put("numbers", &[0u8; 100])?;
+    /// let memory = client.memory();
+    /// assert_eq!(memory.slot_bytes, 128); // whole cache lines
+    /// assert!(memory.segment_bytes >= memory.slot_bytes);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn memory(&self) -> MemoryUse {
+        let (slot_bytes, segment_bytes) = self.session().alloc().figures();
+        MemoryUse { slot_bytes, segment_bytes }
+    }
+
+    /// Bytes of this namespace's tensors that some client holds a lease on now.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.put("numbers", &[0u8; 4096])?;
+    /// assert_eq!(client.leased()?, 0);
+    /// let lease = client.get("numbers")?;
+    /// assert_eq!(client.leased()?, 4096);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Disconnected`]; [`Error::System`] if another client's leases cannot be mapped.
+    pub fn leased(&self) -> Result<u64> {
+        self.session().check()?;
+        leased_bytes(self.session())
+    }
+}

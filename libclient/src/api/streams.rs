@@ -1,0 +1,98 @@
+//! Streams and datasets: begun.
+
+use crate::client::Client;
+use crate::error::{Error, Result, check_name};
+use crate::stream::StreamBuilder;
+use crate::stream::subscriber::{Subscription, SubscriptionBuilder};
+use crate::tensor::dataset::DatasetDraft;
+use tensorlend_layout::wire::{Reply, Request};
+
+impl Client {
+    /// A dataset to be put together.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let image = client.create(tensorlend::DType::U8, &[480, 640, 3])?;
+    /// let depth = client.create(tensorlend::DType::F32, &[480, 640])?;
+    /// client.dataset().add("image", image)?.add("depth", depth)?.publish("frame")?;
+    /// assert_eq!(client.get_dataset("frame")?.len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn dataset(&self) -> DatasetDraft {
+        DatasetDraft::new(self.session().clone())
+    }
+
+    /// A stream to be opened, as its one producer.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let camera = client.stream("camera").capacity(4).open()?;
+    /// camera.send(client.create(tensorlend::DType::U8, &[480, 640, 3])?)?;
+    /// assert_eq!(camera.sent(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn stream(&self, name: &str) -> StreamBuilder {
+        StreamBuilder::new(self.session().clone(), name)
+    }
+
+    /// Subscribes to a stream that exists, from its newest message on.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let camera = client.stream("camera").open()?;
+    /// camera.send(client.create(tensorlend::DType::U8, &[480, 640, 3])?)?;
+    /// let mut frames = client.subscribe("camera")?;
+    /// assert_eq!(frames.recv()?.sequence(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoSuch`] if there is no such stream; [`Error::Cursors`] with 256 subscriptions open already;
+    /// [`Error::Refused`] if the stream has as many subscribers as it can.
+    pub fn subscribe(&self, name: &str) -> Result<Subscription> {
+        self.subscription(name).open()
+    }
+
+    /// Subscribes in another way: from the oldest message, for epoll, to a stream that is yet to be opened.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use tensorlend::Start;
+    ///
+    /// let camera = client.stream("camera").open()?;
+    /// let mut frames = client.subscription("camera").from(Start::Oldest).open()?;
+    /// assert!(frames.try_recv()?.is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn subscription(&self, name: &str) -> SubscriptionBuilder {
+        SubscriptionBuilder::new(self.clone(), name)
+    }
+
+    /// Removes a stream and what it holds; false if there was none. Its subscribers find it ended, its producer's next
+    /// send fails with [`Error::StreamEnded`].
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let camera = client.stream("camera").open()?;
+    /// assert!(client.delete_stream("camera")?);
+    /// assert!(!client.delete_stream("camera")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Refused`] without the right to write.
+    pub fn delete_stream(&self, name: &str) -> Result<bool> {
+        check_name(name)?;
+        self.session().check()?;
+        let request = Request::StreamDelete { name: name.to_owned() };
+        match self.session().control.call(&request, "delete stream", name)? {
+            Reply::Deleted { existed } => Ok(existed),
+            _ => Err(Error::Protocol { doing: "delete a stream" }),
+        }
+    }
+}

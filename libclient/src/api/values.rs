@@ -1,0 +1,421 @@
+//! Values under names: created, put, got, waited for, deleted.
+
+use crate::client::Client;
+use crate::error::{Error, Result, ValueKind, check_name};
+use crate::lease::assemble;
+use crate::lease::by_name::lease_key;
+use crate::lease::by_name::peek;
+use crate::lease::lease::{Dataset, Lease};
+use crate::lease::rename;
+use crate::lease::take::Leased;
+use crate::lease::value::Value;
+use crate::names::lifetime::Lifetime;
+use crate::names::version::Version;
+use crate::segment::copy::into_shared;
+use crate::tensor::draft::{Draft, TensorSpec};
+use crate::tensor::element::AsTensor;
+use crate::wait::Deadline;
+use std::time::Duration;
+use tensorlend_layout::DType;
+
+impl Client {
+    /// A tensor to be written in place: row-major, with 0 to 16 sizes in elements. Its bytes are whatever lay there
+    /// before.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use tensorlend::DType;
+    ///
+    /// let mut image = client.create(DType::U8, &[480, 640, 3])?;
+    /// assert_eq!(image.bytes_mut().len(), 480 * 640 * 3);
+    /// image.bytes_mut().fill(255);
+    /// image.publish("camera/front")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Tensor`] for a shape that cannot be; [`Error::Refused`] when there is no memory left to lend.
+    #[inline]
+    pub fn create(&self, dtype: DType, shape: &[u64]) -> Result<Draft> {
+        Draft::row_major(self.session(), dtype, shape)
+    }
+
+    /// As [`Client::create`], with strides (in elements) and byte offset of your own.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use tensorlend::{DType, TensorSpec};
+    ///
+    /// // Two rows of three elements, the first padded to four.
+    /// let spec = TensorSpec { strides: Some(vec![4, 1]), ..TensorSpec::new(DType::U8, &[2, 3]) };
+    /// let mut draft = client.create_spec(spec)?;
+    /// draft.bytes_mut().copy_from_slice(&[1, 2, 3, 0, 4, 5, 6]);
+    /// draft.publish("padded")?;
+    ///
+    /// let mut elements = [0; 6];
+    /// client.get("padded")?.copy_to(&mut elements)?;
+    /// assert_eq!(elements, [1, 2, 3, 4, 5, 6]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Tensor`] for a shape, strides or byte offset that cannot be; otherwise as [`Client::create`].
+    pub fn create_spec(&self, spec: TensorSpec) -> Result<Draft> {
+        Draft::new(self.session(), &spec)
+    }
+
+    /// Copies an array into shared memory and publishes it: one copy, no serialization.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.put("numbers", &[1.0f32, 2.0, 3.0])?;
+    /// assert_eq!(client.get("numbers")?.as_slice::<f32>()?, [1.0, 2.0, 3.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Length`] for an array whose bytes are not as many as its shape says; otherwise as
+    /// [`Client::create`] and [`Draft::publish`].
+    pub fn put(&self, name: &str, array: &(impl AsTensor + ?Sized)) -> Result<Version> {
+        check_name(name)?;
+        self.filled(name, array)?.publish(name)
+    }
+
+    /// As [`Client::put`], for a name that ends by itself: see [`Draft::publish_for`].
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use std::time::Duration;
+    /// use tensorlend::Lifetime;
+    ///
+    /// client.put_for("heartbeat", &[1u8], Lifetime::ttl(Duration::from_millis(1)))?;
+    /// while client.exists("heartbeat")? {
+    ///     std::thread::sleep(Duration::from_millis(1));
+    /// }
+    /// assert_eq!(client.stat()?.names_expired, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a time to live of 0; otherwise as [`Client::put`].
+    pub fn put_for(&self, name: &str, array: &(impl AsTensor + ?Sized), lifetime: Lifetime) -> Result<Version> {
+        check_name(name)?;
+        self.filled(name, array)?.publish_for(name, lifetime)
+    }
+
+    #[inline]
+    pub(crate) fn filled(&self, name: &str, array: &(impl AsTensor + ?Sized)) -> Result<Draft> {
+        array.check()?;
+        let mut draft = self.create(array.dtype(), &array.shape())?;
+        match array.bytes() {
+            Some(bytes) if bytes.len() == draft.bytes_mut().len() => into_shared(draft.bytes_mut(), bytes),
+            Some(bytes) => {
+                let (found, given) = (draft.bytes_mut().len() as u64, bytes.len() as u64);
+                return Err(Error::Length { name: name.to_owned(), found, given });
+            }
+            None => array.write_to(draft.bytes_mut()),
+        }
+        Ok(draft)
+    }
+
+    #[inline]
+    fn lease_of(&self, name: &str) -> Result<Leased> {
+        check_name(name)?;
+        match lease_key(self.session(), name.as_bytes(), name)? {
+            Some(leased) => Ok(leased),
+            None => self.lease_far(name),
+        }
+    }
+
+    /// Leases the tensor that the name holds now. No copy is made, and what is published later does not change it.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.put("numbers", &[1.0f32, 2.0, 3.0])?;
+    /// let lease = client.get("numbers")?;
+    /// client.put("numbers", &[4.0f32])?;
+    /// assert_eq!(lease.as_slice::<f32>()?, [1.0, 2.0, 3.0]);
+    /// assert!(client.get("nothing").unwrap_err().is_not_found());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// A name of another machine, `NODE/NAME`, is fetched where it is not here: see [`crate::remote`].
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Kind`] for a dataset; [`Error::Leases`] with 4096 leases held already;
+    /// [`Error::Damaged`] if a broken client published it; [`Error::Remote`] and [`Error::Timeout`] only for a name of another machine.
+    pub fn get(&self, name: &str) -> Result<Lease> {
+        assemble::lease(self.session(), self.lease_of(name)?, name)
+    }
+
+    /// Leases the dataset that the name holds now: all of its tensors, with one lease.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let image = client.create(tensorlend::DType::U8, &[480, 640, 3])?;
+    /// client.dataset().add("image", image)?.publish("frame")?;
+    /// let frame = client.get_dataset("frame")?;
+    /// assert_eq!(frame.get("image").unwrap().shape(), [480, 640, 3]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Kind`] for a single tensor; otherwise as [`Client::get`].
+    pub fn get_dataset(&self, name: &str) -> Result<Dataset> {
+        assemble::dataset(self.session(), self.lease_of(name)?, name)
+    }
+
+    /// Leases whatever the name holds now.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use tensorlend::Value;
+    ///
+    /// client.put("numbers", &[1u8, 2])?;
+    /// match client.get_value("numbers")? {
+    ///     Value::Tensor(lease) => assert_eq!(lease.shape(), [2]),
+    ///     Value::Dataset(dataset) => println!("{} tensors", dataset.len()),
+    ///     #[allow(unreachable_patterns)]
+    ///     other => println!("on a device, with the feature `cuda`: {other:?}"),
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Client::get`], less [`Error::Kind`].
+    pub fn get_value(&self, name: &str) -> Result<Value> {
+        assemble::value(self.session(), self.lease_of(name)?, name)
+    }
+
+    /// As [`Client::get_value`], for what is here: asks no other machine and never waits. `None` if the name holds nothing.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// assert!(client.get_here("node7/numbers")?.is_none());
+    /// client.put("numbers", &[1u8, 2])?;
+    /// assert!(client.get_here("numbers")?.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Leases`] and [`Error::Damaged`], as [`Client::get`].
+    pub fn get_here(&self, name: &str) -> Result<Option<Value>> {
+        check_name(name)?;
+        let leased = lease_key(self.session(), name.as_bytes(), name)?;
+        leased.map(|leased| assemble::value(self.session(), leased, name)).transpose()
+    }
+
+    /// Copies the tensor's elements, in C order, into a buffer of exactly its length in bytes.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.put("numbers", &[1u8, 2, 3])?;
+    /// let mut buffer = [0; 3];
+    /// let seen = client.get_into("numbers", &mut buffer)?;
+    /// assert_eq!(buffer, [1, 2, 3]);
+    /// assert_eq!(client.version("numbers")?, Some(seen));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Length`]; otherwise as [`Client::get`].
+    pub fn get_into(&self, name: &str, buffer: &mut [u8]) -> Result<Version> {
+        let lease = self.get(name)?;
+        if lease.nbytes() != buffer.len() as u64 {
+            return Err(Error::Length { name: name.to_owned(), found: lease.nbytes(), given: buffer.len() as u64 });
+        }
+        lease.copy_to(buffer)?;
+        Ok(lease.version())
+    }
+
+    /// Whether the name holds something here. Takes no lease, and asks no other machine.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// assert!(!client.exists("numbers")?);
+    /// client.put("numbers", &[1u8])?;
+    /// assert!(client.exists("numbers")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] if its owner is a broken client.
+    pub fn exists(&self, name: &str) -> Result<bool> {
+        check_name(name)?;
+        self.session().check()?;
+        Ok(peek(self.session(), name.as_bytes())?.exists)
+    }
+
+    /// Which value the name holds here; `None` if none. Takes no lease, asks no other machine, and is the cheapest way to see that
+    /// nothing is new.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let seen = client.put("numbers", &[1u8])?;
+    /// assert_eq!(client.version("numbers")?, Some(seen));
+    /// client.put("numbers", &[1u8])?;
+    /// assert_ne!(client.version("numbers")?, Some(seen));
+    /// assert_eq!(client.version("nothing")?, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] if its owner is a broken client.
+    pub fn version(&self, name: &str) -> Result<Option<Version>> {
+        check_name(name)?;
+        self.session().check()?;
+        let now = peek(self.session(), name.as_bytes())?;
+        Ok(now.seen.filter(|_| now.exists))
+    }
+
+    /// Waits until the name holds a tensor and leases it. `None`: wait for ever.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use std::time::Duration;
+    ///
+    /// let producer = client.clone();
+    /// let thread = std::thread::spawn(move || producer.put("late", &[7u8]));
+    /// let lease = client.wait_for("late", Some(Duration::from_secs(10)))?;
+    /// assert_eq!(lease.as_slice::<u8>()?, [7]);
+    /// # thread.join().unwrap()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]; otherwise as [`Client::get`].
+    pub fn wait_for(&self, name: &str, timeout: Option<Duration>) -> Result<Lease> {
+        self.wait_newer(name, Version::NONE, timeout)
+    }
+
+    /// Waits until the name holds another value than `seen` and leases it. `None`: wait for ever. Values that were
+    /// replaced meanwhile are skipped: a stream delivers every one.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use std::time::Duration;
+    ///
+    /// let seen = client.put("step", &[1u32])?;
+    /// client.put("step", &[2u32])?;
+    /// let lease = client.wait_newer("step", seen, Some(Duration::from_secs(1)))?;
+    /// assert_eq!(lease.as_slice::<u32>()?, [2]);
+    ///
+    /// let none = client.wait_newer("step", lease.version(), Some(Duration::from_millis(10)));
+    /// assert!(none.unwrap_err().is_timeout());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]; otherwise as [`Client::get`].
+    pub fn wait_newer(&self, name: &str, seen: Version, timeout: Option<Duration>) -> Result<Lease> {
+        match self.wait_value(name, seen, timeout)? {
+            Value::Tensor(lease) => Ok(lease),
+            Value::Dataset(_) => Err(Error::Kind {
+                name: name.to_owned(),
+                found: ValueKind::Dataset,
+                wanted: ValueKind::Tensor,
+                remedy: "wait_value",
+            }),
+            #[cfg(feature = "cuda")]
+            Value::Device(_) => Err(crate::lease::value::on_device(name, ValueKind::Tensor)),
+        }
+    }
+
+    /// As [`Client::wait_newer`], for a tensor or a dataset.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use tensorlend::{DType, Version};
+    ///
+    /// client.dataset().add("depth", client.create(DType::F32, &[4, 4])?)?.publish("frame")?;
+    /// let frame = client.wait_value("frame", Version::NONE, None)?;
+    /// assert_eq!(frame.as_dataset().unwrap().len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Client::wait_newer`], less [`Error::Kind`].
+    pub fn wait_value(&self, name: &str, seen: Version, timeout: Option<Duration>) -> Result<Value> {
+        check_name(name)?;
+        let deadline = Deadline::new(timeout);
+        loop {
+            let here = self.wait_anywhere(name, seen, deadline)?;
+            // Deleted again in this moment: wait on.
+            if let Some(leased) = lease_key(self.session(), here.as_bytes(), name)? {
+                return assemble::value(self.session(), leased, name);
+            }
+        }
+    }
+
+    /// Deletes what the name holds; false if there was nothing. Leases on it stand.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.put("numbers", &[1u8])?;
+    /// assert!(client.delete("numbers")?);
+    /// assert!(!client.delete("numbers")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Refused`] without the right to write.
+    pub fn delete(&self, name: &str) -> Result<bool> {
+        check_name(name)?;
+        self.session().names().delete(name)
+    }
+
+    /// Gives what `from` holds the name `to`; what `to` held is replaced. For a moment both names are seen, never
+    /// neither. If another live client owns `from`, its value is copied.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.put("draft", &[1u8])?;
+    /// client.rename("draft", "final")?;
+    /// assert!(client.exists("final")? && !client.exists("draft")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; otherwise as [`Draft::publish`].
+    pub fn rename(&self, from: &str, to: &str) -> Result<()> {
+        check_name(from)?;
+        check_name(to)?;
+        rename::rename(self.session(), from, to)
+    }
+
+    /// Copies what `from` holds to `to`: bytes, metadata and timestamp.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.put("numbers", &[1u8])?;
+    /// client.copy("numbers", "backup")?;
+    /// client.put("numbers", &[2u8])?;
+    /// assert_eq!(client.get("backup")?.as_slice::<u8>()?, [1]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; otherwise as [`Client::put`].
+    pub fn copy(&self, from: &str, to: &str) -> Result<Version> {
+        check_name(from)?;
+        check_name(to)?;
+        rename::copy(self.session(), from, to)
+    }
+}

@@ -1,0 +1,131 @@
+//! The names of a service, and what is said of its failures.
+
+use crate::error::{Error, Result};
+use std::fmt::Write;
+
+/// Requests of one caller that a line holds, unless told otherwise.
+pub const CAPACITY_DEFAULT: u32 = 8;
+/// What is added to a service's name, at most: "/.line/", two numbers, "/", "/answers".
+pub const ADDED_BYTES: usize = 7 + 16 + 1 + 16 + 8;
+
+/// The names of one service.
+#[derive(Clone, Debug)]
+pub struct Service {
+    pub name: String,
+}
+
+impl Service {
+    pub fn new(name: &str) -> Result<Self> {
+        crate::error::check_name(name)?;
+        // The longest name that is made of it.
+        crate::error::check_name(&format!("{name}{}", "-".repeat(ADDED_BYTES)))?;
+        Ok(Self { name: name.to_owned() })
+    }
+
+    pub fn presence(&self, server: Id) -> String {
+        format!("{}/.server/{server}", self.name)
+    }
+
+    pub fn door(&self, server: Id) -> String {
+        format!("{}/.door/{server}", self.name)
+    }
+
+    pub fn requests(&self, server: Id, line: Id) -> String {
+        format!("{}/.line/{server}/{line}", self.name)
+    }
+
+    pub fn answers(&self, server: Id, line: Id) -> String {
+        format!("{}/.line/{server}/{line}/answers", self.name)
+    }
+
+    /// A glob of all names of one kind.
+    pub fn pattern(&self, kind: &str) -> String {
+        format!("{}{kind}*", globset::escape(&self.name))
+    }
+
+    /// The server of which a name of this service tells, and what follows it.
+    pub fn parse<'n>(&self, name: &'n str, kind: &str) -> Option<(Id, &'n str)> {
+        let rest = name.strip_prefix(&self.name)?.strip_prefix(kind)?;
+        let (server, rest) = rest.split_at_checked(16)?;
+        Some((Id::parse(server)?, rest))
+    }
+}
+
+/// Of a server or a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Id(pub u64);
+
+impl Id {
+    pub fn random() -> Result<Self> {
+        let mut bytes = [0; 8];
+        let given = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+        match given {
+            Ok(8) => Ok(Self(u64::from_le_bytes(bytes))),
+            Ok(_) => Err(Error::system("make a number")(std::io::ErrorKind::UnexpectedEof.into())),
+            Err(error) => Err(Error::system("make a number")(error.into())),
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        let is_one = text.len() == 16 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        is_one.then(|| u64::from_str_radix(text, 16).ok()).flatten().map(Self)
+    }
+}
+
+impl std::fmt::Display for Id {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// A reason, no longer than metadata can be, and cut where a character ends.
+pub fn reason(text: &str) -> &[u8] {
+    &text.as_bytes()[..text.floor_char_boundary(tensorlend_layout::tensor::METADATA_MAX)]
+}
+
+/// An error's words with all that caused it.
+pub fn words(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(because) = cause {
+        let _ = write!(text, ": {because}");
+        cause = because.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_taken_apart_as_they_were_made() {
+        let service = Service::new("vision/resize").unwrap();
+        let (server, line) = (Id(7), Id(u64::MAX));
+        assert_eq!(service.parse(&service.presence(server), "/.server/"), Some((server, "")));
+        assert_eq!(service.parse(&service.door(server), "/.door/"), Some((server, "")));
+        assert_eq!(
+            service.parse(&service.answers(server, line), "/.line/"),
+            Some((server, "/ffffffffffffffff/answers"))
+        );
+        for other in ["vision/resize/.server/7", "vision/resize/.server/000000000000000G", "vision/.server/x", ""] {
+            assert_eq!(service.parse(other, "/.server/"), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_services_name_leaves_room_for_what_is_added() {
+        let longest = "s".repeat(255 - ADDED_BYTES);
+        let service = Service::new(&longest).unwrap();
+        assert_eq!(service.answers(Id(1), Id(2)).len(), 255);
+        assert!(Service::new(&format!("{longest}s")).is_err());
+        assert!(Service::new("").is_err());
+    }
+
+    #[test]
+    fn a_reason_ends_with_a_whole_character() {
+        let long = "ü".repeat(tensorlend_layout::tensor::METADATA_MAX);
+        assert!(std::str::from_utf8(reason(&long)).unwrap().len() <= tensorlend_layout::tensor::METADATA_MAX);
+        assert_eq!(reason("short"), b"short");
+    }
+}

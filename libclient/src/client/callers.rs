@@ -1,0 +1,87 @@
+//! The ways to the gateway: callers of its service, one for each request that is on its way.
+
+use crate::error::Result;
+use crate::sync::lock;
+use crate::wait::{Deadline, NAP_MAX};
+use std::any::Any;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Requests of one client that are on their way at once. A wait holds a caller for as long as it lasts, and a gateway has room for
+/// some 120 callers of all programs.
+const AT_ONCE_MAX: usize = 8;
+/// Callers that are kept for the next request.
+const IDLE_MAX: usize = 1;
+
+/// What a client keeps for its gateway. Its clones share it.
+pub struct Callers {
+    /// How long a request may take whose caller gives no time.
+    pub timeout: Duration,
+    state: Mutex<State>,
+    given_back: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Whatever `remote/` keeps as a way: this module stands below it.
+    idle: Vec<Box<dyn Any + Send>>,
+    busy: usize,
+}
+
+/// A caller that is in use.
+pub struct Taken<'c, C: Send + 'static> {
+    callers: &'c Callers,
+    caller: Option<Box<C>>,
+}
+
+impl Callers {
+    pub fn new(timeout: Duration) -> Self {
+        Self { timeout, state: Mutex::default(), given_back: Condvar::new() }
+    }
+
+    /// A caller for one request, opened if none is idle; waits while as many as can be are on their way.
+    pub fn take<C: Send + 'static>(
+        &self,
+        deadline: Deadline,
+        open: impl FnOnce() -> Result<C>,
+    ) -> Result<Taken<'_, C>> {
+        let mut state = lock(&self.state);
+        while state.busy >= AT_ONCE_MAX {
+            let Some(nap) = deadline.nap() else {
+                return Err(deadline.error(format!("one of the {AT_ONCE_MAX} ways of this client to its gateway")));
+            };
+            state = self.given_back.wait_timeout(state, nap.min(NAP_MAX)).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.busy += 1;
+        let idle = state.idle.pop();
+        drop(state);
+        // Gives its place back, whatever comes.
+        let mut taken = Taken { callers: self, caller: idle.and_then(|idle| idle.downcast().ok()) };
+        if taken.caller.is_none() {
+            taken.caller = Some(Box::new(open()?));
+        }
+        Ok(taken)
+    }
+}
+
+impl<C: Send + 'static> Taken<'_, C> {
+    pub fn caller(&mut self) -> Option<&mut C> {
+        self.caller.as_deref_mut()
+    }
+}
+
+impl<C: Send + 'static> Drop for Taken<'_, C> {
+    fn drop(&mut self) {
+        let spare = {
+            let mut state = lock(&self.callers.state);
+            state.busy -= 1;
+            if state.idle.len() < IDLE_MAX {
+                state.idle.extend(self.caller.take().map(|caller| caller as Box<dyn Any + Send>));
+            }
+            self.caller.take()
+        };
+        self.callers.given_back.notify_one();
+        // Hangs up, which asks the daemon: without the lock.
+        drop(spare);
+    }
+}

@@ -1,0 +1,101 @@
+//! Tensors that are published before the work on them is done.
+//!
+//! The producer records an event that other processes can open, and its handle travels in the tensor's extension. There are so
+//! many events for each device, and one is recorded again only when it has fired: whoever waits for it by an older tensor
+//! then waits too long at worst. When it has fired, the producer takes the mark off the record; and if the producer is gone
+//! before, nobody can know whether the work was done.
+
+use super::stream::OnStream;
+use super::{Gpu, trouble};
+use crate::error::{DeviceTrouble, Error, Result};
+use crate::sync::lock;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use tensorlend_cuda::Event;
+use tensorlend_layout::tensor::EARLY_BYTES;
+
+/// Events of one device in one process.
+const EVENTS: usize = 64;
+/// Others' events that are kept open.
+const OPENED_MAX: usize = 1024;
+
+type Handle = [u8; 64];
+
+/// What an extension says of it.
+pub type Mark = [u8; EARLY_BYTES];
+
+fn handle_of(mark: &Mark) -> Handle {
+    *mark.first_chunk().expect("a mark begins with it")
+}
+
+/// One device's events.
+#[derive(Default)]
+pub struct Ring {
+    own: Mutex<Own>,
+    opened: Mutex<BTreeMap<Handle, Arc<Event>>>,
+}
+
+#[derive(Default)]
+struct Own {
+    events: Vec<(Handle, Arc<Event>)>,
+    next: usize,
+}
+
+impl Ring {
+    /// Records one of the events on a stream; what readers are told of it. Waits if all of them are outstanding.
+    pub fn record(&self, gpu: &Gpu, stream: &OnStream, doing: &str) -> Result<Mark> {
+        gpu.device.require_ipc().map_err(trouble(doing))?;
+        let context = gpu.context(doing)?;
+        let _current = context.enter().map_err(trouble(doing))?;
+        let fired = |(_, event): &(Handle, Arc<Event>)| event.query().unwrap_or(false);
+        let mut own = lock(&self.own);
+        let at = loop {
+            if let Some(at) = own.events.iter().position(fired) {
+                break at;
+            }
+            if own.events.len() < EVENTS {
+                let event = Event::interprocess(&context).map_err(trouble(doing))?;
+                let handle = event.ipc_handle().map_err(trouble(doing))?;
+                own.events.push((handle, Arc::new(event)));
+                break own.events.len() - 1;
+            }
+            // Without the lock: what it waits for may need another thread, which looks here.
+            let oldest = own.events[own.next % EVENTS].1.clone();
+            drop(own);
+            oldest.synchronize().map_err(trouble(doing))?;
+            own = lock(&self.own);
+        };
+        own.next = at + 1;
+        let (handle, event) = &own.events[at];
+        event.record(stream.by_ref()).map_err(trouble(doing))?;
+        let mut mark = [0; EARLY_BYTES];
+        mark[..handle.len()].copy_from_slice(handle);
+        mark[handle.len()..].copy_from_slice(&(at as u64).to_le_bytes());
+        Ok(mark)
+    }
+
+    /// The event that a mark names: this process's own, or another's.
+    pub fn open(&self, gpu: &Gpu, mark: &Mark, doing: &str) -> Result<Arc<Event>> {
+        let handle = handle_of(mark);
+        // A process cannot open what it made itself.
+        if let Some((_, event)) = lock(&self.own).events.iter().find(|(own, _)| *own == handle) {
+            return Ok(event.clone());
+        }
+        let mut opened = lock(&self.opened);
+        if let Some(event) = opened.get(&handle) {
+            return Ok(event.clone());
+        }
+        let event = Event::open(&gpu.context(doing)?, &handle).map_err(trouble(doing))?;
+        let event = Arc::new(event);
+        if opened.len() >= OPENED_MAX {
+            opened.clear();
+        }
+        opened.insert(handle, event.clone());
+        Ok(event)
+    }
+}
+
+/// The error for what nobody can wait for any more.
+pub fn unfinished(name: &str) -> Error {
+    Error::Device { doing: format!("wait for {name:?}, which was published early"), cause: DeviceTrouble::Unfinished }
+}

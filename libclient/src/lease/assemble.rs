@@ -1,0 +1,136 @@
+//! What a lease covers, put together: one tensor, or a dataset of several.
+
+use crate::error::{Error, Result, ValueKind};
+use crate::lease::device;
+use crate::lease::fetch::fetch_segment_of_value;
+use crate::lease::group::{Group, NotPlain, copy_group, index_in};
+use crate::lease::lease::{Dataset, Lease};
+use crate::lease::raw::Held;
+use crate::lease::take::{Leased, Parts};
+use crate::lease::value::Value;
+#[cfg(feature = "cuda")]
+use crate::lease::value::on_device;
+use crate::segment::bytes::Bytes;
+use crate::session::Session;
+use crate::tensor::Tensor;
+use std::sync::Arc;
+use tensorlend_layout::dataset::Index;
+use tensorlend_layout::tensor::{BadTensor, SlotInfo, SlotKind};
+
+/// The value that was leased.
+#[inline]
+pub fn value(session: &Session, leased: Leased, name: &str) -> Result<Value> {
+    match leased {
+        Leased::Tensor(lease) => Ok(Value::Tensor(lease)),
+        Leased::Other(parts) => assemble(session, *parts, name),
+    }
+}
+
+/// The tensor in host memory that was leased.
+#[inline]
+pub fn lease(session: &Session, leased: Leased, name: &str) -> Result<Lease> {
+    match value(session, leased, name)? {
+        Value::Tensor(lease) => Ok(lease),
+        Value::Dataset(_) => Err(Error::Kind {
+            name: name.to_owned(),
+            found: ValueKind::Dataset,
+            wanted: ValueKind::Tensor,
+            remedy: "get_dataset",
+        }),
+        #[cfg(feature = "cuda")]
+        Value::Device(_) => Err(on_device(name, ValueKind::Tensor)),
+    }
+}
+
+/// The dataset that was leased.
+pub fn dataset(session: &Session, leased: Leased, name: &str) -> Result<Dataset> {
+    match value(session, leased, name)? {
+        Value::Dataset(dataset) => Ok(dataset),
+        Value::Tensor(_) => Err(Error::Kind {
+            name: name.to_owned(),
+            found: ValueKind::Tensor,
+            wanted: ValueKind::Dataset,
+            remedy: "get",
+        }),
+        #[cfg(feature = "cuda")]
+        Value::Device(_) => Err(on_device(name, ValueKind::Dataset)),
+    }
+}
+
+/// Puts together what has more than one slot.
+#[cold]
+fn assemble(session: &Session, parts: Parts, name: &str) -> Result<Value> {
+    let Parts { held, info, bytes } = parts;
+    let Some(bytes) = bytes else { return device::value(session, held, &info, name) };
+    match info.kind {
+        SlotKind::Tensor => Ok(Value::Tensor(Lease::of(tensor(session, &held, &info, bytes, name)?, held))),
+        SlotKind::Dataset => Ok(Value::Dataset(Dataset::of(group(session, &held, &info, bytes, name)?, held))),
+        SlotKind::Extension => Err(Error::Damaged { name: name.to_owned(), cause: BadTensor::Record }),
+    }
+}
+
+fn tensor(session: &Session, held: &Held, info: &SlotInfo, bytes: Bytes, name: &str) -> Result<Tensor> {
+    let extension = held.extension(session, info, name)?;
+    let tensor = Tensor::read(info, bytes, extension.as_ref().map(|e| &e.bytes));
+    tensor.map_err(|cause| Error::Damaged { name: name.to_owned(), cause })
+}
+
+fn group(session: &Session, held: &Held, info: &SlotInfo, bytes: Bytes, name: &str) -> Result<Group> {
+    let damaged = |cause| Error::Damaged { name: name.to_owned(), cause };
+    let mut words = Vec::new();
+    copy_group(&info.pack(), &bytes, &mut words);
+    let words: Arc<[u64]> = words.into();
+    if info.extended {
+        return group_of_records(session, held, info, bytes, words, name);
+    }
+    // The geometry may move while a segment is mapped: then it is asked for again.
+    loop {
+        let plain = {
+            let section = session.shards.section();
+            let geometry = session.directory.members[usize::from(held.catalogue)].geometry.read();
+            let peer = session.peers().get(&section, held.catalogue);
+            let segment_of = |slot| peer.and_then(|p| p.segment(slot, geometry, &session.directory));
+            Group::plain(&words, 0..words.len(), held.segment(), segment_of)
+        };
+        match plain {
+            Ok(group) => return Ok(group),
+            Err(NotPlain::Records) => return group_of_records(session, held, info, bytes, words, name),
+            Err(NotPlain::Damaged(cause)) => return Err(damaged(cause)),
+            Err(NotPlain::Segment(slot)) if fetch_segment_of_value(session, held.catalogue, slot)? => {}
+            Err(NotPlain::Segment(_)) => return Err(damaged(BadTensor::Segment)),
+        }
+    }
+}
+
+/// A dataset some of whose members do not stand in the index with all that makes them: reads every member's record.
+fn group_of_records(
+    session: &Session,
+    held: &Held,
+    info: &SlotInfo,
+    bytes: Bytes,
+    words: Arc<[u64]>,
+    name: &str,
+) -> Result<Group> {
+    let damaged = |cause| Error::Damaged { name: name.to_owned(), cause };
+    let index = index_in(&words).filter(Index::check).ok_or_else(|| damaged(BadTensor::Record))?;
+    let (mut metadata, mut segments) = (Vec::new(), Vec::new());
+    if info.extended {
+        metadata = tensor(session, held, info, bytes, name)?.metadata().to_vec();
+    }
+    let mut tensors = Vec::with_capacity(index.len());
+    for at in 0..index.len() {
+        let (slot, generation, _) = index.place(at);
+        let found = held.companion(session, slot, Some(generation), name)?;
+        if found.info.kind != SlotKind::Tensor {
+            return Err(damaged(BadTensor::Record));
+        }
+        tensors.push(tensor(session, held, &found.info, found.bytes, name)?);
+        if !segments.iter().any(|s| Arc::ptr_eq(s, &found.segment)) {
+            segments.push(found.segment);
+        }
+    }
+    Ok(Group::of_records(words, metadata, tensors, segments))
+}
+
+#[cfg(test)]
+mod tests;

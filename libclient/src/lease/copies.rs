@@ -1,0 +1,42 @@
+//! Copies of what is leased, in slots of this client's own.
+
+use crate::error::Result;
+use crate::lease::value::Value;
+use crate::session::Session;
+use crate::tensor::Tensor;
+use crate::tensor::dataset::seal_dataset;
+use crate::tensor::draft::{Draft, TensorSpec};
+use std::sync::Arc;
+use tensorlend_layout::word::{Cell, SLOT_NONE};
+
+/// Copies all of it into slots of our own, sealed and ready to be published.
+pub fn copy(session: &Arc<Session>, value: &Value) -> Result<Cell> {
+    let sealed = match value {
+        Value::Tensor(tensor) => duplicate(session, tensor)?.seal(0, SLOT_NONE),
+        Value::Dataset(dataset) => {
+            let drafts = dataset
+                .iter()
+                .map(|(name, tensor)| Ok((name.to_owned(), duplicate(session, tensor)?)))
+                .collect::<Result<Vec<_>>>()?;
+            seal_dataset(session, drafts, dataset.metadata(), dataset.timestamp(), 0)
+        }
+        #[cfg(feature = "cuda")]
+        Value::Device(lease) => lease.duplicate(session)?.seal(0, SLOT_NONE),
+    };
+    sealed.map(|sealed| sealed.value)
+}
+
+/// A draft with the contents of a leased tensor.
+fn duplicate(session: &Arc<Session>, tensor: &Tensor) -> Result<Draft> {
+    let spec = TensorSpec {
+        dtype: tensor.dtype(),
+        shape: tensor.shape().to_vec(),
+        strides: tensor.own_strides().map(<[i64]>::to_vec),
+        byte_offset: tensor.byte_offset(),
+    };
+    let mut draft = Draft::new(session, &spec)?;
+    let bytes = draft.bytes_mut();
+    bytes.copy_from_slice(&tensor.bytes()[..bytes.len()]);
+    draft.set_metadata(tensor.metadata())?.set_timestamp(tensor.timestamp());
+    Ok(draft)
+}

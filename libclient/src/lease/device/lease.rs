@@ -1,0 +1,390 @@
+//! What a reader holds of a tensor on a device.
+
+use super::{Described, describe};
+use crate::error::{Error, Result};
+use crate::gpu::early::{Mark, unfinished};
+use crate::gpu::stream::{OnStream, Streams};
+use crate::gpu::{End, Gpu, trouble};
+use crate::lease::raw::Held;
+use crate::names::version::Version;
+use crate::segment::janitor::Ending;
+use crate::segment::map::{DeviceMap, DeviceRange};
+use crate::session::Session;
+use crate::sync::lock;
+use crate::tensor::device::draft::DeviceDraft;
+use crate::tensor::device::legacy::LegacyExport;
+use crate::tensor::device::slice::BorrowedSlice;
+use crate::tensor::device::staging;
+use crate::tensor::draft::TensorSpec;
+use crate::tensor::element::Element;
+use cudarc::driver::CudaStream;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tensorlend_layout::tensor::{BadTensor, SlotInfo};
+use tensorlend_layout::word::{Member, MemberState};
+use tensorlend_layout::{DType, Device, Uuid};
+
+/// Between two looks whether a producer has said that its work is done, from ... to.
+const SETTLED_NAP: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(2));
+/// How long a producer's event may refuse to be opened.
+const OPEN_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The right to read one tensor on a device, where it lies. While it lives, its memory is not reused, whatever happens to the
+/// name or to the producer.
+///
+/// Dropped, it ends when the work has ended on all streams that were recorded on it ([`DeviceLease::record_stream`],
+/// [`DeviceLease::slice`]), and nobody waits for that. If none was, it ends at once: then the caller has waited for whatever
+/// reads there.
+///
+/// ```no_run
+/// use tensorlend::Client;
+///
+/// let client = Client::connect()?;
+/// let image = client.get_device("camera/front")?; // no copy: the producer's own memory
+/// println!("{} {:?} at {:#x} on {}", image.dtype(), image.shape(), image.ptr(), image.device());
+/// let pixels: Vec<f32> = image.to_vec()?;
+/// # Ok::<(), tensorlend::Error>(())
+/// ```
+pub struct DeviceLease {
+    /// Until it is dropped.
+    inner: Option<Box<Inner>>,
+}
+
+struct Inner {
+    name: String,
+    said: Described,
+    range: DeviceRange,
+    streams: Mutex<Streams>,
+    gpu: Arc<Gpu>,
+    /// Before the lease is cleared, nothing is unmapped.
+    held: Held,
+    _map: Arc<DeviceMap>,
+}
+
+impl DeviceLease {
+    /// By its record, which was checked against the segment. The producer's work may still be under way.
+    pub(crate) fn new(session: &Session, held: Held, info: &SlotInfo, name: &str) -> Result<Self> {
+        let doing = format!("get {name:?}");
+        let said = describe(session, &held, info, name)?;
+        let elsewhere = held.segment().elsewhere.as_ref();
+        let map = elsewhere.map(|elsewhere| elsewhere.map.clone());
+        let map = map.ok_or_else(|| Error::Damaged { name: name.to_owned(), cause: BadTensor::Record })?;
+        let (start, gpu) = map.mapped(&doing)?;
+        // Inside, as the record was checked.
+        let range = DeviceRange { ptr: start + info.data_offset, bytes: info.data_bytes };
+        let (gpu, streams, name) = (gpu.clone(), Mutex::default(), name.to_owned());
+        Ok(Self { inner: Some(Box::new(Inner { name, said, range, streams, gpu, held, _map: map })) })
+    }
+
+    fn inner(&self) -> &Inner {
+        self.inner.as_deref().expect("there until it is dropped")
+    }
+
+    pub(crate) fn held(&self) -> &Held {
+        &self.inner().held
+    }
+
+    /// Where its bytes begin on the device. Other clients' memory is mapped read-only: a kernel that writes there fails, and
+    /// takes its context with it.
+    pub fn ptr(&self) -> u64 {
+        self.inner().range.ptr
+    }
+
+    /// The device, by its name in every process.
+    pub fn uuid(&self) -> Uuid {
+        self.inner().said.uuid
+    }
+
+    /// The device, by the number that it has in this process.
+    pub fn device(&self) -> Device {
+        self.inner().gpu.local()
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.inner().said.dtype
+    }
+
+    /// Sizes, in elements.
+    pub fn shape(&self) -> &[u64] {
+        &self.inner().said.layout.shape
+    }
+
+    /// Strides, in elements, one for each dimension.
+    pub fn strides(&self) -> &[i64] {
+        &self.inner().said.layout.strides
+    }
+
+    /// Whether its elements lie one behind the other, in C order.
+    pub fn is_row_major(&self) -> bool {
+        self.inner().said.layout.row_major
+    }
+
+    /// Number of elements; 1 for a tensor without dimensions.
+    pub fn elements(&self) -> u64 {
+        self.inner().said.layout.elements
+    }
+
+    /// Where the element with index 0 lies, in bytes from [`DeviceLease::ptr`] on.
+    pub fn byte_offset(&self) -> u64 {
+        self.inner().said.byte_offset
+    }
+
+    /// Bytes of the elements: their number times the element's bytes.
+    pub fn nbytes(&self) -> u64 {
+        self.elements() * self.dtype().item_bytes() as u64
+    }
+
+    /// Bytes from [`DeviceLease::ptr`] on, gaps between strided elements included.
+    pub fn span(&self) -> u64 {
+        self.inner().range.bytes
+    }
+
+    /// Metadata that travels with it, in host memory; empty if none.
+    pub fn metadata(&self) -> &[u8] {
+        &self.inner().said.layout.metadata
+    }
+
+    /// Timestamp that its producer set, in nanoseconds of the clock that they agreed on; 0 if none.
+    pub fn timestamp(&self) -> u64 {
+        self.inner().said.timestamp_ns
+    }
+
+    /// Which value of the name this is.
+    pub fn version(&self) -> Version {
+        self.held().version()
+    }
+
+    /// As [`crate::Lease::validate`].
+    pub fn validate(&self) -> bool {
+        self.held().validate()
+    }
+
+    /// Work in this stream reads the tensor: when the lease is dropped, it ends only after what is in the stream by then.
+    ///
+    /// # Errors
+    /// [`Error::Device`] for a stream of another context than the device's primary one; what the driver answers.
+    pub fn record_stream(&self, stream: impl Into<OnStream>) -> Result<()> {
+        let stream = stream.into();
+        stream.check(&self.inner().gpu, "record a stream")?;
+        lock(&self.inner().streams).add(stream);
+        Ok(())
+    }
+
+    /// What is put into this stream from now on begins after the producer's work on the tensor, if that was published early and
+    /// is still under way; the caller does not wait. The stream is recorded.
+    ///
+    /// # Errors
+    /// [`Error::Device`]: [`Unfinished`](crate::DeviceTrouble::Unfinished) if the producer is gone; as
+    /// [`DeviceLease::record_stream`].
+    pub fn wait(&self, stream: impl Into<OnStream>) -> Result<()> {
+        let (stream, doing) = (stream.into(), "wait for a tensor that was published early");
+        self.record_stream(&stream)?;
+        let inner = self.inner();
+        let Some(mark) = inner.outstanding() else { return Ok(()) };
+        let Some(event) = inner.open(mark)? else { return Ok(()) };
+        inner.gpu.order(&stream, &event, doing)
+    }
+
+    /// Whether it was published early, and the producer's work on it may still be under way.
+    pub fn is_early(&self) -> bool {
+        self.inner().outstanding().is_some()
+    }
+
+    /// Waits, on the host, for the producer's work on a tensor that was published early.
+    ///
+    /// # Errors
+    /// [`Error::Device`]: [`Unfinished`](crate::DeviceTrouble::Unfinished) if the producer is gone.
+    pub fn finish(&self) -> Result<()> {
+        let inner = self.inner();
+        let Some(mark) = inner.outstanding() else { return Ok(()) };
+        let Some(event) = inner.open(mark)? else { return Ok(()) };
+        event.synchronize().map_err(trouble("wait for a tensor that was published early"))?;
+        // Of a producer that was killed the event fires, too: so its word counts, which follows at once.
+        let mut nap = SETTLED_NAP.0;
+        while !self.is_finished()? {
+            std::thread::sleep(nap);
+            nap = (nap * 2).min(SETTLED_NAP.1);
+        }
+        Ok(())
+    }
+
+    /// Whether the producer's work on the tensor is known to be done: always, unless it was published early. Who had a stream
+    /// wait for it asks this after what he did there, and can rely on that if the answer is yes.
+    ///
+    /// # Errors
+    /// [`Error::Device`]: [`Unfinished`](crate::DeviceTrouble::Unfinished) if the producer was gone before.
+    pub fn is_finished(&self) -> Result<bool> {
+        let inner = self.inner();
+        inner.check_process()?;
+        // In this order: the producer says so while it lives.
+        let lives = inner.producer_lives();
+        if inner.outstanding().is_none() {
+            return Ok(true);
+        }
+        if lives { Ok(false) } else { Err(unfinished(&inner.name)) }
+    }
+
+    /// Copies the elements, in C order, to the host.
+    ///
+    /// # Errors
+    /// [`Error::DType`] if it has another element type; [`Error::Length`] unless `out` has exactly
+    /// [`DeviceLease::elements`] elements; what the driver answers.
+    pub fn copy_to_host<T: Element>(&self, out: &mut [T]) -> Result<()> {
+        if T::DTYPE != self.dtype() {
+            return Err(Error::DType { found: self.dtype(), wanted: T::DTYPE });
+        }
+        self.copy_to_bytes(bytemuck::cast_slice_mut(out))
+    }
+
+    /// Copies the elements' bytes, in C order, to the host.
+    ///
+    /// # Errors
+    /// [`Error::Length`] unless `out` has exactly [`DeviceLease::nbytes`] bytes; what the driver answers.
+    pub fn copy_to_bytes(&self, out: &mut [u8]) -> Result<()> {
+        let (inner, nbytes) = (self.inner(), self.nbytes());
+        if out.len() as u64 != nbytes {
+            return Err(Error::Length { name: inner.name.clone(), found: nbytes, given: out.len() as u64 });
+        }
+        inner.check_process()?;
+        if self.is_row_major() {
+            let range = DeviceRange { ptr: self.ptr() + self.byte_offset(), bytes: nbytes };
+            return staging::copy_out(&inner.gpu, range, out);
+        }
+        let mut all = vec![0; inner.range.bytes as usize];
+        staging::copy_out(&inner.gpu, inner.range, &mut all)?;
+        let item = self.dtype().item_bytes();
+        crate::tensor::strided::gather(&all, item, self.byte_offset(), self.shape(), self.strides(), out);
+        Ok(())
+    }
+
+    /// The elements, in C order, on the host.
+    ///
+    /// # Errors
+    /// As [`DeviceLease::copy_to_host`].
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        if T::DTYPE != self.dtype() {
+            return Err(Error::DType { found: self.dtype(), wanted: T::DTYPE });
+        }
+        let mut all = vec![T::zeroed(); self.elements() as usize];
+        self.copy_to_host(&mut all)?;
+        Ok(all)
+    }
+
+    /// Its elements as `cudarc` takes them, to be read by work in this stream, which is recorded.
+    ///
+    /// # Errors
+    /// [`Error::DType`] if it has another element type; [`Error::Strided`] unless it is row-major; otherwise as
+    /// [`DeviceLease::record_stream`].
+    pub fn slice<T: Element>(&self, stream: &Arc<CudaStream>) -> Result<BorrowedSlice<'_, T>> {
+        if T::DTYPE != self.dtype() {
+            return Err(Error::DType { found: self.dtype(), wanted: T::DTYPE });
+        }
+        if !self.is_row_major() {
+            return Err(Error::Strided);
+        }
+        self.record_stream(stream)?;
+        let range = DeviceRange { ptr: self.ptr() + self.byte_offset(), bytes: self.nbytes() };
+        Ok(BorrowedSlice::new(range, stream))
+    }
+
+    /// A copy in a plain block of the device's memory, for a program that knows only CUDA's older handles
+    /// (`cuIpcOpenMemHandle`). Nothing of tensorlend protects or counts it: whoever knows the handle can open the block, and
+    /// write there.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where device or machine know no such handles, or without memory.
+    pub fn legacy_export(&self) -> Result<LegacyExport> {
+        self.inner().check_process()?;
+        LegacyExport::new(&self.inner().gpu, self.inner().range)
+    }
+
+    /// A draft on the same device, with its contents.
+    pub(crate) fn duplicate(&self, session: &Arc<Session>) -> Result<DeviceDraft> {
+        let layout = &self.inner().said.layout;
+        let spec = TensorSpec {
+            dtype: self.dtype(),
+            shape: self.shape().to_vec(),
+            strides: (!layout.row_major).then(|| self.strides().to_vec()),
+            byte_offset: self.byte_offset(),
+        };
+        let mut draft = DeviceDraft::new(session, self.uuid(), None, &spec)?;
+        draft.copy_from_device(self.ptr())?;
+        draft.set_metadata(self.metadata())?.set_timestamp(self.timestamp());
+        Ok(draft)
+    }
+}
+
+impl Inner {
+    fn check_process(&self) -> Result<()> {
+        self.held.link().check()
+    }
+
+    /// What readers must still wait for, as the record tells it now.
+    fn outstanding(&self) -> Option<&Mark> {
+        let mark = self.said.early.as_ref()?;
+        let segment = self.held.segment();
+        let record = &segment.records[(self.held.cell.slot() - segment.base) as usize];
+        let early = SlotInfo::unpack(&record.copy()).is_ok_and(|info| info.early);
+        early.then_some(mark)
+    }
+
+    fn producer_lives(&self) -> bool {
+        let member = &self.held.link().directory.members[usize::from(self.held.catalogue)];
+        Member(member.member.read()).state() == MemberState::Open
+    }
+
+    /// The event; `None` if there is nothing to wait for any more.
+    fn open(&self, mark: &Mark) -> Result<Option<Arc<tensorlend_cuda::Event>>> {
+        let start = Instant::now();
+        loop {
+            let lives = self.producer_lives();
+            if self.outstanding().is_none() {
+                return Ok(None);
+            }
+            if !lives {
+                return Err(unfinished(&self.name));
+            }
+            match self.gpu.early.open(&self.gpu, mark, "open a producer's event") {
+                Ok(event) => return Ok(Some(event)),
+                // Most likely the producer is gone, and the daemon will know so presently.
+                Err(_) if start.elapsed() < OPEN_PATIENCE => std::thread::sleep(SETTLED_NAP.1),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl Drop for DeviceLease {
+    fn drop(&mut self) {
+        let Some(inner) = self.inner.take() else { return };
+        if inner.held.link().is_forked() {
+            return;
+        }
+        let (doing, streams) = ("end a lease", lock(&inner.streams).take());
+        if streams.is_empty() {
+            return;
+        }
+        let gpu = inner.gpu.clone();
+        match gpu.end_of(streams.iter(), doing) {
+            End::Events(events) => {
+                let link = inner.held.segment().link.clone();
+                let then = Box::new(move |_| drop(inner));
+                link.lendings.janitor.leave(Ending { gpu, events, then, dropped: None });
+            }
+            End::Now => drop(inner),
+            // As long as its session.
+            End::Unknown => std::mem::forget(inner),
+        }
+    }
+}
+
+impl std::fmt::Debug for DeviceLease {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DeviceLease")
+            .field("device", &self.uuid())
+            .field("dtype", &self.dtype())
+            .field("shape", &self.shape())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,76 @@
+//! Segments of other clients, fetched for a lease; and the bytes that are leased.
+
+use crate::alloc::heap::Wanted;
+use crate::alloc::shelving;
+use crate::error::{Error, Result};
+use crate::session::Session;
+use std::collections::HashSet;
+use tensorlend_layout::tensor::SlotInfo;
+
+/// Fetches the segment that holds a slot. False: there is none (any more).
+pub fn fetch_segment(session: &Session, catalogue: u16, slot: u32) -> Result<bool> {
+    match session.peers().fetch_segment(catalogue, slot) {
+        Err(e) if e.is_limit() && make_room(session, &e) => session.peers().fetch_segment(catalogue, slot),
+        fetched => fetched,
+    }
+}
+
+/// As [`fetch_segment`], for a slot that was found in a value: its owner told the daemon that it had mapped the
+/// segment before it published anything there, but by another socket, which the daemon may read after ours.
+pub fn fetch_segment_of_value(session: &Session, catalogue: u16, slot: u32) -> Result<bool> {
+    for _ in 0..64 {
+        if fetch_segment(session, catalogue, slot)? {
+            return Ok(true);
+        }
+        std::thread::yield_now();
+    }
+    Ok(false)
+}
+
+/// Does what may let the daemon spill something, which has refused memory; whether there was anything.
+fn make_room(session: &Session, refused: &Error) -> bool {
+    let unmapped = session.peers().unmap_unused();
+    shelving::is_full(refused) && session.alloc().shelve(Wanted::All) || unmapped
+}
+
+/// Bytes of the slots in this namespace on which some live member has a lease.
+pub fn leased_bytes(session: &Session) -> Result<u64> {
+    let mut slots = HashSet::new();
+    for catalogue in session.directory.present().collect::<Vec<_>>() {
+        session.peers().with_leases(catalogue, |table| {
+            table.scan(|lease| {
+                if !lease.is_of_segment() {
+                    slots.insert((lease.catalogue(), lease.slot()));
+                }
+            });
+        })?;
+    }
+    let mut bytes = 0;
+    for (catalogue, slot) in slots {
+        bytes += slot_bytes(session, catalogue, slot)?;
+    }
+    Ok(bytes)
+}
+
+/// Length of somebody's slot, by its own word; 0 if it is gone.
+fn slot_bytes(session: &Session, catalogue: u16, slot: u32) -> Result<u64> {
+    for _ in 0..2 {
+        let Some(member) = session.directory.members.get(usize::from(catalogue)) else { return Ok(0) };
+        {
+            let section = session.shards.section();
+            if let Some(segment) = session
+                .peers()
+                .get(&section, catalogue)
+                .filter(|p| p.is_life(member.member.read()))
+                .and_then(|p| p.segment(slot, member.geometry.read(), &session.directory))
+            {
+                let words = segment.records[(slot - segment.base) as usize].copy();
+                return Ok(SlotInfo::unpack(&words).map_or(0, |i| i.data_bytes.min(segment.bytes())));
+            }
+        }
+        if !fetch_segment(session, catalogue, slot)? {
+            return Ok(0);
+        }
+    }
+    Ok(0)
+}

@@ -1,0 +1,169 @@
+//! Items of a list, leased many at a time.
+//!
+//! What one lease costs is mostly waiting: for the words that lead to the value, which other processes wrote, and for
+//! the fence between the lease and the second look at them. Here each step is done for a batch before the next one, so
+//! that the processor fetches many items' words at once, and one fence stands for all leases of the batch. The steps and
+//! their order are those of a single lease: `take.rs`, to which everything out of the ordinary is left.
+
+use crate::error::Result;
+use crate::lease::assemble;
+use crate::lease::group::{Group, copy_group};
+use crate::lease::lease::{Dataset, Lease};
+use crate::lease::raw::Held;
+use crate::lease::take::{self, At, Leasing, Placed, Route, Seen, lease};
+use crate::lease::value::Value;
+use crate::link::shards::Place;
+use crate::peers::sheets::Peer;
+use crate::segment::bytes::Bytes;
+use crate::session::Session;
+use crate::tensor::Tensor;
+use crate::tensor::layout_of::fetch_index;
+use std::ops::Range;
+use std::sync::Arc;
+use tensorlend_layout::directory::FoundName;
+use tensorlend_layout::leases;
+use tensorlend_layout::name::item_key;
+use tensorlend_layout::tensor::{SlotInfo, SlotKind};
+
+/// Items whose leases are taken together: as many as a shard has entries, and few enough for a section.
+const BATCH: u64 = 64;
+/// Words of a dataset of four tensors: a guess.
+const USUAL_WORDS: usize = 64;
+/// Indices up to this length share their place with others, which may keep it longer than they would.
+const LONG_BYTES: usize = 4096;
+
+/// Leases items of the list with this id, up to the first that is gone: that happens only if the list was cleared, and
+/// then the rest is gone too.
+pub fn lease_items(
+    session: &Arc<Session>,
+    list: &str,
+    id: u64,
+    numbers: Range<u64>,
+    values: &mut Vec<Value>,
+) -> Result<()> {
+    let mut next = 0;
+    let mut from = numbers.start;
+    while from < numbers.end {
+        let end = numbers.end.min(from + BATCH);
+        let found: Vec<_> = (from..end).map(|number| find_item(session, id, number, &mut next)).collect();
+        let leased = lease_found(session, &found);
+        for (number, value) in (from..end).zip(leased) {
+            let value = match value {
+                Some(value) => Some(value),
+                None => item(session, list, id, number)?,
+            };
+            let Some(value) = value else { return Ok(()) };
+            values.push(value);
+        }
+        from = end;
+    }
+    Ok(())
+}
+
+/// Finds an item in the directory. Its entry is mostly the one behind that of the item before, since the daemon takes
+/// the lowest that is free.
+#[inline]
+fn find_item(session: &Session, id: u64, number: u64, next: &mut u32) -> Option<FoundName> {
+    let key = item_key(id, number);
+    let guess = session.directory.names.get(*next as usize).and_then(|entry| {
+        // An entry says by itself whose it is; its hash is as good as the key's when the key is the same.
+        let home = entry.probe(entry.hash.peek(), &key, &session.directory.long_names)?;
+        Some(FoundName { entry: *next, home })
+    });
+    let found = guess.filter(|f| f.home.is_live()).or_else(|| session.find(&key).filter(|f| f.home.is_live()))?;
+    *next = found.entry + 1;
+    Some(found)
+}
+
+/// Leases what it can of these; `None` for the others.
+fn lease_found(session: &Session, found: &[Option<FoundName>]) -> Vec<Option<Value>> {
+    let section = session.shards.section();
+    // The latest value of each ...
+    let look = |found: FoundName| {
+        let route = Route::home(&session.directory.names[found.entry as usize].home, found.home);
+        Seen::look(session, &section, found.home.catalogue(), route, At::Cell(found.home.cell())).ok()
+    };
+    let seen: Vec<_> = found.iter().map(|found| found.and_then(look)).collect();
+    // ... is leased ...
+    let store = |seen| {
+        let placed = Seen::place(seen, session).ok()?;
+        let lease = placed.lease();
+        let ((), place) = session.shards.with_free(&section, |entry| leases::store(entry, lease))?;
+        Some((placed, place))
+    };
+    let stored: Vec<_> = seen.into_iter().map(|seen| seen.and_then(store)).collect();
+    leases::lease_fence();
+    // ... and stands if all that led to it still does.
+    let stands = |stored| {
+        let (placed, place): (Placed<'_>, Place) = stored;
+        if !leases::confirm(session.shards.entry(place), &placed.words()) {
+            return None;
+        }
+        let held = placed.held(place);
+        let geometry = session.directory.members[usize::from(placed.catalogue)].geometry.peek();
+        (geometry == placed.geometry).then_some((held, placed.peer, placed.geometry))
+    };
+    let held: Vec<_> = stored.into_iter().map(|stored| stored.and_then(stands)).collect();
+    if !session.is_member() {
+        // This session has ended: its leases count for nothing.
+        return found.iter().map(|_| None).collect();
+    }
+    let record = |held: &Held| {
+        let segment = held.segment();
+        segment.records[(held.cell.slot() - segment.base) as usize].copy()
+    };
+    let records: Vec<_> = held.iter().map(|it| it.as_ref().map(|(held, ..)| record(held))).collect();
+    for (held, record) in held.iter().zip(&records) {
+        if let (Some((held, ..)), Some(record)) = (held, record)
+            && let Some((_, bytes)) = contents(held, record).filter(|(info, _)| info.kind == SlotKind::Dataset)
+        {
+            fetch_index(&bytes);
+        }
+    }
+    // The indices of datasets are copied, all into one place, before they are looked at.
+    let mut words = Vec::with_capacity(found.len() * USUAL_WORDS);
+    let mut copy = |held: &Held, record: &[u64; 16]| match contents(held, record)? {
+        (info, bytes) if info.kind == SlotKind::Dataset && bytes.len() <= LONG_BYTES => {
+            Some(copy_group(record, &bytes, &mut words)..words.len())
+        }
+        _ => None,
+    };
+    let copies: Vec<_> =
+        held.iter().zip(&records).map(|(held, record)| copy(&held.as_ref()?.0, record.as_ref()?)).collect();
+    let words: Arc<[u64]> = words.into();
+    let value = |(held, peer, geometry): (Held, &Peer, u64), record: &[u64; 16], copy| {
+        if let Some(copy) = copy {
+            let segment_of = |slot| peer.segment(slot, geometry, &session.directory);
+            let group = Group::plain(&words, copy, held.segment(), segment_of).ok()?;
+            return Some(Value::Dataset(Dataset::of(group, held)));
+        }
+        let (info, bytes) = contents(&held, record).filter(|(info, _)| info.kind == SlotKind::Tensor)?;
+        Some(Value::Tensor(Lease::of(Tensor::read(&info, bytes, None).ok()?, held)))
+    };
+    held.into_iter()
+        .zip(&records)
+        .zip(copies)
+        .map(|((held, record), copy)| value(held?, record.as_ref()?, copy))
+        .collect()
+}
+
+/// One item of the list with this id; `None`: it is gone.
+pub fn item(session: &Arc<Session>, list: &str, id: u64, number: u64) -> Result<Option<Value>> {
+    let key = item_key(id, number);
+    loop {
+        let Some(found) = session.find(&key).filter(|f| f.home.is_live()) else { return Ok(None) };
+        let home = Route::home(&session.directory.names[found.entry as usize].home, found.home);
+        match lease(session, found.home.catalogue(), home, At::Cell(found.home.cell()), list)? {
+            Leasing::Held(leased) => return assemble::value(session, leased, list).map(Some),
+            Leasing::Absent => return Ok(None),
+            Leasing::Moved => {}
+        }
+    }
+}
+
+/// What a leased slot's record says, if it says all, and its bytes are in host memory.
+#[inline(always)]
+fn contents(held: &Held, record: &[u64; 16]) -> Option<(SlotInfo, Bytes)> {
+    let (info, bytes) = take::contents(held, record).ok()?;
+    Some((info, bytes?)).filter(|(info, _)| !info.extended)
+}

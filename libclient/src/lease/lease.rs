@@ -1,0 +1,212 @@
+//! Leases as programs have them: on one tensor, or on a dataset.
+
+use crate::lease::group::Group;
+use crate::lease::raw::Held;
+use crate::names::version::Version;
+use crate::segment::bytes::Bytes;
+use crate::tensor::Tensor;
+use std::ops::Deref;
+use std::sync::OnceLock;
+use tensorlend_layout::stream::{BRIEF_WORDS, Brief};
+use tensorlend_layout::tensor::SlotInfo;
+
+/// The right to read one tensor where it lies. While it lives, its memory is not reused, whatever happens to the name
+/// or to the producer; it ends when it is dropped.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// let version = client.put("weights", &[0.5f32; 4])?;
+/// let lease = client.get("weights")?;
+/// client.delete("weights")?;
+/// assert_eq!(lease.as_slice::<f32>()?, [0.5; 4]); // methods are those of Tensor
+/// assert_eq!(lease.version(), version);
+/// assert!(lease.validate());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Nothing read from it can outlive it:
+/// ```compile_fail,E0505
+/// # let broker = tensorlend_daemon::embedded().unwrap();
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect().unwrap();
+/// let lease = client.get("weights").unwrap();
+/// let weights = lease.as_slice::<f32>().unwrap();
+/// drop(lease);
+/// println!("{}", weights[0]);
+/// ```
+pub struct Lease {
+    /// Boxed, since it goes through many hands on its way: an allocation costs less than moving it.
+    inner: Box<Inner>,
+}
+
+struct Inner {
+    held: Held,
+    /// What the tensor is: checked, and taken apart when somebody asks.
+    brief: Brief,
+    tensor: OnceLock<Box<Tensor>>,
+}
+
+impl Lease {
+    /// A lease on a tensor that was read from its record.
+    pub(crate) fn of(tensor: Tensor, held: Held) -> Self {
+        let tensor = OnceLock::from(Box::new(tensor));
+        Self { inner: Box::new(Inner { held, brief: [0; BRIEF_WORDS], tensor }) }
+    }
+
+    /// A lease on a tensor whose brief was checked against the segment.
+    #[inline]
+    pub(crate) fn of_brief(brief: Brief, held: Held) -> Self {
+        Self { inner: Box::new(Inner { held, brief, tensor: OnceLock::new() }) }
+    }
+}
+
+impl Inner {
+    #[cold]
+    fn unpack(&self) -> Box<Tensor> {
+        let info = SlotInfo::of_brief(&self.brief, self.held.cell.generation());
+        let info = info.and_then(std::result::Result::ok).expect("it was checked when the lease was taken");
+        let map = &self.held.segment().map;
+        let bytes = Bytes::new(map, info.data_offset, info.data_bytes).expect("it was checked");
+        Box::new(Tensor::read(&info, bytes, None).expect("it was checked"))
+    }
+}
+
+impl Lease {
+    #[inline]
+    pub(crate) fn held(&self) -> &Held {
+        &self.inner.held
+    }
+
+    /// Which value of the name this is.
+    pub fn version(&self) -> Version {
+        self.inner.held.version()
+    }
+
+    /// Whether the session that took this lease still stands, so that its memory is kept for it. False only after the
+    /// daemon has ended the session while the process ran on: for a rule that was broken, or, where its configuration sets
+    /// `uid.lease_ms_max`, because memory was short and leases kept for too long what had been replaced. Then the bytes may
+    /// be somebody else's by now.
+    pub fn validate(&self) -> bool {
+        self.inner.held.validate()
+    }
+}
+
+impl Deref for Lease {
+    type Target = Tensor;
+
+    #[inline]
+    fn deref(&self) -> &Tensor {
+        self.inner.tensor.get_or_init(|| self.inner.unpack())
+    }
+}
+
+impl std::fmt::Debug for Lease {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lease").field("tensor", &**self).field("held", &self.inner.held).finish_non_exhaustive()
+    }
+}
+
+/// The right to read a dataset: several tensors, published together and leased as one.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use tensorlend::DType;
+///
+/// let image = client.create(DType::U8, &[4, 4, 3])?;
+/// let depth = client.create(DType::F32, &[4, 4])?;
+/// let version = client.dataset().add("image", image)?.add("depth", depth)?.metadata(b"left")?.publish("frame")?;
+///
+/// let frame = client.get_dataset("frame")?;
+/// for (name, tensor) in frame.iter() {
+///     println!("{name}: {} {:?}", tensor.dtype(), tensor.shape());
+/// }
+/// assert_eq!((frame.len(), frame.is_empty()), (2, false));
+/// assert_eq!(frame.get("depth").unwrap().shape(), [4, 4]);
+/// assert_eq!((frame.metadata(), frame.timestamp()), (&b"left"[..], 0));
+/// assert!(frame.version() == version && frame.validate());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Dataset {
+    inner: Box<Whole>,
+}
+
+struct Whole {
+    group: Group,
+    held: Held,
+}
+
+impl Dataset {
+    #[inline]
+    pub(crate) fn of(group: Group, held: Held) -> Self {
+        Self { inner: Box::new(Whole { group, held }) }
+    }
+
+    pub(crate) fn held(&self) -> &Held {
+        &self.inner.held
+    }
+
+    /// One of its tensors, by the name that it has in the dataset; `None` if there is none of that name.
+    pub fn get(&self, name: &str) -> Option<&Tensor> {
+        let at = self.inner.group.index().find(name)?;
+        self.tensors().get(at)
+    }
+
+    /// Its tensors, in the order in which they were added.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Tensor)> {
+        let index = self.inner.group.index();
+        self.tensors().iter().enumerate().map(move |(at, tensor)| (index.name(at), tensor))
+    }
+
+    /// The same without their names.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let (image, depth) = (client.create(tensorlend::DType::U8, &[4, 4, 3])?, client.create(tensorlend::DType::F32, &[4, 4])?);
+    /// client.dataset().add("image", image)?.add("depth", depth)?.publish("frame")?;
+    /// let frame = client.get_dataset("frame")?;
+    /// let [image, depth] = frame.tensors() else { panic!("it has two") };
+    /// assert_eq!((image.shape(), depth.shape()), (&[4, 4, 3][..], &[4, 4][..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn tensors(&self) -> &[Tensor] {
+        self.inner.group.tensors(self.inner.held.segment())
+    }
+
+    /// How many tensors it has.
+    pub fn len(&self) -> usize {
+        self.inner.group.index().len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.inner.group.index().is_empty()
+    }
+
+    /// Metadata of the whole; empty if none.
+    pub fn metadata(&self) -> &[u8] {
+        self.inner.group.metadata()
+    }
+
+    /// Timestamp of the whole, in nanoseconds; 0 if none was set.
+    pub fn timestamp(&self) -> u64 {
+        self.inner.group.timestamp_ns()
+    }
+
+    /// Which value of the name this is.
+    pub fn version(&self) -> Version {
+        self.inner.held.version()
+    }
+
+    /// As [`Lease::validate`].
+    pub fn validate(&self) -> bool {
+        self.inner.held.validate()
+    }
+}
+
+impl std::fmt::Debug for Dataset {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}

@@ -1,0 +1,20 @@
+//! Leases: what a reader holds, and the way to it.
+
+pub mod assemble;
+pub mod by_name;
+mod companion;
+pub mod copies;
+pub mod copy_on_write;
+pub mod device;
+pub mod fetch;
+pub mod group;
+pub mod items;
+#[expect(clippy::module_inception, reason = "a lease")]
+pub mod lease;
+pub mod pin;
+pub mod raw;
+pub mod rename;
+pub mod take;
+pub mod value;
+pub mod wait;
+pub mod watch;

@@ -1,0 +1,79 @@
+//! What keeps a draft's memory in place after it was published.
+
+use crate::error::{Error, Result};
+use crate::lease::take::NotHeld;
+use crate::lease::take::hold;
+use crate::link::shards::Place;
+use crate::session::Session;
+use crate::tensor::draft::Draft;
+use std::sync::Arc;
+use tensorlend_layout::leases;
+use tensorlend_layout::word::Cell;
+
+/// Keeps the bytes of a [`Draft`] where they are, and from being reused, whatever becomes of what it was published as: for
+/// bindings whose users may still hold an address of it. It costs one of the client's 4096 leases.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// let draft = client.create(tensorlend::DType::U8, &[4096])?;
+/// let pin = draft.pin()?;
+/// draft.publish("page")?;
+/// client.delete("page")?;
+/// assert_eq!(client.leased()?, 4096); // nobody reads it by its name any more, but its memory stays
+/// drop(pin);
+/// assert_eq!(client.leased()?, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Pin {
+    session: Arc<Session>,
+    place: Place,
+    slot: u32,
+}
+
+impl Draft {
+    /// Keeps its memory in place for as long as the answer lives, whether it is published or dropped.
+    ///
+    /// # Errors
+    /// [`Error::Leases`] with 4096 leases held already; [`Error::SessionEnded`]; [`Error::Forked`].
+    pub fn pin(&self) -> Result<Pin> {
+        Pin::new(self.session(), self.cell())
+    }
+}
+
+impl Pin {
+    /// Of the value of a draft that its owner holds meanwhile.
+    pub(crate) fn new(session: &Arc<Session>, cell: Cell) -> Result<Self> {
+        session.check()?;
+        let me = session.me();
+        loop {
+            let section = session.shards.section();
+            let geometry = session.directory.members[usize::from(me)].geometry.read();
+            // No word led to the slot: while it is a draft nobody but its owner, who is here, can let go of it.
+            match hold(session, &section, me, cell.lease(me), &[], geometry) {
+                Ok(place) => {
+                    session.alloc().pin(cell.slot());
+                    return Ok(Self { session: session.clone(), place, slot: cell.slot() });
+                }
+                Err(NotHeld::Moved) => {}
+                Err(NotHeld::Full) => return Err(Error::Leases(session.shards.held())),
+                Err(NotHeld::Ended) => return Err(Error::SessionEnded),
+            }
+        }
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        if !self.session.is_forked() {
+            leases::release(self.session.shards.entry(self.place));
+            self.session.alloc().unpin(self.slot);
+        }
+    }
+}
+
+impl std::fmt::Debug for Pin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pin").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,62 @@
+//! Names given to other names: renamed, copied.
+
+use crate::error::{Error, Result};
+use crate::lease::assemble;
+use crate::lease::by_name::lease_key;
+use crate::lease::by_name::peek;
+use crate::lease::copies;
+use crate::names::version::Version;
+use crate::session::Session;
+use std::sync::Arc;
+use tensorlend_layout::wire::{Refusal, Request};
+
+/// Gives `to` what `from` holds and deletes `from`; both names are seen for a moment, never neither.
+pub fn rename(session: &Arc<Session>, from: &str, to: &str) -> Result<()> {
+    session.check()?;
+    if from == to {
+        return if peek(session, from.as_bytes())?.exists { Ok(()) } else { Err(Error::NotFound(from.to_owned())) };
+    }
+    let Some(leased) = lease_key(session, from.as_bytes(), from)? else {
+        return Err(Error::NotFound(from.to_owned()));
+    };
+    let held = leased.held();
+    if held.catalogue == session.me() {
+        // Our own: the slot goes over, and is counted twice meanwhile. The lease keeps it from being freed.
+        let value = held.cell;
+        if !session.alloc().hold_again(value) {
+            drop(leased);
+            return rename(session, from, to);
+        }
+        if let Err(e) = session.names().publish_held_for(to, value, session.names().lifetime_of(from.as_bytes())) {
+            // Unless it is open whether `to` leads to it.
+            if e.is_certain() {
+                session.alloc().retire(value);
+            }
+            return Err(e);
+        }
+        tensorlend_layout::crash_point!("rename: both names lead there");
+        session.names().delete(from)?;
+        return Ok(());
+    }
+    drop(leased);
+    let request = Request::Rename { from: from.to_owned(), to: to.to_owned() };
+    match session.control.call(&request, "rename", from) {
+        Ok(_) => Ok(()),
+        Err(Error::Refused { refusal: Refusal::NotQuiet(_), .. }) => {
+            copy(session, from, to)?;
+            session.names().delete(from)?;
+            Ok(())
+        }
+        Err(Error::Refused { refusal: Refusal::NotFound(_), .. }) => Err(Error::NotFound(from.to_owned())),
+        Err(e) => Err(e),
+    }
+}
+
+/// Copies what `from` holds into a slot of our own, under `to`.
+pub fn copy(session: &Arc<Session>, from: &str, to: &str) -> Result<Version> {
+    let Some(leased) = lease_key(session, from.as_bytes(), from)? else {
+        return Err(Error::NotFound(from.to_owned()));
+    };
+    let value = copies::copy(session, &assemble::value(session, leased, from)?)?;
+    session.names().publish_value(to, value)
+}

@@ -1,0 +1,346 @@
+//! The way to a lease: the steps, of which each is taken for one value at a time or, by [`items`](super::items), for many
+//! together.
+//!
+//! 1. [`Seen::look`]: the word that holds the value. 2. [`Seen::place`]: the segment that the value lies in. 3. [`hold`] stores the
+//! lease, fences, and looks again at all that it rests on. 4. [`contents`]: what the slot's record says.
+
+use crate::error::{Error, Result};
+use crate::lease::fetch::fetch_segment;
+use crate::lease::lease::Lease;
+use crate::lease::raw::Held;
+use crate::link::Link;
+use crate::link::shards::{Place, Section};
+use crate::peers::sheets::{Peer, PeerSegment};
+use crate::segment::bytes::Bytes;
+use crate::session::Session;
+use crate::tensor::Tensor;
+use std::sync::Arc;
+use tensorlend_layout::Device;
+use tensorlend_layout::catalogue::{SlotRecord, cell_place};
+use tensorlend_layout::leases;
+use tensorlend_layout::stream::{Brief, RingEntry};
+use tensorlend_layout::tensor::{BadTensor, SlotInfo, SlotKind};
+use tensorlend_layout::word::{Cell, Home, LeaseWord, Word};
+
+/// What was leased.
+pub enum Leased {
+    /// A tensor, complete.
+    Tensor(Lease),
+    /// Something of more than one slot, yet to be put together.
+    Other(Box<Parts>),
+}
+
+impl Leased {
+    /// The lease.
+    pub fn held(&self) -> &Held {
+        match self {
+            Self::Tensor(lease) => lease.held(),
+            Self::Other(parts) => &parts.held,
+        }
+    }
+}
+
+/// A lease, and what lies there.
+pub struct Parts {
+    /// The lease.
+    pub held: Held,
+    /// The slot's record, copied once.
+    pub info: SlotInfo,
+    /// Its bytes; `None`: they are on a device.
+    pub bytes: Option<Bytes>,
+}
+
+/// Where the value's word stands.
+#[derive(Clone, Copy)]
+pub enum At<'a> {
+    /// In a cell of the catalogue.
+    Cell(u32),
+    /// In a ring's entry, where it and its brief were seen.
+    Entry(&'a RingEntry, Cell, Brief),
+}
+
+/// The word that led to a cell or an entry: while it stands, so does the way.
+#[derive(Clone, Copy)]
+pub struct Route<'a> {
+    pub word: &'a Word,
+    pub seen: u64,
+    /// What the value's version says of it.
+    pub home: u64,
+    /// The life of the client to which the word belongs; 0: the word tells by itself.
+    pub member: u64,
+}
+
+impl<'a> Route<'a> {
+    /// By a home in the directory.
+    #[inline]
+    pub fn home(word: &'a Word, seen: Home) -> Self {
+        Self { word, seen: seen.0, home: seen.0, member: 0 }
+    }
+}
+
+/// Why there is no lease.
+pub enum NotHeld {
+    /// Every entry of the table is taken.
+    Full,
+    /// Something that led to the value is another now.
+    Moved,
+    /// The daemon has ended this session.
+    Ended,
+}
+
+/// How a lease went.
+pub enum Leasing {
+    Held(Leased),
+    Absent,
+    /// The home word is another one now: start from the name.
+    Moved,
+}
+
+/// Why a value was not found.
+pub enum Missing {
+    /// Something moved: look at the name again.
+    Again,
+    Absent,
+    Cells(u8),
+    Segment(u32),
+}
+
+enum Step {
+    Leased(Leased),
+    Missing(Missing),
+    Full,
+    Ended,
+    Damaged(BadTensor),
+}
+
+/// The first step: a word that holds a value, perhaps.
+pub struct Seen<'s> {
+    peer: &'s Peer,
+    catalogue: u16,
+    route: Route<'s>,
+    word: &'s Word,
+    cell: Cell,
+}
+
+/// The second step: where a value lies, and what its lease is to rest on.
+pub struct Placed<'s> {
+    pub catalogue: u16,
+    pub route: Route<'s>,
+    pub word: &'s Word,
+    pub cell: Cell,
+    pub peer: &'s Peer,
+    /// By which the segment was found.
+    pub geometry: u64,
+    pub segment: &'s Arc<PeerSegment>,
+}
+
+impl<'s> Seen<'s> {
+    /// Reads the word at `at` in `catalogue`.
+    #[inline(always)]
+    pub fn look(
+        session: &'s Session,
+        section: &'s Section<'_>,
+        catalogue: u16,
+        route: Route<'s>,
+        at: At<'s>,
+    ) -> std::result::Result<Self, Missing> {
+        let Some(member) = session.directory.members.get(usize::from(catalogue)) else { return Err(Missing::Again) };
+        let life = member.member.read();
+        if route.member != 0 && route.member != life {
+            return Err(Missing::Again);
+        }
+        let peer = session.peers().get(section, catalogue).filter(|p| p.is_life(life));
+        let Some(peer) = peer else { return Err(Missing::Cells(0)) };
+        let (word, cell) = match at {
+            At::Cell(cell) => match peer.cell(cell) {
+                Some(word) => (word, Cell(word.read())),
+                None => return Err(Missing::Cells(cell_place(cell).0)),
+            },
+            At::Entry(entry, seen, _) => (&entry.cell, seen),
+        };
+        Ok(Self { peer, catalogue, route, word, cell })
+    }
+
+    /// Finds the segment that the value lies in.
+    #[inline(always)]
+    pub fn place(self, session: &'s Session) -> std::result::Result<Placed<'s>, Missing> {
+        let Self { peer, catalogue, route, word, cell } = self;
+        if !cell.is_value() {
+            // A former owner's housekeeping looks like a delete: only a home that still stands makes it one.
+            return Err(if route.word.peek() == route.seen { Missing::Absent } else { Missing::Again });
+        }
+        let geometry = session.directory.members[usize::from(catalogue)].geometry.read();
+        let Some(segment) = peer.segment(cell.slot(), geometry, &session.directory) else {
+            return Err(Missing::Segment(cell.slot()));
+        };
+        Ok(Placed { catalogue, route, word, cell, peer, geometry, segment })
+    }
+}
+
+impl Placed<'_> {
+    /// The lease word of the value.
+    #[inline(always)]
+    pub fn lease(&self) -> LeaseWord {
+        self.cell.lease(self.catalogue)
+    }
+
+    /// The words that led to the value, as they were read.
+    #[inline(always)]
+    pub fn words(&self) -> [(&Word, u64); 2] {
+        [(self.route.word, self.route.seen), (self.word, self.cell.0)]
+    }
+
+    /// The slot's record.
+    #[inline(always)]
+    pub fn record(&self) -> &SlotRecord {
+        &self.segment.records[(self.cell.slot() - self.segment.base) as usize]
+    }
+
+    /// The lease that stands in the table at `place`.
+    #[inline(always)]
+    pub fn held(&self, place: Place) -> Held {
+        Held::new(self.segment.clone(), place, self.catalogue, self.cell, self.route.home)
+    }
+}
+
+/// Leases the value at `at` in `catalogue`, as long as the route to it stands.
+#[inline]
+pub fn lease(session: &Session, catalogue: u16, route: Route<'_>, at: At<'_>, name: &str) -> Result<Leasing> {
+    match try_lease(session, catalogue, route, at) {
+        Step::Leased(leased) => Ok(Leasing::Held(leased)),
+        step => lease_slowly(session, step, catalogue, route, at, name),
+    }
+}
+
+#[cold]
+fn lease_slowly(
+    session: &Session,
+    mut step: Step,
+    catalogue: u16,
+    route: Route<'_>,
+    at: At<'_>,
+    name: &str,
+) -> Result<Leasing> {
+    let damaged = |cause| Error::Damaged { name: name.to_owned(), cause };
+    let mut missing = 0;
+    loop {
+        let fetched = match step {
+            Step::Leased(leased) => return Ok(Leasing::Held(leased)),
+            Step::Missing(Missing::Absent) => return Ok(Leasing::Absent),
+            Step::Missing(Missing::Again) => return Ok(Leasing::Moved),
+            Step::Full => return Err(Error::Leases(session.shards.held())),
+            Step::Ended => return Err(Error::SessionEnded),
+            Step::Damaged(cause) => return Err(damaged(cause)),
+            Step::Missing(Missing::Cells(part)) => session.peers().fetch_cells(catalogue, part)?,
+            Step::Missing(Missing::Segment(slot)) => fetch_segment(session, catalogue, slot)?,
+        };
+        if !fetched {
+            // Either the route is out of date, or its writer lies: the home word tells which.
+            let replaced = matches!(at, At::Entry(entry, seen, _) if entry.cell.read() != seen.0);
+            if replaced || route.word.read() != route.seen {
+                return Ok(Leasing::Moved);
+            }
+            missing += 1;
+            if missing > 64 {
+                return Err(damaged(BadTensor::Segment));
+            }
+            std::thread::yield_now();
+        }
+        step = try_lease(session, catalogue, route, at);
+    }
+}
+
+#[inline]
+fn try_lease(session: &Session, catalogue: u16, route: Route<'_>, at: At<'_>) -> Step {
+    let section = session.shards.section();
+    let placed = match Seen::look(session, &section, catalogue, route, at).and_then(|seen| seen.place(session)) {
+        Ok(placed) => placed,
+        Err(missing) => return Step::Missing(missing),
+    };
+    let place = match hold(session, &section, catalogue, placed.lease(), &placed.words(), placed.geometry) {
+        Ok(place) => place,
+        Err(NotHeld::Full) => return Step::Full,
+        Err(NotHeld::Moved) => return Step::Missing(Missing::Again),
+        Err(NotHeld::Ended) => return Step::Ended,
+    };
+    let record = placed.record();
+    let brief = match at {
+        // Copied before the lease, and the entry stood still until after it.
+        At::Entry(.., brief) if brief[0] != 0 => Some(brief),
+        _ => record.brief(placed.cell.generation()),
+    };
+    let held = placed.held(place);
+    match brief {
+        Some(brief) if SlotInfo::check_brief(&brief, placed.segment.map.bytes() as u64) => {
+            Step::Leased(Leased::Tensor(Lease::of_brief(brief, held)))
+        }
+        _ => lease_of_record(record, held),
+    }
+}
+
+/// Stores a lease on a value, and looks again at all that it rests on: the words that led to the value, this session,
+/// and the `geometry` by which the value's segment was found.
+#[inline]
+pub fn hold(
+    link: &Link,
+    section: &Section<'_>,
+    catalogue: u16,
+    lease: LeaseWord,
+    words: &[(&Word, u64)],
+    geometry: u64,
+) -> std::result::Result<Place, NotHeld> {
+    #[cfg(feature = "broken-for-tests")]
+    let words = {
+        crate::sabotage::dawdle();
+        if crate::sabotage::broken() == Some(crate::sabotage::Broken::SecondLook) { &[] } else { words }
+    };
+    let (stands, place) =
+        link.shards.with_free(section, |entry| leases::acquire(entry, lease, words)).ok_or(NotHeld::Full)?;
+    if !stands {
+        return Err(NotHeld::Moved);
+    }
+    // A session that the daemon has ended holds nothing: its leases are not looked at any more.
+    let ended = !link.is_member();
+    // From here on the slot stays as it is, and so does what its number means: the daemon takes no range away that
+    // is leased. If the geometry moved before the lease, what is mapped may be another segment.
+    if ended || link.directory.members[usize::from(catalogue)].geometry.peek() != geometry {
+        leases::release(link.shards.entry(place));
+        return Err(if ended { NotHeld::Ended } else { NotHeld::Moved });
+    }
+    Ok(place)
+}
+
+/// What a leased slot's record says, checked; and its bytes, `None` if they are on a device.
+#[inline(always)]
+pub fn contents(held: &Held, record: &[u64; 16]) -> std::result::Result<(SlotInfo, Option<Bytes>), BadTensor> {
+    let segment = held.segment();
+    let info = SlotInfo::unpack(record)?;
+    info.check(held.cell.generation(), segment.bytes())?;
+    let says_device = info.device.kind() == Device::cuda(0).kind();
+    if segment.elsewhere.is_some() {
+        // Where the bytes are is the daemon's to say: a record that tells another place is a lie.
+        let stands = info.kind == SlotKind::Tensor && says_device;
+        return if stands { Ok((info, None)) } else { Err(BadTensor::Record) };
+    }
+    if says_device {
+        return Err(BadTensor::Record);
+    }
+    let bytes = Bytes::new(&segment.map, info.data_offset, info.data_bytes).ok_or(BadTensor::Segment)?;
+    Ok((info, Some(bytes)))
+}
+
+/// What a record says that is no brief, or a wrong one.
+#[cold]
+fn lease_of_record(record: &SlotRecord, held: Held) -> Step {
+    match contents(&held, &record.copy()) {
+        Ok((info, None)) => Step::Leased(Leased::Other(Box::new(Parts { held, info, bytes: None }))),
+        Ok((info, Some(bytes))) if info.kind != SlotKind::Tensor || info.extended => {
+            Step::Leased(Leased::Other(Box::new(Parts { held, info, bytes: Some(bytes) })))
+        }
+        Ok((info, Some(bytes))) => match Tensor::read(&info, bytes, None) {
+            Ok(tensor) => Step::Leased(Leased::Tensor(Lease::of(tensor, held))),
+            Err(cause) => Step::Damaged(cause),
+        },
+        Err(cause) => Step::Damaged(cause),
+    }
+}

@@ -1,0 +1,69 @@
+//! Waiting for names.
+
+use crate::error::Result;
+use crate::lease::by_name::Peeked;
+use crate::lease::by_name::peek;
+use crate::names::version::Version;
+use crate::session::Session;
+use crate::wait::{Deadline, spin};
+use tensorlend_layout::word::{PARKED_ANY, parked_bit};
+use tensorlend_os::futex;
+
+/// Sleeps until `done` says yes of the key's state, or time is up (false).
+pub fn wait_key(session: &Session, key: &[u8], deadline: Deadline, done: impl Fn(&Peeked) -> bool) -> Result<bool> {
+    session.check()?;
+    if spin(|| Ok(done(&peek(session, key)?).then_some(())))?.is_some() {
+        return Ok(true);
+    }
+    session.waiter().enlist()?;
+    let bell = &session.directory.head().bell;
+    loop {
+        // Bells are sampled before the look that decides; the owner's only if there is one.
+        let news = bell.read();
+        let owner = peek(session, key)?.owner;
+        let owned = match owner {
+            Some(owner) => session.peers().with_bell(owner, |sheet| (sheet.clone(), sheet.bell.read()))?,
+            None => None,
+        };
+        let parked = session.waiter().park(owner.map_or(0, parked_bit) | PARKED_ANY);
+        let now = peek(session, key)?;
+        if done(&now) {
+            return Ok(true);
+        }
+        if now.owner != owner {
+            continue;
+        }
+        session.control.check_daemon("wait for a name")?;
+        let Some(nap) = deadline.nap() else { return Ok(false) };
+        match &owned {
+            Some((sheet, sample)) => futex::wait_any(&[(&sheet.bell, *sample), (bell, news)], nap),
+            None => futex::wait(bell, news, nap),
+        }
+        drop(parked);
+    }
+}
+
+/// Waits for a value of `name` other than `seen`.
+pub fn wait_newer(session: &Session, name: &str, seen: Version, deadline: Deadline) -> Result<()> {
+    let newer = |now: &Peeked| now.exists && now.seen != Some(seen);
+    if wait_key(session, name.as_bytes(), deadline, newer)? {
+        return Ok(());
+    }
+    Err(deadline.error(format!("a new value of {name:?}")))
+}
+
+/// Waits until the directory has a live entry for `key`.
+pub fn wait_entry(session: &Session, key: &[u8], deadline: Deadline, name: &str) -> Result<()> {
+    session.waiter().enlist()?;
+    let bell = &session.directory.head().bell;
+    loop {
+        let sample = bell.read();
+        let _parked = session.waiter().park(PARKED_ANY);
+        if session.find(key).is_some_and(|f| f.home.is_live()) {
+            return Ok(());
+        }
+        session.control.check_daemon("wait for a name")?;
+        let nap = deadline.nap().ok_or_else(|| deadline.error(format!("{name:?}")))?;
+        futex::wait(bell, sample, nap);
+    }
+}

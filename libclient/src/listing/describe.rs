@@ -1,0 +1,366 @@
+//! What names hold, by the records of their slots alone.
+//!
+//! A record says all of a plain tensor. The segment with its elements is neither mapped nor asked for, so that a value that was
+//! spilled stays in its file. The lease that a reader takes is taken here too, for as long as the record is copied.
+
+use crate::error::{Error, Result};
+use crate::lease::by_name::route_of;
+use crate::lease::take::hold;
+use crate::lease::take::{NotHeld, Route};
+use crate::listing::info_of;
+use crate::listing::{Info, InfoKind, Spilled, TensorInfo};
+use crate::names::version::Version;
+use crate::peers::sheets::Peer;
+use crate::segment::mapping::records;
+use crate::session::Session;
+use crate::tensor::layout_of;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use tensorlend_layout::catalogue::{SlotRecord, cell_place};
+use tensorlend_layout::dataset::MEMBERS_MAX;
+use tensorlend_layout::directory::FoundName;
+use tensorlend_layout::header::Magic;
+use tensorlend_layout::raw::Records;
+use tensorlend_layout::tensor::{BadTensor, SlotInfo, SlotKind};
+use tensorlend_layout::wire::{Refusal, Reply, Request};
+use tensorlend_layout::word::{Cell, RangeWord, SLOT_NONE};
+use tensorlend_layout::{Device, leases};
+use tensorlend_os::memfd::Access;
+
+/// How often a name that moves is looked at before it is leased instead.
+const LOOKS_MAX: usize = 64;
+
+/// A segment as the directory says that it is lent: its line there, range word, and since when.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Lent {
+    at: usize,
+    range: u64,
+    since_ns: u64,
+}
+
+/// The description of a name.
+pub enum Described {
+    Info(Box<Info>),
+    Absent,
+    /// Its record does not say all: a dataset, long metadata, a tensor on a device. It has to be leased.
+    Lease,
+    /// Its record does not say all, and what does is in a file.
+    InFile(Box<Spilled>),
+}
+
+/// A value of which the record does not say all.
+struct Doubtful {
+    spilled: Spilled,
+    catalogue: u16,
+    /// The next slot of its chain: what the record does not say is in one of them.
+    next: u32,
+    in_file: bool,
+}
+
+/// Slots of a chain at most: a dataset's index, its members, and what extends each of them.
+const CHAIN_MAX: usize = 2 * (1 + MEMBERS_MAX);
+
+/// Describes names one after the other. It asks for each sheet once, and once for one that cannot be had.
+pub struct Describer<'s> {
+    session: &'s Arc<Session>,
+    /// Whether what is in files stays there: whatever is leased for it would come back.
+    glances: bool,
+    /// By owner and first slot.
+    lent: Option<Vec<Lent>>,
+    records: HashMap<Lent, Option<Records<SlotRecord>>>,
+    /// Segments whose bytes are in files, as the daemon said when it lent their records.
+    in_files: HashSet<Lent>,
+    /// Parts of members' cells that there are not.
+    missing: HashSet<(u16, u64, u8)>,
+}
+
+/// One look at a name.
+enum Look {
+    Done(Described),
+    Doubtful(Box<Doubtful>),
+    Again,
+    Damaged(BadTensor),
+    Cells(u16, u64, u8),
+    Records(u16, u32),
+    Full,
+    Ended,
+}
+
+impl<'s> Describer<'s> {
+    pub fn new(session: &'s Arc<Session>, glances: bool) -> Self {
+        Self {
+            session,
+            glances,
+            lent: None,
+            records: HashMap::new(),
+            in_files: HashSet::new(),
+            missing: HashSet::new(),
+        }
+    }
+
+    /// Describes what a name holds.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] for a name that a broken client published; those of the session.
+    pub fn describe(&mut self, name: &str) -> Result<Described> {
+        let damaged = |cause| Error::Damaged { name: name.to_owned(), cause };
+        for _ in 0..LOOKS_MAX {
+            match self.look(name)? {
+                Look::Done(described) => return Ok(described),
+                Look::Doubtful(it) => {
+                    let in_file = it.in_file || self.is_any_in_file(it.catalogue, it.next)?;
+                    return Ok(if in_file { Described::InFile(Box::new(it.spilled)) } else { Described::Lease });
+                }
+                Look::Again => std::hint::spin_loop(),
+                Look::Damaged(cause) => return Err(damaged(cause)),
+                Look::Cells(catalogue, member, part) => {
+                    if self.missing.contains(&(catalogue, member, part)) {
+                        return Err(damaged(BadTensor::Record));
+                    }
+                    if !self.session.peers().fetch_cells(catalogue, part)? {
+                        self.missing.insert((catalogue, member, part));
+                    }
+                }
+                Look::Records(catalogue, slot) => match self.lent_with(catalogue, slot) {
+                    // The daemon lends a segment before its owner can publish there, so no honest owner's cell leads to no segment.
+                    None => return Err(damaged(BadTensor::Segment)),
+                    Some(lent) if self.is_on_device(lent) => return Ok(Described::Lease),
+                    Some(lent) => match self.records.get(&lent) {
+                        Some(None) => return Err(damaged(BadTensor::Segment)),
+                        // It was looked into, and is another's now.
+                        Some(Some(_)) => self.lent = None,
+                        None => self.fetch(lent)?,
+                    },
+                },
+                Look::Full => return Err(Error::Leases(self.session.shards.held())),
+                Look::Ended => return Err(Error::SessionEnded),
+            }
+        }
+        Ok(Described::Lease)
+    }
+
+    fn look(&self, name: &str) -> Result<Look> {
+        let session = self.session;
+        let (key, hash) = (name.as_bytes(), session.directory.hash(name.as_bytes()));
+        let (route, catalogue, number) = match session.find_live(hash, key) {
+            Some(FoundName { entry, home }) => {
+                let word = &session.directory.names[entry as usize].home;
+                (Route::home(word, home), home.catalogue(), home.cell())
+            }
+            None => match session.names().announced(hash, key)? {
+                Some(found) => (route_of(session, &found), found.catalogue, found.cell),
+                None if session.find_live(hash, key).is_some() => return Ok(Look::Again),
+                None => return Ok(Look::Done(Described::Absent)),
+            },
+        };
+        let Some(entry) = session.directory.members.get(usize::from(catalogue)) else { return Ok(Look::Again) };
+        let member = entry.member.read();
+        if route.member != 0 && route.member != member {
+            return Ok(Look::Again);
+        }
+        let section = session.shards.section();
+        let peer = session.peers().get(&section, catalogue).filter(|peer| peer.is_life(member));
+        let word = if catalogue == session.me() {
+            session.names().own_cell(number).map(|record| &record.cell)
+        } else {
+            peer.and_then(|peer| peer.cell(number))
+        };
+        let Some(word) = word else { return Ok(Look::Cells(catalogue, member, cell_place(number).0)) };
+        let seen = Cell(word.read());
+        let stands = || route.word.peek() == route.seen;
+        if !seen.is_value() {
+            return Ok(if stands() { Look::Done(Described::Absent) } else { Look::Again });
+        }
+        let geometry = entry.geometry.read();
+        let found = self.mapped(peer, seen, geometry).or_else(|| self.fetched(catalogue, seen));
+        let Some((records, base, bytes, lent)) = found else {
+            return Ok(if stands() && word.peek() == seen.0 {
+                Look::Records(catalogue, seen.slot())
+            } else {
+                Look::Again
+            });
+        };
+        let words = [(route.word, route.seen), (word, seen.0)];
+        let place = match hold(session, &section, catalogue, seen.lease(catalogue), &words, geometry) {
+            Ok(place) => place,
+            Err(NotHeld::Full) => return Ok(Look::Full),
+            Err(NotHeld::Moved) => return Ok(Look::Again),
+            Err(NotHeld::Ended) => return Ok(Look::Ended),
+        };
+        // Leased: from here on the daemon takes this segment away from nobody.
+        let is_it = lent.is_none_or(|lent| self.stands(lent));
+        let record = is_it.then(|| records.get((seen.slot() - base) as usize).map(SlotRecord::copy));
+        leases::release(session.shards.entry(place));
+        drop(section);
+        let Some(record) = record else { return Ok(Look::Records(catalogue, seen.slot())) };
+        let Some(record) = record else { return Ok(Look::Damaged(BadTensor::Segment)) };
+        let in_file = lent.is_some_and(|lent| self.in_files.contains(&lent));
+        Ok(match self.read(name, (&route, catalogue, seen), &record, (bytes, in_file)) {
+            Ok(look) => look,
+            Err(cause) => Look::Damaged(cause),
+        })
+    }
+
+    /// Whether the bytes of a slot are in a file, or those of one that follows it in its chain. A hint: no lease keeps these slots.
+    fn is_any_in_file(&mut self, catalogue: u16, first: u32) -> Result<bool> {
+        let mut slot = first;
+        for _ in 0..CHAIN_MAX {
+            if slot == SLOT_NONE {
+                break;
+            }
+            let Some(lent) = self.lent_with(catalogue, slot).filter(|lent| !self.is_on_device(*lent)) else { break };
+            if !self.records.contains_key(&lent) {
+                self.fetch(lent)?;
+            }
+            if self.in_files.contains(&lent) {
+                return Ok(true);
+            }
+            let Some(Some(records)) = self.records.get(&lent) else { break };
+            let record = records.get((slot - RangeWord(lent.range).base()) as usize).map(SlotRecord::copy);
+            let Some(Ok(info)) = record.map(|record| SlotInfo::unpack(&record)) else { break };
+            slot = info.next;
+        }
+        Ok(false)
+    }
+
+    /// What a record says.
+    fn read(
+        &self,
+        name: &str,
+        (route, catalogue, seen): (&Route<'_>, u16, Cell),
+        record: &[u64; 16],
+        (segment_bytes, in_file): (u64, bool),
+    ) -> std::result::Result<Look, BadTensor> {
+        let info = SlotInfo::unpack(record)?;
+        info.check(seen.generation(), segment_bytes)?;
+        if info.device.kind() == Device::cuda(0).kind() {
+            return Err(BadTensor::Record);
+        }
+        let version = Version { home: route.home, cell: seen.0 };
+        if info.kind != SlotKind::Tensor || info.extended {
+            return match info.kind {
+                _ if !self.glances => Ok(Look::Done(Described::Lease)),
+                SlotKind::Extension => Err(BadTensor::Record),
+                kind => {
+                    let spilled = self.spilled(name, (catalogue, version), &info, kind);
+                    Ok(Look::Doubtful(Box::new(Doubtful { spilled, catalogue, next: info.next, in_file })))
+                }
+            };
+        }
+        let layout = layout_of::read(&info, info.data_bytes, None)?;
+        let (shape, strides) = (layout.shape.to_vec(), layout.strides.to_vec());
+        let kind = InfoKind::Tensor(TensorInfo { dtype: info.dtype, shape, strides });
+        let nbytes = layout.elements * info.dtype.item_bytes() as u64;
+        let said = (kind, nbytes, layout.metadata.len(), info.timestamp_ns);
+        let info = info_of(&self.session, name, (catalogue, version), said, None);
+        Ok(Look::Done(Described::Info(Box::new(info))))
+    }
+
+    /// What the record of a value in a file says.
+    fn spilled(&self, name: &str, place: (u16, Version), info: &SlotInfo, kind: SlotKind) -> Spilled {
+        let is_tensor = kind == SlotKind::Tensor;
+        // Shape and strides are in the file.
+        let unknown = InfoKind::Dataset(Vec::new());
+        let metadata_bytes = info.metadata_bytes as usize;
+        let said = info_of(&self.session, name, place, (unknown, 0, metadata_bytes, info.timestamp_ns), None);
+        Spilled {
+            name: said.name,
+            dtype: is_tensor.then_some(info.dtype),
+            ndim: is_tensor.then_some(usize::from(info.ndim)),
+            bytes: is_tensor.then_some(info.data_bytes),
+            metadata_bytes: said.metadata_bytes,
+            timestamp_ns: said.timestamp_ns,
+            pid: said.pid,
+            uid: said.uid,
+            label: said.label,
+            alive: said.alive,
+            version: said.version,
+            lifetime: said.lifetime,
+        }
+    }
+
+    /// The records of a segment that is mapped.
+    fn mapped(
+        &self,
+        peer: Option<&Peer>,
+        seen: Cell,
+        geometry: u64,
+    ) -> Option<(Records<SlotRecord>, u32, u64, Option<Lent>)> {
+        let segment = peer?.segment(seen.slot(), geometry, &self.session.directory)?;
+        // Of one on a device this says too little: it has to be leased.
+        let on_host = segment.elsewhere.is_none();
+        on_host.then(|| (segment.records.clone(), segment.base, segment.map.bytes() as u64, None))
+    }
+
+    /// The records that were fetched alone.
+    fn fetched(&self, catalogue: u16, seen: Cell) -> Option<(Records<SlotRecord>, u32, u64, Option<Lent>)> {
+        let lent = find(self.lent.as_ref()?, catalogue, seen.slot())?;
+        let records = self.records.get(&lent)?.as_ref()?;
+        let bytes = self.session.directory.segments[lent.at].bytes.peek();
+        Some((records.clone(), RangeWord(lent.range).base(), bytes, Some(lent)))
+    }
+
+    fn stands(&self, lent: Lent) -> bool {
+        let line = &self.session.directory.segments[lent.at];
+        line.range.read() == lent.range && line.since_ns.peek() == lent.since_ns
+    }
+
+    fn is_on_device(&self, lent: Lent) -> bool {
+        self.session.directory.segments[lent.at].place.peek() & 0xFF != 0
+    }
+
+    /// The segment that holds a slot.
+    fn lent_with(&mut self, catalogue: u16, slot: u32) -> Option<Lent> {
+        let known = self.lent.as_ref().and_then(|lent| find(lent, catalogue, slot));
+        if let Some(known) = known.filter(|known| self.stands(*known)) {
+            return Some(known);
+        }
+        let mut lines = Vec::new();
+        for (at, entry) in self.session.directory.segments.iter().enumerate() {
+            let (range, since_ns) = (entry.range.read(), entry.since_ns.peek());
+            if RangeWord(range).is_lent() && entry.range.read() == range {
+                lines.push(Lent { at, range, since_ns });
+            }
+        }
+        lines.sort_unstable_by_key(|lent| (RangeWord(lent.range).catalogue(), RangeWord(lent.range).base()));
+        let found = find(&lines, catalogue, slot);
+        self.lent = Some(lines);
+        found
+    }
+
+    /// Asks for the records of a segment.
+    fn fetch(&mut self, lent: Lent) -> Result<()> {
+        let range = RangeWord(lent.range);
+        let request = Request::SlotsOf { catalogue: range.catalogue(), slot: range.base() };
+        let records = match self.session.control.ask(&request, &[], "read slot records", "") {
+            Ok(mut answer) => {
+                let Reply::Segment { base, slots_log2, in_file, .. } = answer.reply else { return answer.unexpected() };
+                let slots = answer.descriptor()?;
+                let mapped = records(&slots, Access::Read, Magic::Slots, range.slots() as usize);
+                answer.acknowledge()?;
+                let is_it = base == range.base() && 1u32.checked_shl(u32::from(slots_log2)) == Some(range.slots());
+                if !is_it || !self.stands(lent) {
+                    // It went in this moment, and may be another's by now.
+                    self.lent = None;
+                    return Ok(());
+                }
+                if in_file {
+                    self.in_files.insert(lent);
+                }
+                Some(mapped?)
+            }
+            Err(Error::Refused { refusal: Refusal::NotFound(_), .. }) => None,
+            Err(e) => return Err(e),
+        };
+        self.records.insert(lent, records);
+        Ok(())
+    }
+}
+
+fn find(lent: &[Lent], catalogue: u16, slot: u32) -> Option<Lent> {
+    let place = |lent: &Lent| (RangeWord(lent.range).catalogue(), RangeWord(lent.range).base());
+    let after = lent.partition_point(|it| place(it) <= (catalogue, slot));
+    let found = lent[after.checked_sub(1)?];
+    let range = RangeWord(found.range);
+    (range.catalogue() == catalogue && slot - range.base() < range.slots()).then_some(found)
+}

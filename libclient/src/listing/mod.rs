@@ -1,0 +1,352 @@
+//! What names there are.
+
+mod describe;
+
+use crate::error::{Error, Result};
+use crate::lease::assemble;
+use crate::lease::by_name::lease_key;
+use crate::lease::device;
+use crate::lease::raw::Held;
+use crate::lease::take::Leased;
+use crate::lease::value::Value;
+use crate::listing::describe::{Described, Describer};
+use crate::names::lifetime::Lifetime;
+use crate::names::version::Version;
+use crate::session::Session;
+use crate::tensor::Tensor;
+use std::sync::Arc;
+use tensorlend_layout::name::{KeyKind, parse};
+use tensorlend_layout::word::{Home, Member, MemberState};
+use tensorlend_layout::{DType, Uuid};
+
+/// What a name holds. See [`crate::Client::info`] and [`crate::Client::list`].
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use tensorlend::InfoKind;
+///
+/// client.put("numbers", &[1.0f32, 2.0, 3.0])?;
+/// let info = client.info("numbers")?;
+/// let InfoKind::Tensor(tensor) = &info.kind else { unreachable!("a tensor was put") };
+/// println!("{} {:?}: {} bytes, put by {}", tensor.dtype, tensor.shape, info.nbytes, info.label);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// The name.
+    pub name: String,
+    /// What it is.
+    pub kind: InfoKind,
+    /// Bytes of the elements, of all members together.
+    pub nbytes: u64,
+    /// Length of the metadata, in bytes.
+    pub metadata_bytes: u64,
+    /// Timestamp that its producer set, in nanoseconds; 0 if none.
+    pub timestamp_ns: u64,
+    /// Its owner's process id, as the daemon sees it; 0: the process is in a pid namespace that the daemon does not see.
+    pub pid: u32,
+    /// Its owner's user id.
+    pub uid: u32,
+    /// Its owner's label.
+    pub label: String,
+    /// Whether its owner is connected.
+    pub alive: bool,
+    /// Which value this is.
+    pub version: Version,
+    /// What is left of the name's life.
+    pub lifetime: Lifetime,
+    /// The device on which its bytes are; `None`: they are in host memory.
+    pub device: Option<Uuid>,
+}
+
+/// A tensor or a dataset.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use tensorlend::{DType, InfoKind};
+///
+/// client.dataset().add("depth", client.create(DType::F32, &[4, 4])?)?.publish("frame")?;
+/// let InfoKind::Dataset(members) = client.info("frame")?.kind else { unreachable!("a dataset was published") };
+/// assert_eq!((members[0].0.as_str(), members[0].1.dtype), ("depth", DType::F32));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InfoKind {
+    /// One tensor.
+    Tensor(TensorInfo),
+    /// Its members, by name.
+    Dataset(Vec<(String, TensorInfo)>),
+}
+
+/// Element type, sizes and strides of a tensor.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use tensorlend::{DType, InfoKind, TensorInfo};
+///
+/// client.put("numbers", &[1.0f32, 2.0, 3.0])?;
+/// let numbers = TensorInfo { dtype: DType::F32, shape: vec![3], strides: vec![1] };
+/// assert_eq!(client.info("numbers")?.kind, InfoKind::Tensor(numbers));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// Element type.
+    pub dtype: DType,
+    /// Sizes, in elements.
+    pub shape: Vec<u64>,
+    /// Strides, in elements.
+    pub strides: Vec<i64>,
+}
+
+impl TensorInfo {
+    fn of(tensor: &Tensor) -> Self {
+        Self { dtype: tensor.dtype(), shape: tensor.shape().to_vec(), strides: tensor.strides().to_vec() }
+    }
+}
+
+/// A stream or a list, as listed. See [`crate::Client::streams`] and [`crate::Client::lists`].
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// client.append("episodes", client.create(tensorlend::DType::F32, &[100, 6])?)?;
+/// let lists = client.lists("*")?;
+/// assert_eq!((lists[0].name.as_str(), lists[0].count), ("episodes", 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Collection {
+    /// Its name.
+    pub name: String,
+    /// Items of a list; subscribers of a stream.
+    pub count: u64,
+}
+
+/// Names, and those that cannot be described. See [`crate::Client::listing`].
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// client.put("numbers", &[1.0f32])?;
+/// let listing = client.listing("*")?;
+/// assert_eq!((listing.infos.len(), listing.unreadable.len()), (1, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Listing {
+    /// What names hold, sorted by name.
+    pub infos: Vec<Info>,
+    /// Names whose values cannot be described, and why: a broken client published them ([`Error::Damaged`]); or they are spilled
+    /// and of a kind whose record does not say all, and there is no memory to bring them back ([`Error::Refused`]).
+    pub unreadable: Vec<(String, Error)>,
+    /// Names whose values are in files and stay there, where they were to: see [`crate::Client::overview`].
+    pub spilled: Vec<Spilled>,
+}
+
+/// A value that is in a file, as far as its record says what it is: a dataset, or a tensor with strides, more than 4 dimensions or
+/// metadata of more than 32 bytes. See [`crate::Client::overview`].
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// for spilled in client.overview("*")?.spilled {
+///     match spilled.dtype {
+///         Some(dtype) => println!("{}: {dtype}, in a file", spilled.name),
+///         None => println!("{}: a dataset, in a file", spilled.name),
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spilled {
+    /// The name.
+    pub name: String,
+    /// Element type; `None`: it is a dataset.
+    pub dtype: Option<DType>,
+    /// How many dimensions it has; `None`: it is a dataset.
+    pub ndim: Option<usize>,
+    /// Bytes that its elements lie in; `None`: it is a dataset.
+    pub bytes: Option<u64>,
+    /// Length of the metadata, in bytes.
+    pub metadata_bytes: u64,
+    /// Timestamp that its producer set, in nanoseconds; 0 if none.
+    pub timestamp_ns: u64,
+    /// Its owner's process id, as in [`Info::pid`].
+    pub pid: u32,
+    /// Its owner's user id.
+    pub uid: u32,
+    /// Its owner's label.
+    pub label: String,
+    /// Whether its owner is connected.
+    pub alive: bool,
+    /// Which value this is.
+    pub version: Version,
+    /// What is left of the name's life.
+    pub lifetime: Lifetime,
+}
+
+/// Calls `each` with every live entry: kind, name, home, entry. A name that is deleted and comes back meanwhile comes
+/// once.
+fn walk(session: &Session, mut each: impl FnMut(KeyKind, String, Home, u32)) {
+    let directory = &session.directory;
+    let mut seen = std::collections::HashSet::new();
+    for (at, entry) in directory.entries() {
+        let home = Home(entry.home.read());
+        if !home.is_live() {
+            continue;
+        }
+        let Some(key) = directory.key(entry) else { continue };
+        if entry.home_after_key() != home.0 || !seen.insert(key.clone()) {
+            continue;
+        }
+        if let Some((kind, name)) = parse(&key) {
+            each(kind, name.to_owned(), home, at);
+        }
+    }
+}
+
+/// What every name that `wanted` accepts holds, sorted by name.
+pub fn list(session: &Arc<Session>, wanted: impl Fn(&str) -> bool) -> Result<Vec<Info>> {
+    Ok(listing(session, wanted, true)?.infos)
+}
+
+/// As [`list`], with the names that cannot be described. `recalls`: what is in a file is brought back where its record does
+/// not say all.
+pub fn listing(session: &Arc<Session>, wanted: impl Fn(&str) -> bool, recalls: bool) -> Result<Listing> {
+    session.check()?;
+    let mut names = session.names().announced_names()?;
+    names.retain(|name| wanted(name));
+    walk(session, |kind, name, _, _| {
+        if kind == KeyKind::Name && wanted(&name) {
+            names.push(name);
+        }
+    });
+    names.sort_unstable();
+    names.dedup();
+    let mut listing = Listing { infos: Vec::with_capacity(names.len()), unreadable: Vec::new(), spilled: Vec::new() };
+    let mut describer = Describer::new(session, !recalls);
+    for name in names {
+        let described = match describer.describe(&name) {
+            Ok(Described::InFile(spilled)) => {
+                listing.spilled.push(*spilled);
+                continue;
+            }
+            described => described.and_then(|described| info_by(session, described, &name)),
+        };
+        match described {
+            Ok(Some(info)) => listing.infos.push(info),
+            // Deleted since.
+            Ok(None) => {}
+            // No reason to hide the others: a broken client's; one that is spilled, and there is no memory for it.
+            Err(cause @ (Error::Damaged { .. } | Error::Leases(_) | Error::Refused { .. } | Error::Device { .. })) => {
+                listing.unreadable.push((name, cause));
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(listing)
+}
+
+/// Streams or lists, sorted by name.
+pub fn collections(session: &Session, wanted: KeyKind) -> Result<Vec<Collection>> {
+    session.check()?;
+    let mut found = Vec::new();
+    walk(session, |kind, name, home, _| {
+        if kind == wanted {
+            let at = home.cell() as usize;
+            let count = match kind {
+                KeyKind::List => session.directory.lists.get(at).map(|l| l.end.read()),
+                _ => session
+                    .directory
+                    .streams
+                    .get(at)
+                    .map(|s| s.subscribers.iter().filter(|word| word.read() != 0).count() as u64),
+            };
+            found.push(Collection { name, count: count.unwrap_or(0) });
+        }
+    });
+    found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    Ok(found)
+}
+
+/// What a name holds.
+pub fn info(session: &Arc<Session>, name: &str) -> Result<Info> {
+    session.check()?;
+    let described = Describer::new(session, false).describe(name)?;
+    info_by(session, described, name)?.ok_or_else(|| Error::NotFound(name.to_owned()))
+}
+
+fn info_by(session: &Arc<Session>, described: Described, name: &str) -> Result<Option<Info>> {
+    match described {
+        Described::Info(info) => Ok(Some(*info)),
+        Described::Absent => Ok(None),
+        Described::Lease | Described::InFile(_) => info_of_lease(session, name),
+    }
+}
+
+/// What a name holds, by a lease on it.
+fn info_of_lease(session: &Arc<Session>, name: &str) -> Result<Option<Info>> {
+    let Some(leased) = lease_key(session, name.as_bytes(), name)? else { return Ok(None) };
+    // What is on a device is described without asking a driver: there may be none in this process.
+    let leased = match leased {
+        Leased::Other(parts) if parts.bytes.is_none() => {
+            let device = device::describe(session, &parts.held, &parts.info, name)?;
+            let layout = &device.layout;
+            let (shape, strides) = (layout.shape.to_vec(), layout.strides.to_vec());
+            let kind = InfoKind::Tensor(TensorInfo { dtype: device.dtype, shape, strides });
+            let nbytes = layout.elements * device.dtype.item_bytes() as u64;
+            let said = (kind, nbytes, layout.metadata.len(), device.timestamp_ns);
+            return Ok(Some(info_of(session, name, place_of(&parts.held), said, Some(device.uuid))));
+        }
+        leased => leased,
+    };
+    let value = assemble::value(session, leased, name)?;
+    let held = value.held();
+    let said = match &value {
+        Value::Tensor(t) => (InfoKind::Tensor(TensorInfo::of(t)), t.nbytes(), t.metadata().len(), t.timestamp()),
+        Value::Dataset(dataset) => (
+            InfoKind::Dataset(dataset.iter().map(|(n, t)| (n.to_owned(), TensorInfo::of(t))).collect()),
+            dataset.iter().fold(0u64, |sum, (_, t)| sum.saturating_add(t.nbytes())),
+            dataset.metadata().len(),
+            dataset.timestamp(),
+        ),
+        #[cfg(feature = "cuda")]
+        Value::Device(_) => unreachable!("described above"),
+    };
+    Ok(Some(info_of(session, name, place_of(held), said, None)))
+}
+
+pub fn info_of(
+    session: &Session,
+    name: &str,
+    (catalogue, version): (u16, Version),
+    (kind, nbytes, metadata_bytes, timestamp_ns): (InfoKind, u64, usize, u64),
+    device: Option<Uuid>,
+) -> Info {
+    let member = &session.directory.members[usize::from(catalogue)];
+    let process = member.process.read();
+    let label: Vec<u8> = member.label.iter().flat_map(|w| w.peek().to_le_bytes()).collect();
+    Info {
+        name: name.to_owned(),
+        kind,
+        nbytes,
+        metadata_bytes: metadata_bytes as u64,
+        timestamp_ns,
+        pid: (process >> 32) as u32,
+        uid: process as u32,
+        label: String::from_utf8_lossy(&label).trim_end_matches('\0').to_owned(),
+        alive: Member(member.member.read()).state() == MemberState::Open,
+        version,
+        lifetime: session.names().lifetime_of(name.as_bytes()),
+        device,
+    }
+}
+
+/// Whose value a lease is on, and which.
+fn place_of(held: &Held) -> (u16, Version) {
+    (held.catalogue, Version { home: held.home, cell: held.cell.0 })
+}

@@ -1,0 +1,63 @@
+//! Appending to lists: each item is a name of its own, which the daemon makes.
+
+use super::NameTable;
+use crate::error::{Error, Result};
+use crate::sync::lock;
+use tensorlend_layout::wire::{Reply, Request};
+use tensorlend_layout::word::Cell;
+
+impl NameTable {
+    /// Appends sealed slots. They are the list's from here on; on error they are freed.
+    pub fn append(&self, list: &str, items: &[Cell]) -> Result<u64> {
+        let request = |cells| Request::ListAppend { list: list.to_owned(), cells };
+        self.append_by(list, items, &request)
+    }
+
+    /// As [`NameTable::append`], by another request.
+    pub fn append_by(&self, list: &str, items: &[Cell], request: &dyn Fn(Vec<u32>) -> Request) -> Result<u64> {
+        let done = match self.append_held(list, items, request) {
+            Err(e) if e.is_limit() && !lock(&self.cells).deleted.is_empty() => {
+                self.tidy().and_then(|()| self.append_held(list, items, request))
+            }
+            done => done,
+        };
+        if done.as_ref().is_err_and(Error::is_certain) {
+            for &value in items {
+                self.alloc.take_back(value);
+            }
+        }
+        done
+    }
+
+    fn append_held(&self, list: &str, items: &[Cell], request: &dyn Fn(Vec<u32>) -> Request) -> Result<u64> {
+        // Cells that are being bound are not looked for meanwhile: see `settle`.
+        let _one = lock(&self.binding);
+        let mut cells = Vec::with_capacity(items.len());
+        for &value in items {
+            // The item's key is not known yet: the daemon makes it.
+            match self.fill_cell(&[], value) {
+                Ok(cell) => cells.push(cell),
+                Err(e) => {
+                    for cell in cells {
+                        self.empty_cell(cell);
+                    }
+                    // Nothing was asked of the daemon: the caller may free the items.
+                    return Err(e.certain());
+                }
+            }
+        }
+        tensorlend_layout::crash_point!("append: cells filled");
+        match self.control.call(&request(cells.clone()), "append to list", list) {
+            Ok(Reply::Appended { first }) => Ok(first),
+            Ok(_) => Err(Error::Protocol { doing: "append to a list" }),
+            Err(e) => {
+                if e.is_certain() {
+                    for cell in cells {
+                        self.empty_cell(cell);
+                    }
+                }
+                Err(e)
+            }
+        }
+    }
+}

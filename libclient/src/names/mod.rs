@@ -1,0 +1,93 @@
+//! Names: published, announced, deleted; and the cells that hold their values.
+
+pub mod announce;
+mod append;
+mod cells;
+mod housekeeping;
+pub mod lifetime;
+mod publish;
+pub mod version;
+
+use crate::alloc::Allocator;
+use crate::link::Link;
+use crate::link::descriptors::Descriptors;
+use crate::peers::PeerTable;
+use crate::sync::lock;
+use announce::Pending;
+use cells::Cells;
+use std::ops::Deref;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, OnceLock};
+use tensorlend_layout::catalogue::{CELL_PARTS, Catalogue, CellRecord};
+use tensorlend_layout::raw::{Records, Sheet};
+
+/// Owns this client's catalogue: its cells, its announcements.
+pub struct NameTable {
+    link: Arc<Link>,
+    peers: Arc<PeerTable>,
+    alloc: Arc<Allocator>,
+    descriptors: Arc<Descriptors>,
+    catalogue: Sheet<Catalogue>,
+    cells: Mutex<Cells>,
+    cell_parts: [OnceLock<Records<CellRecord>>; CELL_PARTS as usize],
+    /// One round of giving cells back at a time.
+    housekeeping: Mutex<()>,
+    /// One first publication or takeover at a time.
+    binding: Mutex<()>,
+    notices_seen: AtomicU64,
+    /// Names that we have announced.
+    pending: Mutex<Pending>,
+    /// With this the daemon is asked to look for them.
+    nudge: Mutex<OwnedFd>,
+}
+
+impl Deref for NameTable {
+    type Target = Link;
+
+    #[inline]
+    fn deref(&self) -> &Link {
+        &self.link
+    }
+}
+
+impl NameTable {
+    pub fn new(
+        alloc: Arc<Allocator>,
+        peers: Arc<PeerTable>,
+        descriptors: Arc<Descriptors>,
+        catalogue: Sheet<Catalogue>,
+        nudge: OwnedFd,
+        link: Arc<Link>,
+    ) -> Self {
+        Self {
+            link,
+            peers,
+            alloc,
+            descriptors,
+            catalogue,
+            cells: Mutex::new(Cells::default()),
+            cell_parts: [const { OnceLock::new() }; CELL_PARTS as usize],
+            housekeeping: Mutex::new(()),
+            binding: Mutex::new(()),
+            notices_seen: AtomicU64::new(0),
+            pending: Mutex::new(Pending::default()),
+            nudge: Mutex::new(nudge),
+        }
+    }
+
+    /// The catalogue, as it is shared.
+    pub fn catalogue(&self) -> &Catalogue {
+        &self.catalogue
+    }
+
+    /// How many parts of its cells it has, besides the catalogue.
+    pub fn cell_parts(&self) -> u8 {
+        self.cell_parts.iter().skip(1).take_while(|part| part.get().is_some()).count() as u8
+    }
+
+    /// Another daemon is to be asked with this.
+    pub fn set_nudge(&self, nudge: OwnedFd) {
+        *lock(&self.nudge) = nudge;
+    }
+}

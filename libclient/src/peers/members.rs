@@ -1,0 +1,366 @@
+//! The other members of the namespace: their sheets are fetched when they are first needed, and kept mapped.
+
+use super::PeerTable;
+use crate::control::Answer;
+use crate::error::{Error, Result};
+use crate::peers::sheets::{Line, Peer, PeerSegment, life};
+use crate::segment::Elsewhere;
+use crate::segment::mapping::{records, sheet, typed};
+use rustix::fs::fstat;
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::MutexGuard;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tensorlend_layout::catalogue::{Catalogue, SlotRecord, cells_count};
+use tensorlend_layout::header::Magic;
+use tensorlend_layout::leases::LeaseTable;
+use tensorlend_layout::raw::{Records, Sheet};
+use tensorlend_layout::wire::{DeviceSegment, Refusal, Reply, Request};
+use tensorlend_layout::word::{Member, MemberState, RangeWord};
+use tensorlend_os::map;
+use tensorlend_os::memfd::Access;
+
+impl PeerTable {
+    /// Calls `look` with a live member's lease table; `Ok(None)` if there is no such live member.
+    pub fn with_leases<R>(&self, catalogue: u16, look: impl FnOnce(&LeaseTable) -> R) -> Result<Option<R>> {
+        if catalogue == self.me() {
+            return Ok(Some(look(self.shards.table())));
+        }
+        let Some(entry) = self.directory.members.get(usize::from(catalogue)) else { return Ok(None) };
+        let member = entry.member.read();
+        if !matches!(Member(member).state(), MemberState::Open | MemberState::Ending) {
+            return Ok(None);
+        }
+        {
+            let section = self.shards.section();
+            let peer = self.peers.get(&section, catalogue).filter(|p| p.is_life(member));
+            if let Some(table) = peer.and_then(Peer::leases) {
+                return Ok(Some(look(table)));
+            }
+        }
+        let request = Request::LeasesOf { catalogue };
+        // It left in this moment: then its leases no longer count.
+        let Some(mut answer) = self.ask_for(&request, "read a lease table")? else { return Ok(None) };
+        let Reply::Sheet { member } = answer.reply else { return answer.unexpected() };
+        let fd = answer.descriptor()?;
+        let table: Sheet<LeaseTable> = typed(sheet(&fd, Access::Read, Magic::Leases, size_of::<LeaseTable>())?)?;
+        tensorlend_layout::crash_point!("fetch: leases mapped");
+        answer.acknowledge()?;
+        let found = look(&table);
+        self.update(catalogue, member, |peer| peer.set_leases(table));
+        Ok(Some(found))
+    }
+
+    /// A live member's lease table, to keep mapped.
+    pub fn lease_table(&self, catalogue: u16) -> Result<Option<Sheet<LeaseTable>>> {
+        if catalogue == self.me() {
+            return Ok(Some(self.shards.sheet().clone()));
+        }
+        // A look fetches it where need be, the next finds it mapped, unless it was made room for meanwhile: then nothing is
+        // known of a member that may be there.
+        for _ in 0..8 {
+            if self.with_leases(catalogue, |_| ())?.is_none() {
+                return Ok(None);
+            }
+            let member = self.directory.members[usize::from(catalogue)].member.read();
+            let section = self.shards.section();
+            let peer = self.peers.get(&section, catalogue).filter(|peer| peer.is_life(member));
+            if let Some(table) = peer.and_then(Peer::leases) {
+                return Ok(Some(table.clone()));
+            }
+        }
+        Err(Error::Protocol { doing: "read a lease table" })
+    }
+
+    fn update(&self, catalogue: u16, member: u64, change: impl FnOnce(&mut Peer)) {
+        if self.peers.is_sweep_due() {
+            self.sweep();
+        }
+        let mut changing = self.peers.change();
+        // Whoever has the number by now is not to be forgotten for who had it when we asked.
+        let now = self.directory.members[usize::from(catalogue)].member.read();
+        if life(now) != life(member) && changing.get(catalogue).is_some_and(|peer| peer.is_life(now)) {
+            return;
+        }
+        let mut peer = match changing.get(catalogue) {
+            Some(peer) if peer.is_life(member) => peer.clone(),
+            _ => Peer::of_life(life(member)),
+        };
+        change(&mut peer);
+        changing.set(catalogue, Some(peer));
+    }
+
+    /// Fetches a part of somebody's cells. False: there is no such part (any more).
+    pub fn fetch_cells(&self, catalogue: u16, part: u8) -> Result<bool> {
+        // Read before asking: if the number changes hands meanwhile, the cache entry is for a life that is over.
+        let member = self.directory.members[usize::from(catalogue)].member.read();
+        let request = Request::CellsOf { catalogue, part };
+        let Some(mut answer) = self.ask_for(&request, "read a catalogue")? else { return Ok(false) };
+        let fd = answer.descriptor()?;
+        if part == 0 {
+            let cells = typed(sheet(&fd, Access::Read, Magic::Catalogue, size_of::<Catalogue>())?)?;
+            answer.acknowledge()?;
+            self.update(catalogue, member, |peer| peer.set_catalogue(cells));
+        } else {
+            let cells = records(&fd, Access::Read, Magic::Cells, cells_count(part))?;
+            answer.acknowledge()?;
+            self.update(catalogue, member, |peer| peer.set_cells(part, cells));
+        }
+        Ok(true)
+    }
+
+    /// Fetches the segment that holds a slot. False: there is none (any more).
+    pub fn fetch_segment(&self, catalogue: u16, slot: u32) -> Result<bool> {
+        let member = self.directory.members[usize::from(catalogue)].member.read();
+        let request = Request::SegmentOf { catalogue, slot };
+        // What is said of device memory and what is asked for follow each other: see there.
+        let telling = self.lendings.telling();
+        let Some(mut answer) = self.ask_for(&request, "read a segment")? else { return Ok(false) };
+        let (bytes, base, slots_log2, geometry) = match &answer.reply {
+            Reply::Segment { bytes, base, slots_log2, geometry, short, .. } => {
+                self.note_short(*short);
+                (*bytes, *base, *slots_log2, *geometry)
+            }
+            Reply::DeviceSegment(lent) => {
+                let lent = lent.clone();
+                #[cfg(feature = "cuda")]
+                let lending = lent.lending;
+                let fetched = self.fetched_device_segment(catalogue, member, lent, answer, telling);
+                #[cfg(feature = "cuda")]
+                if fetched.is_err() {
+                    self.lendings.never_mapped(lending);
+                }
+                return fetched.map(|()| true);
+            }
+            _ => return answer.unexpected(),
+        };
+        drop(telling);
+        let (segment, slots) = (answer.descriptor()?, answer.descriptor()?);
+        let inode = |fd: &OwnedFd| {
+            fstat(fd).map(|s| s.st_ino).map_err(|e| Error::System { doing: "look at a segment", cause: e.into() })
+        };
+        let identity = (inode(&segment)?, inode(&slots)?);
+        let known = {
+            let section = self.shards.section();
+            let peer = self.peers.get(&section, catalogue).filter(|p| p.is_life(member));
+            let known = peer.and_then(|p| p.known(base)).filter(|have| have.identity == identity);
+            known.map(|have| have.geometry.store(geometry, Ordering::Relaxed)).is_some()
+        };
+        if known {
+            answer.acknowledge()?;
+            return Ok(true);
+        }
+        let bytes = usize::try_from(bytes).map_err(|_| Error::Protocol { doing: "read a segment" })?;
+        let records: Records<SlotRecord> = records(&slots, Access::Read, Magic::Slots, 1 << slots_log2)?;
+        // Populated: no later read faults.
+        let map = map::segment(&segment, bytes, Access::Read, true).map_err(Error::system("map a segment"))?;
+        tensorlend_layout::crash_point!("fetch: segment mapped");
+        answer.acknowledge()?;
+        // The line is this lending's, if no range of this client has moved since the answer.
+        let line = Line::find(&self.directory, catalogue, base)
+            .filter(|_| self.directory.members[usize::from(catalogue)].geometry.read() == geometry);
+        self.sweep();
+        self.update(catalogue, member, |peer| {
+            let geometry = AtomicU64::new(geometry);
+            let link = self.link.clone();
+            #[cfg(feature = "cuda")]
+            let locked = crate::segment::pinned::PageLock::default();
+            peer.add_segment(PeerSegment {
+                base,
+                records,
+                #[cfg(feature = "cuda")]
+                locked,
+                map,
+                elsewhere: None,
+                geometry,
+                line,
+                identity,
+                link,
+            });
+        });
+        Ok(true)
+    }
+
+    /// A segment whose bytes are on a device: its records are mapped as any others', its bytes when somebody wants them.
+    fn fetched_device_segment(
+        &self,
+        catalogue: u16,
+        member: u64,
+        lent: DeviceSegment,
+        mut answer: Answer<'_>,
+        telling: MutexGuard<'_, ()>,
+    ) -> Result<()> {
+        let (segment, slots) = (answer.descriptor()?, answer.descriptor()?);
+        let stat = fstat(&slots).map_err(|e| Error::System { doing: "look at a segment", cause: e.into() })?;
+        // Of device memory only the daemon's word tells which it is.
+        let identity = (lent.lending.since_ns, stat.st_ino);
+        let (base, geometry) = (lent.lending.base, lent.geometry);
+        let known = {
+            let section = self.shards.section();
+            let peer = self.peers.get(&section, catalogue).filter(|p| p.is_life(member));
+            let known = peer.and_then(|p| p.known(base)).filter(|have| have.identity == identity);
+            known.map(|have| have.geometry.store(geometry, Ordering::Relaxed)).is_some()
+        };
+        if known {
+            return answer.acknowledge();
+        }
+        let records: Records<SlotRecord> = records(&slots, Access::Read, Magic::Slots, 1 << lent.slots_log2)?;
+        let map = map::Segment::none().map_err(Error::system("map a segment"))?;
+        answer.acknowledge()?;
+        let elsewhere = self.elsewhere(lent, segment)?;
+        drop(telling);
+        let line = Line::find(&self.directory, catalogue, base)
+            .filter(|_| self.directory.members[usize::from(catalogue)].geometry.read() == geometry);
+        self.sweep();
+        self.update(catalogue, member, |peer| {
+            peer.add_segment(PeerSegment {
+                base,
+                records,
+                #[cfg(feature = "cuda")]
+                locked: crate::segment::pinned::PageLock::default(),
+                map,
+                elsewhere: Some(elsewhere),
+                geometry: AtomicU64::new(geometry),
+                line,
+                identity,
+                link: self.link.clone(),
+            });
+        });
+        Ok(())
+    }
+
+    /// Unmaps what is no longer lent, and what belonged to clients that are gone.
+    pub fn sweep(&self) {
+        let entries =
+            self.directory.segments.iter().map(|entry| (RangeWord(entry.range.read()), entry.since_ns.peek()));
+        let lent: HashMap<(u16, u32), u64> = entries
+            .filter(|(range, _)| range.is_lent())
+            .map(|(range, since_ns)| ((range.catalogue(), range.base()), since_ns))
+            .collect();
+        // Whoever has device memory mapped that was lent anew keeps it from going back.
+        let stands = |catalogue: u16, segment: &PeerSegment| {
+            let since_ns = lent.get(&(catalogue, segment.base));
+            since_ns.is_some_and(|since_ns| segment.elsewhere.is_none() || *since_ns == segment.identity.0)
+        };
+        let mut changing = self.peers.change();
+        for (catalogue, member) in self.directory.members.iter().enumerate() {
+            let catalogue = catalogue as u16;
+            let Some(peer) = changing.get(catalogue) else { continue };
+            let member = member.member.read();
+            if peer.is_life(member) && Member(member).state() != MemberState::Vacant {
+                let mut peer = peer.clone();
+                let ended = Member(member).state() == MemberState::Closed;
+                let less = ended && peer.drop_leases();
+                if peer.keep_segments(|segment| stands(catalogue, segment)) || less {
+                    changing.set(catalogue, Some(peer));
+                }
+            } else {
+                changing.set(catalogue, None);
+            }
+        }
+    }
+
+    /// Unmaps what no lease here needs of clients that are gone, and where something is spilled of others, too: while it is
+    /// mapped, the daemon cannot spill it. Whether there was anything.
+    pub fn unmap_unused(&self) -> bool {
+        let was_short = self.was_short.load(Ordering::Relaxed);
+        let mut changing = self.peers.change();
+        let mut any = false;
+        for catalogue in 0..self.directory.members.len() as u16 {
+            let member = self.directory.members[usize::from(catalogue)].member.read();
+            if was_short || Member(member).state() == MemberState::Closed {
+                any |= changing.drop_unused(catalogue);
+            }
+        }
+        any
+    }
+
+    /// Unmaps what no lease here needs of this client's own segments, as it has them mapped to read.
+    pub fn unmap_own(&self) {
+        self.peers.change().drop_unused(self.me());
+    }
+
+    /// A segment of device memory that the daemon has just lent, of which nothing is mapped yet. The caller holds what
+    /// keeps others from telling meanwhile.
+    #[cfg(feature = "cuda")]
+    #[expect(clippy::unnecessary_wraps, reason = "as without the feature")]
+    pub fn elsewhere(&self, lent: DeviceSegment, descriptor: OwnedFd) -> Result<Elsewhere> {
+        let (bytes, uuid) = (lent.bytes, lent.uuid);
+        let map = self.lendings.find_or_add(&self.link, lent, descriptor, crate::segment::map::Use::Read);
+        Ok(Elsewhere { bytes, uuid, map })
+    }
+
+    /// As with the feature `cuda`; but without it nothing will ever be mapped, and the daemon learns so at once.
+    #[cfg(not(feature = "cuda"))]
+    pub fn elsewhere(&self, lent: DeviceSegment, descriptor: OwnedFd) -> Result<Elsewhere> {
+        use tensorlend_layout::wire::Request;
+        drop(descriptor);
+        let request = Request::Unmapped { lendings: vec![lent.lending] };
+        self.control.call(&request, "let go of device memory", "")?;
+        Ok(Elsewhere { bytes: lent.bytes, uuid: lent.uuid })
+    }
+
+    fn ask_for(&self, request: &Request, doing: &'static str) -> Result<Option<Answer<'_>>> {
+        match self.control.ask(request, &[], doing, "") {
+            Ok(answer) => Ok(Some(answer)),
+            Err(Error::Refused { refusal: Refusal::NotFound(_), .. }) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The bell of somebody's catalogue; `None`: it is gone.
+    pub fn with_bell<R>(&self, catalogue: u16, use_it: impl FnOnce(&Sheet<Catalogue>) -> R) -> Result<Option<R>> {
+        for _ in 0..2 {
+            let member = self.directory.members[usize::from(catalogue)].member.read();
+            {
+                let section = self.shards.section();
+                let peer = self.peers.get(&section, catalogue).filter(|p| p.is_life(member));
+                if let Some(sheet) = peer.and_then(Peer::catalogue) {
+                    return Ok(Some(use_it(sheet)));
+                }
+            }
+            if !self.fetch_cells(catalogue, 0)? {
+                return Ok(None);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Maps the lease tables of the members that may be parked, so that we wake those of them that are: see
+    /// [`PeerTable::anybody_parked`].
+    pub fn map_waiters(&self) {
+        if self.directory.head().waiters_count.peek() == 0 {
+            return;
+        }
+        let unmapped = |&catalogue: &u16| {
+            let member = self.directory.members[usize::from(catalogue)].member.read();
+            let section = self.shards.section();
+            let peer = self.peers.get(&section, catalogue).filter(|peer| peer.is_life(member));
+            catalogue != self.me() && peer.and_then(Peer::leases).is_none()
+        };
+        for catalogue in self.directory.waiters().filter(unmapped) {
+            // A member whose table cannot be read counts as parked.
+            if !self.control.is_up() || self.with_leases(catalogue, |_| ()).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Members that may be parked and match `wants`: is there any?
+    pub fn anybody_parked(&self, wants: impl Fn(u64) -> bool) -> bool {
+        if self.directory.head().waiters_count.peek() == 0 {
+            return false;
+        }
+        let section = self.shards.section();
+        self.directory.waiters().any(|catalogue| {
+            if catalogue == self.me() {
+                return wants(self.shards.table().parked.read());
+            }
+            let member = self.directory.members[usize::from(catalogue)].member.read();
+            let peer = self.peers.get(&section, catalogue).filter(|p| p.is_life(member));
+            // A member whose table is not mapped may be parked. Ringing once too often harms nobody; asking for the table
+            // would make a put wait for the daemon. The next reclaim maps it.
+            peer.and_then(Peer::leases).is_none_or(|table| wants(table.parked.read()))
+        })
+    }
+}

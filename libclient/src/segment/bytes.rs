@@ -1,0 +1,112 @@
+//! Tensor bytes in mapped segments, and the records that describe them: the only place where this crate makes references
+//! into memory that it shares.
+//!
+//! The contract that every use answers to:
+//! 1. The range lies inside the segment's mapping, and the mapping stays while the range is used. A reader keeps
+//!    the segment beside its lease; a draft keeps the session, whose heap keeps every segment of which a slot is handed
+//!    out and not sealed yet (what is shelved: [`crate::alloc::heap`]).
+//! 2. For reading: the holder has a lease on the slot (validated after its fence), or is the slot's owner and has
+//!    not given it back. An honest owner does not write a published slot again before no lease is left.
+//! 3. For writing: the holder is the one draft of the slot, and the slot is not published.
+//!
+//! A *hostile* owner can write while we read. That is a data race by Rust's rules, which no protection can exclude for
+//! memory that another process may write; in practice the reader sees changing numbers and nothing else, because
+//! no type with invalid bit patterns is ever made of these bytes.
+#![allow(unsafe_code)]
+
+use std::ptr::NonNull;
+use tensorlend_layout::catalogue::SlotRecord;
+use tensorlend_os::fork;
+use tensorlend_os::map::Segment;
+
+/// A range of a mapped segment.
+#[derive(Clone, Copy)]
+pub struct Bytes {
+    start: NonNull<u8>,
+    length: usize,
+    /// Which process mapped it.
+    forks: u64,
+}
+
+// SAFETY: a Bytes is a range; all access goes through the two functions below, whose callers answer for exclusion and
+// for the mapping.
+unsafe impl Send for Bytes {}
+// SAFETY: as above.
+unsafe impl Sync for Bytes {}
+
+impl Bytes {
+    /// `None` if the range does not lie inside the segment.
+    #[inline]
+    pub fn new(segment: &Segment, offset: u64, length: u64) -> Option<Self> {
+        let (offset, length) = (usize::try_from(offset).ok()?, usize::try_from(length).ok()?);
+        if offset.checked_add(length)? > segment.bytes() {
+            return None;
+        }
+        // SAFETY: inside the mapping, by the comparison above.
+        let start = unsafe { segment.start().add(offset) };
+        Some(Self { start: NonNull::new(start)?, length, forks: segment.forks() })
+    }
+
+    /// The bytes, to read.
+    ///
+    /// # Safety
+    /// 1 and 2 of the contract, for as long as the reference lives.
+    #[inline]
+    pub unsafe fn read(&self) -> &[u8] {
+        self.check();
+        // SAFETY: 1: inside, by new, and mapped, by the caller; 2: by the caller.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
+    }
+
+    /// The bytes, to write.
+    ///
+    /// # Safety
+    /// 1 and 3 of the contract, for as long as the reference lives.
+    #[inline]
+    pub unsafe fn write(&mut self) -> &mut [u8] {
+        self.check();
+        // SAFETY: 1: inside, by new, and mapped, by the caller; 3: by the caller.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
+    }
+
+    /// # Panics
+    /// In a forked child, which has nothing mapped there.
+    #[inline]
+    fn check(&self) {
+        assert!(
+            self.forks == fork::generation(),
+            "this tensor was leased or drafted by the parent process: get it in the child"
+        );
+    }
+
+    /// Length in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+}
+
+/// The record of one of this client's own slots.
+#[derive(Clone, Copy)]
+pub struct OwnRecord(NonNull<SlotRecord>);
+
+// SAFETY: a record consists of atomics; access goes through `get`, whose callers answer for the mapping.
+unsafe impl Send for OwnRecord {}
+// SAFETY: as above.
+unsafe impl Sync for OwnRecord {}
+
+impl OwnRecord {
+    pub fn new(record: &SlotRecord) -> Self {
+        Self(NonNull::from(record))
+    }
+
+    /// The record.
+    ///
+    /// # Safety
+    /// 1 of the contract: the records are mapped as long as their segment is.
+    #[inline]
+    pub unsafe fn get(&self) -> &SlotRecord {
+        // SAFETY: it was a reference, and what it points to is still mapped, by the caller.
+        unsafe { self.0.as_ref() }
+    }
+}

@@ -1,0 +1,181 @@
+//! One lending of one segment of device memory: mapped when first used, once, and unmapped when nobody here holds it any more.
+
+use crate::error::{DeviceTrouble, Error, Result};
+use crate::gpu::{Gpu, trouble};
+use crate::segment::bytes::OwnRecord;
+use crate::segment::lendings::Lendings;
+use crate::sync::lock;
+use std::any::Any;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, OnceLock};
+use tensorlend_cuda::{Access, Allocation, Mapping, pool};
+use tensorlend_layout::Uuid;
+use tensorlend_layout::wire::{DeviceSegment, Export, LendingId};
+use tensorlend_layout::word::Cell;
+use tensorlend_os::fork;
+
+/// What it is mapped for. The daemon cannot enforce it: whoever maps device memory chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// Another client's: a kernel that writes there by mistake faults, and harms nobody but itself.
+    Read,
+    /// This client's own.
+    Write,
+}
+
+/// A segment of device memory, lent.
+pub struct DeviceMap {
+    lent: DeviceSegment,
+    wanted: Use,
+    /// Until it is mapped.
+    descriptor: Mutex<Option<OwnedFd>>,
+    mapped: OnceLock<Mapped>,
+    forks: u64,
+    lendings: Arc<Lendings>,
+    /// Keeps the session. Last: when it goes, the session may end, and everything must be unmapped by then.
+    _session: Arc<dyn Any + Send + Sync>,
+}
+
+struct Mapped {
+    ptr: u64,
+    memory: Memory,
+    gpu: Arc<Gpu>,
+}
+
+enum Memory {
+    Allocation(Mapping),
+    Block(pool::Imported),
+}
+
+impl DeviceMap {
+    /// Not mapped yet. It keeps `session`.
+    pub fn new(
+        session: Arc<dyn Any + Send + Sync>,
+        lendings: Arc<Lendings>,
+        lent: DeviceSegment,
+        descriptor: OwnedFd,
+        wanted: Use,
+    ) -> Self {
+        let descriptor = Mutex::new(Some(descriptor));
+        Self {
+            lent,
+            wanted,
+            descriptor,
+            mapped: OnceLock::new(),
+            forks: fork::generation(),
+            lendings,
+            _session: session,
+        }
+    }
+
+    /// Which lending it is.
+    pub fn lending(&self) -> LendingId {
+        self.lent.lending
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.lent.bytes
+    }
+
+    /// On which device.
+    pub fn uuid(&self) -> Uuid {
+        self.lent.uuid
+    }
+
+    /// Where it begins on the device, mapped by now; and the device.
+    pub fn mapped(&self, doing: &str) -> Result<(u64, &Arc<Gpu>)> {
+        if self.forks != fork::generation() {
+            return Err(Error::Forked);
+        }
+        if let Some(mapped) = self.mapped.get() {
+            return Ok((mapped.ptr, &mapped.gpu));
+        }
+        let mut descriptor = lock(&self.descriptor);
+        if self.mapped.get().is_none() {
+            let held = descriptor.as_ref().ok_or(Error::Protocol { doing: "map device memory" })?;
+            let mapped = self.map(held, doing)?;
+            // Nobody else sets it while this is locked.
+            let _ = self.mapped.set(mapped);
+            *descriptor = None;
+        }
+        let mapped = self.mapped.get().expect("set above, or before");
+        Ok((mapped.ptr, &mapped.gpu))
+    }
+
+    fn map(&self, descriptor: &OwnedFd, doing: &str) -> Result<Mapped> {
+        let gpu = Gpu::find(self.lent.uuid, doing)?;
+        let fails = trouble(doing);
+        let access = if self.wanted == Use::Write { Access::ReadWrite } else { Access::Read };
+        match &self.lent.export {
+            Export::Allocation => {
+                gpu.device.require_sharing().map_err(|error| {
+                    let mig =
+                        if gpu.device.is_mig() { " (it is an instance of a device that MIG has divided)" } else { "" };
+                    let cause = DeviceTrouble::Unsupported(format!("{error}{mig}"));
+                    Error::Device { doing: doing.to_owned(), cause }
+                })?;
+                let allocation = Allocation::import(descriptor.as_fd()).map_err(&fails)?;
+                if !allocation.is_on(&gpu.device).map_err(&fails)? {
+                    return Err(Error::Protocol { doing: "map device memory" });
+                }
+                let mapping = Mapping::map(&allocation, self.lent.bytes, &gpu.device, access).map_err(fails)?;
+                Ok(Mapped { ptr: mapping.ptr(), memory: Memory::Allocation(mapping), gpu })
+            }
+            Export::Block { pool, pointer } => {
+                gpu.device.require_pools().map_err(&fails)?;
+                let context = gpu.context(doing)?;
+                let pool = self.lendings.janitor.pool(*pool, |known| match known {
+                    Some(pool) => Ok(pool),
+                    None => pool::Pool::import(descriptor.as_fd()).map_err(&fails),
+                })?;
+                let mut data = [0; 64];
+                for (to, from) in data.iter_mut().zip(pointer.iter().flatten()) {
+                    *to = *from;
+                }
+                let block = pool.import_pointer(&context, &data).map_err(fails)?;
+                Ok(Mapped { ptr: block.ptr(), memory: Memory::Block(block), gpu })
+            }
+        }
+    }
+}
+
+impl Drop for DeviceMap {
+    fn drop(&mut self) {
+        // A forked child has nothing mapped, and the driver does not work there: what is dropped does nothing.
+        if self.forks != fork::generation() {
+            return;
+        }
+        // Whatever held a lease or a draft here held this: work on it that we know of has ended.
+        match self.mapped.take().map(|mapped| mapped.memory) {
+            Some(Memory::Allocation(mapping)) => drop(mapping),
+            Some(Memory::Block(block)) => drop(block),
+            None => {}
+        }
+        *lock(&self.descriptor) = None;
+        self.lendings.gone(self.lent.lending);
+    }
+}
+
+/// A range on a device, never a reference.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceRange {
+    pub ptr: u64,
+    pub bytes: u64,
+}
+
+/// A slot on a device in the hands of a draft.
+pub struct TakenOn {
+    /// Its number, and which use of it this is.
+    pub value: Cell,
+    /// Its place in the segment.
+    pub offset: u64,
+    /// How many bytes were asked for.
+    pub bytes: u64,
+    /// Its record.
+    pub record: OwnRecord,
+    /// The segment.
+    pub map: Arc<DeviceMap>,
+    /// Its place, and what it takes there: another draft there of the same length may have it.
+    pub extent: (u16, u64),
+}

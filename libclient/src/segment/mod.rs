@@ -1,0 +1,25 @@
+//! Segments as this process has them mapped, in host memory and on devices.
+
+pub mod bytes;
+pub mod copy;
+#[cfg(feature = "cuda")]
+pub mod janitor;
+pub mod lendings;
+#[cfg(feature = "cuda")]
+pub mod map;
+pub mod mapping;
+#[cfg(feature = "cuda")]
+pub mod pinned;
+
+use tensorlend_layout::Uuid;
+
+/// What there is of a segment whose bytes are on a device.
+pub struct Elsewhere {
+    /// Its length.
+    pub bytes: u64,
+    /// The device.
+    pub uuid: Uuid,
+    /// Its bytes.
+    #[cfg(feature = "cuda")]
+    pub map: std::sync::Arc<map::DeviceMap>,
+}

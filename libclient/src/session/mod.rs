@@ -1,0 +1,182 @@
+//! A session: what one client has mapped and holds.
+
+mod reconnect;
+pub mod streams;
+#[cfg(feature = "cuda")]
+mod upkeep;
+
+use crate::alloc::heap::Taken;
+use crate::alloc::{Allocator, Outside};
+use crate::control::Control;
+use crate::error::{Error, Result};
+use crate::instruments::{Instruments, Names};
+use crate::link::Link;
+use crate::link::descriptors::Descriptors;
+use crate::link::shards::Shards;
+use crate::names::NameTable;
+use crate::peers::PeerTable;
+use crate::segment::mapping::{length, sheet, typed};
+use crate::wait::Waiter;
+use std::sync::Arc;
+use streams::StreamTable;
+use tensorlend_layout::catalogue::{Catalogue, CellsPart, SlotsPart};
+use tensorlend_layout::directory::{Directory, DirectoryHead};
+use tensorlend_layout::header::Magic;
+use tensorlend_layout::leases::LeaseTable;
+use tensorlend_layout::raw::Sheet;
+use tensorlend_layout::wire::{Hello, Item, Reply, Request};
+use tensorlend_os::fork;
+use tensorlend_os::memfd::Access;
+
+/// One client's session with the daemon.
+pub struct Session {
+    link: Arc<Link>,
+    waiter: Waiter,
+    alloc: Arc<Allocator>,
+    instruments: Arc<Instruments>,
+    names: NameTable,
+    streams: StreamTable,
+    peers: Arc<PeerTable>,
+    descriptors: Arc<Descriptors>,
+}
+
+impl std::ops::Deref for Session {
+    type Target = Link;
+
+    #[inline]
+    fn deref(&self) -> &Link {
+        &self.link
+    }
+}
+
+impl Session {
+    /// What it knows of waiting.
+    #[inline]
+    pub fn waiter(&self) -> &Waiter {
+        &self.waiter
+    }
+
+    /// What it has mapped of other clients.
+    #[inline]
+    pub fn peers(&self) -> &PeerTable {
+        &self.peers
+    }
+
+    /// Its own memory.
+    #[inline]
+    pub fn alloc(&self) -> &Allocator {
+        &self.alloc
+    }
+
+    /// Its own names.
+    #[inline]
+    pub fn names(&self) -> &NameTable {
+        &self.names
+    }
+
+    /// What it keeps of streams.
+    #[inline]
+    pub fn streams(&self) -> &StreamTable {
+        &self.streams
+    }
+
+    /// What leases keep of it.
+    #[inline]
+    pub fn link(&self) -> &Arc<Link> {
+        &self.link
+    }
+
+    /// The descriptors of what it was lent for its own.
+    pub fn descriptors(&self) -> &Descriptors {
+        &self.descriptors
+    }
+
+    /// What watches its allocations.
+    pub fn instruments(&self) -> &Instruments {
+        &self.instruments
+    }
+
+    /// Takes a slot of `bytes` bytes.
+    #[inline]
+    pub fn take(&self, bytes: u64) -> Result<Box<Taken>> {
+        self.alloc.take(self, bytes)
+    }
+
+    /// Says hello to the daemon, and maps what it gives this client.
+    pub fn open(
+        control: Control,
+        namespace: Option<String>,
+        label: String,
+        instruments: Arc<Instruments>,
+    ) -> Result<Arc<Self>> {
+        const _: () = assert!(size_of::<SlotsPart>() == size_of::<CellsPart>());
+        fork::watch();
+        let hello = Request::Hello(Hello::new(namespace, label));
+        let mut answer = control.ask(&hello, &[], "connect", "")?;
+        let directory = answer.descriptor()?;
+        let catalogue = answer.descriptor()?;
+        let table = answer.descriptor()?;
+        let nudge = answer.descriptor()?;
+        let Reply::Welcome(welcome) = answer.reply.clone() else { return answer.unexpected() };
+        tensorlend_layout::crash_point!("connect: welcomed");
+        let view = sheet(&directory, Access::Read, Magic::Directory, length(&directory)?)?;
+        debug_assert!(view.bytes() >= size_of::<DirectoryHead>());
+        let file = directory;
+        let directory = Directory::new(&view).ok_or(Error::Protocol { doing: "connect" })?;
+        let words = typed(sheet(&catalogue, Access::Write, Magic::Catalogue, size_of::<Catalogue>())?)?;
+        let leases: Sheet<LeaseTable> = typed(sheet(&table, Access::Write, Magic::Leases, size_of::<LeaseTable>())?)?;
+        tensorlend_layout::crash_point!("connect: mapped");
+        answer.acknowledge()?;
+        tensorlend_layout::crash_point!("connect: acknowledged");
+        // The daemon lists this member when it reads the acknowledgement. Before that, the owners of tensors do not look at the
+        // lease table, so no lease may be taken.
+        control.ask(&Request::Ping, &[], "connect", "")?;
+        let descriptors = Arc::new(Descriptors::default());
+        descriptors.insert(Item::Catalogue, catalogue);
+        descriptors.insert(Item::Leases, table);
+        let shards = Shards::new(leases);
+        let link = Arc::new(Link::new(control, welcome, directory.clone(), shards.clone()));
+        let peers = Arc::new(PeerTable::new(link.clone()));
+        let alloc = Arc::new(Allocator::new(link.clone(), peers.clone(), descriptors.clone(), instruments.clone()));
+        let session = Arc::new(Self {
+            waiter: Waiter::new(link.clone()),
+            names: NameTable::new(alloc.clone(), peers.clone(), descriptors.clone(), words, nudge, link.clone()),
+            streams: StreamTable::new(alloc.clone(), peers.clone(), descriptors.clone()),
+            peers,
+            alloc,
+            instruments,
+            descriptors,
+            link,
+        });
+        #[cfg(feature = "cuda")]
+        session
+            .lendings
+            .janitor
+            .know(session.directory.clone(), Arc::new(upkeep::Upkeep::new(&session.link, &session.peers)));
+        reconnect::watch(&session, view, &file)?;
+        session.descriptors.insert(Item::Directory, file);
+        Ok(session)
+    }
+}
+
+impl Names for Session {
+    fn delete(&self, name: &str) -> Result<bool> {
+        self.names.delete(name)
+    }
+}
+
+impl Outside for Session {
+    fn notices(&self) -> Result<()> {
+        self.names.notices()
+    }
+
+    fn retire_closed(&self) {
+        self.streams.retire_closed();
+    }
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "session of catalogue {} in {:?}", self.me(), self.welcome.namespace)
+    }
+}

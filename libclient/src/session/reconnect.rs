@@ -1,0 +1,209 @@
+//! Going on with a session when the daemon was replaced.
+//!
+//! The new daemon knows the session from what its predecessor left with the service manager; or else from what its clients
+//! bring back, each its own memory and all of them the directory. Then the client says which it was, and gets a
+//! directory to read and a descriptor to nudge with. Where the directory is another one (user mode), it is mapped in the place of the
+//! old: every reference into it stays, and reads the new words from then on.
+
+use crate::control::{Control, Mender, acknowledge_on, ask_on};
+use crate::error::{Error, Result};
+use crate::link::Link;
+use crate::session::Session;
+use crate::sync::lock;
+use rustix::fs::fstat;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+use tensorlend_layout::raw::View;
+use tensorlend_layout::wire::{Item, PROTOCOL_VERSION, Reply, Request, Return};
+use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
+use tensorlend_os::{fork, map, thread};
+
+const DOING: &str = "go on after the daemon was replaced";
+
+/// What a session needs to go on. As long as leases alone are left of it, they go on too.
+struct Mending {
+    link: Weak<Link>,
+    session: Weak<Session>,
+    /// The directory as it is mapped, and which file that is now.
+    view: View,
+    file: Mutex<(u64, u64)>,
+}
+
+/// Sees to it that a session goes on by itself.
+pub fn watch(session: &Arc<Session>, view: View, directory: &OwnedFd) -> Result<()> {
+    let file = identity(directory)?;
+    let (link, weak) = (Arc::downgrade(session.link()), Arc::downgrade(session));
+    let mending = Mending { link: link.clone(), session: weak, view, file: Mutex::new(file) };
+    session.control.set_mender(Box::new(mending));
+    Watcher::add(link);
+    Ok(())
+}
+
+fn identity(fd: &OwnedFd) -> Result<(u64, u64)> {
+    let stat = fstat(fd).map_err(|e| Error::System { doing: DOING, cause: e.into() })?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+impl Mender for Mending {
+    fn go_on(&self, socket: &OwnedFd) -> Result<()> {
+        let link = self.link.upgrade().ok_or(Error::SessionEnded)?;
+        link.check()?;
+        let session = self.session.upgrade();
+        let (segments, shelved) = match &session {
+            Some(session) => session.alloc().bases(),
+            None => (None, Vec::new()),
+        };
+        let back = Return {
+            protocol_min: PROTOCOL_VERSION,
+            protocol_max: PROTOCOL_VERSION,
+            layout_version: LAYOUT_VERSION,
+            layout_hash: LAYOUT_HASH,
+            namespace: link.welcome.namespace.clone(),
+            catalogue: link.me(),
+            member: link.welcome.member,
+            segments,
+            shelved,
+            cells: session.as_ref().map_or(u8::MAX, |session| session.names().cell_parts()),
+        };
+        let (reply, mut descriptors) = ask_on(socket, &Request::Return(back), &[], DOING)?;
+        let (Reply::Welcome(welcome), Some(nudge), Some(directory)) = (reply, descriptors.pop(), descriptors.pop())
+        else {
+            return Err(Error::Protocol { doing: DOING });
+        };
+        let found = identity(&directory)?;
+        let mut file = lock(&self.file);
+        if *file != found {
+            map::replace(&self.view, &directory).map_err(Error::system(DOING))?;
+            *file = found;
+        }
+        if let Some(session) = &session {
+            session.alloc().daemon_replaced();
+            session.peers().daemon_replaced();
+            session.names().set_nudge(nudge);
+            session.descriptors().insert(Item::Directory, directory);
+        }
+        acknowledge_on(socket, DOING)?;
+        // Until it has heard of it, this daemon takes us for holders of all device memory that there is.
+        #[cfg(feature = "cuda")]
+        link.lendings.janitor.forget_pools();
+        for request in link.lendings.mapped(!welcome.devices.is_empty()) {
+            ask_on(socket, &request, &[], DOING)?;
+        }
+        Ok(())
+    }
+
+    fn hand_back(&self, socket: &OwnedFd) -> Result<()> {
+        let (link, session) = (self.link.upgrade(), self.session.upgrade());
+        // Of leases alone nothing can be put together again.
+        let (Some(link), Some(session)) = (link, session) else { return Err(Error::SessionEnded) };
+        link.check()?;
+        let descriptors = session.descriptors().lock();
+        for (&item, fd) in &*descriptors {
+            let namespace = link.welcome.namespace.clone();
+            let (catalogue, member) = (link.me(), link.welcome.member);
+            ask_on(socket, &Request::HandBack { namespace, catalogue, member, item }, &[fd.as_fd()], DOING)?;
+        }
+        Ok(())
+    }
+
+    fn settle(&self) {
+        if let Some(session) = self.session.upgrade() {
+            session.alloc().shelve_again();
+            session.names().settle();
+        }
+    }
+}
+
+/// The thread that is told when a daemon hangs up: a process that only reads would not notice, and its leases must count at
+/// the next daemon before that one lends memory anew.
+struct Watcher {
+    epoll: OwnedFd,
+    forks: u64,
+    /// By the number under which its socket is watched.
+    links: Mutex<Vec<Weak<Link>>>,
+}
+
+/// Pause between two attempts to reach a daemon, from ... to.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(160));
+
+static WATCHER: Mutex<Option<Arc<Watcher>>> = Mutex::new(None);
+
+impl Watcher {
+    /// Watches a session. Without a thread to spare for it, the session goes on when it next asks something.
+    fn add(link: Weak<Link>) {
+        let mut watcher = lock(&WATCHER);
+        if watcher.as_ref().is_none_or(|watcher| watcher.forks != fork::generation()) {
+            *watcher = Self::start();
+        }
+        if let Some(watcher) = &*watcher {
+            let number = {
+                let mut links = lock(&watcher.links);
+                let free = links.iter().position(|link| link.strong_count() == 0);
+                let number = free.unwrap_or(links.len());
+                if number == links.len() {
+                    links.push(link.clone());
+                } else {
+                    links[number] = link.clone();
+                }
+                number
+            };
+            if let Some(link) = link.upgrade() {
+                watcher.listen(&link.control, number);
+            }
+        }
+    }
+
+    fn start() -> Option<Arc<Self>> {
+        use rustix::event::epoll::{CreateFlags, create};
+        let epoll = create(CreateFlags::CLOEXEC).ok()?;
+        let watcher = Arc::new(Self { epoll, forks: fork::generation(), links: Mutex::new(Vec::new()) });
+        let its = watcher.clone();
+        // It lives as long as the process: where there was one session there will be another.
+        thread::spawn("tensorlend-watch", move || its.run()).ok()?;
+        Some(watcher)
+    }
+
+    /// Has a hang-up of this connection told. A socket that is closed is no longer listened to.
+    fn listen(&self, control: &Control, number: usize) {
+        use rustix::event::epoll::{EventData, EventFlags, add};
+        let flags = EventFlags::RDHUP | EventFlags::ET;
+        control.with_socket(|socket| {
+            let _ = add(&self.epoll, socket.as_fd(), EventData::new_u64(number as u64), flags);
+        });
+    }
+
+    fn run(self: Arc<Self>) {
+        let mut ready = Vec::with_capacity(16);
+        loop {
+            ready.clear();
+            if rustix::event::epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut ready), None).is_err() {
+                continue;
+            }
+            for number in ready.iter().map(|event| event.data.u64() as usize) {
+                // Each by itself: a daemon may want all of this process's sessions before it goes on with one.
+                let its = self.clone();
+                // Without a thread it goes on when it asks something.
+                let _ = thread::spawn("tensorlend-return", move || its.look_after(number));
+            }
+        }
+    }
+
+    /// Looks after a session whose daemon hung up, until it goes on or is over.
+    fn look_after(&self, number: usize) {
+        let mut pause = PAUSE.0;
+        loop {
+            let link = lock(&self.links).get(number).and_then(Weak::upgrade);
+            let Some(link) = link.filter(|link| !link.is_forked()) else { return };
+            if link.control.look_after() {
+                self.listen(&link.control, number);
+                link.control.settle();
+                return;
+            }
+            // Nobody keeps the session for our sake.
+            drop(link);
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(PAUSE.1);
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! What a session keeps of streams: cursors for its subscriptions, and the rings that its producers have closed.
+
+use crate::alloc::Allocator;
+use crate::link::descriptors::Descriptors;
+use crate::peers::PeerTable;
+use crate::sync::lock;
+use std::sync::{Arc, Mutex};
+use tensorlend_layout::leases::{self, CURSORS, LeaseTable};
+use tensorlend_layout::raw::Records;
+use tensorlend_layout::stream::RingEntry;
+use tensorlend_layout::wire::Item;
+use tensorlend_layout::word::Cell;
+
+/// Cursors and closed rings of one session.
+pub struct StreamTable {
+    peers: Arc<PeerTable>,
+    alloc: Arc<Allocator>,
+    descriptors: Arc<Descriptors>,
+    /// Numbers of the cursors that are free.
+    cursors: Mutex<Vec<u16>>,
+    /// Streams that were closed here and still hold messages.
+    closed: Mutex<Vec<ClosedRing>>,
+}
+
+impl StreamTable {
+    pub fn new(alloc: Arc<Allocator>, peers: Arc<PeerTable>, descriptors: Arc<Descriptors>) -> Self {
+        let cursors = Mutex::new((0..CURSORS as u16).rev().collect());
+        Self { peers, alloc, descriptors, cursors, closed: Mutex::default() }
+    }
+
+    /// Takes a free cursor of this client's lease table.
+    pub fn take_cursor(&self) -> Option<u16> {
+        lock(&self.cursors).pop()
+    }
+
+    /// Gives a cursor back.
+    pub fn give_cursor(&self, cursor: u16) {
+        lock(&self.cursors).push(cursor);
+    }
+
+    /// A producer has closed this ring.
+    pub fn close(&self, ring: ClosedRing) {
+        lock(&self.closed).push(ring);
+    }
+
+    /// Retires the messages of streams that were closed here and have since been deleted or opened anew, and are read by nobody
+    /// who has no lease on them.
+    pub fn retire_closed(&self) {
+        let gone: Vec<ClosedRing> = {
+            let mut closed = lock(&self.closed);
+            closed.extract_if(.., |ring| ring.is_gone(&self.peers)).collect()
+        };
+        for ring in &gone {
+            self.descriptors.remove(&ring.item());
+        }
+        for value in gone.iter().flat_map(ClosedRing::values) {
+            self.alloc.retire(value);
+        }
+    }
+}
+
+/// What is left of a stream that its producer has closed: the messages, until nobody can reach them by its name.
+pub struct ClosedRing {
+    pub entries: Records<RingEntry>,
+    pub index: u32,
+    pub id: u64,
+    pub sent: u64,
+}
+
+impl ClosedRing {
+    /// Whether the stream was deleted or opened anew, and nobody reads its messages by his cursor alone.
+    pub fn is_gone(&self, peers: &PeerTable) -> bool {
+        let directory = &peers.directory;
+        if directory.streams.get(self.index as usize).is_some_and(|entry| entry.id.read() == self.id) {
+            return false;
+        }
+        leases::scan_fence();
+        // A table that cannot be read, the daemon being away, may hold everything.
+        let keeps = |table: &LeaseTable| table.cursors.iter().any(|cursor| cursor.keeps(self.id, self.sent));
+        let free = |catalogue| peers.with_leases(catalogue, keeps).is_ok_and(|keeps| keeps != Some(true));
+        // Whoever has a cursor in it was shown the ring.
+        let me = peers.me();
+        let free = directory.audience(me).chain([me]).all(free);
+        // As after a scan for leases.
+        leases::reuse_fence();
+        free
+    }
+
+    /// Its descriptor, by what it is.
+    pub fn item(&self) -> Item {
+        Item::Ring { stream: self.index, id: self.id }
+    }
+
+    /// The messages that it holds.
+    pub fn values(&self) -> impl Iterator<Item = Cell> + '_ {
+        self.entries.iter().map(|entry| Cell(entry.cell.peek())).filter(|value| value.is_value())
+    }
+}

@@ -1,0 +1,627 @@
+//! The producer's end of a stream.
+
+use crate::error::{Error, Result, check_name};
+use crate::instruments::Silence;
+use crate::names::version::Version;
+use crate::session::Session;
+use crate::session::streams::ClosedRing;
+use crate::stream::ring::map_ring;
+use crate::sync::lock;
+use crate::tensor::draft::Sealed;
+use crate::tensor::sendable::{Sendable, seal, sealed};
+use crate::wait::Waking;
+use crate::wait::{Deadline, NAP_MAX};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tensorlend_layout::directory::StreamEntry;
+use tensorlend_layout::leases::{CURSORS, Cursor, LeaseTable};
+use tensorlend_layout::raw::{Records, Sheet};
+use tensorlend_layout::stream::{Ring, RingEntry, StreamRing};
+use tensorlend_layout::wake;
+use tensorlend_layout::wire::{Item, Policy, Reply, Request};
+use tensorlend_layout::word::{SubscriberWord, Word};
+use tensorlend_os::futex;
+use tensorlend_os::memfd::Access;
+
+/// Messages that a stream holds unless told otherwise.
+pub const CAPACITY_DEFAULT: u32 = 8;
+
+/// How a stream is to be opened. See [`crate::Client::stream`].
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use tensorlend::Policy;
+///
+/// let camera = client.stream("camera").capacity(6).policy(Policy::DropOldest).open()?;
+/// assert_eq!(camera.capacity(), 8);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct StreamBuilder {
+    session: Arc<Session>,
+    name: String,
+    capacity: u32,
+    policy: Policy,
+}
+
+impl StreamBuilder {
+    pub(crate) fn new(session: Arc<Session>, name: &str) -> Self {
+        Self { session, name: name.to_owned(), capacity: CAPACITY_DEFAULT, policy: Policy::Block }
+    }
+
+    /// Messages that the stream holds, for subscribers that lag or come late: rounded up to a power of two, 65,536 at
+    /// most. Their memory is in use as long as the stream holds them. Default: 8.
+    pub fn capacity(mut self, messages: u32) -> Self {
+        self.capacity = messages;
+        self
+    }
+
+    /// What happens when the stream is full and a subscriber has not taken its oldest message. Default:
+    /// [`Policy::Block`].
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Opens the stream, with numbers from 0 on. Subscribers of a former stream of this name move over to this one, be
+    /// its producer gone or this same client.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let other = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let camera = client.stream("camera").open()?;
+    /// assert!(other.stream("camera").open().is_err()); // one producer at a time
+    /// drop(camera);
+    /// let camera = other.stream("camera").open()?;
+    /// assert_eq!((camera.name(), camera.sent()), ("camera", 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Name`]; [`Error::Refused`] if another client has it open, at a limit, for a capacity above 65,536, or
+    /// without the right to write.
+    pub fn open(self) -> Result<Stream> {
+        check_name(&self.name)?;
+        self.session.check()?;
+        self.session.streams().retire_closed();
+        let request = Request::StreamOpen { name: self.name.clone(), capacity: self.capacity, policy: self.policy };
+        let mut answer = self.session.control.ask(&request, &[], "open stream", &self.name)?;
+        let Reply::Stream { stream, id, capacity, policy, .. } = answer.reply else { return answer.unexpected() };
+        let mapped = answer.descriptor().and_then(|fd| Ok((map_ring(&fd, capacity, Access::Write)?, fd)));
+        tensorlend_layout::crash_point!("stream: ring mapped");
+        answer.acknowledge()?;
+        let (head, entries) = match mapped {
+            Ok((mapped, fd)) => {
+                self.session.descriptors().insert(Item::Ring { stream, id }, fd);
+                mapped
+            }
+            Err(e) => {
+                // Opened by us, and of no use to anybody.
+                let request = Request::StreamDelete { name: self.name.clone() };
+                let _ = self.session.control.call(&request, "delete stream", &self.name);
+                return Err(e);
+            }
+        };
+        // A stream of this name that we closed before has come to its end now.
+        self.session.streams().retire_closed();
+        Ok(Stream {
+            state: Mutex::new(State { next: 0, version: u64::MAX, subscribers: Vec::new(), slowest: 0 }),
+            session: self.session,
+            name: self.name,
+            head,
+            entries,
+            policy,
+            index: stream,
+            id,
+        })
+    }
+}
+
+struct Subscriber {
+    word: SubscriberWord,
+    table: Sheet<LeaseTable>,
+    wake: Option<Waking>,
+}
+
+impl Subscriber {
+    fn cursor(&self) -> &Cursor {
+        &self.table.cursors[usize::from(self.word.cursor()) % CURSORS]
+    }
+
+    /// The same, to sleep on its bell.
+    fn to_watch(&self) -> Self {
+        Self { word: self.word, table: self.table.clone(), wake: None }
+    }
+}
+
+struct State {
+    /// Number of the next message.
+    next: u64,
+    /// Version of the subscribers' list that is cached here.
+    version: u64,
+    subscribers: Vec<Subscriber>,
+    /// No subscriber was behind this message when last looked.
+    slowest: u64,
+}
+
+/// The producer's end of a stream. Messages are numbered from 0; each is a tensor or a dataset. Dropping it closes the
+/// stream: subscribers take what it still holds and then find it ended.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use std::time::Duration;
+///
+/// let camera = client.stream("camera").capacity(4).open()?;
+/// let mut frames = client.subscribe("camera")?;
+/// camera.wait_subscribers(1, Duration::from_secs(10))?;
+///
+/// let mut frame = client.create(tensorlend::DType::U8, &[480, 640, 3])?;
+/// frame.bytes_mut().fill(128);
+/// camera.send(frame)?;
+/// let message = frames.recv()?;
+/// assert_eq!(message.tensor()?.shape(), [480, 640, 3]);
+///
+/// assert_eq!((camera.name(), camera.capacity()), ("camera", 4));
+/// assert_eq!((camera.sent(), camera.subscribers()), (1, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Stream {
+    session: Arc<Session>,
+    name: String,
+    head: Sheet<StreamRing>,
+    entries: Records<RingEntry>,
+    policy: Policy,
+    /// Its place in the directory's table of streams, and the id that it has there.
+    index: u32,
+    id: u64,
+    state: Mutex<State>,
+}
+
+/// Room for one message in a stream.
+pub(crate) struct Place<'s> {
+    stream: &'s Stream,
+    state: MutexGuard<'s, State>,
+}
+
+impl Place<'_> {
+    /// Sends a message; its number.
+    #[inline]
+    pub(crate) fn fill(mut self, message: impl Sendable) -> Result<u64> {
+        self.stream.push(&mut self.state, message)
+    }
+}
+
+/// As [`seal`], while the stream is locked: the program is not asked for memory, since it might ask for the stream.
+#[inline]
+fn seal_locked(session: &Arc<Session>, message: impl Sendable, sequence: u64, what: &str) -> Result<Sealed> {
+    let _locked = message.takes_memory(sealed::INSIDE).then(Silence::new);
+    seal(session, message, sequence, what)
+}
+
+impl Stream {
+    /// Sends a message; returns its number. With [`Policy::Block`], waits while a subscriber is a whole ring behind.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let camera = client.stream("camera").open()?;
+    /// assert_eq!(camera.send(client.create(tensorlend::DType::U8, &[4, 4])?)?, 0);
+    /// assert_eq!(camera.send(client.create(tensorlend::DType::U8, &[4, 4])?)?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::StreamFull`] with [`Policy::Error`]; [`Error::StreamEnded`] if the stream was deleted or is another
+    /// producer's by now; [`Error::Argument`] for a draft of another client. On error the message is dropped.
+    #[inline]
+    pub fn send(&self, message: impl Sendable) -> Result<u64> {
+        self.send_until(message, Deadline::new(None))
+    }
+
+    /// As [`Stream::send`], but waits for `timeout` at most.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use std::time::Duration;
+    /// use tensorlend::DType;
+    ///
+    /// let camera = client.stream("camera").capacity(1).open()?;
+    /// let slow = client.subscribe("camera")?; // and takes nothing
+    /// camera.send(client.create(DType::U8, &[4, 4])?)?;
+    /// let late = camera.send_timeout(client.create(DType::U8, &[4, 4])?, Duration::from_millis(10));
+    /// assert!(late.unwrap_err().is_timeout());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]; otherwise as [`Stream::send`].
+    pub fn send_timeout(&self, message: impl Sendable, timeout: Duration) -> Result<u64> {
+        self.send_until(message, Deadline::new(Some(timeout)))
+    }
+
+    /// As [`Stream::send`], but never waits: a stream that is full gives the message back.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use tensorlend::{DType, TrySendError};
+    ///
+    /// let camera = client.stream("camera").capacity(1).open()?;
+    /// let mut slow = client.subscribe("camera")?;
+    /// camera.send(client.create(DType::U8, &[4, 4])?)?;
+    /// match camera.try_send(client.create(DType::U8, &[4, 4])?) {
+    ///     Ok(number) => println!("message {number}"),
+    ///     Err(TrySendError::Full(draft)) => {
+    ///         slow.recv()?;
+    ///         camera.send(draft)?;
+    ///     }
+    ///     Err(TrySendError::Failed(error)) => return Err(error.into()),
+    /// }
+    /// # assert_eq!(camera.sent(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`TrySendError::Full`] with the message, whatever the policy but [`Policy::DropOldest`], which is never full;
+    /// [`TrySendError::Failed`] with an error of [`Stream::send`].
+    pub fn try_send<M: Sendable>(&self, message: M) -> std::result::Result<u64, TrySendError<M>> {
+        if let Err(e) = message.ready(sealed::INSIDE) {
+            return Err(TrySendError::Failed(e));
+        }
+        match self.place() {
+            Ok(Some(place)) => place.fill(message).map_err(TrySendError::Failed),
+            Ok(None) => Err(TrySendError::Full(message)),
+            Err(e) => Err(TrySendError::Failed(e)),
+        }
+    }
+
+    /// Room for a message, which nobody else takes meanwhile; `None` if the stream is full.
+    #[inline]
+    pub(crate) fn place(&self) -> Result<Option<Place<'_>>> {
+        // Before the lock: in the child of a fork, it may be held by a thread that is not there.
+        self.session.check()?;
+        let mut state = lock(&self.state);
+        Ok(self.room(&mut state)?.then_some(Place { stream: self, state }))
+    }
+
+    #[inline]
+    pub(crate) fn send_until(&self, message: impl Sendable, deadline: Deadline) -> Result<u64> {
+        message.ready(sealed::INSIDE)?;
+        let mut state = self.with_room(deadline)?;
+        self.push(&mut state, message)
+    }
+
+    /// Waits until there is room for a message, which another thread may take first.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use std::time::Duration;
+    ///
+    /// let camera = client.stream("camera").capacity(1).open()?;
+    /// let mut slow = client.subscribe("camera")?;
+    /// camera.send(client.create(tensorlend::DType::U8, &[4, 4])?)?;
+    /// assert!(camera.wait_room(Duration::from_millis(1)).unwrap_err().is_timeout());
+    /// slow.recv()?;
+    /// camera.wait_room(Duration::from_millis(1))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]; [`Error::StreamFull`] at once where that is the policy; otherwise as [`Stream::send`].
+    pub fn wait_room(&self, timeout: Duration) -> Result<()> {
+        self.with_room(Deadline::new(Some(timeout))).map(|_| ())
+    }
+
+    #[inline]
+    fn with_room(&self, deadline: Deadline) -> Result<MutexGuard<'_, State>> {
+        self.session.check()?;
+        let mut state = lock(&self.state);
+        while !self.room(&mut state)? {
+            if self.policy == Policy::Error {
+                return Err(Error::StreamFull(self.name.clone()));
+            }
+            let Some(nap) = deadline.nap() else {
+                return Err(deadline.error(format!("room in stream {:?}", self.name)));
+            };
+            state = self.wait_for_room(state, nap);
+        }
+        Ok(state)
+    }
+
+    /// The stream's entry in the directory, as long as it is this stream's.
+    #[inline]
+    fn listed(&self) -> Result<&StreamEntry> {
+        let entry = self.session.directory.streams.get(self.index as usize);
+        entry.filter(|entry| entry.id.read() == self.id).ok_or_else(|| Error::StreamEnded(self.name.clone()))
+    }
+
+    /// Whether the oldest message may be replaced.
+    #[inline]
+    fn room(&self, state: &mut State) -> Result<bool> {
+        self.session.check()?;
+        let version = self.listed()?.subscribers_version.read();
+        let capacity = self.entries.len() as u64;
+        let Some(oldest) = state.next.checked_sub(capacity) else { return Ok(true) };
+        if self.policy == Policy::DropOldest || (state.slowest > oldest && state.version == version) {
+            return Ok(true);
+        }
+        if !self.refresh(state) {
+            // Somebody is or was listed whose cursor we cannot see: it may stand on the oldest message.
+            return self.listed().map(|_| false);
+        }
+        state.slowest = state.subscribers.iter().map(|s| s.cursor().next.read()).min().unwrap_or(u64::MAX);
+        Ok(state.slowest > oldest)
+    }
+
+    /// Sleeps until a subscriber that is behind may have moved. The lock is free meanwhile.
+    fn wait_for_room<'s>(&'s self, state: MutexGuard<'s, State>, nap: Duration) -> MutexGuard<'s, State> {
+        let behind: Vec<Subscriber> = state.subscribers.iter().take(128).map(Subscriber::to_watch).collect();
+        let bells: Vec<_> = behind.iter().map(|s| &s.cursor().bell).map(|bell| (bell, bell.read())).collect();
+        wake::declare(&self.head.producer_parked, 1);
+        let oldest = state.next - self.entries.len() as u64;
+        let full = state.subscribers.iter().any(|s| s.cursor().next.read() <= oldest);
+        let same = self.listed().is_ok_and(|entry| entry.subscribers_version.read() == state.version);
+        drop(state);
+        if full && same {
+            // A subscriber that leaves rings nothing: so a short nap, and the list again.
+            futex::wait_any(&bells, nap.min(NAP_MAX / 4));
+        } else if !same {
+            // Most likely the daemon is away: only with its help the new subscribers' cursors can be seen.
+            std::thread::sleep(nap.min(Duration::from_millis(1)));
+        }
+        let mut state = lock(&self.state);
+        self.head.producer_parked.set(0);
+        state.slowest = 0;
+        state
+    }
+
+    #[inline]
+    fn push(&self, state: &mut State, message: impl Sendable) -> Result<u64> {
+        let sealed = seal_locked(&self.session, message, state.next, &self.name)?;
+        tensorlend_layout::crash_point!("send: sealed");
+        Ok(self.push_sealed(state, &sealed))
+    }
+
+    /// Sends a sealed slot: the ring takes over one of its holders.
+    #[inline]
+    fn push_sealed(&self, state: &mut State, sealed: &Sealed) -> u64 {
+        let number = state.next;
+        let ring = Ring { head: &self.head, entries: &self.entries };
+        let replaced = ring.send(number, sealed.value, &sealed.brief);
+        state.next += 1;
+        tensorlend_layout::crash_point!("send: counted");
+        // The message is sent: what follows cannot undo it.
+        self.wake(state);
+        if let Some(replaced) = replaced {
+            self.session.alloc().retire(replaced);
+        }
+        number
+    }
+
+    /// Wakes those who sleep, before there is a message: see [`crate::Call::soon`].
+    pub(crate) fn wake_early(&self) {
+        self.wake(&mut lock(&self.state));
+    }
+
+    /// Wakes the subscribers that sleep.
+    #[inline]
+    fn wake(&self, state: &mut State) {
+        wake::news_fence();
+        self.refresh(state);
+        let mut sleepers = false;
+        for subscriber in &mut state.subscribers {
+            match subscriber.cursor().parked.read() {
+                1 => sleepers = true,
+                2 if subscriber.wake.as_ref().is_some_and(|wake| !wake.wake()) => subscriber.wake = None,
+                _ => {}
+            }
+        }
+        if sleepers {
+            self.head.bell.ring();
+            futex::wake_all(&self.head.bell);
+        }
+    }
+
+    /// Reads the subscribers' list again, if it has moved. False: not all of them are known. Without the daemon the new ones
+    /// cannot be fetched: then the old list stays, and is read again the next time.
+    fn refresh(&self, state: &mut State) -> bool {
+        let Ok(entry) = self.listed() else {
+            // Deleted, or opened anew by somebody: nobody listens here any more.
+            state.subscribers.clear();
+            return false;
+        };
+        let version = entry.subscribers_version.read();
+        if version == state.version {
+            return true;
+        }
+        let words: Vec<u64> = entry.subscribers.iter().map(Word::read).filter(|&w| w != 0).collect();
+        // The list was this stream's, if the entry still is.
+        if self.listed().is_err() {
+            state.subscribers.clear();
+            return false;
+        }
+        let mut fetched = Vec::with_capacity(words.len());
+        for word in words.into_iter().map(SubscriberWord) {
+            if let Some(at) = state.subscribers.iter().position(|s| s.word == word) {
+                fetched.push(state.subscribers.swap_remove(at));
+                continue;
+            }
+            let Ok(subscriber) = self.fetch(word) else {
+                fetched.append(&mut state.subscribers);
+                state.subscribers = fetched;
+                return false;
+            };
+            fetched.extend(subscriber);
+        }
+        state.subscribers = fetched;
+        state.version = version;
+        state.slowest = 0;
+        true
+    }
+
+    fn fetch(&self, word: SubscriberWord) -> Result<Option<Subscriber>> {
+        let Some(table) = self.session.peers().lease_table(word.catalogue())? else { return Ok(None) };
+        let wake = if word.has_wake() { self.fetch_wake(word)? } else { None };
+        Ok(Some(Subscriber { word, table, wake }))
+    }
+
+    fn fetch_wake(&self, word: SubscriberWord) -> Result<Option<Waking>> {
+        let toll = self.session.waiter().toll_of(word.catalogue());
+        if lock(&toll).is_excessive() {
+            return Ok(None);
+        }
+        let request =
+            Request::WakeDescriptor { stream: self.index, catalogue: word.catalogue(), cursor: word.cursor() };
+        let mut answer = self.session.control.ask(&request, &[], "fetch a wake descriptor", &self.name)?;
+        if !answer.has_descriptors() {
+            return Ok(None);
+        }
+        let wake = answer.descriptor()?;
+        answer.acknowledge()?;
+        Ok(Some(Waking::new(wake, toll)))
+    }
+
+    /// Sends a message that is the latest value of a name as well.
+    pub(crate) fn send_named(&self, message: impl Sendable, name: &str) -> Result<Version> {
+        self.session.check()?;
+        message.ready(sealed::INSIDE)?;
+        let mut state = lock(&self.state);
+        let sealed = seal_locked(&self.session, message, state.next, name)?;
+        let value = sealed.value;
+        // Counted for the ring as well: overwritten at once, the name alone would not keep it.
+        self.session.alloc().hold_again(value);
+        match self.session.names().publish_value(name, value) {
+            Ok(version) => {
+                self.push_sealed(&mut state, &sealed);
+                Ok(version)
+            }
+            Err(e) => {
+                self.session.alloc().take_back(value);
+                Err(e)
+            }
+        }
+    }
+
+    /// Messages sent so far; 0 in the child of a fork.
+    pub fn sent(&self) -> u64 {
+        if self.session.is_forked() {
+            return 0;
+        }
+        lock(&self.state).next
+    }
+
+    /// Messages that it holds at most.
+    pub fn capacity(&self) -> u32 {
+        self.entries.len() as u32
+    }
+
+    /// Subscribers at the moment.
+    pub fn subscribers(&self) -> usize {
+        if self.session.is_forked() {
+            return 0;
+        }
+        self.listed().map_or(0, |entry| entry.subscribers.iter().filter(|w| w.read() != 0).count())
+    }
+
+    /// Waits until the stream has at least `count` subscribers, so that the first message finds them.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use std::time::Duration;
+    ///
+    /// let camera = client.stream("camera").open()?;
+    /// assert!(camera.wait_subscribers(1, Duration::from_millis(10)).unwrap_err().is_timeout());
+    /// let frames = client.subscribe("camera")?;
+    /// camera.wait_subscribers(1, Duration::from_secs(10))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]; [`Error::Forked`].
+    pub fn wait_subscribers(&self, count: usize, timeout: Duration) -> Result<()> {
+        self.session.check()?;
+        let deadline = Deadline::new(Some(timeout));
+        while self.subscribers() < count {
+            let nap =
+                deadline.nap().ok_or_else(|| deadline.error(format!("{count} subscribers of {:?}", self.name)))?;
+            // Joining is rare, and nothing is rung for it.
+            std::thread::sleep(nap.min(Duration::from_millis(2)));
+        }
+        Ok(())
+    }
+
+    /// The stream's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Drop for Stream {
+    /// Closes the stream: subscribers take what is left and then find it ended. What it holds stays until the stream is
+    /// deleted or opened anew, or until the daemon ends it: some time after the last subscriber has left (`streams.grace_ms`).
+    fn drop(&mut self) {
+        if self.session.is_forked() {
+            return;
+        }
+        self.head.closed.set(1);
+        tensorlend_layout::crash_point!("stream: closed");
+        self.wake(&mut lock(&self.state));
+        // The messages stay in the ring, for those who come late. With our session's end the daemon takes them over.
+        let sent = lock(&self.state).next;
+        let ring = ClosedRing { entries: self.entries.clone(), index: self.index, id: self.id, sent };
+        self.session.streams().close(ring);
+        // The daemon counts from here how long the stream stays. The next daemon reads the word when we come back to it.
+        if self.session.control.reaches() {
+            let request = Request::StreamClosed { stream: self.index, id: self.id };
+            let _ = self.session.control.call(&request, "close stream", &self.name);
+        }
+    }
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stream")
+            .field("name", &self.name)
+            .field("capacity", &self.entries.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why [`Stream::try_send`] did not send.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use tensorlend::{DType, Policy, TrySendError};
+///
+/// let camera = client.stream("camera").capacity(1).policy(Policy::Error).open()?;
+/// let slow = client.subscribe("camera")?;
+/// camera.send(client.create(DType::U8, &[4, 4])?)?;
+/// let refused = camera.try_send(client.create(DType::U8, &[4, 4])?);
+/// assert!(matches!(refused, Err(TrySendError::Full(draft)) if draft.shape() == [4, 4]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub enum TrySendError<M> {
+    /// The stream is full: here is the message again.
+    Full(M),
+    /// It cannot be sent.
+    Failed(Error),
+}
+
+impl<M> std::fmt::Display for TrySendError<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Full(_) => f.write_str("the stream is full: send again later, or wait with send"),
+            Self::Failed(e) => e.fmt(f),
+        }
+    }
+}
+
+impl<M: std::fmt::Debug> std::error::Error for TrySendError<M> {}

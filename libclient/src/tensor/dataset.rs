@@ -1,0 +1,237 @@
+//! A dataset that is being put together.
+
+use crate::error::{Error, Result, check_name};
+use crate::names::lifetime::Lifetime;
+use crate::names::version::Version;
+use crate::session::Session;
+use crate::tensor::draft::{Draft, Sealed};
+use crate::tensor::sendable::Sendable;
+use crate::tensor::sendable::sealed::{INSIDE, Inside, Message};
+use std::sync::Arc;
+use tensorlend_layout::dataset::MEMBERS_MAX;
+use tensorlend_layout::dataset::{self, DatasetMember};
+use tensorlend_layout::stream::Brief;
+use tensorlend_layout::tensor::METADATA_MAX;
+use tensorlend_layout::word::SLOT_NONE;
+
+/// Several tensors that are published together: readers see all of them or none.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// let mut image = client.create(tensorlend::DType::U8, &[4, 4, 3])?;
+/// image.bytes_mut().fill(7);
+/// let mut depth = client.create(tensorlend::DType::F32, &[4, 4])?;
+/// depth.as_mut_slice::<f32>()?.fill(1.5);
+/// client.dataset().add("image", image)?.add("depth", depth)?.publish("frame")?;
+///
+/// let frame = client.get_dataset("frame")?;
+/// assert_eq!(frame.get("depth").unwrap().as_slice::<f32>()?[0], 1.5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct DatasetDraft {
+    session: Arc<Session>,
+    members: Vec<(String, Draft)>,
+    metadata: Vec<u8>,
+    timestamp_ns: u64,
+}
+
+impl DatasetDraft {
+    pub(crate) fn new(session: Arc<Session>) -> Self {
+        Self { session, members: Vec::new(), metadata: Vec::new(), timestamp_ns: 0 }
+    }
+
+    /// Adds a tensor under a name of its own in the dataset; the order is kept.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let depth = client.create(tensorlend::DType::F32, &[4, 4])?;
+    /// let frame = client.dataset().add("depth", depth)?;
+    /// let again = client.create(tensorlend::DType::F32, &[4, 4])?;
+    /// assert!(frame.add("depth", again).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Name`]; [`Error::Argument`] for a name that is there already, for the 4097th member, or for a draft of
+    /// another client. On error all that was added is dropped.
+    pub fn add(mut self, name: &str, draft: Draft) -> Result<Self> {
+        self.check_member(name, &draft)?;
+        self.push(name, draft);
+        Ok(self)
+    }
+
+    /// Whether a tensor may be added under this name.
+    pub(crate) fn check_member(&self, name: &str, draft: &Draft) -> Result<()> {
+        check_name(name)?;
+        if self.members.iter().any(|(n, _)| n == name) {
+            return Err(Error::Argument(format!("the dataset has a tensor {name:?} already: choose another name")));
+        }
+        if self.members.len() == MEMBERS_MAX {
+            return Err(Error::Argument(format!("a dataset has at most {MEMBERS_MAX} tensors: use a list")));
+        }
+        if !Arc::ptr_eq(draft.session(), &self.session) {
+            return Err(Error::Argument(format!("the draft for {name:?} was made by another client")));
+        }
+        Ok(())
+    }
+
+    /// Adds a tensor that was checked.
+    pub(crate) fn push(&mut self, name: &str, draft: Draft) {
+        self.members.push((name.to_owned(), draft));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Its members, metadata and timestamp.
+    pub(crate) fn into_parts(self) -> (Vec<(String, Draft)>, Vec<u8>, u64) {
+        (self.members, self.metadata, self.timestamp_ns)
+    }
+
+    /// Metadata of the whole: any bytes, 64 KiB at most. Each tensor may have its own besides.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.dataset().metadata(b"episode 7")?.timestamp(1_700_000_000_000_000_000).publish("frame")?;
+    /// let frame = client.get_dataset("frame")?;
+    /// assert_eq!(frame.metadata(), b"episode 7");
+    /// assert_eq!(frame.timestamp(), 1_700_000_000_000_000_000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Metadata`] if there is more.
+    pub fn metadata(mut self, metadata: &[u8]) -> Result<Self> {
+        self.set_metadata(metadata)?;
+        Ok(self)
+    }
+
+    pub(crate) fn set_metadata(&mut self, metadata: &[u8]) -> Result<()> {
+        if metadata.len() > METADATA_MAX {
+            return Err(Error::Metadata(metadata.len()));
+        }
+        self.metadata = metadata.to_vec();
+        Ok(())
+    }
+
+    #[cfg(feature = "ffi")]
+    pub(crate) fn set_timestamp(&mut self, nanoseconds: u64) {
+        self.timestamp_ns = nanoseconds;
+    }
+
+    /// Timestamp of the whole: nanoseconds since 1970, or of whatever clock its users agree on.
+    pub fn timestamp(mut self, nanoseconds: u64) -> Self {
+        self.timestamp_ns = nanoseconds;
+        self
+    }
+
+    /// Publishes all of it under one name.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let image = client.create(tensorlend::DType::U8, &[4, 4, 3])?;
+    /// let depth = client.create(tensorlend::DType::F32, &[4, 4])?;
+    /// let version = client.dataset().add("image", image)?.add("depth", depth)?.publish("frame")?;
+    /// assert_eq!(client.get_dataset("frame")?.version(), version);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Draft::publish`], and [`Error::Refused`] if there is no memory left for the dataset's index.
+    pub fn publish(self, name: &str) -> Result<Version> {
+        check_name(name)?;
+        let session = self.session.clone();
+        let sealed = self.seal_for(0, INSIDE)?;
+        session.names().publish_value(name, sealed.value)
+    }
+
+    /// As [`DatasetDraft::publish`], for a name that ends by itself: see [`Draft::publish_for`].
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use tensorlend::{DType, Lifetime};
+    ///
+    /// let depth = client.create(DType::F32, &[4, 4])?;
+    /// client.dataset().add("depth", depth)?.publish_for("frame", Lifetime::EPHEMERAL)?;
+    /// assert!(client.info("frame")?.lifetime.ephemeral);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a time to live of 0; otherwise as [`DatasetDraft::publish`].
+    pub fn publish_for(self, name: &str, lifetime: Lifetime) -> Result<Version> {
+        check_name(name)?;
+        lifetime.ttl_ns()?;
+        let session = self.session.clone();
+        let sealed = self.seal_for(0, INSIDE)?;
+        session.names().publish_value_for(name, sealed.value, lifetime)
+    }
+}
+
+impl Sendable for DatasetDraft {}
+
+impl Message for DatasetDraft {
+    fn session(&self, _: Inside) -> &Arc<Session> {
+        &self.session
+    }
+    fn takes_memory(&self, _: Inside) -> bool {
+        true
+    }
+    fn seal_for(self, sequence: u64, _: Inside) -> Result<Sealed> {
+        self.session.check()?;
+        seal_dataset(&self.session, self.members, &self.metadata, self.timestamp_ns, sequence)
+    }
+}
+
+/// Seals the members of a dataset and its index, chained: they live and die together.
+pub fn seal_dataset(
+    session: &Arc<Session>,
+    members: Vec<(String, Draft)>,
+    metadata: &[u8],
+    timestamp_ns: u64,
+    sequence: u64,
+) -> Result<Sealed> {
+    let index: Vec<DatasetMember<'_>> = members
+        .iter()
+        .map(|(name, draft)| {
+            let cell = draft.cell();
+            // What a member is follows when it is sealed.
+            DatasetMember { name, slot: cell.slot(), generation: cell.generation(), brief: Brief::default() }
+        })
+        .collect();
+    let mut head = Draft::index(session, &dataset::encode(&index))?;
+    head.set_metadata(metadata)?.set_timestamp(timestamp_ns);
+    // From the last member to the first, so that each is sealed with the one that follows it. A draft whose sealing
+    // fails is dropped with those before it; what is chained behind it is freed here.
+    let mut next = SLOT_NONE;
+    for (at, (_, draft)) in members.into_iter().enumerate().rev() {
+        match draft.seal(sequence, next) {
+            Ok(sealed) => {
+                next = sealed.value.slot();
+                dataset::set_brief(head.bytes_mut(), at, &sealed.brief);
+            }
+            Err(e) => {
+                if next != SLOT_NONE {
+                    session.alloc().drop_slot(next);
+                }
+                return Err(e);
+            }
+        }
+    }
+    match head.seal(sequence, next) {
+        Ok(sealed) => Ok(sealed),
+        Err(e) => {
+            if next != SLOT_NONE {
+                session.alloc().drop_slot(next);
+            }
+            Err(e)
+        }
+    }
+}

@@ -1,0 +1,492 @@
+//! A tensor that is being written on a device.
+#![allow(unsafe_code)]
+
+use super::offer;
+use crate::alloc::heap::rooms::RoomKey;
+use crate::error::{Error, Result, check_name};
+use crate::gpu::early::Mark;
+use crate::gpu::stream::{OnStream, Streams};
+use crate::gpu::{End, Gpu, trouble};
+use crate::names::lifetime::Lifetime;
+use crate::names::version::Version;
+use crate::segment::janitor::{Dropped, Ending};
+use crate::segment::map::DeviceRange;
+use crate::segment::map::TakenOn;
+use crate::session::Session;
+use crate::tensor::device::slice::BorrowedSliceMut;
+use crate::tensor::dims::Dims;
+use crate::tensor::draft::{Details, Head, Sealed, TensorSpec, extend};
+use crate::tensor::element::Element;
+use crate::tensor::sendable::Sendable;
+use crate::tensor::sendable::sealed::{Inside, Message};
+use cudarc::driver::CudaStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tensorlend_layout::stream::Brief;
+use tensorlend_layout::tensor::{METADATA_MAX, SlotKind};
+use tensorlend_layout::word::{Cell, SLOT_NONE};
+use tensorlend_layout::{DType, Device, Uuid};
+
+/// A tensor that is being written on a device, in the memory where its readers will find it. Nobody else sees it before it is
+/// published; dropping it gives the memory back.
+///
+/// It is published when the work on it is done: on each stream that was recorded on it ([`DeviceDraft::record_stream`],
+/// [`DeviceDraft::slice`]), or, if none was, on all streams of the device's primary context. The publishing thread waits for that;
+/// for nothing, if nobody has asked where the draft is. Dropping one waits for nothing if streams were recorded, and else as
+/// publishing does: a stream that is stuck, even one that has nothing to do with the draft, holds both up. So record the streams.
+///
+/// ```no_run
+/// use tensorlend::{Client, DType, Device};
+///
+/// let client = Client::connect()?;
+/// let mut image = client.create_on(Device::cuda(0), DType::F32, &[480, 640, 3])?;
+/// image.copy_from_host(&vec![0.5f32; 480 * 640 * 3])?; // or launch kernels that write at image.ptr()
+/// image.publish("camera/front")?;
+/// # Ok::<(), tensorlend::Error>(())
+/// ```
+pub struct DeviceDraft {
+    session: Arc<Session>,
+    taken: Option<TakenOn>,
+    gpu: Arc<Gpu>,
+    range: DeviceRange,
+    dtype: DType,
+    shape: Dims<u64>,
+    timestamp_ns: u64,
+    details: Details,
+    streams: Streams,
+    /// Whether there can be work on it that nobody has waited for.
+    worked: AtomicBool,
+    /// Whether work of another draft, which had the slot before, may be under way in the stream that it was created in.
+    inherits: bool,
+}
+
+impl DeviceDraft {
+    pub(crate) fn new(session: &Arc<Session>, uuid: Uuid, stream: Option<OnStream>, spec: &TensorSpec) -> Result<Self> {
+        let doing = "create a tensor on a device";
+        session.check()?;
+        let bytes = spec.bytes()?;
+        let offer = offer(session, uuid, doing)?;
+        let gpu = Gpu::find(uuid, doing)?;
+        let mut streams = Streams::default();
+        let mut key = RoomKey { uuid, stream: 0 };
+        let worked = AtomicBool::new(stream.is_some());
+        let mut dropped = None;
+        if let Some(stream) = stream {
+            stream.check(&gpu, doing)?;
+            if offer.allocator == tensorlend_layout::wire::Allocator::Arena {
+                key.stream = stream.as_raw() as u64;
+            }
+            dropped = session.alloc().take_dropped(key, offer, bytes, (&gpu, &stream));
+            streams.add(stream);
+        }
+        let inherits = dropped.is_some();
+        let taken = dropped.map_or_else(|| session.alloc().take_on(&**session, key, offer, bytes, doing), Ok)?;
+        let (start, _) = taken.map.mapped(doing)?;
+        let shape = Dims::new(&spec.shape).expect("checked with its bytes");
+        // Strides that say "row-major" are no strides.
+        let plain = Dims::row_major(&shape);
+        let strides = spec.strides.as_ref().and_then(|s| Dims::new(s)).filter(|s| **s != *plain);
+        let details = Details { strides, byte_offset: spec.byte_offset, metadata: Vec::new() };
+        let range = DeviceRange { ptr: start + taken.offset, bytes };
+        let (session, dtype) = (session.clone(), spec.dtype);
+        let taken = Some(taken);
+        Ok(Self { session, taken, gpu, range, dtype, shape, timestamp_ns: 0, details, streams, worked, inherits })
+    }
+
+    /// Where its bytes begin on the device: a multiple of 512. Whatever lay there before lies there still.
+    pub fn ptr(&self) -> u64 {
+        // Relaxed: whoever publishes the draft, or drops it, has it from whoever asked.
+        self.worked.store(true, Ordering::Relaxed);
+        self.range.ptr
+    }
+
+    /// How many bytes there are, gaps between strided elements included.
+    pub fn nbytes(&self) -> u64 {
+        self.range.bytes
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Sizes, in elements.
+    pub fn shape(&self) -> &[u64] {
+        &self.shape
+    }
+
+    /// What the tensor is to be.
+    pub fn spec(&self) -> TensorSpec {
+        TensorSpec {
+            dtype: self.dtype,
+            shape: self.shape.to_vec(),
+            strides: self.details.strides.as_ref().map(|strides| strides.to_vec()),
+            byte_offset: self.details.byte_offset,
+        }
+    }
+
+    /// The device, by its name in every process.
+    pub fn uuid(&self) -> Uuid {
+        self.gpu.uuid
+    }
+
+    /// The device, by the number that it has in this process.
+    pub fn device(&self) -> Device {
+        self.gpu.local()
+    }
+
+    /// Metadata that travels with the tensor: any bytes, 64 KiB at most. They are in host memory.
+    ///
+    /// # Errors
+    /// [`Error::Metadata`] if there is more.
+    pub fn set_metadata(&mut self, metadata: &[u8]) -> Result<&mut Self> {
+        if metadata.len() > METADATA_MAX {
+            return Err(Error::Metadata(metadata.len()));
+        }
+        self.details.metadata = metadata.to_vec();
+        Ok(self)
+    }
+
+    /// A timestamp that travels with the tensor: as [`crate::Draft::set_timestamp`].
+    pub fn set_timestamp(&mut self, nanoseconds: u64) -> &mut Self {
+        self.timestamp_ns = nanoseconds;
+        self
+    }
+
+    /// The tensor is written by work in this stream: it is published when that is done, and its memory not reused before. Once
+    /// any stream was recorded, others are not looked at.
+    ///
+    /// # Errors
+    /// [`Error::Device`] for a stream of another context than the device's primary one; what the driver answers.
+    pub fn record_stream(&mut self, stream: impl Into<OnStream>) -> Result<&mut Self> {
+        let stream = stream.into();
+        stream.check(&self.gpu, "record a stream")?;
+        if self.inherits {
+            self.order(&stream, "record a stream")?;
+        }
+        self.add(stream);
+        Ok(self)
+    }
+
+    fn add(&mut self, stream: OnStream) {
+        *self.worked.get_mut() = true;
+        self.streams.add(stream);
+    }
+
+    /// What is put into this stream from now on begins after the work on the draft that is in other streams that were recorded; the
+    /// caller does not wait. The stream is recorded.
+    ///
+    /// # Errors
+    /// As [`DeviceDraft::record_stream`].
+    pub fn wait(&mut self, stream: impl Into<OnStream>) -> Result<&mut Self> {
+        let stream = stream.into();
+        self.order(&stream, "wait for the work on a draft")?;
+        Ok(self)
+    }
+
+    fn order(&mut self, stream: &OnStream, doing: &str) -> Result<()> {
+        self.session.check()?;
+        stream.check(&self.gpu, doing)?;
+        for other in self.streams.iter().filter(|other| other.as_raw() != stream.as_raw()) {
+            let event = self.gpu.record(other, doing)?;
+            self.gpu.order(stream, &event, doing)?;
+            // It may be recorded anew: the stream waits for what it stood for.
+            self.gpu.give_event(event);
+        }
+        self.add(stream.clone());
+        Ok(())
+    }
+
+    /// Copies elements in: all of them, in memory order. When it returns, they are there. Work that is under way in streams
+    /// is not waited for.
+    ///
+    /// # Errors
+    /// [`Error::DType`] if it has another element type; [`Error::Length`] if they are more or fewer; what the driver answers.
+    pub fn copy_from_host<T: Element>(&mut self, elements: &[T]) -> Result<()> {
+        if T::DTYPE != self.dtype {
+            return Err(Error::DType { found: self.dtype, wanted: T::DTYPE });
+        }
+        self.copy_from_bytes(bytemuck::cast_slice(elements))
+    }
+
+    /// Copies bytes in, as [`DeviceDraft::copy_from_host`] does elements.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if they are more or fewer; what the driver answers.
+    pub fn copy_from_bytes(&mut self, bytes: &[u8]) -> Result<()> {
+        if bytes.len() as u64 != self.range.bytes {
+            let (found, given) = (self.range.bytes, bytes.len() as u64);
+            return Err(Error::Length { name: "the draft".into(), found, given });
+        }
+        self.disinherit()?;
+        crate::tensor::device::staging::copy_in(&self.session, &self.gpu, self.range, bytes)
+    }
+
+    /// What comes now is in no stream of the draft's: it must not be overtaken by the work of the draft that had the slot before.
+    fn disinherit(&mut self) -> Result<()> {
+        if self.inherits {
+            self.settle()?;
+            self.inherits = false;
+        }
+        Ok(())
+    }
+
+    /// Copies bytes in from elsewhere on the device, all of them, in memory order and in the order of a stream, which is recorded.
+    ///
+    /// # Errors
+    /// As [`DeviceDraft::record_stream`]; what the driver answers.
+    ///
+    /// # Safety
+    /// From `from` on, [`DeviceDraft::nbytes`] bytes can be read on the device, and are not written, until the stream has come
+    /// past this: at the latest when the draft was published, or [`DeviceDraft::finish`] has returned.
+    pub unsafe fn copy_from_ptr(&mut self, from: u64, stream: impl Into<OnStream>) -> Result<()> {
+        let doing = "copy on a device";
+        let stream = stream.into();
+        self.order(&stream, doing)?;
+        if self.range.bytes == 0 {
+            return Ok(());
+        }
+        let context = self.gpu.context(doing)?;
+        let _current = context.enter().map_err(trouble(doing))?;
+        // SAFETY: `from` by the caller; the draft's own memory is not given back before the stream has come past.
+        let copied = unsafe {
+            tensorlend_cuda::copy::dtod_async(self.range.ptr, from, self.range.bytes as usize, stream.by_ref())
+        };
+        copied.map_err(trouble(doing))
+    }
+
+    pub(crate) fn copy_from_device(&mut self, from: u64) -> Result<()> {
+        self.disinherit()?;
+        crate::tensor::device::staging::copy_on(&self.gpu, self.range, from)
+    }
+
+    /// Its elements as `cudarc` takes them, for work in this stream, which is recorded.
+    ///
+    /// # Errors
+    /// [`Error::DType`] if it has another element type; [`Error::Strided`] with strides or a byte offset of its own; otherwise
+    /// as [`DeviceDraft::record_stream`].
+    pub fn slice<T: Element>(&mut self, stream: &Arc<CudaStream>) -> Result<BorrowedSliceMut<'_, T>> {
+        if T::DTYPE != self.dtype {
+            return Err(Error::DType { found: self.dtype, wanted: T::DTYPE });
+        }
+        if self.details.strides.is_some() || self.details.byte_offset != 0 {
+            return Err(Error::Strided);
+        }
+        self.record_stream(stream)?;
+        Ok(BorrowedSliceMut::new(self.range, stream))
+    }
+
+    /// Waits, on the host, for the work on it, as publishing does, which then waits for nothing: until another stream is recorded, or
+    /// somebody asks again where it is.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the work failed.
+    pub fn finish(&mut self) -> Result<&mut Self> {
+        self.settle()?;
+        Ok(self.at_rest())
+    }
+
+    /// As [`DeviceDraft::finish`], for work in streams that nobody knows: waits for all that is in the device's primary context.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if some of it failed.
+    pub fn finish_all(&mut self) -> Result<&mut Self> {
+        self.session.check()?;
+        self.gpu.synchronize("wait for the work on a tensor")?;
+        Ok(self.at_rest())
+    }
+
+    fn at_rest(&mut self) -> &mut Self {
+        self.streams.take();
+        *self.worked.get_mut() = false;
+        self.inherits = false;
+        self
+    }
+
+    /// Waits for the work on it, on the host.
+    pub(crate) fn settle(&self) -> Result<()> {
+        let doing = "wait for the work on a tensor";
+        self.session.check()?;
+        if !self.worked.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        if self.streams.is_empty() {
+            return self.gpu.synchronize(doing);
+        }
+        let context = self.gpu.context(doing)?;
+        let _current = context.enter().map_err(trouble(doing))?;
+        self.streams.iter().try_for_each(|stream| stream.by_ref().synchronize().map_err(trouble(doing)))
+    }
+
+    /// Gives the tensor a name, once the work on it is done: see [`crate::Draft::publish`].
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the work failed; otherwise as [`crate::Draft::publish`]. On error the draft is dropped.
+    pub fn publish(self, name: &str) -> Result<Version> {
+        check_name(name)?;
+        self.settle()?;
+        self.publish_settled(name)
+    }
+
+    /// As [`DeviceDraft::publish`], where nothing is under way.
+    pub(crate) fn publish_settled(mut self, name: &str) -> Result<Version> {
+        let sealed = self.hand_over(0, SLOT_NONE, None)?;
+        self.session.names().publish_value(name, sealed.value)
+    }
+
+    /// As [`DeviceDraft::publish`], for a name that ends by itself: see [`crate::Draft::publish_for`].
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a time to live of 0; otherwise as [`DeviceDraft::publish`].
+    pub fn publish_for(mut self, name: &str, lifetime: Lifetime) -> Result<Version> {
+        check_name(name)?;
+        lifetime.ttl_ns()?;
+        self.settle()?;
+        let sealed = self.hand_over(0, SLOT_NONE, None)?;
+        self.session.names().publish_value_for(name, sealed.value, lifetime)
+    }
+
+    /// Gives the tensor a name while the work on it is still in `stream`; other streams that were recorded come before. Readers
+    /// wait for an event of this process, on the host ([`crate::Client::get_device`]) or in a stream of theirs
+    /// ([`crate::Client::get_device_early`]): so they trust the producer. If it is killed before the work is done, they get
+    /// [`crate::DeviceTrouble::Unfinished`].
+    ///
+    /// # Errors
+    /// [`Error::Device`] where events cannot be shared between processes; otherwise as [`DeviceDraft::publish`].
+    pub fn publish_early(mut self, name: &str, stream: impl Into<OnStream>) -> Result<Version> {
+        let doing = "publish a tensor early";
+        check_name(name)?;
+        self.session.check()?;
+        let stream = stream.into();
+        self.order(&stream, doing)?;
+        let mark = self.gpu.early.record(&self.gpu, &stream, doing)?;
+        let done = self.gpu.record(&stream, doing)?;
+        let (session, gpu) = (self.session.clone(), self.gpu.clone());
+        let Some(record) = self.taken.as_ref().map(|taken| taken.record) else { return Err(Error::SessionEnded) };
+        let sealed = self.hand_over(0, SLOT_NONE, Some(mark))?;
+        let slot = sealed.value.slot();
+        // Whatever becomes of the name, the memory is not reused before the work on it is done.
+        session.alloc().pin(slot);
+        let published = session.names().publish_value(name, sealed.value);
+        let after = session.clone();
+        let then = Box::new(move |done| {
+            // Only this store says that the work was done.
+            if done {
+                // SAFETY: contract 1 of `bytes.rs`: the slot is pinned, so that its segment and records stay mapped.
+                unsafe { record.get() }.settle();
+            }
+            after.alloc().unpin(slot);
+        });
+        session.lendings.janitor.leave(Ending { gpu, events: vec![done], then, dropped: None });
+        published
+    }
+
+    /// The work on it is done: what [`crate::Draft::seal`] does.
+    pub(crate) fn seal(mut self, sequence: u64, next: u32) -> Result<Sealed> {
+        self.settle()?;
+        self.hand_over(sequence, next, None)
+    }
+
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// Slot and generation.
+    pub(crate) fn cell(&self) -> Result<Cell> {
+        self.taken.as_ref().map(|taken| taken.value).ok_or(Error::SessionEnded)
+    }
+
+    /// The work on it that is known: the device, the streams that were recorded, and whether there is other work.
+    pub(crate) fn work(&self) -> (&Arc<Gpu>, Vec<OnStream>, bool) {
+        (&self.gpu, self.streams.iter().cloned().collect(), self.worked.load(Ordering::Relaxed))
+    }
+
+    fn head(&self) -> Head<'_> {
+        Head {
+            kind: SlotKind::Tensor,
+            dtype: self.dtype,
+            device: self.gpu.local(),
+            shape: &self.shape,
+            timestamp_ns: self.timestamp_ns,
+            details: Some(&self.details),
+        }
+    }
+
+    /// Writes the slot's record; the slot is no longer the draft's to free.
+    fn hand_over(&mut self, sequence: u64, next: u32, early: Option<Mark>) -> Result<Sealed> {
+        self.session.check()?;
+        let head = self.head();
+        let extended = head.is_extended() || early.is_some();
+        let next = if extended {
+            let mut bytes = head.extension();
+            bytes.extend(early.iter().flatten());
+            extend(&self.session, &bytes, next)?
+        } else {
+            next
+        };
+        let taken = self.taken.take().expect("a draft has its slot until it is published");
+        let mut info = self.head().info(taken.value, (taken.offset, taken.bytes), sequence, next, extended);
+        info.early = early.is_some();
+        // SAFETY: contract 1 of `bytes.rs`: the slot is handed out, and the draft holds the session.
+        unsafe { taken.record.get() }.write(&info);
+        if next != SLOT_NONE {
+            self.session.alloc().chain(taken.value.slot(), next);
+        }
+        Ok(Sealed { value: taken.value, brief: Brief::default() })
+    }
+}
+
+impl Drop for DeviceDraft {
+    fn drop(&mut self) {
+        let Some(taken) = self.taken.take() else { return };
+        if self.session.is_forked() {
+            return;
+        }
+        if !*self.worked.get_mut() {
+            self.session.alloc().drop_slot(taken.value.slot());
+            return;
+        }
+        let (streams, slot) = (self.streams.take(), taken.value.slot());
+        match self.gpu.end_of(streams.iter(), "drop a draft") {
+            End::Events(events) => {
+                let session = self.session.clone();
+                // The segment stays mapped until then, for the slot is not free.
+                let then = Box::new(move |_| session.alloc().drop_slot(slot));
+                // Who has pinned it may look at it still.
+                let pinned = self.session.alloc().has_pins();
+                let one = streams.only().filter(|_| !pinned);
+                let dropped = one.map(|stream| Dropped { taken, stream: stream.as_raw() });
+                self.session.lendings.janitor.leave(Ending { gpu: self.gpu.clone(), events, then, dropped });
+            }
+            End::Now => self.session.alloc().drop_slot(slot),
+            End::Unknown => {}
+        }
+    }
+}
+
+impl std::fmt::Debug for DeviceDraft {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DeviceDraft")
+            .field("device", &self.gpu.uuid)
+            .field("dtype", &self.dtype)
+            .field("shape", &self.shape())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Sendable for DeviceDraft {}
+
+impl Message for DeviceDraft {
+    fn session(&self, _: Inside) -> &Arc<Session> {
+        &self.session
+    }
+    fn takes_memory(&self, _: Inside) -> bool {
+        self.head().is_extended()
+    }
+    fn ready(&self, _: Inside) -> Result<()> {
+        self.settle()
+    }
+    fn seal_for(self, sequence: u64, _: Inside) -> Result<Sealed> {
+        self.seal(sequence, SLOT_NONE)
+    }
+}

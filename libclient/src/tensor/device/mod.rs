@@ -1,0 +1,21 @@
+//! Drafts on CUDA devices, and what leases there share with them.
+
+pub mod draft;
+pub mod legacy;
+pub mod slice;
+pub mod staging;
+
+use crate::error::{DeviceTrouble, Error, Result};
+use crate::session::Session;
+use tensorlend_layout::Uuid;
+use tensorlend_layout::wire::DeviceOffer;
+
+/// What the daemon offers of a device.
+pub fn offer<'s>(session: &'s Session, uuid: Uuid, doing: &str) -> Result<&'s DeviceOffer> {
+    let offers = &session.welcome.devices;
+    offers.iter().find(|offer| offer.uuid == uuid).ok_or_else(|| {
+        let lent: Vec<String> = offers.iter().map(|offer| offer.uuid.to_string()).collect();
+        let lent = if lent.is_empty() { "none".to_owned() } else { lent.join(", ") };
+        Error::Device { doing: doing.to_owned(), cause: DeviceTrouble::NotLent { uuid, lent } }
+    })
+}

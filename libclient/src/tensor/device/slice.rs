@@ -1,0 +1,92 @@
+//! Device memory that is lent, as `cudarc` takes it.
+//!
+//! The contract: 1. the range is the elements of a draft or a lease that is borrowed meanwhile, and whose segment is mapped;
+//! 2. `cudarc` frees what a slice of its own names: so none of ours is ever dropped.
+#![allow(unsafe_code)]
+
+use crate::segment::map::DeviceRange;
+use cudarc::driver::{CudaSlice, CudaStream};
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+/// A slice that does not free its memory.
+struct Unowned<T>(Option<CudaSlice<T>>);
+
+impl<T> Unowned<T> {
+    fn new(range: DeviceRange, stream: &Arc<CudaStream>) -> Self {
+        let elements = range.bytes as usize / size_of::<T>().max(1);
+        // SAFETY: 1: so many elements lie there, of a type with any bit pattern. 2: Drop leaks it.
+        Self(Some(unsafe { stream.upgrade_device_ptr(range.ptr, elements) }))
+    }
+
+    fn get(&self) -> &CudaSlice<T> {
+        self.0.as_ref().expect("there until it is dropped")
+    }
+}
+
+impl<T> Drop for Unowned<T> {
+    fn drop(&mut self) {
+        // Its stream is made to wait for what was done with the slice in others.
+        self.0.take().map(CudaSlice::leak);
+    }
+}
+
+/// The elements of a [`crate::DeviceLease`] as a slice of `cudarc`, for whatever takes one by reference: copies, kernels'
+/// arguments. To be read.
+pub struct BorrowedSlice<'l, T> {
+    slice: Unowned<T>,
+    of: PhantomData<&'l T>,
+}
+
+impl<T> BorrowedSlice<'_, T> {
+    pub(crate) fn new(range: DeviceRange, stream: &Arc<CudaStream>) -> Self {
+        Self { slice: Unowned::new(range, stream), of: PhantomData }
+    }
+}
+
+impl<T> Deref for BorrowedSlice<'_, T> {
+    type Target = CudaSlice<T>;
+
+    fn deref(&self) -> &CudaSlice<T> {
+        self.slice.get()
+    }
+}
+
+/// The elements of a [`crate::DeviceDraft`] as a slice of `cudarc`, to be written.
+pub struct BorrowedSliceMut<'d, T> {
+    slice: Unowned<T>,
+    of: PhantomData<&'d mut T>,
+}
+
+impl<T> BorrowedSliceMut<'_, T> {
+    pub(crate) fn new(range: DeviceRange, stream: &Arc<CudaStream>) -> Self {
+        Self { slice: Unowned::new(range, stream), of: PhantomData }
+    }
+}
+
+impl<T> Deref for BorrowedSliceMut<'_, T> {
+    type Target = CudaSlice<T>;
+
+    fn deref(&self) -> &CudaSlice<T> {
+        self.slice.get()
+    }
+}
+
+impl<T> DerefMut for BorrowedSliceMut<'_, T> {
+    fn deref_mut(&mut self) -> &mut CudaSlice<T> {
+        self.slice.0.as_mut().expect("there until it is dropped")
+    }
+}
+
+impl<T> std::fmt::Debug for BorrowedSlice<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BorrowedSlice").field("elements", &self.len()).finish_non_exhaustive()
+    }
+}
+
+impl<T> std::fmt::Debug for BorrowedSliceMut<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BorrowedSliceMut").field("elements", &self.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,116 @@
+//! What a leased slot says of itself: shape, strides and metadata, put together from its record and its extension; the
+//! index of a dataset.
+#![allow(unsafe_code)]
+
+use crate::segment::bytes::Bytes;
+use crate::tensor::dims::Dims;
+use tensorlend_layout::dataset;
+#[cfg(feature = "cuda")]
+use tensorlend_layout::tensor::EARLY_BYTES;
+use tensorlend_layout::tensor::{BadTensor, METADATA_INLINE, SlotInfo, check_extent};
+
+/// Where each element of a tensor lies, checked against its bytes; and its metadata.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// Sizes, in elements.
+    pub shape: Dims<u64>,
+    /// Strides in elements.
+    pub strides: Dims<i64>,
+    /// Whether the strides are those of C order.
+    pub row_major: bool,
+    /// Number of elements.
+    pub elements: u64,
+    /// The producer's bytes.
+    pub metadata: Vec<u8>,
+}
+
+/// Copies the index of a dataset, before anybody looks at it: its owner can write there. The caller holds the lease that
+/// covers `bytes`.
+#[inline(always)]
+pub fn copy_index(bytes: &Bytes, into: &mut Vec<u64>) {
+    let length = bytes.len().min(dataset::BYTES_MAX);
+    // SAFETY: the caller holds the lease (contract 2) and the segment (1), and they are copied within this function.
+    let bytes = unsafe { &bytes.read()[..length] };
+    let (words, rest) = bytes.as_chunks::<8>();
+    into.extend(words.iter().map(|word| u64::from_ne_bytes(*word)));
+    if !rest.is_empty() {
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        into.push(u64::from_ne_bytes(last));
+    }
+}
+
+/// Has the processor fetch the index of a dataset, up to half a kilobyte of it, while the caller looks at others. The
+/// caller holds the lease that covers `bytes`.
+#[inline(always)]
+pub fn fetch_index(bytes: &Bytes) {
+    // SAFETY: as in copy_index; what is read is not used.
+    let bytes = unsafe { bytes.read() };
+    for byte in bytes.iter().step_by(64).take(8) {
+        std::hint::black_box(*byte);
+    }
+}
+
+/// What a tensor that was published early has besides: see [`SlotInfo::early`]. The caller holds the lease that covers both.
+#[cfg(feature = "cuda")]
+pub fn early_mark(info: &SlotInfo, extension: &Bytes) -> Option<[u8; EARLY_BYTES]> {
+    // SAFETY: as in read_extended.
+    let bytes = unsafe { extension.read() };
+    bytes.get(info.extension_bytes()..)?.first_chunk().copied()
+}
+
+/// Reads and checks. The caller holds the lease that covers `info` and its extension.
+#[inline(always)]
+pub fn read(info: &SlotInfo, bytes_of_slot: u64, extension: Option<&Bytes>) -> Result<Layout, BadTensor> {
+    let Some(extension) = extension else {
+        let shape = Dims::of_four(info.dims, info.ndim).ok_or(BadTensor::Dimensions)?;
+        let elements = check_extent(info.dtype, &shape, None, info.byte_offset, bytes_of_slot)?;
+        // Mostly empty, and then no allocation.
+        let metadata = metadata_of(info);
+        let strides = Dims::row_major(&shape);
+        return Ok(Layout { shape, strides, row_major: true, elements, metadata });
+    };
+    read_extended(info, bytes_of_slot, extension)
+}
+
+#[cold]
+fn read_extended(info: &SlotInfo, bytes_of_slot: u64, extension: &Bytes) -> Result<Layout, BadTensor> {
+    // SAFETY: the extension is covered by the same lease (contract 2), the caller holds its segment (1), and it is copied
+    // within this function.
+    let bytes = unsafe { extension.read() };
+    let bytes = bytes.get(..info.extension_bytes()).ok_or(BadTensor::Metadata)?;
+    let sizes_bytes = usize::from(info.ndim) * 8;
+    let (sizes, rest) = bytes.split_at(sizes_bytes);
+    let words = |bytes: &[u8]| -> Vec<u64> {
+        bytes.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("eight bytes"))).collect()
+    };
+    let shape = Dims::new(&words(sizes)).ok_or(BadTensor::Dimensions)?;
+    let (strides, metadata) = if info.strided {
+        let (steps, metadata) = rest.split_at(sizes_bytes);
+        let steps: Vec<i64> = words(steps).into_iter().map(|w| w as i64).collect();
+        (Dims::new(&steps), metadata)
+    } else {
+        (None, rest)
+    };
+    let elements = check_extent(info.dtype, &shape, strides.as_deref(), info.byte_offset, bytes_of_slot)?;
+    Ok(Layout {
+        row_major: strides.is_none(),
+        strides: strides.unwrap_or_else(|| Dims::row_major(&shape)),
+        shape,
+        elements,
+        metadata: metadata.to_vec(),
+    })
+}
+
+/// The metadata of a record that is not extended.
+#[inline(always)]
+pub fn metadata_of(info: &SlotInfo) -> Vec<u8> {
+    if info.metadata_bytes == 0 { Vec::new() } else { inline_metadata(info) }
+}
+
+#[cold]
+fn inline_metadata(info: &SlotInfo) -> Vec<u8> {
+    let mut metadata: Vec<u8> = info.metadata.iter().flat_map(|word| word.to_le_bytes()).collect();
+    metadata.truncate((info.metadata_bytes as usize).min(METADATA_INLINE));
+    metadata
+}

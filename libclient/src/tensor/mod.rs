@@ -1,0 +1,262 @@
+//! A tensor that can be read where it lies.
+#![allow(unsafe_code)]
+
+pub mod dataset;
+#[cfg(feature = "cuda")]
+pub mod device;
+pub mod dims;
+pub mod draft;
+pub mod element;
+pub mod layout_of;
+pub mod sendable;
+pub mod strided;
+pub mod value_draft;
+
+use crate::error::{Error, Result};
+use crate::segment::bytes::Bytes;
+use crate::tensor::element::Element;
+use crate::tensor::layout_of::Layout;
+use crate::tensor::strided::gather;
+use tensorlend_layout::tensor::{BadTensor, SlotInfo};
+use tensorlend_layout::{DType, Device};
+
+/// A tensor in shared memory, read-only. It is reached through the lease that keeps it in place ([`crate::Lease`],
+/// [`crate::Dataset`], [`crate::Message`]) and cannot outlive it.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use tensorlend::{DType, Device};
+///
+/// let mut draft = client.create(DType::F32, &[2, 3])?;
+/// draft.as_mut_slice::<f32>()?.copy_from_slice(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+/// draft.set_metadata(b"metres")?.set_timestamp(1_700_000_000_000_000_000);
+/// draft.publish("points")?;
+///
+/// let points = client.get("points")?; // a lease, and by it a tensor
+/// assert_eq!((points.dtype(), points.device()), (DType::F32, Device::CPU));
+/// assert_eq!((points.shape(), points.strides()), (&[2, 3][..], &[3, 1][..]));
+/// assert_eq!((points.elements(), points.nbytes()), (6, 24));
+/// assert_eq!((points.byte_offset(), points.is_row_major()), (0, true));
+/// assert_eq!((points.metadata(), points.timestamp()), (&b"metres"[..], 1_700_000_000_000_000_000));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Tensor {
+    bytes: Bytes,
+    dtype: DType,
+    device: Device,
+    layout: Layout,
+    byte_offset: u64,
+    timestamp_ns: u64,
+}
+
+impl Tensor {
+    /// Puts a tensor together from its record and its extension. The caller holds the lease that covers both.
+    #[inline(always)]
+    pub(crate) fn read(
+        info: &SlotInfo,
+        bytes: Bytes,
+        extension: Option<&Bytes>,
+    ) -> std::result::Result<Self, BadTensor> {
+        let layout = layout_of::read(info, bytes.len() as u64, extension)?;
+        Ok(Self {
+            bytes,
+            dtype: info.dtype,
+            device: info.device,
+            layout,
+            byte_offset: info.byte_offset,
+            timestamp_ns: info.timestamp_ns,
+        })
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Where its bytes are: host memory, so far always.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// Sizes, in elements.
+    pub fn shape(&self) -> &[u64] {
+        &self.layout.shape
+    }
+
+    /// Strides, in elements, one for each dimension.
+    pub fn strides(&self) -> &[i64] {
+        &self.layout.strides
+    }
+
+    pub(crate) fn own_strides(&self) -> Option<&[i64]> {
+        (!self.layout.row_major).then_some(&*self.layout.strides)
+    }
+
+    /// Whether its elements lie one behind the other, in C order.
+    pub fn is_row_major(&self) -> bool {
+        self.layout.row_major
+    }
+
+    /// Number of elements; 1 for a tensor without dimensions.
+    pub fn elements(&self) -> u64 {
+        self.layout.elements
+    }
+
+    /// Where the element with index 0 lies in [`Tensor::bytes`], in bytes.
+    pub fn byte_offset(&self) -> u64 {
+        self.byte_offset
+    }
+
+    /// Bytes of the elements: their number times the element's bytes.
+    pub fn nbytes(&self) -> u64 {
+        self.elements() * self.dtype.item_bytes() as u64
+    }
+
+    /// All of its bytes, as they lie in memory: gaps between strided elements included.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.put("numbers", &[1u16, 2])?;
+    /// assert_eq!(client.get("numbers")?.bytes(), [1, 0, 2, 0]); // little endian
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Panics
+    /// In the child of a fork: the lease is the parent's.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: contract 1 and 2: a Tensor is only reachable by reference through the lease that covers its slot, and
+        // which keeps its segment.
+        unsafe { self.bytes.read() }
+    }
+
+    /// Its elements, where they lie.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.put("numbers", &[1.0f32, 2.0])?;
+    /// let numbers = client.get("numbers")?;
+    /// assert_eq!(numbers.as_slice::<f32>()?, [1.0, 2.0]);
+    /// assert!(numbers.as_slice::<f64>().is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::DType`] if it has another element type; [`Error::Strided`] unless it is
+    /// [row-major](Tensor::is_row_major).
+    ///
+    /// # Panics
+    /// As [`Tensor::bytes`].
+    pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
+        if T::DTYPE != self.dtype {
+            return Err(Error::DType { found: self.dtype, wanted: T::DTYPE });
+        }
+        let bytes = self.row_major_bytes().ok_or(Error::Strided)?;
+        bytemuck::try_cast_slice(bytes)
+            .map_err(|_| Error::Damaged { name: "the tensor".into(), cause: BadTensor::Bounds })
+    }
+
+    /// The elements' bytes, if they lie in C order: for element types that Rust has no name for.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use tensorlend::{DType, TensorView};
+    ///
+    /// client.put("scales", &TensorView { dtype: DType::F8_E4M3FN, shape: &[2], bytes: &[0x38, 0x40] })?;
+    /// assert_eq!(client.get("scales")?.row_major_bytes(), Some(&[0x38, 0x40][..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Panics
+    /// As [`Tensor::bytes`].
+    pub fn row_major_bytes(&self) -> Option<&[u8]> {
+        let from = self.byte_offset as usize;
+        self.is_row_major().then(|| &self.bytes()[from..from + self.nbytes() as usize])
+    }
+
+    /// Copies the elements, in C order, into `out`.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.put("numbers", &[1u8, 2, 3])?;
+    /// let mut copy = [0; 3];
+    /// client.get("numbers")?.copy_to(&mut copy)?;
+    /// assert_eq!(copy, [1, 2, 3]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Length`] unless `out` has exactly [`Tensor::nbytes`] bytes.
+    ///
+    /// # Panics
+    /// As [`Tensor::bytes`].
+    pub fn copy_to(&self, out: &mut [u8]) -> Result<()> {
+        if out.len() as u64 != self.nbytes() {
+            return Err(Error::Length { name: "the tensor".into(), found: self.nbytes(), given: out.len() as u64 });
+        }
+        if let Some(bytes) = self.row_major_bytes() {
+            out.copy_from_slice(bytes);
+            return Ok(());
+        }
+        // Every element was checked to lie inside when the lease was taken.
+        gather(self.bytes(), self.dtype.item_bytes(), self.byte_offset, self.shape(), self.strides(), out);
+        Ok(())
+    }
+
+    /// A view of it as an array, where it lies.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// client.put("numbers", &ndarray::arr2(&[[1.0f32, 2.0], [3.0, 4.0]]))?;
+    /// let lease = client.get("numbers")?;
+    /// assert_eq!(lease.ndarray::<f32>()?[[1, 0]], 3.0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::DType`] if it has another element type; [`Error::Strided`] with strides that ndarray does not know
+    /// (negative ones: use [`Tensor::copy_to`]).
+    ///
+    /// # Panics
+    /// As [`Tensor::bytes`].
+    #[cfg(feature = "ndarray")]
+    pub fn ndarray<T: Element>(&self) -> Result<ndarray::ArrayViewD<'_, T>> {
+        use ndarray::ShapeBuilder;
+        if T::DTYPE != self.dtype {
+            return Err(Error::DType { found: self.dtype, wanted: T::DTYPE });
+        }
+        let shape: Vec<usize> = self.shape().iter().map(|&d| d as usize).collect();
+        if self.is_row_major() {
+            let elements = self.as_slice::<T>()?;
+            return ndarray::ArrayViewD::from_shape(shape, elements).map_err(|_| Error::Strided);
+        }
+        let strides: Option<Vec<usize>> = self.strides().iter().map(|&s| usize::try_from(s).ok()).collect();
+        let from = self.byte_offset as usize;
+        let bytes = &self.bytes()[from..];
+        let whole = bytes.len() / size_of::<T>() * size_of::<T>();
+        let elements = bytemuck::try_cast_slice(&bytes[..whole]).map_err(|_| Error::Strided)?;
+        let strides = strides.ok_or(Error::Strided)?;
+        ndarray::ArrayViewD::from_shape(shape.strides(strides), elements).map_err(|_| Error::Strided)
+    }
+
+    /// Metadata that travels with it: the producer's bytes, copied when the lease was taken; empty if none.
+    pub fn metadata(&self) -> &[u8] {
+        &self.layout.metadata
+    }
+
+    /// Timestamp that its producer set, in nanoseconds of the clock that they agreed on; 0 if none.
+    pub fn timestamp(&self) -> u64 {
+        self.timestamp_ns
+    }
+}
+
+impl std::fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tensor").field("dtype", &self.dtype).field("shape", &self.shape()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,78 @@
+//! What streams and lists take.
+
+use crate::error::{Error, Result};
+use crate::session::Session;
+use crate::tensor::draft::{Draft, Sealed};
+use std::sync::Arc;
+use tensorlend_layout::word::SLOT_NONE;
+
+/// What a stream or a list takes: a [`Draft`], a [`crate::DatasetDraft`], or a [`crate::ValueDraft`] of either. Nothing else
+/// can be one.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use tensorlend::{DType, Sendable, Stream};
+///
+/// fn send_logged(stream: &Stream, message: impl Sendable) -> tensorlend::Result<()> {
+///     println!("message {} of {}", stream.send(message)?, stream.name());
+///     Ok(())
+/// }
+///
+/// let camera = client.stream("camera").open()?;
+/// send_logged(&camera, client.create(DType::U8, &[4, 4])?)?;
+/// send_logged(&camera, client.dataset().add("depth", client.create(DType::F32, &[4, 4])?)?)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Sendable: sealed::Message {}
+
+impl Sendable for Draft {}
+
+pub(crate) mod sealed {
+    use super::{Arc, Draft, Result, SLOT_NONE, Sealed, Session};
+
+    /// What nobody outside this crate can make: without it, the methods below cannot be called from there.
+    #[derive(Clone, Copy)]
+    pub struct Inside(());
+
+    /// The only one.
+    pub(crate) const INSIDE: Inside = Inside(());
+
+    /// A draft of one tensor or of several.
+    pub trait Message {
+        /// Where it was made.
+        fn session(&self, _: Inside) -> &Arc<Session>;
+        /// Whether sealing it takes slots besides its own.
+        fn takes_memory(&self, _: Inside) -> bool;
+        /// Waits for whatever writes it, before anything is locked.
+        #[inline]
+        fn ready(&self, _: Inside) -> Result<()> {
+            Ok(())
+        }
+        /// Writes its records; the slot is then the caller's.
+        fn seal_for(self, sequence: u64, _: Inside) -> Result<Sealed>;
+    }
+
+    impl Message for Draft {
+        fn session(&self, _: Inside) -> &Arc<Session> {
+            Self::session(self)
+        }
+        #[inline]
+        fn takes_memory(&self, _: Inside) -> bool {
+            self.is_extended()
+        }
+        #[inline]
+        fn seal_for(self, sequence: u64, _: Inside) -> Result<Sealed> {
+            self.seal(sequence, SLOT_NONE)
+        }
+    }
+}
+
+/// Seals a message, if it was made by this client: slots are counted where they were taken.
+#[inline]
+pub(crate) fn seal(session: &Arc<Session>, message: impl Sendable, sequence: u64, what: &str) -> Result<Sealed> {
+    if !Arc::ptr_eq(message.session(sealed::INSIDE), session) {
+        return Err(Error::Argument(format!("the draft for {what:?} was made by another client")));
+    }
+    message.seal_for(sequence, sealed::INSIDE)
+}

@@ -1,0 +1,129 @@
+//! What becomes a value: the draft of one tensor, or of several.
+
+#[cfg(feature = "cuda")]
+use crate::DeviceDraft;
+use crate::error::Result;
+use crate::names::lifetime::Lifetime;
+use crate::names::version::Version;
+use crate::session::Session;
+use crate::tensor::draft::Sealed;
+use crate::tensor::sendable::Sendable;
+use crate::tensor::sendable::sealed::{Inside, Message};
+use crate::{DatasetDraft, Draft};
+use std::sync::Arc;
+
+/// The draft of a tensor or of a dataset, for whoever learns only when the program runs which it is: what a
+/// [`Value`](crate::Value) is to readers.
+///
+/// ```
+/// # let broker = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// use tensorlend::{DType, ValueDraft};
+///
+/// let camera = client.stream("camera").open()?;
+/// let depth = client.create(DType::F32, &[4, 4])?;
+/// let several = client.dataset().add("depth", client.create(DType::F32, &[4, 4])?)?;
+/// for draft in [ValueDraft::from(depth), ValueDraft::from(several)] {
+///     camera.send(draft)?;
+/// }
+/// ValueDraft::from(client.create(DType::U8, &[3])?).publish("numbers")?;
+/// # assert_eq!(camera.sent(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ValueDraft {
+    /// One tensor.
+    Tensor(Draft),
+    /// Several tensors.
+    Dataset(DatasetDraft),
+    /// One tensor, on a device.
+    #[cfg(feature = "cuda")]
+    Device(DeviceDraft),
+}
+
+#[cfg(feature = "cuda")]
+impl From<DeviceDraft> for ValueDraft {
+    fn from(draft: DeviceDraft) -> Self {
+        Self::Device(draft)
+    }
+}
+
+impl From<Draft> for ValueDraft {
+    fn from(draft: Draft) -> Self {
+        Self::Tensor(draft)
+    }
+}
+
+impl From<DatasetDraft> for ValueDraft {
+    fn from(draft: DatasetDraft) -> Self {
+        Self::Dataset(draft)
+    }
+}
+
+impl ValueDraft {
+    /// Publishes it under a name.
+    ///
+    /// # Errors
+    /// As [`Draft::publish`] or [`DatasetDraft::publish`].
+    pub fn publish(self, name: &str) -> Result<Version> {
+        match self {
+            Self::Tensor(draft) => draft.publish(name),
+            Self::Dataset(draft) => draft.publish(name),
+            #[cfg(feature = "cuda")]
+            Self::Device(draft) => draft.publish(name),
+        }
+    }
+
+    /// Publishes it under a name that ends by itself.
+    ///
+    /// # Errors
+    /// As [`Draft::publish_for`] or [`DatasetDraft::publish_for`].
+    pub fn publish_for(self, name: &str, lifetime: Lifetime) -> Result<Version> {
+        match self {
+            Self::Tensor(draft) => draft.publish_for(name, lifetime),
+            Self::Dataset(draft) => draft.publish_for(name, lifetime),
+            #[cfg(feature = "cuda")]
+            Self::Device(draft) => draft.publish_for(name, lifetime),
+        }
+    }
+}
+
+impl Sendable for ValueDraft {}
+
+impl Message for ValueDraft {
+    fn session(&self, inside: Inside) -> &Arc<Session> {
+        match self {
+            Self::Tensor(draft) => Message::session(draft, inside),
+            Self::Dataset(draft) => Message::session(draft, inside),
+            #[cfg(feature = "cuda")]
+            Self::Device(draft) => Message::session(draft, inside),
+        }
+    }
+
+    fn takes_memory(&self, inside: Inside) -> bool {
+        match self {
+            Self::Tensor(draft) => draft.takes_memory(inside),
+            Self::Dataset(draft) => draft.takes_memory(inside),
+            #[cfg(feature = "cuda")]
+            Self::Device(draft) => draft.takes_memory(inside),
+        }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn ready(&self, inside: Inside) -> Result<()> {
+        match self {
+            Self::Device(draft) => draft.ready(inside),
+            Self::Tensor(_) | Self::Dataset(_) => Ok(()),
+        }
+    }
+
+    fn seal_for(self, sequence: u64, inside: Inside) -> Result<Sealed> {
+        match self {
+            Self::Tensor(draft) => draft.seal_for(sequence, inside),
+            Self::Dataset(draft) => draft.seal_for(sequence, inside),
+            #[cfg(feature = "cuda")]
+            Self::Device(draft) => draft.seal_for(sequence, inside),
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! This client's parked word, for all of its threads together.
+
+use crate::sync::lock;
+use std::sync::Mutex;
+use tensorlend_layout::leases::LeaseTable;
+use tensorlend_layout::raw::Sheet;
+use tensorlend_layout::wake;
+
+/// How many threads wait for each bit of the parked word.
+pub struct Parking {
+    table: Sheet<LeaseTable>,
+    waiting: Mutex<[u32; 64]>,
+}
+
+impl Parking {
+    pub fn new(table: Sheet<LeaseTable>) -> Self {
+        Self { table, waiting: Mutex::new([0; 64]) }
+    }
+
+    /// Declares that a thread waits for `mask`, until the guard is dropped. The bells were sampled before; what is
+    /// waited for must be looked at again after.
+    pub fn park(&self, mask: u64) -> Parked<'_> {
+        self.change(mask, true);
+        Parked { parking: self, mask }
+    }
+
+    fn change(&self, mask: u64, add: bool) {
+        let mut waiting = lock(&self.waiting);
+        for (bit, count) in waiting.iter_mut().enumerate().filter(|(bit, _)| mask >> bit & 1 == 1) {
+            *count = if add { *count + 1 } else { *count - 1 };
+            debug_assert!(bit < 64);
+        }
+        let word = waiting.iter().enumerate().fold(0u64, |word, (bit, &n)| word | u64::from(n > 0) << bit);
+        // Stored under the lock, so that a thread that leaves does not wipe out one that comes.
+        wake::declare(&self.table.parked, word);
+    }
+}
+
+/// A thread that is parked.
+pub struct Parked<'p> {
+    parking: &'p Parking,
+    mask: u64,
+}
+
+impl Drop for Parked<'_> {
+    fn drop(&mut self) {
+        self.parking.change(self.mask, false);
+    }
+}

@@ -1,0 +1,165 @@
+//! Looking again and again for a short while before going to sleep, where that pays.
+//!
+//! A wake-up costs some 20 us. Two parties that answer each other faster than that would put each other to sleep for
+//! ever, once one of them has been late; so a waiter looks for as long as a wake-up costs. But where the other party is
+//! slower, or needs this very processor, looking is a waste. Which of both it is cannot be known beforehand (whoever is
+//! waited for may be pinned to any processor), so it is learnt.
+
+use crate::error::Result;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long to look at most: about as long as a wake-up takes.
+const LOOK_NS_MAX: u32 = 25_000;
+/// Below this it is not worth while to begin.
+const LOOK_NS_MIN: u32 = 1_000;
+/// How long to look for what was said to come soon: less than a sleep and another wake-up take together.
+const SOON: Duration = Duration::from_micros(50);
+/// Where looking has not paid, it is tried again after so many waits.
+const WAITS_WITHOUT: u32 = 16;
+
+/// How long it has paid to look, of one who waits again and again for the same kind of thing.
+#[derive(Debug)]
+pub struct Spin {
+    look_ns: AtomicU32,
+    waits_without: AtomicU32,
+}
+
+impl Spin {
+    pub const fn new() -> Self {
+        Self { look_ns: AtomicU32::new(LOOK_NS_MAX), waits_without: AtomicU32::new(0) }
+    }
+
+    /// How long to look this time.
+    fn next_ns(&self) -> u32 {
+        // Relaxed throughout: a guess, whoever of several threads has the last word.
+        let look_ns = self.look_ns.load(Ordering::Relaxed);
+        if look_ns >= LOOK_NS_MIN {
+            return look_ns;
+        }
+        if self.waits_without.fetch_add(1, Ordering::Relaxed) + 1 < WAITS_WITHOUT {
+            return 0;
+        }
+        self.waits_without.store(0, Ordering::Relaxed);
+        LOOK_NS_MAX
+    }
+
+    fn learn(&self, look_ns: u32, found: bool) {
+        let next = if found { LOOK_NS_MAX } else { look_ns.min(self.look_ns.load(Ordering::Relaxed)) / 2 };
+        self.look_ns.store(next, Ordering::Relaxed);
+    }
+
+    /// Looks until something is found or it no longer pays; what was found. Looks once at least.
+    pub fn look<T>(&self, mut look: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
+        if let Some(found) = look()? {
+            return Ok(Some(found));
+        }
+        let look_ns = if alone() { 0 } else { self.next_ns() };
+        if look_ns == 0 {
+            return Ok(None);
+        }
+        let found = look_for(Duration::from_nanos(look_ns.into()), look)?;
+        self.learn(look_ns, found.is_some());
+        Ok(found)
+    }
+}
+
+/// Looks again and again for a short while, as long as that has paid in this process.
+pub fn spin<T>(look: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
+    static NAMES_AND_LISTS: Spin = Spin::new();
+    NAMES_AND_LISTS.look(look)
+}
+
+/// Looks for what was said to come soon. Looks once at least.
+pub fn soon<T>(mut look: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
+    if alone() { look() } else { look_for(SOON, look) }
+}
+
+fn look_for<T>(most: Duration, mut look: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
+    let start = Instant::now();
+    loop {
+        for _ in 0..16 {
+            if let Some(found) = look()? {
+                return Ok(Some(found));
+            }
+            std::hint::spin_loop();
+        }
+        if start.elapsed() >= most {
+            return Ok(None);
+        }
+    }
+}
+
+/// Whether the machine has one processor: then whoever is waited for needs it.
+fn alone() -> bool {
+    static ALONE: OnceLock<bool> = OnceLock::new();
+    // Of the machine, and not of this thread: pinned to one processor, it may wait for somebody on another.
+    *ALONE.get_or_init(|| {
+        std::fs::read_to_string("/sys/devices/system/cpu/online").is_ok_and(|online| online.trim() == "0")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Waits in vain until looking is given up; how often that took.
+    fn tire(spin: &Spin) -> u32 {
+        let mut waits = 0;
+        while spin.look_ns.load(Ordering::Relaxed) >= LOOK_NS_MIN {
+            assert_eq!(spin.look(|| Ok(None::<()>)).unwrap(), None);
+            waits += 1;
+            assert!(waits < 100);
+        }
+        waits
+    }
+
+    #[test]
+    fn looking_in_vain_ends_and_is_tried_again() {
+        let spin = Spin::new();
+        if alone() {
+            eprintln!("skipped: this machine has one processor");
+            return;
+        }
+        assert!(tire(&spin) <= 6);
+        let mut most = 0;
+        for _ in 0..WAITS_WITHOUT {
+            let mut looks = 0u32;
+            spin.look(|| Ok(None::<()>).inspect(|_| looks += 1)).unwrap();
+            most = most.max(looks);
+            if looks > 1 {
+                break;
+            }
+        }
+        assert!(most > 1, "never tried again");
+    }
+
+    #[test]
+    fn what_is_found_by_looking_makes_patient_again() {
+        let spin = Spin::new();
+        if alone() {
+            eprintln!("skipped: this machine has one processor");
+            return;
+        }
+        tire(&spin);
+        for _ in 0..WAITS_WITHOUT {
+            let mut looks = 0;
+            let found = spin.look(|| {
+                looks += 1;
+                Ok((looks > 3).then_some(looks))
+            });
+            if found.unwrap().is_some() {
+                assert_eq!(spin.look_ns.load(Ordering::Relaxed), LOOK_NS_MAX);
+                return;
+            }
+        }
+        panic!("never looked again");
+    }
+
+    #[test]
+    fn what_is_there_is_found_without_waiting() {
+        let spin = Spin::new();
+        assert_eq!(spin.look(|| Ok(Some(7))).unwrap(), Some(7));
+    }
+}
