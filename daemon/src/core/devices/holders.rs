@@ -46,7 +46,7 @@ pub struct Holders {
     /// Of what is held, what was lent before this daemon came.
     before: BTreeSet<LendingId>,
     /// Given up before this daemon came: which lending it was is not known any more.
-    outlived: Vec<GivenUp>,
+    recovered: Vec<GivenUp>,
     /// Clients of the daemon before, and what they have told so far: until the last of it, each counts as a holder of all that
     /// there was then.
     untold: BTreeMap<u16, BTreeSet<LendingId>>,
@@ -76,9 +76,9 @@ impl Holders {
 
     /// Whether a client may have device memory mapped.
     pub fn is_holder(&self, catalogue: u16) -> bool {
-        let any = !(self.before.is_empty() && self.outlived.is_empty());
+        let any = !(self.before.is_empty() && self.recovered.is_empty());
         any && self.untold.contains_key(&catalogue)
-            || !self.outlived.is_empty() && self.unknown.contains_key(&catalogue)
+            || !self.recovered.is_empty() && self.unknown.contains_key(&catalogue)
             || self.held.values().any(|holders| holders.contains(&catalogue))
     }
 
@@ -151,7 +151,7 @@ impl Holders {
         let told = self.untold.is_empty();
         let mut settled = Vec::new();
         if told && self.unknown.is_empty() {
-            settled.append(&mut self.outlived);
+            settled.append(&mut self.recovered);
         }
         for lending in lendings {
             let free =
@@ -171,7 +171,7 @@ impl Holders {
         self.unknown.clear();
         self.held.clear();
         self.before.clear();
-        std::mem::take(&mut self.given_up).into_values().chain(std::mem::take(&mut self.outlived)).collect()
+        std::mem::take(&mut self.given_up).into_values().chain(std::mem::take(&mut self.recovered)).collect()
     }
 }
 
@@ -250,7 +250,7 @@ impl Devices {
 
     /// Takes in what was given up before this daemon came, or was about to be: every client of that time may hold it. Whether
     /// its device is there still.
-    pub fn outlive(&mut self, env: &mut Env, context: &Context, uid: u32, kept: &Kept) -> bool {
+    pub fn recover_given_up(&mut self, env: &mut Env, context: &Context, uid: u32, kept: &Kept) -> bool {
         let (Label::DeviceLingering { place, .. } | Label::DeviceSegment { place, .. }) = kept.label else {
             return false;
         };
@@ -261,7 +261,7 @@ impl Devices {
         env.devices[device].pool.count_kept(kept.bytes);
         let charge = env.accounts.charge_kept(Some(uid), context.ledger.id(), Kind::Device, kept.bytes);
         let it = GivenUp { mem: kept.mem, device, bytes: kept.bytes, uid, charge };
-        self.holders.outlived.push(it);
+        self.holders.recovered.push(it);
         if let Label::DeviceSegment { .. } = kept.label {
             self.keep_given_up(env, context, kept.mem, uid, (device, kept.bytes));
         }

@@ -4,7 +4,7 @@
 //! daemon does not know until its clients have told: see [`super::holders`]. Blocks of a driver's pool end with the daemon
 //! that had the pool, and whatever stood in them with them.
 
-use super::restore::{Estate, part};
+use super::restore::{Descriptors, part};
 use crate::core::account::Kind;
 use crate::core::client::Residence;
 use crate::core::client::Segment;
@@ -23,7 +23,7 @@ impl Namespace {
     pub fn restore_on_device(
         &mut self,
         env: &mut Env,
-        estate: &mut Estate,
+        descriptors: &mut Descriptors,
         unused: &mut BTreeSet<MemId>,
         entry: u32,
     ) -> bool {
@@ -33,7 +33,7 @@ impl Namespace {
         let place = Place::of(line.place.peek()).filter(|place| place.allocator != Allocator::Async);
         let number = place.and_then(|place| self.devices.device_at(place.device));
         let (Some(number), Some(segment), Some(slots)) =
-            (number, estate.device_segments.remove(&key), estate.slots.remove(&key))
+            (number, descriptors.device_segments.remove(&key), descriptors.slots.remove(&key))
         else {
             return false;
         };

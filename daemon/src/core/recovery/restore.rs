@@ -46,7 +46,7 @@ struct Sheets {
 
 /// What outlived the other daemon, of one namespace.
 #[derive(Default)]
-pub struct Estate {
+pub struct Descriptors {
     /// Name, view, length, whose it is, and the namespace's name.
     pub directory: Option<(MemId, View, u64, Option<u32>, String)>,
     clients: BTreeMap<u16, Sheets>,
@@ -62,7 +62,7 @@ pub struct Estate {
     pub lingering: Vec<Kept>,
 }
 
-impl Estate {
+impl Descriptors {
     /// Takes something in.
     pub fn add(&mut self, kept: Kept) {
         match kept.label {
@@ -102,7 +102,7 @@ impl Estate {
     }
 }
 
-impl Estate {
+impl Descriptors {
     /// What has the bytes of this segment: memory, or else a file. Where the other daemon had not come to forget the one that it
     /// wanted no more, both are whole.
     fn bytes_of(&mut self, env: &Env, key: (u16, u32), bytes: u64) -> Option<(MemId, Residence)> {
@@ -126,14 +126,14 @@ impl Env {
     pub fn restore_lingering(&mut self, kept: &Kept) {
         if let Label::Lingering { namespace, uid, segment, .. } = kept.label {
             let kind = if segment { Kind::Segment } else { Kind::Sheet };
-            let (charge, segment_bytes) = self.charge_outlived(namespace, (uid, kind), kept.bytes);
+            let (charge, segment_bytes) = self.charge_recovered(namespace, (uid, kind), kept.bytes);
             self.linger_on(uid, kept.mem, charge, segment_bytes);
         }
     }
 
     /// Whether there is room for something that no line of a directory leads to. A keeper has what the daemon before has made;
     /// what clients bring may be made up, and costs no more than they could have been lent.
-    pub fn has_room_for_outlived(&self, from: Origin, kind: Kind, bytes: u64) -> bool {
+    pub fn has_room_for_recovered(&self, from: Origin, kind: Kind, bytes: u64) -> bool {
         match kind {
             _ if from == Origin::Keeper => true,
             Kind::Segment => self.pool.bytes().checked_add(bytes).is_some_and(|sum| sum <= self.pool.bytes_max()),
@@ -147,12 +147,12 @@ impl Env {
     }
 
     /// What was about to be given up, or had not been lent yet. Its label may be another's from now on.
-    pub fn linger_outlived(&mut self, namespace: NamespaceId, (uid, kind): (u32, Kind), mem: MemId, bytes: u64) {
-        let (charge, segment_bytes) = self.charge_outlived(namespace, (uid, kind), bytes);
+    pub fn linger_recovered(&mut self, namespace: NamespaceId, (uid, kind): (u32, Kind), mem: MemId, bytes: u64) {
+        let (charge, segment_bytes) = self.charge_recovered(namespace, (uid, kind), bytes);
         self.linger(uid, mem, charge, segment_bytes);
     }
 
-    fn charge_outlived(
+    fn charge_recovered(
         &mut self,
         namespace: NamespaceId,
         (uid, kind): (u32, Kind),
@@ -167,22 +167,22 @@ impl Env {
 
 impl Namespace {
     /// Fills a namespace whose directory and names are there. What is used is no longer `unused`.
-    pub fn restore(&mut self, env: &mut Env, mut estate: Estate, unused: &mut BTreeSet<MemId>) {
-        let ended = self.restore_clients(env, &mut estate, unused);
-        let lost = self.restore_segments(env, &mut estate, unused);
+    pub fn restore(&mut self, env: &mut Env, mut descriptors: Descriptors, unused: &mut BTreeSet<MemId>) {
+        let ended = self.restore_clients(env, &mut descriptors, unused);
+        let lost = self.restore_segments(env, &mut descriptors, unused);
         self.forget_lost(env, &lost);
         // Whoever is not there owns nothing.
         for entry in self.bindings.names().orphans(|owner| self.members.get(owner).is_some()) {
             self.bindings.remove(env, &mut self.context, &mut self.members, entry, false);
         }
-        let mut rings: Rings = std::mem::take(&mut estate.rings)
+        let mut rings: Rings = std::mem::take(&mut descriptors.rings)
             .into_iter()
             .filter_map(|(key, kept)| {
                 let uid = self.members.get(ring_owner(&self.context.directory, key, kept.bytes)?)?.uid;
                 Some((key, part(env, self.context.ledger.id(), uid, kept)?))
             })
             .collect();
-        let mut wakes = std::mem::take(&mut estate.wakes);
+        let mut wakes = std::mem::take(&mut descriptors.wakes);
         self.streams.restore_streams(env, &mut self.context, &self.members, &mut self.bindings, &mut rings, &mut wakes);
         for ring in rings.into_values() {
             env.accounts.refund(ring.charge);
@@ -237,7 +237,7 @@ impl Namespace {
     fn restore_clients(
         &mut self,
         env: &mut Env,
-        estate: &mut Estate,
+        descriptors: &mut Descriptors,
         unused: &mut BTreeSet<MemId>,
     ) -> Vec<(u16, bool)> {
         let (mut clients, mut ended) = (BTreeMap::new(), Vec::new());
@@ -257,7 +257,7 @@ impl Namespace {
                 let absorbed = Absorbed(entry.absorbed.peek()).index();
                 entry.announce_until.set(absorbed + RING as u64);
             }
-            let sheets = estate.clients.remove(&number);
+            let sheets = descriptors.clients.remove(&number);
             let client = sheets.filter(|_| member.state() != MemberState::Vacant);
             let head = self.context.directory.head();
             let (word, bit) = (usize::from(number) / 64, 1 << (number % 64));
@@ -310,7 +310,12 @@ impl Namespace {
     }
 
     /// Returns the ranges of device memory of which there is nothing left.
-    fn restore_segments(&mut self, env: &mut Env, estate: &mut Estate, unused: &mut BTreeSet<MemId>) -> Vec<RangeWord> {
+    fn restore_segments(
+        &mut self,
+        env: &mut Env,
+        descriptors: &mut Descriptors,
+        unused: &mut BTreeSet<MemId>,
+    ) -> Vec<RangeWord> {
         let mut lost = Vec::new();
         let mut lent: BTreeMap<u16, u64> = BTreeMap::new();
         for place in 0..self.context.directory.segments.len() as u32 {
@@ -318,14 +323,15 @@ impl Namespace {
             let range = RangeWord(line.range.peek());
             let key = (range.catalogue(), range.base());
             if range.is_lent() && line.place.peek() != 0 {
-                if !self.restore_on_device(env, estate, unused, place) {
+                if !self.restore_on_device(env, descriptors, unused, place) {
                     lost.push(range);
                     self.unlist_lost(place);
                 }
                 continue;
             }
             let bytes = line.bytes.peek();
-            let found = range.is_lent().then(|| (estate.bytes_of(env, key, bytes), estate.slots.remove(&key)));
+            let found =
+                range.is_lent().then(|| (descriptors.bytes_of(env, key, bytes), descriptors.slots.remove(&key)));
             if let Some((found, Some(slots))) = found
                 && (1..=1 << SLOTS_LOG2_MAX).contains(&range.slots())
                 && let Some(client) = self.members.get_mut(key.0)

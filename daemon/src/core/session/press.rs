@@ -29,7 +29,7 @@ impl Core {
         if !matches!(answer, Err(Refusal::Limit { .. })) || bytes > env.pool.bytes_max() {
             return answer;
         }
-        if env.now_ns - since_ns < QUIET_NS_MAX && env.hurry(uid, since_ns) {
+        if env.now_ns - since_ns < QUIET_NS_MAX && env.expedite(uid, since_ns) {
             return Ok(Outcome::Later(Wait::Quiet));
         }
         match self.collect_for_room(seat, since_ns) {
