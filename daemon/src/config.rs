@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use tensorlend_layout::Uuid;
 use tensorlend_layout::directory::DEVICES;
+pub use tensorlend_layout::size::Bytes;
 use tensorlend_layout::stream::CAPACITY_MAX;
 use tensorlend_layout::wire::Allocator;
 use tensorlend_os::numa::Numa;
@@ -23,46 +24,7 @@ const STREAM_GRACE_MS_MAX: u64 = 86_400_000;
 /// Minimum time until leases may be revoked.
 const LEASE_MS_LEAST: u64 = 100;
 
-/// A number of bytes: in TOML an integer, or a string such as `"64MiB"`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Bytes(pub u64);
-
-impl std::str::FromStr for Bytes {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let text = text.trim();
-        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-        let (number, unit) = text.split_at(digits);
-        let shift = match unit.trim() {
-            "" | "B" => 0,
-            "KiB" => 10,
-            "MiB" => 20,
-            "GiB" => 30,
-            "TiB" => 40,
-            other => return Err(format!("unknown unit {other:?} in {text:?}: use B, KiB, MiB, GiB or TiB")),
-        };
-        let number: u64 = number.parse().map_err(|_| format!("{text:?} is no number of bytes, such as \"64MiB\""))?;
-        number.checked_mul(1 << shift).map(Self).ok_or_else(|| format!("{text:?} is too many bytes"))
-    }
-}
-
-impl<'de> Deserialize<'de> for Bytes {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged, expecting = "a number of bytes, or a string such as \"64MiB\"")]
-        enum Raw {
-            Number(u64),
-            Text(String),
-        }
-        match Raw::deserialize(from)? {
-            Raw::Number(bytes) => Ok(Self(bytes)),
-            Raw::Text(text) => text.parse().map_err(serde::de::Error::custom),
-        }
-    }
-}
-
-/// The protection of lent memory against writes by other clients.
+/// How the daemon keeps others from writing what it lent to one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModeChoice {
@@ -526,11 +488,7 @@ mod tests {
 
     #[test]
     fn bytes_are_numbers_or_words() {
-        assert_eq!("64MiB".parse(), Ok(Bytes(64 << 20)));
-        assert_eq!("3 GiB".parse(), Ok(Bytes(3 << 30)));
-        assert_eq!("4096".parse(), Ok(Bytes(4096)));
-        assert!("64MB".parse::<Bytes>().is_err() && "MiB".parse::<Bytes>().is_err());
-        assert!("99999999TiB".parse::<Bytes>().is_err());
+        assert_eq!(Config::parse("[pool]\nsegment_bytes = \"8KiB\"").unwrap().pool.segment_bytes, Bytes(8192));
         assert_eq!(Config::parse("[pool]\nsegment_bytes = 8192").unwrap().pool.segment_bytes, Bytes(8192));
     }
 

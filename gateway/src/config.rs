@@ -3,10 +3,11 @@
 
 use crate::settings::{Globs, Settings, SpaceSettings};
 use crate::wire::{CHUNK_BYTES_LEAST, CHUNK_BYTES_MAX, NodeName, Packing, check_name};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tensorlend::Policy;
+pub use tensorlend_layout::size::Bytes;
 
 /// The configuration file with every option, its default and its unit: the output of `--print-config`.
 pub const EXAMPLE: &str = include_str!("config.toml");
@@ -34,38 +35,6 @@ pub enum BadConfig {
         /// The error, and a valid value.
         why: String,
     },
-}
-
-/// A number of bytes: in TOML an integer, or a string such as `"64MiB"`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bytes(pub u64);
-
-impl std::str::FromStr for Bytes {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (number, shift) = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40), ("B", 0), ("", 0)]
-            .into_iter()
-            .find_map(|(unit, shift)| Some((text.trim().strip_suffix(unit)?.trim_end(), shift)))
-            .expect("the empty unit is every text's end");
-        let number: u64 = number.parse().map_err(|_| format!("{text:?} is no number of bytes, such as \"64MiB\""))?;
-        number.checked_mul(1 << shift).map(Self).ok_or_else(|| format!("{text:?} is too many bytes"))
-    }
-}
-
-impl<'de> Deserialize<'de> for Bytes {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged, expecting = "a number of bytes, or a string such as \"64MiB\"")]
-        enum Raw {
-            Number(u64),
-            Text(String),
-        }
-        match Raw::deserialize(from)? {
-            Raw::Number(bytes) => Ok(Self(bytes)),
-            Raw::Text(text) => text.parse().map_err(serde::de::Error::custom),
-        }
-    }
 }
 
 /// Policy for a stream's messages when the receiver is slow.

@@ -66,7 +66,6 @@ mod sabotage;
 mod segment;
 mod session;
 mod stream;
-mod sync;
 mod tensor;
 mod wait;
 

@@ -12,6 +12,7 @@ use tensorlend::{
 };
 use tensorlend_cuda::{Context, Driver, Stream, copy, ipc::PlainBlock};
 use tensorlend_daemon::Embedded;
+use tensorlend_layout::random::splitmix64;
 
 const GPU: Device = Device::cuda(0);
 
@@ -561,14 +562,8 @@ fn drafts_in_all_places_never_share_a_slot() {
         for seed in 1..6u64 {
             let broker = broker([Allocator::Pool, Allocator::Async][seed as usize % 2], 64 * MIB);
             let client = client(&broker);
-            // SplitMix64.
             let mut state = seed;
-            let mut bits = move || {
-                state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-                let z = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-                let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-                z ^ (z >> 31)
-            };
+            let mut bits = move || splitmix64(&mut state);
             let mut live: Vec<Marked> = Vec::new();
             for step in 0..300u32 {
                 let (bytes, mark) = ([8, 511, 512, 5000, 100_000, 3 * MIB][bits() as usize % 6], step as u8);

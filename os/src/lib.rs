@@ -4,6 +4,7 @@
 //! Everything here is thin: one system call, one function, its error passed on.
 
 pub mod barrier;
+pub mod clock;
 #[cfg(feature = "crash-points")]
 pub mod crash;
 pub mod fork;
@@ -12,8 +13,11 @@ pub mod inherited;
 pub mod kernel;
 pub mod map;
 pub mod memfd;
+pub mod mutex;
 pub mod numa;
 pub mod packet;
+#[doc(hidden)]
+pub mod skip;
 pub mod socket_file;
 pub mod thread;
 pub mod toll;

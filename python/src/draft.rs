@@ -11,12 +11,8 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyWeakrefMethods, PyWeakrefReference};
 use std::ffi::c_int;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// Locks a mutex, even if a thread panicked while it held the lock.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use std::sync::{Arc, Mutex};
+pub use tensorlend_os::mutex::lock;
 
 /// A tensor that is being written, in the memory where it will be read. It is invisible until it is published.
 ///

@@ -445,20 +445,7 @@ impl Agent {
     }
 }
 
-/// Reports that the calling test cannot run here, and the reason: on standard error, and in the file that the variable
-/// `TENSORLEND_SKIPS` names, since cargo hides the output of passing tests.
-///
-/// # Panics
-/// If that file cannot be written.
-pub fn skip(why: &str) {
-    let thread = std::thread::current();
-    let line = format!("{}: {why}\n", thread.name().unwrap_or("a test"));
-    eprint!("SKIPPED: {line}");
-    if let Some(file) = std::env::var_os("TENSORLEND_SKIPS") {
-        let file = std::fs::File::options().append(true).create(true).open(file);
-        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("TENSORLEND_SKIPS names a file to write to");
-    }
-}
+pub use tensorlend_os::skip::skip;
 
 /// Returns true if this test cannot run because `tool` is missing, and records that. The test then returns.
 pub fn skip_without(tool: &str) -> bool {

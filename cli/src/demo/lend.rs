@@ -7,22 +7,16 @@
 use super::children::Peer;
 use super::table::Method;
 use super::{PATIENCE, connect, socket_argument};
-use rustix::time::{ClockId, clock_gettime};
 use std::error::Error;
 use std::path::Path;
 use tensorlend::{Client, DType, Version};
+use tensorlend_os::clock::monotonic_ns;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The stamp that stops the consumer.
 const OVER: u64 = u64::MAX;
 
-/// Returns CLOCK_MONOTONIC in nanoseconds, which all processes share.
-fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-/// Times of one batch, in nanoseconds.
+/// Figures of one batch, in nanoseconds.
 #[derive(Default)]
 pub struct Samples {
     /// Time that the producer was busy.
@@ -95,29 +89,29 @@ impl Lender {
         };
         let (t0, t1);
         if self.method == Method::Lend {
-            let begun = now_ns();
+            let begun = monotonic_ns();
             let mut draft = self.client.create(DType::U8, &[self.bytes])?;
-            let created = now_ns() - begun;
-            // The tensor is created in place here; the cost of writing it is the same for all methods and not measured.
+            let created = monotonic_ns() - begun;
+            // The tensor comes into being here, in place: whatever writing it costs is the same for everybody.
             if whole {
                 draft.bytes_mut().copy_from_slice(&self.payload);
             }
             draft.bytes_mut()[..8].copy_from_slice(&stamp);
             draft.set_metadata(&sum.to_le_bytes())?;
-            t0 = now_ns() - created;
+            t0 = monotonic_ns() - created;
             draft.publish(&self.names.tensor)?;
-            t1 = now_ns();
+            t1 = monotonic_ns();
         } else {
             self.payload[..8].copy_from_slice(&stamp);
-            t0 = now_ns();
+            t0 = monotonic_ns();
             let mut draft = self.client.create(DType::U8, &[self.bytes])?;
             draft.bytes_mut().copy_from_slice(&self.payload);
             draft.set_metadata(&sum.to_le_bytes())?;
             draft.publish(&self.names.tensor)?;
-            t1 = now_ns();
+            t1 = monotonic_ns();
         }
         let answer = self.client.wait_newer(&self.names.answer, self.acknowledged, Some(PATIENCE))?;
-        let t3 = now_ns();
+        let t3 = monotonic_ns();
         self.acknowledged = answer.version();
         let [t2, seen] = answer.as_slice::<u64>()? else { return Err("the consumer's answer is damaged".into()) };
         if *seen != self.round {
@@ -158,7 +152,7 @@ pub fn serve(args: &[String]) -> Result<(), Box<dyn Error>> {
     let mut seen = Version::NONE;
     loop {
         let lease = client.wait_newer(&names.tensor, seen, Some(PATIENCE * 2))?;
-        let t2 = now_ns();
+        let t2 = monotonic_ns();
         seen = lease.version();
         let bytes = lease.bytes();
         let mut stamp = u64::from_le_bytes(bytes[..8].try_into()?);

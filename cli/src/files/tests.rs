@@ -220,7 +220,7 @@ fn a_file_larger_than_memory_is_an_error() {
     let path = folder.path().join("huge.raw");
     let bytes = 1u64 << 43;
     if fs::File::create(&path).unwrap().set_len(bytes).is_err() {
-        return; // A file system without sparse files of this size.
+        return tensorlend_os::skip::skip("this file system has no sparse files of 8 TiB");
     }
     let spec = RawSpec { dtype: DType::U8, shape: vec![bytes] };
     let error = read(&path, Some(spec)).unwrap_err();

@@ -77,11 +77,7 @@ mod tests {
     use super::*;
     use std::process::{Command, Stdio};
     use std::time::Duration;
-
-    fn now_ns() -> u64 {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-    }
+    use tensorlend_os::clock::boottime_ns;
 
     #[test]
     fn only_the_process_that_connected_is_ended() {
@@ -90,17 +86,19 @@ mod tests {
         let seen = ClientSeen { pid: child.id(), uid, ..ClientSeen::default() };
         let refused = |seen: &ClientSeen, at_ns| Process::of(seen, at_ns).unwrap_err();
         let later = ClientSeen { age: Duration::from_hours(1), ..seen.clone() };
-        assert!(refused(&later, now_ns()).contains("another one"), "it began after the client had connected");
-        assert!(refused(&ClientSeen { uid: uid + 1, ..seen.clone() }, now_ns()).contains("another one"));
-        assert!(refused(&ClientSeen { pid: 0, ..seen.clone() }, now_ns()).contains("not seen"));
-        assert!(refused(&ClientSeen { is_observer: true, ..seen.clone() }, now_ns()).contains("this program"));
-        assert!(refused(&ClientSeen { state: ClientState::Ended, ..seen.clone() }, now_ns()).contains("ended already"));
+        assert!(refused(&later, boottime_ns()).contains("another one"), "it began after the client had connected");
+        assert!(refused(&ClientSeen { uid: uid + 1, ..seen.clone() }, boottime_ns()).contains("another one"));
+        assert!(refused(&ClientSeen { pid: 0, ..seen.clone() }, boottime_ns()).contains("not seen"));
+        assert!(refused(&ClientSeen { is_observer: true, ..seen.clone() }, boottime_ns()).contains("this program"));
+        assert!(
+            refused(&ClientSeen { state: ClientState::Ended, ..seen.clone() }, boottime_ns()).contains("ended already")
+        );
         assert!(child.try_wait().unwrap().is_none());
 
-        let process = Process::of(&seen, now_ns()).unwrap();
+        let process = Process::of(&seen, boottime_ns()).unwrap();
         process.end().unwrap();
         assert!(!child.wait().unwrap().success());
         assert!(process.end().unwrap_err().contains("ended already"));
-        assert!(refused(&seen, now_ns()).contains("there is no process"));
+        assert!(refused(&seen, boottime_ns()).contains("there is no process"));
     }
 }

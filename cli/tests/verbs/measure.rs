@@ -1,7 +1,6 @@
 //! Tests that the output of `bench` is complete and consistent. No test checks a speed.
 
 use std::collections::HashMap;
-use std::io::Write;
 
 use serde_json::Value;
 
@@ -38,13 +37,11 @@ const ROWS: [(&str, &[u64]); 27] = [
     ("first_slot", &[]),
 ];
 
-/// Whether this machine has too few cores for a test that needs two processes to run at once. If so, the function
-/// appends a line to the file that `TENSORLEND_SKIPS` names.
-fn too_few_cores(test: &str) -> bool {
+/// Two processes want two cores. Whether there is one, which is reported then.
+fn too_few_cores() -> bool {
     let too_few = std::thread::available_parallelism().is_ok_and(|cores| cores.get() < 2);
-    if let (true, Some(file)) = (too_few, std::env::var_os("TENSORLEND_SKIPS")) {
-        let file = std::fs::OpenOptions::new().append(true).create(true).open(file);
-        writeln!(file.unwrap(), "{test}: it needs two cores").unwrap();
+    if too_few {
+        tensorlend_os::skip::skip("it needs two cores");
     }
     too_few
 }
@@ -98,7 +95,7 @@ fn check(report: &Value) {
 
 #[test]
 fn a_short_run_has_every_row_and_its_ratios() {
-    if too_few_cores("a_short_run_has_every_row_and_its_ratios") {
+    if too_few_cores() {
         return;
     }
     let done = Running::start(&mut program(&["bench", "--quick", "--json"])).done();
@@ -112,7 +109,7 @@ fn a_short_run_has_every_row_and_its_ratios() {
 
 #[test]
 fn with_a_daemon_nothing_is_left_in_it_and_plots_are_written() {
-    if too_few_cores("with_a_daemon_nothing_is_left_in_it_and_plots_are_written") {
+    if too_few_cores() {
         return;
     }
     let bench = Bench::new();
@@ -133,7 +130,7 @@ fn with_a_daemon_nothing_is_left_in_it_and_plots_are_written() {
 
 #[test]
 fn only_what_was_asked_for_is_measured() {
-    if too_few_cores("only_what_was_asked_for_is_measured") {
+    if too_few_cores() {
         return;
     }
     let done = Running::start(&mut program(&["bench", "--quick", "--json", "--only", "list_len"])).done();

@@ -1,8 +1,6 @@
 //! Tests of `nodes`, `ls --all-nodes`, and names of other machines. Two brokers with a gateway each communicate over
 //! the loopback interface.
 
-use std::fs;
-use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -14,9 +12,8 @@ use tensorlend::{Client, DType, Stream};
 
 use crate::bench::{Bench, repository};
 
-/// The path of the gateway's program: in `TENSORLEND_BIN_DIR`, or else beside the tool. If the program has not been
-/// built, the function returns `None`, prints a line, and appends it to the file that `TENSORLEND_SKIPS` names.
-fn gateway(test: &str) -> Option<PathBuf> {
+/// The gateway's program: of `TENSORLEND_BIN_DIR`, or beside the tool. `None`: it has not been built, and that is said.
+fn gateway() -> Option<PathBuf> {
     let tool = PathBuf::from(env!("CARGO_BIN_EXE_tensorlend"));
     let folder = std::env::var_os("TENSORLEND_BIN_DIR").map(PathBuf::from);
     let folder = folder.unwrap_or_else(|| tool.parent().unwrap().to_owned());
@@ -24,12 +21,7 @@ fn gateway(test: &str) -> Option<PathBuf> {
     if program.exists() {
         return Some(program);
     }
-    let line = format!("{test}: tensorlend-gateway is not built (cargo build -p tensorlend-gateway)\n");
-    eprint!("SKIPPED: {line}");
-    if let Some(file) = std::env::var_os("TENSORLEND_SKIPS") {
-        let file = fs::OpenOptions::new().append(true).create(true).open(file);
-        file.unwrap().write_all(line.as_bytes()).unwrap();
-    }
+    tensorlend_os::skip::skip("tensorlend-gateway is not built (cargo build -p tensorlend-gateway)");
     None
 }
 
@@ -123,7 +115,7 @@ fn rows(table: &str) -> Vec<Vec<&str>> {
 
 #[test]
 fn nodes_are_listed_and_their_names_are_read() {
-    let Some(program) = gateway("nodes_are_listed_and_their_names_are_read") else { return };
+    let Some(program) = gateway() else { return };
     let (here, mut there) = two(&program);
     let client = there.bench.client();
     let _cam = furnish(&there, &client);
@@ -179,7 +171,7 @@ fn nodes_are_listed_and_their_names_are_read() {
 
 #[test]
 fn streams_of_another_machine_are_received() {
-    let Some(program) = gateway("streams_of_another_machine_are_received") else { return };
+    let Some(program) = gateway() else { return };
     let (here, there) = two(&program);
     let client = there.bench.client();
     let cam = furnish(&there, &client);

@@ -8,6 +8,7 @@ use crate::{Access, Allocation, Mapping};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
+use tensorlend_os::skip::skip;
 
 const ROLE: &str = "TENSORLEND_CUDA_TEST_ROLE";
 
@@ -75,7 +76,7 @@ fn output(folder: &Path, role: &str) -> String {
 fn with(library: &Library, role: &str) -> Option<String> {
     let folder = tempfile::tempdir().unwrap();
     if !library.make(folder.path()) {
-        eprintln!("SKIPPED: no C compiler to make a library with");
+        skip("no C compiler to make a library with");
         return None;
     }
     Some(said(folder.path(), role))
@@ -132,7 +133,7 @@ fn no_library() {
     let folder = tempfile::tempdir().unwrap();
     let text = said(folder.path(), "get");
     if text.starts_with(char::is_numeric) {
-        eprintln!("SKIPPED: there is a driver here");
+        skip("there is a driver here");
         return;
     }
     assert!(text.contains("libcuda"), "{text}");
@@ -176,7 +177,7 @@ fn a_call_that_fails_is_told() {
 fn calls(library: &Library) -> Option<Vec<String>> {
     let folder = tempfile::tempdir().unwrap();
     if !library.make(folder.path()) {
-        eprintln!("SKIPPED: no C compiler to make a library with");
+        skip("no C compiler to make a library with");
         return None;
     }
     let output = output(folder.path(), "map");

@@ -1,6 +1,5 @@
 //! Running a test with a driver, and in a second process.
 
-use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use tensorlend_cuda::{Device, Driver};
@@ -12,16 +11,7 @@ const INSIDE: &str = "TENSORLEND_CUDA_TEST_INSIDE";
 /// The variable with the role of a test's other process.
 const ROLE: &str = "TENSORLEND_CUDA_TEST_ROLE";
 
-/// Reports that the calling test cannot run here, and the reason: also in the file that `TENSORLEND_SKIPS` names, since
-/// cargo hides the output of passing tests.
-pub fn skip(why: &str) {
-    let line = format!("{}: {why}\n", std::thread::current().name().unwrap_or("a test"));
-    eprint!("SKIPPED: {line}");
-    if let Some(file) = std::env::var_os("TENSORLEND_SKIPS") {
-        let file = std::fs::File::options().append(true).create(true).open(file);
-        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("TENSORLEND_SKIPS names a file to write to");
-    }
-}
+pub use tensorlend_os::skip::skip;
 
 /// Returns true if `test` must continue in this process. If it needs another process, one that finds the driver of
 /// `TENSORLEND_CUDA_LIB` or runs no other test, this function has run it there.

@@ -42,13 +42,14 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use rustix::time::Timespec;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tensorlend_layout::wire::{Refusal, Reply};
+use tensorlend_os::clock::boottime_ns;
 use worker::{Done, Finished, Part, Workers};
 
 /// The reason why the daemon cannot run.
@@ -184,11 +185,6 @@ pub struct Shell {
     unknown_gid: Option<u32>,
 }
 
-fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Boottime);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
 fn allocated(mem: MemId, at: u64, made: io::Result<()>) -> Event {
     Event::Allocated { mem, at, made: made.map_err(|e| e.to_string()) }
 }
@@ -245,11 +241,11 @@ impl Shell {
             events: VecDeque::new(),
         };
         if kept.is_empty() && it.listener.replaced {
-            it.core.expect_clients(now_ns());
-            it.memories.takes_back = it.core.takes_back(now_ns());
+            it.core.expect_clients(boottime_ns());
+            it.memories.takes_back = it.core.takes_back(boottime_ns());
         }
         if !kept.is_empty() {
-            for effect in it.core.restore(now_ns(), kept) {
+            for effect in it.core.restore(boottime_ns(), kept) {
                 it.perform(effect);
             }
         }
@@ -276,7 +272,7 @@ impl Shell {
         let mut ready = Vec::with_capacity(64);
         loop {
             if let Some(watchdog) = &mut self.watchdog {
-                watchdog.came_around(now_ns());
+                watchdog.came_around(boottime_ns());
             }
             ready.clear();
             let timeout = self.timeout();
@@ -317,10 +313,10 @@ impl Shell {
                     token => self.connection_ready(token, flags),
                 }
             }
-            if self.core.alarm().is_some_and(|at| at <= now_ns()) {
+            if self.core.alarm().is_some_and(|at| at <= boottime_ns()) {
                 self.deliver(Event::Alarm);
             }
-            if self.accept_after_ns.is_some_and(|at| at <= now_ns()) {
+            if self.accept_after_ns.is_some_and(|at| at <= boottime_ns()) {
                 self.accept_again();
             }
         }
@@ -338,7 +334,7 @@ impl Shell {
     /// Looks unknown users and groups of namespaces up again when a client connects: their packages or their name
     /// service may be available now. The result applies to later connections.
     fn find_unknown(&mut self) {
-        let now_ns = now_ns();
+        let now_ns = boottime_ns();
         let Some(reloader) = self.reloader.as_ref().filter(|it| it.has_unknown()) else { return };
         if now_ns < self.find_after_ns {
             return;
@@ -371,7 +367,7 @@ impl Shell {
     fn timeout(&self) -> Option<Timespec> {
         let watchdog = self.watchdog.as_ref().map(Watchdog::due_ns);
         let at = [self.core.alarm(), self.accept_after_ns, watchdog].into_iter().flatten().min()?;
-        let wait = at.saturating_sub(now_ns());
+        let wait = at.saturating_sub(boottime_ns());
         Some(Timespec { tv_sec: (wait / 1_000_000_000) as i64, tv_nsec: (wait % 1_000_000_000) as _ })
     }
 
@@ -380,7 +376,7 @@ impl Shell {
         self.events.push_back(event);
         while let Some(event) = self.events.pop_front() {
             let gone = if let Event::HungUp { conn } = event { Some(conn.0) } else { None };
-            for effect in self.core.step(now_ns(), event) {
+            for effect in self.core.step(boottime_ns(), event) {
                 self.perform(effect);
             }
             if let Some(process) = gone.and_then(|token| self.processes.ending.remove(&token)) {
@@ -603,7 +599,7 @@ impl Shell {
         let Some(connection) = self.connections.get(&token).filter(|it| it.toll.is_excessive()) else { return };
         let uid = connection.uid;
         let cost_ms = connection.toll.cost().as_millis() as u64;
-        self.bans.add(uid, &connection.toll, now_ns());
+        self.bans.add(uid, &connection.toll, boottime_ns());
         let why = "messages on its socket take too long: too many watches (epoll) are on it";
         tracing::warn!(uid, cost_ms, "disconnected: {why}");
         self.core.count_refusal();
@@ -646,8 +642,8 @@ impl Shell {
             Ok(packet) => {
                 connection.busy = true;
                 if self.memories.takes_back.is_some() {
-                    // The period for handing descriptors back may be over.
-                    self.memories.takes_back = self.core.takes_back(now_ns());
+                    // Not for ever.
+                    self.memories.takes_back = self.core.takes_back(boottime_ns());
                 }
                 let descriptors = packet.descriptors.into_iter().map(|fd| self.memories.receive(fd)).collect();
                 let (bytes, truncated) = (packet.bytes, packet.truncated);
@@ -664,7 +660,7 @@ impl Shell {
             Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
                 // The connection stays in the backlog: without this pause the loop would spin on it.
                 tracing::warn!("no descriptor for another connection: accepting none for a second");
-                self.accept_after_ns = Some(now_ns() + ACCEPT_PAUSE_NS);
+                self.accept_after_ns = Some(boottime_ns() + ACCEPT_PAUSE_NS);
                 let _ = epoll::delete(&self.epoll, &self.listener.fd);
             }
             Err(_) => {}
@@ -683,7 +679,7 @@ impl Shell {
             self.closer.close(fd);
             return;
         };
-        let now_ns = now_ns();
+        let now_ns = boottime_ns();
         if let Some(until_ns) = self.bans.until_ns(credentials.uid(), now_ns).filter(|_| !is_own(credentials.uid())) {
             let seconds = (until_ns - now_ns).div_ceil(1_000_000_000);
             let why = format!("messages to processes of your user took too long: connect again in {seconds} s");

@@ -24,8 +24,9 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
+use tensorlend_os::mutex::lock;
 
 /// Events that one thread applies in a row. The clock's thread continues, so that no poster is detained.
 const BATCH: usize = 32;
@@ -282,10 +283,6 @@ impl<E> EventSender<E> {
     pub fn post_later(&self, event: E) {
         (self.0)(event, When::Later);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

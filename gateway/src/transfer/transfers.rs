@@ -10,9 +10,10 @@ use crate::transport::{Body, Frame, Trouble};
 use crate::value::{Incoming, Piece};
 use crate::wire::{BadChunk, Descriptor, NameAnswer, NameQuestion, NodeName, Stamp, decode};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tensorlend::{Client, ValueDraft};
+use tensorlend_os::mutex::lock;
 
 /// How often one range may come damaged.
 const DAMAGED_MAX: u32 = 3;
@@ -358,10 +359,6 @@ impl<P> Transfers<P> {
         let numbers: Vec<u64> = self.running.keys().copied().collect();
         numbers.into_iter().filter_map(|number| self.advance(context, number, now)).collect()
     }
-}
-
-fn lock(drafts: &Mutex<Option<Incoming>>) -> MutexGuard<'_, Option<Incoming>> {
-    drafts.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<P> Drop for Transfers<P> {

@@ -8,8 +8,10 @@ use crate::key::Key;
 use crate::wire::{Epoch, NodeName};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
+use tensorlend_layout::random::splitmix64;
+use tensorlend_os::mutex::lock;
 
 /// Bytes in flight to one node at which [`Transport::send`] waits.
 const FULL_BYTES: usize = 4 << 20;
@@ -93,10 +95,6 @@ impl Ord for Due {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Inbox {
     fn push(&self, due: Due) {
         let mut arriving = lock(&self.arriving);
@@ -154,13 +152,9 @@ impl State {
         self.numbers
     }
 
-    /// Draws a number from 0 to 1 of the seed's sequence (splitmix64).
+    /// Draws a number from 0 to 1 of the seed's sequence.
     fn draw(&mut self) -> f64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+        (splitmix64(&mut self.random) >> 11) as f64 / (1_u64 << 53) as f64
     }
 
     fn is_lost(&mut self) -> bool {

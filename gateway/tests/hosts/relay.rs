@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tensorlend_layout::random::splitmix64;
 
 /// The properties of a link, in each direction.
 #[derive(Clone, Copy, Debug)]
@@ -187,11 +188,7 @@ fn carry(sides: &[OwnedFd; 2], way: Way, stop: &AtomicBool, lost: &AtomicU64) {
     }
 }
 
-/// Returns the next number from 0 to 1 (splitmix64).
+/// The next number from 0 to 1.
 fn share(state: &mut u64) -> f64 {
-    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+    (splitmix64(state) >> 11) as f64 / (1_u64 << 53) as f64
 }

@@ -16,6 +16,7 @@ use tensorlend_gateway::wire::{
     AboutName, Asker, Chunk, Descriptor, Epoch, HEARTBEAT, NameAnswer, NameQuestion, NodeName, Shape, Stamp,
     TensorShape, encode,
 };
+use tensorlend_layout::random::splitmix64;
 
 /// Latency between two nodes, in microseconds: a switch between them.
 const WAY_US: u64 = 200;
@@ -449,13 +450,8 @@ impl World {
         (-part.ln() / per_second * 1e6).min(1e12) as u64 + 1
     }
 
-    /// splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
     fn below(&mut self, end: u64) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % end
+        splitmix64(&mut self.random) % end
     }
 }
 

@@ -9,11 +9,11 @@
 
 use crate::alloc::heap::{Taken, extent_bytes};
 use crate::link::shards::{Section, Shards};
-use crate::sync::lock;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tensorlend_layout::leases::SHARDS;
+use tensorlend_os::mutex::lock;
 
 /// Slots of one magazine.
 const SLOTS: usize = 8;

@@ -5,11 +5,11 @@ use crate::alloc::heap::{Taken, Wanted, extent_bytes};
 use crate::alloc::shelving;
 use crate::error::{Error, Result};
 use crate::segment::mapping::records;
-use crate::sync::lock;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::wire::{Item, Refusal, Reply, Request};
 use tensorlend_os::map;
 use tensorlend_os::memfd::Access;
+use tensorlend_os::mutex::lock;
 
 impl Allocator {
     /// Takes a slot of `bytes` bytes: from what was freed, from what can be reclaimed, from a new segment.

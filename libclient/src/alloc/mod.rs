@@ -17,7 +17,6 @@ use crate::instruments::{self, Instruments};
 use crate::link::Link;
 use crate::link::descriptors::Descriptors;
 use crate::peers::PeerTable;
-use crate::sync::lock;
 use heap::Heap;
 use magazines::Magazines;
 use reclaim::Reclaiming;
@@ -26,6 +25,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tensorlend_layout::word::Cell;
+use tensorlend_os::mutex::lock;
 
 /// What the allocator asks of the rest of its session when memory is short. The names are those that the program's callback may
 /// delete.
@@ -85,16 +85,19 @@ impl Allocator {
     }
 
     /// Chains `next` behind `slot`: both live and die together.
+    #[inline]
     pub fn chain(&self, slot: u32, next: u32) {
         lock(&self.heap).chain(slot, next);
     }
 
     /// One more holder for a value; false if its last holder has let go of it meanwhile.
+    #[inline]
     pub fn hold_again(&self, value: Cell) -> bool {
         lock(&self.heap).hold_again(value)
     }
 
     /// One holder less of a value that nobody has seen: without another one it is free.
+    #[inline]
     pub fn take_back(&self, value: Cell) {
         if lock(&self.heap).let_go(value) {
             self.drop_slot(value.slot());

@@ -9,12 +9,12 @@ use crate::segment::map::TakenOn;
 use crate::segment::map::Use;
 use crate::segment::mapping::records;
 use crate::segment::pinned::{PageLock, range_of};
-use crate::sync::lock;
 use std::time::Duration;
 use tensorlend_layout::Uuid;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::wire::{DeviceOffer, Item, Reply, Request};
 use tensorlend_os::memfd::Access;
+use tensorlend_os::mutex::lock;
 
 /// Pauses for those who have mapped what was returned, from ... to: some sixty milliseconds together.
 const NAP_MIN: Duration = Duration::from_millis(1);

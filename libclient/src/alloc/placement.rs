@@ -200,6 +200,7 @@ impl Placement {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tensorlend_layout::random::splitmix64;
 
     const MIB: u64 = 1 << 20;
 
@@ -269,17 +270,9 @@ mod tests {
         }
     }
 
-    /// SplitMix64.
-    fn bits(state: &mut u64) -> u64 {
-        *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (*state ^ (*state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
     /// Each factor of two from 8 B to 64 MiB as often as any other.
     fn log_uniform(state: &mut u64) -> u64 {
-        let part = (bits(state) >> 11) as f64 / (1u64 << 53) as f64;
+        let part = (splitmix64(state) >> 11) as f64 / (1u64 << 53) as f64;
         let (first, last) = (8f64.ln(), (64.0 * MIB as f64).ln());
         (first + (last - first) * part).exp().round() as u64
     }
@@ -295,7 +288,7 @@ mod tests {
             let before = heap.requests;
             let slot = heap.take(log_uniform(&mut state));
             if live.len() == 64 {
-                let gone = live.swap_remove(bits(&mut state) as usize % 64);
+                let gone = live.swap_remove(splitmix64(&mut state) as usize % 64);
                 heap.give(gone);
             }
             live.push(slot);

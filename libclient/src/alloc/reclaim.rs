@@ -2,10 +2,10 @@
 
 use super::Allocator;
 use crate::peers::PeerTable;
-use crate::sync::lock;
 use std::sync::TryLockError;
 use tensorlend_layout::leases;
 use tensorlend_layout::word::{Cell, LeaseWord};
+use tensorlend_os::mutex::lock;
 
 /// About what a scan costs for each member, ...
 const MEMBER_NS: u64 = 24;

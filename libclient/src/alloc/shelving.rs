@@ -7,10 +7,10 @@
 use super::Allocator;
 use crate::alloc::heap::Wanted;
 use crate::error::{Error, Result};
-use crate::sync::lock;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tensorlend_layout::wire::{Item, LimitKind, Request};
+use tensorlend_os::mutex::lock;
 
 /// How long it is not tried again after there was nothing to shelve: each look goes over all slots.
 const PAUSE: Duration = Duration::from_millis(100);

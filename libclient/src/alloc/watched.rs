@@ -4,9 +4,9 @@ use super::{Allocator, Outside};
 use crate::alloc::heap::{Taken, extent_bytes};
 use crate::error::{Error, Result};
 use crate::instruments::{AllocationState, Outstanding, Relief};
-use crate::sync::lock;
 use std::collections::HashSet;
 use tensorlend_layout::word::SLOT_NONE;
+use tensorlend_os::mutex::lock;
 
 impl Allocator {
     /// As [`Allocator::take_unwatched`], within the limit, recorded, and with the program asked before it fails.

@@ -1,6 +1,6 @@
 //! What a program asks a client for, of devices.
 
-use crate::Client;
+use crate::client::Client;
 use crate::error::{Error, Result, ValueKind, check_name};
 use crate::gpu::stream::OnStream;
 use crate::gpu::{Gpu, trouble};

@@ -3,8 +3,9 @@
 use crate::api::device::On;
 use crate::error::Result;
 use crate::gpu::Gpu;
+use crate::lease::lease::Lease;
 use crate::segment::pinned::range_of;
-use crate::{Draft, Lease};
+use crate::tensor::draft::Draft;
 
 impl Draft {
     /// Keeps the host memory that the draft lies in where it is (`cuMemHostRegister`), so that copies between it and devices run

@@ -9,7 +9,6 @@ use crate::lease::by_name::Peeked;
 use crate::lease::by_name::peek;
 use crate::names::version::Version;
 use crate::session::Session;
-use crate::sync::lock;
 use crate::wait::NAP_MAX;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +18,7 @@ use tensorlend_layout::catalogue::Catalogue;
 use tensorlend_layout::raw::Sheet;
 use tensorlend_layout::word::{Bell, PARKED_ANY, parked_bit};
 use tensorlend_os::futex;
+use tensorlend_os::mutex::lock;
 use tokio::sync::oneshot;
 
 /// Bells that the kernel waits for at once.

@@ -1,12 +1,13 @@
 //! The answers of one line, in the order of their requests.
 
 use super::service::reason;
+use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::stream::{Stream, TrySendError};
-use crate::sync::lock;
-use crate::{Client, ValueDraft};
+use crate::tensor::value_draft::ValueDraft;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use tensorlend_os::mutex::lock;
 
 /// What is said to a request.
 #[derive(Debug)]

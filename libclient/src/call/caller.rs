@@ -3,7 +3,7 @@
 use super::line::{Knock, Line};
 use super::servers::Servers;
 use super::service::{CAPACITY_DEFAULT, Id, Service};
-use crate::Client;
+use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::lease::value::Value;
 use crate::tensor::sendable::Sendable;

@@ -15,11 +15,11 @@
 //! | its catalogue has another owner already, and its name is still there | some word of another's table, for as long |
 //! | the server is an older one, or had no cursor left | nothing: such a server is taken by the old rule alone |
 
-use crate::Client;
+use crate::client::Client;
 use crate::session::Session;
-use crate::sync::lock;
 use std::sync::{Arc, Mutex};
 use tensorlend_layout::leases::CURSORS;
+use tensorlend_os::mutex::lock;
 
 /// No cursor.
 const NONE: u32 = u32::MAX;

@@ -2,7 +2,7 @@
 
 use super::load::Gauge;
 use super::service::{Id, Service};
-use crate::Client;
+use crate::client::Client;
 use crate::error::Result;
 use crate::session::Session;
 use std::collections::BTreeMap;

@@ -1,11 +1,11 @@
 //! The ways to the gateway: callers of its service, one for each request that is on its way.
 
 use crate::error::Result;
-use crate::sync::lock;
 use crate::wait::{Deadline, NAP_MAX};
 use std::any::Any;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
+use tensorlend_os::mutex::lock;
 
 /// Requests of one client that are on their way at once. A wait holds a caller for as long as it lasts, and a gateway has room for
 /// some 120 callers of all programs.

@@ -8,11 +8,11 @@
 use super::stream::OnStream;
 use super::{Gpu, trouble};
 use crate::error::{DeviceTrouble, Error, Result};
-use crate::sync::lock;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use tensorlend_cuda::Event;
 use tensorlend_layout::tensor::EARLY_BYTES;
+use tensorlend_os::mutex::lock;
 
 /// Events of one device in one process.
 const EVENTS: usize = 64;

@@ -4,11 +4,11 @@ pub mod early;
 pub mod stream;
 
 use crate::error::{DeviceTrouble, Error, Result};
-use crate::sync::lock;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use stream::OnStream;
 use tensorlend_cuda::{Context, Driver, Event};
 use tensorlend_layout::{Device, Uuid};
+use tensorlend_os::mutex::lock;
 
 /// Events that are kept.
 const EVENTS_KEPT: usize = 64;

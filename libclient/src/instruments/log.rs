@@ -4,7 +4,6 @@
 //! turns what has gathered into text. It sleeps while nothing happens.
 
 use crate::error::{Error, Result};
-use crate::sync::lock;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -12,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tensorlend_os::fork;
+use tensorlend_os::mutex::lock;
 
 /// The first line.
 const HEAD: &str = "thread,time_ns,action,slot,generation,bytes\n";

@@ -21,13 +21,13 @@ pub use report::{Allocation, AllocationState, Outstanding};
 pub use statistics::Statistics;
 
 use crate::error::Result;
-use crate::sync::lock;
 use limit::Limit;
 use log::{Action, Log};
 use statistics::Frames;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
+use tensorlend_os::mutex::lock;
 use tracking::Tracked;
 
 /// Bits of [`Instruments::on`].

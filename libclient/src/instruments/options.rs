@@ -4,11 +4,11 @@ use super::limit::Limit;
 use super::pressure::Callback;
 use super::{BACKTRACES, Instruments, LIMIT, PRESSURE, STATISTICS, TRACKING};
 use crate::error::Result;
-use crate::sync::lock;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use tensorlend_os::mutex::lock;
 
 /// Names a file for every client's log.
 const LOG_VARIABLE: &str = "TENSORLEND_ALLOC_LOG";

@@ -1,6 +1,6 @@
 //! Bytes and numbers of allocations, now, at most and in all; also within a part of the program.
 
-/// Allocations of one client since counting began, or within one [`StatisticsScope`]. Bytes are those of slots: whole
+/// Allocations of one client since counting began, or within one [`crate::StatisticsScope`]. Bytes are those of slots: whole
 /// cache lines, whole pages from one page on.
 ///
 /// ```

@@ -1,11 +1,11 @@
 //! Which allocations are outstanding, since when, and from where.
 
 use super::report::{Allocation, AllocationState};
-use crate::sync::lock;
 use std::backtrace::Backtrace;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
+use tensorlend_os::mutex::lock;
 
 struct Entry {
     generation: u64,

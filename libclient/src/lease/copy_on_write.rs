@@ -1,11 +1,12 @@
 //! Values that a reader may write to, without anybody else seeing it.
 #![allow(unsafe_code)]
 
+use crate::client::Client;
 use crate::error::{Error, Result};
+use crate::lease::lease::Lease;
 use crate::lease::value::Value;
 use crate::session::Session;
 use crate::tensor::Tensor;
-use crate::{Client, Lease};
 use rustix::fs::fstat;
 use std::os::fd::OwnedFd;
 use tensorlend_layout::wire::{Reply, Request};

@@ -46,6 +46,7 @@ impl Held {
     }
 
     /// The session that holds the lease.
+    #[inline]
     pub fn link(&self) -> &Link {
         &self.segment.link
     }

@@ -1,8 +1,10 @@
 //! The way to a lease: the steps, of which each is taken for one value at a time or, by [`items`](super::items), for many
 //! together.
 //!
-//! 1. [`Seen::look`]: the word that holds the value. 2. [`Seen::place`]: the segment that the value lies in. 3. [`hold`] stores the
-//! lease, fences, and looks again at all that it rests on. 4. [`contents`]: what the slot's record says.
+//! 1. [`Seen::look`]: the word that holds the value.
+//! 2. [`Seen::place`]: the segment that the value lies in.
+//! 3. [`hold`]: stores the lease, fences, and looks again at all that it rests on.
+//! 4. [`contents`]: what the slot's record says.
 
 use crate::error::{Error, Result};
 use crate::lease::fetch::fetch_segment;

@@ -1,9 +1,9 @@
 //! Whatever was leased.
 
 #[cfg(feature = "cuda")]
-use crate::DeviceLease;
-#[cfg(feature = "cuda")]
 use crate::error::{Error, ValueKind};
+#[cfg(feature = "cuda")]
+use crate::lease::device::lease::DeviceLease;
 use crate::lease::lease::{Dataset, Lease};
 use crate::lease::raw::Held;
 use crate::names::version::Version;

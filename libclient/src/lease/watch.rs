@@ -1,16 +1,17 @@
 //! Watching many names at once.
 
+use crate::client::Client;
 use crate::error::Result;
 use crate::lease::by_name::peek;
+use crate::names::version::Version;
 use crate::session::Session;
-use crate::sync::lock;
 use crate::wait::{Deadline, NAP_MAX};
-use crate::{Client, Version};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tensorlend_layout::word::{Bell, PARKED_ANY, parked_bit};
 use tensorlend_os::futex;
+use tensorlend_os::mutex::lock;
 
 /// Bells that one sleep can hear, less the directory's and the watch's own.
 const BELLS_MAX: usize = 120;

@@ -1,10 +1,10 @@
 //! Descriptors of what this client was lent for its own.
 
-use crate::sync::lock;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard};
 use tensorlend_layout::wire::Item;
+use tensorlend_os::mutex::lock;
 
 /// The session's descriptors, for a daemon that has lost them: see `session/reconnect.rs`. Those that can be written with count as
 /// writers: what is given back goes from here first.

@@ -252,7 +252,7 @@ impl<'s> Describer<'s> {
         let kind = InfoKind::Tensor(TensorInfo { dtype: info.dtype, shape, strides });
         let nbytes = layout.elements * info.dtype.item_bytes() as u64;
         let said = (kind, nbytes, layout.metadata.len(), info.timestamp_ns);
-        let info = info_of(&self.session, name, (catalogue, version), said, None);
+        let info = info_of(self.session, name, (catalogue, version), said, None);
         Ok(Look::Done(Described::Info(Box::new(info))))
     }
 
@@ -262,7 +262,7 @@ impl<'s> Describer<'s> {
         // Shape and strides are in the file.
         let unknown = InfoKind::Dataset(Vec::new());
         let metadata_bytes = info.metadata_bytes as usize;
-        let said = info_of(&self.session, name, place, (unknown, 0, metadata_bytes, info.timestamp_ns), None);
+        let said = info_of(self.session, name, place, (unknown, 0, metadata_bytes, info.timestamp_ns), None);
         Spilled {
             name: said.name,
             dtype: is_tensor.then_some(info.dtype),

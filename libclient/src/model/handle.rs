@@ -2,9 +2,13 @@
 
 use super::document::Fault;
 use super::{ModelRequest, model_bytes_name, model_fault_name, model_service};
+use crate::call::Caller;
+use crate::client::Client;
 use crate::error::{Error, Result, check_name};
+use crate::lease::lease::Dataset;
+use crate::lease::value::Value;
+use crate::names::version::Version;
 use crate::wait::Deadline;
-use crate::{Caller, Client, Dataset, Value, Version};
 use std::time::Duration;
 
 /// How often who waits for a runner looks whether there is a reason why none comes.

@@ -22,8 +22,10 @@ pub use document::{Fault, ModelOptions, ModelStatistics, Quantiles, Step};
 pub use handle::Model;
 pub use request::{ModelRequest, RequestDocument};
 
+use crate::client::Client;
 use crate::error::{Error, Result, check_name};
-use crate::{Client, Dataset, Version};
+use crate::lease::lease::Dataset;
+use crate::names::version::Version;
 use std::time::Duration;
 
 /// Bytes of a model, at most, unless a runner allows more.

@@ -1,8 +1,10 @@
 //! A request to a model.
 
 use super::document::{DOCUMENT_VERSION, Step, encode};
+use crate::client::Client;
 use crate::error::Result;
-use crate::{Client, DatasetDraft, Draft};
+use crate::tensor::dataset::DatasetDraft;
+use crate::tensor::draft::Draft;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -114,8 +116,7 @@ impl ModelRequest {
         for (input, draft) in std::mem::take(&mut self.brought) {
             message = message.add(&input, draft)?;
         }
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        let sent_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+        let sent_ns = tensorlend_os::clock::monotonic_ns();
         Ok(message.metadata(&encode(&self.document))?.timestamp(sent_ns))
     }
 }

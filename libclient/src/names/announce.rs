@@ -7,7 +7,6 @@ use crate::error::{Error, Result};
 use crate::link::shards::Section;
 use crate::names::version::Version;
 use crate::peers::sheets::Peer;
-use crate::sync::lock;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use tensorlend_layout::announce::{Ending, Waiting};
@@ -17,6 +16,7 @@ use tensorlend_layout::name::check;
 use tensorlend_layout::publish::overwrite;
 use tensorlend_layout::wake::news_fence;
 use tensorlend_layout::word::{Absorbed, Cell, HomeKind, MemberState, PARKED_ANY, Word, parked_bit};
+use tensorlend_os::mutex::lock;
 
 /// Bytes of a name that stand beside its cell; longer ones are published by the daemon.
 const KEY_BYTES_MAX: usize = CELL_NAME_WORDS * 8;

@@ -2,9 +2,9 @@
 
 use super::NameTable;
 use crate::error::{Error, Result};
-use crate::sync::lock;
 use tensorlend_layout::wire::{Reply, Request};
 use tensorlend_layout::word::Cell;
+use tensorlend_os::mutex::lock;
 
 impl NameTable {
     /// Appends sealed slots. They are the list's from here on; on error they are freed.

@@ -7,7 +7,6 @@
 use super::NameTable;
 use crate::error::{Error, Result};
 use crate::segment::mapping::records;
-use crate::sync::lock;
 use std::collections::HashSet;
 use tensorlend_layout::catalogue::{CellRecord, cell_place, cells_count};
 use tensorlend_layout::directory::key_word;
@@ -16,6 +15,7 @@ use tensorlend_layout::name::KeyKind;
 use tensorlend_layout::wire::{Item, Reply, Request};
 use tensorlend_layout::word::{Cell, Home, Word};
 use tensorlend_os::memfd::Access;
+use tensorlend_os::mutex::lock;
 
 /// Deleted names that are tidied together.
 pub const TIDY_BATCH: usize = 64;

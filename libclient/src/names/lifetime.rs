@@ -2,9 +2,9 @@
 
 use super::NameTable;
 use crate::error::{Error, Result};
-use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 use tensorlend_layout::word::LifeWord;
+use tensorlend_os::clock::boottime_ns;
 
 /// How long a name lives if nobody overwrites it. The default: until it is deleted.
 ///
@@ -64,11 +64,6 @@ impl Lifetime {
     }
 }
 
-fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Boottime);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
 impl NameTable {
     /// What is left of a name's life; forever if there is no such name in the directory.
     pub fn lifetime_of(&self, key: &[u8]) -> Lifetime {
@@ -79,7 +74,7 @@ impl NameTable {
             let life = LifeWord(entry.life.read());
             if entry.home.peek() == found.home.0 {
                 // One that is over and not ended yet still ends.
-                let left = |deadline: u64| Duration::from_nanos(deadline.saturating_sub(now_ns()).max(1));
+                let left = |deadline: u64| Duration::from_nanos(deadline.saturating_sub(boottime_ns()).max(1));
                 return Lifetime { ttl: life.deadline_ns().map(left), ephemeral: life.is_ephemeral() };
             }
         }

@@ -12,7 +12,6 @@ use crate::alloc::Allocator;
 use crate::link::Link;
 use crate::link::descriptors::Descriptors;
 use crate::peers::PeerTable;
-use crate::sync::lock;
 use announce::Pending;
 use cells::Cells;
 use std::ops::Deref;
@@ -21,6 +20,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
 use tensorlend_layout::catalogue::{CELL_PARTS, Catalogue, CellRecord};
 use tensorlend_layout::raw::{Records, Sheet};
+use tensorlend_os::mutex::lock;
 
 /// Owns this client's catalogue: its cells, its announcements.
 pub struct NameTable {

@@ -5,11 +5,11 @@ use crate::error::{Error, Result};
 use crate::names::housekeeping::TIDY_BATCH;
 use crate::names::lifetime::Lifetime;
 use crate::names::version::Version;
-use crate::sync::lock;
 use tensorlend_layout::publish::overwrite;
 use tensorlend_layout::wire::{Reply, Request};
 use tensorlend_layout::word::{Cell, Home, LifeWord, parked_bit};
 use tensorlend_os::futex;
+use tensorlend_os::mutex::lock;
 
 /// How an attempt to overwrite a name of our own went.
 enum Own {

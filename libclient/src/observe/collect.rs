@@ -8,7 +8,6 @@ use super::slots::Slots;
 use super::{ENTRIES_MAX, LEASES_MAX, MESSAGES_MAX, Observer, streams};
 use crate::error::Result;
 use crate::session::Session;
-use rustix::time::{ClockId, clock_gettime};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -16,13 +15,14 @@ use tensorlend_layout::directory::DEVICES;
 use tensorlend_layout::tensor::{NDIM_INLINE, SlotKind};
 use tensorlend_layout::word::{Cell, LeaseWord, Member, MemberState};
 use tensorlend_layout::{DType, Uuid};
+use tensorlend_os::clock::boottime_ns;
 
 /// Looks at a namespace.
 pub fn observe(observer: &mut Observer) -> Result<Observation> {
     let begun = Instant::now();
     let Observer { session, sheets, ages, commands } = observer;
     let session: &Session = session;
-    let now_ns = now_ns();
+    let now_ns = boottime_ns();
     sheets.begin();
     ages.begin();
     let head = session.directory.head();
@@ -89,11 +89,6 @@ pub fn observe(observer: &mut Observer) -> Result<Observation> {
         incomplete: sheets.incomplete,
         damaged: values.slots.damaged,
     })
-}
-
-fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Boottime);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// The members, by number.

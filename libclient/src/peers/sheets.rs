@@ -11,7 +11,6 @@
 use crate::link::Link;
 use crate::link::shards::{Section, Shards};
 use crate::segment::Elsewhere;
-use crate::sync::lock;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -21,6 +20,7 @@ use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_layout::word::{Member, MemberState, RangeWord, Word};
 use tensorlend_os::map::Segment;
+use tensorlend_os::mutex::lock;
 
 /// A look for what can be unmapped goes over all members: so not at each part that is mapped. Until then a client keeps
 /// sheets of so many that are gone.

@@ -8,7 +8,6 @@
 use crate::error::Result;
 use crate::gpu::Gpu;
 use crate::segment::map::TakenOn;
-use crate::sync::lock;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -16,6 +15,7 @@ use std::time::{Duration, Instant};
 use tensorlend_cuda::{Event, capture::Relaxed, pool::Pool};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::word::Bell;
+use tensorlend_os::mutex::lock;
 use tensorlend_os::{futex, thread};
 
 /// Between two looks at events that are outstanding, from ... to.

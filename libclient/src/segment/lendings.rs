@@ -5,9 +5,9 @@
 //! is told: hence [`Lendings::telling`].
 
 use crate::control::Control;
-use crate::sync::lock;
 use std::sync::{Mutex, MutexGuard};
 use tensorlend_layout::wire::Request;
+use tensorlend_os::mutex::lock;
 
 #[cfg(feature = "cuda")]
 use super::{janitor::Janitor, map::DeviceMap, map::Use};

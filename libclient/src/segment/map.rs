@@ -4,7 +4,6 @@ use crate::error::{DeviceTrouble, Error, Result};
 use crate::gpu::{Gpu, trouble};
 use crate::segment::bytes::OwnRecord;
 use crate::segment::lendings::Lendings;
-use crate::sync::lock;
 use std::any::Any;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -13,6 +12,7 @@ use tensorlend_layout::Uuid;
 use tensorlend_layout::wire::{DeviceSegment, Export, LendingId};
 use tensorlend_layout::word::Cell;
 use tensorlend_os::fork;
+use tensorlend_os::mutex::lock;
 
 /// What it is mapped for. The daemon cannot enforce it: whoever maps device memory chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,11 +7,11 @@
 
 use crate::error::Result;
 use crate::gpu::{Gpu, trouble};
-use crate::sync::lock;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 use tensorlend_cuda::copy::HostRegistration;
 use tensorlend_os::map::Segment;
+use tensorlend_os::mutex::lock;
 
 /// What keeps a host segment's pages in place; nothing, until somebody wants that.
 #[derive(Clone, Default)]

@@ -9,7 +9,6 @@ use crate::control::{Control, Mender, acknowledge_on, ask_on};
 use crate::error::{Error, Result};
 use crate::link::Link;
 use crate::session::Session;
-use crate::sync::lock;
 use rustix::fs::fstat;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
@@ -17,6 +16,7 @@ use std::time::Duration;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::{Item, PROTOCOL_VERSION, Reply, Request, Return};
 use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
+use tensorlend_os::mutex::lock;
 use tensorlend_os::{fork, map, thread};
 
 const DOING: &str = "go on after the daemon was replaced";

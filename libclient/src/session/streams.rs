@@ -3,13 +3,13 @@
 use crate::alloc::Allocator;
 use crate::link::descriptors::Descriptors;
 use crate::peers::PeerTable;
-use crate::sync::lock;
 use std::sync::{Arc, Mutex};
 use tensorlend_layout::leases::{self, CURSORS, LeaseTable};
 use tensorlend_layout::raw::Records;
 use tensorlend_layout::stream::RingEntry;
 use tensorlend_layout::wire::Item;
 use tensorlend_layout::word::Cell;
+use tensorlend_os::mutex::lock;
 
 /// Cursors and closed rings of one session.
 pub struct StreamTable {

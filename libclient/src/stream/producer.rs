@@ -6,7 +6,6 @@ use crate::names::version::Version;
 use crate::session::Session;
 use crate::session::streams::ClosedRing;
 use crate::stream::ring::map_ring;
-use crate::sync::lock;
 use crate::tensor::draft::Sealed;
 use crate::tensor::sendable::{Sendable, seal, sealed};
 use crate::wait::Waking;
@@ -22,6 +21,7 @@ use tensorlend_layout::wire::{Item, Policy, Reply, Request};
 use tensorlend_layout::word::{SubscriberWord, Word};
 use tensorlend_os::futex;
 use tensorlend_os::memfd::Access;
+use tensorlend_os::mutex::lock;
 
 /// Messages that a stream holds unless told otherwise.
 pub const CAPACITY_DEFAULT: u32 = 8;

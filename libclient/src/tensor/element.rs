@@ -3,8 +3,8 @@
 use half::{bf16, f16};
 use tensorlend_layout::DType;
 
-use crate::TensorSpec;
 use crate::error::{Error, Result};
+use crate::tensor::draft::TensorSpec;
 
 /// A Rust type with the bytes of a [`DType`]. Every bit pattern must be a value, since the bytes come from others.
 ///

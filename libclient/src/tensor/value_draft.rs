@@ -1,15 +1,16 @@
 //! What becomes a value: the draft of one tensor, or of several.
 
-#[cfg(feature = "cuda")]
-use crate::DeviceDraft;
 use crate::error::Result;
 use crate::names::lifetime::Lifetime;
 use crate::names::version::Version;
 use crate::session::Session;
+use crate::tensor::dataset::DatasetDraft;
+#[cfg(feature = "cuda")]
+use crate::tensor::device::draft::DeviceDraft;
+use crate::tensor::draft::Draft;
 use crate::tensor::draft::Sealed;
 use crate::tensor::sendable::Sendable;
 use crate::tensor::sendable::sealed::{Inside, Message};
-use crate::{DatasetDraft, Draft};
 use std::sync::Arc;
 
 /// The draft of a tensor or of a dataset, for whoever learns only when the program runs which it is: what a

@@ -1,10 +1,10 @@
 //! This client's parked word, for all of its threads together.
 
-use crate::sync::lock;
 use std::sync::Mutex;
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::Sheet;
 use tensorlend_layout::wake;
+use tensorlend_os::mutex::lock;
 
 /// How many threads wait for each bit of the parked word.
 pub struct Parking {

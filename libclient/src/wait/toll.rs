@@ -2,11 +2,11 @@
 //! how many watches (epoll) are on it, each of which costs its waker time.
 
 use crate::link::Link;
-use crate::sync::lock;
 use rustix::net::SendFlags;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
+use tensorlend_os::mutex::lock;
 use tensorlend_os::toll::Toll;
 
 /// Owners that are remembered before those that are gone are forgotten.

@@ -1,6 +1,8 @@
 //! Pseudorandom numbers, the same on every machine.
 
-/// A splitmix64 generator: small, and every seed gives a different sequence. It may begin with given numbers.
+use tensorlend_layout::random::splitmix64;
+
+/// A generator (splitmix64): small, and every seed gives another sequence. It may begin with numbers that somebody chose.
 #[derive(Clone, Debug)]
 pub struct Rng(u64, std::collections::VecDeque<u8>);
 
@@ -20,11 +22,7 @@ impl Rng {
         if let Some(chosen) = self.1.pop_front() {
             return chosen.into();
         }
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        splitmix64(&mut self.0)
     }
 
     /// Returns a number below `end`, which must not be 0.

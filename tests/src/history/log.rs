@@ -2,23 +2,17 @@
 //! loses no call.
 
 use super::{Answer, Call, Event, Value};
-use rustix::time::{ClockId, clock_gettime};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
+use tensorlend_os::clock::monotonic_ns;
 
 /// Words of a record.
 const WORDS: usize = 4;
 /// Bytes of a record.
 pub const RECORD_BYTES: u64 = WORDS as u64 * 8;
 
-/// Returns the nanoseconds of the clock that all processes of a machine share.
-pub fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-/// A thread's log.
+/// A thread's notes.
 pub struct Log(File);
 
 impl Log {
@@ -41,9 +35,9 @@ impl Log {
             Call::Delete(name) => (4, name.into(), 0),
             Call::Rename(from, to) => (5, u64::from(from) | u64::from(to) << 8, 0),
         };
-        self.write([kind, names, value, now_ns()]);
+        self.write([kind, names, value, monotonic_ns()]);
         let answer = make();
-        let at = now_ns();
+        let at = monotonic_ns();
         let (kind, value) = match answer {
             Answer::Done(value) => (16, value),
             Answer::Absent => (17, 0),

@@ -1,6 +1,7 @@
 //! Files written by numpy: fixtures/make.py.
 
 use super::*;
+use tensorlend_os::skip::skip;
 
 fn values<const N: usize, T>(name: &str, from: impl Fn([u8; N]) -> T) -> (Vec<u64>, Vec<T>) {
     let one = &read(&fixture(name), None).unwrap()[0];
@@ -58,16 +59,6 @@ fn the_example_data_is_what_its_readme_says() {
     ] {
         let one = &read(&example(name), None).unwrap()[0];
         assert_eq!((one.dtype, &one.shape[..]), (dtype, shape), "{name}");
-    }
-}
-
-/// Records why this test cannot run, in the file that ./scripts/test prints.
-fn skip(why: &str) {
-    let line = format!("files::tests::numpy::numpy_reads_what_is_written: {why}\n");
-    eprint!("SKIPPED: {line}");
-    if let Some(file) = std::env::var_os("TENSORLEND_SKIPS") {
-        let mut file = std::fs::File::options().append(true).create(true).open(file).unwrap();
-        std::io::Write::write_all(&mut file, line.as_bytes()).unwrap();
     }
 }
 

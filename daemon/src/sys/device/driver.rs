@@ -47,9 +47,8 @@ pub fn open(config: &CudaConfig) -> Devices {
     for why in without {
         tracing::warn!("no memory is lent of a device that cuda.devices names: {why}");
     }
-    // Clients identify pools by numbers, across restarts of the daemon: a new daemon must not reuse its predecessor's.
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    let first = now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned();
+    // Clients know pools by their numbers, and go on with the next daemon: it must not begin where this one did.
+    let first = tensorlend_os::clock::boottime_ns();
     let cards = All { allocator: config.allocator, cards, pools_ever: AtomicU64::new(first) };
     Devices { settings, why_none: String::new(), cards: Some(Arc::new(cards)) }
 }

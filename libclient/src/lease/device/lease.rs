@@ -10,7 +10,6 @@ use crate::names::version::Version;
 use crate::segment::janitor::Ending;
 use crate::segment::map::{DeviceMap, DeviceRange};
 use crate::session::Session;
-use crate::sync::lock;
 use crate::tensor::device::draft::DeviceDraft;
 use crate::tensor::device::legacy::LegacyExport;
 use crate::tensor::device::slice::BorrowedSlice;
@@ -23,6 +22,7 @@ use std::time::{Duration, Instant};
 use tensorlend_layout::tensor::{BadTensor, SlotInfo};
 use tensorlend_layout::word::{Member, MemberState};
 use tensorlend_layout::{DType, Device, Uuid};
+use tensorlend_os::mutex::lock;
 
 /// Between two looks whether a producer has said that its work is done, from ... to.
 const SETTLED_NAP: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(2));
