@@ -584,7 +584,7 @@ fn doctor_asks_the_manager_what_it_keeps() {
     }
 }
 
-/// The guarantees of `daemon/src/core/restore.rs`, with systemd's fd store: if the daemon is killed or restarted, no
+/// The guarantees of `daemon/src/core/recovery/restore.rs`, with systemd's fd store: if the daemon is killed or restarted, no
 /// client loses a tensor or its session.
 #[test]
 fn the_manager_keeps_every_tensor_through_kills_and_restarts() {

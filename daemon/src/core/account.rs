@@ -1,118 +1,27 @@
 //! Who holds how much: bytes, segments, descriptors and sessions, for each uid and each namespace. Every [`Charge`] that is
 //! made comes back through [`Accounts::refund`]; one that is lost is a defect, and a debug build stops at it.
 
+mod charge;
+
+pub use super::owners::SUPERUSER;
+pub use charge::{Charge, Holding, Kind};
+
+use super::length::sheet_bytes_min;
 use super::owners::Owners;
 use super::settings::Settings;
 use super::share::Stock;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use tensorlend_layout::wire::{LimitKind, Refusal};
 
 /// A namespace's number; never used again.
 pub type NamespaceId = u64;
-
-/// The superuser is not held to a share: nothing that the daemon keeps for others is kept from him. What he takes counts.
-pub const SUPERUSER: u32 = 0;
 
 /// Sheets of a few segments and streams: a first client shall be able to do something.
 const FEW_SHEETS_BYTES: u64 = 1 << 20;
 
 /// Descriptors that the daemon has open for a session: its socket, its process, its nudge.
 const SESSION_DESCRIPTORS: u64 = 3;
-
-/// What is charged. Each of them is one descriptor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Tensor bytes: the pool bounds them too.
-    Segment,
-    /// Bytes of a device's memory: limits of their own, and the devices' pools, bound them.
-    Device,
-    /// Shared words: bounded for all together by `pool.sheet_bytes_max`.
-    Sheet,
-    /// A client's wake descriptor, or what it has handed back and nobody has looked at: no bytes.
-    Wake,
-}
-
-/// What somebody holds: a receipt, to be given back.
-#[derive(Debug)]
-#[must_use]
-pub struct Charge {
-    /// Alive while the accounts want it back.
-    books: Weak<()>,
-    uid: Option<u32>,
-    namespace: NamespaceId,
-    kind: Kind,
-    bytes: u64,
-}
-
-impl Charge {
-    /// Whose budget it is in.
-    pub fn namespace(&self) -> NamespaceId {
-        self.namespace
-    }
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            debug_assert_eq!(self.books.strong_count(), 0, "a charge is refunded, not dropped: {self:?}");
-        }
-    }
-}
-
-/// What a uid or a namespace holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Holding {
-    /// Bytes of segments.
-    pub segment_bytes: u64,
-    /// Bytes of sheets.
-    pub sheet_bytes: u64,
-    /// Bytes of devices' memory.
-    pub device_bytes: u64,
-    /// Segments.
-    pub segments: u32,
-    /// Descriptors that the daemon has open for it.
-    pub descriptors: u64,
-}
-
-impl Holding {
-    /// Bytes of host memory, of both kinds.
-    pub fn bytes(&self) -> u64 {
-        self.segment_bytes + self.sheet_bytes
-    }
-
-    fn add(&mut self, kind: Kind, bytes: u64) {
-        self.descriptors += 1;
-        match kind {
-            Kind::Segment => {
-                self.segment_bytes += bytes;
-                self.segments += 1;
-            }
-            Kind::Device => {
-                self.device_bytes += bytes;
-                self.segments += 1;
-            }
-            Kind::Sheet => self.sheet_bytes += bytes,
-            Kind::Wake => {}
-        }
-    }
-
-    fn take(&mut self, kind: Kind, bytes: u64) {
-        self.descriptors -= 1;
-        match kind {
-            Kind::Segment => {
-                self.segment_bytes -= bytes;
-                self.segments -= 1;
-            }
-            Kind::Device => {
-                self.device_bytes -= bytes;
-                self.segments -= 1;
-            }
-            Kind::Sheet => self.sheet_bytes -= bytes,
-            Kind::Wake => {}
-        }
-    }
-}
 
 #[derive(Debug, Default)]
 struct Account {
@@ -132,7 +41,7 @@ struct Budget {
     over: bool,
 }
 
-/// What leases move from one account to another: see `kept.rs`.
+/// What leases move from one account to another: see `pressure.rs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
     /// Bytes of others that this uid's leases keep: they count as its own.
@@ -189,7 +98,7 @@ pub fn limit(
 }
 
 fn sheet_bytes_least(settings: &Settings) -> u64 {
-    super::sheet_bytes_min(&settings.private) + FEW_SHEETS_BYTES
+    sheet_bytes_min(&settings.private) + FEW_SHEETS_BYTES
 }
 
 fn over(used: u64, more: u64, most: u64) -> bool {
@@ -305,7 +214,7 @@ impl Accounts {
         }
         self.namespaces.get_mut(&namespace).expect("seen above").held.add(kind, bytes);
         self.all.add(kind, bytes);
-        Ok(Charge { books: Arc::downgrade(&self.books), uid, namespace, kind, bytes })
+        Ok(Charge::new(&self.books, (uid, namespace), kind, bytes))
     }
 
     fn check_device(&self, uid: Option<u32>, budget: &Budget, bytes: u64) -> Result<(), Refusal> {
@@ -340,12 +249,12 @@ impl Accounts {
             self.uids.entry(uid).or_default().held.add(kind, bytes);
         }
         self.all.add(kind, bytes);
-        Charge { books: Arc::downgrade(&self.books), uid, namespace, kind, bytes }
+        Charge::new(&self.books, (uid, namespace), kind, bytes)
     }
 
     /// Takes a charge back.
     pub fn refund(&mut self, mut charge: Charge) {
-        charge.books = Weak::new();
+        charge.settle();
         let (kind, bytes) = (charge.kind, charge.bytes);
         self.namespaces.get_mut(&charge.namespace).expect("a budget outlives its charges").held.take(kind, bytes);
         self.prune_budget(charge.namespace);
@@ -550,6 +459,25 @@ impl Accounts {
     /// Whether nobody holds anything.
     pub fn is_empty(&self) -> bool {
         self.uids.is_empty() && self.namespaces.is_empty() && self.all == Holding::default()
+    }
+
+    /// Checks that the sums agree: all charges are some namespace's, and no uid has more than there is.
+    ///
+    /// # Panics
+    /// They do not.
+    pub fn check(&self) {
+        let (mut namespaces, mut uids) = (Holding::default(), Holding::default());
+        for budget in self.namespaces.values() {
+            namespaces.add_all(&budget.held);
+            assert!(!budget.over || budget.held != Holding::default(), "a closed budget holds nothing: {budget:?}");
+        }
+        for account in self.uids.values() {
+            uids.add_all(&account.held);
+            namespaces.descriptors += u64::from(account.sessions) * SESSION_DESCRIPTORS;
+            assert!(account.sessions > 0 || account.held != Holding::default(), "an account holds nothing");
+        }
+        assert_eq!(namespaces, self.all, "every charge is a namespace's, every session a uid's");
+        assert!(uids.is_within(&self.all), "uids hold {uids:?} of {:?}", self.all);
     }
 
     /// Gives up every account: what they hold stays with those who hold it.

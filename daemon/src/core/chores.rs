@@ -7,10 +7,6 @@
 //! quiescent clients.
 
 use super::account::NamespaceId;
-use super::env::{Env, Timer};
-use super::list::Doomed;
-use super::namespace::Namespace;
-use super::session::Core;
 use std::collections::VecDeque;
 
 /// Maximum cost of one step. A unit is a fraction of a microsecond, and a step a few milliseconds.
@@ -32,11 +28,29 @@ pub const PAUSE_NS: u64 = 500_000;
 #[derive(Debug)]
 pub enum Chore {
     /// Remove the items of a deleted list.
-    Items(Doomed),
+    Items(DeletedList),
     /// Look through the memory of the quiescent client with this number.
     Survey(u16),
     /// Find the values that leases alone keep.
     Leases,
+}
+
+/// Items of a list that is gone, which are still names.
+#[derive(Debug)]
+pub struct DeletedList {
+    /// The list's id.
+    pub id: u64,
+    /// The items that are left.
+    pub left: Left,
+}
+
+/// Where the items that are left are looked for.
+#[derive(Debug)]
+pub enum Left {
+    /// By their numbers.
+    Numbers(std::ops::Range<u64>),
+    /// Among all entries whose homes lead to cells: from this catalogue and entry on.
+    Entries(u16, u32),
 }
 
 /// The queue of chores, and what the steps spend on it.
@@ -92,78 +106,54 @@ impl Chores {
     pub fn has_items(&self, namespace: NamespaceId) -> bool {
         self.queue.iter().any(|(id, chore)| *id == namespace && matches!(chore, Chore::Items(_)))
     }
-}
 
-impl Env {
-    /// Queues a chore. This step begins it if no other was queued.
-    pub fn take_on(&mut self, namespace: NamespaceId, chore: Chore) {
-        self.chores.queue.push_back((namespace, chore));
-        self.arm_chores();
+    /// Adds a chore to the queue.
+    pub fn push(&mut self, namespace: NamespaceId, chore: Chore) {
+        self.queue.push_back((namespace, chore));
     }
 
-    fn arm_chores(&mut self) {
-        if self.chores.armed_ns.is_none() {
-            self.chores.armed_ns = Some(self.now_ns + PAUSE_NS);
-            self.set_timer(PAUSE_NS, Timer::Chores);
-        }
+    /// Takes the next chore of this step from the queue.
+    pub fn pop(&mut self) -> Option<(NamespaceId, Chore)> {
+        if self.may_go_on() { self.queue.pop_front() } else { None }
     }
 
-    /// Notes that the timer has fired.
-    pub fn chores_due(&mut self) {
-        self.chores.armed_ns = None;
-    }
-}
-
-impl Core {
-    /// Continues the chores within the cost of this step, in turn.
-    pub(super) fn do_chores(&mut self) {
-        let (env, namespaces) = self.parts();
-        if env.chores.queue.is_empty() || !env.chores.idle && env.now_ns < env.chores.after_ns {
-            return;
-        }
-        while env.chores.may_go_on()
-            && let Some((id, chore)) = env.chores.queue.pop_front()
-        {
-            // A closed namespace has no chores.
-            let left = namespaces.get_mut(&id).and_then(|namespace| namespace.go_on(env, chore));
-            env.chores.queue.extend(left.map(|chore| (id, chore)));
-        }
-        if !env.chores.queue.is_empty() {
-            env.chores.after_ns = env.now_ns + PAUSE_NS;
-            env.arm_chores();
-        } else if let Some(at) = env.chores.armed_ns.take() {
-            env.timers.remove(&(at, Timer::Chores));
-        }
-        if std::mem::take(&mut env.chores.looked) {
-            self.move_charges();
-        }
+    /// Returns true if this step may continue chores.
+    pub fn are_due(&self, now_ns: u64) -> bool {
+        !self.queue.is_empty() && (self.idle || now_ns >= self.after_ns)
     }
 
-    /// Returns the cost of the last step: [`UNITS`] at most, apart from its last action.
-    pub fn units_spent(&self) -> u32 {
-        self.env().chores.spent
+    /// Puts off the next slice.
+    pub fn pause(&mut self, now_ns: u64) {
+        self.after_ns = now_ns + PAUSE_NS;
+    }
+
+    /// Returns the time for which a timer must be set, if none is set.
+    pub fn arm(&mut self, now_ns: u64) -> Option<u64> {
+        self.armed_ns.is_none().then(|| *self.armed_ns.insert(now_ns + PAUSE_NS))
+    }
+
+    /// Returns the time of the timer, if it is set, and forgets it: it has fired, or must be removed.
+    pub fn disarm(&mut self) -> Option<u64> {
+        self.armed_ns.take()
+    }
+
+    /// Returns true if a look at leases has finished since this was asked last.
+    pub fn take_looked(&mut self) -> bool {
+        std::mem::take(&mut self.looked)
+    }
+
+    /// Returns the cost of this step so far.
+    pub fn spent(&self) -> u32 {
+        self.spent
     }
 
     /// Returns the number of unfinished chores.
-    pub fn chores_left(&self) -> usize {
-        self.env().chores.queue.len()
+    pub fn left(&self) -> usize {
+        self.queue.len()
     }
 
-    /// Sets the maximum cost of a step, at least one: for simulations, in which everything is small.
-    #[must_use]
-    pub fn with_units(mut self, units: u32) -> Self {
-        self.parts().0.chores.units_max = units.max(1);
-        self
-    }
-}
-
-impl Namespace {
-    /// Continues a chore. Returns what is left of it.
-    fn go_on(&mut self, env: &mut Env, chore: Chore) -> Option<Chore> {
-        match chore {
-            Chore::Items(doomed) => self.remove_items(env, doomed).map(Chore::Items),
-            Chore::Survey(catalogue) => self.survey(env, catalogue).then_some(Chore::Survey(catalogue)),
-            Chore::Leases => self.look(env).then_some(Chore::Leases),
-        }
+    /// Sets the maximum cost of a step.
+    pub fn set_units_max(&mut self, units: u32) {
+        self.units_max = units;
     }
 }

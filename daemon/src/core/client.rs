@@ -1,18 +1,33 @@
 //! One life of one client: its sheets, its segments, and how far its life has gone.
 
-use super::ConnId;
-use super::MemId;
 use super::account::Charge;
-use super::departure::Departure;
 use super::device::OnDevice;
-use super::env::Part;
+use super::env::{Making, Part};
+use super::event::ConnId;
+use super::event::MemId;
 use super::settings::Role;
-use super::spill::Residence;
 use super::survey::Survey;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tensorlend_layout::catalogue::{Catalogue, CellRecord, SlotRecord, cell_place, cells_count, cells_first};
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::word::{Cell, Member, SLOTS_MAX};
+
+/// What a client that is about to depart waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Departure {
+    /// The end of its process, of which the shell tells.
+    Process(ConnId),
+    /// That nobody can write its lease table any more: it was a client of the daemon before, and has not come back.
+    Leases {
+        /// How long to wait before the next look.
+        pause_ns: u64,
+    },
+    /// The driver's end of what its process had under way.
+    Quarantine {
+        /// Until when.
+        until_ns: u64,
+    },
+}
 
 /// How far a client's life has gone.
 #[derive(Debug)]
@@ -42,6 +57,39 @@ pub enum Life {
         /// How far the look that is under way has come.
         survey: Option<Box<Survey>>,
     },
+}
+
+/// Where the bytes of a segment are.
+#[derive(Debug, Default)]
+pub enum Residence {
+    /// In its memory.
+    #[default]
+    Memory,
+    /// In its memory, and on their way into a file.
+    Leaving {
+        /// Whether somebody has been lent it since.
+        lent: bool,
+    },
+    /// In a file.
+    File {
+        /// Why they could not be read when somebody wanted them.
+        failed: Option<String>,
+    },
+    /// In a file, and on their way into this memory.
+    Returning {
+        /// The memory, on order.
+        making: Making,
+    },
+    /// Nowhere: what the daemon before had of it has ended with that one. Its owner, who had let go of it, lives, and has yet to
+    /// free its slots.
+    Lost,
+}
+
+impl Residence {
+    /// Whether they are in the pool.
+    pub fn is_in_memory(&self) -> bool {
+        matches!(self, Self::Memory | Self::Leaving { .. })
+    }
 }
 
 /// A segment lent to a client.

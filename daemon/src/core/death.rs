@@ -5,12 +5,13 @@
 //! segment that no home, no ring and no lease leads to.
 
 use super::client::{Client, Life};
+use super::context::Context;
 use super::env::{Env, Probing, Timer};
+use super::event::{ConnId, MemId};
+use super::members::LEASES_PAUSE_NS;
+use super::members::Members;
 use super::namespace::Namespace;
-use super::survey::LEASES_PAUSE_NS;
-use super::{ConnId, MemId};
 use std::borrow::Cow;
-use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::word::{Absorbed, Member, MemberState};
 
 pub const PROBE_PAUSE_NS: u64 = 1_000_000;
@@ -21,58 +22,44 @@ impl Namespace {
     pub fn end_client(&mut self, env: &mut Env, catalogue: u16) {
         // The daemon before may have come so far, and its client been about to depart: what that one announced since nobody
         // has promised to hear.
-        if Absorbed(self.entry(catalogue).absorbed.peek()).state() != MemberState::Closed {
-            self.drain(env, catalogue);
+        if Absorbed(self.context.directory.entry(catalogue).absorbed.peek()).state() != MemberState::Closed {
+            self.bindings.drain(env, &mut self.context, &mut self.members, catalogue);
         }
-        let client = self.me(catalogue);
+        let client = self.members.me(catalogue);
         client.notices.clear();
         let (conn, watched) = (client.conn(), client.watched);
-        let holds = self.holders.is_holder(catalogue);
+        let holds = self.devices.is_holder(catalogue);
         if !holds {
             self.departed(env, catalogue);
         }
-        let head = self.directory.head();
+        let head = self.context.directory.head();
         head.clients.set(head.clients.peek() - 1);
-        self.wait_no_more(catalogue);
-        self.unsubscribe_all(env, catalogue);
+        self.members.wait_no_more(&self.context, catalogue);
+        self.streams.unsubscribe_all(env, &self.context, catalogue);
         let rings = self.streams.rings(catalogue);
-        let client = self.me(catalogue);
+        let client = self.members.me(catalogue);
         let loud = client.memories().chain(rings).collect();
         client.life = Life::Ended { loud, pause_ns: PROBE_PAUSE_NS };
-        self.look_at_streams(env);
-        let client = self.me(catalogue);
+        self.streams.look_at_streams(env, &self.members);
+        let client = self.members.me(catalogue);
         let (pid, uid) = (client.pid, client.uid);
-        tracing::info!(namespace = self.name, client = catalogue, pid, uid, "client ended");
+        tracing::info!(namespace = self.context.ledger.name(), client = catalogue, pid, uid, "client ended");
         if holds {
-            self.depart(env, catalogue, conn.filter(|_| watched));
+            self.members.depart(env, &self.context, catalogue, conn.filter(|_| watched));
         }
         // A producer that waits for it, and whoever waits for its names, look again.
-        self.announce(u64::MAX);
-        self.end_ephemeral(env, catalogue);
-        self.probe_next(env, catalogue);
-        self.collect_held(env);
+        self.context.directory.announce(u64::MAX);
+        self.bindings.end_ephemeral(env, &mut self.context, &mut self.members, catalogue);
+        self.members.probe_next(env, &self.context, catalogue);
+        self.bindings.collect_held(env, &self.context, &mut self.members);
     }
+}
 
-    /// Takes in what an ending client has announced; nothing after it.
-    fn drain(&mut self, env: &mut Env, catalogue: u16) {
-        if !self.me(catalogue).announces() {
-            return self.close_announcer(catalogue);
-        }
-        let index = self.me(catalogue).absorbed;
-        self.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Ending, index).0);
-        tensorlend_layout::crash_point!("daemon: ending");
-        // Against its own look at this word after its last announcement: either we drain that one, or it learns that
-        // it may not have been heard.
-        scan_fence();
-        self.absorb(env, catalogue, MemberState::Ending, u64::MAX);
-        tensorlend_layout::crash_point!("daemon: drained");
-        self.close_announcer(catalogue);
-    }
-
+impl Members {
     /// Asks for the next of an ended client's memories whether it is quiet.
-    pub fn probe_next(&mut self, env: &mut Env, catalogue: u16) {
-        let id = self.id;
-        let Some(Client { life: Life::Ended { loud, .. }, departing, .. }) = self.clients.get(&catalogue) else {
+    pub fn probe_next(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
+        let id = context.ledger.id();
+        let Some(Client { life: Life::Ended { loud, .. }, departing, .. }) = self.get(catalogue) else {
             return;
         };
         match loud.front() {
@@ -87,21 +74,21 @@ impl Namespace {
                 self.me(catalogue).life = Life::Frozen { lease_held: false, pause_ns, due_ns: None, survey: None };
                 env.spills.look_again();
                 tensorlend_layout::crash_point!("daemon: quiet");
-                self.collect(env, catalogue);
+                self.collect(env, context, catalogue);
             }
         }
     }
 
     /// The kernel's answer.
-    pub fn probed(&mut self, env: &mut Env, catalogue: u16, mem: MemId, quiet: bool) {
-        let id = self.id;
-        let Some(Client { life: Life::Ended { loud, pause_ns }, .. }) = self.clients.get_mut(&catalogue) else {
+    pub fn probed(&mut self, env: &mut Env, context: &Context, catalogue: u16, mem: MemId, quiet: bool) {
+        let id = context.ledger.id();
+        let Some(Client { life: Life::Ended { loud, pause_ns }, .. }) = self.get_mut(catalogue) else {
             return;
         };
         // Another one in front: this one has been released since.
         if quiet || loud.front() != Some(&mem) {
             loud.pop_front_if(|&mut front| front == mem);
-            self.probe_next(env, catalogue);
+            self.probe_next(env, context, catalogue);
         } else {
             env.set_timer(*pause_ns, Timer::Probe(id, catalogue));
             *pause_ns = (*pause_ns * 2).min(PROBE_PAUSE_NS_MAX);
@@ -109,9 +96,9 @@ impl Namespace {
     }
 
     /// Memory that an ended client may still write lingers on its own account from now on: it does not matter any more.
-    pub fn forget_loud(&mut self, env: &mut Env, catalogue: u16, mem: MemId) {
-        let id = self.id;
-        if let Some(Client { life: Life::Ended { loud, .. }, .. }) = self.clients.get_mut(&catalogue) {
+    pub fn forget_loud(&mut self, env: &mut Env, context: &Context, catalogue: u16, mem: MemId) {
+        let id = context.ledger.id();
+        if let Some(Client { life: Life::Ended { loud, .. }, .. }) = self.get_mut(catalogue) {
             let awaited = loud.front() == Some(&mem);
             loud.retain(|&m| m != mem);
             if awaited {
@@ -122,60 +109,60 @@ impl Namespace {
     }
 
     /// A timer for a frozen client has come.
-    pub fn collect_due(&mut self, env: &mut Env, catalogue: u16) {
-        if let Some(Client { life: Life::Frozen { due_ns: Some(due), .. }, .. }) = self.clients.get(&catalogue)
+    pub fn collect_due(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
+        if let Some(Client { life: Life::Frozen { due_ns: Some(due), .. }, .. }) = self.get(catalogue)
             && *due <= env.now_ns
         {
-            self.collect(env, catalogue);
+            self.collect(env, context, catalogue);
         }
     }
+}
 
-    /// Frozen clients whose memory may be in use no more.
-    pub fn collectable(&self) -> Vec<u16> {
-        let may = |c: &Client| match &c.life {
-            Life::Frozen { lease_held, due_ns, survey, .. } => survey.is_none() && (*lease_held || due_ns.is_some()),
-            _ => false,
-        };
-        self.clients.iter().filter(|(_, c)| may(c)).map(|(&n, _)| n).collect()
-    }
-
+impl Namespace {
     /// Nothing of a client is left in use: its number can be given out again.
     pub fn drop_client(&mut self, env: &mut Env, catalogue: u16) {
-        let bases: Vec<u32> = self.me(catalogue).segments.keys().copied().collect();
-        let frozen = self.me(catalogue).is_frozen();
+        let bases: Vec<u32> = self.members.me(catalogue).segments.keys().copied().collect();
+        let frozen = self.members.me(catalogue).is_frozen();
         for base in bases {
-            self.free_segment(env, catalogue, base, frozen);
+            self.segments.free_segment(
+                env,
+                &mut self.context,
+                &mut self.members,
+                &mut self.devices,
+                catalogue,
+                base,
+                frozen,
+            );
         }
-        let head = self.directory.head();
+        let head = self.context.directory.head();
         head.present[usize::from(catalogue) / 64].clear_bits(1 << (catalogue % 64));
-        self.unlist_announcer(catalogue);
-        let client = self.clients.remove(&catalogue).expect("it is dropped once");
-        self.show_no_more(catalogue, client.shown);
-        self.holders.departed(catalogue);
+        self.members.unlist_announcer(&self.context, catalogue);
+        let client = self.members.remove(catalogue);
+        self.members.show_no_more(&self.context, catalogue, client.shown);
+        self.devices.departed(catalogue);
         if !frozen {
             env.accounts.end_session(client.uid);
         }
-        let entry = self.entry(catalogue);
+        let entry = self.context.directory.entry(catalogue);
         tensorlend_layout::crash_point!("daemon: number about to be vacant");
         entry.member.set(Member::new(MemberState::Vacant, client.member.epoch(), 0).0);
         entry.geometry.add(1);
         for part in [client.catalogue].into_iter().chain(client.cells).chain(client.leases) {
             env.release_part(part);
         }
-        self.numbers.push_back(catalogue);
-        tracing::debug!(namespace = self.name, client = catalogue, "nothing of the client is left");
+        tracing::debug!(namespace = self.context.ledger.name(), client = catalogue, "nothing of the client is left");
     }
 
     /// The connections of clients that broke a rule of shared memory, and the rule. Those that have none are ended here.
     pub fn take_faults(&mut self, env: &mut Env) -> Vec<(ConnId, Cow<'static, str>)> {
-        let faults = std::mem::take(&mut self.faults);
+        let faults = self.members.take_faults();
         for (catalogue, why) in &faults {
             let catalogue = *catalogue;
-            if self.clients.get(&catalogue).is_some_and(Client::is_away) {
-                tracing::warn!(namespace = self.name, client = catalogue, "ended: {why}");
+            if self.members.get(catalogue).is_some_and(Client::is_away) {
+                tracing::warn!(namespace = self.context.ledger.name(), client = catalogue, "ended: {why}");
                 self.end_client(env, catalogue);
             }
         }
-        faults.into_iter().filter_map(|(n, why)| Some((self.clients.get(&n)?.conn()?, why))).collect()
+        faults.into_iter().filter_map(|(n, why)| Some((self.members.conn(n)?, why))).collect()
     }
 }

@@ -4,63 +4,49 @@
 //! streams and cells end as everybody's do, but its leases count and its member word says `Open` until its process is gone,
 //! and a moment has passed in which the driver ends what the process had under way.
 
-use super::client::{Client, Life};
+use super::client::{Client, Departure};
+use super::context::Context;
+use super::effect::Effect;
 use super::env::{Env, Probing, Timer};
+use super::event::{ConnId, MemId};
+use super::members::Members;
 use super::namespace::Namespace;
-use super::{ConnId, Effect, MemId};
 use tensorlend_layout::word::MemberState;
 
 /// Pauses between two looks at the lease table of a client whose process this daemon has never seen.
 const LEASES_PAUSE_NS: u64 = 10_000_000;
 const LEASES_PAUSE_NS_MAX: u64 = 1_000_000_000;
 
-/// What a client that is about to depart waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Departure {
-    /// The end of its process, of which the shell tells.
-    Process(ConnId),
-    /// That nobody can write its lease table any more: it was a client of the daemon before, and has not come back.
-    Leases {
-        /// How long to wait before the next look.
-        pause_ns: u64,
-    },
-    /// The driver's end of what its process had under way.
-    Quarantine {
-        /// Until when.
-        until_ns: u64,
-    },
-}
-
-impl Namespace {
+impl Members {
     /// Begins a client's departure; `conn` is the connection that it had, if its process can be watched.
-    pub fn depart(&mut self, env: &mut Env, catalogue: u16, conn: Option<ConnId>) {
+    pub fn depart(&mut self, env: &mut Env, context: &Context, catalogue: u16, conn: Option<ConnId>) {
         if let Some(conn) = conn {
             env.effects.push(Effect::AwaitExit { conn });
             self.me(catalogue).departing = Some(Departure::Process(conn));
         } else {
             self.me(catalogue).departing = Some(Departure::Leases { pause_ns: LEASES_PAUSE_NS });
-            self.look_at_leases(env, catalogue);
+            self.look_at_leases(env, context, catalogue);
         }
     }
 
-    fn look_at_leases(&mut self, env: &mut Env, catalogue: u16) {
-        let id = self.id;
+    fn look_at_leases(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
+        let id = context.ledger.id();
         match self.me(catalogue).leases.as_ref().map(|leases| leases.mem) {
             Some(mem) => env.probe(mem, Probing::Departing(id, catalogue)),
-            None => self.quarantine(env, catalogue),
+            None => self.quarantine(env, context, catalogue),
         }
     }
 
     /// The kernel's answer about the lease table of one who is about to depart.
-    pub fn leases_looked_at(&mut self, env: &mut Env, catalogue: u16, mem: MemId, quiet: bool) {
-        let id = self.id;
-        let Some(client) = self.clients.get_mut(&catalogue) else { return };
+    pub fn leases_looked_at(&mut self, env: &mut Env, context: &Context, catalogue: u16, mem: MemId, quiet: bool) {
+        let id = context.ledger.id();
+        let Some(client) = self.get_mut(catalogue) else { return };
         let Some(Departure::Leases { pause_ns }) = &mut client.departing else { return };
         if client.leases.as_ref().is_none_or(|leases| leases.mem != mem) {
             return;
         }
         if quiet {
-            self.quarantine(env, catalogue);
+            self.quarantine(env, context, catalogue);
         } else {
             env.set_timer(*pause_ns, Timer::Departing(id, catalogue));
             *pause_ns = (*pause_ns * 2).min(LEASES_PAUSE_NS_MAX);
@@ -68,32 +54,34 @@ impl Namespace {
     }
 
     /// The process of this connection is gone; whether its client was one of this namespace.
-    pub fn exited(&mut self, env: &mut Env, conn: ConnId) -> bool {
+    pub fn exited(&mut self, env: &mut Env, context: &Context, conn: ConnId) -> bool {
         let its = |client: &Client| client.departing == Some(Departure::Process(conn));
-        let Some(catalogue) = self.clients.iter().find_map(|(&number, it)| its(it).then_some(number)) else {
+        let Some(catalogue) = self.iter().find_map(|(number, it)| its(it).then_some(number)) else {
             return false;
         };
-        self.quarantine(env, catalogue);
+        self.quarantine(env, context, catalogue);
         true
     }
 
-    fn quarantine(&mut self, env: &mut Env, catalogue: u16) {
+    fn quarantine(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
         let pause_ns = env.settings.quarantine_ns;
         let until_ns = env.now_ns + pause_ns;
         self.me(catalogue).departing = Some(Departure::Quarantine { until_ns });
-        env.set_timer(pause_ns, Timer::Departing(self.id, catalogue));
+        env.set_timer(pause_ns, Timer::Departing(context.ledger.id(), catalogue));
     }
+}
 
+impl Namespace {
     /// A timer of one who is about to depart has come.
     pub fn departure_due(&mut self, env: &mut Env, catalogue: u16) {
-        match self.clients.get(&catalogue).and_then(|client| client.departing) {
-            Some(Departure::Leases { .. }) => self.look_at_leases(env, catalogue),
+        match self.members.get(catalogue).and_then(|client| client.departing) {
+            Some(Departure::Leases { .. }) => self.members.look_at_leases(env, &self.context, catalogue),
             Some(Departure::Quarantine { until_ns }) if until_ns <= env.now_ns => {
-                self.me(catalogue).departing = None;
+                self.members.me(catalogue).departing = None;
                 self.departed(env, catalogue);
-                self.announce(u64::MAX);
-                self.collect_held(env);
-                self.probe_next(env, catalogue);
+                self.context.directory.announce(u64::MAX);
+                self.bindings.collect_held(env, &self.context, &mut self.members);
+                self.members.probe_next(env, &self.context, catalogue);
             }
             _ => {}
         }
@@ -101,25 +89,16 @@ impl Namespace {
 
     /// A client's leases count no more, and nothing of a device's memory is mapped in it.
     pub fn departed(&mut self, env: &mut Env, catalogue: u16) {
-        let client = self.me(catalogue);
+        let client = self.members.me(catalogue);
         client.member = client.member.with_state(MemberState::Closed);
         let member = client.member;
-        self.entry(catalogue).member.set(member.0);
+        self.context.directory.entry(catalogue).member.set(member.0);
         tensorlend_layout::crash_point!("daemon: leases dropped");
-        let client = self.me(catalogue);
+        let client = self.members.me(catalogue);
         if let Some(leases) = client.leases.take() {
             env.linger_part(client.uid, leases);
         }
-        self.holders.departed(catalogue);
-        self.settle_devices(env);
-    }
-
-    /// A client's leases may have been what kept the memory of others who are gone.
-    pub fn collect_held(&mut self, env: &mut Env) {
-        let held = |c: &Client| matches!(c.life, Life::Frozen { lease_held: true, .. });
-        let held: Vec<u16> = self.clients.iter().filter(|(_, c)| held(c)).map(|(&n, _)| n).collect();
-        for catalogue in held {
-            self.collect_soon(env, catalogue);
-        }
+        self.devices.departed(catalogue);
+        self.devices.settle_devices(env, &self.context);
     }
 }

@@ -1,13 +1,14 @@
 //! What every part of the core shares: the time, the effects so far, the accounts, the pool, memory on order.
 
 use super::account::{Accounts, Charge, Kind, NamespaceId};
-use super::chores::Chores;
+use super::chores::{Chore, Chores};
 use super::device::{Device, DeviceNumber};
+use super::effect::{Effect, SheetPlan};
+use super::event::{ConnId, MemId};
 use super::label::Label;
 use super::pool::{Pool, Spare};
 use super::settings::{Mode, Settings};
-use super::spill::{Spills, Whose};
-use super::{ConnId, Effect, MemId, SheetPlan};
+use super::spills::{Spills, Whose};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hasher};
 use tensorlend_layout::header::Magic;
@@ -56,9 +57,9 @@ pub enum Timer {
 /// times as much.
 const RETURNED_PAUSE_NS: u64 = 5_000_000;
 /// Shortest pause between two looks at lingering memory for which somebody waits.
-const HURRY_PAUSE_NS: u64 = 400_000;
+const EXPEDITE_PAUSE_NS: u64 = 400_000;
 /// How long after it was given up somebody waits for it.
-const HURRY_NS_MAX: u64 = 10_000_000;
+const EXPEDITE_NS_MAX: u64 = 10_000_000;
 /// Longest pause between two looks at lingering memory.
 const LINGERING_PAUSE_NS_MAX: u64 = 10_000_000_000;
 
@@ -128,8 +129,8 @@ pub struct Lingering {
     /// When it is looked at next, and how long the pause after that is.
     next_ns: u64,
     pause_ns: u64,
-    /// When [`Env::hurry`] asked about it.
-    hurried_ns: u64,
+    /// When [`Env::expedite`] asked about it.
+    expedited_ns: u64,
     /// When the last such look was asked for that found it in use.
     answered_ns: u64,
 }
@@ -349,7 +350,7 @@ impl Env {
             given_up_ns: self.now_ns,
             next_ns: 0,
             pause_ns: RETURNED_PAUSE_NS,
-            hurried_ns: 0,
+            expedited_ns: 0,
             answered_ns: 0,
         };
         self.lingering.insert(mem, lingering);
@@ -377,7 +378,7 @@ impl Env {
             }
         } else if let Some(lingering) = self.lingering.get_mut(&mem) {
             self.probing.insert(mem, Probing::Lingering);
-            lingering.answered_ns = lingering.hurried_ns;
+            lingering.answered_ns = lingering.expedited_ns;
             // A look out of turn changes nothing.
             if self.now_ns >= lingering.next_ns {
                 let pause_ns = lingering.pause_ns;
@@ -391,16 +392,16 @@ impl Env {
     /// Asks at once about segments that a uid has given back, for its request since `since_ns`; whether there are any to
     /// wait for. It unmaps them when it has our answer, and may ask for more before we look. Whoever was held up between
     /// the two asks late, and after our last look: so one look for each request, however long ago they were given back.
-    pub fn hurry(&mut self, uid: u32, since_ns: u64) -> bool {
+    pub fn expedite(&mut self, uid: u32, since_ns: u64) -> bool {
         let now = self.now_ns;
-        let worth = |l: &Lingering| now - l.given_up_ns < HURRY_NS_MAX || l.answered_ns < since_ns;
+        let worth = |l: &Lingering| now - l.given_up_ns < EXPEDITE_NS_MAX || l.answered_ns < since_ns;
         let its = |l: &Lingering| l.uid == uid && l.segment_bytes.is_some() && worth(l);
         let mut any = false;
         for (&mem, lingering) in self.lingering.iter_mut().filter(|(_, l)| its(l)).take(64) {
             any = true;
             // The answer makes the asker's request tried again: not asked anew for each.
-            if self.now_ns >= lingering.hurried_ns + HURRY_PAUSE_NS {
-                lingering.hurried_ns = self.now_ns;
+            if self.now_ns >= lingering.expedited_ns + EXPEDITE_PAUSE_NS {
+                lingering.expedited_ns = self.now_ns;
                 self.effects.push(Effect::Probe { mem });
             }
         }
@@ -532,5 +533,23 @@ impl Env {
     /// Sets a timer.
     pub fn set_timer(&mut self, after_ns: u64, timer: Timer) {
         self.timers.insert((self.now_ns + after_ns, timer));
+    }
+
+    /// Queues a chore. This step begins it if no other was queued.
+    pub fn take_on(&mut self, namespace: NamespaceId, chore: Chore) {
+        self.chores.push(namespace, chore);
+        self.arm_chores();
+    }
+
+    /// Sets the timer of the chores, unless it is set.
+    pub fn arm_chores(&mut self) {
+        if let Some(at) = self.chores.arm(self.now_ns) {
+            self.timers.insert((at, Timer::Chores));
+        }
+    }
+
+    /// Notes that the timer of the chores has fired.
+    pub fn chores_due(&mut self) {
+        self.chores.disarm();
     }
 }

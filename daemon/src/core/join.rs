@@ -1,165 +1,26 @@
 //! Joining: a namespace opens, a client gets its number and its sheets.
 
-use super::account::{Accounts, Kind, limit};
+use super::answer::{Answer, Lent, Outcome, What, Work};
 use super::client::{Client, Life};
-use super::env::{Env, Making, Purpose};
-use super::holders::Holders;
-use super::kept::Pressure;
+use super::context::Context;
+use super::effect::{Lending, SheetPlan};
+use super::env::{Env, Making};
+use super::event::ConnId;
 use super::label::Label;
 use super::length;
-use super::lifetime::Lifetimes;
-use super::list::Lists;
-use super::names::Names;
-use super::namespace::{Dir, Namespace};
-use super::owners::Owners;
-use super::session::{Answer, Lent, Outcome, What, Work};
-use super::settings::{NamespaceLimits, Peer, Role};
-use super::stream::Streams;
+use super::members::Members;
+use super::namespace::Namespace;
+use super::settings::{Peer, Role};
 use super::tables::Table;
-use super::{ConnId, Lending, MemId, SheetPlan};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::catalogue::FIRST_CELLS;
-use tensorlend_layout::directory::{Directory, Geometry, MemberEntry, key_word};
+use tensorlend_layout::directory::{MemberEntry, key_word};
 use tensorlend_layout::header::Magic;
-use tensorlend_layout::raw::View;
-use tensorlend_layout::wire::{LimitKind, PROTOCOL_VERSION, Refusal, Reply, Welcome};
+use tensorlend_layout::wire::{PROTOCOL_VERSION, Reply, Welcome};
 use tensorlend_layout::word::{Absorbed, Member, MemberState};
 
 /// Bytes of a label that are kept.
 const LABEL_BYTES_MAX: usize = 63;
-
-/// A namespace whose directory is being made.
-#[derive(Debug)]
-pub struct Opening {
-    pub id: u64,
-    pub name: String,
-    pub setting: String,
-    pub limits: NamespaceLimits,
-    pub mem: MemId,
-    pub charge: super::account::Charge,
-    /// Whose, if it is a private one.
-    pub private: Option<u32>,
-    pub shares_tables: bool,
-    pub owners: Arc<Owners>,
-}
-
-fn geometry(limits: &NamespaceLimits) -> Geometry {
-    Geometry {
-        // Number 0 is never given out.
-        members: limits.members_max.min(u32::from(u16::MAX)) + 1,
-        names: limits.names_max,
-        lists: limits.lists_max,
-        streams: limits.streams_max,
-        segments: limits.segments_max,
-    }
-}
-
-/// Bytes of sheets without which nobody can be in a namespace: its directory, and one client's catalogue and leases.
-pub fn sheet_bytes_min(limits: &NamespaceLimits) -> u64 {
-    geometry(limits).bytes() + length::CATALOGUE + length::LEASES
-}
-
-impl Opening {
-    /// Orders a directory. The directory of a private namespace is charged to its uid.
-    pub fn begin(
-        env: &mut Env,
-        id: u64,
-        name: &str,
-        private: Option<u32>,
-        limits: NamespaceLimits,
-    ) -> Result<Self, Refusal> {
-        let setting = if private.is_some() { "namespace_default".into() } else { format!("namespace.{name}") };
-        let geometry = geometry(&limits);
-        // All of it is charged, although little of it is there at first: a reader that looks at the rest makes pages.
-        let bytes = geometry.bytes();
-        open_budget(&mut env.accounts, id, name, &setting, &limits);
-        let charge = match env.accounts.charge(private, id, Kind::Sheet, bytes) {
-            Ok(charge) => charge,
-            Err(refusal) => {
-                env.accounts.close(id);
-                return Err(refusal);
-            }
-        };
-        let plan = SheetPlan { magic: Magic::Directory, owner: 0, count: 0, first: 0 };
-        let mem = env.create_partly(bytes, geometry.bytes_first(), Some(plan), Purpose::Directory(id));
-        // A private one has one user.
-        let shares_tables = env.settings.uid_share && private.is_none();
-        Ok(Self {
-            id,
-            name: name.into(),
-            setting,
-            limits,
-            mem,
-            charge,
-            private,
-            shares_tables,
-            owners: Arc::clone(&env.settings.owners),
-        })
-    }
-
-    /// The directory could not be made.
-    pub fn give_up(self, env: &mut Env) {
-        env.accounts.refund(self.charge);
-        env.accounts.close(self.id);
-    }
-
-    /// The directory is there.
-    pub fn finish(self, env: &mut Env, view: &View) -> Namespace {
-        let geometry = geometry(&self.limits);
-        let head = view.at(0).expect("the directory has its length");
-        geometry.initialise(head, env.seed(), self.id);
-        head.bytes_max.set(self.limits.bytes_max);
-        let directory = Directory::new(view).expect("its tables lie inside");
-        directory.head().wants_nudge.set(1);
-        let label = Label::Directory { namespace: self.id, life: 0, uid: self.private, name: self.name.clone() };
-        env.keep(self.mem, label);
-        let names = Names::new(&directory, self.limits.names_max, !env.user_mode(), env.seed());
-        let segment_entries = (0..self.limits.segments_max).rev().collect();
-        let mut namespace = self.namespace(directory, names, segment_entries);
-        namespace.list_devices(env);
-        namespace
-    }
-
-    /// The namespace of this directory, with nobody in it.
-    pub fn namespace(self, directory: Directory, names: Names, segment_entries: Vec<u32>) -> Namespace {
-        Namespace {
-            names,
-            streams: Streams::new(self.limits.streams_max),
-            lists: Lists::new(self.limits.lists_max),
-            lifetimes: Lifetimes::of(&directory),
-            segment_entries,
-            id: self.id,
-            name: self.name,
-            setting: self.setting,
-            limits: self.limits,
-            mem: self.mem,
-            charge: self.charge,
-            directory: Dir(directory),
-            clients: BTreeMap::new(),
-            announcers: BTreeSet::new(),
-            numbers: VecDeque::new(),
-            number_fresh: 1,
-            joining: BTreeMap::new(),
-            collected_ns: None,
-            news: 0,
-            absorb_due_ns: None,
-            faults: Vec::new(),
-            pressure: Pressure::default(),
-            places: Vec::new(),
-            holders: Holders::default(),
-            returned: false,
-            shares_tables: self.shares_tables,
-            owners: self.owners,
-        }
-    }
-}
-
-/// Opens a namespace's budget; its limits stand under this setting.
-pub fn open_budget(accounts: &mut Accounts, id: u64, name: &str, setting: &str, limits: &NamespaceLimits) {
-    accounts.open(id, name, &format!("{setting}.bytes_max"), limits.bytes_max);
-    accounts.bound_devices(id, &format!("{setting}.device_bytes_max"), limits.device_bytes_max);
-}
 
 /// A label as it is kept: at most 63 bytes, cut between characters.
 fn label_of(text: &str) -> String {
@@ -171,29 +32,38 @@ fn label_of(text: &str) -> String {
 }
 
 impl Namespace {
-    fn number(&mut self) -> Result<u16, Refusal> {
-        if self.number_fresh < self.directory.members.len() as u32 {
-            self.number_fresh += 1;
-            return Ok(u16::try_from(self.number_fresh - 1).expect("a directory has at most 65536 members"));
-        }
-        self.numbers.pop_front().ok_or_else(|| {
-            let what = format!("the number of clients of namespace {:?} (those gone that left tensors too)", self.name);
-            limit(
-                LimitKind::Members,
-                what,
-                format!("{}.members_max", self.setting),
-                self.limits.members_max.to_string(),
-            )
-        })
+    /// The sheets of a request to join are there.
+    pub fn joined(
+        &mut self,
+        env: &mut Env,
+        conn: ConnId,
+        peer: &Peer,
+        who: (u16, String, Role),
+        work: Vec<Making>,
+    ) -> Outcome {
+        let number = who.0;
+        let outcome = self.members.joined(env, &self.context, conn, peer, who, work);
+        self.bindings.grant(&self.context, &self.members, number);
+        outcome
     }
+}
 
+impl Members {
     /// A request to join: orders the client's sheets.
-    pub fn join(&mut self, env: &mut Env, conn: ConnId, peer: &Peer, label: &str, role: Role) -> Answer {
-        self.check_table_share(Table::Members, peer.uid)?;
-        let number = self.number()?;
+    pub fn join(
+        &mut self,
+        env: &mut Env,
+        context: &Context,
+        conn: ConnId,
+        peer: &Peer,
+        label: &str,
+        role: Role,
+    ) -> Answer {
+        context.ledger.check_table_share(Table::Members, peer.uid, self.lines())?;
+        let number = self.number(context)?;
         let bytes = [length::CATALOGUE, length::LEASES];
-        let charged = env.charge_sheet(peer.uid, self.id, bytes[0]).and_then(|first| {
-            match env.charge_sheet(peer.uid, self.id, bytes[1]) {
+        let charged = env.charge_sheet(peer.uid, context.ledger.id(), bytes[0]).and_then(|first| {
+            match env.charge_sheet(peer.uid, context.ledger.id(), bytes[1]) {
                 Ok(second) => Ok([first, second]),
                 Err(refusal) => {
                     env.accounts.refund(first);
@@ -204,56 +74,53 @@ impl Namespace {
         let [first, second] = match charged {
             Ok(charges) => charges,
             Err(refusal) => {
-                self.numbers.push_back(number);
+                self.unjoin(number);
                 return Err(refusal);
             }
         };
-        self.joining.insert(number, peer.uid);
+        self.joining(number, peer.uid);
         let cells = FIRST_CELLS as u64;
         let catalogue = SheetPlan { magic: Magic::Catalogue, owner: number, count: cells, first: 0 };
         let leases = SheetPlan { magic: Magic::Leases, owner: number, count: 0, first: 0 };
         let making =
             vec![env.order_sheet(conn, bytes[0], catalogue, first), env.order_sheet(conn, bytes[1], leases, second)];
-        let what = What::Join { namespace: self.id, number, label: label_of(label), role };
+        let what = What::Join { namespace: context.ledger.id(), number, label: label_of(label), role };
         Ok(Outcome::Working(Work { what, making }))
-    }
-
-    /// A client that was to join will not.
-    pub fn unjoin(&mut self, number: u16) {
-        self.joining.remove(&number);
-        self.numbers.push_back(number);
     }
 
     /// The sheets are there: the member is written down, and only then answered.
     pub fn joined(
         &mut self,
         env: &mut Env,
+        context: &Context,
         conn: ConnId,
         peer: &Peer,
         (number, label, role): (u16, String, Role),
         work: Vec<Making>,
     ) -> Outcome {
-        self.joining.remove(&number);
         let [catalogue, leases] = <[Making; 2]>::try_from(work).expect("a catalogue and a lease table");
-        let entry = self.entry(number);
+        let entry = context.directory.entry(number);
         let epoch = Member(entry.member.peek()).epoch().wrapping_add(1);
         let member = Member::new(MemberState::Open, epoch, catalogue.mem.0 as u32);
-        write_member(entry, peer, env.now_ns, &label, self.first_grant());
-        // Nobody looks at its leases before it has acknowledged its sheets, see [`Namespace::list_member`], nor at its ring before
+        write_member(entry, peer, env.now_ns, &label, context.ledger.first_grant());
+        // Nobody looks at its leases before it has acknowledged its sheets, see [`Members::list_member`], nor at its ring before
         // it is an announcer.
         entry.absorbed.set(Absorbed::new(MemberState::Vacant, 0).0);
         tensorlend_layout::crash_point!("daemon: member written");
         entry.member.set(member.0);
-        let head = self.directory.head();
+        let head = context.directory.head();
         head.clients.set(head.clients.peek() + 1);
         let lend = vec![
-            (self.mem, Lending::Read),
+            (context.directory.mem(), Lending::Read),
             (catalogue.mem, Lending::Write),
             (leases.mem, Lending::Write),
-            (self.mem, Lending::Nudge),
+            (context.directory.mem(), Lending::Nudge),
         ];
-        env.keep(catalogue.mem, Label::Catalogue { namespace: self.id, owner: number, writer: role == Role::Writer });
-        env.keep(leases.mem, Label::Leases { namespace: self.id, owner: number });
+        env.keep(
+            catalogue.mem,
+            Label::Catalogue { namespace: context.ledger.id(), owner: number, writer: role == Role::Writer },
+        );
+        env.keep(leases.mem, Label::Leases { namespace: context.ledger.id(), owner: number });
         let client = Client {
             uid: peer.uid,
             pid: peer.pid,
@@ -279,40 +146,40 @@ impl Namespace {
             has_lost: false,
         };
         tracing::info!(
-            namespace = self.name,
+            namespace = context.ledger.name(),
             client = number,
             pid = peer.pid,
             uid = peer.uid,
             label = client.label,
             "client joined"
         );
-        let before = self.clients.insert(number, client);
-        assert!(before.is_none(), "a number is one client's at a time");
-        self.grant(number);
-        Outcome::Lend(Reply::Welcome(self.welcome(env, number)), lend, Lent::Welcome)
+        self.insert(number, client);
+        Outcome::Lend(Reply::Welcome(self.welcome(env, context, number)), lend, Lent::Welcome)
     }
 
     /// What a client learns when it joins, or comes back.
-    pub fn welcome(&self, env: &Env, number: u16) -> Welcome {
-        let client = &self.clients[&number];
+    pub fn welcome(&self, env: &Env, context: &Context, number: u16) -> Welcome {
+        let client = &self[number];
         Welcome {
             protocol: PROTOCOL_VERSION,
             daemon: env!("CARGO_PKG_VERSION").into(),
             catalogue: number,
             member: client.member.0,
-            namespace: self.name.clone(),
+            namespace: context.ledger.name().to_owned(),
             writer: client.role == Role::Writer,
             user_mode: env.user_mode(),
             segment_bytes: env.settings.segment_bytes,
             devices: env.offers(),
         }
     }
+}
 
+impl Namespace {
     /// All that a client has is mapped. What is sealed already stays so: of the seals of one acknowledgement, a daemon that was
     /// killed may have set some.
     pub fn acknowledged_all(&mut self, env: &mut Env, conn: ConnId, catalogue: u16) {
         let user_mode = env.user_mode();
-        let client = self.me(catalogue);
+        let client = self.members.me(catalogue);
         let mut seal = vec![client.catalogue.mem];
         client.catalogue.acked = true;
         for part in client.leases.iter_mut().chain(&mut client.cells) {
@@ -330,23 +197,27 @@ impl Namespace {
         seal.extend(self.streams.acknowledged_all(catalogue));
         env.effects.extend(seal.into_iter().map(|mem| super::Effect::Seal { conn, mem }));
     }
+}
 
+impl Members {
     /// Lists a member, whose leases count from now on. Not before it has acknowledged its sheets: until then the daemon lends its
     /// lease table to nobody, and owners that reclaim memory would have to wait for it. The member takes no lease before the
     /// daemon has answered a request that it sent after its acknowledgement.
-    fn list_member(&mut self, catalogue: u16) {
+    fn list_member(context: &Context, catalogue: u16) {
         tensorlend_layout::crash_point!("daemon: member not present yet");
-        self.directory.head().present[usize::from(catalogue) / 64].set_bits(1 << (catalogue % 64));
+        context.directory.head().present[usize::from(catalogue) / 64].set_bits(1 << (catalogue % 64));
         tensorlend_layout::crash_point!("daemon: member listed");
     }
+}
 
+impl Namespace {
     /// What was lent last is mapped: it is sealed, and others may read it.
     pub fn acknowledged(&mut self, env: &mut Env, catalogue: u16, lent: &Lent) {
         let user_mode = env.user_mode();
         if *lent == Lent::Welcome {
-            self.list_member(catalogue);
+            Members::list_member(&self.context, catalogue);
         }
-        let client = self.me(catalogue);
+        let client = self.members.me(catalogue);
         let mut seal = Vec::new();
         match *lent {
             Lent::Nothing | Lent::Back => {}
@@ -375,7 +246,7 @@ impl Namespace {
             }
             Lent::Ring(place, id) => seal.extend(self.streams.acknowledged(place, id)),
         }
-        if let Some(conn) = self.me(catalogue).conn() {
+        if let Some(conn) = self.members.me(catalogue).conn() {
             env.effects.extend(seal.into_iter().map(|mem| super::Effect::Seal { conn, mem }));
         }
     }
@@ -397,23 +268,6 @@ fn write_member(entry: &MemberEntry, peer: &Peer, now_ns: u64, label: &str, anno
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_number_is_given_out_once_and_then_again() {
-        let limits = NamespaceLimits { members_max: 65535, ..crate::core::tests::world::limits() };
-        let mut env = Env::new(crate::core::tests::world::settings());
-        let opening = Opening::begin(&mut env, 1, "lab", None, limits).unwrap();
-        let view = View::anonymous(geometry(&limits).bytes() as usize);
-        let mut namespace = opening.finish(&mut env, &view);
-        namespace.number_fresh = 65534;
-        assert_eq!((namespace.number().unwrap(), namespace.number().unwrap()), (65534, 65535));
-        assert!(matches!(namespace.number(), Err(Refusal::Limit { .. })));
-        namespace.numbers.push_back(7);
-        assert_eq!(namespace.number().unwrap(), 7);
-        assert!(namespace.number().is_err(), "the fresh ones do not begin again");
-        env.accounts.refund(namespace.charge);
-        env.accounts.close(1);
-    }
 
     #[test]
     fn labels_are_cut_between_characters() {

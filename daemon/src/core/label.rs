@@ -4,9 +4,9 @@
 //! A label says what a descriptor is and where it belongs; all else stands in the directory. Labels are the daemon's and the
 //! manager's words: no client can write one.
 
-use super::MemId;
 use super::account::NamespaceId;
 use super::device;
+use super::event::MemId;
 use std::fmt;
 use std::str::FromStr;
 use tensorlend_layout::directory::DEVICES;
@@ -115,7 +115,7 @@ pub enum Label {
         /// As of what is not on a device.
         id: u64,
     },
-    /// A segment's bytes in a file, which alone has them: see `core/spill.rs`.
+    /// A segment's bytes in a file, which alone has them: see `core/segment/spill.rs`.
     Spilled {
         /// In which namespace.
         namespace: NamespaceId,

@@ -1,9 +1,13 @@
 //! How long sheets are, in bytes.
 
+use super::settings::NamespaceLimits;
 use tensorlend_layout::catalogue::{Catalogue, CellRecord, SlotRecord, cells_count, part_bytes};
+use tensorlend_layout::directory::Geometry;
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::stream::{RingEntry, StreamRing};
 
+/// log2 of the slots of a segment at most.
+pub const SLOTS_LOG2_MAX: u8 = 20;
 /// A client's catalogue.
 pub const CATALOGUE: u64 = size_of::<Catalogue>() as u64;
 /// A client's lease table.
@@ -22,4 +26,21 @@ pub fn slots(count: usize) -> u64 {
 /// A ring of so many messages.
 pub fn ring(capacity: u32) -> u64 {
     (size_of::<StreamRing>() as u64 + u64::from(capacity) * size_of::<RingEntry>() as u64).next_multiple_of(4096)
+}
+
+/// The sizes of the tables of a directory with these limits.
+pub fn geometry(limits: &NamespaceLimits) -> Geometry {
+    Geometry {
+        // Number 0 is never given out.
+        members: limits.members_max.min(u32::from(u16::MAX)) + 1,
+        names: limits.names_max,
+        lists: limits.lists_max,
+        streams: limits.streams_max,
+        segments: limits.segments_max,
+    }
+}
+
+/// Bytes of sheets without which nobody can be in a namespace: its directory, and one client's catalogue and leases.
+pub fn sheet_bytes_min(limits: &NamespaceLimits) -> u64 {
+    geometry(limits).bytes() + CATALOGUE + LEASES
 }

@@ -1,7 +1,7 @@
 //! The pool: `bytes = lent + spare + idle + ordered`, at most `bytes_max`.
 
-use super::MemId;
 use super::account::NamespaceId;
+use super::event::MemId;
 use std::collections::VecDeque;
 
 #[derive(Debug)]
@@ -72,6 +72,16 @@ impl Pool {
             released.push(mem);
         }
         released
+    }
+
+    /// Checks that the bytes that nobody has are among those that exist.
+    ///
+    /// # Panics
+    /// They are not.
+    pub fn check(&self) {
+        let unused = self.spare_bytes() + self.idle_bytes() + self.ordered.len() as u64 * self.segment_bytes;
+        assert!(unused <= self.bytes, "{unused} bytes are unused of {}", self.bytes);
+        assert!(self.idle_bytes() <= self.idle_bytes_max, "idle segments are bounded");
     }
 
     /// Bytes of segments that exist or are being made.

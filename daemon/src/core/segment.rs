@@ -1,30 +1,99 @@
 //! Segments and sheets: lent to their writer, shown to readers, given back.
 
+mod device;
+pub mod spill;
+
 use super::account::{Charge, Kind, bytes_text, limit};
-use super::client::Segment;
+use super::answer::{Answer, Lent, Outcome, Wait, What, Work};
+use super::client::{Residence, Segment};
+use super::context::Context;
+use super::devices::Devices;
+use super::effect::{Effect, Lending};
 use super::env::{Env, Making};
+use super::event::ConnId;
 use super::label::Label;
 use super::length;
-use super::namespace::Namespace;
-use super::session::{Answer, Lent, Outcome, Wait, What, Work};
-use super::spill::Residence;
+use super::length::SLOTS_LOG2_MAX;
+use super::members::Members;
 use super::tables::Table;
-use super::{ConnId, Effect, Lending, SheetPlan};
-use tensorlend_layout::catalogue::{CELL_PARTS, cells_count, cells_first};
-use tensorlend_layout::header::Magic;
-use tensorlend_layout::leases::scan_fence;
+use std::collections::BTreeSet;
 use tensorlend_layout::wire::{LimitKind, Refusal, Reply};
 use tensorlend_layout::word::RangeWord;
 
-/// How seldom a limit makes the daemon look for memory that is in use no more.
-const COLLECT_PAUSE_NS: u64 = 100_000_000;
 const PAGE: u64 = 4096;
-/// log2 of the slots of a segment at most.
-pub const SLOTS_LOG2_MAX: u8 = 20;
 
-impl Namespace {
+/// The directory's table of segments: each of its lines is one client's segment, or free.
+#[derive(Debug)]
+pub struct Segments {
+    free: Vec<u32>,
+}
+
+impl Segments {
+    /// Of this many lines, all free.
+    pub fn new(lines: u32) -> Self {
+        Self { free: (0..lines).rev().collect() }
+    }
+
+    /// Of a directory of a daemon before: [`Segments::put_back`] is told which lines are free.
+    pub fn restored() -> Self {
+        Self { free: Vec::new() }
+    }
+
+    /// Checks that each line of the directory is one client's segment or free, and that the bytes add up.
+    ///
+    /// # Panics
+    /// They are not so.
+    pub fn check(&self, context: &Context, members: &Members) {
+        let lines = &context.directory.segments;
+        let mut bytes_lent = 0;
+        let mut lines_taken = BTreeSet::new();
+        for (catalogue, client) in members.iter() {
+            let mut end = 0;
+            let mut bytes = 0;
+            for (&base, segment) in &client.segments {
+                assert!(base >= end, "segments of {catalogue} overlap at slot {base}");
+                end = base + (1 << segment.slots_log2);
+                assert!(lines_taken.insert(segment.entry), "line {} is one segment's", segment.entry);
+                let range = RangeWord::new(segment.slots_log2, catalogue, base);
+                assert_eq!(lines[segment.entry as usize].range.peek(), range.0, "line {} names it", segment.entry);
+                if segment.device.is_none() && segment.residence.is_in_memory() {
+                    bytes += segment.bytes;
+                }
+            }
+            assert_eq!(context.directory.entry(catalogue).bytes.peek(), bytes, "bytes lent to {catalogue}");
+            bytes_lent += bytes;
+        }
+        assert_eq!(context.directory.head().bytes_lent.peek(), bytes_lent, "bytes lent to all");
+        assert_eq!(self.free.len() + lines_taken.len(), lines.len(), "each line is free or taken");
+        for line in &self.free {
+            assert_eq!(lines[*line as usize].range.peek(), 0, "line {line} is free");
+        }
+    }
+
+    /// A line is free.
+    pub fn put_back(&mut self, line: u32) {
+        self.free.push(line);
+    }
+
+    /// Has the lowest free line given out first.
+    pub fn lowest_first(&mut self) {
+        self.free.sort_unstable_by(|a, b| b.cmp(a));
+    }
+}
+
+impl Segments {
     /// A request for a segment.
-    pub fn segment(&mut self, env: &mut Env, conn: ConnId, catalogue: u16, bytes: u64, log2: u8) -> Answer {
+    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
+    pub fn segment(
+        &mut self,
+        env: &mut Env,
+        context: &Context,
+        members: &Members,
+        conn: ConnId,
+        catalogue: u16,
+        bytes: u64,
+        log2: u8,
+    ) -> Answer {
         let Some(bytes) = bytes.max(1).checked_next_multiple_of(PAGE) else {
             return Err(Refusal::Bad("no machine has that many bytes".into()));
         };
@@ -32,17 +101,17 @@ impl Namespace {
         let ordinary = env.settings.segment_bytes;
         let large = bytes.max(ordinary).checked_next_multiple_of(env.settings.segment_unit);
         let bytes = if bytes > ordinary / 8 * 7 { large.unwrap_or(bytes) } else { bytes };
-        let base = self.range_for_segment(catalogue, log2)?;
-        let uid = self.me(catalogue).uid;
-        let charge = env.accounts.charge(Some(uid), self.id, Kind::Segment, bytes)?;
-        let (slots_bytes, slots_charge) = match self.charge_slots(env, uid, log2) {
+        let base = self.range_for_segment(context, members, catalogue, log2)?;
+        let uid = members[catalogue].uid;
+        let charge = env.accounts.charge(Some(uid), context.ledger.id(), Kind::Segment, bytes)?;
+        let (slots_bytes, slots_charge) = match Self::charge_slots(env, context, uid, log2) {
             Ok(charged) => charged,
             Err(refusal) => {
                 env.accounts.refund(charge);
                 return Err(refusal);
             }
         };
-        let Some((mem, made)) = env.order_segment(conn, (self.id, uid), bytes) else {
+        let Some((mem, made)) = env.order_segment(conn, (context.ledger.id(), uid), bytes) else {
             env.accounts.refund(charge);
             env.accounts.refund(slots_charge);
             let what = format!("the pool ({} in use)", bytes_text(env.pool.lent_bytes()));
@@ -54,51 +123,76 @@ impl Namespace {
     }
 
     /// The first slot of a new segment of this client, if it may have one more.
-    pub fn range_for_segment(&mut self, catalogue: u16, log2: u8) -> Result<u32, Refusal> {
+    pub fn range_for_segment(
+        &mut self,
+        context: &Context,
+        members: &Members,
+        catalogue: u16,
+        log2: u8,
+    ) -> Result<u32, Refusal> {
         if log2 > SLOTS_LOG2_MAX {
             return Err(Refusal::Bad(format!("a segment has at most 2^{SLOTS_LOG2_MAX} slots, not 2^{log2}")));
         }
         // A client that has published keeps its number when it goes. The last eighth of the numbers is for those who
         // have not: they can still look, and delete.
-        let reserved = self.limits.members_max / 8;
-        let first = self.me(catalogue).segments.is_empty();
-        if first && self.clients.len() as u64 > u64::from(self.limits.members_max - reserved) {
-            return Err(self.limit(
+        let reserved = context.ledger.limits().members_max / 8;
+        let first = members[catalogue].segments.is_empty();
+        if first && members.len() as u64 > u64::from(context.ledger.limits().members_max - reserved) {
+            return Err(context.ledger.limit(
                 LimitKind::Members,
                 "the number of clients that may publish",
                 "members_max",
-                self.limits.members_max,
+                context.ledger.limits().members_max,
             ));
         }
-        self.check_table_share(Table::Segments, self.clients[&catalogue].uid)?;
-        if self.segment_entries.is_empty() {
-            return Err(self.limit(
+        context.ledger.check_table_share(Table::Segments, members[catalogue].uid, members.segment_uids())?;
+        if self.free.is_empty() {
+            return Err(context.ledger.limit(
                 LimitKind::Segments,
                 "the number of segments",
                 "segments_max",
-                self.limits.segments_max,
+                context.ledger.limits().segments_max,
             ));
         }
-        let Some(base) = self.me(catalogue).free_range(log2) else {
+        let Some(base) = members[catalogue].free_range(log2) else {
             let why = "no range of 2^{log2} slot numbers is free among this client's 2^24: return segments";
             return Err(Refusal::Bad(why.replace("{log2}", &log2.to_string())));
         };
         Ok(base)
     }
+}
 
+impl Segments {
     /// Charges for the records of 2^`log2` slots, so many bytes.
-    pub fn charge_slots(&self, env: &mut Env, uid: u32, log2: u8) -> Result<(u64, Charge), Refusal> {
+    pub fn charge_slots(env: &mut Env, context: &Context, uid: u32, log2: u8) -> Result<(u64, Charge), Refusal> {
         let bytes = length::slots(1 << log2);
-        Ok((bytes, env.charge_sheet(uid, self.id, bytes)?))
+        Ok((bytes, env.charge_sheet(uid, context.ledger.id(), bytes)?))
     }
 
     /// Segment and slots are there.
-    pub fn segment_made(&mut self, env: &mut Env, catalogue: u16, base: u32, log2: u8, work: Vec<Making>) -> Answer {
-        let full =
-            || self.limit(LimitKind::Segments, "the number of segments", "segments_max", self.limits.segments_max);
+    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
+    pub fn segment_made(
+        &mut self,
+        env: &mut Env,
+        context: &Context,
+        members: &mut Members,
+        devices: &mut Devices,
+        catalogue: u16,
+        base: u32,
+        log2: u8,
+        work: Vec<Making>,
+    ) -> Answer {
+        let full = || {
+            context.ledger.limit(
+                LimitKind::Segments,
+                "the number of segments",
+                "segments_max",
+                context.ledger.limits().segments_max,
+            )
+        };
         // Others may have been lent segments since this one was ordered.
-        let share = self.check_table_share(Table::Segments, self.clients[&catalogue].uid);
-        let entry = match share.and_then(|()| self.segment_entries.last().copied().ok_or_else(full)) {
+        let share = context.ledger.check_table_share(Table::Segments, members[catalogue].uid, members.segment_uids());
+        let entry = match share.and_then(|()| self.free.last().copied().ok_or_else(full)) {
             Ok(entry) => entry,
             Err(refusal) => {
                 for making in work {
@@ -107,24 +201,34 @@ impl Namespace {
                 return Err(refusal);
             }
         };
-        self.segment_entries.pop();
+        self.free.pop();
         let [segment, slots]: [Making; 2] = work.try_into().expect("a segment and its slots");
         if segment.device.is_some() {
-            return Ok(self.device_segment_made(env, catalogue, (base, log2), segment, slots, entry));
+            return Ok(Self::device_segment_made(
+                env,
+                context,
+                members,
+                devices,
+                catalogue,
+                (base, log2),
+                segment,
+                slots,
+                entry,
+            ));
         }
         let bytes = segment.segment_bytes.expect("it is a segment");
-        let line = &self.directory.segments[entry as usize];
+        let line = &context.directory.segments[entry as usize];
         line.bytes.put(bytes);
         line.since_ns.put(env.now_ns);
         line.place.put(0);
         tensorlend_layout::crash_point!("daemon: range about to be lent");
         line.range.set(RangeWord::new(log2, catalogue, base).0);
         tensorlend_layout::crash_point!("daemon: range lent");
-        self.count_bytes(catalogue, bytes, true);
-        let geometry = self.entry(catalogue).geometry.peek();
+        context.directory.count_bytes(catalogue, bytes, true);
+        let geometry = context.directory.entry(catalogue).geometry.peek();
         let lend = vec![(segment.mem, Lending::Write), (slots.mem, Lending::Write)];
-        let (namespace, owner) = (self.id, catalogue);
-        let short = env.is_short(self.clients[&catalogue].uid, namespace);
+        let (namespace, owner) = (context.ledger.id(), catalogue);
+        let short = env.is_short(members[catalogue].uid, namespace);
         env.keep(segment.mem, Label::Segment { namespace, owner, base });
         env.keep(slots.mem, Label::Slots { namespace, owner, base });
         let segment = Segment {
@@ -139,7 +243,7 @@ impl Namespace {
             tried_ns: None,
             device: None,
         };
-        let client = self.me(catalogue);
+        let client = members.me(catalogue);
         client.segments.insert(base, segment);
         client.lent_ns = env.now_ns;
         Ok(Outcome::Lend(
@@ -149,16 +253,17 @@ impl Namespace {
         ))
     }
 
-    pub(super) fn count_bytes(&self, catalogue: u16, bytes: u64, add: bool) {
-        for word in [&self.directory.head().bytes_lent, &self.entry(catalogue).bytes] {
-            let before = word.peek();
-            word.set(if add { before + bytes } else { before - bytes });
-        }
-    }
-
     /// A request of `asker` to see somebody's segment.
-    pub fn segment_of(&mut self, env: &mut Env, asker: u16, catalogue: u16, slot: u32) -> Answer {
-        let client = self.client(catalogue)?;
+    pub fn segment_of(
+        env: &mut Env,
+        context: &Context,
+        members: &mut Members,
+        devices: &mut Devices,
+        asker: u16,
+        catalogue: u16,
+        slot: u32,
+    ) -> Answer {
+        let client = members.client(catalogue)?;
         let missing = || Refusal::NotFound(format!("segment with slot {slot} of client {catalogue}"));
         let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
         // Before its writer has mapped it, nothing is published in it.
@@ -168,35 +273,42 @@ impl Namespace {
         }
         if segment.device.is_some() {
             let lend = vec![(segment.mem, Lending::Device), (segment.slots.mem, Lending::Read)];
-            self.check_watched(asker)?;
-            let reply = self.describe_on_device(env, catalogue, base).expect("seen above");
-            self.holders.lent(reply.lending, Some(asker));
-            self.show(catalogue, asker);
+            members.check_watched(asker)?;
+            let reply = Self::describe_on_device(env, context, members, catalogue, base).expect("seen above");
+            devices.lent(reply.lending, Some(asker));
+            members.show(context, catalogue, asker);
             return Ok(Outcome::Lend(Reply::DeviceSegment(reply), lend, Lent::Nothing));
         }
-        if let Some(answer) = self.recall(env, catalogue, base) {
+        if let Some(answer) = Self::recall(env, context, members, catalogue, base) {
             return answer;
         }
-        let client = self.client(catalogue)?;
+        let client = members.client(catalogue)?;
         let uid = client.uid;
         let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
         let reply = Reply::Segment {
             bytes: segment.bytes,
             base,
             slots_log2: segment.slots_log2,
-            geometry: self.entry(catalogue).geometry.peek(),
-            short: env.is_short(uid, self.id),
+            geometry: context.directory.entry(catalogue).geometry.peek(),
+            short: env.is_short(uid, context.ledger.id()),
             in_file: false,
         };
         let lend = vec![(segment.mem, Lending::Read), (segment.slots.mem, Lending::Read)];
-        self.show(catalogue, asker);
+        members.show(context, catalogue, asker);
         Ok(Outcome::Lend(reply, lend, Lent::Nothing))
     }
 
-    /// A request of `asker` to see the records of the slots of somebody's segment in host memory. Its bytes stay where they are: in a file,
-    /// too.
-    pub fn slots_of(&mut self, env: &Env, asker: u16, catalogue: u16, slot: u32) -> Answer {
-        let client = self.client(catalogue)?;
+    /// A request of `asker` to see the records of the slots of somebody's segment in host memory. Its bytes stay where they are: in a
+    /// file, too.
+    pub fn slots_of(
+        env: &Env,
+        context: &Context,
+        members: &mut Members,
+        asker: u16,
+        catalogue: u16,
+        slot: u32,
+    ) -> Answer {
+        let client = members.client(catalogue)?;
         let missing = || Refusal::NotFound(format!("segment with slot {slot} of client {catalogue}"));
         let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
         if segment.device.is_some() {
@@ -210,132 +322,40 @@ impl Namespace {
             bytes: segment.bytes,
             base,
             slots_log2: segment.slots_log2,
-            geometry: self.entry(catalogue).geometry.peek(),
-            short: env.is_short(client.uid, self.id),
+            geometry: context.directory.entry(catalogue).geometry.peek(),
+            short: env.is_short(client.uid, context.ledger.id()),
             // On its way there counts: who asked for its bytes would have them brought back.
             in_file: !matches!(segment.residence, Residence::Memory),
         };
         let lend = vec![(segment.slots.mem, Lending::Read)];
-        self.show(catalogue, asker);
+        members.show(context, catalogue, asker);
         Ok(Outcome::Lend(reply, lend, Lent::Nothing))
     }
+}
 
-    /// Looks through the memory of those of this namespace who are gone, for somebody who hit a limit; whether that may
-    /// have freed some. Each look goes over all of it: so not at every request.
-    pub fn collect_for_room(&mut self, env: &mut Env) -> bool {
-        if self.collected_ns.is_some_and(|at| env.now_ns < at + COLLECT_PAUSE_NS) {
-            return false;
-        }
-        let catalogues = self.collectable();
-        if !catalogues.is_empty() {
-            self.collected_ns = Some(env.now_ns);
-        }
-        for &catalogue in &catalogues {
-            self.collect(env, catalogue);
-        }
-        !catalogues.is_empty()
-    }
-
-    /// A request for more cells.
-    pub fn grow_cells(&mut self, env: &mut Env, conn: ConnId, catalogue: u16) -> Answer {
-        let client = self.me(catalogue);
-        let (uid, part, granted) = (client.uid, client.cells.len() as u8 + 1, client.granted());
-        // A client may hold twice as many cells as there may be names: each is fresh when it is bound.
-        if part >= CELL_PARTS || u64::from(granted) >= 2 * u64::from(self.limits.names_max).max(4096) {
-            return Err(self.limit(
-                LimitKind::Cells,
-                "the number of cells of one client",
-                "names_max",
-                self.limits.names_max,
-            ));
-        }
-        let count = cells_count(part);
-        let bytes = length::cells(part);
-        let charge = env.charge_sheet(uid, self.id, bytes)?;
-        let first = cells_first(part) as u64;
-        let plan = SheetPlan { magic: Magic::Cells, owner: catalogue, count: count as u64, first };
-        let making = vec![env.order_sheet(conn, bytes, plan, charge)];
-        Ok(Outcome::Working(Work { what: What::Cells { part }, making }))
-    }
-
-    /// The cells are there.
-    pub fn cells_made(&mut self, env: &mut Env, catalogue: u16, part: u8, mut work: Vec<Making>) -> Outcome {
-        let cells = work.remove(0).into_part();
-        env.keep(cells.mem, Label::Cells { namespace: self.id, owner: catalogue, part });
-        let lend = vec![(cells.mem, Lending::Write)];
-        let client = self.me(catalogue);
-        client.cells.push(cells);
-        tensorlend_layout::crash_point!("daemon: cells lent");
-        client.lent_ns = env.now_ns;
-        let geometry = self.entry(catalogue).geometry.peek();
-        Outcome::Lend(Reply::Cells { part, geometry }, lend, Lent::Cells(part))
-    }
-
-    /// Takes back the parts of a client's cells behind the first so many, which it never had.
-    pub fn drop_cells_after(&mut self, env: &mut Env, catalogue: u16, parts: u8) {
-        let client = self.me(catalogue);
-        let (uid, from) = (client.uid, usize::from(parts).min(client.cells.len()));
-        for part in client.cells.split_off(from) {
-            env.linger_part(uid, part);
-        }
-    }
-
-    /// A request to see somebody's cells.
-    pub fn cells_of(&self, catalogue: u16, part: u8) -> Answer {
-        let client = self.client(catalogue)?;
-        let sheet = match part {
-            0 => Some(&client.catalogue),
-            part => client.cells.get(usize::from(part) - 1),
-        };
-        let missing = || Refusal::NotFound(format!("part {part} of the cells of client {catalogue}"));
-        let sheet = sheet.ok_or_else(missing)?;
-        if !sheet.acked {
-            return if client.is_live() { Ok(Outcome::Later(Wait::ack(catalogue))) } else { Err(missing()) };
-        }
-        let geometry = self.entry(catalogue).geometry.peek();
-        Ok(Outcome::Lend(Reply::Cells { part, geometry }, vec![(sheet.mem, Lending::Read)], Lent::Nothing))
-    }
-
-    /// A request to see somebody's lease table.
-    pub fn leases_of(&self, catalogue: u16) -> Answer {
-        let client = self.client(catalogue)?;
-        let missing = || Refusal::NotFound(format!("lease table of client {catalogue}: it is gone"));
-        // The leases of a member that has not acknowledged its table do not count: see [`Namespace::acknowledged`].
-        let sheet = client.leases.as_ref().filter(|sheet| sheet.acked).ok_or_else(missing)?;
-        let reply = Reply::Sheet { member: client.member.0 };
-        Ok(Outcome::Lend(reply, vec![(sheet.mem, Lending::Read)], Lent::Nothing))
-    }
-
-    /// Slots of `catalogue` on which leases of live clients lie.
-    pub fn leased(&self, catalogue: u16) -> Vec<u32> {
-        // The news (a home moved, an owner's word that a slot is dead) was stored before: whoever leased a slot by the
-        // old route either is seen here or sees the news.
-        scan_fence();
-        let mut slots = Vec::new();
-        for table in self.clients.values().filter_map(|c| c.lease_table()) {
-            table.scan(|lease| {
-                if lease.catalogue() == catalogue {
-                    slots.push(lease.slot());
-                }
-            });
-        }
-        slots
-    }
-
+impl Segments {
     /// A request to take a segment back.
-    pub fn return_segment(&mut self, env: &mut Env, catalogue: u16, base: u32) -> Answer {
-        let Some(segment) = self.me(catalogue).segments.get(&base) else {
+    pub fn return_segment(
+        &mut self,
+        env: &mut Env,
+        context: &mut Context,
+        members: &mut Members,
+        devices: &mut Devices,
+        catalogue: u16,
+        base: u32,
+    ) -> Answer {
+        let Some(segment) = members.me(catalogue).segments.get(&base) else {
             return Err(Refusal::NotFound(format!("segment of yours with first slot {base}")));
         };
         let slots = base..base + (1 << segment.slots_log2);
-        if self.leased(catalogue).iter().any(|slot| slots.contains(slot)) {
+        if members.leased(catalogue).iter().any(|slot| slots.contains(slot)) {
             return Err(Refusal::Bad(format!("the segment with first slot {base} is still leased")));
         }
-        let segment = self.me(catalogue).segments.remove(&base).expect("it was there");
-        let uid = self.me(catalogue).uid;
-        self.unlist(catalogue, &segment);
+        let segment = members.me(catalogue).segments.remove(&base).expect("it was there");
+        let uid = members[catalogue].uid;
+        self.unlist(context, catalogue, &segment);
         if segment.device.is_some() {
-            let slots = self.give_up(env, catalogue, base, segment);
+            let slots = devices.give_up(env, context, members, catalogue, base, segment);
             env.linger_part(uid, slots);
             return Ok(Outcome::Reply(Reply::Done));
         }
@@ -351,11 +371,11 @@ impl Namespace {
     }
 
     /// The word of a segment's owner that it has let go of it. Whether that is so the kernel tells when it is to be spilled.
-    pub fn shelve(&mut self, env: &mut Env, catalogue: u16, base: u32) -> Answer {
+    pub fn shelve(env: &mut Env, members: &mut Members, catalogue: u16, base: u32) -> Answer {
         if env.settings.spill.is_none() {
             return Err(limit(LimitKind::Spill, "what may be spilled", "spill.directory", "nothing"));
         }
-        let Some(segment) = self.me(catalogue).segments.get_mut(&base).filter(|it| it.device.is_none()) else {
+        let Some(segment) = members.me(catalogue).segments.get_mut(&base).filter(|it| it.device.is_none()) else {
             return Err(Refusal::NotFound(format!("segment of yours in host memory with first slot {base}")));
         };
         if segment.shelved_ns.is_none() {
@@ -366,28 +386,38 @@ impl Namespace {
     }
 
     /// A segment's slot numbers mean nothing from now on. Its memory, and what was charged for it, is left to the caller.
-    fn unlist(&mut self, catalogue: u16, segment: &Segment) {
+    fn unlist(&mut self, context: &Context, catalogue: u16, segment: &Segment) {
         // The range first: a reader that sees the new geometry sees that this segment is lent no more, and one that
         // finds a segment lent after it has read a geometry may keep it under that. Both before the numbers are lent again.
-        self.directory.segments[segment.entry as usize].range.set(0);
+        context.directory.segments[segment.entry as usize].range.set(0);
         tensorlend_layout::crash_point!("daemon: range taken back");
-        self.entry(catalogue).geometry.add(1);
-        self.segment_entries.push(segment.entry);
+        context.directory.entry(catalogue).geometry.add(1);
+        self.free.push(segment.entry);
         if segment.device.is_none() && segment.residence.is_in_memory() {
-            self.count_bytes(catalogue, segment.bytes, false);
+            context.directory.count_bytes(catalogue, segment.bytes, false);
         }
     }
 
     /// Takes back a segment of one who is gone: one that is known to be quiet, or that goes in any case.
-    pub fn free_segment(&mut self, env: &mut Env, catalogue: u16, base: u32, quiet: bool) {
-        let segment = self.me(catalogue).segments.remove(&base).expect("it is there");
-        self.unlist(catalogue, &segment);
+    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
+    pub fn free_segment(
+        &mut self,
+        env: &mut Env,
+        context: &mut Context,
+        members: &mut Members,
+        devices: &mut Devices,
+        catalogue: u16,
+        base: u32,
+        quiet: bool,
+    ) {
+        let segment = members.me(catalogue).segments.remove(&base).expect("it is there");
+        self.unlist(context, catalogue, &segment);
         if segment.device.is_some() {
-            let slots = self.give_up(env, catalogue, base, segment);
+            let slots = devices.give_up(env, context, members, catalogue, base, segment);
             env.release_part(slots);
             return;
         }
-        let found = env.free_spilled(self.clients[&catalogue].uid, segment);
+        let found = env.free_spilled(members[catalogue].uid, segment);
         let Segment { mem, bytes, charge, slots, .. } = match found {
             Ok(segment) => segment,
             Err(slots) => return env.release_part(slots),
@@ -395,9 +425,9 @@ impl Namespace {
         env.accounts.refund(charge);
         env.release_part(slots);
         if quiet && !env.user_mode() {
-            let uid = self.me(catalogue).uid;
+            let uid = members[catalogue].uid;
             env.effects.push(Effect::Forget { mem });
-            env.keep_idle(mem, bytes, (self.id, uid));
+            env.keep_idle(mem, bytes, (context.ledger.id(), uid));
         } else {
             env.release_segment(mem, bytes);
         }

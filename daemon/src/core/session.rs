@@ -1,28 +1,37 @@
 //! Connections: one request, one answer, in order; a reply with descriptors is acknowledged before anything else.
 
 mod back;
+mod chores;
 mod hello;
 mod press;
 mod reload;
 mod restore;
+mod spill;
 mod staged;
 mod turn;
 mod work;
 
-pub use back::{AWAY_PAUSE_NS, GATHERING_NS};
-
 use super::account::NamespaceId;
-use super::env::{Env, Making};
-use super::join::Opening;
+use super::answer::{Answer, Lent, Outcome, Wait, Work};
+use super::effect::Effect;
+use super::env::Env;
+use super::event::{ConnId, Event, MemId, Received};
 use super::namespace::Namespace;
+use super::opening::Opening;
 use super::settings::{Peer, Role, Settings};
 use super::stat::stat;
-use super::{ConnId, Effect, Event, Lending, MemId, Received};
+use crate::core::segment::Segments;
 use staged::Staged;
 use std::collections::BTreeMap;
-use tensorlend_layout::wire::{Policy, Refusal, Reply, Request, decode};
+use tensorlend_layout::wire::{Refusal, Reply, Request, decode};
 use tensorlend_layout::word::LifeWord;
 
+/// How long a copy of a directory waits for those who read the old one. They come as soon as they notice, which takes
+/// milliseconds, unless they are stopped.
+const GATHERING_NS: u64 = 5_000_000_000;
+
+/// Debug builds check all parts after each step of which the number is a multiple of this: a check goes over all names.
+const CHECK_EVERY: u64 = 64;
 /// How long to wait before a claimed name is looked at again.
 const CLAIM_PAUSE_NS: u64 = 100_000;
 /// How long to wait before memory that was just given back is looked at again, and how long at most.
@@ -30,90 +39,6 @@ const QUIET_PAUSE_NS: u64 = 500_000;
 const QUIET_NS_MAX: u64 = 5_000_000;
 /// How long a request waits at most for what the daemon is taking apart: then it is refused.
 const CHORES_NS_MAX: u64 = 10_000_000_000;
-/// How long after the lending a client may keep others waiting for its acknowledgement.
-const ACK_NS_MAX: u64 = 5_000_000_000;
-
-/// What a request comes to.
-pub type Answer = Result<Outcome, Refusal>;
-
-/// What a request that is not refused comes to.
-#[derive(Debug)]
-pub enum Outcome {
-    /// An answer.
-    Reply(Reply),
-    /// An answer with descriptors.
-    Lend(Reply, Vec<(MemId, Lending)>, Lent),
-    /// Memory is being made for it.
-    Working(Work),
-    /// It has to wait.
-    Later(Wait),
-}
-
-/// What a request waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
-    /// The directory that is being made.
-    Directory,
-    /// A part of the directory that is being made.
-    Names,
-    /// A claim in shared memory, of whose end no event tells.
-    Claim,
-    /// The acknowledgement of this client.
-    Ack {
-        /// Whose.
-        catalogue: u16,
-        /// How long after what it was lent.
-        ns_max: u64,
-    },
-    /// Segments that the asker gave back and has not unmapped yet.
-    Quiet,
-    /// A segment that is on its way into a file, or back.
-    Spilled,
-    /// What the daemon is taking apart, and may make room.
-    Chores,
-    /// Clients of this daemon's predecessor, which still read what that one wrote.
-    Return,
-}
-
-impl Wait {
-    /// The acknowledgement of a client that may take its time.
-    pub fn ack(catalogue: u16) -> Self {
-        Self::Ack { catalogue, ns_max: ACK_NS_MAX }
-    }
-}
-
-/// What a client's next acknowledgement is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lent {
-    /// Somebody else's memory.
-    Nothing,
-    /// The directory, to one that comes back.
-    Back,
-    /// Its own sheets.
-    Welcome,
-    /// The segment with this first slot number, and its slots.
-    Segment(u32),
-    /// This part of its cells.
-    Cells(u8),
-    /// The ring of the stream at this place, with this id.
-    Ring(u32, u64),
-}
-
-/// A request for which memory is being made.
-#[derive(Debug)]
-pub struct Work {
-    pub what: What,
-    pub making: Vec<Making>,
-}
-
-/// What the memory is for.
-#[derive(Debug)]
-pub enum What {
-    Join { namespace: NamespaceId, number: u16, label: String, role: Role },
-    Segment { base: u32, log2: u8 },
-    Cells { part: u8 },
-    Ring { name: String, capacity: u32, policy: Policy },
-}
 
 /// Where a connection sits.
 #[derive(Clone, Copy, Debug)]
@@ -214,7 +139,28 @@ impl Core {
             self.retry();
         }
         self.tidy_up();
+        if cfg!(debug_assertions) && self.env.turn.is_multiple_of(CHECK_EVERY) {
+            self.check();
+        }
         std::mem::take(&mut self.env.effects)
+    }
+
+    /// Checks all parts, as they must be after each step.
+    ///
+    /// # Panics
+    /// A part is not as it must be.
+    pub fn check(&self) {
+        self.env.accounts.check();
+        self.env.pool.check();
+        for device in &self.env.devices {
+            device.pool.check();
+        }
+        for (id, namespace) in &self.namespaces {
+            namespace.check();
+            let ledger = &namespace.context.ledger;
+            assert_eq!((ledger.id(), self.by_name.get(ledger.name())), (*id, Some(id)), "its name leads to it");
+        }
+        assert_eq!(self.namespaces.len(), self.by_name.len(), "each namespace has a name");
     }
 
     /// When the core wants an [`Event::Alarm`] if nothing happens before; `None`: never.
@@ -237,15 +183,6 @@ impl Core {
         self.env.pool.bytes() + self.env.accounts.sheet_bytes()
     }
 
-    /// What every part shares, and the namespaces.
-    pub(super) fn parts(&mut self) -> (&mut Env, &mut BTreeMap<NamespaceId, Namespace>) {
-        (&mut self.env, &mut self.namespaces)
-    }
-
-    pub(super) fn env(&self) -> &Env {
-        &self.env
-    }
-
     /// The figures.
     pub fn stat(&self) -> tensorlend_layout::wire::Stat {
         stat(&self.env, &self.namespaces, None)
@@ -254,7 +191,7 @@ impl Core {
     fn nudged(&mut self, conn: ConnId) {
         let Some(seat) = self.conns.get(&conn).and_then(|state| state.seat) else { return };
         if let Some(namespace) = self.namespaces.get_mut(&seat.namespace) {
-            namespace.absorb_turn(&mut self.env);
+            namespace.bindings.absorb_turn(&mut self.env, &mut namespace.context, &mut namespace.members);
         }
     }
 
@@ -392,12 +329,12 @@ impl Core {
                 let Some(Conn { seat: Some(seat), .. }) = self.conns.get(&conn) else { return };
                 let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
                 // From when it was lent: it does not matter when somebody came to wait for it.
-                let lent_ns = namespace.clients.get(&catalogue).map_or(0, |c| c.lent_ns);
+                let lent_ns = namespace.members.get(catalogue).map_or(0, |c| c.lent_ns);
                 let waited_ns = self.env.now_ns - lent_ns;
                 if waited_ns < ns_max {
                     self.env.retry_after(ns_max - waited_ns);
                 } else {
-                    namespace.faults.push((catalogue, "others wait for its acknowledgement, which is overdue".into()));
+                    namespace.members.fault(catalogue, "others wait for its acknowledgement, which is overdue");
                 }
             }
         }
@@ -409,7 +346,7 @@ impl Core {
         if let Request::Bind { name, .. } | Request::BindFor { name, .. } | Request::Rename { to: name, .. } = request
             && let Some(namespace) = self.namespaces.get_mut(&seat.namespace)
         {
-            namespace.unreserve(name.as_bytes());
+            namespace.bindings.unreserve(&namespace.context, name.as_bytes());
         }
     }
 
@@ -463,43 +400,114 @@ impl Core {
         }
         let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
         if seat.role == Role::Reader && writes(request) {
-            return Err(Refusal::ReadOnly(namespace.name.clone()));
+            return Err(Refusal::ReadOnly(namespace.context.ledger.name().to_owned()));
         }
         let (env, me) = (&mut self.env, seat.catalogue);
         match request {
             Request::Segment { bytes, slots_log2 } => self.segment(conn, seat, *bytes, *slots_log2, since_ns),
-            Request::ReturnSegment { base } => namespace.return_segment(env, me, *base),
-            Request::Shelve { base } => namespace.shelve(env, me, *base),
-            Request::GrowCells => namespace.grow_cells(env, conn, me),
+            Request::ReturnSegment { base } => namespace.segments.return_segment(
+                env,
+                &mut namespace.context,
+                &mut namespace.members,
+                &mut namespace.devices,
+                me,
+                *base,
+            ),
+            Request::Shelve { base } => Segments::shelve(env, &mut namespace.members, me, *base),
+            Request::GrowCells => namespace.members.grow_cells(env, &namespace.context, conn, me),
             Request::SegmentOf { catalogue, slot } => self.segment_of(seat, (*catalogue, *slot), since_ns),
-            Request::SlotsOf { catalogue, slot } => namespace.slots_of(env, me, *catalogue, *slot),
-            Request::CellsOf { catalogue, part } => namespace.cells_of(*catalogue, *part),
-            Request::LeasesOf { catalogue } => namespace.leases_of(*catalogue),
-            Request::Bind { name, cell } => namespace.bind(env, me, (name, *cell), LifeWord::FOREVER, since_ns),
-            Request::BindFor { name, cell, ttl_ns, ephemeral } => {
-                namespace.bind_for(env, me, (name, *cell), (*ttl_ns, *ephemeral), since_ns)
+            Request::SlotsOf { catalogue, slot } => {
+                Segments::slots_of(env, &namespace.context, &mut namespace.members, me, *catalogue, *slot)
             }
-            Request::Delete { name } => namespace.delete(env, name, since_ns),
-            Request::Tidy { names } => namespace.tidy(env, me, names),
-            Request::Rename { from, to } => namespace.rename(env, from, to, since_ns),
-            Request::Notices => Ok(namespace.notices(me)),
-            Request::Wait => Ok(namespace.wait(me)),
-            Request::StreamOpen { name, capacity, policy } => {
-                namespace.stream_open(env, conn, me, name, *capacity, *policy)
+            Request::CellsOf { catalogue, part } => namespace.members.cells_of(&namespace.context, *catalogue, *part),
+            Request::LeasesOf { catalogue } => namespace.members.leases_of(*catalogue),
+            Request::Bind { name, cell } => namespace.bindings.bind(
+                env,
+                &mut namespace.context,
+                &mut namespace.members,
+                me,
+                (name, *cell),
+                LifeWord::FOREVER,
+                since_ns,
+            ),
+            Request::BindFor { name, cell, ttl_ns, ephemeral } => namespace.bindings.bind_for(
+                env,
+                &mut namespace.context,
+                &mut namespace.members,
+                me,
+                (name, *cell),
+                (*ttl_ns, *ephemeral),
+                since_ns,
+            ),
+            Request::Delete { name } => {
+                namespace.bindings.delete(env, &mut namespace.context, &mut namespace.members, name, since_ns)
             }
-            Request::Subscribe { name, cursor, .. } => namespace.subscribe(env, me, name, *cursor, wake),
-            Request::Unsubscribe { stream, id, cursor } => Ok(namespace.unsubscribe(env, me, *stream, *id, *cursor)),
+            Request::Tidy { names } => {
+                namespace.bindings.tidy(env, &mut namespace.context, &mut namespace.members, me, names)
+            }
+            Request::Rename { from, to } => {
+                namespace.bindings.rename(env, &mut namespace.context, &mut namespace.members, from, to, since_ns)
+            }
+            Request::Notices => Ok(namespace.members.notices(me)),
+            Request::Wait => Ok(namespace.members.wait(&namespace.context, me)),
+            Request::StreamOpen { name, capacity, policy } => namespace.streams.stream_open(
+                env,
+                &mut namespace.context,
+                &mut namespace.members,
+                &mut namespace.bindings,
+                conn,
+                me,
+                name,
+                *capacity,
+                *policy,
+            ),
+            Request::Subscribe { name, cursor, .. } => {
+                namespace.streams.subscribe(env, &namespace.context, &mut namespace.members, me, name, *cursor, wake)
+            }
+            Request::Unsubscribe { stream, id, cursor } => Ok(namespace.streams.unsubscribe(
+                env,
+                &namespace.context,
+                &namespace.members,
+                me,
+                *stream,
+                *id,
+                *cursor,
+            )),
             Request::WakeDescriptor { stream, catalogue, cursor } => {
-                namespace.wake_descriptor(me, *stream, *catalogue, *cursor)
+                namespace.streams.wake_descriptor(&namespace.members, me, *stream, *catalogue, *cursor)
             }
-            Request::StreamDelete { name } => namespace.stream_delete(env, name),
-            Request::StreamClosed { stream, id } => Ok(namespace.stream_closed(env, me, *stream, *id)),
-            Request::ListAppend { list, cells } => namespace.list_append(env, me, list, cells, LifeWord::FOREVER),
-            Request::ListAppendEphemeral { list, cells } => {
-                namespace.list_append(env, me, list, cells, LifeWord::new(0, true))
+            Request::StreamDelete { name } => namespace.streams.stream_delete(
+                env,
+                &mut namespace.context,
+                &mut namespace.members,
+                &mut namespace.bindings,
+                name,
+            ),
+            Request::StreamClosed { stream, id } => {
+                Ok(namespace.streams.stream_closed(env, &namespace.members, me, *stream, *id))
             }
-            Request::ListDelete { list } => namespace.list_delete(env, list),
-            Request::ListRename { from, to } => namespace.list_rename(env, from, to),
+            Request::ListAppend { list, cells } => namespace.bindings.list_append(
+                env,
+                &mut namespace.context,
+                &mut namespace.members,
+                me,
+                list,
+                cells,
+                LifeWord::FOREVER,
+            ),
+            Request::ListAppendEphemeral { list, cells } => namespace.bindings.list_append(
+                env,
+                &mut namespace.context,
+                &mut namespace.members,
+                me,
+                list,
+                cells,
+                LifeWord::new(0, true),
+            ),
+            Request::ListDelete { list } => namespace.bindings.list_delete(env, &mut namespace.context, list),
+            Request::ListRename { from, to } => {
+                namespace.bindings.list_rename(env, &mut namespace.context, &mut namespace.members, from, to)
+            }
             Request::Stat => {
                 let asker = Some((state.peer.uid, seat.namespace));
                 let stat = stat(&self.env, &self.namespaces, asker);
@@ -508,8 +516,10 @@ impl Core {
             Request::DeviceSegment { uuid, bytes, slots_log2 } => {
                 self.device_segment(conn, seat, *uuid, (*bytes, *slots_log2), since_ns)
             }
-            Request::Mapped { lendings, last } => namespace.mapped(env, me, lendings, *last),
-            Request::Unmapped { lendings } => namespace.unmapped(env, me, lendings),
+            Request::Mapped { lendings, last } => {
+                namespace.devices.mapped(env, &namespace.context, me, lendings, *last)
+            }
+            Request::Unmapped { lendings } => namespace.devices.unmapped(env, &namespace.context, me, lendings),
             Request::Ping => Ok(Outcome::Reply(Reply::Done)),
             Request::Hello(_) | Request::Return(_) | Request::HandBack { .. } | Request::Ack => {
                 unreachable!("handled before")

@@ -40,8 +40,8 @@ pub fn stat(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, asker: Opt
         ..Stat::default()
     };
     for namespace in namespaces.values() {
-        stat.names += namespace.names.live();
-        for client in namespace.clients.values() {
+        stat.names += namespace.bindings.names().live();
+        for client in namespace.members.values() {
             stat.segments += client.segments.len() as u32;
             if client.is_live() {
                 stat.clients += 1;
@@ -53,7 +53,7 @@ pub fn stat(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, asker: Opt
     if let Some((uid, namespace)) = asker {
         let uids = env.accounts.uids().filter(|&it| uid == 0 || it == uid).take(ACCOUNTS_MAX);
         stat.uids = uids.map(|uid| uid_use(env, namespaces, uid)).collect();
-        let told = namespaces.values().filter(|it| uid == 0 || it.id == namespace).take(ACCOUNTS_MAX);
+        let told = namespaces.values().filter(|it| uid == 0 || it.context.ledger.id() == namespace).take(ACCOUNTS_MAX);
         stat.namespaces = told.map(|namespace| namespace_use(env, namespace)).collect();
     }
     stat
@@ -67,31 +67,35 @@ fn uid_use(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, uid: u32) -
         uid,
         bytes: held.bytes(),
         bytes_max,
-        bytes_kept_by_leases: namespaces.values().map(|n| n.kept_by_uid(uid)).fold(0, u64::saturating_add),
+        bytes_kept_by_leases: namespaces
+            .values()
+            .map(|n| n.pressure.kept_by_uid(&n.members, uid))
+            .fold(0, u64::saturating_add),
         device_bytes: held.device_bytes,
         segments: held.segments,
         descriptors: held.descriptors,
         descriptors_max,
         sessions,
         sessions_max,
-        names: namespaces.values().map(|n| n.names_of_uid(uid)).sum(),
-        leases: namespaces.values().map(|n| n.leases_of_uid(uid)).sum(),
+        names: namespaces.values().map(|n| n.bindings.names_of_uid(&n.members, uid)).sum(),
+        leases: namespaces.values().map(|n| n.members.leases_of_uid(uid)).sum(),
     }
 }
 
 fn namespace_use(env: &Env, namespace: &Namespace) -> NamespaceUse {
-    let held = env.accounts.held_in(namespace.id);
+    let (ledger, limits) = (&namespace.context.ledger, namespace.context.ledger.limits());
+    let held = env.accounts.held_in(ledger.id());
     NamespaceUse {
-        name: namespace.name.clone(),
+        name: ledger.name().to_owned(),
         bytes: held.bytes(),
-        bytes_max: namespace.limits.bytes_max,
+        bytes_max: limits.bytes_max,
         device_bytes: held.device_bytes,
         segments: held.segments,
-        segments_max: namespace.limits.segments_max,
+        segments_max: limits.segments_max,
         descriptors: held.descriptors,
-        names: namespace.names.live(),
-        names_max: namespace.limits.names_max,
-        clients: namespace.clients.len() as u32,
-        clients_max: namespace.limits.members_max,
+        names: namespace.bindings.names().live(),
+        names_max: limits.names_max,
+        clients: namespace.members.len() as u32,
+        clients_max: limits.members_max,
     }
 }

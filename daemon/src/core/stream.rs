@@ -1,15 +1,18 @@
 //! Streams: one producer's ring, many subscribers.
 
 use super::account::{Charge, Kind};
+use super::answer::{Answer, Lent, Outcome, Wait, What, Work};
+use super::bindings::Bindings;
 use super::client::Client;
+use super::context::Context;
+use super::effect::{Lending, SheetPlan};
 use super::env::{Env, Making, Part};
+use super::event::{ConnId, MemId};
 use super::label::Label;
 use super::length;
+use super::members::Members;
 use super::names::live_home;
-use super::namespace::Namespace;
-use super::session::{Answer, Lent, Outcome, Wait, What, Work};
 use super::tables::Table;
-use super::{ConnId, Lending, MemId, SheetPlan};
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::SUBSCRIBERS;
 use tensorlend_layout::header::Magic;
@@ -17,7 +20,7 @@ use tensorlend_layout::leases::CURSORS;
 use tensorlend_layout::name::{self, stream_key};
 use tensorlend_layout::stream::{CAPACITY_MAX, RingEntry, StreamRing};
 use tensorlend_layout::wire::{LimitKind, Policy, Refusal, Reply};
-use tensorlend_layout::word::{Cell, HomeKind, SubscriberWord};
+use tensorlend_layout::word::{Cell, SubscriberWord};
 
 #[derive(Debug)]
 struct Subscriber {
@@ -106,8 +109,33 @@ impl Streams {
         }
     }
 
+    /// Checks that names, lines of the directory and idle streams agree.
+    ///
+    /// # Panics
+    /// They do not.
+    pub fn check(&self, context: &Context) {
+        let lines = &context.directory.streams;
+        assert_eq!(self.by_name.len(), self.table.len(), "each stream has a name");
+        assert_eq!(self.table.len() + self.places.len(), lines.len(), "each line is free or a stream's");
+        for (name, place) in &self.by_name {
+            let stream = &self.table[place];
+            assert_eq!(stream.name, *name);
+            let line = &lines[*place as usize];
+            assert_eq!(line.id.peek(), stream.id, "the line of stream {name:?}");
+            assert_eq!(line.subscribers_count.peek(), stream.subscribers.len() as u64, "subscribers of {name:?}");
+            assert!(stream.id <= self.ids, "ids are counted up");
+            let idle = stream.idle_since_ns.map(|since| (since, stream.id, *place));
+            assert!(idle.is_none_or(|idle| self.idle.contains(&idle)), "stream {name:?} is idle");
+        }
+        let idle = self.table.values().filter(|stream| stream.idle_since_ns.is_some()).count();
+        assert_eq!(self.idle.len(), idle, "no other stream is idle");
+        for place in &self.places {
+            assert_eq!(lines[*place as usize].id.peek(), 0, "line {place} is free");
+        }
+    }
+
     /// Takes one life of a stream out of the tables.
-    fn take(&mut self, place: u32) -> Stream {
+    fn take_out(&mut self, place: u32) -> Stream {
         let stream = self.table.remove(&place).expect("it is there");
         self.by_name.remove(&stream.name);
         if let Some(since) = stream.idle_since_ns {
@@ -188,11 +216,15 @@ fn check(name: &str) -> Result<(), Refusal> {
     name::check(name).map_err(|e| Refusal::Bad(e.to_string()))
 }
 
-impl Namespace {
+impl Streams {
     /// A request to be a stream's producer.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn stream_open(
         &mut self,
         env: &mut Env,
+        context: &mut Context,
+        members: &mut Members,
+        bindings: &mut Bindings,
         conn: ConnId,
         catalogue: u16,
         name: &str,
@@ -203,73 +235,91 @@ impl Namespace {
         if capacity > CAPACITY_MAX {
             return Err(Refusal::Bad(format!("a stream holds at most {CAPACITY_MAX} messages, not {capacity}")));
         }
-        self.stream_place(env, catalogue, name)?;
-        if !self.names_ready(env, 1) {
+        self.stream_place(env, context, members, bindings, catalogue, name)?;
+        if !bindings.names_ready(env, context, members, 1) {
             return Ok(Outcome::Later(Wait::Names));
         }
         let capacity = capacity.max(1).next_power_of_two();
         let bytes = length::ring(capacity);
-        let charge = env.charge_sheet(self.me(catalogue).uid, self.id, bytes)?;
+        let charge = env.charge_sheet(members.me(catalogue).uid, context.ledger.id(), bytes)?;
         let plan = SheetPlan { magic: Magic::Stream, owner: catalogue, count: capacity.into(), first: 0 };
         let making = vec![env.order_sheet(conn, bytes, plan, charge)];
         Ok(Outcome::Working(Work { what: What::Ring { name: name.into(), capacity, policy }, making }))
     }
 
     /// Where the stream stands; `None`: it is new and there is room for it. Streams that nobody uses make room.
-    fn stream_place(&mut self, env: &mut Env, catalogue: u16, name: &str) -> Result<Option<u32>, Refusal> {
-        let uid = self.me(catalogue).uid;
-        let known = self.streams.by_name.get(name).copied();
+    fn stream_place(
+        &mut self,
+        env: &mut Env,
+        context: &mut Context,
+        members: &mut Members,
+        bindings: &mut Bindings,
+        catalogue: u16,
+        name: &str,
+    ) -> Result<Option<u32>, Refusal> {
+        let uid = members.me(catalogue).uid;
+        let known = self.by_name.get(name).copied();
         if let Some(place) = known {
-            let stream = &self.streams.table[&place];
-            if stream.producer != catalogue && self.is_produced(stream) {
+            let stream = &self.table[&place];
+            if stream.producer != catalogue && Self::is_produced(members, stream) {
                 return Err(Refusal::StreamTaken(name.into()));
             }
-            if self.uid_of(stream.producer) == Some(uid) {
+            if members.uid_of(stream.producer) == Some(uid) {
                 return Ok(known);
             }
         }
         // One that another user closed counts as this user's from now on.
-        while let Err(refusal) = self.check_table_share(Table::Streams, uid) {
-            if !self.retire_oldest(env, Some(uid)) {
+        while let Err(refusal) = context.ledger.check_table_share(
+            Table::Streams,
+            uid,
+            self.producers().map(|producer| members.uid_of(producer)),
+        ) {
+            if !self.retire_oldest(env, context, members, bindings, Some(uid)) {
                 return Err(refusal);
             }
         }
         if known.is_some() {
             return Ok(known);
         }
-        while self.streams.places.is_empty() {
-            if !self.retire_oldest(env, Some(uid)) && !self.retire_oldest(env, None) {
-                return Err(self.limit(
+        while self.places.is_empty() {
+            if !self.retire_oldest(env, context, members, bindings, Some(uid))
+                && !self.retire_oldest(env, context, members, bindings, None)
+            {
+                return Err(context.ledger.limit(
                     LimitKind::Streams,
                     "the number of streams",
                     "streams_max",
-                    self.limits.streams_max,
+                    context.ledger.limits().streams_max,
                 ));
             }
         }
-        while self.names.room() == 0 {
-            if !self.retire_oldest(env, None) {
-                return Err(self.full(super::names::Full::Names));
+        while bindings.names().room() == 0 {
+            if !self.retire_oldest(env, context, members, bindings, None) {
+                return Err(context.full(super::names::Full::Names));
             }
         }
         Ok(None)
     }
 
     /// The ring is there.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn ring_made(
         &mut self,
         env: &mut Env,
+        context: &mut Context,
+        members: &mut Members,
+        bindings: &mut Bindings,
         catalogue: u16,
         (name, capacity, policy): (String, u32, Policy),
         mut work: Vec<Making>,
     ) -> Answer {
         let making = work.remove(0);
-        let placed = self.stream_place(env, catalogue, &name).and_then(|place| {
+        let placed = self.stream_place(env, context, members, bindings, catalogue, &name).and_then(|place| {
             let key = stream_key(&name);
-            if super::names::find(&self.directory, &key).is_none() {
-                self.check_room(1)?;
+            if super::names::find(&context.directory, &key).is_none() {
+                bindings.check_room(context, members, 1)?;
             }
-            let entry = self.place_for(self.uid_of(catalogue), &key)?;
+            let entry = bindings.place(context, members, members.uid_of(catalogue), &key)?;
             Ok((place, entry))
         });
         let (place, entry) = match placed {
@@ -281,25 +331,25 @@ impl Namespace {
         };
         let place = match place {
             Some(place) => {
-                let before = self.stream_clear(env, place);
-                self.after_stream(env, before);
+                let before = self.stream_clear(env, context, members, place);
+                Self::after_stream(env, context, members, bindings, before);
                 place
             }
-            None => self.streams.places.pop().expect("stream_place saw one"),
+            None => self.places.pop().expect("stream_place saw one"),
         };
-        self.streams.ids += 1;
-        let id = self.streams.ids;
-        let line = &self.directory.streams[place as usize];
+        self.ids += 1;
+        let id = self.ids;
+        let line = &context.directory.streams[place as usize];
         line.catalogue.put(catalogue.into());
         line.capacity.put(capacity.into());
         line.policy.put(policy as u64);
         line.id.set(id);
         tensorlend_layout::crash_point!("daemon: stream written");
-        let home = self.names.set(&self.directory, entry, HomeKind::Live, catalogue, place);
+        let home = bindings.set(context, entry, catalogue, place);
         tensorlend_layout::crash_point!("daemon: stream listed");
         let lend = vec![(making.mem, Lending::Write)];
         let ring = making.into_part();
-        env.keep(ring.mem, Label::Ring { namespace: self.id, place, id });
+        env.keep(ring.mem, Label::Ring { namespace: context.ledger.id(), place, id });
         let stream = Stream {
             name: name.clone(),
             id,
@@ -310,22 +360,22 @@ impl Namespace {
             subscribers: Vec::new(),
             idle_since_ns: None,
         };
-        self.streams.table.insert(place, stream);
-        self.streams.by_name.insert(name, place);
-        self.me(catalogue).lent_ns = env.now_ns;
-        self.announce(u64::MAX);
+        self.table.insert(place, stream);
+        self.by_name.insert(name, place);
+        members.me(catalogue).lent_ns = env.now_ns;
+        context.directory.announce(u64::MAX);
         let reply = Reply::Stream { stream: place, id, entry, home: home.0, capacity, policy };
         Ok(Outcome::Lend(reply, lend, Lent::Ring(place, id)))
     }
 
     /// Ends one life of a stream; its place and its name stay. Returns its producer.
-    fn stream_clear(&mut self, env: &mut Env, place: u32) -> u16 {
-        let mut stream = self.streams.take(place);
-        let line = &self.directory.streams[place as usize];
+    fn stream_clear(&mut self, env: &mut Env, context: &Context, members: &mut Members, place: u32) -> u16 {
+        let mut stream = self.take_out(place);
+        let line = &context.directory.streams[place as usize];
         line.id.set(0);
         stream.drop_subscribers(line, env, |_| true);
-        self.forget_loud(env, stream.producer, stream.ring.mem);
-        let uid = self.clients.get(&stream.producer).filter(|c| !c.is_frozen()).map(|c| c.uid);
+        members.forget_loud(env, context, stream.producer, stream.ring.mem);
+        let uid = members.get(stream.producer).filter(|c| !c.is_frozen()).map(|c| c.uid);
         match uid {
             Some(uid) => env.linger_part(uid, stream.ring),
             None => env.release_part(stream.ring),
@@ -333,24 +383,37 @@ impl Namespace {
         stream.producer
     }
 
-    fn after_stream(&mut self, env: &mut Env, producer: u16) {
-        if self.clients.get(&producer).is_some_and(Client::is_frozen) {
-            self.collect_soon(env, producer);
+    fn after_stream(env: &mut Env, context: &Context, members: &mut Members, bindings: &mut Bindings, producer: u16) {
+        if members.get(producer).is_some_and(Client::is_frozen) {
+            bindings.collect_soon(env, context, members, producer);
         }
     }
 
     /// A request to subscribe. `wake` is released by the caller if this fails or is put off.
-    pub fn subscribe(&mut self, env: &mut Env, catalogue: u16, name: &str, cursor: u16, wake: Option<MemId>) -> Answer {
-        let answer = self.list_subscriber(env, catalogue, name, cursor, wake);
-        if let Some(&place) = self.streams.by_name.get(name) {
-            self.look_at_stream(env, place);
+    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
+    pub fn subscribe(
+        &mut self,
+        env: &mut Env,
+        context: &Context,
+        members: &mut Members,
+        catalogue: u16,
+        name: &str,
+        cursor: u16,
+        wake: Option<MemId>,
+    ) -> Answer {
+        let answer = self.list_subscriber(env, context, members, catalogue, name, cursor, wake);
+        if let Some(&place) = self.by_name.get(name) {
+            self.look_at_stream(env, members, place);
         }
         answer
     }
 
+    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     fn list_subscriber(
         &mut self,
         env: &mut Env,
+        context: &Context,
+        members: &mut Members,
         catalogue: u16,
         name: &str,
         cursor: u16,
@@ -361,32 +424,33 @@ impl Namespace {
             return Err(Refusal::Bad(format!("cursor {cursor} of {CURSORS}")));
         }
         let missing = || Refusal::NotFound(format!("stream {name:?}"));
-        let place = *self.streams.by_name.get(name).ok_or_else(missing)?;
-        let found = live_home(&self.directory, &stream_key(name)).ok_or_else(missing)?;
-        let (epoch, uid) = (self.me(catalogue).member.epoch(), self.me(catalogue).uid);
-        let line = &self.directory.streams[place as usize];
-        let stream = self.streams.table.get_mut(&place).expect("a name leads to a stream");
+        let place = *self.by_name.get(name).ok_or_else(missing)?;
+        let found = live_home(&context.directory, &stream_key(name)).ok_or_else(missing)?;
+        let (epoch, uid) = (members[catalogue].member.epoch(), members[catalogue].uid);
+        let line = &context.directory.streams[place as usize];
+        let stream = self.table.get_mut(&place).expect("a name leads to a stream");
         if !stream.ring.acked {
-            let live = self.clients.get(&stream.producer).is_some_and(Client::is_live);
+            let live = members.get(stream.producer).is_some_and(Client::is_live);
             return if live { Ok(Outcome::Later(Wait::ack(stream.producer))) } else { Err(missing()) };
         }
         stream.drop_subscribers(line, env, |s| (s.catalogue, s.cursor) == (catalogue, cursor));
-        self.check_subscriber_share(place, uid)?;
-        let stream = self.streams.table.get_mut(&place).expect("seen above");
+        let subscribers = self.subscribers(place).map(|catalogue| members.uid_of(catalogue));
+        context.ledger.check_subscriber_share(self.name(place), uid, subscribers)?;
+        let stream = self.table.get_mut(&place).expect("seen above");
         let at = stream.subscribers.iter().position(Option::is_none).unwrap_or(stream.subscribers.len());
         if at == SUBSCRIBERS {
             let why = format!("stream {name:?} has {SUBSCRIBERS} subscribers, as many as a stream may have");
             return Err(Refusal::Bad(why));
         }
         let wake = match wake {
-            Some(mem) => Some((mem, env.accounts.charge(Some(uid), self.id, Kind::Wake, 0)?)),
+            Some(mem) => Some((mem, env.accounts.charge(Some(uid), context.ledger.id(), Kind::Wake, 0)?)),
             None => None,
         };
         if at == stream.subscribers.len() {
             stream.subscribers.push(None);
         }
         if let Some((wake, _)) = wake {
-            env.keep(wake, Label::Wake { namespace: self.id, id: stream.id, catalogue, cursor });
+            env.keep(wake, Label::Wake { namespace: context.ledger.id(), id: stream.id, catalogue, cursor });
         }
         line.subscribers[at].set(SubscriberWord::new(catalogue, cursor, epoch, wake.is_some()).0);
         stream.subscribers[at] = Some(Subscriber { catalogue, cursor, wake });
@@ -402,24 +466,34 @@ impl Namespace {
             policy: stream.policy,
         };
         let (producer, lend) = (stream.producer, vec![(stream.ring.mem, Lending::Read)]);
-        self.show(producer, catalogue);
+        members.show(context, producer, catalogue);
         Ok(Outcome::Lend(reply, lend, Lent::Nothing))
     }
 
     /// A request to end a subscription.
-    pub fn unsubscribe(&mut self, env: &mut Env, catalogue: u16, place: u32, id: u64, cursor: u16) -> Outcome {
-        if let Some(stream) = self.streams.table.get_mut(&place).filter(|s| s.id == id) {
-            let line = &self.directory.streams[place as usize];
+    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
+    pub fn unsubscribe(
+        &mut self,
+        env: &mut Env,
+        context: &Context,
+        members: &Members,
+        catalogue: u16,
+        place: u32,
+        id: u64,
+        cursor: u16,
+    ) -> Outcome {
+        if let Some(stream) = self.table.get_mut(&place).filter(|s| s.id == id) {
+            let line = &context.directory.streams[place as usize];
             stream.drop_subscribers(line, env, |s| (s.catalogue, s.cursor) == (catalogue, cursor));
-            self.look_at_stream(env, place);
+            self.look_at_stream(env, members, place);
         }
         Outcome::Reply(Reply::Done)
     }
 
     /// Ends all subscriptions of a client.
-    pub fn unsubscribe_all(&mut self, env: &mut Env, catalogue: u16) {
-        for (&place, stream) in &mut self.streams.table {
-            let line = &self.directory.streams[place as usize];
+    pub fn unsubscribe_all(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
+        for (&place, stream) in &mut self.table {
+            let line = &context.directory.streams[place as usize];
             if stream.subscribers.iter().flatten().any(|s| s.catalogue == catalogue) {
                 stream.drop_subscribers(line, env, |s| s.catalogue == catalogue);
             }
@@ -427,13 +501,13 @@ impl Namespace {
     }
 
     /// A producer's request for a subscriber's wake descriptor.
-    pub fn wake_descriptor(&self, catalogue: u16, place: u32, whose: u16, cursor: u16) -> Answer {
-        let stream = self.streams.table.get(&place).filter(|s| s.producer == catalogue);
+    pub fn wake_descriptor(&self, members: &Members, catalogue: u16, place: u32, whose: u16, cursor: u16) -> Answer {
+        let stream = self.table.get(&place).filter(|s| s.producer == catalogue);
         let Some(stream) = stream else {
             return Err(Refusal::NotFound(format!("stream number {place} of this producer")));
         };
         let subscriber = stream.subscribers.iter().flatten().find(|s| (s.catalogue, s.cursor) == (whose, cursor));
-        Ok(match (subscriber.and_then(|s| Some(s.wake.as_ref()?.0)), self.clients.get(&whose)) {
+        Ok(match (subscriber.and_then(|s| Some(s.wake.as_ref()?.0)), members.get(whose)) {
             (Some(wake), Some(client)) => {
                 Outcome::Lend(Reply::Sheet { member: client.member.0 }, vec![(wake, Lending::Wake)], Lent::Nothing)
             }
@@ -442,34 +516,48 @@ impl Namespace {
     }
 
     /// A request to remove a stream.
-    pub fn stream_delete(&mut self, env: &mut Env, name: &str) -> Answer {
+    pub fn stream_delete(
+        &mut self,
+        env: &mut Env,
+        context: &mut Context,
+        members: &mut Members,
+        bindings: &mut Bindings,
+        name: &str,
+    ) -> Answer {
         check(name)?;
-        let Some(&place) = self.streams.by_name.get(name) else {
+        let Some(&place) = self.by_name.get(name) else {
             return Ok(Outcome::Reply(Reply::Deleted { existed: false }));
         };
-        self.stream_remove(env, place);
+        self.stream_remove(env, context, members, bindings, place);
         Ok(Outcome::Reply(Reply::Deleted { existed: true }))
     }
 
     /// Ends a stream, its name and its place.
-    fn stream_remove(&mut self, env: &mut Env, place: u32) {
+    fn stream_remove(
+        &mut self,
+        env: &mut Env,
+        context: &mut Context,
+        members: &mut Members,
+        bindings: &mut Bindings,
+        place: u32,
+    ) {
         // The name first: a daemon that ends here leaves a line to which no name leads, and the next one clears it.
-        if let Some(found) = live_home(&self.directory, &stream_key(&self.streams.table[&place].name)) {
-            self.names.bury(&self.directory, found.entry);
+        if let Some(found) = live_home(&context.directory, &stream_key(&self.table[&place].name)) {
+            bindings.bury(context, found.entry);
         }
         tensorlend_layout::crash_point!("daemon: stream buried");
-        let producer = self.stream_clear(env, place);
+        let producer = self.stream_clear(env, context, members, place);
         tensorlend_layout::crash_point!("daemon: stream cleared");
-        self.streams.places.push(place);
-        self.after_stream(env, producer);
-        self.announce(u64::MAX);
+        self.places.push(place);
+        Self::after_stream(env, context, members, bindings, producer);
+        context.directory.announce(u64::MAX);
     }
 
     /// Releases every stream, for the end.
-    pub fn streams_dissolve(&mut self, env: &mut Env) {
-        let places: Vec<u32> = self.streams.table.keys().copied().collect();
+    pub fn streams_dissolve(&mut self, env: &mut Env, context: &Context, members: &mut Members) {
+        let places: Vec<u32> = self.table.keys().copied().collect();
         for place in places {
-            self.stream_clear(env, place);
+            self.stream_clear(env, context, members, place);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The tables of a shared namespace's directory, as stocks in which every user has a share: see `share.rs`. The names have
 //! grants besides, since clients announce them without the daemon: see `credit.rs`.
 
-use super::account::{SUPERUSER, limit};
-use super::namespace::Namespace;
+use super::account::limit;
+use super::ledger::Ledger;
 use super::share::Stock;
 use std::collections::BTreeMap;
 use tensorlend_layout::directory::SUBSCRIBERS;
@@ -41,10 +41,10 @@ struct Held {
 }
 
 impl Held {
-    fn add(&mut self, uid: Option<u32>, lines: u64) {
-        self.all += lines;
-        if let Some(uid) = uid.filter(|_| lines > 0) {
-            *self.uids.entry(uid).or_default() += lines;
+    fn add(&mut self, uid: Option<u32>) {
+        self.all += 1;
+        if let Some(uid) = uid {
+            *self.uids.entry(uid).or_default() += 1;
         }
     }
 
@@ -58,68 +58,55 @@ impl Held {
     }
 }
 
-impl Namespace {
-    /// The user of a client, be it there or gone.
-    pub fn uid_of(&self, catalogue: u16) -> Option<u32> {
-        self.clients.get(&catalogue).map(|client| client.uid)
-    }
-
-    fn held(&self, table: Table) -> Held {
-        let mut held = Held::default();
-        let mut add = |uid: Option<u32>, lines| held.add(uid.map(|uid| self.owners.of(uid)), lines);
-        match table {
-            Table::Members => {
-                self.clients.values().for_each(|client| add(Some(client.uid), 1));
-                self.joining.values().for_each(|&uid| add(Some(uid), 1));
-            }
-            Table::Segments => {
-                self.clients.values().for_each(|client| add(Some(client.uid), client.segments.len() as u64));
-            }
-            Table::Streams => self.streams.producers().for_each(|producer| add(self.uid_of(producer), 1)),
-            Table::Lists => self.lists.uids().for_each(|uid| add(uid, 1)),
-        }
-        held
-    }
-
+impl Ledger {
     fn lines(&self, table: Table) -> u32 {
         match table {
-            Table::Members => self.limits.members_max,
-            Table::Segments => self.limits.segments_max,
-            Table::Streams => self.limits.streams_max,
-            Table::Lists => self.limits.lists_max,
+            Table::Members => self.limits().members_max,
+            Table::Segments => self.limits().segments_max,
+            Table::Streams => self.limits().streams_max,
+            Table::Lists => self.limits().lists_max,
         }
     }
 
-    /// Refuses a user one more line of a table if that is more than its share.
-    pub fn check_table_share(&self, table: Table, uid: u32) -> Result<(), Refusal> {
-        if !self.shares_tables || uid == SUPERUSER {
-            return Ok(());
-        }
-        let Some(share) = self.held(table).share_exceeded(self.owners.of(uid), self.lines(table).into()) else {
-            return Ok(());
-        };
+    /// Refuses a user one more line of a table if that is more than its share. `uids`: whose each line is.
+    pub fn check_table_share(
+        &self,
+        table: Table,
+        uid: u32,
+        uids: impl Iterator<Item = Option<u32>>,
+    ) -> Result<(), Refusal> {
+        let Some(share) = self.share_exceeded(uid, self.lines(table).into(), uids) else { return Ok(()) };
         let (kind, what, option) = table.words();
-        let what = format!("the share of uid {uid} in the {what} of namespace {:?}", self.name);
-        Err(limit(kind, what, format!("{}.{option}, or set uid.share to false,", self.setting), share.to_string()))
+        let what = format!("the share of uid {uid} in the {what} of namespace {:?}", self.name());
+        Err(limit(kind, what, format!("{}.{option}, or set uid.share to false,", self.setting()), share.to_string()))
     }
 
-    /// Refuses a user one more place among a stream's subscribers if that is more than its share.
-    pub fn check_subscriber_share(&self, place: u32, uid: u32) -> Result<(), Refusal> {
-        if !self.shares_tables || uid == SUPERUSER {
-            return Ok(());
-        }
-        let mut held = Held::default();
-        self.streams.subscribers(place).for_each(|subscriber| {
-            held.add(self.uid_of(subscriber).map(|uid| self.owners.of(uid)), 1);
-        });
-        let Some(share) = held.share_exceeded(self.owners.of(uid), SUBSCRIBERS as u64) else { return Ok(()) };
-        let name = self.streams.name(place);
-        let what = format!("the share of uid {uid} in the {SUBSCRIBERS} subscribers of stream {name:?}");
+    /// Refuses a user one more place among a stream's subscribers if that is more than its share. `uids`: whose each one is.
+    pub fn check_subscriber_share(
+        &self,
+        stream: &str,
+        uid: u32,
+        uids: impl Iterator<Item = Option<u32>>,
+    ) -> Result<(), Refusal> {
+        let Some(share) = self.share_exceeded(uid, SUBSCRIBERS as u64, uids) else { return Ok(()) };
+        let what = format!("the share of uid {uid} in the {SUBSCRIBERS} subscribers of stream {stream:?}");
         Err(limit(
             LimitKind::SubscriberShare,
             what,
             "uid.share (set it to false to turn the shares off)",
             share.to_string(),
         ))
+    }
+
+    /// The user's share of `total` lines if one more would be above it.
+    fn share_exceeded(&self, uid: u32, total: u64, uids: impl Iterator<Item = Option<u32>>) -> Option<u64> {
+        if !self.shares_with(uid) {
+            return None;
+        }
+        let mut held = Held::default();
+        for uid in uids {
+            held.add(uid.map(|uid| self.owner_of(uid)));
+        }
+        held.share_exceeded(self.owner_of(uid), total)
     }
 }

@@ -1,4 +1,4 @@
-//! Recovery of stored descriptors: validates and maps them, see [`crate::core::restore`].
+//! Recovery of stored descriptors: validates and maps them, see `core/recovery/restore.rs`.
 
 use super::device::DeviceMemory;
 use super::keeper::{Heirloom, Keeper};

@@ -9,6 +9,8 @@ use tensorlend_layout::word::{Absorbed, Home, HomeKind, Member, MemberState, Ran
 
 /// Time that a daemon waits for clients that still read the previous directory.
 const GATHERING_NS: u64 = 5_000_000_000;
+/// The parts of the core are checked once in this many steps.
+const PARTS_EVERY: u32 = 4;
 /// The names are checked once in this many steps.
 const NAMES_EVERY: u32 = 16;
 
@@ -37,6 +39,9 @@ impl Sim {
         }
         self.check_leases();
         self.check_bytes();
+        if self.step.is_multiple_of(PARTS_EVERY) {
+            self.core.check();
+        }
     }
 
     fn check_members(&self, file: File, directory: &Directory) {

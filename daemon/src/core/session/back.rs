@@ -2,30 +2,22 @@
 //!
 //! In system mode this daemon writes the same directory as its predecessor, and whoever has not come back reads what it
 //! writes. In user mode nobody can: the directory is a copy, and who has not come back reads the old one. There no name
-//! moves and nobody joins until all are back, or [`GATHERING_NS`] have passed.
+//! moves and nobody joins until all are back, or [`super::GATHERING_NS`] have passed.
 
 use super::hello::same_version;
-use super::{Answer, Conn, Core, Lent, Outcome, Seat};
+use super::{Conn, Core, Seat};
+use crate::core::answer::{Answer, Lent, Outcome};
 use crate::core::client::{Client, Life, Segment};
-use crate::core::env::{Env, Probing, Timer};
-use crate::core::namespace::Namespace;
-use crate::core::{ConnId, Effect, Lending, MemId};
+use crate::core::effect::Lending;
+use crate::core::event::ConnId;
 use std::collections::BTreeSet;
 use tensorlend_layout::wire::{Refusal, Reply, Return};
-
-/// Pauses between two looks for a client that has not come back.
-pub const AWAY_PAUSE_NS: u64 = 10_000_000;
-const AWAY_PAUSE_NS_MAX: u64 = 1_000_000_000;
-
-/// How long a copy of a directory waits for those who read the old one. They come as soon as they notice, which takes
-/// milliseconds, unless they are stopped.
-pub const GATHERING_NS: u64 = 5_000_000_000;
 
 impl Core {
     /// Whether clients may still read the directory that this one is a copy of.
     pub(super) fn is_gathering(&mut self) -> bool {
         let Some(until) = self.gathering_until_ns else { return false };
-        let away = self.namespaces.values().flat_map(|n| n.clients.values()).any(Client::is_away);
+        let away = self.namespaces.values().flat_map(|n| n.members.values()).any(Client::is_away);
         if away && self.env.now_ns < until {
             return true;
         }
@@ -41,7 +33,7 @@ impl Core {
         let (_, role) = self.role_in(&back.namespace, &peer).ok_or_else(unknown)?;
         let id = *self.by_name.get(&back.namespace).ok_or_else(unknown)?;
         let namespace = self.namespaces.get_mut(&id).expect("names lead to namespaces");
-        let client = namespace.clients.get_mut(&back.catalogue).ok_or_else(unknown)?;
+        let client = namespace.members.get_mut(back.catalogue).ok_or_else(unknown)?;
         // A process without a number here is in a pid namespace of its own, as it was before.
         if !client.is_away() || client.member.0 != back.member || (client.uid, client.pid) != (peer.uid, peer.pid) {
             return Err(unknown());
@@ -68,17 +60,25 @@ impl Core {
         self.conns.get_mut(&conn).expect("who asks is connected").seat =
             Some(Seat { namespace: id, catalogue: back.catalogue, role });
         if let Some(segments) = &back.segments {
-            let lent: Vec<u32> = self.namespaces[&id].clients[&back.catalogue].segments.keys().copied().collect();
+            let lent: Vec<u32> = self.namespaces[&id].members[back.catalogue].segments.keys().copied().collect();
             let namespace = self.namespaces.get_mut(&id).expect("found above");
             // Lent or given back at the very moment in which the predecessor ended: the client has none of it.
             for base in lent.into_iter().filter(|base| !segments.contains(base)) {
-                let _ = namespace.return_segment(&mut self.env, back.catalogue, base);
+                let _ = namespace.segments.return_segment(
+                    &mut self.env,
+                    &mut namespace.context,
+                    &mut namespace.members,
+                    &mut namespace.devices,
+                    back.catalogue,
+                    base,
+                );
             }
         }
         let namespace = self.namespaces.get_mut(&id).expect("found above");
-        namespace.drop_cells_after(&mut self.env, back.catalogue, back.cells);
-        let lend = vec![(namespace.mem, Lending::Read), (namespace.mem, Lending::Nudge)];
-        let welcome = namespace.welcome(&self.env, back.catalogue);
+        namespace.members.drop_cells_after(&mut self.env, back.catalogue, back.cells);
+        let directory = namespace.context.directory.mem();
+        let lend = vec![(directory, Lending::Read), (directory, Lending::Nudge)];
+        let welcome = namespace.members.welcome(&self.env, &namespace.context, back.catalogue);
         Ok(Outcome::Lend(Reply::Welcome(welcome), lend, Lent::Back))
     }
 
@@ -88,7 +88,7 @@ impl Core {
         let (seat, uid, pid, watched) = (*seat, peer.uid, peer.pid, peer.watched);
         // It may have been found gone meanwhile, and its namespace with it.
         let Some(namespace) = self.namespaces.get_mut(&seat.namespace) else { return false };
-        let Some(client) = namespace.clients.get_mut(&seat.catalogue).filter(|client| client.is_away()) else {
+        let Some(client) = namespace.members.get_mut(seat.catalogue).filter(|client| client.is_away()) else {
             return false;
         };
         client.life = Life::Live(conn);
@@ -98,59 +98,14 @@ impl Core {
         // What it has it has mapped, whether or not the predecessor lived to hear so.
         namespace.acknowledged_all(&mut self.env, conn, seat.catalogue);
         // It may have closed streams while there was no daemon.
-        namespace.look_at_streams(&self.env);
-        tracing::info!(namespace = namespace.name, client = seat.catalogue, pid, uid, "client is back");
+        namespace.streams.look_at_streams(&self.env, &namespace.members);
+        tracing::info!(
+            namespace = namespace.context.ledger.name(),
+            client = seat.catalogue,
+            pid,
+            uid,
+            "client is back"
+        );
         true
-    }
-}
-
-impl Namespace {
-    /// Asks the kernel whether a client that has not come back is there still: as long as it is, its lease table can be
-    /// written. That tells of a process that has ended as well as of one that has closed its session meanwhile.
-    pub fn look_for(&mut self, env: &mut Env, catalogue: u16) {
-        let id = self.id;
-        if let Some(client) = self.clients.get(&catalogue).filter(|client| client.is_away())
-            && let Some(leases) = &client.leases
-        {
-            env.probe(leases.mem, Probing::Away(id, catalogue));
-        }
-    }
-
-    /// Seals what a client that will not come back may have published in, without its daemon's having lived to hear that it was
-    /// mapped: others read it only so.
-    pub fn seal_left(&mut self, env: &mut Env, catalogue: u16) {
-        let user_mode = env.user_mode();
-        let client = self.me(catalogue);
-        let mut seal = Vec::new();
-        for part in client.cells.iter_mut().filter(|part| !part.acked) {
-            part.acked = true;
-            seal.push(part.mem);
-        }
-        for segment in client.segments.values_mut().filter(|segment| !segment.slots.acked) {
-            segment.slots.acked = true;
-            seal.push(segment.slots.mem);
-            if user_mode && segment.device.is_none() && segment.residence.is_in_memory() {
-                seal.push(segment.mem);
-            }
-        }
-        // Nobody is connected whom a failure would be told.
-        env.effects.extend(seal.into_iter().map(|mem| Effect::Seal { conn: ConnId(u64::MAX), mem }));
-    }
-
-    /// The kernel's answer.
-    pub fn looked_for(&mut self, env: &mut Env, catalogue: u16, mem: MemId, quiet: bool) {
-        let id = self.id;
-        let Some(client) = self.clients.get_mut(&catalogue) else { return };
-        let Life::Away { pause_ns } = &mut client.life else { return };
-        if client.leases.as_ref().is_none_or(|leases| leases.mem != mem) {
-            return;
-        }
-        if quiet {
-            self.seal_left(env, catalogue);
-            self.end_client(env, catalogue);
-        } else {
-            env.set_timer(*pause_ns, Timer::Away(id, catalogue));
-            *pause_ns = (*pause_ns * 2).min(AWAY_PAUSE_NS_MAX);
-        }
     }
 }

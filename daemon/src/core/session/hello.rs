@@ -1,8 +1,9 @@
 //! Who may come in, and where to.
 
-use super::{Answer, Core, Outcome, Wait};
-use crate::core::ConnId;
-use crate::core::join::Opening;
+use super::Core;
+use crate::core::answer::{Answer, Outcome, Wait};
+use crate::core::event::ConnId;
+use crate::core::opening::Opening;
 use crate::core::settings::Role;
 use tensorlend_layout::name;
 use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Refusal};
@@ -50,9 +51,9 @@ impl Core {
         }
         if let Some(id) = self.by_name.get(&name) {
             let namespace = self.namespaces.get_mut(id).expect("names lead to namespaces");
-            return namespace.join(&mut self.env, conn, &peer, &hello.label, role);
+            return namespace.members.join(&mut self.env, &namespace.context, conn, &peer, &hello.label, role);
         }
-        if !self.opening.iter().any(|o| o.name == name) {
+        if !self.opening.iter().any(|o| o.ledger.name() == name) {
             self.namespace_ids += 1;
             self.opening.push(Opening::begin(&mut self.env, self.namespace_ids, &name, private, limits)?);
         }

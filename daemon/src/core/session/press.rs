@@ -1,9 +1,10 @@
 //! What is looked at when a limit is in the way of memory.
 
-use super::{Answer, CHORES_NS_MAX, Core, Outcome, QUIET_NS_MAX, Seat, Wait};
-use crate::core::ConnId;
+use super::{CHORES_NS_MAX, Core, QUIET_NS_MAX, Seat};
 use crate::core::account::NamespaceId;
-use crate::core::namespace::Namespace;
+use crate::core::answer::{Answer, Outcome, Wait};
+use crate::core::event::ConnId;
+use crate::core::segment::Segments;
 use std::collections::BTreeMap;
 use tensorlend_layout::Uuid;
 use tensorlend_layout::wire::{LimitKind, Refusal};
@@ -24,11 +25,11 @@ impl Core {
         let uid = self.conns[&conn].peer.uid;
         let (env, me) = (&mut self.env, seat.catalogue);
         let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
-        let mut answer = namespace.segment(env, conn, me, bytes, log2);
+        let mut answer = namespace.segments.segment(env, &namespace.context, &namespace.members, conn, me, bytes, log2);
         if !matches!(answer, Err(Refusal::Limit { .. })) || bytes > env.pool.bytes_max() {
             return answer;
         }
-        if env.now_ns - since_ns < QUIET_NS_MAX && env.hurry(uid, since_ns) {
+        if env.now_ns - since_ns < QUIET_NS_MAX && env.expedite(uid, since_ns) {
             return Ok(Outcome::Later(Wait::Quiet));
         }
         match self.collect_for_room(seat, since_ns) {
@@ -36,14 +37,30 @@ impl Core {
             Room::Awaited => return Ok(Outcome::Later(Wait::Chores)),
             Room::Looked => {
                 let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
-                answer = namespace.segment(&mut self.env, conn, me, bytes, log2);
+                answer = namespace.segments.segment(
+                    &mut self.env,
+                    &namespace.context,
+                    &namespace.members,
+                    conn,
+                    me,
+                    bytes,
+                    log2,
+                );
             }
         }
         match &answer {
             Err(Refusal::Limit { kind, .. }) if kind.is_tensor_memory() => {
                 if self.press((*kind == LimitKind::NamespaceBytes).then_some(seat.namespace)) {
                     let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
-                    answer = namespace.segment(&mut self.env, conn, me, bytes, log2);
+                    answer = namespace.segments.segment(
+                        &mut self.env,
+                        &namespace.context,
+                        &namespace.members,
+                        conn,
+                        me,
+                        bytes,
+                        log2,
+                    );
                 }
                 self.or_spill(answer, seat, Some(uid), since_ns)
             }
@@ -56,8 +73,16 @@ impl Core {
     pub(super) fn segment_of(&mut self, seat: Seat, (catalogue, slot): (u16, u32), since_ns: u64) -> Answer {
         let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
         // What comes back counts for its owner.
-        let owner = namespace.clients.get(&catalogue).map(|owner| owner.uid);
-        let answer = namespace.segment_of(&mut self.env, seat.catalogue, catalogue, slot);
+        let owner = namespace.members.get(catalogue).map(|owner| owner.uid);
+        let answer = Segments::segment_of(
+            &mut self.env,
+            &namespace.context,
+            &mut namespace.members,
+            &mut namespace.devices,
+            seat.catalogue,
+            catalogue,
+            slot,
+        );
         self.or_spill(answer, seat, owner, since_ns)
     }
 
@@ -82,7 +107,16 @@ impl Core {
     ) -> Answer {
         let me = seat.catalogue;
         let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
-        let answer = namespace.device_segment(&mut self.env, conn, me, uuid, size);
+        let answer = namespace.segments.device_segment(
+            &mut self.env,
+            &namespace.context,
+            &namespace.members,
+            &namespace.devices,
+            conn,
+            me,
+            uuid,
+            size,
+        );
         if !matches!(answer, Err(Refusal::Limit { .. })) {
             return answer;
         }
@@ -91,7 +125,16 @@ impl Core {
             Room::Awaited => Ok(Outcome::Later(Wait::Chores)),
             Room::Looked => {
                 let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
-                namespace.device_segment(&mut self.env, conn, me, uuid, size)
+                namespace.segments.device_segment(
+                    &mut self.env,
+                    &namespace.context,
+                    &namespace.members,
+                    &namespace.devices,
+                    conn,
+                    me,
+                    uuid,
+                    size,
+                )
             }
         }
     }
@@ -99,11 +142,11 @@ impl Core {
     /// Has the memory of those who are gone looked through for somebody who hit a limit: at once, as far as this step may.
     fn collect_for_room(&mut self, seat: Seat, since_ns: u64) -> Room {
         let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
-        let begun = namespace.collect_for_room(&mut self.env);
+        let begun = namespace.members.collect_for_room(&mut self.env, &namespace.context);
         if begun {
             self.do_chores();
         }
-        let surveying = self.namespaces.get(&seat.namespace).is_some_and(Namespace::is_surveying);
+        let surveying = self.namespaces.get(&seat.namespace).is_some_and(|namespace| namespace.members.is_surveying());
         match (surveying, begun) {
             (true, _) if self.env.now_ns - since_ns < CHORES_NS_MAX => Room::Awaited,
             (_, true) => Room::Looked,
@@ -114,8 +157,8 @@ impl Core {
     /// A request for memory was refused: looks what leases keep, in the namespace whose limit was met, or in all. Returns whether
     /// that has changed who is charged for what.
     pub(super) fn press(&mut self, full: Option<NamespaceId>) -> bool {
-        for namespace in self.namespaces.values_mut().filter(|n| full.is_none_or(|id| n.id == id)) {
-            namespace.press(&mut self.env);
+        for namespace in self.namespaces.values_mut().filter(|n| full.is_none_or(|id| n.context.ledger.id() == id)) {
+            namespace.pressure.press(&mut self.env, &namespace.context);
         }
         self.do_chores();
         self.move_charges()
@@ -125,7 +168,7 @@ impl Core {
     pub(in crate::core) fn move_charges(&mut self) -> bool {
         let mut moved = BTreeMap::new();
         for namespace in self.namespaces.values() {
-            namespace.add_moved(self.env.now_ns, &mut moved);
+            namespace.pressure.add_moved(&namespace.members, self.env.now_ns, &mut moved);
         }
         self.env.accounts.move_charges(moved)
     }

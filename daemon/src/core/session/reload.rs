@@ -3,10 +3,10 @@
 //! the share rule of its names, since what its clients may announce by themselves is never taken back.
 
 use super::Core;
+use crate::core::context::Context;
 use crate::core::env::Env;
 use crate::core::namespace::Namespace;
 use crate::core::settings::{NamespaceLimits, Settings};
-use std::sync::Arc;
 
 impl Core {
     pub(super) fn reload(&mut self, new: Settings) {
@@ -19,13 +19,13 @@ impl Core {
             env.release(mem);
         }
         for opening in &mut self.opening {
-            let Some(limits) = env.configured(&opening.name) else { continue };
-            opening.owners = Arc::clone(&env.settings.owners);
-            opening.setting = setting_of(&opening.name);
-            rebound(env, opening.id, &opening.setting, &mut opening.limits, limits);
+            let Some(limits) = env.configured(opening.ledger.name()) else { continue };
+            opening.ledger.set_owners(&env.settings.owners);
+            let setting = setting_of(opening.ledger.name());
+            opening.ledger.rebound(&mut env.accounts, setting, limits);
         }
         for namespace in self.namespaces.values_mut() {
-            namespace.owners = Arc::clone(&env.settings.owners);
+            namespace.context.ledger.set_owners(&env.settings.owners);
             namespace.reload(env);
         }
     }
@@ -33,32 +33,28 @@ impl Core {
 
 impl Namespace {
     fn reload(&mut self, env: &mut Env) {
-        let Some(limits) = env.configured(&self.name) else {
-            tracing::info!(namespace = self.name, "no longer configured: nobody new comes in");
+        let Context { ledger, directory } = &mut self.context;
+        let Some(limits) = env.configured(ledger.name()) else {
+            tracing::info!(namespace = ledger.name(), "no longer configured: nobody new comes in");
             return;
         };
         // One that a daemon before had left may not have been configured until now.
-        self.setting = setting_of(&self.name);
-        rebound(env, self.id, &self.setting, &mut self.limits, limits);
-        self.directory.head().bytes_max.set(self.limits.bytes_max);
+        let setting = setting_of(ledger.name());
+        ledger.rebound(&mut env.accounts, setting, limits);
+        let known = ledger.limits();
+        directory.head().bytes_max.set(known.bytes_max);
         let kept = [
-            ("names_max", self.limits.names_max, limits.names_max),
-            ("members_max", self.limits.members_max, limits.members_max),
-            ("lists_max", self.limits.lists_max, limits.lists_max),
-            ("streams_max", self.limits.streams_max, limits.streams_max),
-            ("segments_max", self.limits.segments_max, limits.segments_max),
+            ("names_max", known.names_max, limits.names_max),
+            ("members_max", known.members_max, limits.members_max),
+            ("lists_max", known.lists_max, limits.lists_max),
+            ("streams_max", known.streams_max, limits.streams_max),
+            ("segments_max", known.segments_max, limits.segments_max),
         ];
         for (option, is, wanted) in kept.into_iter().filter(|(_, is, wanted)| is != wanted) {
-            tracing::info!(namespace = self.name, option, "stays {is} until the namespace is made anew, then {wanted}");
+            let namespace = ledger.name();
+            tracing::info!(namespace, option, "stays {is} until the namespace is made anew, then {wanted}");
         }
     }
-}
-
-/// What can change of the limits of a namespace that is there.
-fn rebound(env: &mut Env, id: u64, setting: &str, limits: &mut NamespaceLimits, new: NamespaceLimits) {
-    (limits.bytes_max, limits.device_bytes_max) = (new.bytes_max, new.device_bytes_max);
-    env.accounts.rebound(id, &format!("{setting}.bytes_max"), new.bytes_max);
-    env.accounts.bound_devices(id, &format!("{setting}.device_bytes_max"), new.device_bytes_max);
 }
 
 /// No shared namespace can be named like a private one.

@@ -1,13 +1,16 @@
-//! Taking over what another daemon left: see [`crate::core::restore`].
+//! Taking over what another daemon left: see [`crate::core::recovery::restore`].
 
 use super::{Core, GATHERING_NS};
-use crate::core::account::{Kind, NamespaceId};
-use crate::core::join::{Opening, open_budget};
+use crate::core::account::NamespaceId;
+use crate::core::effect::Effect;
+use crate::core::event::MemId;
 use crate::core::label::{Kept, Label};
+use crate::core::ledger::Ledger;
 use crate::core::names::Names;
-use crate::core::restore::{Estate, Origin};
+use crate::core::opening::Opening;
+use crate::core::recovery::restore::{Descriptors, Origin};
+use crate::core::segment::Segments;
 use crate::core::settings::NamespaceLimits;
-use crate::core::{Effect, MemId};
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::Directory;
 
@@ -31,20 +34,20 @@ impl Core {
             _ => None,
         });
         self.env.lingered_ever = given_up.fold(self.env.lingered_ever, u64::max);
-        let mut estates: BTreeMap<NamespaceId, Estate> = BTreeMap::new();
+        let mut descriptors: BTreeMap<NamespaceId, Descriptors> = BTreeMap::new();
         let labels: BTreeMap<MemId, (Label, u64)> =
             kept.iter().map(|it| (it.mem, (it.label.clone(), it.bytes))).collect();
         for it in kept {
-            estates.entry(it.label.namespace()).or_default().add(it);
+            descriptors.entry(it.label.namespace()).or_default().add(it);
         }
-        for (id, mut estate) in estates {
+        for (id, mut descriptors) in descriptors {
             self.namespace_ids = self.namespace_ids.max(id);
-            let lingering = std::mem::take(&mut estate.lingering);
-            let on_devices = std::mem::take(&mut estate.on_devices);
+            let lingering = std::mem::take(&mut descriptors.lingering);
+            let on_devices = std::mem::take(&mut descriptors.on_devices);
             for it in &lingering {
                 unused.remove(&it.mem);
             }
-            let directory = estate.directory.clone().filter(|(.., name)| !self.by_name.contains_key(name));
+            let directory = descriptors.directory.clone().filter(|(.., name)| !self.by_name.contains_key(name));
             // Its words may be somebody else's, if a client brought it.
             let sound = |directory: &Directory, bytes| directory.geometry(bytes).is_some();
             let opened = directory.and_then(|it| Some((Directory::new(&it.1).filter(|d| sound(d, it.2))?, it)));
@@ -53,23 +56,20 @@ impl Core {
                 continue;
             };
             let (limits, setting) = self.restored_limits(&directory, uid, &name);
-            open_budget(&mut self.env.accounts, id, &name, &setting, &limits);
-            let charge = self.env.accounts.charge_kept(uid, id, Kind::Sheet, bytes);
             let discards = !self.env.user_mode();
             let secret = self.env.seed();
             let names = Names::restore(&directory, limits.names_max, discards, self.env.now_ns, secret);
-            let shares_tables = self.env.settings.uid_share && uid.is_none();
-            let owners = std::sync::Arc::clone(&self.env.settings.owners);
-            let opening =
-                Opening { id, name: name.clone(), setting, limits, mem, charge, private: uid, shares_tables, owners };
+            let shares = (self.env.settings.uid_share && uid.is_none(), &self.env.settings.owners);
+            let ledger = Ledger::reopen(&mut self.env.accounts, id, &name, (uid, limits, setting), bytes, shares);
+            let opening = Opening { ledger, mem, private: uid };
             // Which of its lines are free is found when it is restored.
-            let mut namespace = opening.namespace(directory, names, Vec::new());
+            let mut namespace = opening.namespace(directory, names, Segments::restored());
             unused.remove(&mem);
-            namespace.list_devices(&self.env);
-            namespace.restore(&mut self.env, estate, &mut unused);
+            namespace.devices.list_devices(&self.env, &namespace.context);
+            namespace.restore(&mut self.env, descriptors, &mut unused);
             for it in &on_devices {
                 if let Label::DeviceLingering { uid, .. } = it.label
-                    && namespace.outlive(&mut self.env, uid, it)
+                    && namespace.devices.recover_given_up(&mut self.env, &namespace.context, uid, it)
                 {
                     unused.remove(&it.mem);
                 }
@@ -77,7 +77,7 @@ impl Core {
             for it in &lingering {
                 self.env.restore_lingering(it);
             }
-            let mut outlived = Vec::new();
+            let mut recovered = Vec::new();
             // Given up at the very end, or never taken up: no line leads to it, and somebody may have it mapped.
             let of_no_use = labels.iter().filter(|(mem, (label, _))| label.namespace() == id && unused.contains(mem));
             for (&mem, (label, bytes)) in of_no_use {
@@ -85,21 +85,21 @@ impl Core {
                 if let (Label::DeviceSegment { .. }, Some((uid, _))) = (label, whose) {
                     let (label, bytes) = (label.clone(), *bytes);
                     let it = Kept { label, mem, view: None, bytes, acked: true, copied: false };
-                    if namespace.outlive(&mut self.env, uid, &it) {
-                        outlived.push(mem);
+                    if namespace.devices.recover_given_up(&mut self.env, &namespace.context, uid, &it) {
+                        recovered.push(mem);
                     }
                     continue;
                 }
-                if let Some(whose) = whose.filter(|it| self.env.has_room_for_outlived(from, it.1, *bytes)) {
-                    self.env.linger_outlived(id, whose, mem, *bytes);
+                if let Some(whose) = whose.filter(|it| self.env.has_room_for_recovered(from, it.1, *bytes)) {
+                    self.env.linger_recovered(id, whose, mem, *bytes);
                 }
             }
-            unused.retain(|mem| !self.env.lingering.contains_key(mem) && !outlived.contains(mem));
-            namespace.begin_again(&mut self.env);
+            unused.retain(|mem| !self.env.lingering.contains_key(mem) && !recovered.contains(mem));
+            namespace.devices.begin_again(&mut self.env, &mut namespace.context);
             tracing::info!(
                 namespace = name,
-                clients = namespace.clients.len(),
-                names = namespace.names.live(),
+                clients = namespace.members.len(),
+                names = namespace.bindings.names().live(),
                 "taken over from the daemon before"
             );
             self.by_name.insert(name, id);

@@ -8,10 +8,12 @@
 use super::Core;
 use crate::core::account::{Charge, Kind, NamespaceId};
 use crate::core::env::{Env, Timer};
+use crate::core::event::{ConnId, MemId, Own, Received};
 use crate::core::label::{Kept, Label};
-use crate::core::restore::Origin;
+use crate::core::length;
+use crate::core::length::SLOTS_LOG2_MAX;
+use crate::core::recovery::restore::Origin;
 use crate::core::settings::{Peer, Role};
-use crate::core::{ConnId, MemId, Own, Received, SLOTS_LOG2_MAX, length};
 use std::collections::BTreeMap;
 use tensorlend_layout::catalogue::CELL_PARTS;
 use tensorlend_layout::directory::Directory;
@@ -230,7 +232,7 @@ impl Core {
         let expected = self.env.now_ns < self.expecting_until_ns || self.staged.contains_key(&namespace);
         if !expected
             || self.by_name.contains_key(&namespace)
-            || self.opening.iter().any(|opening| opening.name == namespace)
+            || self.opening.iter().any(|opening| opening.ledger.name() == namespace)
         {
             return Err(unknown());
         }

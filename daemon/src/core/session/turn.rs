@@ -2,9 +2,11 @@
 
 use super::{Core, Phase, Seat};
 use crate::core::account::NamespaceId;
+use crate::core::effect::Effect;
 use crate::core::env::{Probing, Timer};
+use crate::core::event::ConnId;
+use crate::core::namespace::Namespace;
 use crate::core::settings::Peer;
-use crate::core::{ConnId, Effect};
 use tensorlend_layout::wire::{Refusal, Reply};
 
 impl Core {
@@ -24,7 +26,7 @@ impl Core {
         }
         let state = self.conns.remove(&conn).expect("checked above");
         let its = |seat: &Seat| {
-            let client = self.namespaces.get(&seat.namespace)?.clients.get(&seat.catalogue)?;
+            let client = self.namespaces.get(&seat.namespace)?.members.get(seat.catalogue)?;
             (client.conn() == Some(conn)).then_some(*seat)
         };
         if let Some(refusal) = &word {
@@ -52,12 +54,15 @@ impl Core {
     /// Where a connection sits, for the log.
     pub(super) fn place(&self, seat: Option<Seat>) -> (Option<&str>, Option<u16>) {
         let namespace = seat.and_then(|seat| self.namespaces.get(&seat.namespace));
-        (namespace.map(|namespace| namespace.name.as_str()), seat.map(|seat| seat.catalogue))
+        (namespace.map(|namespace| namespace.context.ledger.name()), seat.map(|seat| seat.catalogue))
     }
 
     /// The process of a connection that has ended is gone.
     pub(super) fn exited(&mut self, conn: ConnId) {
-        let _ = self.namespaces.values_mut().any(|namespace| namespace.exited(&mut self.env, conn));
+        let _ = self
+            .namespaces
+            .values_mut()
+            .any(|namespace| namespace.members.exited(&mut self.env, &namespace.context, conn));
     }
 
     pub(super) fn fire_timers(&mut self) {
@@ -77,7 +82,7 @@ impl Core {
                 }
                 Timer::Probe(id, catalogue) => {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
-                        namespace.probe_next(&mut self.env, catalogue);
+                        namespace.members.probe_next(&mut self.env, &namespace.context, catalogue);
                     }
                 }
                 Timer::Departing(id, catalogue) => {
@@ -86,37 +91,47 @@ impl Core {
                     }
                 }
                 Timer::Absorb(id) => {
-                    let namespace = self.namespaces.get_mut(&id);
-                    if let Some(namespace) = namespace.filter(|it| it.absorb_due_ns.is_some_and(|due| due <= at)) {
-                        namespace.absorb_due_ns = None;
-                        namespace.absorb_turn(&mut self.env);
+                    if let Some(namespace) = self.namespaces.get_mut(&id) {
+                        let Namespace { context, members, bindings, .. } = namespace;
+                        bindings.absorb_due(&mut self.env, context, members, at);
                     }
                 }
                 Timer::Away(id, catalogue) => {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
-                        namespace.look_for(&mut self.env, catalogue);
+                        namespace.members.look_for(&mut self.env, &namespace.context, catalogue);
                     }
                 }
                 Timer::Leases(id) => {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
-                        namespace.leases_due(&mut self.env);
+                        namespace.pressure.leases_due(&mut self.env, &namespace.context);
                     }
                     // Where nobody looks any more, at once; else also after the look.
                     self.move_charges();
                 }
                 Timer::Lifetimes(id) => {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
-                        namespace.lifetimes_due(&mut self.env, at);
+                        namespace.bindings.lifetimes_due(
+                            &mut self.env,
+                            &mut namespace.context,
+                            &mut namespace.members,
+                            at,
+                        );
                     }
                 }
                 Timer::Streams(id) => {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
-                        namespace.streams_due(&mut self.env, at);
+                        namespace.streams.streams_due(
+                            &mut self.env,
+                            &mut namespace.context,
+                            &mut namespace.members,
+                            &mut namespace.bindings,
+                            at,
+                        );
                     }
                 }
                 Timer::Collect(id, catalogue) => {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
-                        namespace.collect_due(&mut self.env, catalogue);
+                        namespace.members.collect_due(&mut self.env, &namespace.context, catalogue);
                     }
                 }
             }
@@ -149,14 +164,14 @@ impl Core {
         self.open_staged();
         let mut empty = Vec::new();
         for namespace in self.namespaces.values_mut() {
-            namespace.wake(&mut self.env);
-            namespace.ring_returned(&mut self.env);
-            namespace.end_turn();
-            namespace.prepare_names(&mut self.env, 0);
-            namespace.arm_lifetimes(&mut self.env);
-            namespace.arm_streams(&mut self.env);
+            namespace.members.wake(&mut self.env, &mut namespace.context);
+            namespace.context.directory.ring_returned(&mut self.env);
+            namespace.bindings.end_turn(&namespace.context);
+            namespace.bindings.prepare_names(&mut self.env, &namespace.context, 0);
+            namespace.bindings.arm_lifetimes(&mut self.env, &namespace.context);
+            namespace.streams.arm_streams(&mut self.env, &namespace.context);
             if namespace.is_empty() {
-                empty.push(namespace.id);
+                empty.push(namespace.context.ledger.id());
             }
         }
         for id in empty {
@@ -168,7 +183,7 @@ impl Core {
 
     pub(super) fn close_namespace(&mut self, id: NamespaceId) {
         let namespace = self.namespaces.remove(&id).expect("it is closed once");
-        self.by_name.remove(&namespace.name);
+        self.by_name.remove(namespace.context.ledger.name());
         for mem in self.env.pool.drop_namespace(id) {
             self.env.release(mem);
         }
@@ -177,9 +192,8 @@ impl Core {
                 self.env.release(mem);
             }
         }
-        self.env.release(namespace.mem);
-        self.env.accounts.refund(namespace.charge);
-        self.env.accounts.close(id);
+        self.env.release(namespace.context.directory.mem());
+        namespace.context.ledger.close(&mut self.env.accounts);
     }
 
     /// Takes everything down, so that the accounts can show that every charge came back.
@@ -191,12 +205,12 @@ impl Core {
         let ids: Vec<NamespaceId> = self.namespaces.keys().copied().collect();
         for id in ids {
             let namespace = self.namespaces.get_mut(&id).expect("listed above");
-            namespace.streams_dissolve(&mut self.env);
-            let catalogues: Vec<u16> = namespace.clients.keys().copied().collect();
+            namespace.streams.streams_dissolve(&mut self.env, &namespace.context, &mut namespace.members);
+            let catalogues: Vec<u16> = namespace.members.numbers();
             for catalogue in catalogues {
                 namespace.drop_client(&mut self.env, catalogue);
             }
-            namespace.settle_all(&mut self.env);
+            namespace.devices.settle_all(&mut self.env, &namespace.context);
             self.close_namespace(id);
         }
         for opening in std::mem::take(&mut self.opening) {

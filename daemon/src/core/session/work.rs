@@ -1,9 +1,11 @@
 //! Memory that was ordered has come, or will not.
 
-use super::{Conn, Core, Phase, Seat, What, Work};
+use super::{Conn, Core, Phase, Seat};
 use crate::core::account::NamespaceId;
+use crate::core::answer::{What, Work};
 use crate::core::env::{Probing, Purpose};
-use crate::core::{ConnId, MemId};
+use crate::core::event::{ConnId, MemId};
+use crate::core::segment::Segments;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::{Export, Refusal};
 
@@ -31,7 +33,7 @@ impl Core {
             }
             Purpose::Spilled(whose) => {
                 let namespace = self.namespaces.get_mut(&whose.namespace).expect("it is disowned with its namespace");
-                namespace.recalled(&mut self.env, whose, made.map(|_| ()));
+                Segments::recalled(&mut self.env, &namespace.context, &mut namespace.members, whose, made.map(|_| ()));
             }
             Purpose::Directory(id) => self.directory_made(id, made.map(|(view, _)| view)),
             Purpose::Request(conn) => {
@@ -64,26 +66,26 @@ impl Core {
 
     pub(super) fn allocated(&mut self, mem: MemId, at: u64, made: Result<(), String>) {
         // None: it was closed meanwhile.
-        if let Some(namespace) = self.namespaces.values_mut().find(|n| n.mem == mem) {
+        if let Some(namespace) = self.namespaces.values_mut().find(|n| n.context.directory.mem() == mem) {
             if let Err(reason) = &made {
-                tracing::warn!(namespace = namespace.name, "no memory for more names: {reason}");
+                tracing::warn!(namespace = namespace.context.ledger.name(), "no memory for more names: {reason}");
             }
-            namespace.names.arrived(&namespace.directory, at, made);
+            namespace.bindings.arrived(&namespace.context, at, made);
         }
     }
 
     pub(super) fn directory_made(&mut self, id: NamespaceId, made: Result<Option<View>, String>) {
-        let at = self.opening.iter().position(|o| o.id == id).expect("a directory is made for an opening");
+        let at = self.opening.iter().position(|o| o.ledger.id() == id).expect("a directory is made for an opening");
         let opening = self.opening.remove(at);
         match made {
             Ok(view) => {
                 let view = view.expect("a sheet comes with its view");
                 let namespace = opening.finish(&mut self.env, &view);
-                self.by_name.insert(namespace.name.clone(), id);
+                self.by_name.insert(namespace.context.ledger.name().to_owned(), id);
                 self.namespaces.insert(id, namespace);
             }
             Err(reason) => {
-                self.failed.push((opening.name.clone(), 0, reason));
+                self.failed.push((opening.ledger.name().to_owned(), 0, reason));
                 opening.give_up(&mut self.env);
             }
         }
@@ -109,9 +111,26 @@ impl Core {
             What::Join { number, label, role, .. } => {
                 Ok(namespace.joined(env, conn, &state.peer, (number, label, role), making))
             }
-            What::Segment { base, log2 } => namespace.segment_made(env, me, base, log2, making),
-            What::Cells { part } => Ok(namespace.cells_made(env, me, part, making)),
-            What::Ring { name, capacity, policy } => namespace.ring_made(env, me, (name, capacity, policy), making),
+            What::Segment { base, log2 } => namespace.segments.segment_made(
+                env,
+                &namespace.context,
+                &mut namespace.members,
+                &mut namespace.devices,
+                me,
+                base,
+                log2,
+                making,
+            ),
+            What::Cells { part } => Ok(namespace.members.cells_made(env, &namespace.context, me, part, making)),
+            What::Ring { name, capacity, policy } => namespace.streams.ring_made(
+                env,
+                &mut namespace.context,
+                &mut namespace.members,
+                &mut namespace.bindings,
+                me,
+                (name, capacity, policy),
+                making,
+            ),
         };
         self.conclude(conn, answer);
     }
@@ -127,7 +146,7 @@ impl Core {
             }
         };
         if let What::Join { namespace, number, .. } = work.what {
-            self.namespaces.get_mut(&namespace).expect("somebody is joining it").unjoin(number);
+            self.namespaces.get_mut(&namespace).expect("somebody is joining it").members.unjoin(number);
         }
         for making in work.making {
             self.env.abandon(making);
@@ -138,7 +157,7 @@ impl Core {
         match self.env.probing.remove(&mem) {
             Some(Probing::Ended(id, catalogue)) => {
                 if let Some(namespace) = self.namespaces.get_mut(&id) {
-                    namespace.probed(&mut self.env, catalogue, mem, quiet);
+                    namespace.members.probed(&mut self.env, &namespace.context, catalogue, mem, quiet);
                 }
             }
             Some(Probing::Away(id, catalogue)) => {
@@ -148,7 +167,7 @@ impl Core {
             }
             Some(Probing::Departing(id, catalogue)) => {
                 if let Some(namespace) = self.namespaces.get_mut(&id) {
-                    namespace.leases_looked_at(&mut self.env, catalogue, mem, quiet);
+                    namespace.members.leases_looked_at(&mut self.env, &namespace.context, catalogue, mem, quiet);
                 }
             }
             Some(Probing::Lingering) => self.env.lingered(mem, quiet),

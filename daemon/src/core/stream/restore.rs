@@ -1,10 +1,12 @@
 //! The streams of a directory that another daemon wrote last.
 
 use super::{Stream, Streams, Subscriber};
-use crate::core::MemId;
 use crate::core::account::Kind;
+use crate::core::bindings::Bindings;
+use crate::core::context::Context;
 use crate::core::env::{Env, Part};
-use crate::core::namespace::Namespace;
+use crate::core::event::MemId;
+use crate::core::members::Members;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::StreamEntry;
 use tensorlend_layout::name::{self, KeyKind};
@@ -19,15 +21,23 @@ pub type Rings = BTreeMap<(u32, u64), Part>;
 /// Wake descriptors by their stream's id, catalogue and cursor.
 pub type Wakes = BTreeMap<(u64, u16, u16), MemId>;
 
-impl Namespace {
+impl Streams {
     /// What the directory says, with the rings that outlived the other daemon. A stream whose ring did not is gone.
-    pub fn restore_streams(&mut self, env: &mut Env, rings: &mut Rings, wakes: &mut Wakes) {
-        let mut streams = Streams::new(self.limits.streams_max);
-        for (entry, home, key) in self.live_keys() {
+    pub fn restore_streams(
+        &mut self,
+        env: &mut Env,
+        context: &mut Context,
+        members: &Members,
+        bindings: &mut Bindings,
+        rings: &mut Rings,
+        wakes: &mut Wakes,
+    ) {
+        let mut streams = Streams::new(context.ledger.limits().streams_max);
+        for (entry, home, key) in context.directory.live_keys() {
             let Some((KeyKind::Stream, name)) = name::parse(&key) else { continue };
             let (place, producer) = (home.cell(), home.catalogue());
-            let line = self.directory.streams.get(place as usize).filter(|line| line.id.peek() <= IDS_MAX);
-            let stream = line.filter(|_| self.clients.contains_key(&producer)).and_then(|line| {
+            let line = context.directory.streams.get(place as usize).filter(|line| line.id.peek() <= IDS_MAX);
+            let stream = line.filter(|_| members.get(producer).is_some()).and_then(|line| {
                 let id = line.id.peek();
                 let ring = rings.remove(&(place, id))?;
                 let policy = match line.policy.peek() {
@@ -35,7 +45,7 @@ impl Namespace {
                     2 => Policy::Error,
                     _ => Policy::Block,
                 };
-                let subscribers = self.restore_subscribers(env, line, id, wakes);
+                let subscribers = Self::restore_subscribers(env, context, members, line, id, wakes);
                 let capacity = line.capacity.peek() as u32;
                 let idle_since_ns = None;
                 Some(Stream { name: name.into(), id, producer, ring, capacity, policy, subscribers, idle_since_ns })
@@ -45,12 +55,12 @@ impl Namespace {
                     streams.by_name.insert(stream.name.clone(), place);
                     streams.table.insert(place, stream);
                 }
-                None => self.names.bury(&self.directory, entry),
+                None => bindings.bury(context, entry),
             }
         }
         streams.places.retain(|place| !streams.table.contains_key(place));
         for &place in &streams.places {
-            let line = &self.directory.streams[place as usize];
+            let line = &context.directory.streams[place as usize];
             line.id.set(0);
             line.subscribers.iter().for_each(|word| word.set(0));
             line.subscribers_count.set(0);
@@ -59,13 +69,14 @@ impl Namespace {
         // Ids are never used again: those of streams that are gone were counted up from less than the time in microseconds, or
         // so, and a stream takes longer to make.
         streams.ids = streams.table.values().map(|s| s.id).max().unwrap_or(0).max(env.now_ns >> 10);
-        self.streams = streams;
-        self.look_at_streams(env);
+        *self = streams;
+        self.look_at_streams(env, members);
     }
 
     fn restore_subscribers(
-        &self,
         env: &mut Env,
+        context: &Context,
+        members: &Members,
         line: &StreamEntry,
         id: u64,
         wakes: &mut Wakes,
@@ -75,7 +86,7 @@ impl Namespace {
         for word in &line.subscribers {
             let it = SubscriberWord(word.peek());
             let whose = (it.catalogue(), it.cursor());
-            let client = self.clients.get(&it.catalogue()).filter(|c| c.is_away() && c.member.epoch() == it.epoch());
+            let client = members.get(it.catalogue()).filter(|c| c.is_away() && c.member.epoch() == it.epoch());
             let counts = word.peek() != 0 && client.is_some() && seen.insert(whose);
             if word.peek() != 0 && !counts {
                 word.set(0);
@@ -86,7 +97,8 @@ impl Namespace {
                 continue;
             };
             let wake = wakes.remove(&(id, whose.0, whose.1));
-            let wake = wake.map(|mem| (mem, env.accounts.charge_kept(Some(client.uid), self.id, Kind::Wake, 0)));
+            let wake =
+                wake.map(|mem| (mem, env.accounts.charge_kept(Some(client.uid), context.ledger.id(), Kind::Wake, 0)));
             subscribers.push(Some(Subscriber { catalogue: whose.0, cursor: whose.1, wake }));
         }
         while subscribers.last().is_some_and(Option::is_none) {

@@ -4,12 +4,14 @@
 //! readable for subscribers that come late; then the daemon retires it, as if somebody had deleted it. Where an idle stream
 //! is in the way of a new one, the daemon retires it at once: the one that has been idle longest first.
 
-use super::Stream;
+use super::{Stream, Streams};
+use crate::core::answer::Outcome;
+use crate::core::bindings::Bindings;
 use crate::core::chores::{PAUSE_NS, RELEASE};
 use crate::core::client::Client;
+use crate::core::context::Context;
 use crate::core::env::{Env, Timer};
-use crate::core::namespace::Namespace;
-use crate::core::session::Outcome;
+use crate::core::members::Members;
 use tensorlend_layout::wire::Reply;
 
 /// Streams that one turn retires, at most: other requests are served in between.
@@ -17,64 +19,85 @@ const TURN_MAX: usize = 64;
 /// Pause between two looks while clients may still read the directory of the daemon before.
 const GATHERING_PAUSE_NS: u64 = 100_000_000;
 
-impl Namespace {
+impl Streams {
     /// Whether a stream has a producer: one that is there, or may come back, and has not closed it.
-    pub(super) fn is_produced(&self, stream: &Stream) -> bool {
-        !stream.is_closed() && self.clients.get(&stream.producer).is_some_and(Client::is_live)
+    pub(super) fn is_produced(members: &Members, stream: &Stream) -> bool {
+        !stream.is_closed() && members.get(stream.producer).is_some_and(Client::is_live)
     }
 
     /// Whether a stream has become idle, or is used again.
-    pub(super) fn look_at_stream(&mut self, env: &Env, place: u32) {
-        let Some(stream) = self.streams.table.get(&place) else { return };
-        let idle = stream.subscribers.is_empty() && !self.is_produced(stream);
-        let stream = self.streams.table.get_mut(&place).expect("seen above");
+    pub(super) fn look_at_stream(&mut self, env: &Env, members: &Members, place: u32) {
+        let Some(stream) = self.table.get(&place) else { return };
+        let idle = stream.subscribers.is_empty() && !Self::is_produced(members, stream);
+        let stream = self.table.get_mut(&place).expect("seen above");
         match (stream.idle_since_ns, idle) {
             (None, true) => {
                 stream.idle_since_ns = Some(env.now_ns);
-                self.streams.idle.insert((env.now_ns, stream.id, place));
+                self.idle.insert((env.now_ns, stream.id, place));
             }
             (Some(since), false) => {
                 stream.idle_since_ns = None;
-                self.streams.idle.remove(&(since, stream.id, place));
+                self.idle.remove(&(since, stream.id, place));
             }
             _ => {}
         }
     }
 
-    /// As [`Namespace::look_at_stream`], at all of them.
-    pub fn look_at_streams(&mut self, env: &Env) {
-        for place in self.streams.table.keys().copied().collect::<Vec<_>>() {
-            self.look_at_stream(env, place);
+    /// As [`Streams::look_at_stream`], at all of them.
+    pub fn look_at_streams(&mut self, env: &Env, members: &Members) {
+        for place in self.table.keys().copied().collect::<Vec<_>>() {
+            self.look_at_stream(env, members, place);
         }
     }
 
     /// A producer's word that it has closed a stream. What counts is the word `closed` of the ring.
-    pub fn stream_closed(&mut self, env: &Env, catalogue: u16, place: u32, id: u64) -> Outcome {
-        if self.streams.table.get(&place).is_some_and(|s| s.producer == catalogue && s.id == id) {
-            self.look_at_stream(env, place);
+    pub fn stream_closed(&mut self, env: &Env, members: &Members, catalogue: u16, place: u32, id: u64) -> Outcome {
+        if self.table.get(&place).is_some_and(|s| s.producer == catalogue && s.id == id) {
+            self.look_at_stream(env, members, place);
         }
         Outcome::Reply(Reply::Done)
     }
 
     /// Retires the stream that has been idle longest, of this user if one is named; whether there was one.
-    pub(super) fn retire_oldest(&mut self, env: &mut Env, uid: Option<u32>) -> bool {
-        let owner = |uid: Option<u32>| uid.map(|uid| self.owners.of(uid));
-        let of_uid =
-            |place: &u32| uid.is_none() || owner(uid) == owner(self.uid_of(self.streams.table[place].producer));
-        let Some(place) = self.streams.idle.iter().map(|&(_, _, place)| place).find(of_uid) else { return false };
-        self.retire(env, place, "its place is needed");
+    pub(super) fn retire_oldest(
+        &mut self,
+        env: &mut Env,
+        context: &mut Context,
+        members: &mut Members,
+        bindings: &mut Bindings,
+        uid: Option<u32>,
+    ) -> bool {
+        let owner = |uid: Option<u32>| uid.map(|uid| context.ledger.owner_of(uid));
+        let of_uid = |place: &u32| uid.is_none() || owner(uid) == owner(members.uid_of(self.table[place].producer));
+        let Some(place) = self.idle.iter().map(|&(_, _, place)| place).find(of_uid) else { return false };
+        self.retire(env, context, members, bindings, place, "its place is needed");
         true
     }
 
-    fn retire(&mut self, env: &mut Env, place: u32, why: &str) {
-        tracing::debug!(namespace = self.name, stream = self.streams.table[&place].name, "stream retired: {why}");
-        self.stream_remove(env, place);
+    fn retire(
+        &mut self,
+        env: &mut Env,
+        context: &mut Context,
+        members: &mut Members,
+        bindings: &mut Bindings,
+        place: u32,
+        why: &str,
+    ) {
+        tracing::debug!(namespace = context.ledger.name(), stream = self.table[&place].name, "stream retired: {why}");
+        self.stream_remove(env, context, members, bindings, place);
     }
 
     /// The timer has come.
-    pub fn streams_due(&mut self, env: &mut Env, at: u64) {
-        if self.streams.armed_ns.is_some_and(|armed| armed <= at) {
-            self.streams.armed_ns = None;
+    pub fn streams_due(
+        &mut self,
+        env: &mut Env,
+        context: &mut Context,
+        members: &mut Members,
+        bindings: &mut Bindings,
+        at: u64,
+    ) {
+        if self.armed_ns.is_some_and(|armed| armed <= at) {
+            self.armed_ns = None;
         }
         // Whoever still reads the directory of the daemon before does not see that a place has another stream.
         if env.gathering {
@@ -84,28 +107,35 @@ impl Namespace {
             if !env.chores.spend(0) {
                 return;
             }
-            let Some(&(since, _, place)) = self.streams.idle.first() else { return };
+            let Some(&(since, _, place)) = self.idle.first() else { return };
             if since.saturating_add(env.settings.stream_grace_ns) > env.now_ns {
                 return;
             }
             // The producer's word is read again: one that takes it back keeps its stream.
-            self.look_at_stream(env, place);
-            if self.streams.table[&place].idle_since_ns.is_some() {
+            self.look_at_stream(env, members, place);
+            if self.table[&place].idle_since_ns.is_some() {
                 env.chores.spend(RELEASE);
-                self.retire(env, place, "it has had neither producer nor subscribers for streams.grace_ms");
+                self.retire(
+                    env,
+                    context,
+                    members,
+                    bindings,
+                    place,
+                    "it has had neither producer nor subscribers for streams.grace_ms",
+                );
             }
         }
     }
 
     /// Sees to it that the end of the next idle stream is not missed.
-    pub fn arm_streams(&mut self, env: &mut Env) {
-        let Some(&(since, ..)) = self.streams.idle.first() else { return };
+    pub fn arm_streams(&mut self, env: &mut Env, context: &Context) {
+        let Some(&(since, ..)) = self.idle.first() else { return };
         let due = since.saturating_add(env.settings.stream_grace_ns);
         let pause_ns = due.saturating_sub(env.now_ns).max(if env.gathering { GATHERING_PAUSE_NS } else { PAUSE_NS });
         let at = env.now_ns.saturating_add(pause_ns);
-        if self.streams.armed_ns.is_none_or(|armed| armed > at) {
-            self.streams.armed_ns = Some(at);
-            env.set_timer(pause_ns, Timer::Streams(self.id));
+        if self.armed_ns.is_none_or(|armed| armed > at) {
+            self.armed_ns = Some(at);
+            env.set_timer(pause_ns, Timer::Streams(context.ledger.id()));
         }
     }
 }

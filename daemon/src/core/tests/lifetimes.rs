@@ -1,5 +1,5 @@
 use super::world::{Client, World, settings};
-use crate::core::lifetime::Lifetimes;
+use crate::core::bindings::lifetime::Lifetimes;
 use tensorlend_layout::wire::{Refusal, Reply, Request};
 use tensorlend_layout::word::{Cell, Home, LifeWord};
 

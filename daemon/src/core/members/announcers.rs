@@ -5,7 +5,9 @@
 //! there are announcers: by then it has saved what it and the others spend on each other. A member that only reads or overwrites
 //! never becomes one, and costs nobody anything.
 
-use super::namespace::Namespace;
+use super::Members;
+use crate::core::client::Client;
+use crate::core::context::Context;
 use tensorlend_layout::catalogue::CELL_NAME_WORDS;
 use tensorlend_layout::word::{Absorbed, LifeWord, MemberState};
 
@@ -13,10 +15,16 @@ use tensorlend_layout::word::{Absorbed, LifeWord, MemberState};
 /// docs/results/2026-11-23-joining.md.
 const ANNOUNCERS_MAX: usize = 128;
 
-impl Namespace {
+impl Members {
+    /// Clients whose claims and announcements count.
+    pub fn announcing(&self) -> impl Iterator<Item = (u16, &Client)> {
+        let announcers = self.announcers.iter().map(|&number| (number, &self[number]));
+        announcers.filter(|(_, client)| client.announces())
+    }
+
     /// Counts a new name that a writer asked for and got, and lets the writer announce its next ones once it has asked for
     /// enough. Called before the reply: whatever the client does after the reply, everybody looks at it behind a later fence.
-    pub fn count_new_name(&mut self, catalogue: u16, name: &str, life: LifeWord) {
+    pub fn count_new_name(&mut self, context: &Context, catalogue: u16, name: &str, life: LifeWord) {
         // Such a name could not be announced.
         if name.len() > CELL_NAME_WORDS * 8 || life != LifeWord::FOREVER {
             return;
@@ -25,43 +33,43 @@ impl Namespace {
         let client = self.me(catalogue);
         client.names_asked = client.names_asked.saturating_add(1);
         if client.publishes() && !client.announcer && client.names_asked >= announcers && announcers < ANNOUNCERS_MAX {
-            self.open_announcer(catalogue);
+            self.open_announcer(context, catalogue);
         }
     }
 
     /// Makes a client an announcer: it is listed first, and then may announce.
-    fn open_announcer(&mut self, catalogue: u16) {
+    fn open_announcer(&mut self, context: &Context, catalogue: u16) {
         let client = self.me(catalogue);
         client.announcer = true;
         let index = client.absorbed;
         self.announcers.insert(catalogue);
-        self.directory.head().announcers[usize::from(catalogue) / 64].set_bits(1 << (catalogue % 64));
+        context.directory.head().announcers[usize::from(catalogue) / 64].set_bits(1 << (catalogue % 64));
         tensorlend_layout::crash_point!("daemon: announcer listed");
-        self.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Open, index).0);
+        context.directory.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Open, index).0);
         tensorlend_layout::crash_point!("daemon: announcer opened");
     }
 
     /// What a client has announced is in the directory, and nothing more will come.
-    pub fn close_announcer(&mut self, catalogue: u16) {
+    pub fn close_announcer(&mut self, context: &Context, catalogue: u16) {
         let index = self.me(catalogue).absorbed;
-        self.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Closed, index).0);
+        context.directory.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Closed, index).0);
         tensorlend_layout::crash_point!("daemon: closed");
         // After the homes of what it announced: a look-up that does not see the bit finds these in the directory.
-        self.unlist_announcer(catalogue);
+        self.unlist_announcer(context, catalogue);
     }
 
     /// Takes a client off the list, if it stands there.
-    pub fn unlist_announcer(&mut self, catalogue: u16) {
+    pub fn unlist_announcer(&mut self, context: &Context, catalogue: u16) {
         if self.announcers.remove(&catalogue) {
-            self.directory.head().announcers[usize::from(catalogue) / 64].clear_bits(1 << (catalogue % 64));
+            context.directory.head().announcers[usize::from(catalogue) / 64].clear_bits(1 << (catalogue % 64));
         }
     }
 
     /// Lists a member of the daemon before as that one had it: by `absorbed`, since a daemon that was killed may have stored the
     /// bit and not the word.
-    pub fn restore_announcer(&mut self, catalogue: u16) {
-        let word = &self.directory.head().announcers[usize::from(catalogue) / 64];
-        if self.clients.get(&catalogue).is_some_and(|client| client.announcer) {
+    pub fn restore_announcer(&mut self, context: &Context, catalogue: u16) {
+        let word = &context.directory.head().announcers[usize::from(catalogue) / 64];
+        if self.get(catalogue).is_some_and(|client| client.announcer) {
             word.set_bits(1 << (catalogue % 64));
             self.announcers.insert(catalogue);
         } else {

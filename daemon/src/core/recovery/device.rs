@@ -4,15 +4,16 @@
 //! daemon does not know until its clients have told: see [`super::holders`]. Blocks of a driver's pool end with the daemon
 //! that had the pool, and whatever stood in them with them.
 
-use super::account::Kind;
-use super::client::Segment;
-use super::device::{OnDevice, Place};
-use super::env::Env;
-use super::length;
-use super::namespace::Namespace;
-use super::restore::{Estate, part};
-use super::spill::Residence;
-use super::{MemId, SLOTS_LOG2_MAX};
+use super::restore::{Descriptors, part};
+use crate::core::account::Kind;
+use crate::core::client::Residence;
+use crate::core::client::Segment;
+use crate::core::device::{OnDevice, Place};
+use crate::core::env::Env;
+use crate::core::event::MemId;
+use crate::core::length;
+use crate::core::length::SLOTS_LOG2_MAX;
+use crate::core::namespace::Namespace;
 use std::collections::BTreeSet;
 use tensorlend_layout::wire::{Allocator, Export, LendingId};
 use tensorlend_layout::word::{Home, RangeWord};
@@ -22,17 +23,17 @@ impl Namespace {
     pub fn restore_on_device(
         &mut self,
         env: &mut Env,
-        estate: &mut Estate,
+        descriptors: &mut Descriptors,
         unused: &mut BTreeSet<MemId>,
         entry: u32,
     ) -> bool {
-        let line = &self.directory.segments[entry as usize];
+        let line = &self.context.directory.segments[entry as usize];
         let (range, bytes, since_ns) = (RangeWord(line.range.peek()), line.bytes.peek(), line.since_ns.peek());
         let key = (range.catalogue(), range.base());
         let place = Place::of(line.place.peek()).filter(|place| place.allocator != Allocator::Async);
-        let number = place.and_then(|place| self.device_at(place.device));
+        let number = place.and_then(|place| self.devices.device_at(place.device));
         let (Some(number), Some(segment), Some(slots)) =
-            (number, estate.device_segments.remove(&key), estate.slots.remove(&key))
+            (number, descriptors.device_segments.remove(&key), descriptors.slots.remove(&key))
         else {
             return false;
         };
@@ -40,15 +41,15 @@ impl Namespace {
             && env.devices[number].pool.can_count(bytes)
             && (1..=1 << SLOTS_LOG2_MAX).contains(&range.slots())
             && slots.bytes == length::slots(range.slots() as usize);
-        let Some(client) = self.clients.get_mut(&key.0).filter(|_| sound) else { return false };
+        let Some(client) = self.members.get_mut(key.0).filter(|_| sound) else { return false };
         let (mem, slots_mem) = (segment.mem, slots.mem);
-        let Some(slots) = part(env, self.id, client.uid, slots) else { return false };
+        let Some(slots) = part(env, self.context.ledger.id(), client.uid, slots) else { return false };
         unused.remove(&mem);
         unused.remove(&slots_mem);
         let device = &mut env.devices[number];
         device.pool.count_kept(bytes);
         device.segments += 1;
-        let charge = env.accounts.charge_kept(Some(client.uid), self.id, Kind::Device, bytes);
+        let charge = env.accounts.charge_kept(Some(client.uid), self.context.ledger.id(), Kind::Device, bytes);
         let slots_log2 = range.slots().ilog2() as u8;
         let device = Some(OnDevice { number, since_ns, export: Export::Allocation });
         client.segments.insert(
@@ -66,7 +67,7 @@ impl Namespace {
                 device,
             },
         );
-        self.holders.lent(LendingId { catalogue: key.0, base: key.1, since_ns }, None);
+        self.devices.lent(LendingId { catalogue: key.0, base: key.1, since_ns }, None);
         // No lending of this daemon may be taken for one of that one.
         env.last_lending_ns = env.last_lending_ns.max(since_ns);
         true
@@ -77,24 +78,18 @@ impl Namespace {
     pub fn forget_lost(&mut self, env: &mut Env, lost: &[RangeWord]) {
         for range in lost {
             let owner = range.catalogue();
-            let Some(client) = self.clients.get_mut(&owner) else { continue };
+            let Some(client) = self.members.get_mut(owner) else { continue };
             client.has_lost = true;
-            let client = &self.clients[&owner];
+            let client = &self.members[owner];
             let slots = range.base()..range.base().saturating_add(range.slots());
             let leads_there = |entry: &u32| {
-                let home = Home(self.directory.names[*entry as usize].home.peek());
+                let home = Home(self.context.directory.names[*entry as usize].home.peek());
                 client.value(home.cell()).is_some_and(|cell| cell.is_value() && slots.contains(&cell.slot()))
             };
-            let gone: Vec<u32> = self.names.owned(owner).into_iter().filter(leads_there).collect();
+            let gone: Vec<u32> = self.bindings.names().owned(owner).into_iter().filter(leads_there).collect();
             for entry in gone {
-                self.remove(env, entry, false);
+                self.bindings.remove(env, &mut self.context, &mut self.members, entry, false);
             }
         }
-    }
-
-    /// The first step of this daemon: what the one before may not have lived to say, and what nobody can hold.
-    pub fn begin_again(&mut self, env: &mut Env) {
-        self.returned = true;
-        self.settle_devices(env);
     }
 }

@@ -1,6 +1,6 @@
 //! What leases keep: values that no name, stream or announcement leads to any more, and that somebody still reads.
 //!
-//! Nobody looks while there is memory enough. When a limit of bytes has refused somebody ([`Core::press`]), the lease tables
+//! Nobody looks while there is memory enough. When a limit of bytes has refused somebody (`Core::press`), the lease tables
 //! are looked through, and again at times while that is not long ago. What has been kept for a second then counts as its
 //! holder's, not its owner's; and where the configuration says so (`uid.lease_ms_max`), who has kept something for longer
 //! than that is ended.
@@ -12,8 +12,9 @@
 use super::account::{Moved, bytes_text};
 use super::chores::Chore;
 use super::client::Client;
+use super::context::Context;
 use super::env::{Env, Timer};
-use super::namespace::Namespace;
+use super::members::Members;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::word::LeaseWord;
 
@@ -58,49 +59,49 @@ pub struct Pressure {
     kept: Vec<Kept>,
 }
 
-impl Namespace {
+impl Pressure {
     /// Somebody was refused for want of memory.
-    pub fn press(&mut self, env: &mut Env) {
-        let armed = self.pressure.pressed_ns.replace(env.now_ns).is_some();
-        self.pressure.short = true;
-        if self.pressure.looked_ns.is_none_or(|at| env.now_ns >= at + LOOK_PAUSE_NS_MIN) {
-            self.begin_look(env);
+    pub fn press(&mut self, env: &mut Env, context: &Context) {
+        let armed = self.pressed_ns.replace(env.now_ns).is_some();
+        self.short = true;
+        if self.looked_ns.is_none_or(|at| env.now_ns >= at + LOOK_PAUSE_NS_MIN) {
+            self.begin_look(env, context);
         }
         if !armed {
-            env.set_timer(look_pause_ns(env), Timer::Leases(self.id));
+            env.set_timer(look_pause_ns(env), Timer::Leases(context.ledger.id()));
         }
     }
 
     /// Begins a look, unless one is under way.
-    fn begin_look(&mut self, env: &mut Env) {
-        self.pressure.looked_ns = Some(env.now_ns);
-        if self.pressure.look.is_none() {
-            self.pressure.look = Some(Box::new(Look::new(&self.pressure.kept)));
-            env.take_on(self.id, Chore::Leases);
+    fn begin_look(&mut self, env: &mut Env, context: &Context) {
+        self.looked_ns = Some(env.now_ns);
+        if self.look.is_none() {
+            self.look = Some(Box::new(Look::new(&self.kept)));
+            env.take_on(context.ledger.id(), Chore::Leases);
         }
     }
 
     /// The timer has come.
-    pub fn leases_due(&mut self, env: &mut Env) {
-        let Some(pressed_ns) = self.pressure.pressed_ns else { return };
+    pub fn leases_due(&mut self, env: &mut Env, context: &Context) {
+        let Some(pressed_ns) = self.pressed_ns else { return };
         let lasts_ns = PRESSED_NS.max(env.settings.lease_ns_max.unwrap_or(0).saturating_mul(3));
         if env.now_ns - pressed_ns > lasts_ns {
             // What was moved between accounts goes back: it would be wrong before long.
-            self.pressure = Pressure::default();
+            *self = Pressure::default();
             return;
         }
-        self.begin_look(env);
-        env.set_timer(look_pause_ns(env), Timer::Leases(self.id));
+        self.begin_look(env, context);
+        env.set_timer(look_pause_ns(env), Timer::Leases(context.ledger.id()));
     }
 
     /// Ends the session that keeps most, of those that keep something for too long: one for each time that memory was
     /// short.
-    fn revoke(&mut self, env: &mut Env) {
-        let Some(most_ns) = env.settings.lease_ns_max.filter(|_| self.pressure.short) else { return };
+    fn revoke(&mut self, env: &mut Env, members: &mut Members) {
+        let Some(most_ns) = env.settings.lease_ns_max.filter(|_| self.short) else { return };
         let mut holders: BTreeMap<u16, (u64, u64)> = BTreeMap::new();
         // Who departs has no session that could be ended any more.
-        let live = |kept: &&Kept| self.clients.get(&kept.holder).is_some_and(Client::is_live);
-        for kept in self.pressure.kept.iter().filter(live) {
+        let live = |kept: &&Kept| members.get(kept.holder).is_some_and(Client::is_live);
+        for kept in self.kept.iter().filter(live) {
             let age_ns = env.now_ns - kept.since_ns;
             if age_ns >= most_ns && kept.bytes > 0 {
                 let (bytes, oldest_ns) = holders.entry(kept.holder).or_default();
@@ -109,7 +110,7 @@ impl Namespace {
             }
         }
         let Some((&holder, &(bytes, age_ns))) = holders.iter().max_by_key(|(_, held)| **held) else { return };
-        self.pressure.short = false;
+        self.short = false;
         env.sessions_revoked += 1;
         let why = format!(
             "memory is short, and its leases have kept {} that were replaced for {} ms: uid.lease_ms_max is {}",
@@ -117,14 +118,14 @@ impl Namespace {
             age_ns / 1_000_000,
             most_ns / 1_000_000
         );
-        self.faults.push((holder, why.into()));
+        members.fault(holder, why);
     }
 
     /// Adds what leases move between the accounts of different users here.
-    pub fn add_moved(&self, now_ns: u64, moved: &mut BTreeMap<u32, Moved>) {
+    pub fn add_moved(&self, members: &Members, now_ns: u64, moved: &mut BTreeMap<u32, Moved>) {
         let (mut keeps, mut kept) = (BTreeSet::new(), BTreeSet::new());
-        for it in self.pressure.kept.iter().filter(|k| now_ns - k.since_ns >= STANDING_NS) {
-            let (Some(holder), Some(owner)) = (self.clients.get(&it.holder), self.clients.get(&it.owner)) else {
+        for it in self.kept.iter().filter(|k| now_ns - k.since_ns >= STANDING_NS) {
+            let (Some(holder), Some(owner)) = (members.get(it.holder), members.get(it.owner)) else {
                 continue;
             };
             if holder.uid == owner.uid {
@@ -139,32 +140,28 @@ impl Namespace {
             }
         }
     }
+}
 
+impl Members {
     /// Leases that the clients of `uid` hold.
     pub fn leases_of_uid(&self, uid: u32) -> u64 {
         let mut count = 0;
-        for table in self.clients.values().filter(|c| c.uid == uid).filter_map(Client::lease_table) {
+        for table in self.values().filter(|c| c.uid == uid).filter_map(Client::lease_table) {
             table.scan(|_| count += 1);
         }
         count
     }
+}
 
+impl Pressure {
     /// Bytes that nothing but leases of `uid` keeps, as far as somebody has looked.
-    pub fn kept_by_uid(&self, uid: u32) -> u64 {
-        let its = |k: &&Kept| self.clients.get(&k.holder).is_some_and(|c| c.uid == uid);
-        self.pressure.kept.iter().filter(its).map(|k| k.bytes).fold(0, u64::saturating_add)
+    pub fn kept_by_uid(&self, members: &Members, uid: u32) -> u64 {
+        let its = |k: &&Kept| members.get(k.holder).is_some_and(|c| c.uid == uid);
+        self.kept.iter().filter(its).map(|k| k.bytes).fold(0, u64::saturating_add)
     }
 }
 
 fn look_pause_ns(env: &Env) -> u64 {
     let sooner = env.settings.lease_ns_max.map_or(LOOK_PAUSE_NS, |ns| ns / 4);
     sooner.clamp(LOOK_PAUSE_NS_MIN, LOOK_PAUSE_NS)
-}
-
-impl Namespace {
-    /// Names whose values are a client's of `uid`.
-    pub fn names_of_uid(&self, uid: u32) -> u64 {
-        let its = self.clients.iter().filter(|(_, c)| c.uid == uid);
-        its.map(|(&number, _)| self.names.owned_count(number) as u64).sum()
-    }
 }

@@ -6,23 +6,26 @@
 //! the rules of the directory tell which half counts: a name without a home is none, a segment without its descriptor was
 //! never lent, a client whose sheets were not sealed yet has never joined.
 
-use super::account::{Charge, Kind, NamespaceId};
-use super::client::{Client, Life, Segment};
-use super::env::{Env, Part, Timer};
-use super::label::{Kept, Label};
-use super::namespace::Namespace;
-use super::session::AWAY_PAUSE_NS;
-use super::settings::Role;
-use super::spill::Residence;
-use super::stream::{Rings, Wakes};
-use super::{ConnId, Effect, MemId, SLOTS_LOG2_MAX, length};
+use crate::core::account::{Charge, Kind, NamespaceId};
+use crate::core::away::AWAY_PAUSE_NS;
+use crate::core::client::Residence;
+use crate::core::client::{Client, Life, Segment};
+use crate::core::effect::Effect;
+use crate::core::env::{Env, Part};
+use crate::core::event::{ConnId, MemId};
+use crate::core::label::{Kept, Label};
+use crate::core::length;
+use crate::core::length::SLOTS_LOG2_MAX;
+use crate::core::members::Members;
+use crate::core::namespace::Namespace;
+use crate::core::settings::Role;
+use crate::core::stream::{Rings, Wakes};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tensorlend_layout::catalogue::{CELL_PARTS, RING};
 use tensorlend_layout::directory::{Directory, MemberEntry};
-use tensorlend_layout::name::KeyKind;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::stream::CAPACITY_MAX;
-use tensorlend_layout::word::{Absorbed, Home, Member, MemberState, RangeWord};
+use tensorlend_layout::word::{Absorbed, Member, MemberState, RangeWord};
 
 /// Where what outlived a daemon comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +46,7 @@ struct Sheets {
 
 /// What outlived the other daemon, of one namespace.
 #[derive(Default)]
-pub struct Estate {
+pub struct Descriptors {
     /// Name, view, length, whose it is, and the namespace's name.
     pub directory: Option<(MemId, View, u64, Option<u32>, String)>,
     clients: BTreeMap<u16, Sheets>,
@@ -59,7 +62,7 @@ pub struct Estate {
     pub lingering: Vec<Kept>,
 }
 
-impl Estate {
+impl Descriptors {
     /// Takes something in.
     pub fn add(&mut self, kept: Kept) {
         match kept.label {
@@ -99,7 +102,7 @@ impl Estate {
     }
 }
 
-impl Estate {
+impl Descriptors {
     /// What has the bytes of this segment: memory, or else a file. Where the other daemon had not come to forget the one that it
     /// wanted no more, both are whole.
     fn bytes_of(&mut self, env: &Env, key: (u16, u32), bytes: u64) -> Option<(MemId, Residence)> {
@@ -123,14 +126,14 @@ impl Env {
     pub fn restore_lingering(&mut self, kept: &Kept) {
         if let Label::Lingering { namespace, uid, segment, .. } = kept.label {
             let kind = if segment { Kind::Segment } else { Kind::Sheet };
-            let (charge, segment_bytes) = self.charge_outlived(namespace, (uid, kind), kept.bytes);
+            let (charge, segment_bytes) = self.charge_recovered(namespace, (uid, kind), kept.bytes);
             self.linger_on(uid, kept.mem, charge, segment_bytes);
         }
     }
 
     /// Whether there is room for something that no line of a directory leads to. A keeper has what the daemon before has made;
     /// what clients bring may be made up, and costs no more than they could have been lent.
-    pub fn has_room_for_outlived(&self, from: Origin, kind: Kind, bytes: u64) -> bool {
+    pub fn has_room_for_recovered(&self, from: Origin, kind: Kind, bytes: u64) -> bool {
         match kind {
             _ if from == Origin::Keeper => true,
             Kind::Segment => self.pool.bytes().checked_add(bytes).is_some_and(|sum| sum <= self.pool.bytes_max()),
@@ -144,12 +147,12 @@ impl Env {
     }
 
     /// What was about to be given up, or had not been lent yet. Its label may be another's from now on.
-    pub fn linger_outlived(&mut self, namespace: NamespaceId, (uid, kind): (u32, Kind), mem: MemId, bytes: u64) {
-        let (charge, segment_bytes) = self.charge_outlived(namespace, (uid, kind), bytes);
+    pub fn linger_recovered(&mut self, namespace: NamespaceId, (uid, kind): (u32, Kind), mem: MemId, bytes: u64) {
+        let (charge, segment_bytes) = self.charge_recovered(namespace, (uid, kind), bytes);
         self.linger(uid, mem, charge, segment_bytes);
     }
 
-    fn charge_outlived(
+    fn charge_recovered(
         &mut self,
         namespace: NamespaceId,
         (uid, kind): (u32, Kind),
@@ -163,57 +166,47 @@ impl Env {
 }
 
 impl Namespace {
-    /// Names of lists, streams and items, with their homes.
-    pub fn live_keys(&self) -> Vec<(u32, Home, Vec<u8>)> {
-        self.directory
-            .entries()
-            .filter(|(_, entry)| KeyKind::of(entry) != KeyKind::Name && Home(entry.home.peek()).is_live())
-            .filter_map(|(at, entry)| Some((at, Home(entry.home.peek()), self.directory.key(entry)?)))
-            .collect()
-    }
-
     /// Fills a namespace whose directory and names are there. What is used is no longer `unused`.
-    pub fn restore(&mut self, env: &mut Env, mut estate: Estate, unused: &mut BTreeSet<MemId>) {
-        let ended = self.restore_clients(env, &mut estate, unused);
-        let lost = self.restore_segments(env, &mut estate, unused);
+    pub fn restore(&mut self, env: &mut Env, mut descriptors: Descriptors, unused: &mut BTreeSet<MemId>) {
+        let ended = self.restore_clients(env, &mut descriptors, unused);
+        let lost = self.restore_segments(env, &mut descriptors, unused);
         self.forget_lost(env, &lost);
         // Whoever is not there owns nothing.
-        for entry in self.names.orphans(|owner| self.clients.contains_key(&owner)) {
-            self.remove(env, entry, false);
+        for entry in self.bindings.names().orphans(|owner| self.members.get(owner).is_some()) {
+            self.bindings.remove(env, &mut self.context, &mut self.members, entry, false);
         }
-        let mut rings: Rings = std::mem::take(&mut estate.rings)
+        let mut rings: Rings = std::mem::take(&mut descriptors.rings)
             .into_iter()
             .filter_map(|(key, kept)| {
-                let uid = self.clients.get(&ring_owner(&self.directory, key, kept.bytes)?)?.uid;
-                Some((key, part(env, self.id, uid, kept)?))
+                let uid = self.members.get(ring_owner(&self.context.directory, key, kept.bytes)?)?.uid;
+                Some((key, part(env, self.context.ledger.id(), uid, kept)?))
             })
             .collect();
-        let mut wakes = std::mem::take(&mut estate.wakes);
-        self.restore_streams(env, &mut rings, &mut wakes);
+        let mut wakes = std::mem::take(&mut descriptors.wakes);
+        self.streams.restore_streams(env, &mut self.context, &self.members, &mut self.bindings, &mut rings, &mut wakes);
         for ring in rings.into_values() {
             env.accounts.refund(ring.charge);
         }
         unused.retain(|mem| !self.streams.holds(*mem));
-        self.restore_lists(env);
+        self.bindings.restore_lists(env, &mut self.context, &mut self.members);
         for (catalogue, live) in ended {
             if live {
                 self.end_client(env, catalogue);
                 continue;
             }
             self.seal_left(env, catalogue);
-            self.end_ephemeral(env, catalogue);
+            self.bindings.end_ephemeral(env, &mut self.context, &mut self.members, catalogue);
             let rings = self.streams.rings(catalogue);
-            let loud = self.me(catalogue).memories().chain(rings).collect();
-            if let Life::Ended { loud: before, .. } = &mut self.me(catalogue).life {
+            let loud = self.members.me(catalogue).memories().chain(rings).collect();
+            if let Life::Ended { loud: before, .. } = &mut self.members.me(catalogue).life {
                 *before = loud;
             }
-            self.probe_next(env, catalogue);
+            self.members.probe_next(env, &self.context, catalogue);
         }
-        for catalogue in self.clients.keys().copied().collect::<Vec<_>>() {
-            self.look_for(env, catalogue);
+        for catalogue in self.members.numbers() {
+            self.members.look_for(env, &self.context, catalogue);
         }
-        self.absorb_due_ns = Some(env.now_ns);
-        env.set_timer(0, Timer::Absorb(self.id));
+        self.bindings.absorb_at_once(env, &self.context);
     }
 
     /// Who had this, if it is something that clients write: the last member of this number, if its line is taken already.
@@ -225,7 +218,7 @@ impl Namespace {
             | Label::Cells { owner, .. }
             | Label::Slots { owner, .. } => (owner, Kind::Sheet),
             Label::Ring { place, .. } => {
-                (self.directory.streams.get(place as usize)?.catalogue.peek() as u16, Kind::Sheet)
+                (self.context.directory.streams.get(place as usize)?.catalogue.peek() as u16, Kind::Sheet)
             }
             Label::DeviceSegment { owner, .. } => (owner, Kind::Device),
             // Nobody but daemons has ever had a file.
@@ -235,7 +228,7 @@ impl Namespace {
             | Label::Lingering { .. }
             | Label::DeviceLingering { .. } => return None,
         };
-        let entry = self.directory.members.get(usize::from(owner)).filter(|_| owner != 0)?;
+        let entry = self.context.directory.members.get(usize::from(owner)).filter(|_| owner != 0)?;
         Some((entry.process.peek() as u32, kind))
     }
 
@@ -244,32 +237,33 @@ impl Namespace {
     fn restore_clients(
         &mut self,
         env: &mut Env,
-        estate: &mut Estate,
+        descriptors: &mut Descriptors,
         unused: &mut BTreeSet<MemId>,
     ) -> Vec<(u16, bool)> {
-        let mut ended = Vec::new();
+        let (mut clients, mut ended) = (BTreeMap::new(), Vec::new());
         let mut fresh = 1;
         let (mut live, mut waiters) = (0, 0);
-        for number in 1..self.directory.members.len() as u32 {
+        for number in 1..self.context.directory.members.len() as u32 {
             let number = number as u16;
-            let entry = self.entry(number);
+            let entry = self.context.directory.entry(number);
             let member = Member(entry.member.peek());
             if member.0 != 0 {
                 fresh = u32::from(number) + 1;
             }
-            if !self.shares_tables {
+            if !self.context.ledger.shares_tables() {
                 // It may have been otherwise.
                 entry.announce_until.set(u64::MAX);
             } else if entry.announce_until.peek() == u64::MAX {
                 let absorbed = Absorbed(entry.absorbed.peek()).index();
                 entry.announce_until.set(absorbed + RING as u64);
             }
-            let sheets = estate.clients.remove(&number);
+            let sheets = descriptors.clients.remove(&number);
             let client = sheets.filter(|_| member.state() != MemberState::Vacant);
-            let head = self.directory.head();
+            let head = self.context.directory.head();
             let (word, bit) = (usize::from(number) / 64, 1 << (number % 64));
             let listed = head.present[word].peek() & bit != 0;
-            let client = client.and_then(|sheets| restore_client(env, self.id, entry, (sheets, listed), unused));
+            let client = client
+                .and_then(|sheets| restore_client(env, self.context.ledger.id(), entry, (sheets, listed), unused));
             let waits = head.waiters[word].peek() & bit != 0;
             let Some(mut client) = client else {
                 head.present[word].clear_bits(bit);
@@ -300,48 +294,53 @@ impl Namespace {
                 ended.push((number, false));
             }
             env.accounts.begin_session(client.uid);
-            self.clients.insert(number, client);
-            self.restore_announcer(number);
+            clients.insert(number, client);
         }
-        self.number_fresh = fresh;
-        let was_there: Vec<u16> = self.clients.iter().filter(|(_, c)| c.is_away()).map(|(&n, _)| n).collect();
-        for number in was_there {
-            self.holders.was_there(number);
+        self.members = Members::restored(clients, fresh);
+        for number in self.members.numbers() {
+            self.members.restore_announcer(&self.context, number);
         }
-        self.numbers =
-            (1..fresh).map(|number| number as u16).filter(|number| !self.clients.contains_key(number)).collect();
-        let head = self.directory.head();
+        for (number, _) in self.members.iter().filter(|(_, c)| c.is_away()) {
+            self.devices.was_there(number);
+        }
+        let head = self.context.directory.head();
         head.clients.set(live);
         head.waiters_count.set(waiters);
         ended
     }
 
     /// Returns the ranges of device memory of which there is nothing left.
-    fn restore_segments(&mut self, env: &mut Env, estate: &mut Estate, unused: &mut BTreeSet<MemId>) -> Vec<RangeWord> {
+    fn restore_segments(
+        &mut self,
+        env: &mut Env,
+        descriptors: &mut Descriptors,
+        unused: &mut BTreeSet<MemId>,
+    ) -> Vec<RangeWord> {
         let mut lost = Vec::new();
         let mut lent: BTreeMap<u16, u64> = BTreeMap::new();
-        for place in 0..self.directory.segments.len() as u32 {
-            let line = &self.directory.segments[place as usize];
+        for place in 0..self.context.directory.segments.len() as u32 {
+            let line = &self.context.directory.segments[place as usize];
             let range = RangeWord(line.range.peek());
             let key = (range.catalogue(), range.base());
             if range.is_lent() && line.place.peek() != 0 {
-                if !self.restore_on_device(env, estate, unused, place) {
+                if !self.restore_on_device(env, descriptors, unused, place) {
                     lost.push(range);
                     self.unlist_lost(place);
                 }
                 continue;
             }
             let bytes = line.bytes.peek();
-            let found = range.is_lent().then(|| (estate.bytes_of(env, key, bytes), estate.slots.remove(&key)));
+            let found =
+                range.is_lent().then(|| (descriptors.bytes_of(env, key, bytes), descriptors.slots.remove(&key)));
             if let Some((found, Some(slots))) = found
                 && (1..=1 << SLOTS_LOG2_MAX).contains(&range.slots())
-                && let Some(client) = self.clients.get_mut(&key.0)
+                && let Some(client) = self.members.get_mut(key.0)
                 // What its owner has let go of was perhaps only in the other daemon. He says so, or may not go on.
                 && let Some((mem, residence)) = found.or_else(|| client.is_away().then(|| (env.name(), Residence::Lost)))
             {
                 let slots_mem = slots.mem;
                 let whole = slots.bytes == length::slots(range.slots() as usize);
-                if let Some(slots) = whole.then(|| part(env, self.id, client.uid, slots)).flatten() {
+                if let Some(slots) = whole.then(|| part(env, self.context.ledger.id(), client.uid, slots)).flatten() {
                     unused.remove(&mem);
                     unused.remove(&slots_mem);
                     let in_memory = if residence.is_in_memory() { bytes } else { 0 };
@@ -350,7 +349,8 @@ impl Namespace {
                         Residence::Lost => {}
                         _ => env.pool.count_kept(bytes),
                     }
-                    let charge = env.accounts.charge_kept(Some(client.uid), self.id, Kind::Segment, in_memory);
+                    let charge =
+                        env.accounts.charge_kept(Some(client.uid), self.context.ledger.id(), Kind::Segment, in_memory);
                     let slots_log2 = range.slots().ilog2() as u8;
                     let segment = Segment {
                         mem,
@@ -371,25 +371,25 @@ impl Namespace {
             }
             self.unlist_lost(place);
         }
-        self.segment_entries.reverse();
-        for &catalogue in self.clients.keys() {
-            self.entry(catalogue).bytes.set(lent.get(&catalogue).copied().unwrap_or(0));
+        self.segments.lowest_first();
+        for catalogue in self.members.numbers() {
+            self.context.directory.entry(catalogue).bytes.set(lent.get(&catalogue).copied().unwrap_or(0));
         }
-        self.directory.head().bytes_lent.set(lent.values().sum());
+        self.context.directory.head().bytes_lent.set(lent.values().sum());
         lost
     }
 
     /// A line is free, or its segment has not outlived its daemon.
     fn unlist_lost(&mut self, place: u32) {
-        let line = &self.directory.segments[place as usize];
+        let line = &self.context.directory.segments[place as usize];
         let range = RangeWord(line.range.peek());
         if range.is_lent() {
             line.range.set(0);
-            if let Some(entry) = self.directory.members.get(usize::from(range.catalogue())) {
+            if let Some(entry) = self.context.directory.members.get(usize::from(range.catalogue())) {
                 entry.geometry.add(1);
             }
         }
-        self.segment_entries.push(place);
+        self.segments.put_back(place);
     }
 }
 
@@ -453,7 +453,7 @@ fn restore_client(
         life: if open {
             Life::Away { pause_ns: AWAY_PAUSE_NS }
         } else {
-            Life::Ended { loud: VecDeque::new(), pause_ns: super::death::PROBE_PAUSE_NS }
+            Life::Ended { loud: VecDeque::new(), pause_ns: crate::core::death::PROBE_PAUSE_NS }
         },
         member,
         shown: None,

@@ -3,9 +3,11 @@
 //! The truth about them is the word `life` of the directory's entries, which the daemon alone writes. What is kept here is
 //! an index of it, so that nobody has to search: [`Lifetimes::of`] makes it from the directory.
 
-use super::chores::{PAUSE_NS, REMOVAL};
-use super::env::{Env, Timer};
-use super::namespace::Namespace;
+use super::Bindings;
+use crate::core::chores::{PAUSE_NS, REMOVAL};
+use crate::core::context::Context;
+use crate::core::env::{Env, Timer};
+use crate::core::members::Members;
 use std::collections::{BTreeSet, VecDeque};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::word::{Home, LifeWord};
@@ -37,6 +39,22 @@ impl Lifetimes {
             }
         }
         it
+    }
+
+    /// Checks that the index has no more than the directory says.
+    ///
+    /// # Panics
+    /// It has.
+    pub fn check(&self, d: &Directory) {
+        for &(deadline, entry) in &self.due {
+            let life = LifeWord(d.names[entry as usize].life.peek());
+            assert_eq!(life.deadline_ns(), Some(deadline), "the deadline of entry {entry}");
+        }
+        for &(owner, entry) in &self.ephemeral {
+            let line = &d.names[entry as usize];
+            assert!(LifeWord(line.life.peek()).is_ephemeral(), "entry {entry} is ephemeral");
+            assert_eq!(Home(line.home.peek()).catalogue(), owner, "the owner of entry {entry}");
+        }
     }
 
     fn insert(&mut self, entry: u32, home: Home, life: LifeWord) {
@@ -78,40 +96,35 @@ impl Lifetimes {
     }
 }
 
-impl Namespace {
-    /// The life of what stands in an entry.
-    pub fn life(&self, entry: u32) -> LifeWord {
-        LifeWord(self.directory.names[entry as usize].life.peek())
-    }
-
+impl Bindings {
     /// Stores how long the name lives that an entry is about to lead to by `home`; what it led to before is `before`.
-    pub fn set_life(&mut self, entry: u32, before: Home, home: Home, life: LifeWord) {
-        self.end_life(entry, before);
+    pub fn set_life(&mut self, context: &Context, entry: u32, before: Home, home: Home, life: LifeWord) {
+        self.end_life(context, entry, before);
         if life != LifeWord::FOREVER {
-            self.directory.names[entry as usize].life.set(life.0);
+            context.directory.names[entry as usize].life.set(life.0);
             self.lifetimes.insert(entry, home, life);
         }
     }
 
     /// What an entry led to by `home` is over, or about to be.
-    pub fn end_life(&mut self, entry: u32, home: Home) {
-        let life = self.life(entry);
+    pub fn end_life(&mut self, context: &Context, entry: u32, home: Home) {
+        let life = context.directory.life(entry);
         if life != LifeWord::FOREVER {
             self.lifetimes.remove(entry, home, life);
-            self.directory.names[entry as usize].life.set(LifeWord::FOREVER.0);
+            context.directory.names[entry as usize].life.set(LifeWord::FOREVER.0);
         }
     }
 
     /// A client's session has ended, and with it its ephemeral names.
-    pub fn end_ephemeral(&mut self, env: &mut Env, catalogue: u16) {
+    pub fn end_ephemeral(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, catalogue: u16) {
         if self.lifetimes.ephemeral.range((catalogue, 0)..=(catalogue, u32::MAX)).next().is_some() {
             self.lifetimes.gone.push_back(catalogue);
-            self.end_lives(env);
+            self.end_lives(env, context, members);
         }
     }
 
     /// Ends the names whose time has come, a bounded number in one turn.
-    pub fn end_lives(&mut self, env: &mut Env) {
+    pub fn end_lives(&mut self, env: &mut Env, context: &mut Context, members: &mut Members) {
         for _ in 0..TURN_MAX {
             if !env.chores.spend(0) {
                 return;
@@ -125,29 +138,29 @@ impl Namespace {
             } else {
                 return;
             };
-            let key = self.directory.key(&self.directory.names[entry as usize]).unwrap_or_default();
-            tracing::info!(namespace = self.name, name = %String::from_utf8_lossy(&key), "name ended: {why}");
+            let key = context.directory.key(&context.directory.names[entry as usize]).unwrap_or_default();
+            tracing::info!(namespace = context.ledger.name(), name = %String::from_utf8_lossy(&key), "name ended: {why}");
             env.chores.spend(REMOVAL);
-            self.remove(env, entry, true);
+            self.remove(env, context, members, entry, true);
         }
     }
 
     /// The timer has come.
-    pub fn lifetimes_due(&mut self, env: &mut Env, at: u64) {
+    pub fn lifetimes_due(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, at: u64) {
         if self.lifetimes.armed_ns.is_some_and(|armed| armed <= at) {
             self.lifetimes.armed_ns = None;
         }
-        self.end_lives(env);
+        self.end_lives(env, context, members);
     }
 
     /// Sees to it that the next name's end is not missed.
-    pub fn arm_lifetimes(&mut self, env: &mut Env) {
+    pub fn arm_lifetimes(&mut self, env: &mut Env, context: &Context) {
         let Some(at) = self.lifetimes.wanted_ns(env.now_ns) else { return };
         if self.lifetimes.armed_ns.is_none_or(|armed| armed > at) {
             // What is overdue is too much for one turn: others are served in between.
             let pause_ns = if at <= env.now_ns { PAUSE_NS } else { at - env.now_ns };
             self.lifetimes.armed_ns = Some(env.now_ns + pause_ns);
-            env.set_timer(pause_ns, Timer::Lifetimes(self.id));
+            env.set_timer(pause_ns, Timer::Lifetimes(context.ledger.id()));
         }
     }
 }

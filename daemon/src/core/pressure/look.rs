@@ -3,10 +3,14 @@
 //! this one; a single look charges no client and ends none.
 
 use super::Kept;
+use super::Pressure;
+use crate::core::bindings::Bindings;
 use crate::core::chores::{ENTRIES_STEP, LOOK, SCAN};
 use crate::core::client::{Client, Segment};
+use crate::core::context::Context;
 use crate::core::env::Env;
-use crate::core::namespace::Namespace;
+use crate::core::members::Members;
+use crate::core::stream::Streams;
 use crate::core::survey::Reach;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::catalogue::RING;
@@ -120,35 +124,49 @@ fn held_bytes(env: &mut Env, client: &Client, slot: u32, named: &Reach) -> u64 {
     held.bases().filter(|&base| !named.has(base)).map(|base| client.segments[&base].bytes).sum()
 }
 
-impl Namespace {
+impl Pressure {
     /// Goes on with the look that is under way; whether there is more to do.
-    pub fn look(&mut self, env: &mut Env) -> bool {
-        let Some(mut look) = self.pressure.look.take() else { return false };
-        if self.go_on_looking(env, &mut look) {
+    pub fn look(
+        &mut self,
+        env: &mut Env,
+        context: &Context,
+        members: &mut Members,
+        bindings: &Bindings,
+        streams: &Streams,
+    ) -> bool {
+        let Some(mut look) = self.look.take() else { return false };
+        if Self::go_on_looking(env, context, members, bindings, streams, &mut look) {
             for new in look.kept.iter_mut().filter(|k| k.since_ns == NEW) {
                 new.since_ns = env.now_ns;
             }
-            self.pressure.kept = look.kept;
-            self.revoke(env);
+            self.kept = look.kept;
+            self.revoke(env, members);
             env.chores.has_looked();
             return false;
         }
-        self.pressure.look = Some(look);
+        self.look = Some(look);
         true
     }
 
     /// Whether it is done; else this step may not go on.
-    fn go_on_looking(&mut self, env: &mut Env, look: &mut Look) -> bool {
+    fn go_on_looking(
+        env: &mut Env,
+        context: &Context,
+        members: &Members,
+        bindings: &Bindings,
+        streams: &Streams,
+        look: &mut Look,
+    ) -> bool {
         loop {
             if !env.chores.spend(1) {
                 return false;
             }
             if let Stage::Tables(next) = look.stage {
-                self.look_at_table(env, look, next);
+                Self::look_at_table(env, members, look, next);
                 continue;
             }
             let Some((&owner, _)) = look.leases.first_key_value() else { return true };
-            let Some(client) = self.clients.get(&owner) else {
+            let Some(client) = members.get(owner) else {
                 // It is gone meanwhile, and whatever was leased of it.
                 look.leases.remove(&owner);
                 look.begin_owner();
@@ -159,18 +177,18 @@ impl Namespace {
             }
             match look.stage {
                 Stage::Tables(_) => {}
-                Stage::Names(next) => self.look_at_names(env, look, (owner, client), next),
+                Stage::Names(next) => Self::look_at_names(env, context, bindings, look, (owner, client), next),
                 Stage::Announced => Self::look_at_announced(env, look, (owner, client)),
                 Stage::Streams { place, id, entry } => {
-                    self.look_into_stream(env, look, (owner, client), (place, id, entry));
+                    Self::look_into_stream(env, streams, look, (owner, client), (place, id, entry));
                 }
                 Stage::Leases(after) => Self::look_at_lease(env, look, (owner, client), after),
             }
         }
     }
 
-    fn look_at_table(&self, env: &mut Env, look: &mut Look, next: u16) {
-        let Some((&holder, client)) = self.clients.range(next..).next() else {
+    fn look_at_table(env: &mut Env, members: &Members, look: &mut Look, next: u16) {
+        let Some((holder, client)) = members.first_from(next) else {
             look.begin_owner();
             return;
         };
@@ -188,8 +206,15 @@ impl Namespace {
         env.chores.spend(SCAN + found);
     }
 
-    fn look_at_names(&self, env: &mut Env, look: &mut Look, (owner, client): (u16, &Client), next: u32) {
-        let entries = self.names.owned_from(owner, next, ENTRIES_STEP);
+    fn look_at_names(
+        env: &mut Env,
+        context: &Context,
+        bindings: &Bindings,
+        look: &mut Look,
+        (owner, client): (u16, &Client),
+        next: u32,
+    ) {
+        let entries = bindings.names().owned_from(owner, next, ENTRIES_STEP);
         let Some(&last) = entries.last() else {
             look.stage = Stage::Announced;
             return;
@@ -197,7 +222,7 @@ impl Namespace {
         look.stage = Stage::Names(last + 1);
         for entry in entries {
             env.chores.spend(LOOK);
-            let home = Home(self.directory.names[entry as usize].home.peek());
+            let home = Home(context.directory.names[entry as usize].home.peek());
             let Some(value) = client.value(home.cell()) else { continue };
             look.note(owner, client, value);
             if !look.reach.follow(client, || env.chores.spend(1)) {
@@ -207,7 +232,9 @@ impl Namespace {
             }
         }
     }
+}
 
+impl Pressure {
     fn look_at_announced(env: &mut Env, look: &mut Look, (owner, client): (u16, &Client)) {
         look.stage = Stage::Streams { place: 0, id: 0, entry: 0 };
         if !client.announces() {
@@ -222,20 +249,22 @@ impl Namespace {
             }
         }
     }
+}
 
+impl Pressure {
     fn look_into_stream(
-        &self,
         env: &mut Env,
+        streams: &Streams,
         look: &mut Look,
         (owner, client): (u16, &Client),
         (place, id, entry): (u32, u64, usize),
     ) {
-        let Some((at, stream)) = self.streams.of_producer_from(owner, place) else {
+        let Some((at, stream)) = streams.of_producer_from(owner, place) else {
             look.stage = Stage::Leases(None);
             return;
         };
         let from = if (at, stream) == (place, id) { entry } else { 0 };
-        let (end, value) = self.streams.value_from(at, from);
+        let (end, value) = streams.value_from(at, from);
         env.chores.spend((end.saturating_sub(from) / 16) as u32);
         match value {
             Some(value) => {
@@ -245,7 +274,9 @@ impl Namespace {
             None => look.stage = Stage::Streams { place: at + 1, id: 0, entry: 0 },
         }
     }
+}
 
+impl Pressure {
     fn look_at_lease(env: &mut Env, look: &mut Look, (owner, client): (u16, &Client), after: Option<(u16, u64)>) {
         let leases = &look.leases[&owner];
         let next = match after {

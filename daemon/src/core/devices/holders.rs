@@ -4,14 +4,16 @@
 //!
 //! [`Request::Unmapped`]: tensorlend_layout::wire::Request::Unmapped
 
-use super::MemId;
-use super::account::{Charge, Kind};
-use super::client::Segment;
-use super::device::DeviceNumber;
-use super::env::{Env, Part};
-use super::label::{Kept, Label};
-use super::namespace::Namespace;
-use super::session::{Answer, Outcome};
+use super::Devices;
+use crate::core::account::{Charge, Kind};
+use crate::core::answer::{Answer, Outcome};
+use crate::core::client::Segment;
+use crate::core::context::Context;
+use crate::core::device::DeviceNumber;
+use crate::core::env::{Env, Part};
+use crate::core::event::MemId;
+use crate::core::label::{Kept, Label};
+use crate::core::members::Members;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::wire::{LendingId, Refusal, Reply};
 
@@ -44,7 +46,7 @@ pub struct Holders {
     /// Of what is held, what was lent before this daemon came.
     before: BTreeSet<LendingId>,
     /// Given up before this daemon came: which lending it was is not known any more.
-    outlived: Vec<GivenUp>,
+    recovered: Vec<GivenUp>,
     /// Clients of the daemon before, and what they have told so far: until the last of it, each counts as a holder of all that
     /// there was then.
     untold: BTreeMap<u16, BTreeSet<LendingId>>,
@@ -61,6 +63,12 @@ impl Holders {
         self.held.entry(lending).or_default().extend(to);
     }
 
+    /// The clients that may have something mapped.
+    pub fn numbers(&self) -> impl Iterator<Item = u16> {
+        let known = self.held.values().flatten().chain(self.untold.keys()).chain(self.unknown.keys());
+        known.copied()
+    }
+
     /// A client was there before this daemon.
     pub fn was_there(&mut self, catalogue: u16) {
         self.untold.entry(catalogue).or_default();
@@ -68,9 +76,9 @@ impl Holders {
 
     /// Whether a client may have device memory mapped.
     pub fn is_holder(&self, catalogue: u16) -> bool {
-        let any = !(self.before.is_empty() && self.outlived.is_empty());
+        let any = !(self.before.is_empty() && self.recovered.is_empty());
         any && self.untold.contains_key(&catalogue)
-            || !self.outlived.is_empty() && self.unknown.contains_key(&catalogue)
+            || !self.recovered.is_empty() && self.unknown.contains_key(&catalogue)
             || self.held.values().any(|holders| holders.contains(&catalogue))
     }
 
@@ -143,7 +151,7 @@ impl Holders {
         let told = self.untold.is_empty();
         let mut settled = Vec::new();
         if told && self.unknown.is_empty() {
-            settled.append(&mut self.outlived);
+            settled.append(&mut self.recovered);
         }
         for lending in lendings {
             let free =
@@ -163,64 +171,86 @@ impl Holders {
         self.unknown.clear();
         self.held.clear();
         self.before.clear();
-        std::mem::take(&mut self.given_up).into_values().chain(std::mem::take(&mut self.outlived)).collect()
+        std::mem::take(&mut self.given_up).into_values().chain(std::mem::take(&mut self.recovered)).collect()
     }
 }
 
-impl Namespace {
+impl Devices {
     /// What a client says that it has mapped.
-    pub fn mapped(&mut self, env: &mut Env, catalogue: u16, lendings: &[LendingId], last: bool) -> Answer {
+    pub fn mapped(
+        &mut self,
+        env: &mut Env,
+        context: &Context,
+        catalogue: u16,
+        lendings: &[LendingId],
+        last: bool,
+    ) -> Answer {
         check(lendings)?;
         if lendings.iter().any(|it| it.since_ns > env.last_lending_ns.max(env.now_ns)) {
             return Err(Refusal::Bad("a segment of device memory that was never lent".into()));
         }
         if self.holders.told(catalogue, lendings, last)? {
-            self.settle_devices(env);
+            self.settle_devices(env, context);
         }
         Ok(Outcome::Reply(Reply::Done))
     }
 
     /// What a client says that it has unmapped.
-    pub fn unmapped(&mut self, env: &mut Env, catalogue: u16, lendings: &[LendingId]) -> Answer {
+    pub fn unmapped(&mut self, env: &mut Env, context: &Context, catalogue: u16, lendings: &[LendingId]) -> Answer {
         check(lendings)?;
         self.holders.unmapped(catalogue, lendings);
         let settled = self.holders.settled_among(lendings);
-        self.take_back(env, settled);
+        Self::take_back(env, context, settled);
         Ok(Outcome::Reply(Reply::Done))
     }
 
     /// A segment of a device's memory is lent no more; its slot numbers mean nothing any more already. Its slots' records are
     /// left to the caller.
-    pub fn give_up(&mut self, env: &mut Env, catalogue: u16, base: u32, segment: Segment) -> Part {
+    pub fn give_up(
+        &mut self,
+        env: &mut Env,
+        context: &mut Context,
+        members: &Members,
+        catalogue: u16,
+        base: u32,
+        segment: Segment,
+    ) -> Part {
         let on = segment.device.expect("it is on a device");
-        let (Segment { mem, bytes, charge, slots, .. }, uid) = (segment, self.me(catalogue).uid);
+        let (Segment { mem, bytes, charge, slots, .. }, uid) = (segment, members[catalogue].uid);
         let lending = LendingId { catalogue, base, since_ns: on.since_ns };
         env.devices[on.number].segments -= 1;
         let it = GivenUp { mem, device: on.number, bytes, uid, charge };
         self.holders.give_up(lending, it);
-        self.returned = true;
+        context.directory.note_returned();
         let settled = self.holders.settled_among(&[lending]);
-        self.take_back(env, settled);
+        Self::take_back(env, context, settled);
         // Whoever holds it still keeps it charged, through the next daemon's life too.
         if self.holders.given_up.contains_key(&lending) {
-            self.keep_given_up(env, mem, uid, (on.number, bytes));
+            self.keep_given_up(env, context, mem, uid, (on.number, bytes));
         }
         slots
     }
 
-    fn keep_given_up(&self, env: &mut Env, mem: MemId, uid: u32, (number, bytes): (DeviceNumber, u64)) {
+    fn keep_given_up(
+        &self,
+        env: &mut Env,
+        context: &Context,
+        mem: MemId,
+        uid: u32,
+        (number, bytes): (DeviceNumber, u64),
+    ) {
         let allocator = env.devices[number].settings.allocator;
         let place = self.places.iter().position(|it| *it == Some(number));
         if let Some(place) = place.filter(|_| allocator != tensorlend_layout::wire::Allocator::Async) {
             env.lingered_ever += 1;
-            let (namespace, id) = (self.id, env.lingered_ever);
+            let (namespace, id) = (context.ledger.id(), env.lingered_ever);
             env.keep(mem, Label::DeviceLingering { namespace, uid, place: place as u8, bytes, id });
         }
     }
 
     /// Takes in what was given up before this daemon came, or was about to be: every client of that time may hold it. Whether
     /// its device is there still.
-    pub fn outlive(&mut self, env: &mut Env, uid: u32, kept: &Kept) -> bool {
+    pub fn recover_given_up(&mut self, env: &mut Env, context: &Context, uid: u32, kept: &Kept) -> bool {
         let (Label::DeviceLingering { place, .. } | Label::DeviceSegment { place, .. }) = kept.label else {
             return false;
         };
@@ -229,32 +259,32 @@ impl Namespace {
             return false;
         }
         env.devices[device].pool.count_kept(kept.bytes);
-        let charge = env.accounts.charge_kept(Some(uid), self.id, Kind::Device, kept.bytes);
+        let charge = env.accounts.charge_kept(Some(uid), context.ledger.id(), Kind::Device, kept.bytes);
         let it = GivenUp { mem: kept.mem, device, bytes: kept.bytes, uid, charge };
-        self.holders.outlived.push(it);
+        self.holders.recovered.push(it);
         if let Label::DeviceSegment { .. } = kept.label {
-            self.keep_given_up(env, kept.mem, uid, (device, kept.bytes));
+            self.keep_given_up(env, context, kept.mem, uid, (device, kept.bytes));
         }
         true
     }
 
     /// Takes back what nobody holds any more.
-    pub fn settle_devices(&mut self, env: &mut Env) {
+    pub fn settle_devices(&mut self, env: &mut Env, context: &Context) {
         let settled = self.holders.settled();
-        self.take_back(env, settled);
+        Self::take_back(env, context, settled);
     }
 
-    fn take_back(&self, env: &mut Env, settled: Vec<GivenUp>) {
+    fn take_back(env: &mut Env, context: &Context, settled: Vec<GivenUp>) {
         for it in settled {
             env.accounts.refund(it.charge);
-            env.let_go(it.device, it.mem, it.bytes, (self.id, it.uid));
+            env.let_go(it.device, it.mem, it.bytes, (context.ledger.id(), it.uid));
         }
     }
 
     /// Takes back everything that was given up: nobody asks any more.
-    pub fn settle_all(&mut self, env: &mut Env) {
+    pub fn settle_all(&mut self, env: &mut Env, context: &Context) {
         let all = self.holders.drain();
-        self.take_back(env, all);
+        Self::take_back(env, context, all);
     }
 }
 

@@ -1,13 +1,16 @@
 //! Lists: collections that many producers append to and the daemon orders. An item is a name of its own, made of the
 //! list's id and its number.
 
-use super::chores::{Chore, ENTRIES_STEP, LOOK, REMOVAL};
-use super::env::Env;
-use super::names::live_home;
-use super::namespace::Namespace;
-use super::session::{Answer, Outcome, Wait};
-use super::tables::Table;
+use super::Bindings;
+use crate::core::answer::{Answer, Outcome, Wait};
+use crate::core::chores::{Chore, DeletedList, ENTRIES_STEP, LOOK, Left, REMOVAL};
+use crate::core::context::Context;
+use crate::core::env::Env;
+use crate::core::members::Members;
+use crate::core::names::live_home;
+use crate::core::tables::Table;
 use std::collections::{BTreeMap, BTreeSet};
+use tensorlend_layout::directory::Directory;
 use tensorlend_layout::name::{self, KeyKind, item_key, list_key};
 use tensorlend_layout::wire::{LimitKind, Refusal, Reply};
 use tensorlend_layout::word::{HomeKind, LifeWord};
@@ -28,23 +31,6 @@ struct List {
     lasting: bool,
 }
 
-/// Items of a list that is gone, to be taken out.
-#[derive(Debug)]
-pub struct Doomed {
-    /// The list's id.
-    id: u64,
-    left: Left,
-}
-
-/// Where the items that are left are looked for.
-#[derive(Debug)]
-enum Left {
-    /// By their numbers.
-    Numbers(std::ops::Range<u64>),
-    /// Among all entries whose homes lead to cells: from this catalogue and entry on.
-    Entries(u16, u32),
-}
-
 /// Ids, and lengths, that were counted are less.
 const COUNTED_MAX: u64 = u64::MAX / 4;
 
@@ -62,6 +48,20 @@ impl Lists {
     /// None yet, at most `max`.
     pub fn new(max: u32) -> Self {
         Self { by_name: BTreeMap::new(), names: BTreeMap::new(), places: (0..max).rev().collect(), ids: 0 }
+    }
+
+    /// Checks that names, ids and lines of the directory agree.
+    ///
+    /// # Panics
+    /// They do not.
+    pub fn check(&self, d: &Directory) {
+        assert_eq!(self.by_name.len(), self.names.len(), "each list has a name and an id");
+        assert_eq!(self.by_name.len() + self.places.len(), d.lists.len(), "each line is free or a list's");
+        for (name, list) in &self.by_name {
+            assert_eq!(self.names.get(&list.id), Some(name), "the name of list {}", list.id);
+            let line = &d.lists[list.place as usize];
+            assert_eq!((line.id.peek(), line.end.peek()), (list.id, list.end), "the line of list {name:?}");
+        }
     }
 
     fn insert(&mut self, name: &str, list: List) {
@@ -86,15 +86,15 @@ impl Lists {
     }
 }
 
-impl Namespace {
+impl Bindings {
     /// The lists of a directory that another daemon wrote last, wherever that one ended: a list has a name and a line; items
     /// without a list belonged to one that was being removed.
-    pub fn restore_lists(&mut self, env: &mut Env) {
-        let mut lists = Lists::new(self.limits.lists_max);
+    pub fn restore_lists(&mut self, env: &mut Env, context: &mut Context, members: &mut Members) {
+        let mut lists = Lists::new(context.ledger.limits().lists_max);
         let mut ids: BTreeMap<u64, u64> = BTreeMap::new();
-        for (entry, home, key) in self.live_keys() {
+        for (entry, home, key) in context.directory.live_keys() {
             let Some((KeyKind::List, name)) = name::parse(&key) else { continue };
-            let line = self
+            let line = context
                 .directory
                 .lists
                 .get(home.cell() as usize)
@@ -112,13 +112,13 @@ impl Namespace {
                     };
                     lists.insert(name, list);
                 }
-                None => self.names.bury(&self.directory, entry),
+                None => self.names.bury(&context.directory, entry),
             }
         }
         let taken: BTreeSet<u32> = lists.by_name.values().map(|list| list.place).collect();
         lists.places.retain(|place| !taken.contains(place));
         for &place in &lists.places {
-            self.directory.lists[place as usize].id.set(0);
+            context.directory.lists[place as usize].id.set(0);
         }
         // Ids are never used again: those of lists that are gone were counted up from less than the time.
         lists.ids = ids.last_key_value().map_or(0, |(&id, _)| id).max(env.now_ns);
@@ -127,22 +127,22 @@ impl Namespace {
         let mut first: BTreeMap<u64, (u64, Option<u32>)> = BTreeMap::new();
         // Items that end with their owners' sessions, and the others.
         let mut items: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-        for (entry, home, key) in self.live_keys() {
+        for (entry, home, key) in context.directory.live_keys() {
             let [1, item @ ..] = &key[..] else { continue };
             let (Some(id), Some(number)) = (item.first_chunk::<8>(), item.last_chunk::<8>()) else { continue };
             let (id, number) = (u64::from_le_bytes(*id), u64::from_le_bytes(*number));
             // Behind the end: of an append that was not finished.
             let end = ids.get(&id).copied().unwrap_or(0);
             if number >= end {
-                self.remove(env, entry, false);
+                self.remove(env, context, members, entry, false);
                 continue;
             }
             let known = first.entry(id).or_insert((u64::MAX, None));
             if number < known.0 {
-                *known = (number, self.uid_of(home.catalogue()));
+                *known = (number, members.uid_of(home.catalogue()));
             }
             let (ephemeral, lasting) = items.entry(id).or_default();
-            *if self.life(entry).is_ephemeral() { ephemeral } else { lasting } += 1;
+            *if context.directory.life(entry).is_ephemeral() { ephemeral } else { lasting } += 1;
         }
         for list in self.lists.by_name.values_mut() {
             list.uid = first.get(&list.id).and_then(|&(_, uid)| uid);
@@ -156,37 +156,47 @@ fn check(list: &str) -> Result<(), Refusal> {
     name::check(list).map_err(|e| Refusal::Bad(e.to_string()))
 }
 
-impl Namespace {
+impl Bindings {
     /// A request to append cells. All of them are appended, or none.
-    pub fn list_append(&mut self, env: &mut Env, catalogue: u16, list: &str, cells: &[u32], life: LifeWord) -> Answer {
+    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
+    pub fn list_append(
+        &mut self,
+        env: &mut Env,
+        context: &mut Context,
+        members: &mut Members,
+        catalogue: u16,
+        list: &str,
+        cells: &[u32],
+        life: LifeWord,
+    ) -> Answer {
         check(list)?;
         if cells.len() > APPEND_MAX {
             return Err(Refusal::Bad(format!("a request appends at most {APPEND_MAX} items, not {}", cells.len())));
         }
         for &cell in cells {
-            self.check_cell(catalogue, cell)?;
+            members.check_cell(catalogue, cell)?;
         }
         let known = self.lists.by_name.contains_key(list);
-        self.check_name_share(catalogue, cells.len() as u64)?;
-        self.check_room(cells.len() as u64 + u64::from(!known))?;
-        if !self.names_ready(env, cells.len() as u64 + 1) {
+        self.check_name_share(context, members, catalogue, cells.len() as u64)?;
+        self.check_room(context, members, cells.len() as u64 + u64::from(!known))?;
+        if !self.names_ready(env, context, members, cells.len() as u64 + 1) {
             return Ok(Outcome::Later(Wait::Names));
         }
         if !known {
-            let uid = self.me(catalogue).uid;
-            self.check_table_share(Table::Lists, uid)?;
-            self.list_create(list, uid)?;
+            let uid = members.me(catalogue).uid;
+            context.ledger.check_table_share(Table::Lists, uid, self.lists.uids())?;
+            self.list_create(context, members, list, uid)?;
         }
         let (id, place, first) = {
             let list = &self.lists.by_name[list];
             (list.id, list.place as usize, list.end)
         };
         for (number, &cell) in (first..).zip(cells) {
-            if let Err(refusal) = self.take(env, &item_key(id, number), catalogue, cell, life) {
+            if let Err(refusal) = self.take(env, context, members, &item_key(id, number), catalogue, cell, life) {
                 // All or nothing: the client uses the cells again.
                 for number in first..number {
-                    if let Some(found) = live_home(&self.directory, &item_key(id, number)) {
-                        self.remove(env, found.entry, false);
+                    if let Some(found) = live_home(&context.directory, &item_key(id, number)) {
+                        self.remove(env, context, members, found.entry, false);
                     }
                 }
                 return Err(refusal);
@@ -199,57 +209,62 @@ impl Namespace {
             tensorlend_layout::crash_point!("daemon: item bound");
         }
         // After the items' homes, and once: whoever sees the length finds the items, all of them or none.
-        self.directory.lists[place].end.set(first + cells.len() as u64);
+        context.directory.lists[place].end.set(first + cells.len() as u64);
         tensorlend_layout::crash_point!("daemon: items counted");
         if let Some(known) = self.lists.by_name.get_mut(list) {
             known.end = first + cells.len() as u64;
             known.lasting |= !life.is_ephemeral() && !cells.is_empty();
         }
-        self.announce(u64::MAX);
+        context.directory.announce(u64::MAX);
         Ok(Outcome::Reply(Reply::Appended { first }))
     }
 
-    fn list_create(&mut self, list: &str, uid: u32) -> Result<(), Refusal> {
+    fn list_create(&mut self, context: &Context, members: &Members, list: &str, uid: u32) -> Result<(), Refusal> {
         if self.lists.places.is_empty() {
-            return Err(self.limit(LimitKind::Lists, "the number of lists", "lists_max", self.limits.lists_max));
+            return Err(context.ledger.limit(
+                LimitKind::Lists,
+                "the number of lists",
+                "lists_max",
+                context.ledger.limits().lists_max,
+            ));
         }
-        let entry = self.place_for(Some(uid), &list_key(list))?;
+        let entry = self.place(context, members, Some(uid), &list_key(list))?;
         let place = self.lists.places.pop().expect("checked above");
         self.lists.ids += 1;
         let id = self.lists.ids;
-        let line = &self.directory.lists[place as usize];
+        let line = &context.directory.lists[place as usize];
         line.end.put(0);
         line.id.set(id);
-        self.names.set(&self.directory, entry, HomeKind::Live, 0, place);
+        self.names.set(&context.directory, entry, HomeKind::Live, 0, place);
         self.lists.insert(list, List { id, place, end: 0, uid: Some(uid), ephemeral: 0, lasting: false });
         Ok(())
     }
 
     /// A request to remove a list and its items.
-    pub fn list_delete(&mut self, env: &mut Env, list: &str) -> Answer {
+    pub fn list_delete(&mut self, env: &mut Env, context: &mut Context, list: &str) -> Answer {
         check(list)?;
-        let existed = self.list_remove(env, list);
+        let existed = self.list_remove(env, context, list);
         Ok(Outcome::Reply(Reply::Deleted { existed }))
     }
 
     /// An item has ended with its owner's session: the last one takes a list along that never had others.
-    pub fn item_ended(&mut self, env: &mut Env, id: u64) {
+    pub fn item_ended(&mut self, env: &mut Env, context: &mut Context, id: u64) {
         let Lists { by_name, names, .. } = &mut self.lists;
         let Some(name) = names.get(&id) else { return };
         let Some(list) = by_name.get_mut(name) else { return };
         list.ephemeral = list.ephemeral.saturating_sub(1);
         if list.ephemeral == 0 && !list.lasting {
             let name = name.clone();
-            self.list_remove(env, &name);
+            self.list_remove(env, context, &name);
         }
     }
 
-    fn list_remove(&mut self, env: &mut Env, name: &str) -> bool {
+    fn list_remove(&mut self, env: &mut Env, context: &mut Context, name: &str) -> bool {
         let Some(list) = self.lists.remove(name) else { return false };
-        if let Some(found) = live_home(&self.directory, &list_key(name)) {
-            self.names.bury(&self.directory, found.entry);
+        if let Some(found) = live_home(&context.directory, &list_key(name)) {
+            self.names.bury(&context.directory, found.entry);
         }
-        self.directory.lists[list.place as usize].id.set(0);
+        context.directory.lists[list.place as usize].id.set(0);
         self.lists.places.push(list.place);
         // Nobody who looks for the list from here on finds its items: nobody has its id, which never comes again.
         let left = if list.end <= self.names.live() {
@@ -258,23 +273,29 @@ impl Namespace {
             // Items come and go: those ever appended may be many more than all names that live.
             Left::Entries(0, 0)
         };
-        env.take_on(self.id, Chore::Items(Doomed { id: list.id, left }));
-        self.announce(u64::MAX);
+        env.take_on(context.ledger.id(), Chore::Items(DeletedList { id: list.id, left }));
+        context.directory.announce(u64::MAX);
         true
     }
 
     /// Takes out items of a list that was deleted, as many as this step may; what is left of them.
-    pub fn remove_items(&mut self, env: &mut Env, mut doomed: Doomed) -> Option<Doomed> {
-        match &mut doomed.left {
+    pub fn remove_items(
+        &mut self,
+        env: &mut Env,
+        context: &mut Context,
+        members: &mut Members,
+        mut deleted: DeletedList,
+    ) -> Option<DeletedList> {
+        match &mut deleted.left {
             Left::Numbers(numbers) => {
                 while !numbers.is_empty() {
                     if !env.chores.spend(LOOK) {
-                        return Some(doomed);
+                        return Some(deleted);
                     }
                     let number = numbers.next()?;
-                    if let Some(found) = live_home(&self.directory, &item_key(doomed.id, number)) {
+                    if let Some(found) = live_home(&context.directory, &item_key(deleted.id, number)) {
                         env.chores.spend(REMOVAL);
-                        self.remove(env, found.entry, true);
+                        self.remove(env, context, members, found.entry, true);
                     }
                 }
                 None
@@ -286,12 +307,12 @@ impl Namespace {
                 }
                 for (owner, found) in entries {
                     if !env.chores.spend(LOOK) {
-                        return Some(doomed);
+                        return Some(deleted);
                     }
                     (*catalogue, *entry) = (owner, found + 1);
-                    if name::is_item_of(&self.directory.names[found as usize], doomed.id) {
+                    if name::is_item_of(&context.directory.names[found as usize], deleted.id) {
                         env.chores.spend(REMOVAL);
-                        self.remove(env, found, true);
+                        self.remove(env, context, members, found, true);
                     }
                 }
             },
@@ -299,27 +320,34 @@ impl Namespace {
     }
 
     /// A request to rename a list. Both names lead to it for a moment.
-    pub fn list_rename(&mut self, env: &mut Env, from: &str, to: &str) -> Answer {
+    pub fn list_rename(
+        &mut self,
+        env: &mut Env,
+        context: &mut Context,
+        members: &mut Members,
+        from: &str,
+        to: &str,
+    ) -> Answer {
         check(from)?;
         check(to)?;
         if !self.lists.by_name.contains_key(from) {
             return Err(Refusal::NotFound(format!("list {from:?}")));
         }
-        if !self.names_ready(env, 1) {
+        if !self.names_ready(env, context, members, 1) {
             return Ok(Outcome::Later(Wait::Names));
         }
         if from != to {
-            self.check_room(1)?;
-            self.list_remove(env, to);
+            self.check_room(context, members, 1)?;
+            self.list_remove(env, context, to);
             let uid = self.lists.by_name.get(from).and_then(|list| list.uid);
-            let entry = self.place_for(uid, &list_key(to))?;
+            let entry = self.place(context, members, uid, &list_key(to))?;
             let list = self.lists.remove(from).expect("checked above");
-            self.names.set(&self.directory, entry, HomeKind::Live, 0, list.place);
+            self.names.set(&context.directory, entry, HomeKind::Live, 0, list.place);
             self.lists.insert(to, list);
-            if let Some(found) = live_home(&self.directory, &list_key(from)) {
-                self.names.bury(&self.directory, found.entry);
+            if let Some(found) = live_home(&context.directory, &list_key(from)) {
+                self.names.bury(&context.directory, found.entry);
             }
-            self.announce(u64::MAX);
+            context.directory.announce(u64::MAX);
         }
         Ok(Outcome::Reply(Reply::Done))
     }

@@ -1,0 +1,66 @@
+//! Clients of this daemon's predecessor that have not come back.
+
+use super::client::Life;
+use super::context::Context;
+use super::effect::Effect;
+use super::env::{Env, Probing, Timer};
+use super::event::{ConnId, MemId};
+use super::members::Members;
+use super::namespace::Namespace;
+
+/// Pauses between two looks for a client that has not come back.
+pub const AWAY_PAUSE_NS: u64 = 10_000_000;
+const AWAY_PAUSE_NS_MAX: u64 = 1_000_000_000;
+
+impl Members {
+    /// Asks the kernel whether a client that has not come back is there still: as long as it is, its lease table can be
+    /// written. That tells of a process that has ended as well as of one that has closed its session meanwhile.
+    pub fn look_for(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
+        let id = context.ledger.id();
+        if let Some(client) = self.get(catalogue).filter(|client| client.is_away())
+            && let Some(leases) = &client.leases
+        {
+            env.probe(leases.mem, Probing::Away(id, catalogue));
+        }
+    }
+}
+
+impl Namespace {
+    /// Seals what a client that will not come back may have published in, without its daemon's having lived to hear that it was
+    /// mapped: others read it only so.
+    pub fn seal_left(&mut self, env: &mut Env, catalogue: u16) {
+        let user_mode = env.user_mode();
+        let client = self.members.me(catalogue);
+        let mut seal = Vec::new();
+        for part in client.cells.iter_mut().filter(|part| !part.acked) {
+            part.acked = true;
+            seal.push(part.mem);
+        }
+        for segment in client.segments.values_mut().filter(|segment| !segment.slots.acked) {
+            segment.slots.acked = true;
+            seal.push(segment.slots.mem);
+            if user_mode && segment.device.is_none() && segment.residence.is_in_memory() {
+                seal.push(segment.mem);
+            }
+        }
+        // Nobody is connected whom a failure would be told.
+        env.effects.extend(seal.into_iter().map(|mem| Effect::Seal { conn: ConnId(u64::MAX), mem }));
+    }
+
+    /// The kernel's answer.
+    pub fn looked_for(&mut self, env: &mut Env, catalogue: u16, mem: MemId, quiet: bool) {
+        let id = self.context.ledger.id();
+        let Some(client) = self.members.get_mut(catalogue) else { return };
+        let Life::Away { pause_ns } = &mut client.life else { return };
+        if client.leases.as_ref().is_none_or(|leases| leases.mem != mem) {
+            return;
+        }
+        if quiet {
+            self.seal_left(env, catalogue);
+            self.end_client(env, catalogue);
+        } else {
+            env.set_timer(*pause_ns, Timer::Away(id, catalogue));
+            *pause_ns = (*pause_ns * 2).min(AWAY_PAUSE_NS_MAX);
+        }
+    }
+}

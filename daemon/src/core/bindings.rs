@@ -1,0 +1,262 @@
+//! The names of a namespace: who owns which, for how long, and which are lists and their items.
+
+mod absorb;
+mod credit;
+pub(super) mod lifetime;
+mod list;
+mod request;
+
+use super::client::{Client, Life};
+use super::context::Context;
+use super::effect::Effect;
+use super::env::{Env, Timer};
+use super::members::Members;
+use super::names::{Full, Names};
+use lifetime::Lifetimes;
+use list::Lists;
+use tensorlend_layout::directory::Directory;
+use tensorlend_layout::leases::scan_fence;
+use tensorlend_layout::wire::Refusal;
+use tensorlend_layout::word::{Home, HomeKind, LifeWord, PARKED_ANY, parked_bit};
+
+/// The names of a namespace. An item of a list is a name, and a list one to which no value belongs.
+#[derive(Debug)]
+pub struct Bindings {
+    names: Names,
+    lifetimes: Lifetimes,
+    lists: Lists,
+    /// When the next turn of absorbing is due.
+    absorb_due_ns: Option<u64>,
+}
+
+impl Bindings {
+    /// The names of this directory, at most `lists_max` of which are lists.
+    pub fn new(directory: &Directory, names: Names, lists_max: u32) -> Self {
+        Self { names, lifetimes: Lifetimes::of(directory), lists: Lists::new(lists_max), absorb_due_ns: None }
+    }
+
+    /// The table of names, to be read.
+    pub fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// Checks that the table of names, the lifetimes, the lists and the directory agree.
+    ///
+    /// # Panics
+    /// They do not.
+    pub fn check(&self, context: &Context, members: &Members) {
+        let directory = &context.directory;
+        assert_eq!(directory.head().names_live.peek(), self.names.live(), "the directory counts the names");
+        assert!(self.names.live() <= context.ledger.limits().names_max.into(), "no more names than allowed");
+        let owned: usize = members.iter().map(|(number, _)| self.names.owned_count(number)).sum();
+        assert!(owned as u64 <= self.names.live(), "owned names live");
+        for (number, _) in members.iter() {
+            for entry in self.names.owned(number) {
+                let home = Home(directory.names[entry as usize].home.peek());
+                assert!(home.is_live() && home.catalogue() == number, "entry {entry} is a name of {number}");
+            }
+        }
+        self.lifetimes.check(directory);
+        self.lists.check(directory);
+    }
+
+    /// Returns true if there are no lists.
+    pub fn has_no_lists(&self) -> bool {
+        self.lists.is_empty()
+    }
+
+    /// Memory that was on order for names is there, or could not be made.
+    pub fn arrived(&mut self, context: &Context, at: u64, made: Result<(), String>) {
+        self.names.arrived(&context.directory, at, made);
+    }
+
+    /// An entry for a key that a user asks for.
+    pub fn place(
+        &mut self,
+        context: &Context,
+        members: &Members,
+        uid: Option<u32>,
+        key: &[u8],
+    ) -> Result<u32, Refusal> {
+        let placed = self.names.place(&context.directory, key, is_own(context, members, uid));
+        placed.map_err(|full| context.full(full))
+    }
+
+    /// Stores where a key leads that belongs to no cell: a stream's or a list's.
+    pub fn set(&mut self, context: &Context, entry: u32, catalogue: u16, place: u32) -> Home {
+        self.names.set(&context.directory, entry, HomeKind::Live, catalogue, place)
+    }
+
+    /// Ends such a key.
+    pub fn bury(&mut self, context: &Context, entry: u32) {
+        self.names.bury(&context.directory, entry);
+    }
+
+    /// Names whose values are a client's of `uid`.
+    pub fn names_of_uid(&self, members: &Members, uid: u32) -> u64 {
+        let its = members.iter().filter(|(_, c)| c.uid == uid);
+        its.map(|(number, _)| self.names.owned_count(number) as u64).sum()
+    }
+
+    /// Refuses so many more names if they, and those that clients announce meanwhile, would be more than allowed.
+    pub fn check_room(&mut self, context: &Context, members: &Members, more: u64) -> Result<(), Refusal> {
+        // Against the fence between a client's claim and its look at the room: either its claim is seen here, or it sees
+        // that there is less room.
+        self.names.reserve(&context.directory, more);
+        scan_fence();
+        if self.names.room() < more.saturating_add(Self::announced(members)) {
+            self.names.reserve(&context.directory, 0);
+            return Err(context.full(Full::Names));
+        }
+        Ok(())
+    }
+
+    /// What was reserved for the requests of this turn is anybody's again.
+    pub fn end_turn(&mut self, context: &Context) {
+        self.names.reserve(&context.directory, 0);
+    }
+
+    /// Whether there is memory for so many more names now; if not, it is being made.
+    pub fn names_ready(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, names: u64) -> bool {
+        let more = names.saturating_add(Self::announced(members));
+        if self.names.ready() < more && more > names {
+            // What is announced needs no memory any more once it is absorbed; and nobody may nudge.
+            self.absorb_turn(env, context, members);
+        }
+        let more = names.saturating_add(Self::announced(members));
+        let ready = self.names.ready() >= more;
+        self.prepare_names(env, context, more);
+        ready || self.names.ready() >= more
+    }
+
+    /// Sees to it that there is memory for names to come, and gives back what holds none any more.
+    pub fn prepare_names(&mut self, env: &mut Env, context: &Context, more: u64) {
+        let extents = self.names.order(&context.directory, more);
+        if self.names.is_building() {
+            // The next turn goes on with it, after whoever else has something to do.
+            env.set_timer(0, Timer::Names);
+        }
+        // First: what is made now may lie where something is given back.
+        for extent in self.names.take_discarded() {
+            env.effects.push(Effect::Discard { mem: context.directory.mem(), at: extent.at, bytes: extent.bytes });
+        }
+        for extent in extents {
+            env.allocate(context.directory.mem(), extent.at, extent.bytes);
+        }
+    }
+
+    /// Tells a former owner that a cell is its own no more.
+    pub fn disown(&mut self, env: &mut Env, context: &Context, members: &mut Members, home: Home) {
+        let Some(client) = members.get_mut(home.catalogue()) else { return };
+        match client.life {
+            Life::Live(_) | Life::Away { .. } => {
+                if client.notices.insert(home.cell()) {
+                    context.directory.entry(home.catalogue()).notices.add(1);
+                }
+            }
+            Life::Ended { .. } => {}
+            Life::Frozen { .. } => self.collect_soon(env, context, members, home.catalogue()),
+        }
+    }
+
+    /// Binds a key to a cell, whoever had it, for as long as `life` says.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
+    pub fn take(
+        &mut self,
+        env: &mut Env,
+        context: &mut Context,
+        members: &mut Members,
+        key: &[u8],
+        catalogue: u16,
+        cell: u32,
+        life: LifeWord,
+    ) -> Result<(u32, Home), Refusal> {
+        let entry = self.place(context, members, members.uid_of(catalogue), key)?;
+        Ok((entry, self.take_entry(env, context, members, entry, catalogue, cell, life)))
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
+    fn take_entry(
+        &mut self,
+        env: &mut Env,
+        context: &mut Context,
+        members: &mut Members,
+        entry: u32,
+        catalogue: u16,
+        cell: u32,
+        life: LifeWord,
+    ) -> Home {
+        let before = Home(context.directory.names[entry as usize].home.peek());
+        // Before the home: an owner that sees the new home sees the new life.
+        self.set_life(context, entry, before, Home::after(before, HomeKind::Live, catalogue, cell), life);
+        if before.is_live() && (before.catalogue(), before.cell()) == (catalogue, cell) {
+            return before;
+        }
+        tensorlend_layout::crash_point!("daemon: name about to be bound");
+        let home = self.names.set(&context.directory, entry, HomeKind::Live, catalogue, cell);
+        tensorlend_layout::crash_point!("daemon: name bound");
+        context.directory.announce(PARKED_ANY);
+        members.surveyed(catalogue, cell);
+        if before.is_live() {
+            context.directory.announce(parked_bit(before.catalogue()));
+            self.disown(env, context, members, before);
+            tensorlend_layout::crash_point!("daemon: former owner told");
+        }
+        if let Some(client) = members.get_mut(catalogue) {
+            client.notices.remove(&cell);
+        }
+        home
+    }
+
+    /// Ends a live name.
+    pub fn remove(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, entry: u32, tell: bool) {
+        let home = Home(context.directory.names[entry as usize].home.peek());
+        // The list of which it is an item that ends with its owner's session.
+        let key = if context.directory.life(entry).is_ephemeral() {
+            context.directory.key(&context.directory.names[entry as usize])
+        } else {
+            None
+        };
+        let list = key.filter(|key| key.first() == Some(&1)).and_then(|key| key[1..].first_chunk().copied());
+        tensorlend_layout::crash_point!("daemon: name about to be removed");
+        self.names.bury(&context.directory, entry);
+        // After the home: an owner that still sees its name alive still asks the daemon.
+        self.end_life(context, entry, home);
+        context.directory.announce(PARKED_ANY | parked_bit(home.catalogue()));
+        if tell {
+            self.disown(env, context, members, home);
+        }
+        if let Some(id) = list {
+            self.item_ended(env, context, u64::from_le_bytes(id));
+        }
+    }
+
+    /// Has a frozen client's memory looked through before long: not at every move of its names, since each look goes
+    /// over all of them.
+    pub fn collect_soon(&mut self, env: &mut Env, context: &Context, members: &mut Members, catalogue: u16) {
+        let names = self.names.owned_count(catalogue) as u64;
+        let pause_ns = if names == 0 { 0 } else { 1_000_000 + names * 500 };
+        if let Some(Client { life: Life::Frozen { due_ns, .. }, .. }) = members.get_mut(catalogue) {
+            let due = env.now_ns + pause_ns;
+            if due_ns.is_none_or(|at| at > due) {
+                *due_ns = Some(due);
+                env.set_timer(pause_ns, Timer::Collect(context.ledger.id(), catalogue));
+            }
+        }
+    }
+
+    /// A client's leases may have been what kept the memory of others who are gone.
+    pub fn collect_held(&mut self, env: &mut Env, context: &Context, members: &mut Members) {
+        let held = |c: &Client| matches!(c.life, Life::Frozen { lease_held: true, .. });
+        let held: Vec<u16> = members.iter().filter(|(_, c)| held(c)).map(|(n, _)| n).collect();
+        for catalogue in held {
+            self.collect_soon(env, context, members, catalogue);
+        }
+    }
+}
+
+/// Tells whether a home leads to a client of this user.
+fn is_own(context: &Context, members: &Members, uid: Option<u32>) -> impl Fn(Home) -> bool {
+    let own = uid.map(|uid| context.ledger.owner_of(uid));
+    move |home| own.is_some() && members.uid_of(home.catalogue()).map(|uid| context.ledger.owner_of(uid)) == own
+}

@@ -1,0 +1,88 @@
+//! The names of a shared namespace, as a stock in which every user has a share: see `share.rs`.
+//!
+//! Names are announced without the daemon, so that it cannot refuse one. It says beforehand how many a client may announce
+//! by itself (`MemberEntry.announce_until`, which only grows); they count as its user's from then on. What comes after them
+//! the client asks for, and may be refused. Nothing is taken back that was granted, so there is nothing to race for.
+
+use super::Bindings;
+use crate::core::account::{SUPERUSER, limit};
+use crate::core::client::Client;
+use crate::core::context::Context;
+use crate::core::members::Members;
+use crate::core::share::Stock;
+use std::collections::BTreeMap;
+use tensorlend_layout::wire::{LimitKind, Refusal};
+
+/// Announcements granted to one client at a time, at most.
+const GRANT_MAX: u64 = 512;
+/// All clients' grants together are at most one part in so many of the names that there may be.
+const GRANTS_PART: u64 = 8;
+
+impl Bindings {
+    /// Announcements that a client was granted and has not made, or that are not absorbed.
+    fn outstanding(context: &Context, catalogue: u16, client: &Client) -> u64 {
+        if !client.announces() {
+            return 0;
+        }
+        context.directory.entry(catalogue).announce_until.peek().saturating_sub(client.absorbed)
+    }
+
+    /// Names that a user has, and the stock of them.
+    fn name_stock(&self, context: &Context, members: &Members, uid: u32) -> (u64, Stock) {
+        let mut uids: BTreeMap<u32, u64> = BTreeMap::new();
+        for (number, client) in members.iter() {
+            let names = self.names.owned_count(number) as u64 + Self::outstanding(context, number, client);
+            *uids.entry(context.ledger.owner_of(client.uid)).or_default() += names;
+        }
+        let held = uids.values().sum();
+        let holders = uids.values().filter(|&&names| names > 0).count() as u64;
+        (
+            uids.get(&context.ledger.owner_of(uid)).copied().unwrap_or(0),
+            Stock { total: context.ledger.limits().names_max.into(), held, holders },
+        )
+    }
+
+    /// Lets a client announce some more names by itself, if it is about to run out of what it may, and as far as its user's
+    /// share goes.
+    pub fn grant(&mut self, context: &Context, members: &Members, catalogue: u16) {
+        let Some(client) = members.get(catalogue).filter(|c| context.ledger.shares_tables() && c.announces()) else {
+            return;
+        };
+        let outstanding = Self::outstanding(context, catalogue, client);
+        let wanted = GRANT_MAX.min(u64::from(context.ledger.limits().names_max) / GRANTS_PART / members.len() as u64);
+        if outstanding > wanted / 2 {
+            return;
+        }
+        let uid = client.uid;
+        let more = if uid == SUPERUSER {
+            wanted
+        } else {
+            let (own, stock) = self.name_stock(context, members, uid);
+            wanted.min(stock.share(own).saturating_sub(own))
+        };
+        let word = &context.directory.entry(catalogue).announce_until;
+        word.set(word.peek() + more);
+    }
+
+    /// Refuses so many more names for a client if they are more than its user's share.
+    pub fn check_name_share(
+        &mut self,
+        context: &Context,
+        members: &Members,
+        catalogue: u16,
+        more: u64,
+    ) -> Result<(), Refusal> {
+        let uid = members[catalogue].uid;
+        if !context.ledger.shares_with(uid) {
+            return Ok(());
+        }
+        let (own, stock) = self.name_stock(context, members, uid);
+        let share = stock.share(own);
+        if own.saturating_add(more) > share {
+            let what = format!("the share of uid {uid} in the names of namespace {:?}", context.ledger.name());
+            let setting = format!("{}.names_max, or set uid.share to false,", context.ledger.setting());
+            return Err(limit(LimitKind::NameShare, what, setting, share.to_string()));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,175 @@
+//! Requests that bind, delete, tidy and rename names.
+
+use super::Bindings;
+use super::absorb::CLAIM_NS_MAX;
+use crate::core::answer::{Answer, Outcome, Wait};
+use crate::core::context::Context;
+use crate::core::env::Env;
+use crate::core::members::Members;
+use crate::core::names::{find, live_home};
+use tensorlend_layout::leases::scan_fence;
+use tensorlend_layout::name;
+use tensorlend_layout::wire::{Refusal, Reply};
+use tensorlend_layout::word::{Cell, LifeWord};
+
+/// Names that one request may tidy.
+const TIDY_MAX: usize = 256;
+
+impl Bindings {
+    /// A request to bind a name.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
+    pub fn bind(
+        &mut self,
+        env: &mut Env,
+        context: &mut Context,
+        members: &mut Members,
+        catalogue: u16,
+        (name, cell): (&str, u32),
+        life: LifeWord,
+        since_ns: u64,
+    ) -> Answer {
+        name::check(name).map_err(|e| Refusal::Bad(e.to_string()))?;
+        members.check_cell(catalogue, cell)?;
+        if members.me(catalogue).notices.contains(&cell) {
+            // Granted to the same request before, and taken since: each takes effect once.
+            let found = find(&context.directory, name.as_bytes());
+            let (entry, home) = found.map_or((0, 0), |found| (found.entry, found.home.0));
+            return Ok(Outcome::Reply(Reply::Bound { entry, home }));
+        }
+        if !self.names_ready(env, context, members, 1) {
+            return Ok(Outcome::Later(Wait::Names));
+        }
+        if !self.settle(env, context, members, members.uid_of(catalogue), name.as_bytes(), since_ns)? {
+            return Ok(Outcome::Later(Wait::Claim));
+        }
+        let owner = live_home(&context.directory, name.as_bytes()).and_then(|f| members.get(f.home.catalogue()));
+        let uid = owner.map(|client| client.uid);
+        if uid != Some(members.me(catalogue).uid) {
+            self.check_name_share(context, members, catalogue, 1)?;
+        }
+        let (entry, home) = self.take(env, context, members, name.as_bytes(), catalogue, cell, life)?;
+        if uid.is_none() {
+            members.count_new_name(context, catalogue, name, life);
+        }
+        self.grant(context, members, catalogue);
+        Ok(Outcome::Reply(Reply::Bound { entry, home: home.0 }))
+    }
+
+    /// As [`Bindings::bind`], for a name that ends by itself.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
+    pub fn bind_for(
+        &mut self,
+        env: &mut Env,
+        context: &mut Context,
+        members: &mut Members,
+        catalogue: u16,
+        (name, cell): (&str, u32),
+        (ttl_ns, ephemeral): (Option<u64>, bool),
+        since_ns: u64,
+    ) -> Answer {
+        if ttl_ns == Some(0) {
+            return Err(Refusal::Bad("a time to live is a nanosecond at least".into()));
+        }
+        let deadline_ns = ttl_ns.map_or(0, |ttl| env.now_ns.saturating_add(ttl));
+        self.bind(env, context, members, catalogue, (name, cell), LifeWord::new(deadline_ns, ephemeral), since_ns)
+    }
+
+    /// A request to delete a name, whoever owns it.
+    pub fn delete(
+        &mut self,
+        env: &mut Env,
+        context: &mut Context,
+        members: &mut Members,
+        name: &str,
+        since_ns: u64,
+    ) -> Answer {
+        name::check(name).map_err(|e| Refusal::Bad(e.to_string()))?;
+        if !self.absorb_all(env, context, members, env.now_ns - since_ns > CLAIM_NS_MAX) {
+            return Ok(Outcome::Later(Wait::Claim));
+        }
+        let Some(found) = live_home(&context.directory, name.as_bytes()) else {
+            return Ok(Outcome::Reply(Reply::Deleted { existed: false }));
+        };
+        self.remove(env, context, members, found.entry, true);
+        // Only now: what the owner puts or deletes after this look counts as before the home's move only if it had looked
+        // at the home before that.
+        scan_fence();
+        let value = members.client(found.home.catalogue()).ok().and_then(|c| c.value(found.home.cell()));
+        let existed = value.is_some_and(Cell::is_value);
+        Ok(Outcome::Reply(Reply::Deleted { existed }))
+    }
+
+    /// A request of an owner to forget names that it deleted.
+    pub fn tidy(
+        &mut self,
+        env: &mut Env,
+        context: &mut Context,
+        members: &mut Members,
+        catalogue: u16,
+        names: &[(String, u32)],
+    ) -> Answer {
+        if names.len() > TIDY_MAX {
+            return Err(Refusal::Bad(format!("a request tidies at most {TIDY_MAX} names, not {}", names.len())));
+        }
+        for (name, _) in names {
+            name::check(name).map_err(|e| Refusal::Bad(e.to_string()))?;
+        }
+        for (name, cell) in names {
+            // The client gives the cell back on this answer: it shall not be told of it once more.
+            members.me(catalogue).notices.remove(cell);
+            if let Some(found) = live_home(&context.directory, name.as_bytes())
+                && (found.home.catalogue(), found.home.cell()) == (catalogue, *cell)
+            {
+                self.remove(env, context, members, found.entry, false);
+            }
+        }
+        Ok(Outcome::Reply(Reply::Done))
+    }
+
+    /// A request to rename a name whose owner is gone and quiet. Both names lead to the one cell for a moment, which
+    /// nobody writes any more.
+    pub fn rename(
+        &mut self,
+        env: &mut Env,
+        context: &mut Context,
+        members: &mut Members,
+        from: &str,
+        to: &str,
+        since_ns: u64,
+    ) -> Answer {
+        name::check(from).and_then(|()| name::check(to)).map_err(|e| Refusal::Bad(e.to_string()))?;
+        if !self.names_ready(env, context, members, 1) {
+            return Ok(Outcome::Later(Wait::Names));
+        }
+        if !self.absorb_all(env, context, members, env.now_ns - since_ns > CLAIM_NS_MAX) {
+            return Ok(Outcome::Later(Wait::Claim));
+        }
+        let Some(found) = live_home(&context.directory, from.as_bytes()) else {
+            return Err(Refusal::NotFound(format!("name {from:?}")));
+        };
+        let owner = members.client(found.home.catalogue())?;
+        if !owner.is_frozen() {
+            return Err(Refusal::NotQuiet(from.into()));
+        }
+        if !owner.value(found.home.cell()).is_some_and(Cell::is_value) {
+            return Err(Refusal::NotFound(format!("name {from:?}")));
+        }
+        if from == to {
+            return Ok(Outcome::Reply(Reply::Done));
+        }
+        let uid = members.uid_of(found.home.catalogue());
+        if !self.settle(env, context, members, uid, to.as_bytes(), since_ns)? {
+            return Ok(Outcome::Later(Wait::Claim));
+        }
+        // Whoever was waited for may have deleted it: look again.
+        let Some(found) = live_home(&context.directory, from.as_bytes()) else {
+            self.unreserve(context, to.as_bytes());
+            return Err(Refusal::NotFound(format!("name {from:?}")));
+        };
+        let life = context.directory.life(found.entry);
+        self.take(env, context, members, to.as_bytes(), found.home.catalogue(), found.home.cell(), life)?;
+        let found = live_home(&context.directory, from.as_bytes()).expect("the daemon alone moves homes");
+        self.remove(env, context, members, found.entry, true);
+        Ok(Outcome::Reply(Reply::Done))
+    }
+}

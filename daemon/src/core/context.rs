@@ -1,0 +1,126 @@
+//! What all parts of a namespace use: its ledger and its directory.
+
+use super::effect::Effect;
+use super::env::Env;
+use super::event::MemId;
+use super::ledger::Ledger;
+use super::names::Full;
+use tensorlend_layout::directory::{Directory, MemberEntry};
+use tensorlend_layout::name::KeyKind;
+use tensorlend_layout::wire::{LimitKind, Refusal};
+use tensorlend_layout::word::{Home, LifeWord};
+
+/// What all parts of a namespace use.
+#[derive(Debug)]
+pub struct Context {
+    /// Its limits, and who may have how much.
+    pub ledger: Ledger,
+    /// The words that its clients share.
+    pub directory: DirectoryWriter,
+}
+
+/// A directory, as its one writer has it, and whom this step's changes to it concern.
+pub struct DirectoryWriter {
+    directory: Directory,
+    mem: MemId,
+    /// Bits of the parked words of those whom the news of this step concerns.
+    news: u64,
+    /// Whether device memory was taken back in this step.
+    returned: bool,
+}
+
+impl Context {
+    /// The refusal for a name that has no place.
+    pub fn full(&self, full: Full) -> Refusal {
+        let (ledger, limits) = (&self.ledger, self.ledger.limits());
+        match full {
+            Full::Collision => Refusal::Bad(format!(
+                "too many names of this user in namespace {:?} collide with this one",
+                ledger.name()
+            )),
+            Full::Names => ledger.limit(LimitKind::Names, "the number of names", "names_max", limits.names_max),
+            Full::Memory(reason) => Refusal::Memory { bytes: 0, reason },
+            Full::LongNames => {
+                let blocks = self.directory.long_names.len() as u32 - 1;
+                let what = "the number of names longer than 96 bytes (an eighth of names_max, at least 255)";
+                ledger.limit(LimitKind::LongNames, what, "names_max", blocks)
+            }
+        }
+    }
+}
+
+impl DirectoryWriter {
+    /// Of this memory.
+    pub fn new(directory: Directory, mem: MemId) -> Self {
+        Self { directory, mem, news: 0, returned: false }
+    }
+
+    /// The directory's memory.
+    pub fn mem(&self) -> MemId {
+        self.mem
+    }
+
+    /// The directory's line of a member.
+    pub fn entry(&self, catalogue: u16) -> &MemberEntry {
+        &self.members[usize::from(catalogue)]
+    }
+
+    /// The life of what stands in an entry of the names.
+    pub fn life(&self, entry: u32) -> LifeWord {
+        LifeWord(self.names[entry as usize].life.peek())
+    }
+
+    /// Names of lists, streams and items, with their homes.
+    pub fn live_keys(&self) -> Vec<(u32, Home, Vec<u8>)> {
+        self.entries()
+            .filter(|(_, entry)| KeyKind::of(entry) != KeyKind::Name && Home(entry.home.peek()).is_live())
+            .filter_map(|(at, entry)| Some((at, Home(entry.home.peek()), self.key(entry)?)))
+            .collect()
+    }
+
+    /// Counts bytes that are lent to a member, or taken back.
+    pub fn count_bytes(&self, catalogue: u16, bytes: u64, add: bool) {
+        for word in [&self.head().bytes_lent, &self.entry(catalogue).bytes] {
+            let before = word.peek();
+            word.set(if add { before + bytes } else { before - bytes });
+        }
+    }
+
+    /// Notes news for those who sleep on `mask`.
+    pub fn announce(&mut self, mask: u64) {
+        self.news |= mask;
+    }
+
+    /// Whom the news since this was asked last concerns.
+    pub fn take_news(&mut self) -> u64 {
+        std::mem::take(&mut self.news)
+    }
+
+    /// Notes that device memory was taken back.
+    pub fn note_returned(&mut self) {
+        self.returned = true;
+    }
+
+    /// Tells whoever has device memory mapped that some was taken back.
+    pub fn ring_returned(&mut self, env: &mut Env) {
+        if std::mem::take(&mut self.returned) {
+            tensorlend_layout::crash_point!("device: range taken back, not rung");
+            self.head().returned.ring();
+            env.effects.push(Effect::WakeHolders { directory: self.mem });
+        }
+    }
+}
+
+impl std::ops::Deref for DirectoryWriter {
+    type Target = Directory;
+
+    fn deref(&self) -> &Directory {
+        &self.directory
+    }
+}
+
+impl std::fmt::Debug for DirectoryWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("DirectoryWriter")
+    }
+}

@@ -1,0 +1,162 @@
+//! Device memory in a namespace: the devices that its directory lists, and who may have which of their memory mapped.
+
+mod holders;
+
+use super::account::NamespaceId;
+use super::context::Context;
+use super::device::{Device, DeviceNumber};
+use super::effect::Effect;
+use super::env::{Env, Purpose};
+use super::event::{ConnId, MemId};
+use super::label::Label;
+use holders::Holders;
+use tensorlend_layout::Uuid;
+use tensorlend_layout::directory::DEVICES;
+use tensorlend_layout::wire::{Allocator, DeviceOffer, Export, LendingId, Refusal};
+
+/// Device memory in a namespace.
+#[derive(Debug, Default)]
+pub struct Devices {
+    /// The devices that the directory lists, in its order; `None`: one of which memory is lent no more.
+    places: Vec<Option<DeviceNumber>>,
+    holders: Holders,
+}
+
+impl Env {
+    /// The devices, as clients are told.
+    pub fn offers(&self) -> Vec<DeviceOffer> {
+        self.devices.iter().map(Device::offer).collect()
+    }
+
+    /// Which device this is.
+    pub fn device(&self, uuid: Uuid) -> Result<DeviceNumber, Refusal> {
+        let found = self.devices.iter().position(|device| device.settings.uuid == uuid);
+        found.ok_or_else(|| {
+            let why = if self.devices.is_empty() { format!(": {}", self.settings.no_device) } else { String::new() };
+            Refusal::NotFound(format!("device {uuid} of which memory is lent{why}"))
+        })
+    }
+
+    /// A segment of `bytes` for a request: one that this uid let go of in this namespace, or a new one. `None`: the device
+    /// has no room.
+    pub fn order_on_device(
+        &mut self,
+        conn: ConnId,
+        (namespace, uid): (NamespaceId, u32),
+        number: DeviceNumber,
+        bytes: u64,
+    ) -> Option<(MemId, Option<Export>)> {
+        let pool = &mut self.devices[number].pool;
+        if let Some(mem) = pool.take_idle(namespace, uid, bytes) {
+            return Some((mem, Some(Export::Allocation)));
+        }
+        for mem in pool.reserve(bytes)? {
+            self.release(mem);
+        }
+        let mem = self.name_order(Purpose::Request(conn));
+        self.effects.push(Effect::CreateOnDevice { mem, device: number, whose: (namespace, uid), bytes });
+        Some((mem, None))
+    }
+
+    /// A moment that no lending before it has: two lendings of the same slots differ by it.
+    pub fn lending_ns(&mut self) -> u64 {
+        self.last_lending_ns = self.now_ns.max(self.last_lending_ns + 1);
+        self.last_lending_ns
+    }
+
+    /// Nobody has this memory of a device mapped any more.
+    pub fn let_go(&mut self, number: DeviceNumber, mem: MemId, bytes: u64, (namespace, uid): (NamespaceId, u32)) {
+        let device = &mut self.devices[number];
+        // A block's memory stays with the driver's pool in any case, which lends it on in the same namespace.
+        let idles = device.settings.allocator != Allocator::Async && self.accounts.is_open(namespace);
+        if !idles {
+            device.pool.forget(bytes);
+            self.release(mem);
+            return;
+        }
+        let released = device.pool.keep_idle(mem, bytes, (namespace, uid));
+        if !released.contains(&mem) {
+            self.effects.push(Effect::Forget { mem });
+        }
+        for mem in released {
+            self.release(mem);
+        }
+    }
+}
+
+impl Devices {
+    /// A segment is lent, to its owner or to a reader; `None`: to somebody before this daemon.
+    pub fn lent(&mut self, lending: LendingId, to: Option<u16>) {
+        self.holders.lent(lending, to);
+    }
+
+    /// Checks that everybody who holds something is there.
+    ///
+    /// # Panics
+    /// Somebody is not.
+    pub fn check(&self, is_there: impl Fn(u16) -> bool) {
+        for holder in self.holders.numbers() {
+            assert!(is_there(holder), "client {holder} holds device memory and is gone");
+        }
+    }
+
+    /// A client was there before this daemon.
+    pub fn was_there(&mut self, catalogue: u16) {
+        self.holders.was_there(catalogue);
+    }
+
+    /// Returns true if a client may have device memory mapped.
+    pub fn is_holder(&self, catalogue: u16) -> bool {
+        self.holders.is_holder(catalogue)
+    }
+
+    /// A client is no holder of anything any more.
+    pub fn departed(&mut self, catalogue: u16) {
+        self.holders.departed(catalogue);
+    }
+
+    /// The first step of this daemon: what the one before may not have lived to say, and what nobody can hold.
+    pub fn begin_again(&mut self, env: &mut Env, context: &mut Context) {
+        context.directory.note_returned();
+        self.settle_devices(env, context);
+    }
+}
+
+impl Devices {
+    /// Tells whoever maps the directory which devices there are. A directory that has a list keeps it, as far as it has been
+    /// written: lines of segments lead there.
+    pub fn list_devices(&mut self, env: &Env, context: &Context) {
+        let words = &context.directory.head().devices;
+        self.places.clear();
+        for place in 0..DEVICES {
+            let uuid = Uuid::from_words([words[2 * place].peek(), words[2 * place + 1].peek()]);
+            if uuid != Uuid([0; 16]) {
+                self.places.push(env.device(uuid).ok());
+            }
+        }
+        for number in 0..env.devices.len() {
+            let place = self.places.len();
+            if place < DEVICES && !self.places.contains(&Some(number)) {
+                let [low, high] = env.devices[number].settings.uuid.words();
+                words[2 * place].put(low);
+                words[2 * place + 1].put(high);
+                self.places.push(Some(number));
+            }
+        }
+    }
+
+    /// Where a directory's line says that a segment is, if its device is there still.
+    pub fn device_at(&self, place: u64) -> Option<DeviceNumber> {
+        *self.places.get(usize::try_from(place).ok()?)?
+    }
+
+    pub fn place_of(&self, number: DeviceNumber) -> Option<u64> {
+        self.places.iter().position(|it| *it == Some(number)).map(|place| place as u64)
+    }
+
+    /// The label of a device's memory that is lent.
+    pub fn device_label(&self, context: &Context, owner: u16, base: u32, number: DeviceNumber, bytes: u64) -> Label {
+        let place = self.place_of(number).expect("it was lent under its place") as u8;
+        Label::DeviceSegment { namespace: context.ledger.id(), owner, base, place, bytes }
+    }
+}

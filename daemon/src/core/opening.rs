@@ -1,0 +1,114 @@
+//! Namespaces whose directory is being made.
+
+use super::bindings::Bindings;
+use super::context::{Context, DirectoryWriter};
+use super::devices::Devices;
+use super::effect::SheetPlan;
+use super::env::{Env, Purpose};
+use super::event::MemId;
+use super::label::Label;
+use super::ledger::Ledger;
+use super::length;
+use super::members::Members;
+use super::names::Names;
+use super::namespace::Namespace;
+use super::pressure::Pressure;
+use super::segment::Segments;
+use super::settings::NamespaceLimits;
+use super::stream::Streams;
+use tensorlend_layout::directory::Directory;
+use tensorlend_layout::header::Magic;
+use tensorlend_layout::raw::View;
+use tensorlend_layout::wire::Refusal;
+
+/// A namespace whose directory is being made.
+#[derive(Debug)]
+pub struct Opening {
+    pub ledger: Ledger,
+    pub mem: MemId,
+    /// Whose, if it is a private one.
+    pub private: Option<u32>,
+}
+
+impl Opening {
+    /// Orders a directory. The directory of a private namespace is charged to its uid.
+    pub fn begin(
+        env: &mut Env,
+        id: u64,
+        name: &str,
+        private: Option<u32>,
+        limits: NamespaceLimits,
+    ) -> Result<Self, Refusal> {
+        let geometry = length::geometry(&limits);
+        // All of it is charged, although little of it is there at first: a reader that looks at the rest makes pages.
+        let bytes = geometry.bytes();
+        // A private one has one user.
+        let shares = (env.settings.uid_share && private.is_none(), &env.settings.owners);
+        let ledger = Ledger::open(&mut env.accounts, id, name, (private, limits), bytes, shares)?;
+        let plan = SheetPlan { magic: Magic::Directory, owner: 0, count: 0, first: 0 };
+        let mem = env.create_partly(bytes, geometry.bytes_first(), Some(plan), Purpose::Directory(id));
+        Ok(Self { ledger, mem, private })
+    }
+
+    /// The directory could not be made.
+    pub fn give_up(self, env: &mut Env) {
+        self.ledger.close(&mut env.accounts);
+    }
+
+    /// The directory is there.
+    pub fn finish(self, env: &mut Env, view: &View) -> Namespace {
+        let limits = *self.ledger.limits();
+        let geometry = length::geometry(&limits);
+        let head = view.at(0).expect("the directory has its length");
+        geometry.initialise(head, env.seed(), self.ledger.id());
+        head.bytes_max.set(limits.bytes_max);
+        let directory = Directory::new(view).expect("its tables lie inside");
+        directory.head().wants_nudge.set(1);
+        let (namespace, name) = (self.ledger.id(), self.ledger.name().to_owned());
+        env.keep(self.mem, Label::Directory { namespace, life: 0, uid: self.private, name });
+        let names = Names::new(&directory, limits.names_max, !env.user_mode(), env.seed());
+        let segments = Segments::new(limits.segments_max);
+        let mut namespace = self.namespace(directory, names, segments);
+        namespace.devices.list_devices(env, &namespace.context);
+        namespace
+    }
+
+    /// The namespace of this directory, with nobody in it.
+    pub fn namespace(self, directory: Directory, names: Names, segments: Segments) -> Namespace {
+        let limits = *self.ledger.limits();
+        Namespace {
+            streams: Streams::new(limits.streams_max),
+            bindings: Bindings::new(&directory, names, limits.lists_max),
+            segments,
+            context: Context { ledger: self.ledger, directory: DirectoryWriter::new(directory, self.mem) },
+            members: Members::new(),
+            pressure: Pressure::default(),
+            devices: Devices::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn every_number_is_given_out_once_and_then_again() {
+        let limits = NamespaceLimits { members_max: 65535, ..crate::core::tests::world::limits() };
+        let mut env = Env::new(crate::core::tests::world::settings());
+        let opening = Opening::begin(&mut env, 1, "lab", None, limits).unwrap();
+        let view = View::anonymous(length::geometry(&limits).bytes() as usize);
+        let mut namespace = opening.finish(&mut env, &view);
+        namespace.members = Members::restored(BTreeMap::new(), 65534);
+        let Namespace { context, members, .. } = &mut namespace;
+        let given: Vec<u16> = (0..65535).map(|_| members.number(context).unwrap()).collect();
+        assert_eq!((given[0], given[1]), (65534, 65535), "those that were never used come first");
+        assert_eq!(given.iter().collect::<std::collections::BTreeSet<_>>().len(), 65535);
+        assert!(matches!(members.number(context), Err(Refusal::Limit { .. })));
+        members.unjoin(7);
+        assert_eq!(members.number(context).unwrap(), 7);
+        assert!(members.number(context).is_err(), "the fresh ones do not begin again");
+        namespace.context.ledger.close(&mut env.accounts);
+    }
+}

@@ -1,0 +1,4 @@
+//! What a daemon takes over from the one before it.
+
+mod device;
+pub mod restore;

@@ -1,0 +1,149 @@
+//! Segments of devices' memory.
+
+use super::Segments;
+use crate::core::account::Kind;
+use crate::core::answer::{Answer, Lent, Outcome, What, Work};
+use crate::core::client::{Residence, Segment};
+use crate::core::context::Context;
+use crate::core::device::{OnDevice, Place};
+use crate::core::devices::Devices;
+use crate::core::effect::Lending;
+use crate::core::env::{Env, Making};
+use crate::core::event::ConnId;
+use crate::core::label::Label;
+use crate::core::members::Members;
+use tensorlend_layout::Uuid;
+use tensorlend_layout::directory::DEVICES;
+use tensorlend_layout::wire::{Allocator, DeviceSegment, LendingId, Refusal, Reply};
+use tensorlend_layout::word::RangeWord;
+
+impl Segments {
+    /// A request for a segment of a device's memory.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
+    pub fn device_segment(
+        &mut self,
+        env: &mut Env,
+        context: &Context,
+        members: &Members,
+        devices: &Devices,
+        conn: ConnId,
+        catalogue: u16,
+        uuid: Uuid,
+        (bytes, log2): (u64, u8),
+    ) -> Answer {
+        let number = env.device(uuid)?;
+        if devices.place_of(number).is_none() {
+            let why = format!(
+                "device {uuid} in this namespace: its directory lists {DEVICES} others, which were there before"
+            );
+            return Err(Refusal::NotFound(why));
+        }
+        members.check_watched(catalogue)?;
+        let bytes = env.devices[number].length(bytes)?;
+        let base = self.range_for_segment(context, members, catalogue, log2)?;
+        let uid = members[catalogue].uid;
+        if bytes > env.devices[number].pool.bytes_max() {
+            return Err(env.devices[number].full());
+        }
+        let charge = env.accounts.charge(Some(uid), context.ledger.id(), Kind::Device, bytes)?;
+        let (slots_bytes, slots_charge) = match Self::charge_slots(env, context, uid, log2) {
+            Ok(charged) => charged,
+            Err(refusal) => {
+                env.accounts.refund(charge);
+                return Err(refusal);
+            }
+        };
+        let Some((mem, export)) = env.order_on_device(conn, (context.ledger.id(), uid), number, bytes) else {
+            env.accounts.refund(charge);
+            env.accounts.refund(slots_charge);
+            return Err(env.devices[number].full());
+        };
+        let slots = env.order_slots(conn, (catalogue, base, log2), slots_bytes, slots_charge);
+        let segment = Making {
+            mem,
+            charge,
+            segment_bytes: Some(bytes),
+            device: Some(number),
+            made: export.is_some(),
+            export,
+            view: None,
+        };
+        Ok(Outcome::Working(Work { what: What::Segment { base, log2 }, making: vec![segment, slots] }))
+    }
+}
+
+impl Segments {
+    /// A segment of a device's memory is there, and so are its slots.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
+    pub fn device_segment_made(
+        env: &mut Env,
+        context: &Context,
+        members: &mut Members,
+        devices: &mut Devices,
+        catalogue: u16,
+        (base, log2): (u32, u8),
+        segment: Making,
+        slots: Making,
+        entry: u32,
+    ) -> Outcome {
+        let bytes = segment.segment_bytes.expect("it is a segment");
+        let number = segment.device.expect("it is on a device");
+        let export = segment.export.expect("it is there");
+        let since_ns = env.lending_ns();
+        let allocator = env.devices[number].settings.allocator;
+        let place = Place { device: devices.place_of(number).expect("seen when it was asked for"), allocator };
+        let line = &context.directory.segments[entry as usize];
+        line.bytes.put(bytes);
+        line.since_ns.put(since_ns);
+        line.place.put(place.word());
+        tensorlend_layout::crash_point!("device: range about to be lent");
+        line.range.set(RangeWord::new(log2, catalogue, base).0);
+        tensorlend_layout::crash_point!("device: range lent");
+        env.devices[number].segments += 1;
+        if allocator != Allocator::Async {
+            env.keep(segment.mem, devices.device_label(context, catalogue, base, number, bytes));
+        }
+        env.keep(slots.mem, Label::Slots { namespace: context.ledger.id(), owner: catalogue, base });
+        let lend = vec![(segment.mem, Lending::Device), (slots.mem, Lending::Write)];
+        let on_device = OnDevice { number, since_ns, export };
+        let lending = LendingId { catalogue, base, since_ns };
+        devices.lent(lending, Some(catalogue));
+        let segment = Segment {
+            mem: segment.mem,
+            bytes,
+            charge: segment.charge,
+            slots_log2: log2,
+            slots: slots.into_part(),
+            entry,
+            residence: Residence::Memory,
+            shelved_ns: None,
+            tried_ns: None,
+            device: Some(on_device),
+        };
+        let client = members.me(catalogue);
+        client.segments.insert(base, segment);
+        client.lent_ns = env.now_ns;
+        let reply = Self::describe_on_device(env, context, members, catalogue, base).expect("it is there");
+        Outcome::Lend(Reply::DeviceSegment(reply), lend, Lent::Segment(base))
+    }
+
+    /// What whoever is lent this segment is told; `None`: it is in host memory.
+    pub fn describe_on_device(
+        env: &Env,
+        context: &Context,
+        members: &Members,
+        catalogue: u16,
+        base: u32,
+    ) -> Option<DeviceSegment> {
+        let segment = members.get(catalogue)?.segments.get(&base)?;
+        let OnDevice { number, since_ns, export } = segment.device?;
+        Some(DeviceSegment {
+            uuid: env.devices[number].settings.uuid,
+            bytes: segment.bytes,
+            slots_log2: segment.slots_log2,
+            geometry: context.directory.entry(catalogue).geometry.peek(),
+            lending: LendingId { catalogue, base, since_ns },
+            export,
+        })
+    }
+}

@@ -1,0 +1,46 @@
+//! The slices of chores: see [`crate::core::chores`].
+
+use super::Core;
+use crate::core::env::Timer;
+
+impl Core {
+    /// Continues the chores within the cost of this step, in turn.
+    pub(super) fn do_chores(&mut self) {
+        let Self { env, namespaces, .. } = self;
+        if !env.chores.are_due(env.now_ns) {
+            return;
+        }
+        while let Some((id, chore)) = env.chores.pop() {
+            // A closed namespace has no chores.
+            if let Some(left) = namespaces.get_mut(&id).and_then(|namespace| namespace.go_on(env, chore)) {
+                env.chores.push(id, left);
+            }
+        }
+        if env.chores.left() > 0 {
+            env.chores.pause(env.now_ns);
+            env.arm_chores();
+        } else if let Some(at) = env.chores.disarm() {
+            env.timers.remove(&(at, Timer::Chores));
+        }
+        if env.chores.take_looked() {
+            self.move_charges();
+        }
+    }
+
+    /// Returns the cost of the last step: [`UNITS`](crate::core::chores::UNITS) at most, apart from its last action.
+    pub fn units_spent(&self) -> u32 {
+        self.env.chores.spent()
+    }
+
+    /// Returns the number of unfinished chores.
+    pub fn chores_left(&self) -> usize {
+        self.env.chores.left()
+    }
+
+    /// Sets the maximum cost of a step, at least one: for simulations, in which everything is small.
+    #[must_use]
+    pub fn with_units(mut self, units: u32) -> Self {
+        self.env.chores.set_units_max(units.max(1));
+        self
+    }
+}

@@ -1,0 +1,92 @@
+//! Sheets of a client: further cells, and those that others ask to see.
+
+use super::answer::{Answer, Lent, Outcome, Wait, What, Work};
+use super::context::Context;
+use super::effect::{Lending, SheetPlan};
+use super::env::{Env, Making};
+use super::event::ConnId;
+use super::label::Label;
+use super::length;
+use super::members::Members;
+use tensorlend_layout::catalogue::{CELL_PARTS, cells_count, cells_first};
+use tensorlend_layout::header::Magic;
+use tensorlend_layout::wire::{LimitKind, Refusal, Reply};
+
+impl Members {
+    /// A request for more cells.
+    pub fn grow_cells(&mut self, env: &mut Env, context: &Context, conn: ConnId, catalogue: u16) -> Answer {
+        let client = self.me(catalogue);
+        let (uid, part, granted) = (client.uid, client.cells.len() as u8 + 1, client.granted());
+        // A client may hold twice as many cells as there may be names: each is fresh when it is bound.
+        if part >= CELL_PARTS || u64::from(granted) >= 2 * u64::from(context.ledger.limits().names_max).max(4096) {
+            return Err(context.ledger.limit(
+                LimitKind::Cells,
+                "the number of cells of one client",
+                "names_max",
+                context.ledger.limits().names_max,
+            ));
+        }
+        let count = cells_count(part);
+        let bytes = length::cells(part);
+        let charge = env.charge_sheet(uid, context.ledger.id(), bytes)?;
+        let first = cells_first(part) as u64;
+        let plan = SheetPlan { magic: Magic::Cells, owner: catalogue, count: count as u64, first };
+        let making = vec![env.order_sheet(conn, bytes, plan, charge)];
+        Ok(Outcome::Working(Work { what: What::Cells { part }, making }))
+    }
+
+    /// The cells are there.
+    pub fn cells_made(
+        &mut self,
+        env: &mut Env,
+        context: &Context,
+        catalogue: u16,
+        part: u8,
+        mut work: Vec<Making>,
+    ) -> Outcome {
+        let cells = work.remove(0).into_part();
+        env.keep(cells.mem, Label::Cells { namespace: context.ledger.id(), owner: catalogue, part });
+        let lend = vec![(cells.mem, Lending::Write)];
+        let client = self.me(catalogue);
+        client.cells.push(cells);
+        tensorlend_layout::crash_point!("daemon: cells lent");
+        client.lent_ns = env.now_ns;
+        let geometry = context.directory.entry(catalogue).geometry.peek();
+        Outcome::Lend(Reply::Cells { part, geometry }, lend, Lent::Cells(part))
+    }
+
+    /// Takes back the parts of a client's cells behind the first so many, which it never had.
+    pub fn drop_cells_after(&mut self, env: &mut Env, catalogue: u16, parts: u8) {
+        let client = self.me(catalogue);
+        let (uid, from) = (client.uid, usize::from(parts).min(client.cells.len()));
+        for part in client.cells.split_off(from) {
+            env.linger_part(uid, part);
+        }
+    }
+
+    /// A request to see somebody's cells.
+    pub fn cells_of(&self, context: &Context, catalogue: u16, part: u8) -> Answer {
+        let client = self.client(catalogue)?;
+        let sheet = match part {
+            0 => Some(&client.catalogue),
+            part => client.cells.get(usize::from(part) - 1),
+        };
+        let missing = || Refusal::NotFound(format!("part {part} of the cells of client {catalogue}"));
+        let sheet = sheet.ok_or_else(missing)?;
+        if !sheet.acked {
+            return if client.is_live() { Ok(Outcome::Later(Wait::ack(catalogue))) } else { Err(missing()) };
+        }
+        let geometry = context.directory.entry(catalogue).geometry.peek();
+        Ok(Outcome::Lend(Reply::Cells { part, geometry }, vec![(sheet.mem, Lending::Read)], Lent::Nothing))
+    }
+
+    /// A request to see somebody's lease table.
+    pub fn leases_of(&self, catalogue: u16) -> Answer {
+        let client = self.client(catalogue)?;
+        let missing = || Refusal::NotFound(format!("lease table of client {catalogue}: it is gone"));
+        // The leases of a member that has not acknowledged its table do not count: see [`Namespace::acknowledged`].
+        let sheet = client.leases.as_ref().filter(|sheet| sheet.acked).ok_or_else(missing)?;
+        let reply = Reply::Sheet { member: client.member.0 };
+        Ok(Outcome::Lend(reply, vec![(sheet.mem, Lending::Read)], Lent::Nothing))
+    }
+}
