@@ -99,7 +99,7 @@ pub fn acquire(entry: &Word, lease: LeaseWord, route: &[(&Word, u64)]) -> bool {
 }
 
 /// The first step of [`acquire`], for taking many leases at once: store all of them, call [`lease_fence`] once, then
-/// [confirm](confirm) each.
+/// [confirm] each.
 #[inline]
 pub fn store(entry: &Word, lease: LeaseWord) {
     // Release: a scanner that finds this lease in place of another infers that the previous reading has ended.
