@@ -38,7 +38,6 @@ impl Bindings {
     }
 
     /// Makes sure that nobody is publishing this key for the first time. `Ok(false)`: somebody is; ask again.
-    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn settle(
         &mut self,
         env: &mut Env,
