@@ -38,7 +38,7 @@ pub enum Failure {
     /// An error of a file.
     File(FileError),
     /// A file is valid, but its contents cannot be published.
-    Content { path: PathBuf, cause: Error },
+    Content { path: PathBuf, cause: Box<Error> },
     /// Invalid arguments.
     Usage(String),
     /// The named object does not exist.
@@ -148,7 +148,8 @@ impl fmt::Display for Failure {
 impl StdError for Failure {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            Self::Client(e) | Self::Content { cause: e, .. } => e.source(),
+            Self::Client(e) => e.source(),
+            Self::Content { cause, .. } => cause.source(),
             Self::File(e) => e.source(),
             Self::Usage(_) | Self::NotFound(_) | Self::Limit(_) => None,
             Self::Output(e) => e.source(),

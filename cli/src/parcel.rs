@@ -24,7 +24,8 @@ impl Parcel {
         let mut tensors = Vec::with_capacity(entries.len());
         for entry in entries {
             let draft = client.create(entry.dtype, &entry.shape);
-            let mut draft = draft.map_err(|cause| Failure::Content { path: path.to_owned(), cause })?;
+            let mut draft =
+                draft.map_err(|cause| Failure::Content { path: path.to_owned(), cause: Box::new(cause) })?;
             entry.read_into(draft.bytes_mut())?;
             draft.set_timestamp(now_ns());
             progress.advance(entry.bytes);
@@ -55,7 +56,7 @@ impl Parcel {
             return with_metadata(draft, metadata);
         }
         let path = self.path;
-        let in_file = |cause| Failure::Content { path: path.clone(), cause };
+        let in_file = |cause| Failure::Content { path: path.clone(), cause: Box::new(cause) };
         let mut dataset = client.dataset().metadata(metadata)?.timestamp(now_ns());
         for (name, draft) in self.tensors {
             dataset = dataset.add(&name.unwrap_or_default(), draft).map_err(in_file)?;

@@ -126,7 +126,7 @@ impl LoadArgs {
     }
 
     fn in_file(&self, cause: tensorlend::Error) -> Failure {
-        Failure::Content { path: self.file.clone(), cause }
+        Failure::Content { path: self.file.clone(), cause: Box::new(cause) }
     }
 
     /// Returns the manifest of the file, and its tensors by key.

@@ -86,7 +86,9 @@ impl PutArgs {
             .collect();
         // Checks all names before the first is published.
         for (part, _) in &named {
-            client.exists(&part.name).map_err(|cause| Failure::Content { path: self.file.clone(), cause })?;
+            client
+                .exists(&part.name)
+                .map_err(|cause| Failure::Content { path: self.file.clone(), cause: Box::new(cause) })?;
         }
         let mut published = Vec::with_capacity(named.len());
         for (part, message) in named {
