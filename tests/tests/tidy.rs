@@ -1,0 +1,288 @@
+//! Rules of the source tree that no compiler checks: short files, modules without large circles, `unsafe` and shared words only
+//! where CONTRIBUTING.md lists them, and documents that name files that exist.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// Maximum number of lines of a source file.
+const LINES_MAX: usize = 600;
+
+/// Files that are longer, with their lengths when they were listed: they may only become shorter. A file that fits must leave the
+/// list.
+const LONG: [(&str, usize); 12] = [
+    ("daemon/src/core/account.rs", 644),
+    ("daemon/src/sys/mod.rs", 749),
+    ("daemon/src/core/tests/restart.rs", 704),
+    ("daemon/src/core/tests/spill.rs", 652),
+    ("libclient/src/alloc/heap.rs", 633),
+    ("libclient/src/stream/producer.rs", 627),
+    ("libclient/src/stream/subscriber.rs", 778),
+    ("python/src/client.rs", 1035),
+    ("shm-layout/src/directory.rs", 813),
+    ("shm-layout/src/tensor.rs", 624),
+    ("shm-layout/src/wire.rs", 744),
+    ("shm-layout/src/word.rs", 678),
+];
+
+/// Crates whose modules are checked, with the number of modules of the largest circle.
+const CIRCLES: [(&str, usize); 7] =
+    [("libclient", 3), ("daemon", 3), ("gateway", 3), ("shm-layout", 3), ("os", 3), ("web", 3), ("cuda", 3)];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+/// The Rust files below a folder, with their text. Build folders are left out.
+fn sources(folder: &Path) -> BTreeMap<PathBuf, String> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display())) {
+            let path = entry.unwrap().path();
+            if path.is_dir() && !path.ends_with("target") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                found.insert(path, text);
+            }
+        }
+    }
+    assert!(!found.is_empty(), "{} has sources", folder.display());
+    found
+}
+
+/// A file's path from the root of the repository.
+fn name(path: &Path) -> String {
+    path.strip_prefix(root()).unwrap().display().to_string()
+}
+
+/// The folders with the source of the workspace's members.
+fn crates() -> Vec<PathBuf> {
+    let crates = std::fs::read_dir(root()).unwrap().map(|entry| entry.unwrap().path().join("src"));
+    crates.filter(|src| src.is_dir()).collect()
+}
+
+#[test]
+fn files_are_short() {
+    let long: BTreeMap<&str, usize> = LONG.into();
+    let mut wrong = Vec::new();
+    let mut seen = BTreeSet::new();
+    for (path, text) in crates().iter().flat_map(|src| sources(src)) {
+        let (name, lines) = (name(&path), text.lines().count());
+        match long.get(name.as_str()) {
+            Some(&listed) if lines > listed => wrong.push(format!("{name} has grown from {listed} to {lines} lines")),
+            Some(_) if lines <= LINES_MAX => wrong.push(format!("{name} has {lines} lines: take it off the list")),
+            None if lines > LINES_MAX => wrong.push(format!("{name} has {lines} lines, more than {LINES_MAX}")),
+            _ => {}
+        }
+        seen.insert(name);
+    }
+    wrong.extend(long.keys().filter(|name| !seen.contains(**name)).map(|name| format!("{name} does not exist")));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The modules of a crate: path of the module, text of its file. Tests are left out.
+fn modules(src: &Path) -> BTreeMap<Vec<String>, String> {
+    let mut found = BTreeMap::new();
+    for (path, text) in sources(src) {
+        let mut module: Vec<String> = path
+            .strip_prefix(src)
+            .unwrap()
+            .with_extension("")
+            .iter()
+            .map(|part| part.to_str().unwrap().into())
+            .collect();
+        if module.iter().any(|part| part == "tests" || part == "main" || part == "bin") {
+            continue;
+        }
+        if module.last().is_some_and(|last| last == "mod" || last == "lib") {
+            module.pop();
+        }
+        // A file's own tests stand at its end.
+        let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap().to_owned();
+        found.insert(module, text);
+    }
+    found
+}
+
+/// The paths that the `use` declarations of a text import, without `as` and with braces expanded.
+fn imports(text: &str) -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    for (at, _) in text.match_indices("use ") {
+        let line = text[..at].rsplit('\n').next().unwrap().trim();
+        if !(line.is_empty() || line == "pub" || line.starts_with("pub(")) {
+            continue;
+        }
+        let Some(end) = text[at..].find(';') else { continue };
+        expand(&text[at + 4..at + end], &[], &mut found);
+    }
+    found
+}
+
+fn expand(tree: &str, before: &[String], found: &mut Vec<Vec<String>>) {
+    let tree = tree.trim();
+    let Some(open) = tree.find('{') else {
+        let path = tree.split(" as ").next().unwrap();
+        found.push(before.iter().cloned().chain(path.split("::").map(|part| part.trim().to_owned())).collect());
+        return;
+    };
+    let mut path = before.to_vec();
+    path.extend(tree[..open].split("::").map(|part| part.trim().to_owned()).filter(|part| !part.is_empty()));
+    let inner = &tree[open + 1..tree.rfind('}').expect("braces are closed")];
+    let (mut depth, mut begin) = (0, 0);
+    for (at, sign) in inner.char_indices().chain([(inner.len(), ',')]) {
+        match sign {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                if !inner[begin..at].trim().is_empty() {
+                    expand(&inner[begin..at], &path, found);
+                }
+                begin = at + 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// For each module the modules from which it imports.
+fn arrows(modules: &BTreeMap<Vec<String>, String>) -> BTreeMap<&Vec<String>, BTreeSet<&Vec<String>>> {
+    let mut arrows = BTreeMap::new();
+    for (module, text) in modules {
+        let mut to = BTreeSet::new();
+        for import in imports(text) {
+            let mut at: Vec<String> = match import[0].as_str() {
+                "crate" => Vec::new(),
+                "self" | "super" => module.clone(),
+                _ => continue,
+            };
+            for part in &import[..] {
+                match part.as_str() {
+                    "crate" | "self" => {}
+                    "super" => {
+                        at.pop();
+                    }
+                    part => at.push(part.to_owned()),
+                }
+            }
+            // The item's module: the longest beginning of the path that is one.
+            while !modules.contains_key(&at) {
+                at.pop();
+            }
+            let (to_module, _) = modules.get_key_value(&at).unwrap();
+            if to_module != module {
+                to.insert(to_module);
+            }
+        }
+        arrows.insert(module, to);
+    }
+    arrows
+}
+
+/// The modules that can be reached from each.
+fn reached<'m>(
+    arrows: &BTreeMap<&'m Vec<String>, BTreeSet<&'m Vec<String>>>,
+) -> BTreeMap<&'m Vec<String>, BTreeSet<&'m Vec<String>>> {
+    let from = |start: &'m Vec<String>| {
+        let (mut seen, mut next) = (BTreeSet::new(), vec![start]);
+        while let Some(module) = next.pop() {
+            next.extend(arrows[module].iter().filter(|to| seen.insert(**to)));
+        }
+        seen
+    };
+    arrows.keys().map(|module| (*module, from(module))).collect()
+}
+
+#[test]
+fn modules_form_no_large_circles() {
+    let mut wrong = Vec::new();
+    for (member, most) in CIRCLES {
+        let modules = modules(&root().join(member).join("src"));
+        let arrows = arrows(&modules);
+        let reached = reached(&arrows);
+        let mut circles = BTreeSet::new();
+        for (module, to) in &reached {
+            let circle: BTreeSet<String> = to
+                .iter()
+                .filter(|other| reached[**other].contains(module))
+                .map(|other| if other.is_empty() { "(root)".to_owned() } else { other.join("::") })
+                .collect();
+            if circle.len() > most {
+                circles.insert(circle);
+            }
+        }
+        wrong
+            .extend(circles.iter().map(|circle| format!("{member}: a circle of {} modules: {circle:?}", circle.len())));
+        println!("{member}: {} modules, {} arrows", modules.len(), arrows.values().map(BTreeSet::len).sum::<usize>());
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn imports_are_read() {
+    let text =
+        "use crate::a::{self, b::C, d::{E, F as G}};\npub(crate) use super::x;\nuse std::fmt;\n// we use crate::no;\n";
+    let read: Vec<String> = imports(text).iter().map(|path| path.join("::")).collect();
+    assert_eq!(read, ["crate::a::self", "crate::a::b::C", "crate::a::d::E", "crate::a::d::F", "super::x", "std::fmt"]);
+}
+
+/// The words between backticks of a text.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+#[test]
+fn unsafe_code_stands_in_the_listed_files_only() {
+    let contributing = std::fs::read_to_string(root().join("CONTRIBUTING.md")).unwrap();
+    let section = contributing.split_once("## Unsafe code").expect("CONTRIBUTING.md has the section").1;
+    let table: Vec<&str> = section.lines().filter(|line| line.starts_with("| `")).collect();
+    let listed = |file: &str| {
+        let last = file.rsplit('/').next().unwrap();
+        table.iter().any(|line| {
+            let cell = line.split('|').nth(1).unwrap();
+            // The first name of a row is a whole path; those after it may leave the folder out.
+            quoted(cell).any(|it| {
+                file == it || file.starts_with(&format!("{}/", it.trim_end_matches('/'))) || {
+                    let folder = quoted(cell)
+                        .filter_map(|path| path.rsplit_once('/'))
+                        .any(|(folder, _)| file.starts_with(folder));
+                    folder && (it == last || file.ends_with(&format!("/{it}")))
+                }
+            })
+        })
+    };
+    let mut wrong = Vec::new();
+    let members = std::fs::read_dir(root()).unwrap().map(|entry| entry.unwrap().path());
+    for member in members.filter(|member| member.join("Cargo.toml").is_file()) {
+        for (path, text) in sources(&member) {
+            let allows = text.lines().any(|line| {
+                line.trim_start().starts_with("#![allow(unsafe_code)")
+                    || line.trim_start().starts_with("#[allow(unsafe_code)")
+            });
+            if allows && !listed(&name(&path)) {
+                wrong.push(name(&path));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "not listed in CONTRIBUTING.md, Unsafe code: {wrong:?}");
+}
+
+#[test]
+fn shared_words_are_atomics_of_one_module() {
+    let atomics = sources(&root().join("shm-layout/src")).into_iter().filter(|(path, text)| {
+        !path.ends_with("sync.rs") && !path.ends_with("crash.rs") && text.contains("sync::atomic")
+    });
+    let wrong: Vec<String> = atomics.map(|(path, _)| name(&path)).collect();
+    assert!(wrong.is_empty(), "atomics of their own, beside shm-layout/src/sync.rs: {wrong:?}");
+}
+
+#[test]
+fn the_architecture_names_files_that_exist() {
+    let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let is_path = |word: &&str| word.contains('/') && word.ends_with(".rs") && !word.contains(['*', '{', ' ', '<']);
+    let paths: BTreeSet<&str> = quoted(&text).filter(is_path).collect();
+    let folders = ["", "libclient/src", "daemon/src", "gateway/src", "shm-layout/src", "shm-layout/tests/loom"];
+    let exists = |path: &str| folders.iter().any(|folder| root().join(folder).join(path).is_file());
+    let wrong: Vec<&&str> = paths.iter().filter(|path| !exists(path)).collect();
+    assert!(paths.len() > 5 && wrong.is_empty(), "no such files: {wrong:?}");
+}
