@@ -300,8 +300,10 @@ impl Names {
     /// An entry that has the key: its own, or a new one, dead still. `is_own` tells whether the asker's user has the name with
     /// this home: a user whose own names make the search for the new one long is refused, and nobody else is.
     pub fn place(&mut self, d: &Directory, key: &[u8], is_own: impl Fn(Home) -> bool) -> Result<u32, Full> {
+        let named = self.table.named();
         let entry = self.place_within(d, key, SEARCH_MAX, is_own)?;
-        self.reserved = self.reserved.saturating_sub(1);
+        // A name that was there already takes no room.
+        self.reserved = self.reserved.saturating_sub(self.table.named() - named);
         Ok(entry)
     }
 
