@@ -18,6 +18,27 @@ pub fn map_ring(fd: &OwnedFd, capacity: u32, access: Access) -> Result<(Sheet<St
     let view = map::sheet(fd, bytes, access).map_err(Error::system("map a stream"))?;
     let entries = Records::new(&view, size_of::<StreamRing>(), capacity as usize).ok_or_else(wrong)?;
     let head: Sheet<StreamRing> = Sheet::new(view).ok_or_else(wrong)?;
-    head.sheet.check(Magic::Stream)?;
+    // The daemon may have given the ring up and taken its pages since its reply: a subscriber then reads zeroes, and finds in the
+    // directory that the stream has ended.
+    if access == Access::Write {
+        head.sheet.check(Magic::Stream)?;
+    }
     Ok((head, entries))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    /// The daemon takes the pages of a ring that it has given up, so a subscriber may map zeroes.
+    #[test]
+    fn a_reader_maps_a_ring_whose_pages_were_taken() {
+        let fd = memfd_create("ring", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&fd, 1 << 16).unwrap();
+        let (_, entries) = map_ring(&fd, 16, Access::Read).unwrap();
+        assert_eq!(entries.len(), 16);
+        assert!(matches!(map_ring(&fd, 16, Access::Write), Err(Error::Sheet(_))));
+        assert!(matches!(map_ring(&fd, 12, Access::Read), Err(Error::Protocol { .. })));
+    }
 }
