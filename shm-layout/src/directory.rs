@@ -6,10 +6,12 @@
 use crate::describe::{pad, structure};
 use crate::header::SheetHeader;
 use crate::sync::{Ordering, fence};
-use crate::word::{BUCKET, Bell, Home, HomeKind, PlaceWord, SEARCH_MAX, Search, TableWord, Word};
+use crate::word::{BUCKET, Bell, Home, HomeKind, PlaceWord, Search, TableWord, Word};
 
 #[cfg(not(loom))]
 use crate::raw::{Records, Sheet, View};
+#[cfg(not(loom))]
+use crate::word::SEARCH_MAX;
 
 /// Words of a name that stand in its entry.
 pub const ENTRY_NAME_WORDS: usize = if cfg!(loom) { 1 } else { 12 };

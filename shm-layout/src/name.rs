@@ -62,6 +62,7 @@ impl KeyKind {
 }
 
 /// Whether an entry's key is that of an item of this list.
+#[cfg(not(loom))]
 pub fn is_item_of(entry: &NameEntry, list: u64) -> bool {
     // The first nine bytes of `item_key`, as words.
     let words = [entry.name[0].peek(), entry.name[1].peek() & 0xFF];
