@@ -5,13 +5,14 @@
 
 use crate::describe::{pad, structure};
 use crate::header::SheetHeader;
+use crate::search::{BUCKET, Search};
 use crate::sync::{Ordering, fence};
-use crate::word::{BUCKET, Bell, Home, HomeKind, PlaceWord, Search, TableWord, Word};
+use crate::word::{Bell, Home, HomeKind, PlaceWord, TableWord, Word};
 
 #[cfg(not(loom))]
 use crate::raw::{Records, Sheet, View};
 #[cfg(not(loom))]
-use crate::word::SEARCH_MAX;
+use crate::search::SEARCH_MAX;
 
 /// Words of a name that stand in its entry.
 pub const ENTRY_NAME_WORDS: usize = if cfg!(loom) { 1 } else { 12 };
@@ -224,93 +225,8 @@ structure! {
     }
 }
 
-/// Sizes of a directory's tables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Geometry {
-    /// Clients, live and ended together.
-    pub members: u32,
-    /// Names at most.
-    pub names: u32,
-    /// Lists at most.
-    pub lists: u32,
-    /// Streams at most.
-    pub streams: u32,
-    /// Segments at most.
-    pub segments: u32,
-}
-
-/// log2 of the places of a directory's first table of names.
-pub const FIRST_TABLE_LOG2: u8 = 13;
-
-#[cfg(not(loom))]
-impl Geometry {
-    /// The largest that a daemon may be configured to make.
-    pub const LARGEST: Self =
-        Self { members: 1 << 16, names: 1 << 24, lists: 1 << 20, streams: 1 << 16, segments: 1 << 16 };
-
-    /// log2 of the places of the largest table: as many names as there may be fill five eighths of it.
-    pub fn table_log2_max(&self) -> u8 {
-        let places = (u64::from(self.names) * 8).div_ceil(5).next_power_of_two();
-        (places.ilog2() as u8).max(FIRST_TABLE_LOG2)
-    }
-
-    /// Blocks for long names; number 0 is none.
-    pub fn long_names(&self) -> u64 {
-        (u64::from(self.names) / 8).max(256)
-    }
-
-    /// What is there from the beginning on comes first. The rest is memory only as far as it is in use: each begins on
-    /// a page.
-    fn offsets(&self) -> [(u64, u64); 7] {
-        let mut at = size_of::<DirectoryHead>() as u64;
-        let mut place = |count: u64, bytes: usize| {
-            let start = at;
-            at = (at + count * bytes as u64).next_multiple_of(4096);
-            (start, count)
-        };
-        [
-            place(u64::from(self.members), size_of::<MemberEntry>()),
-            place(u64::from(self.lists), size_of::<ListEntry>()),
-            place(u64::from(self.streams), size_of::<StreamEntry>()),
-            place(u64::from(self.segments), size_of::<SegmentEntry>()),
-            // Two tables of the largest size: one is built while the other is the current one.
-            place(2 << self.table_log2_max(), size_of::<Word>()),
-            place(self.long_names(), size_of::<LongName>()),
-            place(u64::from(self.names) + 1, size_of::<NameEntry>()),
-        ]
-    }
-
-    /// Length of the sheet in bytes.
-    pub fn bytes(&self) -> u64 {
-        let (at, count) = self.offsets()[6];
-        (at + count * size_of::<NameEntry>() as u64).next_multiple_of(4096)
-    }
-
-    /// How much of it there must be from the beginning on: everything up to the end of the first table of names.
-    pub fn bytes_first(&self) -> u64 {
-        self.offsets()[4].0 + (size_of::<Word>() << FIRST_TABLE_LOG2) as u64
-    }
-
-    /// Daemon: writes the head of a fresh, zeroed directory.
-    pub fn initialise(&self, head: &DirectoryHead, seed: u64, namespace: u64) {
-        let [members, lists, streams, segments, places, long_names, names] = self.offsets();
-        for ((at, count), (at_word, count_word)) in [
-            (members, (&head.members_at, &head.members)),
-            (names, (&head.names_at, &head.names)),
-            (places, (&head.places_at, &head.places)),
-            (long_names, (&head.long_names_at, &head.long_names)),
-            (lists, (&head.lists_at, &head.lists)),
-            (streams, (&head.streams_at, &head.streams)),
-            (segments, (&head.segments_at, &head.segments)),
-        ] {
-            at_word.put(at);
-            count_word.put(count);
-        }
-        head.seed.put(seed);
-        head.namespace.put(namespace);
-        head.table.set(TableWord::new(FIRST_TABLE_LOG2, 0).0);
-    }
-}
+mod geometry;
+pub use geometry::{FIRST_TABLE_LOG2, Geometry};
 
 /// A name's entry as a lookup found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -409,7 +325,7 @@ impl Directory {
     /// The seed of the searches in a table.
     #[inline]
     pub fn table_seed(&self, table: TableWord) -> u64 {
-        self.head.table_seeds[usize::from(table.first() != 0)].read()
+        self.head.table_seeds[table.half()].read()
     }
 
     /// Daemon: begins another table in the half of the places that the current one does not use.
@@ -435,11 +351,16 @@ impl Directory {
     /// Whether a search for this hash passes more than [`SEARCH_MAX`] places. The daemon refuses such a name if most of them
     /// are its user's, so a client asks the daemon for it and does not announce it.
     pub fn is_long_search(&self, hash: u64) -> bool {
+        self.passed_by(hash).nth(SEARCH_MAX as usize).is_some()
+    }
+
+    /// The places of the current table that a search for this hash passes, up to the first free one.
+    pub fn passed_by(&self, hash: u64) -> impl Iterator<Item = PlaceWord> + '_ {
         let table = self.table();
-        let mut places = Search::new(hash, self.table_seed(table), table.log2())
-            .flat_map(|first| table.first() + first..table.first() + first + BUCKET)
-            .take(SEARCH_MAX as usize + 1);
-        places.all(|at| self.places.get(at as usize).is_some_and(|place| !PlaceWord(place.read()).is_free()))
+        Search::new(hash, self.table_seed(table), table.log2())
+            .flat_map(move |bucket| table.first() + bucket..table.first() + bucket + BUCKET)
+            .map_while(|at| self.places.get(at as usize).map(|place| PlaceWord(place.read())))
+            .take_while(|place| !place.is_free())
     }
 
     /// The entries that may be in use, with their numbers: for those who walk over all names. A name that comes during
@@ -540,7 +461,7 @@ pub fn find_in(
     let (first, count) = (table.first(), table.places());
     let Some(current) = places.get(first as usize..(first + count) as usize) else { return Err(Replaced) };
     let mut found = None;
-    let seed = seeds[usize::from(first != 0)].read();
+    let seed = seeds[table.half()].read();
     'search: for bucket in Search::new(hash, seed, table.log2()) {
         for place in &current[bucket as usize..(bucket + BUCKET) as usize] {
             let place = PlaceWord(place.read());
@@ -569,7 +490,7 @@ pub fn begin_table_in(seeds: &[Word; 2], table: TableWord, seed: u64) {
     // Release, between the store of the table word that replaced the table which was there before and the relaxed stores of this
     // seed and of this table's places: whoever still searches in that table and reads one of these also finds the table word moved.
     fence(Ordering::Release);
-    seeds[usize::from(table.first() != 0)].put(seed);
+    seeds[table.half()].put(seed);
 }
 
 impl NameEntry {

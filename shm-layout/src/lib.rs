@@ -55,6 +55,7 @@ pub mod name;
 pub mod publish;
 pub mod random;
 pub mod raw;
+pub mod search;
 pub mod size;
 pub mod stream;
 pub mod sync;

@@ -19,6 +19,13 @@ pub enum BadName {
     Control(char),
 }
 
+#[cfg(not(loom))]
+impl From<BadName> for crate::wire::Refusal {
+    fn from(bad: BadName) -> Self {
+        Self::Bad(bad.to_string())
+    }
+}
+
 /// The kind of a key. Names contain no control characters, so the first byte distinguishes the other kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyKind {

@@ -12,7 +12,8 @@ use table::Table;
 use tensorlend_layout::catalogue::RING;
 use tensorlend_layout::directory::{Directory, ENTRY_NAME_WORDS, FIRST_TABLE_LOG2, FoundName, LongName};
 use tensorlend_layout::name::KeyKind;
-use tensorlend_layout::word::{Home, HomeKind, PlaceWord, SEARCH_MAX, TableWord, Word};
+use tensorlend_layout::search::SEARCH_MAX;
+use tensorlend_layout::word::{Home, HomeKind, PlaceWord, TableWord, Word};
 
 /// Why a key found no entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -171,7 +172,7 @@ impl Names {
 
     /// In which half of the places the current table is.
     fn half(&self) -> usize {
-        usize::from(self.table.word().first() != 0)
+        self.table.word().half()
     }
 
     /// Keeps room for so many names from those that clients announce, until they are bound or the turn ends.
@@ -327,10 +328,12 @@ impl Names {
             return Err(Full::Names);
         }
         let hash = d.hash(key);
-        if self.table.passed_by(d, hash).nth(search_max as usize).is_some() {
+        // No more of them are counted than decide something.
+        let passed = d.passed_by(hash).take(search_max as usize + 1).count() as u64;
+        if passed > search_max {
             let leads =
                 |place: &PlaceWord| place.entry() != 0 && KeyKind::of(&d.names[place.entry() as usize]).leads_to_cell();
-            let homes = self.table.passed_by(d, hash).filter(leads).map(|place| home_of(d, place.entry()));
+            let homes = d.passed_by(hash).filter(leads).map(|place| home_of(d, place.entry()));
             if homes.filter(|&home| home.is_live() && is_own(home)).count() as u64 > search_max {
                 return Err(Full::Collision);
             }
@@ -346,7 +349,7 @@ impl Names {
         d.names[entry as usize].set_key(hash, key, block, &d.long_names);
         tensorlend_layout::crash_point!("daemon: key written");
         let place = PlaceWord::new(hash, entry);
-        self.is_crowded |= self.table.passed_by(d, hash).nth(CROWDED as usize).is_some();
+        self.is_crowded |= passed > CROWDED;
         self.changes += 1;
         let at = self.table.insert(d, place);
         if let Some(building) = &mut self.building {

@@ -212,10 +212,6 @@ impl Streams {
     }
 }
 
-fn check(name: &str) -> Result<(), Refusal> {
-    name::check(name).map_err(|e| Refusal::Bad(e.to_string()))
-}
-
 impl Streams {
     /// A request to be a stream's producer.
     #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
@@ -231,7 +227,7 @@ impl Streams {
         capacity: u32,
         policy: Policy,
     ) -> Answer {
-        check(name)?;
+        name::check(name)?;
         if capacity > CAPACITY_MAX {
             return Err(Refusal::Bad(format!("a stream holds at most {CAPACITY_MAX} messages, not {capacity}")));
         }
@@ -419,7 +415,7 @@ impl Streams {
         cursor: u16,
         wake: Option<MemId>,
     ) -> Answer {
-        check(name)?;
+        name::check(name)?;
         if usize::from(cursor) >= CURSORS {
             return Err(Refusal::Bad(format!("cursor {cursor} of {CURSORS}")));
         }
@@ -524,7 +520,7 @@ impl Streams {
         bindings: &mut Bindings,
         name: &str,
     ) -> Answer {
-        check(name)?;
+        name::check(name)?;
         let Some(&place) = self.by_name.get(name) else {
             return Ok(Outcome::Reply(Reply::Deleted { existed: false }));
         };

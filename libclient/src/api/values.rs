@@ -1,7 +1,7 @@
 //! Values under names: created, put, got, waited for, deleted.
 
 use crate::client::Client;
-use crate::error::{Error, Result, ValueKind, check_name};
+use crate::error::{Error, Result, check_name};
 use crate::lease::assemble;
 use crate::lease::by_name::lease_key;
 use crate::lease::by_name::peek;
@@ -321,17 +321,7 @@ impl Client {
     /// # Errors
     /// [`Error::Timeout`]; otherwise as [`Client::get`].
     pub fn wait_newer(&self, name: &str, seen: Version, timeout: Option<Duration>) -> Result<Lease> {
-        match self.wait_value(name, seen, timeout)? {
-            Value::Tensor(lease) => Ok(lease),
-            Value::Dataset(_) => Err(Error::Kind {
-                name: name.to_owned(),
-                found: ValueKind::Dataset,
-                wanted: ValueKind::Tensor,
-                remedy: "wait_value",
-            }),
-            #[cfg(feature = "cuda")]
-            Value::Device(_) => Err(crate::lease::value::on_device(name, ValueKind::Tensor)),
-        }
+        assemble::tensor_of(self.wait_value(name, seen, timeout)?, name, "wait_value")
     }
 
     /// As [`Client::wait_newer`], for a tensor or a dataset.

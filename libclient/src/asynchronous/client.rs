@@ -3,7 +3,7 @@
 use super::blocking;
 use super::waiter::Waiter;
 use crate::client::{Client, ClientBuilder};
-use crate::error::{Error, Result, ValueKind, check_name};
+use crate::error::{Error, Result, check_name};
 use crate::lease::assemble;
 use crate::lease::by_name::lease_key;
 use crate::lease::lease::Lease;
@@ -103,17 +103,7 @@ impl AsyncClient {
     /// # Errors
     /// As [`AsyncClient::wait_for`].
     pub async fn wait_newer(&self, name: &str, seen: Version) -> Result<Lease> {
-        match self.wait_value(name, seen).await? {
-            Value::Tensor(lease) => Ok(lease),
-            Value::Dataset(_) => Err(Error::Kind {
-                name: name.to_owned(),
-                found: ValueKind::Dataset,
-                wanted: ValueKind::Tensor,
-                remedy: "wait_value",
-            }),
-            #[cfg(feature = "cuda")]
-            Value::Device(_) => Err(crate::lease::value::on_device(name, ValueKind::Tensor)),
-        }
+        assemble::tensor_of(self.wait_value(name, seen).await?, name, "wait_value")
     }
 
     /// As [`AsyncClient::wait_newer`], for a tensor or a dataset.

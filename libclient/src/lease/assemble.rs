@@ -29,14 +29,17 @@ pub fn value(session: &Session, leased: Leased, name: &str) -> Result<Value> {
 /// The tensor in host memory that was leased.
 #[inline]
 pub fn lease(session: &Session, leased: Leased, name: &str) -> Result<Lease> {
-    match value(session, leased, name)? {
+    tensor_of(value(session, leased, name)?, name, "get_dataset")
+}
+
+/// Returns the lease of a value that must be a tensor in host memory; `remedy` is the call for other values.
+#[inline]
+pub fn tensor_of(value: Value, name: &str, remedy: &'static str) -> Result<Lease> {
+    match value {
         Value::Tensor(lease) => Ok(lease),
-        Value::Dataset(_) => Err(Error::Kind {
-            name: name.to_owned(),
-            found: ValueKind::Dataset,
-            wanted: ValueKind::Tensor,
-            remedy: "get_dataset",
-        }),
+        Value::Dataset(_) => {
+            Err(Error::Kind { name: name.to_owned(), found: ValueKind::Dataset, wanted: ValueKind::Tensor, remedy })
+        }
         #[cfg(feature = "cuda")]
         Value::Device(_) => Err(on_device(name, ValueKind::Tensor)),
     }

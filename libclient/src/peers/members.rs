@@ -140,13 +140,7 @@ impl PeerTable {
             fstat(fd).map(|s| s.st_ino).map_err(|e| Error::System { doing: "look at a segment", cause: e.into() })
         };
         let identity = (inode(&segment)?, inode(&slots)?);
-        let known = {
-            let section = self.shards.section();
-            let peer = self.peers.get(&section, catalogue).filter(|p| p.is_life(member));
-            let known = peer.and_then(|p| p.known(base)).filter(|have| have.identity == identity);
-            known.map(|have| have.geometry.store(geometry, Ordering::Relaxed)).is_some()
-        };
-        if known {
+        if self.is_mapped(catalogue, member, base, identity, geometry) {
             answer.acknowledge()?;
             return Ok(true);
         }
@@ -181,6 +175,14 @@ impl PeerTable {
         Ok(true)
     }
 
+    /// Returns true if this very segment is mapped already, and notes the geometry under which the daemon has named it.
+    fn is_mapped(&self, catalogue: u16, member: u64, base: u32, identity: (u64, u64), geometry: u64) -> bool {
+        let section = self.shards.section();
+        let peer = self.peers.get(&section, catalogue).filter(|p| p.is_life(member));
+        let mapped = peer.and_then(|p| p.known(base)).filter(|have| have.identity == identity);
+        mapped.map(|have| have.geometry.store(geometry, Ordering::Relaxed)).is_some()
+    }
+
     /// A segment whose bytes are on a device: its records are mapped as any others', its bytes when somebody wants them.
     fn fetched_device_segment(
         &self,
@@ -195,13 +197,7 @@ impl PeerTable {
         // Of device memory only the daemon's word tells which it is.
         let identity = (lent.lending.since_ns, stat.st_ino);
         let (base, geometry) = (lent.lending.base, lent.geometry);
-        let known = {
-            let section = self.shards.section();
-            let peer = self.peers.get(&section, catalogue).filter(|p| p.is_life(member));
-            let known = peer.and_then(|p| p.known(base)).filter(|have| have.identity == identity);
-            known.map(|have| have.geometry.store(geometry, Ordering::Relaxed)).is_some()
-        };
-        if known {
+        if self.is_mapped(catalogue, member, base, identity, geometry) {
             return answer.acknowledge();
         }
         let records: Records<SlotRecord> = records(&slots, Access::Read, Magic::Slots, 1 << lent.slots_log2)?;

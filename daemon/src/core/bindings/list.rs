@@ -152,10 +152,6 @@ impl Bindings {
     }
 }
 
-fn check(list: &str) -> Result<(), Refusal> {
-    name::check(list).map_err(|e| Refusal::Bad(e.to_string()))
-}
-
 impl Bindings {
     /// A request to append cells. All of them are appended, or none.
     #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
@@ -169,7 +165,7 @@ impl Bindings {
         cells: &[u32],
         life: LifeWord,
     ) -> Answer {
-        check(list)?;
+        name::check(list)?;
         if cells.len() > APPEND_MAX {
             return Err(Refusal::Bad(format!("a request appends at most {APPEND_MAX} items, not {}", cells.len())));
         }
@@ -242,7 +238,7 @@ impl Bindings {
 
     /// A request to remove a list and its items.
     pub fn list_delete(&mut self, env: &mut Env, context: &mut Context, list: &str) -> Answer {
-        check(list)?;
+        name::check(list)?;
         let existed = self.list_remove(env, context, list);
         Ok(Outcome::Reply(Reply::Deleted { existed }))
     }
@@ -328,8 +324,8 @@ impl Bindings {
         from: &str,
         to: &str,
     ) -> Answer {
-        check(from)?;
-        check(to)?;
+        name::check(from)?;
+        name::check(to)?;
         if !self.lists.by_name.contains_key(from) {
             return Err(Refusal::NotFound(format!("list {from:?}")));
         }

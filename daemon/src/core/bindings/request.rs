@@ -28,7 +28,7 @@ impl Bindings {
         life: LifeWord,
         since_ns: u64,
     ) -> Answer {
-        name::check(name).map_err(|e| Refusal::Bad(e.to_string()))?;
+        name::check(name)?;
         members.check_cell(catalogue, cell)?;
         if members.me(catalogue).notices.contains(&cell) {
             // Granted to the same request before, and taken since: each takes effect once.
@@ -83,7 +83,7 @@ impl Bindings {
         name: &str,
         since_ns: u64,
     ) -> Answer {
-        name::check(name).map_err(|e| Refusal::Bad(e.to_string()))?;
+        name::check(name)?;
         if !self.absorb_all(env, context, members, env.now_ns - since_ns > CLAIM_NS_MAX) {
             return Ok(Outcome::Later(Wait::Claim));
         }
@@ -112,7 +112,7 @@ impl Bindings {
             return Err(Refusal::Bad(format!("a request tidies at most {TIDY_MAX} names, not {}", names.len())));
         }
         for (name, _) in names {
-            name::check(name).map_err(|e| Refusal::Bad(e.to_string()))?;
+            name::check(name)?;
         }
         for (name, cell) in names {
             // The client gives the cell back on this answer: it shall not be told of it once more.
@@ -137,7 +137,7 @@ impl Bindings {
         to: &str,
         since_ns: u64,
     ) -> Answer {
-        name::check(from).and_then(|()| name::check(to)).map_err(|e| Refusal::Bad(e.to_string()))?;
+        name::check(from).and_then(|()| name::check(to))?;
         if !self.names_ready(env, context, members, 1) {
             return Ok(Outcome::Later(Wait::Names));
         }

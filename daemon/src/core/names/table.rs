@@ -6,7 +6,8 @@
 
 use std::collections::HashMap;
 use tensorlend_layout::directory::Directory;
-use tensorlend_layout::word::{BUCKET, PlaceWord, Search, TableWord};
+use tensorlend_layout::search::{BUCKET, Search};
+use tensorlend_layout::word::{PlaceWord, TableWord};
 
 /// What the daemon knows of a table.
 #[derive(Clone, Debug)]
@@ -56,15 +57,6 @@ impl Table {
     fn bucket(&self, first: u64) -> impl DoubleEndedIterator<Item = usize> + use<> {
         let at = (self.word.first() + first) as usize;
         at..at + BUCKET as usize
-    }
-
-    /// The places that a search for this hash passes, up to the first free one.
-    pub fn passed_by<'d>(&self, d: &'d Directory, hash: u64) -> impl Iterator<Item = PlaceWord> + use<'d> {
-        let table = self.word;
-        Search::new(hash, self.seed, table.log2())
-            .flat_map(move |first| table.first() + first..table.first() + first + BUCKET)
-            .map(|at| place_of(d, at as usize))
-            .take_while(|place| !place.is_free())
     }
 
     /// Adds a name; returns the number of its place.

@@ -2,7 +2,7 @@ use super::colliding::chosen_keys;
 use super::*;
 use tensorlend_layout::directory::Geometry;
 use tensorlend_layout::raw::View;
-use tensorlend_layout::word::Search;
+use tensorlend_layout::search::Search;
 
 struct World {
     d: Directory,
@@ -66,7 +66,7 @@ impl World {
 
     /// How many places the search for a key passes.
     fn passed(&self, key: &[u8]) -> u64 {
-        self.names.table.passed_by(&self.d, self.d.hash(key)).count() as u64
+        self.d.passed_by(self.d.hash(key)).count() as u64
     }
 
     /// Places that lead to no entry and that searches go past.

@@ -1,4 +1,4 @@
-//! Who may come in, and where to.
+//! Admission of clients: versions, rights, and the namespace to join.
 
 use super::Core;
 use crate::core::answer::{Answer, Outcome, Wait};
@@ -9,7 +9,7 @@ use tensorlend_layout::name;
 use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Refusal};
 use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
 
-/// Whether a client means the same by packets and shared words as this daemon.
+/// Checks that a client and this daemon give packets and shared words the same meaning.
 pub(super) fn same_version(protocols: (u16, u16), layout: (u32, u64)) -> Result<(), Refusal> {
     if !(protocols.0..=protocols.1).contains(&PROTOCOL_VERSION) {
         return Err(Refusal::Protocol { daemon: PROTOCOL_VERSION, client_min: protocols.0, client_max: protocols.1 });
@@ -39,7 +39,7 @@ impl Core {
             Some(name) if *name == own => (own, self.env.settings.private, Some(peer.uid), Role::Writer),
             Some(name) => {
                 // It is said again in refusals and in the log.
-                name::check(name).map_err(|e| Refusal::Bad(e.to_string()))?;
+                name::check(name)?;
                 let rule = self.env.settings.namespaces.get(name);
                 let allowed = rule.and_then(|rule| Some((rule.limits, rule.role(&peer)?)));
                 let (limits, role) = allowed.ok_or_else(|| Refusal::Namespace(name.clone()))?;

@@ -23,9 +23,13 @@ impl Core {
     /// A request for a segment: where a limit is in the way, what may have come free is looked for first.
     pub(super) fn segment(&mut self, conn: ConnId, seat: Seat, bytes: u64, log2: u8, since_ns: u64) -> Answer {
         let uid = self.conns[&conn].peer.uid;
-        let (env, me) = (&mut self.env, seat.catalogue);
-        let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
-        let mut answer = namespace.segments.segment(env, &namespace.context, &namespace.members, conn, me, bytes, log2);
+        let lend = |core: &mut Self| {
+            let namespace = core.namespaces.get_mut(&seat.namespace).expect("it has a client");
+            let (context, members) = (&namespace.context, &namespace.members);
+            namespace.segments.segment(&mut core.env, context, members, conn, seat.catalogue, bytes, log2)
+        };
+        let mut answer = lend(self);
+        let env = &mut self.env;
         if !matches!(answer, Err(Refusal::Limit { .. })) || bytes > env.pool.bytes_max() {
             return answer;
         }
@@ -35,32 +39,12 @@ impl Core {
         match self.collect_for_room(seat, since_ns) {
             Room::Unchanged => {}
             Room::Awaited => return Ok(Outcome::Later(Wait::Chores)),
-            Room::Looked => {
-                let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
-                answer = namespace.segments.segment(
-                    &mut self.env,
-                    &namespace.context,
-                    &namespace.members,
-                    conn,
-                    me,
-                    bytes,
-                    log2,
-                );
-            }
+            Room::Looked => answer = lend(self),
         }
         match &answer {
             Err(Refusal::Limit { kind, .. }) if kind.is_tensor_memory() => {
                 if self.press((*kind == LimitKind::NamespaceBytes).then_some(seat.namespace)) {
-                    let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
-                    answer = namespace.segments.segment(
-                        &mut self.env,
-                        &namespace.context,
-                        &namespace.members,
-                        conn,
-                        me,
-                        bytes,
-                        log2,
-                    );
+                    answer = lend(self);
                 }
                 self.or_spill(answer, seat, Some(uid), since_ns)
             }
@@ -105,37 +89,20 @@ impl Core {
         size: (u64, u8),
         since_ns: u64,
     ) -> Answer {
-        let me = seat.catalogue;
-        let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
-        let answer = namespace.segments.device_segment(
-            &mut self.env,
-            &namespace.context,
-            &namespace.members,
-            &namespace.devices,
-            conn,
-            me,
-            uuid,
-            size,
-        );
+        let lend = |core: &mut Self| {
+            let namespace = core.namespaces.get_mut(&seat.namespace).expect("it has a client");
+            let (context, members, devices) = (&namespace.context, &namespace.members, &namespace.devices);
+            let (segments, env) = (&mut namespace.segments, &mut core.env);
+            segments.device_segment(env, context, members, devices, conn, seat.catalogue, uuid, size)
+        };
+        let answer = lend(self);
         if !matches!(answer, Err(Refusal::Limit { .. })) {
             return answer;
         }
         match self.collect_for_room(seat, since_ns) {
             Room::Unchanged => answer,
             Room::Awaited => Ok(Outcome::Later(Wait::Chores)),
-            Room::Looked => {
-                let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
-                namespace.segments.device_segment(
-                    &mut self.env,
-                    &namespace.context,
-                    &namespace.members,
-                    &namespace.devices,
-                    conn,
-                    me,
-                    uuid,
-                    size,
-                )
-            }
+            Room::Looked => lend(self),
         }
     }
 

@@ -8,9 +8,10 @@ use crate::core::owners::Owners;
 use crate::core::settings::{Principal, Settings};
 use std::sync::Arc;
 use tensorlend_layout::catalogue::SlotRecord;
+use tensorlend_layout::search::SEARCH_MAX;
 use tensorlend_layout::tensor::{SlotInfo, SlotKind};
 use tensorlend_layout::wire::{LimitKind, NamespaceUse, Policy, Refusal, Reply, Request, Stat};
-use tensorlend_layout::word::{Cell, SEARCH_MAX, SLOT_NONE};
+use tensorlend_layout::word::{Cell, SLOT_NONE};
 use tensorlend_layout::{DType, Device};
 
 const ONE: Request = Request::Segment { bytes: SEGMENT, slots_log2: 4 };

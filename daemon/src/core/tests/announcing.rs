@@ -7,8 +7,9 @@ use tensorlend_layout::announce::Waiting;
 use tensorlend_layout::catalogue::CellRecord;
 use tensorlend_layout::directory::key_word;
 use tensorlend_layout::name::item_key;
+use tensorlend_layout::search::SEARCH_MAX;
 use tensorlend_layout::wire::{Reply, Request};
-use tensorlend_layout::word::{Absorbed, Cell, Home, MemberState, SEARCH_MAX};
+use tensorlend_layout::word::{Absorbed, Cell, Home, MemberState};
 
 fn many_names() -> World {
     let mut settings = settings();

@@ -1,0 +1,94 @@
+//! The sizes of a directory's tables, and where they lie.
+
+#[cfg(not(loom))]
+use super::{DirectoryHead, ListEntry, LongName, MemberEntry, NameEntry, SegmentEntry, StreamEntry};
+#[cfg(not(loom))]
+use crate::word::{TableWord, Word};
+
+/// Sizes of a directory's tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Clients, live and ended together.
+    pub members: u32,
+    /// Names at most.
+    pub names: u32,
+    /// Lists at most.
+    pub lists: u32,
+    /// Streams at most.
+    pub streams: u32,
+    /// Segments at most.
+    pub segments: u32,
+}
+
+/// log2 of the places of a directory's first table of names.
+pub const FIRST_TABLE_LOG2: u8 = 13;
+
+#[cfg(not(loom))]
+impl Geometry {
+    /// The largest that a daemon may be configured to make.
+    pub const LARGEST: Self =
+        Self { members: 1 << 16, names: 1 << 24, lists: 1 << 20, streams: 1 << 16, segments: 1 << 16 };
+
+    /// log2 of the places of the largest table: as many names as there may be fill five eighths of it.
+    pub fn table_log2_max(&self) -> u8 {
+        let places = (u64::from(self.names) * 8).div_ceil(5).next_power_of_two();
+        (places.ilog2() as u8).max(FIRST_TABLE_LOG2)
+    }
+
+    /// Blocks for long names; number 0 is none.
+    pub fn long_names(&self) -> u64 {
+        (u64::from(self.names) / 8).max(256)
+    }
+
+    /// What is there from the beginning on comes first. The rest is memory only as far as it is in use: each begins on
+    /// a page.
+    pub(super) fn offsets(&self) -> [(u64, u64); 7] {
+        let mut at = size_of::<DirectoryHead>() as u64;
+        let mut place = |count: u64, bytes: usize| {
+            let start = at;
+            at = (at + count * bytes as u64).next_multiple_of(4096);
+            (start, count)
+        };
+        [
+            place(u64::from(self.members), size_of::<MemberEntry>()),
+            place(u64::from(self.lists), size_of::<ListEntry>()),
+            place(u64::from(self.streams), size_of::<StreamEntry>()),
+            place(u64::from(self.segments), size_of::<SegmentEntry>()),
+            // Two tables of the largest size: one is built while the other is the current one.
+            place(2 << self.table_log2_max(), size_of::<Word>()),
+            place(self.long_names(), size_of::<LongName>()),
+            place(u64::from(self.names) + 1, size_of::<NameEntry>()),
+        ]
+    }
+
+    /// Length of the sheet in bytes.
+    pub fn bytes(&self) -> u64 {
+        let (at, count) = self.offsets()[6];
+        (at + count * size_of::<NameEntry>() as u64).next_multiple_of(4096)
+    }
+
+    /// How much of it there must be from the beginning on: everything up to the end of the first table of names.
+    pub fn bytes_first(&self) -> u64 {
+        self.offsets()[4].0 + (size_of::<Word>() << FIRST_TABLE_LOG2) as u64
+    }
+
+    /// Daemon: writes the head of a fresh, zeroed directory.
+    pub fn initialise(&self, head: &DirectoryHead, seed: u64, namespace: u64) {
+        let [members, lists, streams, segments, places, long_names, names] = self.offsets();
+        for ((at, count), (at_word, count_word)) in [
+            (members, (&head.members_at, &head.members)),
+            (names, (&head.names_at, &head.names)),
+            (places, (&head.places_at, &head.places)),
+            (long_names, (&head.long_names_at, &head.long_names)),
+            (lists, (&head.lists_at, &head.lists)),
+            (streams, (&head.streams_at, &head.streams)),
+            (segments, (&head.segments_at, &head.segments)),
+        ] {
+            at_word.put(at);
+            count_word.put(count);
+        }
+        head.seed.put(seed);
+        head.namespace.put(namespace);
+        head.table.set(TableWord::new(FIRST_TABLE_LOG2, 0).0);
+    }
+}
