@@ -6,7 +6,7 @@ use crate::failure::Failure;
 
 /// Rename a value.
 ///
-/// It replaces the value of the new name. Both names exist for a moment; there is no moment without either.
+/// It replaces the value of the new name. Both names exist for a moment, and one of them exists at every moment.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  tensorlend rename draft final\n  tensorlend mv --list results results-monday\n")]
 pub struct RenameArgs {

@@ -1,4 +1,4 @@
-//! Devices of which memory is lent: what the core is told of each, and how long its segments are.
+//! Devices whose memory the daemon lends: the core's data about each one, and the lengths of its segments.
 
 use super::account::{bytes_text, limit};
 use super::pool::Pool;
@@ -8,19 +8,19 @@ use tensorlend_layout::wire::{Allocator, DeviceOffer, DeviceUse, Export, LimitKi
 /// A device's place among those of the configuration.
 pub type DeviceNumber = usize;
 
-/// Every length of an allocation that a daemon after this one may have to know is a multiple of it.
+/// Lengths of allocations that a later daemon may have to know are multiples of this.
 pub const UNIT: u64 = 2 << 20;
-/// Blocks of the driver's pools have multiples of it.
+/// Lengths of blocks of the driver's pools are multiples of this.
 const BLOCK_UNIT: u64 = 512;
-/// Longest block of the driver's pool that is lent: for longer ones nobody has shown yet that importing them is safe.
+/// Maximum length of a block of the driver's pool: no test has shown yet that importing longer ones is safe.
 const BLOCK_BYTES_MAX: u64 = 4 << 30;
 
-/// A device of which memory is lent.
+/// A device whose memory the daemon lends.
 #[derive(Debug)]
 pub struct Device {
-    /// What it was told of it.
+    /// Its settings.
     pub settings: DeviceSettings,
-    /// Its segments: without spares, which would take memory from programs that are not our clients.
+    /// The pool of its segments. It has no spares, which would take memory from programs that are not clients.
     pub pool: Pool,
     /// Segments that are lent.
     pub segments: u32,
@@ -32,7 +32,7 @@ impl Device {
         Self { settings: settings.clone(), pool, segments: 0 }
     }
 
-    /// What clients are told.
+    /// The description for clients.
     pub fn offer(&self) -> DeviceOffer {
         let it = &self.settings;
         let (segment_bytes, segment_bytes_max) = match it.allocator {
@@ -43,7 +43,7 @@ impl Device {
         DeviceOffer { uuid, name, allocator, segment_bytes, segment_bytes_max }
     }
 
-    /// What is in use of it.
+    /// Its memory in use.
     pub fn usage(&self) -> DeviceUse {
         DeviceUse {
             offer: self.offer(),
@@ -54,7 +54,7 @@ impl Device {
         }
     }
 
-    /// The length of a segment for which at least `bytes` were asked.
+    /// Returns the length of a segment for a request of at least `bytes`.
     pub fn length(&self, bytes: u64) -> Result<u64, Refusal> {
         let it = &self.settings;
         let wanted = bytes.max(1);
@@ -85,20 +85,20 @@ impl Device {
 /// A segment that is on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnDevice {
-    /// On which.
+    /// The number of the device.
     pub number: DeviceNumber,
-    /// Since when it is lent: see [`LendingId`].
+    /// The time of lending: see [`LendingId`].
     pub since_ns: u64,
-    /// What its descriptor is.
+    /// The kind of its descriptor.
     pub export: Export,
 }
 
-/// What a directory says of where a segment is: see `SegmentEntry::place`.
+/// A segment's location as the directory has it: see `SegmentEntry::place`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The device, by its place in the directory's list.
     pub device: u64,
-    /// Who allocated it.
+    /// Its allocator.
     pub allocator: Allocator,
 }
 
@@ -107,7 +107,7 @@ impl Place {
         self.device << 8 | self.allocator.code()
     }
 
-    /// `None`: in host memory, or nowhere that this version knows.
+    /// Returns `None` for host memory, and for a location that this version does not know.
     pub fn of(word: u64) -> Option<Self> {
         Some(Self { device: word >> 8, allocator: Allocator::from_code(word & 0xFF)? })
     }

@@ -1,4 +1,4 @@
-//! What is to be done.
+//! Effects: the work that a step of the core orders from the shell.
 
 use super::account::NamespaceId;
 use super::event::{ConnId, MemId};
@@ -7,28 +7,28 @@ use tensorlend_layout::header::{Magic, SheetHeader};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::Reply;
 
-/// What a sheet's header shall say.
+/// The contents of a sheet's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SheetPlan {
-    /// What it is.
+    /// The kind of the sheet.
     pub magic: Magic,
-    /// Its one writer; 0: the daemon.
+    /// The number of its writer; 0 is the daemon.
     pub owner: u16,
-    /// Elements of its array.
+    /// Number of elements of its array.
     pub count: u64,
     /// First number of that array.
     pub first: u64,
 }
 
 impl SheetPlan {
-    /// Writes the header of a fresh sheet. The shell does this through a writable mapping, before anybody is lent it.
+    /// Writes the header of a fresh sheet. The shell does this through a writable mapping, before the daemon lends the sheet.
     pub fn initialise(&self, view: &View) {
         let head: &SheetHeader = view.at(0).expect("a sheet is longer than its header");
         head.initialise(self.magic, view.bytes() as u64, self.owner, self.count, self.first);
     }
 }
 
-/// How a descriptor is lent.
+/// The way of lending a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lending {
     /// Reopened read-only.
@@ -37,151 +37,151 @@ pub enum Lending {
     Write,
     /// A client's wake descriptor, as it is.
     Wake,
-    /// A descriptor of a device's memory, as it is: whoever has it chooses what to map it for.
+    /// A descriptor of a device's memory, as it is: its holder chooses the access of its mapping.
     Device,
     /// No memory: the descriptor with which this client nudges the daemon.
     Nudge,
 }
 
-/// What is to be done.
+/// An order of the core to the shell.
 #[derive(Debug)]
 pub enum Effect {
     /// Make a memfd. [`super::Event::Created`] answers.
     Create {
-        /// Its name from now on.
+        /// The number of the new memory.
         mem: MemId,
         /// Its length.
         bytes: u64,
-        /// How much of it there must be from its beginning on: all of it, but for a directory.
+        /// Bytes to allocate at once, from the beginning: all bytes, except for a directory.
         bytes_first: u64,
-        /// If it is a sheet: its header. `None`: a segment.
+        /// The header of a sheet; `None` for a segment.
         sheet: Option<SheetPlan>,
-        /// Whether it is long: to be made beside the loop.
+        /// Whether a worker thread makes it, since it is long.
         background: bool,
     },
-    /// Have a device's driver make memory, beside the loop. [`super::Event::CreatedOnDevice`] answers.
+    /// Have a device's driver make memory, on a worker thread. [`super::Event::CreatedOnDevice`] answers.
     CreateOnDevice {
-        /// Its name from now on.
+        /// The number of the new memory.
         mem: MemId,
         /// The device's place among [`super::settings::Settings::devices`].
         device: usize,
-        /// For whom, in which namespace: a driver's pool serves one user in one.
+        /// The namespace and the uid: a driver's pool serves one user of one namespace.
         whose: (NamespaceId, u32),
         /// Its length.
         bytes: u64,
     },
-    /// Make a part of memory that was not there from the beginning. [`super::Event::Allocated`] answers, if the memory is there
-    /// still.
+    /// Allocate a part of memory that was not allocated at the beginning. [`super::Event::Allocated`] answers if the memory still
+    /// exists.
     Allocate {
-        /// Of which.
+        /// The memory.
         mem: MemId,
         /// Where the part begins.
         at: u64,
         /// Its length.
         bytes: u64,
-        /// Whether it is long: to be made beside the loop.
+        /// Whether a worker thread makes it, since it is long.
         background: bool,
     },
-    /// Give a part of memory back, if that can be done: it is zero then, or as it was.
+    /// Give a part of memory back to the kernel, if possible: it then reads as zeroes, and otherwise is unchanged.
     Discard {
-        /// Of which.
+        /// The memory.
         mem: MemId,
         /// Where the part begins.
         at: u64,
         /// Its length.
         bytes: u64,
     },
-    /// Nobody wants what is being made beside the loop any more. [`super::Event::Created`] answers the order still.
+    /// Cancel memory that a worker thread is making. [`super::Event::Created`] still answers the order.
     Cancel {
-        /// Which.
+        /// The memory.
         mem: MemId,
     },
-    /// Have this outlive the daemon, where somebody keeps things for it, under this label.
+    /// Store a descriptor in the fd store, if there is one, under this label.
     Keep {
-        /// Which: memory, or a file.
+        /// The memory, or the file.
         mem: MemId,
-        /// What it is.
+        /// The label of the descriptor.
         label: Label,
     },
-    /// It need not outlive the daemon any more, and is not yet to be closed.
+    /// Remove a descriptor from the fd store, and leave it open here.
     Forget {
-        /// Which.
+        /// The memory.
         mem: MemId,
     },
-    /// Close a descriptor, and forget its view; nor need it outlive the daemon.
+    /// Close a descriptor, drop its view, and remove it from the fd store.
     Release {
-        /// Which.
+        /// The memory.
         mem: MemId,
     },
-    /// No new writer from now on. If that fails, the shell hangs up: see [`super::Event::HungUp`].
+    /// Seal the memory against new writers. If that fails, the shell hangs up: see [`super::Event::HungUp`].
     Seal {
-        /// Who has it mapped.
+        /// The connection of the client that has it mapped.
         conn: ConnId,
-        /// Which.
+        /// The memory.
         mem: MemId,
     },
-    /// Ask the kernel whether somebody can still write. [`super::Event::Probed`] answers.
+    /// Ask the kernel whether any process can still write. [`super::Event::Probed`] answers.
     Probe {
-        /// Which.
+        /// The memory.
         mem: MemId,
     },
     /// Answer a connection.
     Send {
-        /// Which.
+        /// The connection.
         conn: ConnId,
-        /// With what.
+        /// The response.
         reply: Reply,
-        /// And with which descriptors.
+        /// The descriptors that go with it.
         lend: Vec<(MemId, Lending)>,
         /// Whether to hang up after it. No [`super::Event::HungUp`] follows.
         close: bool,
     },
     /// Read from the connection again: its last packet needs no answer.
     Resume {
-        /// Which.
+        /// The connection.
         conn: ConnId,
     },
     /// Hang up. No [`super::Event::HungUp`] follows.
     Close {
-        /// Which.
+        /// The connection.
         conn: ConnId,
     },
-    /// Wake those who sleep on a directory's bell, which has been rung.
+    /// Wake the clients that sleep on a directory's bell, which the core has rung.
     Wake {
         /// The directory.
         directory: MemId,
     },
-    /// Wake those who wait for segments of device memory to be taken back: that bell of a directory has been rung.
+    /// Wake the holders of device memory: the core has rung the directory's bell for returned segments.
     WakeHolders {
         /// The directory.
         directory: MemId,
     },
-    /// Write a segment to a file, beside the loop, if nobody else holds it. [`super::Event::Spilled`] answers.
+    /// Write a segment to a file on a worker thread, unless another process holds it. [`super::Event::Spilled`] answers.
     Spill {
-        /// Which.
+        /// The memory.
         mem: MemId,
-        /// What the file is called from then on.
+        /// The number of the new file.
         file: MemId,
         /// Its length.
         bytes: u64,
     },
-    /// Make memory with what was written to a file, beside the loop. [`super::Event::Created`] answers; the file stays.
+    /// Make memory with the contents of a file, on a worker thread. [`super::Event::Created`] answers; the file stays.
     Recall {
-        /// Its name from now on.
+        /// The number of the new memory.
         mem: MemId,
         /// The file.
         file: MemId,
         /// Its length.
         bytes: u64,
     },
-    /// A file is wanted no more; nor need it outlive the daemon.
+    /// Delete a file, and remove it from the fd store.
     DropFile {
-        /// Which.
+        /// The file.
         file: MemId,
     },
     /// Watch a connection's process on after the connection has ended. [`super::Event::Exited`] answers, now or later.
     AwaitExit {
-        /// Which, of a peer that could be watched.
+        /// The connection of a peer whose process can be watched.
         conn: ConnId,
     },
 }

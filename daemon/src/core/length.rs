@@ -1,4 +1,4 @@
-//! How long sheets are, in bytes.
+//! Lengths of sheets, in bytes.
 
 use super::settings::NamespaceLimits;
 use tensorlend_layout::catalogue::{Catalogue, CellRecord, SlotRecord, cells_count, part_bytes};
@@ -6,24 +6,24 @@ use tensorlend_layout::directory::Geometry;
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::stream::{RingEntry, StreamRing};
 
-/// log2 of the slots of a segment at most.
+/// log2 of the maximum number of slots of a segment.
 pub const SLOTS_LOG2_MAX: u8 = 20;
 /// A client's catalogue.
 pub const CATALOGUE: u64 = size_of::<Catalogue>() as u64;
 /// A client's lease table.
 pub const LEASES: u64 = size_of::<LeaseTable>() as u64;
 
-/// A further part of a client's cells.
+/// Returns the length of a further part of a client's cells.
 pub fn cells(part: u8) -> u64 {
     part_bytes::<CellRecord>(cells_count(part)) as u64
 }
 
-/// The records of so many slots.
+/// Returns the length of the records of `count` slots.
 pub fn slots(count: usize) -> u64 {
     part_bytes::<SlotRecord>(count) as u64
 }
 
-/// A ring of so many messages.
+/// Returns the length of a ring of `capacity` messages.
 pub fn ring(capacity: u32) -> u64 {
     (size_of::<StreamRing>() as u64 + u64::from(capacity) * size_of::<RingEntry>() as u64).next_multiple_of(4096)
 }
@@ -31,7 +31,7 @@ pub fn ring(capacity: u32) -> u64 {
 /// The sizes of the tables of a directory with these limits.
 pub fn geometry(limits: &NamespaceLimits) -> Geometry {
     Geometry {
-        // Number 0 is never given out.
+        // No client has number 0.
         members: limits.members_max.min(u32::from(u16::MAX)) + 1,
         names: limits.names_max,
         lists: limits.lists_max,
@@ -40,7 +40,7 @@ pub fn geometry(limits: &NamespaceLimits) -> Geometry {
     }
 }
 
-/// Bytes of sheets without which nobody can be in a namespace: its directory, and one client's catalogue and leases.
+/// Bytes of the sheets that a namespace with one client needs: directory, catalogue and lease table.
 pub fn sheet_bytes_min(limits: &NamespaceLimits) -> u64 {
     geometry(limits).bytes() + CATALOGUE + LEASES
 }

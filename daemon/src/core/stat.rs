@@ -1,4 +1,4 @@
-//! Figures of the daemon.
+//! Metrics of the daemon.
 
 use super::account::NamespaceId;
 use super::device::Device;
@@ -8,11 +8,11 @@ use super::settings::Mode;
 use std::collections::BTreeMap;
 use tensorlend_layout::wire::{NamespaceUse, Stat, UidUse};
 
-/// Accounts that one answer tells of, at most: it has to fit into a packet.
+/// Maximum number of accounts in one response: it must fit into a packet.
 const ACCOUNTS_MAX: usize = 128;
 
-/// Gathers the figures over all namespaces: numbers only, so that no namespace learns a name of another. Accounts are told
-/// as far as they concern `asker`: a uid in a namespace; the superuser is told all.
+/// Gathers the metrics over all namespaces: numbers only, so that no namespace learns a name of another. The response contains the
+/// accounts of `asker`, a uid in a namespace, and all accounts for the superuser.
 pub fn stat(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, asker: Option<(u32, NamespaceId)>) -> Stat {
     let mut stat = Stat {
         version: env!("CARGO_PKG_VERSION").into(),

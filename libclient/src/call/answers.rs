@@ -1,4 +1,4 @@
-//! The answers of one line, in the order of their requests.
+//! Sends the responses of one channel in the order of their requests.
 
 use super::service::reason;
 use crate::client::Client;
@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use tensorlend_os::mutex::lock;
 
-/// What is said to a request.
+/// The response to a request.
 #[derive(Debug)]
 pub enum Said {
     Answer(Box<ValueDraft>),
     Failure(String),
 }
 
-/// Sends answers, each in its turn, from whichever thread has it.
+/// Sends responses in turn. Any thread can supply one.
 #[derive(Debug)]
 pub struct Answers {
     client: Client,
@@ -25,11 +25,11 @@ pub struct Answers {
 
 #[derive(Debug)]
 struct State {
-    /// `None`: the line is closed.
+    /// `None` after the channel was closed.
     stream: Option<Stream>,
-    /// Number of the request that is to be answered next.
+    /// Number of the request whose response is the next to send.
     next: u64,
-    /// What was said to later ones.
+    /// Responses to later requests, by the number of the request.
     early: BTreeMap<u64, Said>,
 }
 
@@ -38,12 +38,12 @@ impl Answers {
         Self { client, state: Mutex::new(State { stream: Some(stream), next: 0, early: BTreeMap::new() }) }
     }
 
-    /// Says something to a request: sends it when its turn has come, and what waited for it. To a caller that is gone,
-    /// nothing is said, and that is no error.
+    /// Supplies the response to a request. Sends it when its turn has come, and the later ones that wait for it. If the caller
+    /// is gone, the function drops the response and returns no error.
     ///
     /// # Errors
-    /// Where something, this or what waited for it, could not be sent: then the line is closed, since those behind it would
-    /// answer the wrong requests.
+    /// If this response or a later one could not be sent. The channel is closed then, since the following responses would belong to
+    /// the wrong requests.
     pub fn say(&self, number: u64, said: Said) -> Result<()> {
         let mut state = lock(&self.state);
         state.early.insert(number, said);
@@ -73,12 +73,12 @@ impl Answers {
         match stream.try_send(draft) {
             Ok(_) => Ok(()),
             Err(TrySendError::Failed(error)) => Err(error),
-            // It has as many places as there can be requests that are not answered.
+            // The ring has a place for every request that can be without a response.
             Err(TrySendError::Full(_)) => Err(Error::StreamFull(stream.name().to_owned())),
         }
     }
 
-    /// Wakes a caller who sleeps, if it is this request's turn.
+    /// Wakes a sleeping caller if this request's response is the next one.
     pub fn soon(&self, number: u64) {
         let state = lock(&self.state);
         if let Some(stream) = state.stream.as_ref().filter(|_| state.next == number) {
@@ -86,7 +86,7 @@ impl Answers {
         }
     }
 
-    /// Says nothing any more.
+    /// Closes the channel and drops the responses that wait.
     pub fn close(&self) {
         let mut state = lock(&self.state);
         state.stream = None;

@@ -1,4 +1,4 @@
-//! What is on from the start of a client.
+//! Instruments that are on from the start of a client.
 
 use super::limit::Limit;
 use super::pressure::Callback;
@@ -13,7 +13,7 @@ use tensorlend_os::mutex::lock;
 /// Names a file for every client's log.
 const LOG_VARIABLE: &str = "TENSORLEND_ALLOC_LOG";
 
-/// What [`crate::ClientBuilder`] was told.
+/// Settings of [`crate::ClientBuilder`].
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     pub statistics: bool,
@@ -49,8 +49,8 @@ impl Options {
     }
 }
 
-/// The file that the environment names, with process and client in its name: neither clients of one process nor
-/// processes of one shell shall write over each other's logs.
+/// The file that the environment names, with process and client in its name, so that neither the
+/// clients of one process nor the processes of one shell overwrite each other's logs.
 fn log_of_environment() -> Option<PathBuf> {
     static CLIENTS: AtomicU32 = AtomicU32::new(0);
     let path = PathBuf::from(std::env::var_os(LOG_VARIABLE).filter(|path| !path.is_empty())?);

@@ -1,4 +1,4 @@
-//! A session: what one client has mapped and holds.
+//! A session: the composition of one client's owners.
 
 mod reconnect;
 pub mod streams;
@@ -50,48 +50,48 @@ impl std::ops::Deref for Session {
 }
 
 impl Session {
-    /// What it knows of waiting.
+    /// The owner of waiting: parked word, spin, wake descriptors.
     #[inline]
     pub fn waiter(&self) -> &Waiter {
         &self.waiter
     }
 
-    /// What it has mapped of other clients.
+    /// The owner of other clients' mapped memory.
     #[inline]
     pub fn peers(&self) -> &PeerTable {
         &self.peers
     }
 
-    /// Its own memory.
+    /// The owner of this client's slots and segments.
     #[inline]
     pub fn alloc(&self) -> &Allocator {
         &self.alloc
     }
 
-    /// Its own names.
+    /// The owner of this client's names and cells.
     #[inline]
     pub fn names(&self) -> &NameTable {
         &self.names
     }
 
-    /// What it keeps of streams.
+    /// The owner of cursors and closed rings.
     #[inline]
     pub fn streams(&self) -> &StreamTable {
         &self.streams
     }
 
-    /// What leases keep of it.
+    /// The part of the session that leases keep alive.
     #[inline]
     pub fn link(&self) -> &Arc<Link> {
         &self.link
     }
 
-    /// The descriptors of what it was lent for its own.
+    /// The descriptors of the memory that the daemon has lent to this client.
     pub fn descriptors(&self) -> &Descriptors {
         &self.descriptors
     }
 
-    /// What watches its allocations.
+    /// Statistics, limits and tracking of allocations.
     pub fn instruments(&self) -> &Instruments {
         &self.instruments
     }
@@ -102,7 +102,7 @@ impl Session {
         self.alloc.take(self, bytes)
     }
 
-    /// Says hello to the daemon, and maps what it gives this client.
+    /// Sends the hello message, and maps the directory, the catalogue and the lease table.
     pub fn open(
         control: Control,
         namespace: Option<String>,

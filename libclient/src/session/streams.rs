@@ -1,4 +1,4 @@
-//! What a session keeps of streams: cursors for its subscriptions, and the rings that its producers have closed.
+//! A session's cursors for its subscriptions, and the rings that its producers have closed.
 
 use crate::alloc::Allocator;
 use crate::link::descriptors::Descriptors;
@@ -38,13 +38,13 @@ impl StreamTable {
         lock(&self.cursors).push(cursor);
     }
 
-    /// A producer has closed this ring.
+    /// Adds a ring that a producer has closed.
     pub fn close(&self, ring: ClosedRing) {
         lock(&self.closed).push(ring);
     }
 
-    /// Retires the messages of streams that were closed here and have since been deleted or opened anew, and are read by nobody
-    /// who has no lease on them.
+    /// Retires the messages of closed streams that were since deleted or opened again, unless a subscriber still reads them by its
+    /// cursor alone.
     pub fn retire_closed(&self) {
         let gone: Vec<ClosedRing> = {
             let mut closed = lock(&self.closed);
@@ -59,7 +59,7 @@ impl StreamTable {
     }
 }
 
-/// What is left of a stream that its producer has closed: the messages, until nobody can reach them by its name.
+/// The ring of a stream that its producer has closed. Its messages stay until no client can reach them by the stream's name.
 pub struct ClosedRing {
     pub entries: Records<RingEntry>,
     pub index: u32,
@@ -68,17 +68,17 @@ pub struct ClosedRing {
 }
 
 impl ClosedRing {
-    /// Whether the stream was deleted or opened anew, and nobody reads its messages by his cursor alone.
+    /// Returns true if the stream was deleted or opened again, and no subscriber reads its messages by a cursor alone.
     pub fn is_gone(&self, peers: &PeerTable) -> bool {
         let directory = &peers.directory;
         if directory.streams.get(self.index as usize).is_some_and(|entry| entry.id.read() == self.id) {
             return false;
         }
         leases::scan_fence();
-        // A table that cannot be read, the daemon being away, may hold everything.
+        // While the daemon is down, a lease table may be unreadable: it may hold any lease.
         let keeps = |table: &LeaseTable| table.cursors.iter().any(|cursor| cursor.keeps(self.id, self.sent));
         let free = |catalogue| peers.with_leases(catalogue, keeps).is_ok_and(|keeps| keeps != Some(true));
-        // Whoever has a cursor in it was shown the ring.
+        // The daemon has shown the ring to every client with a cursor in it.
         let me = peers.me();
         let free = directory.audience(me).chain([me]).all(free);
         // As after a scan for leases.
@@ -86,12 +86,12 @@ impl ClosedRing {
         free
     }
 
-    /// Its descriptor, by what it is.
+    /// Returns the item that identifies its descriptor.
     pub fn item(&self) -> Item {
         Item::Ring { stream: self.index, id: self.id }
     }
 
-    /// The messages that it holds.
+    /// Returns the messages in the ring.
     pub fn values(&self) -> impl Iterator<Item = Cell> + '_ {
         self.entries.iter().map(|entry| Cell(entry.cell.peek())).filter(|value| value.is_value())
     }

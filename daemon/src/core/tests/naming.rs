@@ -186,8 +186,8 @@ fn a_name_is_renamed_for_an_owner_that_is_gone() {
     w.assert_empty();
 }
 
-/// The table of names has places for a few thousand at first. What was appended before fills half of it: less than makes the
-/// daemon build a larger one by itself.
+/// The table of names has places for a few thousand names at first. The items that were appended before fill half of it, too few for
+/// the daemon to build a larger table.
 #[test]
 fn a_request_for_many_names_has_a_larger_table_made() {
     let mut settings = settings();

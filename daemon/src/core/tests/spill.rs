@@ -29,7 +29,7 @@ fn fill(w: &mut World, names: &[&str]) -> (Client, Vec<Lent>) {
     (client, lent)
 }
 
-/// As [`fill`], by a client that is gone then.
+/// As [`fill`], by a client that ends afterwards.
 fn leave(w: &mut World, names: &[&str]) -> (u16, Vec<Lent>) {
     let (client, lent) = fill(w, names);
     w.hang_up(&client);
@@ -62,13 +62,13 @@ fn what_nobody_holds_goes_when_memory_is_short_and_comes_back() {
         assert_eq!(w.in_files(), [lent[0].segment], "the one lent first");
         assert_eq!(b.find("old"), Some(home), "no shared word tells of it");
 
-        // For its memory the other one goes.
+        // The other segment is spilled to make room for it.
         let (reply, mem) = get(&mut w, &b, (owner, &lent[0]));
         assert!(matches!(reply, Reply::Segment { bytes: SEGMENT, .. }));
         assert_ne!(mem, Some(lent[0].segment));
         assert_eq!(w.in_files(), [lent[1].segment]);
         assert_eq!(w.recalled, 1);
-        // What is deleted is in no file any more.
+        // No file holds a deleted value.
         assert_eq!(w.ask(&b, &Request::Delete { name: "new".into() }), Reply::Deleted { existed: true });
         assert_eq!(w.ask(&b, &Request::Delete { name: "old".into() }), Reply::Deleted { existed: true });
         w.wait_ns(1_000_000_000);
@@ -92,7 +92,7 @@ fn what_is_held_or_lent_meanwhile_stays() {
     );
     assert_eq!((w.stat().bytes_spilled, w.stat().spill_failures), (0, 0));
 
-    // Lent while it is written: its reader has what was written before, and the file goes.
+    // The segment is lent while it is written: the reader has the values, and the daemon drops the file.
     w.held.clear();
     w.slow_spill = true;
     w.now_ns += 1_000_000_000;
@@ -270,11 +270,11 @@ fn what_is_in_files_outlives_the_daemon() {
     }
 }
 
-/// A daemon that finds a segment in memory and in a file takes the memory: the other one was not forgotten yet.
+/// If both the memory and the file of a segment survive, the daemon uses the memory: the file was not removed yet.
 #[test]
 fn of_memory_and_file_the_memory_counts() {
     let (mut w, owner, lent, mut b) = two_in_files(Mode::System);
-    // As if it had been killed between the keeping of the file and the forgetting of the memory.
+    // As if the daemon had been killed between storing the file and removing the memory.
     let namespace = w.kept.values().next().unwrap().namespace();
     let mem = lent[0].segment;
     w.memory.insert(mem, (SEGMENT, None));
@@ -302,7 +302,7 @@ fn of_memory_and_file_the_memory_counts() {
     w.assert_empty();
 }
 
-/// Killed after each of the things that one event causes: nothing is in neither of both.
+/// The daemon is killed after each effect of an event: every value is in memory or in a file.
 #[test]
 fn between_any_two_steps_one_of_them_is_kept() {
     for back in [false, true] {
@@ -369,11 +369,11 @@ fn above_the_high_mark_it_spills_down_to_the_low_one() {
     // Between the marks nothing goes.
     assert!(matches!(want(&mut w, &b), Reply::Segment { .. }));
     assert_eq!(w.files.len(), 2);
-    // What is asked for comes back, and is not the first to go again.
+    // A segment that a reader requests comes back, and is not the first to be spilled again.
     let (reply, mem) = get(&mut w, &b, (owner, &lent[0]));
     assert!(matches!(reply, Reply::Segment { .. }));
     assert_eq!(w.in_files(), [lent[1].segment, lent[2].segment]);
-    // It is held, and so stays for as long as it is; nobody is kept awake for more than a look at times.
+    // A holder keeps it in memory; the daemon wakes up for no more than a look from time to time.
     w.held.extend(mem);
     assert!(matches!(want(&mut w, &b), Reply::Segment { .. }));
     let before = w.core.alarm();
@@ -434,20 +434,20 @@ fn what_its_owner_has_shelved_goes_while_he_lives() {
         let b = w.join(1);
         assert!(matches!(want(&mut w, &b), Reply::Segment { .. }));
         assert_eq!(w.in_files(), [lent[0].segment, lent[1].segment]);
-        // He reads it as anybody does; others are spilled for it, if there are any.
+        // The owner reads it as any client does; the daemon spills others for it, if there are any.
         assert!(matches!(get(&mut w, &a, (a.number(), &lent[0])).0, Reply::Refused(Refusal::Limit { .. })));
         shelve(&mut w, &a, &lent[2]);
         let (reply, mem) = get(&mut w, &a, (a.number(), &lent[0]));
         assert!(matches!(reply, Reply::Segment { .. }) && mem != Some(lent[0].segment));
         assert_eq!(w.in_files(), [lent[1].segment, lent[2].segment]);
-        // He gives it back, from a file and from memory.
+        // The owner returns it, from a file and from memory.
         for at in [0, 1] {
             w.ask(&a, &Request::Delete { name: FOUR[at].into() });
             assert_eq!(w.ask(&a, &Request::ReturnSegment { base: lent[at].base }), Reply::Done);
         }
         w.wait_ns(1_000_000_000);
         assert_eq!(w.in_files(), [lent[2].segment]);
-        // What he leaves behind in a file is there for others, as what he leaves in memory.
+        // After the owner's end others read its values from a file, as from memory.
         w.hang_up(&a);
         assert!(matches!(get(&mut w, &b, (a.number(), &lent[2])).0, Reply::Segment { .. }));
         for name in ["c", "d"] {
@@ -468,7 +468,7 @@ fn nobody_shelves_what_is_not_his_or_for_nothing() {
     let not_found = |reply| matches!(reply, Reply::Refused(Refusal::NotFound(_)));
     assert!(not_found(w.ask(&b, &Request::Shelve { base: lent[0].base })));
     assert!(not_found(w.ask(&a, &Request::Shelve { base: lent[0].base + 1 })));
-    // Whoever says so and holds it all the same keeps it in memory: the kernel's word counts.
+    // A client that claims to have let go and still holds the segment keeps it in memory: the kernel decides.
     shelve(&mut w, &a, &lent[0]);
     w.held.insert(lent[0].segment);
     assert!(matches!(want(&mut w, &a), Reply::Refused(Refusal::Limit { .. })));
@@ -479,7 +479,7 @@ fn nobody_shelves_what_is_not_his_or_for_nothing() {
     assert!(matches!(answer, Reply::Refused(Refusal::Limit { kind: LimitKind::Spill, .. })), "{answer:?}");
 }
 
-/// One who says of much that he has let go of it takes nobody's tries; and what counts elsewhere is nobody's way out.
+/// A client that falsely shelves many segments uses up no tries of others; segments that count elsewhere are not spilled.
 #[test]
 fn a_liar_and_a_neighbour_stand_in_nobodys_way() {
     let mut settings = Settings { pool_bytes_max: 84 * SEGMENT, ..spilling(Mode::User) };
@@ -560,7 +560,7 @@ fn an_owner_that_ends_on_the_way_is_waited_for() {
     }
 }
 
-/// Where a keeper has the file, an owner goes on with it; and has shelved what he says that he has.
+/// If the fd store has the file, its owner continues with it, and its segments count as shelved as the owner reports.
 #[test]
 fn what_is_shelved_outlives_the_daemon() {
     for mode in [Mode::User, Mode::System] {
@@ -587,8 +587,8 @@ fn what_is_shelved_outlives_the_daemon() {
     }
 }
 
-/// Where nothing has kept it, it is lost to readers, and its owner goes on: with those values that he has told to be shelved, and
-/// with no others.
+/// Without an fd store, readers lose the file's values. The owner continues with the segments that it reports as shelved, and with no
+/// others.
 #[test]
 fn what_is_shelved_may_be_lost_and_nothing_else() {
     for tells in [true, false] {
@@ -612,7 +612,7 @@ fn what_is_shelved_may_be_lost_and_nothing_else() {
         let (reply, _) = get(&mut w, &a, (a.number(), &lent[0]));
         let Reply::Refused(Refusal::Memory { reason, .. }) = reply else { panic!("it is lost: {reply:?}") };
         assert!(reason.contains("daemon was replaced"), "{reason}");
-        // Its numbers are not lent again before he gives them back.
+        // The daemon does not lend its numbers again before the owner returns them.
         let new = w.segment(&a);
         assert_ne!(new.base, lent[0].base);
         assert_eq!(w.ask(&a, &Request::ReturnSegment { base: new.base }), Reply::Done);
@@ -620,7 +620,7 @@ fn what_is_shelved_may_be_lost_and_nothing_else() {
         w.ask(&a, &Request::Delete { name: "b".into() });
         assert_eq!(w.ask(&a, &Request::ReturnSegment { base: lent[1].base }), Reply::Done);
         assert!(a.find("a").is_some(), "he has to say what becomes of it");
-        // With him goes what led there.
+        // The owner's end removes the names that led there.
         w.loud.clear();
         w.hang_up(&a);
         w.wait_ns(60_000_000_000);
@@ -636,7 +636,7 @@ fn what_is_shelved_may_be_lost_and_nothing_else() {
     }
 }
 
-/// For the marks, too; but not in the moment in which its owner is about to let go of it.
+/// The marks spill shelved segments, too, but not while their owner is about to let go of them.
 #[test]
 fn above_the_high_mark_what_is_shelved_goes_a_little_later() {
     let mut w = World::new(marked());
