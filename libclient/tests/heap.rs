@@ -72,7 +72,8 @@ fn drafts_of_many_threads_never_share_a_slot() {
 
 #[test]
 fn what_other_threads_keep_comes_back_before_memory_runs_out() {
-    let broker = small_broker(8 * MIB, MIB);
+    // Twice as much as the threads cache: they take their slots at the same time, and segments of 1 MiB fragment.
+    let broker = small_broker(16 * MIB, MIB);
     let client = client(&broker);
     let (kept, done) = (Arc::new(Barrier::new(9)), Arc::new(Barrier::new(9)));
     let threads: Vec<_> = (0..8)
@@ -91,7 +92,7 @@ fn what_other_threads_keep_comes_back_before_memory_runs_out() {
     kept.wait();
     assert_eq!(client.memory().slot_bytes, 0);
     // Whole segments: all of them are empty.
-    for length in [7 * MIB, 3 * MIB] {
+    for length in [15 * MIB, 3 * MIB] {
         let mut large = draft(&client, length);
         mark(&mut large, 7);
         assert_eq!(client.memory().slot_bytes, length);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -15,6 +16,19 @@ _T = TypeVar("_T")
 
 #: Nobody wakes a subscriber whose producer was killed, nor one whose stream was opened anew: so it looks by itself.
 _LOOK_AGAIN = 0.1
+
+
+#: Threads that wait for a coroutine, each with what ends its wait.
+_waiting: dict[threading.Thread, Callable[[], None]] = {}
+
+
+@atexit.register
+def _end_waits() -> None:
+    """Ends the waits before the interpreter does. A thread that builds its exception while the interpreter ends would abort the
+    process: Python unwinds such a thread through frames of Rust, which catch it."""
+    for thread, interrupt in list(_waiting.items()):
+        interrupt()
+        thread.join(5)
 
 
 async def recv(subscription: _native.Subscription, timeout: float | None = None) -> _native.Message:
@@ -85,8 +99,11 @@ async def in_thread(
         # The loop may be gone.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(tell, result, error)
+        _waiting.pop(thread, None)
 
-    threading.Thread(target=run, name="tensorlend", daemon=True).start()
+    thread = threading.Thread(target=run, name="tensorlend", daemon=True)
+    _waiting[thread] = interrupt
+    thread.start()
     try:
         return await done
     except asyncio.CancelledError:

@@ -1,6 +1,7 @@
 """A broker for each test, in this process, and a client of it."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -8,6 +9,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import tensorlend
+
+# A shell starts background jobs with SIGINT ignored, and Python then leaves it so.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -174,7 +174,7 @@ def same(one, other):
         assert one == other
 
 
-def gone(pids, seconds=5.0):
+def gone(pids, seconds=60.0):
     """Whether none of these processes is there any more, after so many seconds at most."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

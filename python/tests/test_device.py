@@ -20,7 +20,7 @@ import tensorlend
 
 client = tensorlend.connect()
 
-def until(done, seconds=20):
+def until(done, seconds=60):
     deadline = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < deadline, "it did not come true"

@@ -170,7 +170,7 @@ def test_a_draft_that_was_published_keeps_no_session(broker, client):
     with other.create(3, name="x", ephemeral=True) as draft:
         pass
     other.close()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while client.stat()["clients"] > 1 or "x" in client:
         assert time.monotonic() < deadline, "the session stands"
         time.sleep(0.01)

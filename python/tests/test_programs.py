@@ -15,7 +15,7 @@ import tensorlend
 DAEMON = "from tensorlend._programs import daemon; daemon()"
 
 
-def until(condition, seconds=30):
+def until(condition, seconds=60):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come"

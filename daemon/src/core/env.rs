@@ -60,6 +60,8 @@ const RETURNED_PAUSE_NS: u64 = 5_000_000;
 const EXPEDITE_PAUSE_NS: u64 = 400_000;
 /// How long after it was given up somebody waits for it.
 const EXPEDITE_NS_MAX: u64 = 10_000_000;
+/// How long after a request for memory the daemon still begins looks for it.
+const QUIET_NS_MAX: u64 = 5_000_000;
 /// Longest pause between two looks at lingering memory.
 const LINGERING_PAUSE_NS_MAX: u64 = 10_000_000_000;
 
@@ -133,6 +135,13 @@ pub struct Lingering {
     expedited_ns: u64,
     /// When the last such look was asked for that found it in use.
     answered_ns: u64,
+}
+
+impl Lingering {
+    /// Returns whether the kernel's answer to such a look is still to come.
+    fn is_looked_at(&self) -> bool {
+        self.expedited_ns > self.answered_ns
+    }
 }
 
 /// A sheet that is there.
@@ -389,23 +398,25 @@ impl Env {
         }
     }
 
-    /// Asks at once about segments that a uid has given back, for its request since `since_ns`; whether there are any to
-    /// wait for. It unmaps them when it has our answer, and may ask for more before we look. Whoever was held up between
-    /// the two asks late, and after our last look: so one look for each request, however long ago they were given back.
+    /// Looks at once at segments that a uid has given back, for its request since `since_ns`. Returns whether the request must wait
+    /// for a look. The client unmaps a segment when it has our reply, and may request memory before we look again. So each request
+    /// waits for one look that began after it; within [`QUIET_NS_MAX`] of the request, looks at segments that were given back not
+    /// long ago are repeated. A look that has begun is always awaited: how late its answer is depends on the load of the machine.
     pub fn expedite(&mut self, uid: u32, since_ns: u64) -> bool {
         let now = self.now_ns;
-        let worth = |l: &Lingering| now - l.given_up_ns < EXPEDITE_NS_MAX || l.answered_ns < since_ns;
-        let its = |l: &Lingering| l.uid == uid && l.segment_bytes.is_some() && worth(l);
-        let mut any = false;
-        for (&mem, lingering) in self.lingering.iter_mut().filter(|(_, l)| its(l)).take(64) {
-            any = true;
-            // The answer makes the asker's request tried again: not asked anew for each.
-            if self.now_ns >= lingering.expedited_ns + EXPEDITE_PAUSE_NS {
-                lingering.expedited_ns = self.now_ns;
+        let is_late = now - since_ns >= QUIET_NS_MAX;
+        let mut awaited = false;
+        let its = |l: &Lingering| l.uid == uid && l.segment_bytes.is_some();
+        let worth =
+            |l: &Lingering| l.is_looked_at() || now - l.given_up_ns < EXPEDITE_NS_MAX || l.answered_ns < since_ns;
+        for (&mem, lingering) in self.lingering.iter_mut().filter(|(_, l)| its(l) && worth(l)).take(64) {
+            awaited |= lingering.is_looked_at() || !is_late;
+            if !lingering.is_looked_at() && !is_late && now >= lingering.expedited_ns + EXPEDITE_PAUSE_NS {
+                lingering.expedited_ns = now;
                 self.effects.push(Effect::Probe { mem });
             }
         }
-        any
+        awaited
     }
 
     /// Gives up what was on order for a request. What is being made still costs until it has come: else whoever orders

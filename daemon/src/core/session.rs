@@ -34,9 +34,8 @@ const GATHERING_NS: u64 = 5_000_000_000;
 const CHECK_EVERY: u64 = 64;
 /// How long to wait before a claimed name is looked at again.
 const CLAIM_PAUSE_NS: u64 = 100_000;
-/// How long to wait before memory that was just given back is looked at again, and how long at most.
+/// How long to wait before memory that was just given back is looked at again.
 const QUIET_PAUSE_NS: u64 = 500_000;
-const QUIET_NS_MAX: u64 = 5_000_000;
 /// How long a request waits at most for what the daemon is taking apart: then it is refused.
 const CHORES_NS_MAX: u64 = 10_000_000_000;
 

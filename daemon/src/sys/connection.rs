@@ -1,6 +1,7 @@
 //! A connection in the shell: its epoll interest, and the one reply that may be pending.
 
 use super::closer::Closer;
+use crate::core::Lending;
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, shutdown};
@@ -29,7 +30,7 @@ pub struct Connection {
     /// The wakeup eventfd: the client writes to it after announcing names. The daemon never reads it: epoll reports
     /// each write. The client holds it too and may do anything with it; no other client is affected.
     pub nudge: Option<OwnedFd>,
-    stuck: Option<(Vec<u8>, Vec<OwnedFd>)>,
+    stuck: Option<(Vec<u8>, Vec<(OwnedFd, Lending)>)>,
 }
 
 impl Connection {
@@ -55,25 +56,27 @@ impl Connection {
     }
 
     /// Sends a reply, or keeps it pending until the socket accepts it.
-    pub fn send(&mut self, reply: &Reply, descriptors: Vec<OwnedFd>, closer: &Closer) -> rustix::io::Result<()> {
+    pub fn send(
+        &mut self,
+        reply: &Reply,
+        descriptors: Vec<(OwnedFd, Lending)>,
+        closer: &Closer,
+    ) -> rustix::io::Result<()> {
         if let Some((_, unsent)) = self.stuck.replace((encode(reply), descriptors)) {
-            closer.close(unsent);
+            close(unsent, closer);
         }
         self.flush(closer)
     }
 
-    /// Sends the pending reply. Its descriptors may be wake descriptors whose owners have dropped them since: the
-    /// closer closes them.
+    /// Sends the pending reply.
     pub fn flush(&mut self, closer: &Closer) -> rustix::io::Result<()> {
         let Some((bytes, descriptors)) = &self.stuck else { return Ok(()) };
-        let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        let borrowed: Vec<_> = descriptors.iter().map(|(fd, _)| fd.as_fd()).collect();
         let fd = &self.fd;
         match self.toll.run(|| packet::send(fd, bytes, &borrowed, SendFlags::DONTWAIT)) {
             Ok(()) => {
-                if let Some((_, descriptors)) = self.stuck.take()
-                    && !descriptors.is_empty()
-                {
-                    closer.close(descriptors);
+                if let Some((_, descriptors)) = self.stuck.take() {
+                    close(descriptors, closer);
                 }
                 self.busy = false;
                 Ok(())
@@ -81,6 +84,18 @@ impl Connection {
             Err(Errno::AGAIN) => Ok(()),
             Err(error) => Err(error),
         }
+    }
+}
+
+/// Closes descriptors of a reply. The owner of a wake descriptor, and the driver of a device, can delay the last close: the closer
+/// closes theirs. Descriptors of the daemon's own memory are closed at once: a writable one that stays open would keep the memory
+/// from being quiescent after its client has returned it.
+fn close(descriptors: Vec<(OwnedFd, Lending)>, closer: &Closer) {
+    let is_foreign = |(_, how): &mut (OwnedFd, Lending)| matches!(how, Lending::Wake | Lending::Device);
+    let mut descriptors = descriptors;
+    let foreign: Vec<_> = descriptors.extract_if(.., is_foreign).collect();
+    if !foreign.is_empty() {
+        closer.close(foreign);
     }
 }
 
@@ -145,6 +160,40 @@ impl Bans {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use tensorlend_os::memfd;
+
+    struct Stuck(Receiver<()>);
+
+    impl Drop for Stuck {
+        fn drop(&mut self) {
+            let _ = self.0.recv();
+        }
+    }
+
+    #[test]
+    fn memory_that_was_lent_and_dropped_is_quiescent_while_the_closer_is_busy() {
+        let closer = Closer::start().unwrap();
+        let stuck: Vec<Sender<()>> = (0..64)
+            .map(|_| {
+                let (release, wait) = channel();
+                closer.close(Stuck(wait));
+                release
+            })
+            .collect();
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let mut connection = Connection::new(ours, 0, None);
+        let memory = memfd::create("segment", 4096).unwrap();
+        let writable = memfd::reopen(memory.as_fd(), memfd::Access::Write).unwrap();
+        connection.send(&Reply::Done, vec![(writable, Lending::Write)], &closer).unwrap();
+        let received = packet::receive(&theirs, RecvFlags::DONTWAIT).unwrap();
+        assert!(!memfd::is_quiet(memory.as_fd()).unwrap());
+        drop(received);
+        assert!(memfd::is_quiet(memory.as_fd()).unwrap());
+        drop(stuck);
+    }
 
     #[test]
     fn a_ban_is_longer_for_who_cost_more_and_ends() {

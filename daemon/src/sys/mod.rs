@@ -534,10 +534,10 @@ impl Shell {
     fn send(&mut self, token: u64, reply: &Reply, lend: &[(MemId, Lending)], close: bool) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         let mut lent = |&(mem, how)| match how {
-            Lending::Nudge => make_nudge(&self.epoll, connection, token),
-            how => self.memories.lend(mem, how),
+            Lending::Nudge => Ok((make_nudge(&self.epoll, connection, token)?, how)),
+            how => Ok((self.memories.lend(mem, how)?, how)),
         };
-        let lent: io::Result<Vec<OwnedFd>> = lend.iter().map(&mut lent).collect();
+        let lent: io::Result<Vec<_>> = lend.iter().map(&mut lent).collect();
         tensorlend_layout::crash_point!("daemon: descriptors opened");
         let sent = match lent {
             Ok(descriptors) => connection.send(reply, descriptors, &self.closer).map_err(|e| e.to_string()),

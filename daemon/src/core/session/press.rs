@@ -1,6 +1,6 @@
 //! What is looked at when a limit is in the way of memory.
 
-use super::{CHORES_NS_MAX, Core, QUIET_NS_MAX, Seat};
+use super::{CHORES_NS_MAX, Core, Seat};
 use crate::core::account::NamespaceId;
 use crate::core::answer::{Answer, Outcome, Wait};
 use crate::core::event::ConnId;
@@ -33,7 +33,7 @@ impl Core {
         if !matches!(answer, Err(Refusal::Limit { .. })) || bytes > env.pool.bytes_max() {
             return answer;
         }
-        if env.now_ns - since_ns < QUIET_NS_MAX && env.expedite(uid, since_ns) {
+        if env.expedite(uid, since_ns) {
             return Ok(Outcome::Later(Wait::Quiet));
         }
         match self.collect_for_room(seat, since_ns) {

@@ -117,6 +117,30 @@ fn who_was_held_up_before_it_unmapped_is_heard_as_well() {
 }
 
 #[test]
+fn a_request_waits_for_the_look_that_it_has_begun_however_late_its_answer_is() {
+    for mode in [Mode::User, Mode::System] {
+        let mut w = World::new(Settings { mode, pool_bytes_max: 2 * SEGMENT, spare_segments: 0, ..settings() });
+        let a = w.join(1);
+        let lent = w.segment(&a);
+        w.loud.insert(lent.segment);
+        assert_eq!(w.ask(&a, &Request::ReturnSegment { base: lent.base }), Reply::Done);
+        w.loud.clear();
+        w.late = true;
+        w.say(a.conn, &TWO);
+        w.wait_ns(50_000_000);
+        let heard = w.hear(a.conn);
+        assert!(heard.is_none(), "the look is under way: {heard:?}");
+        w.late = false;
+        w.finish();
+        w.wait_ns(1_000_000);
+        assert!(matches!(w.hear(a.conn), Some((Reply::Segment { .. }, _))));
+        w.say(a.conn, &Request::Ack);
+        w.hang_up(&a);
+        w.assert_empty();
+    }
+}
+
+#[test]
 fn a_session_counts_until_its_memory_is_quiet() {
     let mut w = World::new(Settings { uid_sessions_max: 2, ..settings() });
     for _ in 0..2 {
