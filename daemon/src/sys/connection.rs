@@ -12,6 +12,9 @@ use tensorlend_layout::wire::{Refusal, Reply, encode};
 use tensorlend_os::packet::{self, Packet};
 use tensorlend_os::toll::Toll;
 
+/// Descriptors of a reply, and how each is lent.
+type Descriptors = Vec<(OwnedFd, Lending)>;
+
 /// A connection.
 #[derive(Debug)]
 pub struct Connection {
@@ -30,7 +33,7 @@ pub struct Connection {
     /// The wakeup eventfd: the client writes to it after announcing names. The daemon never reads it: epoll reports
     /// each write. The client holds it too and may do anything with it; no other client is affected.
     pub nudge: Option<OwnedFd>,
-    stuck: Option<(Vec<u8>, Vec<(OwnedFd, Lending)>)>,
+    stuck: Option<(Vec<u8>, Descriptors)>,
 }
 
 impl Connection {
@@ -56,12 +59,7 @@ impl Connection {
     }
 
     /// Sends a reply, or keeps it pending until the socket accepts it.
-    pub fn send(
-        &mut self,
-        reply: &Reply,
-        descriptors: Vec<(OwnedFd, Lending)>,
-        closer: &Closer,
-    ) -> rustix::io::Result<()> {
+    pub fn send(&mut self, reply: &Reply, descriptors: Descriptors, closer: &Closer) -> rustix::io::Result<()> {
         if let Some((_, unsent)) = self.stuck.replace((encode(reply), descriptors)) {
             close(unsent, closer);
         }
@@ -90,9 +88,8 @@ impl Connection {
 /// Closes descriptors of a reply. The owner of a wake descriptor, and the driver of a device, can delay the last close: the closer
 /// closes theirs. Descriptors of the daemon's own memory are closed at once: a writable one that stays open would keep the memory
 /// from being quiescent after its client has returned it.
-fn close(descriptors: Vec<(OwnedFd, Lending)>, closer: &Closer) {
+fn close(mut descriptors: Descriptors, closer: &Closer) {
     let is_foreign = |(_, how): &mut (OwnedFd, Lending)| matches!(how, Lending::Wake | Lending::Device);
-    let mut descriptors = descriptors;
     let foreign: Vec<_> = descriptors.extract_if(.., is_foreign).collect();
     if !foreign.is_empty() {
         closer.close(foreign);
