@@ -100,7 +100,7 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
         Understood(NEEDS_INSTALL),
     ),
     (
-        "docs/service.md",
+        "docs/log.md",
         "journalctl -u tensorlendd TENSORLEND_UID=1000               # what concerns one user",
         Understood(NEEDS_MANAGER),
     ),
