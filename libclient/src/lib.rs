@@ -35,7 +35,7 @@
 //!   [`Client::outstanding`], [`ClientBuilder::memory_limit`], [`ClientBuilder::on_memory_pressure`].
 //! * The whole namespace from outside, for tools: [`Client::observe`].
 //!
-//! What is promised, and what is not, stands in the project's README and SECURITY.md.
+//! `docs/promises.md` lists what is promised, with its tests; `SECURITY.md` lists what is not.
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
 mod alloc;

@@ -20,7 +20,7 @@ def _sources() -> pathlib.Path:
 
 def blocks(mark: str) -> list[str]:
     """Programs of the manual that are marked so."""
-    page = _sources() / "docs" / "python.md"
+    page = _sources() / "docs" / "how-to" / "gpu.md"
     found: list[str] = re.findall(rf"^```python {mark}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     return found
 

@@ -10,7 +10,7 @@ import pytest
 import tensorlend
 
 PACKAGE = pathlib.Path(__file__).parents[1]
-PAGES = [PACKAGE.parent / "README.md", PACKAGE / "README.md", *sorted((PACKAGE.parent / "docs").glob("*.md"))]
+PAGES = [PACKAGE.parent / "README.md", PACKAGE / "README.md", *sorted((PACKAGE.parent / "docs").rglob("*.md"))]
 BLOCKS = [
     pytest.param(block, id=f"{page.name}:{number}")
     for page in PAGES

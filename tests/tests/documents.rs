@@ -55,9 +55,10 @@ fn every_block_has_a_test() {
         let run: String = blocks.iter().filter(|b| is_run(b)).map(|b| b.text.as_str()).collect();
         for block in blocks.iter().filter(|b| b.file().is_some()) {
             let file = block.file().expect("filtered");
-            let is_cargos = file == "Cargo.toml" && run.contains("cargo ");
+            let is_tools =
+                file == "Cargo.toml" && run.contains("cargo ") || file == "CMakeLists.txt" && run.contains("cmake ");
             let stem = Path::new(file).file_stem().expect("a file has a name").to_string_lossy();
-            assert!(is_cargos || run.contains(&*stem), "{}: no sh block of the page uses {file}", block.place());
+            assert!(is_tools || run.contains(&*stem), "{}: no sh block of the page uses {file}", block.place());
         }
     }
 }
@@ -148,6 +149,10 @@ fn work_through(chosen: impl Fn(Needs) -> bool, python: Option<&PathBuf>) {
                 if let Some(file) = block.file() {
                     session.write(file, &block.text);
                 } else if is_run(block) {
+                    if let Some(missing) = block.needs().find(|name| !session.has(name)) {
+                        skip(&format!("{}: {missing} is missing", block.place()));
+                        continue;
+                    }
                     if let Some(Decision::After(commands)) = decision(block) {
                         session.run(&format!("what decisions.rs does before {}", block.place()), commands);
                     }

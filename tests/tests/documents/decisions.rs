@@ -13,6 +13,8 @@ use Decision::{After, Understood};
 const NEEDS_INSTALL: &str = "installs files and units on the machine, as root or for a user";
 const NEEDS_MANAGER: &str = "asks the machine's own service manager";
 const NEEDS_GPU_PACK: &str = "builds a release for minutes; scripts/test packs it and runs it when asked to";
+const NEEDS_ENGINE: &str =
+    "needs a container engine; tests/tests/containers.rs runs clients in namespaces as one makes them";
 const BUILDS: &str = "builds a release for minutes";
 
 /// Page, first line of the block, decision. Each line must match exactly one block.
@@ -22,8 +24,33 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
         "cargo demo       # real tensors through three processes, then what serializing and copying them costs",
         Understood("builds a release, and is scripts/test itself; tests/tests/quick_start.rs runs the demo"),
     ),
-    ("README.md", "cargo install --path daemon && cargo install --path cli", Understood(BUILDS)),
-    ("README.md", "tensorlendd &", After(SOME_FILES)),
+    (
+        "README.md",
+        "pip install ./python                                        # Python package, with daemon and command line tool",
+        Understood(BUILDS),
+    ),
+    (
+        "README.md",
+        "c++ -std=c++17 reader.cpp -o reader $(pkg-config --cflags --libs tensorlend) && ./reader",
+        After("tensorlend put camera/front ../tensorlend/examples/data/china.jpg"),
+    ),
+    ("docs/how-to/command-line.md", "tensorlendd &", After(SOME_FILES)),
+    (
+        "docs/how-to/docker.md",
+        "docker run --rm --volume /run/tensorlend:/run/tensorlend:ro --env TENSORLEND_SOCKET=/run/tensorlend/tensorlend.sock IMAGE python reader.py",
+        Understood(NEEDS_ENGINE),
+    ),
+    (
+        "docs/how-to/docker.md",
+        "docker build -f packaging/container/Containerfile.daemon -t tensorlendd .",
+        Understood(NEEDS_ENGINE),
+    ),
+    (
+        "docs/how-to/limit-users.md",
+        "tensorlendd --check-config --config /etc/tensorlend/tensorlendd.toml && systemctl reload tensorlendd",
+        Understood(NEEDS_MANAGER),
+    ),
+    ("docs/how-to/upgrade.md", "git pull", Understood(BUILDS)),
     (
         "SECURITY.md",
         "cargo test -p tensorlend-tests --test hostile -- --nocapture   # the matrix of attacks, printed",
@@ -40,7 +67,7 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
     (
         "docs/containers.md",
         "podman run --volume /run/tensorlend:/run/tensorlend:ro --env TENSORLEND_SOCKET=/run/tensorlend/tensorlend.sock IMAGE",
-        Understood("needs a container engine; tests/tests/containers.rs runs clients in namespaces as one makes them"),
+        Understood(NEEDS_ENGINE),
     ),
     (
         "docs/models.md",
@@ -73,7 +100,7 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
         Understood(NEEDS_INSTALL),
     ),
     (
-        "docs/service.md",
+        "docs/log.md",
         "journalctl -u tensorlendd TENSORLEND_UID=1000               # what concerns one user",
         Understood(NEEDS_MANAGER),
     ),
@@ -166,7 +193,6 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
 pub const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("README.md", "rust", "libclient/src/lib.rs"),
     ("docs/models.md", "rust", "libclient/src/lib.rs"),
-    ("README.md", "python", "python/tests/test_docs.py"),
     ("docs/", "python", "python/tests/test_docs.py"),
     ("docs/c.md", "c", "tests/tests/capi/guide.rs"),
     ("docs/c.md", "cpp", "tests/tests/capi/guide.rs"),
@@ -174,7 +200,7 @@ pub const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("examples/data/README.md", "python", "examples/data/README.md"),
 ];
 
-/// Files that the README mentions.
+/// Files that the page mentions.
 const SOME_FILES: &str = r#"mkdir frames
 cp ../tensorlend/examples/data/china.jpg frames/0.jpg
 /usr/bin/python3 - <<'END'

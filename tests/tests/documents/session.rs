@@ -87,6 +87,14 @@ impl Session {
         self.run("a daemon for the page", "tensorlendd &\n");
     }
 
+    /// Returns true if the machine has this program, library or package of Python.
+    pub fn has(&self, name: &str) -> bool {
+        let check = format!("command -v {name} || pkg-config --exists {name} || python -c 'import {name}'");
+        let mut command = Command::new("bash");
+        command.args(["-c", &check]).env("PATH", &self.path).stdout(Stdio::null()).stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    }
+
     /// Runs a block to its end; its background processes continue.
     ///
     /// # Panics
