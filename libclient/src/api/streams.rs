@@ -1,4 +1,4 @@
-//! Streams and datasets: begun.
+//! Starting streams, subscriptions and datasets.
 
 use crate::client::Client;
 use crate::error::{Error, Result, check_name};
@@ -8,7 +8,7 @@ use crate::tensor::dataset::DatasetDraft;
 use tensorlend_layout::wire::{Reply, Request};
 
 impl Client {
-    /// A dataset to be put together.
+    /// Starts a dataset: several tensors that are published and leased as one value.
     ///
     /// ```
     /// # let broker = tensorlend_daemon::embedded()?;
@@ -23,7 +23,7 @@ impl Client {
         DatasetDraft::new(self.session().clone())
     }
 
-    /// A stream to be opened, as its one producer.
+    /// Starts a stream as its only producer. [`StreamBuilder::open`] opens it.
     ///
     /// ```
     /// # let broker = tensorlend_daemon::embedded()?;
@@ -37,7 +37,7 @@ impl Client {
         StreamBuilder::new(self.session().clone(), name)
     }
 
-    /// Subscribes to a stream that exists, from its newest message on.
+    /// Subscribes to an existing stream, from its newest message on. Blocks for a round trip to the daemon.
     ///
     /// ```
     /// # let broker = tensorlend_daemon::embedded()?;
@@ -56,7 +56,8 @@ impl Client {
         self.subscription(name).open()
     }
 
-    /// Subscribes in another way: from the oldest message, for epoll, to a stream that is yet to be opened.
+    /// Subscribes with options: from the oldest message, with a descriptor for epoll, or to a stream that is not open
+    /// yet.
     ///
     /// ```
     /// # let broker = tensorlend_daemon::embedded()?;
@@ -72,8 +73,8 @@ impl Client {
         SubscriptionBuilder::new(self.clone(), name)
     }
 
-    /// Removes a stream and what it holds; false if there was none. Its subscribers find it ended, its producer's next
-    /// send fails with [`Error::StreamEnded`].
+    /// Deletes a stream and its messages; returns false if there was none. Its subscribers see its end, and its
+    /// producer's next send fails with [`Error::StreamEnded`].
     ///
     /// ```
     /// # let broker = tensorlend_daemon::embedded()?;

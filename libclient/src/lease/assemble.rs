@@ -89,9 +89,9 @@ fn group(session: &Session, held: &Held, info: &SlotInfo, bytes: Bytes, name: &s
     // The geometry may move while a segment is mapped: then it is asked for again.
     loop {
         let plain = {
-            let section = session.shards.section();
+            let guard = session.shards.epoch_guard();
             let geometry = session.directory.members[usize::from(held.catalogue)].geometry.read();
-            let peer = session.peers().get(&section, held.catalogue);
+            let peer = session.peers().get(&guard, held.catalogue);
             let segment_of = |slot| peer.and_then(|p| p.segment(slot, geometry, &session.directory));
             Group::plain(&words, 0..words.len(), held.segment(), segment_of)
         };

@@ -70,8 +70,8 @@ pub fn peek(session: &Session, key: &[u8]) -> Result<Peeked> {
             session.names().own_cell(number).map(|record| Cell(record.cell.read()))
         } else {
             let member = session.directory.members[usize::from(catalogue)].member.read();
-            let section = session.shards.section();
-            let peer = session.peers().get(&section, catalogue).filter(|p| p.is_life(member));
+            let guard = session.shards.epoch_guard();
+            let peer = session.peers().get(&guard, catalogue).filter(|p| p.is_life(member));
             if route.member != 0 && route.member != member {
                 continue;
             }

@@ -24,9 +24,9 @@ impl Held {
         // The geometry may move while a segment is mapped: then it is asked for again.
         loop {
             {
-                let section = session.shards.section();
+                let guard = session.shards.epoch_guard();
                 let geometry = session.directory.members[usize::from(self.catalogue)].geometry.read();
-                let peer = session.peers().get(&section, self.catalogue);
+                let peer = session.peers().get(&guard, self.catalogue);
                 if let Some(segment) = peer.and_then(|p| p.segment(slot, geometry, &session.directory)) {
                     let words = segment.records[(slot - segment.base) as usize].copy();
                     let info = SlotInfo::unpack(&words).map_err(damaged)?;

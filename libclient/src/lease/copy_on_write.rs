@@ -107,8 +107,8 @@ fn map(session: &Session, catalogue: u16, tensor: &Tensor) -> Result<Option<Map>
         return Ok(None);
     }
     let place = {
-        let section = session.shards.section();
-        let peer = session.peers().get(&section, catalogue);
+        let guard = session.shards.epoch_guard();
+        let peer = session.peers().get(&guard, catalogue);
         peer.and_then(|peer| peer.place_of(bytes.as_ptr()))
     };
     let (slot, identity, offset) = place.ok_or(Error::SessionEnded)?;

@@ -1,7 +1,7 @@
 //! Segments of other clients, fetched for a lease; and the bytes that are leased.
 
 use crate::alloc::heap::Wanted;
-use crate::alloc::shelving;
+use crate::alloc::release;
 use crate::error::{Error, Result};
 use crate::session::Session;
 use std::collections::HashSet;
@@ -30,7 +30,7 @@ pub fn fetch_segment_of_value(session: &Session, catalogue: u16, slot: u32) -> R
 /// Does what may let the daemon spill something, which has refused memory; whether there was anything.
 fn make_room(session: &Session, refused: &Error) -> bool {
     let unmapped = session.peers().unmap_unused();
-    shelving::is_full(refused) && session.alloc().shelve(Wanted::All) || unmapped
+    release::is_full(refused) && session.alloc().release_for_spill(Wanted::All) || unmapped
 }
 
 /// Bytes of the slots in this namespace on which some live member has a lease.
@@ -57,10 +57,10 @@ fn slot_bytes(session: &Session, catalogue: u16, slot: u32) -> Result<u64> {
     for _ in 0..2 {
         let Some(member) = session.directory.members.get(usize::from(catalogue)) else { return Ok(0) };
         {
-            let section = session.shards.section();
+            let guard = session.shards.epoch_guard();
             if let Some(segment) = session
                 .peers()
-                .get(&section, catalogue)
+                .get(&guard, catalogue)
                 .filter(|p| p.is_life(member.member.read()))
                 .and_then(|p| p.segment(slot, member.geometry.read(), &session.directory))
             {

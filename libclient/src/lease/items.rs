@@ -77,18 +77,18 @@ fn find_item(session: &Session, id: u64, number: u64, next: &mut u32) -> Option<
 
 /// Leases what it can of these; `None` for the others.
 fn lease_found(session: &Session, found: &[Option<FoundName>]) -> Vec<Option<Value>> {
-    let section = session.shards.section();
+    let guard = session.shards.epoch_guard();
     // The latest value of each ...
     let look = |found: FoundName| {
         let route = Route::home(&session.directory.names[found.entry as usize].home, found.home);
-        Seen::look(session, &section, found.home.catalogue(), route, At::Cell(found.home.cell())).ok()
+        Seen::look(session, &guard, found.home.catalogue(), route, At::Cell(found.home.cell())).ok()
     };
     let seen: Vec<_> = found.iter().map(|found| found.and_then(look)).collect();
     // ... is leased ...
     let store = |seen| {
         let placed = Seen::place(seen, session).ok()?;
         let lease = placed.lease();
-        let ((), place) = session.shards.with_free(&section, |entry| leases::store(entry, lease))?;
+        let ((), place) = session.shards.with_free(&guard, |entry| leases::store(entry, lease))?;
         Some((placed, place))
     };
     let stored: Vec<_> = seen.into_iter().map(|seen| seen.and_then(store)).collect();

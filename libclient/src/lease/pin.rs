@@ -47,10 +47,10 @@ impl Pin {
         session.check()?;
         let me = session.me();
         loop {
-            let section = session.shards.section();
+            let guard = session.shards.epoch_guard();
             let geometry = session.directory.members[usize::from(me)].geometry.read();
             // No word led to the slot: while it is a draft nobody but its owner, who is here, can let go of it.
-            match hold(session, &section, me, cell.lease(me), &[], geometry) {
+            match hold(session, &guard, me, cell.lease(me), &[], geometry) {
                 Ok(place) => {
                     session.alloc().pin(cell.slot());
                     return Ok(Self { session: session.clone(), place, slot: cell.slot() });

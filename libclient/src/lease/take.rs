@@ -11,7 +11,8 @@ use crate::lease::fetch::fetch_segment;
 use crate::lease::lease::Lease;
 use crate::lease::raw::Held;
 use crate::link::Link;
-use crate::link::shards::{Place, Section};
+use crate::link::epoch::EpochGuard;
+use crate::link::shards::Place;
 use crate::peers::sheets::{Peer, PeerSegment};
 use crate::segment::bytes::Bytes;
 use crate::session::Session;
@@ -141,7 +142,7 @@ impl<'s> Seen<'s> {
     #[inline(always)]
     pub fn look(
         session: &'s Session,
-        section: &'s Section<'_>,
+        guard: &'s EpochGuard<'_>,
         catalogue: u16,
         route: Route<'s>,
         at: At<'s>,
@@ -151,7 +152,7 @@ impl<'s> Seen<'s> {
         if route.member != 0 && route.member != life {
             return Err(Missing::Again);
         }
-        let peer = session.peers().get(section, catalogue).filter(|p| p.is_life(life));
+        let peer = session.peers().get(guard, catalogue).filter(|p| p.is_life(life));
         let Some(peer) = peer else { return Err(Missing::Cells(0)) };
         let (word, cell) = match at {
             At::Cell(cell) => match peer.cell(cell) {
@@ -254,12 +255,12 @@ fn lease_slowly(
 
 #[inline]
 fn try_lease(session: &Session, catalogue: u16, route: Route<'_>, at: At<'_>) -> Step {
-    let section = session.shards.section();
-    let placed = match Seen::look(session, &section, catalogue, route, at).and_then(|seen| seen.place(session)) {
+    let guard = session.shards.epoch_guard();
+    let placed = match Seen::look(session, &guard, catalogue, route, at).and_then(|seen| seen.place(session)) {
         Ok(placed) => placed,
         Err(missing) => return Step::Missing(missing),
     };
-    let place = match hold(session, &section, catalogue, placed.lease(), &placed.words(), placed.geometry) {
+    let place = match hold(session, &guard, catalogue, placed.lease(), &placed.words(), placed.geometry) {
         Ok(place) => place,
         Err(NotHeld::Full) => return Step::Full,
         Err(NotHeld::Moved) => return Step::Missing(Missing::Again),
@@ -285,7 +286,7 @@ fn try_lease(session: &Session, catalogue: u16, route: Route<'_>, at: At<'_>) ->
 #[inline]
 pub fn hold(
     link: &Link,
-    section: &Section<'_>,
+    guard: &EpochGuard<'_>,
     catalogue: u16,
     lease: LeaseWord,
     words: &[(&Word, u64)],
@@ -297,7 +298,7 @@ pub fn hold(
         if crate::sabotage::broken() == Some(crate::sabotage::Broken::SecondLook) { &[] } else { words }
     };
     let (stands, place) =
-        link.shards.with_free(section, |entry| leases::acquire(entry, lease, words)).ok_or(NotHeld::Full)?;
+        link.shards.with_free(guard, |entry| leases::acquire(entry, lease, words)).ok_or(NotHeld::Full)?;
     if !stands {
         return Err(NotHeld::Moved);
     }

@@ -158,8 +158,8 @@ impl<'s> Describer<'s> {
         if route.member != 0 && route.member != member {
             return Ok(Look::Again);
         }
-        let section = session.shards.section();
-        let peer = session.peers().get(&section, catalogue).filter(|peer| peer.is_life(member));
+        let guard = session.shards.epoch_guard();
+        let peer = session.peers().get(&guard, catalogue).filter(|peer| peer.is_life(member));
         let word = if catalogue == session.me() {
             session.names().own_cell(number).map(|record| &record.cell)
         } else {
@@ -181,7 +181,7 @@ impl<'s> Describer<'s> {
             });
         };
         let words = [(route.word, route.seen), (word, seen.0)];
-        let place = match hold(session, &section, catalogue, seen.lease(catalogue), &words, geometry) {
+        let place = match hold(session, &guard, catalogue, seen.lease(catalogue), &words, geometry) {
             Ok(place) => place,
             Err(NotHeld::Full) => return Ok(Look::Full),
             Err(NotHeld::Moved) => return Ok(Look::Again),
@@ -191,7 +191,7 @@ impl<'s> Describer<'s> {
         let is_it = lent.is_none_or(|lent| self.stands(lent));
         let record = is_it.then(|| records.get((seen.slot() - base) as usize).map(SlotRecord::copy));
         leases::release(session.shards.entry(place));
-        drop(section);
+        drop(guard);
         let Some(record) = record else { return Ok(Look::Records(catalogue, seen.slot())) };
         let Some(record) = record else { return Ok(Look::Damaged(BadTensor::Segment)) };
         let in_file = lent.is_some_and(|lent| self.in_files.contains(&lent));

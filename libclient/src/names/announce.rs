@@ -4,7 +4,7 @@
 
 use super::NameTable;
 use crate::error::{Error, Result};
-use crate::link::shards::Section;
+use crate::link::epoch::EpochGuard;
 use crate::names::version::Version;
 use crate::peers::sheets::Peer;
 use std::collections::{HashMap, VecDeque};
@@ -174,14 +174,14 @@ impl NameTable {
 
     /// `missing`: parts of members that are known not to exist.
     fn look_for(&self, hash: u64, key: &[u8], missing: &[(u16, u8)]) -> Look {
-        let section = self.shards.section();
+        let guard = self.shards.epoch_guard();
         for number in self.directory.announcers() {
             let member = &self.directory.members[usize::from(number)];
             let life = member.member.read();
             if !self.may_publish(number) {
                 continue;
             }
-            let publisher = self.publisher(&section, number, life);
+            let publisher = self.publisher(&guard, number, life);
             let Some(catalogue) = publisher.catalogue() else {
                 if missing.contains(&(number, 0)) {
                     continue;
@@ -230,12 +230,12 @@ impl NameTable {
 
     /// Adds the names that one client has announced. `Some`: a sheet must be fetched first.
     fn names_announced_by(&self, number: u16, names: &mut Vec<String>) -> Option<(u16, u8)> {
-        let section = self.shards.section();
+        let guard = self.shards.epoch_guard();
         let member = &self.directory.members[usize::from(number)];
         if !self.may_publish(number) {
             return None;
         }
-        let publisher = self.publisher(&section, number, member.member.read());
+        let publisher = self.publisher(&guard, number, member.member.read());
         let Some(catalogue) = publisher.catalogue() else { return Some((number, 0)) };
         // Who is being ended: what it announced is in the directory by the time that is read.
         let waiting = Waiting::read(catalogue, &member.absorbed).ok().flatten()?;
@@ -268,7 +268,7 @@ impl NameTable {
         let &(cell, number) = pending.cells.get(&hash)?;
         let record = self.own_cell(cell).filter(|record| is_named(record, key))?;
         // While we are inside, the cell is not given to another name, even if the daemon absorbs it now.
-        let _section = self.shards.section();
+        let _guard = self.shards.epoch_guard();
         loop {
             let absorbed = Absorbed(self.absorbed_word().read());
             if absorbed.state() != MemberState::Open {
@@ -348,10 +348,10 @@ impl NameTable {
     fn map_publishers(&self) -> Result<bool> {
         loop {
             let missing = {
-                let section = self.shards.section();
+                let guard = self.shards.epoch_guard();
                 self.directory.announcers().find(|&number| {
                     let life = self.directory.members[usize::from(number)].member.read();
-                    self.may_publish(number) && self.publisher(&section, number, life).catalogue().is_none()
+                    self.may_publish(number) && self.publisher(&guard, number, life).catalogue().is_none()
                 })
             };
             let Some(number) = missing else { return Ok(true) };
@@ -363,11 +363,11 @@ impl NameTable {
     }
 
     /// What is mapped of a member in this life of it.
-    fn publisher<'s>(&'s self, section: &'s Section<'_>, number: u16, life: u64) -> Publisher<'s> {
+    fn publisher<'s>(&'s self, guard: &'s EpochGuard<'_>, number: u16, life: u64) -> Publisher<'s> {
         if number == self.me() {
             return Publisher::Own(self);
         }
-        Publisher::Other(self.peers.get(section, number).filter(|peer| peer.is_life(life)))
+        Publisher::Other(self.peers.get(guard, number).filter(|peer| peer.is_life(life)))
     }
 
     fn may_publish(&self, number: u16) -> bool {
@@ -378,7 +378,7 @@ impl NameTable {
     /// Whether nobody has the name or is about to have it, and there is room for one more. We have claimed it; `own` of
     /// our announcements wait.
     fn is_free(&self, hash: u64, key: &[u8], own: u64) -> bool {
-        let section = self.shards.section();
+        let guard = self.shards.epoch_guard();
         let mut announced = own;
         for number in self.directory.announcers() {
             if number == self.me() || !self.may_publish(number) {
@@ -386,7 +386,7 @@ impl NameTable {
             }
             let member = &self.directory.members[usize::from(number)];
             // An announcer since a moment ago.
-            let Some(catalogue) = self.publisher(&section, number, member.member.read()).catalogue() else {
+            let Some(catalogue) = self.publisher(&guard, number, member.member.read()).catalogue() else {
                 return false;
             };
             // The claim before the ring: a name that leaves the one is in the other.

@@ -109,7 +109,7 @@ impl NameTable {
             };
             tensorlend_layout::crash_point!("notices: heard");
             // Their homes have moved. Who still is at one of these cells by a home that he read before is waited for.
-            self.shards.wait_for_sections();
+            self.shards.wait_for_guards();
             let held: Vec<Cell> = cells.into_iter().filter_map(|cell| self.vacate(cell)).collect();
             for value in held {
                 self.alloc.retire(value);
@@ -148,7 +148,7 @@ impl NameTable {
             }
         };
         let bound = lock(&self.cells).bound();
-        self.shards.wait_for_sections();
+        self.shards.wait_for_guards();
         let held: Vec<Cell> =
             bound.into_iter().filter(|cell| !kept.contains(cell)).filter_map(|cell| self.vacate(cell)).collect();
         for value in held {
@@ -192,7 +192,7 @@ impl NameTable {
         // A thread that looked before the cell was closed may have put a value there since: then the name is in use again,
         // and the cell stays its own. Who looks from here on finds it closed or in use.
         tensorlend_layout::crash_point!("tidy: closed");
-        self.shards.wait_for_sections();
+        self.shards.wait_for_guards();
         names.retain(|&(_, cell)| self.own_cell(cell).is_some_and(|record| record.cell.peek() == Cell::CLOSING.0));
         // A name has 255 bytes at most: so many fit into a packet.
         let mut rest = &names[..];
@@ -204,7 +204,7 @@ impl NameTable {
             }
             tensorlend_layout::crash_point!("tidy: told");
             // No home leads to these cells: the daemon has buried it, or it had moved. Who found one before is waited for.
-            self.shards.wait_for_sections();
+            self.shards.wait_for_guards();
             for (_, cell) in batch {
                 self.vacate(*cell);
             }

@@ -130,10 +130,10 @@ impl NameTable {
     #[inline]
     fn overwrite(&self, hash: u64, name: &str, value: Cell) -> Own {
         // No cell is bound to another name while we are inside.
-        let section = self.shards.section();
+        let guard = self.shards.epoch_guard();
         loop {
             let Some(found) = self.find_live(hash, name.as_bytes()) else {
-                drop(section);
+                drop(guard);
                 return match self.overwrite_pending(hash, name.as_bytes(), value) {
                     Some((version, before)) => Own::Replaced(version, before),
                     None => Own::NotOurs,

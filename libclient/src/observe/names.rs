@@ -53,8 +53,8 @@ impl Names {
             return Ok(());
         }
         sheets.fetch_cells(session, catalogue, 0)?;
-        let section = session.shards.section();
-        let peer = session.peers().get(&section, catalogue).filter(|peer| peer.is_life(member.member.read()));
+        let guard = session.shards.epoch_guard();
+        let peer = session.peers().get(&guard, catalogue).filter(|peer| peer.is_life(member.member.read()));
         let first = if catalogue == session.me() {
             Some(session.names().catalogue())
         } else {
@@ -127,8 +127,8 @@ impl Names {
                 continue;
             }
             let Some(member) = session.directory.members.get(usize::from(route.catalogue)) else { continue };
-            let section = session.shards.section();
-            let peer = session.peers().get(&section, route.catalogue).filter(|peer| peer.is_life(member.member.read()));
+            let guard = session.shards.epoch_guard();
+            let peer = session.peers().get(&guard, route.catalogue).filter(|peer| peer.is_life(member.member.read()));
             let Some(record) = cell_of(session, peer, route.catalogue, route.cell) else { continue };
             let cell = Cell(record.cell.read());
             let stands = route.home.is_none_or(|(entry, home)| session.home(entry).is_some_and(|w| w.peek() == home));

@@ -104,8 +104,8 @@ impl Sheets {
     pub fn fetch_leases(&mut self, session: &Session, catalogue: u16) -> bool {
         let member = session.directory.members[usize::from(catalogue)].member.read();
         let known = catalogue == session.me() || {
-            let section = session.shards.section();
-            let peer = session.peers().get(&section, catalogue).filter(|peer| peer.is_life(member));
+            let guard = session.shards.epoch_guard();
+            let peer = session.peers().get(&guard, catalogue).filter(|peer| peer.is_life(member));
             peer.and_then(Peer::leases).is_some()
         };
         known || self.may_ask()
@@ -167,8 +167,8 @@ fn has_part(session: &Session, catalogue: u16, part: u8) -> bool {
         return true;
     }
     let Some(entry) = session.directory.members.get(usize::from(catalogue)) else { return true };
-    let section = session.shards.section();
-    let peer = session.peers().get(&section, catalogue).filter(|peer| peer.is_life(entry.member.read()));
+    let guard = session.shards.epoch_guard();
+    let peer = session.peers().get(&guard, catalogue).filter(|peer| peer.is_life(entry.member.read()));
     peer.is_some_and(|peer| peer.has_part(part))
 }
 

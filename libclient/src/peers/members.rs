@@ -32,8 +32,8 @@ impl PeerTable {
             return Ok(None);
         }
         {
-            let section = self.shards.section();
-            let peer = self.peers.get(&section, catalogue).filter(|p| p.is_life(member));
+            let guard = self.shards.epoch_guard();
+            let peer = self.peers.get(&guard, catalogue).filter(|p| p.is_life(member));
             if let Some(table) = peer.and_then(Peer::leases) {
                 return Ok(Some(look(table)));
             }
@@ -63,8 +63,8 @@ impl PeerTable {
                 return Ok(None);
             }
             let member = self.directory.members[usize::from(catalogue)].member.read();
-            let section = self.shards.section();
-            let peer = self.peers.get(&section, catalogue).filter(|peer| peer.is_life(member));
+            let guard = self.shards.epoch_guard();
+            let peer = self.peers.get(&guard, catalogue).filter(|peer| peer.is_life(member));
             if let Some(table) = peer.and_then(Peer::leases) {
                 return Ok(Some(table.clone()));
             }
@@ -177,8 +177,8 @@ impl PeerTable {
 
     /// Returns true if this very segment is mapped already, and notes the geometry under which the daemon has named it.
     fn is_mapped(&self, catalogue: u16, member: u64, base: u32, identity: (u64, u64), geometry: u64) -> bool {
-        let section = self.shards.section();
-        let peer = self.peers.get(&section, catalogue).filter(|p| p.is_life(member));
+        let guard = self.shards.epoch_guard();
+        let peer = self.peers.get(&guard, catalogue).filter(|p| p.is_life(member));
         let mapped = peer.and_then(|p| p.known(base)).filter(|have| have.identity == identity);
         mapped.map(|have| have.geometry.store(geometry, Ordering::Relaxed)).is_some()
     }
@@ -309,8 +309,8 @@ impl PeerTable {
         for _ in 0..2 {
             let member = self.directory.members[usize::from(catalogue)].member.read();
             {
-                let section = self.shards.section();
-                let peer = self.peers.get(&section, catalogue).filter(|p| p.is_life(member));
+                let guard = self.shards.epoch_guard();
+                let peer = self.peers.get(&guard, catalogue).filter(|p| p.is_life(member));
                 if let Some(sheet) = peer.and_then(Peer::catalogue) {
                     return Ok(Some(use_it(sheet)));
                 }
@@ -330,8 +330,8 @@ impl PeerTable {
         }
         let unmapped = |&catalogue: &u16| {
             let member = self.directory.members[usize::from(catalogue)].member.read();
-            let section = self.shards.section();
-            let peer = self.peers.get(&section, catalogue).filter(|peer| peer.is_life(member));
+            let guard = self.shards.epoch_guard();
+            let peer = self.peers.get(&guard, catalogue).filter(|peer| peer.is_life(member));
             catalogue != self.me() && peer.and_then(Peer::leases).is_none()
         };
         for catalogue in self.directory.waiters().filter(unmapped) {
@@ -347,13 +347,13 @@ impl PeerTable {
         if self.directory.head().waiters_count.peek() == 0 {
             return false;
         }
-        let section = self.shards.section();
+        let guard = self.shards.epoch_guard();
         self.directory.waiters().any(|catalogue| {
             if catalogue == self.me() {
                 return wants(self.shards.table().parked.read());
             }
             let member = self.directory.members[usize::from(catalogue)].member.read();
-            let peer = self.peers.get(&section, catalogue).filter(|p| p.is_life(member));
+            let peer = self.peers.get(&guard, catalogue).filter(|p| p.is_life(member));
             // A member whose table is not mapped may be parked. Ringing once too often harms nobody; asking for the table
             // would make a put wait for the daemon. The next reclaim maps it.
             peer.and_then(Peer::leases).is_none_or(|table| wants(table.parked.read()))

@@ -4,7 +4,7 @@ mod members;
 pub mod sheets;
 
 use crate::link::Link;
-use crate::link::shards::Section;
+use crate::link::epoch::EpochGuard;
 use sheets::{Peer, Peers};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -35,8 +35,8 @@ impl PeerTable {
 
     /// What is mapped of a member. See [`Peers::get`].
     #[inline]
-    pub fn get<'s>(&'s self, section: &'s Section<'_>, catalogue: u16) -> Option<&'s Peer> {
-        self.peers.get(section, catalogue)
+    pub fn get<'s>(&'s self, guard: &'s EpochGuard<'_>, catalogue: u16) -> Option<&'s Peer> {
+        self.peers.get(guard, catalogue)
     }
 
     /// The daemon has said, with something that it lent, whether memory is short.

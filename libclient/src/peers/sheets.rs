@@ -4,12 +4,13 @@
 //! segment. Each entry carries the member's life and geometry word under which it was fetched, and is used only
 //! while those stand.
 //!
-//! Readers look in without a lock, inside a [`Section`]; a change makes a new entry, and the old one is dropped when no
+//! Readers look in without a lock, inside a [`EpochGuard`]; a change makes a new entry, and the old one is dropped when no
 //! section that may have seen it is open any more.
 #![allow(unsafe_code)]
 
 use crate::link::Link;
-use crate::link::shards::{Section, Shards};
+use crate::link::epoch::EpochGuard;
+use crate::link::shards::Shards;
 use crate::segment::Elsewhere;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -53,8 +54,8 @@ impl Peers {
     /// # Panics
     /// With a section of another client.
     #[inline]
-    pub fn get<'s>(&'s self, section: &'s Section<'_>, catalogue: u16) -> Option<&'s Peer> {
-        assert!(section.is_of(&self.shards), "a section of another session");
+    pub fn get<'s>(&'s self, guard: &'s EpochGuard<'_>, catalogue: u16) -> Option<&'s Peer> {
+        assert!(guard.is_of(&self.shards), "an epoch guard of another session");
         // Acquire, from the Release of the change that put it there.
         let peer = self.table.get(usize::from(catalogue))?.load(Ordering::Acquire);
         // SAFETY: null, or made by Box::into_raw in `set` and not changed since. It is dropped only after it was taken
@@ -98,7 +99,7 @@ impl Changing<'_> {
         // Release: the entry is complete when it is found. Acquire: of the one before, to drop it.
         let old = place.swap(new, Ordering::AcqRel);
         if !old.is_null() {
-            self.peers.shards.wait_for_sections();
+            self.peers.shards.wait_for_guards();
             // SAFETY: from Box::into_raw, and out of the table, so that nobody else drops it; no section that may have
             // seen it is open, and `get` above borrows this Changing, which is borrowed mutably here.
             drop(unsafe { Box::from_raw(old) });

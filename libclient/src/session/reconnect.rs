@@ -109,7 +109,7 @@ impl Mender for Mending {
 
     fn settle(&self) {
         if let Some(session) = self.session.upgrade() {
-            session.alloc().shelve_again();
+            session.alloc().report_released_again();
             session.names().settle();
         }
     }

@@ -239,9 +239,9 @@ impl Subscription {
         }
         let segment = message.segment();
         let word = LeaseWord::of_segment(message.catalogue, segment.base);
-        let section = session.shards.section();
-        let Ok(place) = hold(session, &section, message.catalogue, word, &[], geometry) else { return };
-        drop(section);
+        let guard = session.shards.epoch_guard();
+        let Ok(place) = hold(session, &guard, message.catalogue, word, &[], geometry) else { return };
+        drop(guard);
         let held = Held::new(segment.clone(), place, message.catalogue, message.cell, message.home);
         self.near.push(held, geometry);
     }
@@ -272,8 +272,8 @@ impl Subscription {
         }
         let home = session.home(self.at.entry)?;
         let words = [(home, self.at.home.0), (&ring.entry(self.next).cell, cell.0)];
-        let section = session.shards.section();
-        let place = hold(session, &section, catalogue, cell.lease(catalogue), &words, geometry).ok()?;
+        let guard = session.shards.epoch_guard();
+        let place = hold(session, &guard, catalogue, cell.lease(catalogue), &words, geometry).ok()?;
         near.lease = Some(place);
         Some((cell, brief))
     }

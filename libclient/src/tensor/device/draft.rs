@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::offer;
-use crate::alloc::heap::rooms::RoomKey;
+use crate::alloc::heap::arenas::ArenaKey;
 use crate::error::{Error, Result, check_name};
 use crate::gpu::early::Mark;
 use crate::gpu::stream::{OnStream, Streams};
@@ -68,7 +68,7 @@ impl DeviceDraft {
         let offer = offer(session, uuid, doing)?;
         let gpu = Gpu::find(uuid, doing)?;
         let mut streams = Streams::default();
-        let mut key = RoomKey { uuid, stream: 0 };
+        let mut key = ArenaKey { uuid, stream: 0 };
         let worked = AtomicBool::new(stream.is_some());
         let mut dropped = None;
         if let Some(stream) = stream {
