@@ -24,7 +24,9 @@ use tensorlend_os::map::Segment;
 #[cfg(feature = "cuda")]
 pub mod arenas;
 mod released;
+mod retired;
 pub use released::Wanted;
+use retired::Retired;
 
 /// A slot that a draft holds.
 pub struct Taken {
@@ -127,34 +129,6 @@ impl Unused {
     }
 }
 
-/// Slots that no cell or ring entry holds any more, and that leases may still cover.
-#[derive(Default)]
-struct Retired {
-    slots: Vec<Cell>,
-    bytes: u64,
-    /// The next scan runs at this many slots: those that the last scan found leased, and enough more.
-    due_slots: usize,
-    due_bytes: u64,
-    /// The least number of slots for a scan that bytes cause; at `most_bytes`, a scan runs in any case.
-    due_few: usize,
-    most_bytes: u64,
-    /// The bytes beyond those still leased that cause the next scan; included in `due_bytes`.
-    enough_bytes: u64,
-}
-
-/// Minimum retired slots per scan, unless the byte cap is hit: fewer would each pay too much of a scan.
-const RETIRED_FEW: usize = 2;
-/// Minimum number of retired slots that cause a scan by their count, ...
-const RETIRED_SLOTS_MIN: usize = 32;
-/// ... raised with the scan's duration, so that each slot pays at most this much, ...
-const SCAN_NS_PER_SLOT: u64 = 16;
-/// ... or the retired bytes that cause a scan: this many for each nanosecond that it takes, ...
-const RETIRED_BYTES_PER_SCAN_NS: u64 = 2 << 10;
-/// ... at least as many as stay in a processor's cache when a producer overwrites them repeatedly, ...
-const RETIRED_BYTES_MIN: u64 = 256 << 10;
-/// ... and at most this many, or this part of the segments' bytes.
-const RETIRED_BYTES_MAX: (u64, u64) = (8 << 20, 8);
-
 /// All segments of this client, in host and device memory: slot numbers form one space. Arenas differ in placement and
 /// reuse; the values for host memory are direct fields, which saves a lookup.
 pub struct Heap {
@@ -194,14 +168,7 @@ impl Heap {
             recent: Recent::default(),
             #[cfg(feature = "cuda")]
             arenas: Vec::new(),
-            retired: Retired {
-                due_slots: RETIRED_SLOTS_MIN,
-                due_bytes: RETIRED_BYTES_MIN,
-                due_few: RETIRED_FEW,
-                most_bytes: RETIRED_BYTES_MAX.0,
-                enough_bytes: RETIRED_BYTES_MIN,
-                ..Retired::default()
-            },
+            retired: Retired::new(),
             pins: BTreeMap::new(),
             used_bytes: 0,
             segment_bytes: 0,
@@ -351,20 +318,6 @@ impl Heap {
         slot.holders == 0
     }
 
-    /// Notes that a cell or ring entry no longer holds this value. After its last holder, the value is retired until no
-    /// lease covers it. Returns true if enough values are retired for a scan ([`Heap::retired`]).
-    #[inline]
-    pub fn retire(&mut self, value: Cell) -> bool {
-        if !self.let_go(value) {
-            return false;
-        }
-        self.retired.bytes += self.chain_bytes(value.slot());
-        self.retired.slots.push(value);
-        let Retired { bytes, due_slots, due_bytes, due_few, most_bytes, .. } = self.retired;
-        let slots = self.retired.slots.len();
-        slots >= due_slots || bytes >= due_bytes && (slots >= due_few || bytes >= most_bytes)
-    }
-
     /// Frees a slot that was never published, and its chain; retires them if one is pinned.
     #[inline]
     pub fn drop_slot(&mut self, slot: u32) -> Unused {
@@ -374,8 +327,7 @@ impl Heap {
         let state = self.slot(slot);
         state.holders = 0;
         let value = Cell::new(state.generation, slot);
-        self.retired.bytes += self.chain_bytes(slot);
-        self.retired.slots.push(value);
+        self.push_retired(value);
         Unused::Nothing
     }
 
@@ -410,48 +362,6 @@ impl Heap {
             slot = self.slot(slot).next;
         }
         false
-    }
-
-    /// Hands out the retired values, in exchange for an empty vector.
-    pub fn retired(&mut self, slots: &mut Vec<Cell>) {
-        debug_assert!(slots.is_empty());
-        std::mem::swap(&mut self.retired.slots, slots);
-        self.retired.bytes = 0;
-    }
-
-    /// Puts back the values that are still leased. `scan_ns`: the approximate duration of the scan that found the
-    /// leases.
-    pub fn still_retired(&mut self, slots: impl Iterator<Item = Cell>, scan_ns: u64) {
-        let (mut count, mut bytes) = (0, 0);
-        for value in slots {
-            count += 1;
-            bytes += self.chain_bytes(value.slot());
-            self.retired.slots.push(value);
-        }
-        self.retired.bytes += bytes;
-        #[cfg(feature = "cuda")]
-        let elsewhere = self.arenas.iter().map(|arena| arena.segment_bytes).sum::<u64>();
-        #[cfg(not(feature = "cuda"))]
-        let elsewhere = 0;
-        let bytes_max = RETIRED_BYTES_MAX.0.max((self.segment_bytes + elsewhere) / RETIRED_BYTES_MAX.1);
-        let enough_bytes = (scan_ns * RETIRED_BYTES_PER_SCAN_NS).clamp(RETIRED_BYTES_MIN, bytes_max);
-        let enough_slots = (scan_ns / SCAN_NS_PER_SLOT) as usize;
-        self.retired.due_slots = count + enough_slots.max(RETIRED_SLOTS_MIN);
-        self.retired.due_bytes = bytes + enough_bytes;
-        self.retired.due_few = count + RETIRED_FEW;
-        self.retired.most_bytes = bytes + bytes_max;
-        self.retired.enough_bytes = enough_bytes;
-    }
-
-    /// Whether to request a segment although retired values wait. Otherwise a client with little memory would scan for
-    /// every few slots and never get more. It may get no more bytes than may be retired.
-    pub fn may_grow(&self, length: u64) -> bool {
-        !self.placement.anywhere && self.retired.bytes > 0 && self.retired.bytes + length <= self.retired.enough_bytes
-    }
-
-    /// The retired values.
-    pub fn waiting(&self) -> impl Iterator<Item = Cell> + '_ {
-        self.retired.slots.iter().copied()
     }
 
     /// Whether a slot was sealed since it was handed out, and the next slot of its chain.
