@@ -16,8 +16,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// The enum is `non_exhaustive`: a later version may add variants.
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// use std::time::Duration;
 ///
 /// let missing = client.get("nothing").unwrap_err();
@@ -34,7 +34,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No daemon listens on any of the sockets.
+    /// No daemon listens on any of the sockets. Start `tensorlendd`, or set `TENSORLEND_SOCKET` or
+    /// [`crate::ClientBuilder::socket`].
     #[error("no tensorlend daemon answers at {tried}: start tensorlendd, or set TENSORLEND_SOCKET ({cause})")]
     NoDaemon {
         /// The sockets that were tried.
@@ -46,6 +47,9 @@ pub enum Error {
     #[error(transparent)]
     Kernel(#[from] tensorlend_os::kernel::KernelTooOld),
     /// The daemon has closed the connection, or is gone. Published values stay readable where they are mapped.
+    ///
+    /// The client waits up to 5 seconds for a new daemon; this error means that none came. Connect a new client to
+    /// continue.
     #[error("the daemon has hung up ({doing}): connect again")]
     Disconnected {
         /// The operation.
@@ -55,6 +59,8 @@ pub enum Error {
     },
     /// The daemon runs and did not answer in time: it is stopped, or it hangs. The session continues when the daemon
     /// answers again.
+    ///
+    /// See [`crate::ClientBuilder::request_timeout`] for the time.
     #[error(
         "the daemon{} does not answer ({doing}): it has said nothing for {} s: it is stopped, or it hangs: {}",
         process(*pid), waited.as_secs_f64(), remedy(*pid)
@@ -69,13 +75,15 @@ pub enum Error {
         /// Whether the request had been sent, so that the daemon may still carry it out.
         asked: bool,
     },
-    /// This process has too many open files to receive the descriptors that the daemon lent.
+    /// This process has too many open files to receive the descriptors that the daemon lent. Each mapped segment and
+    /// sheet needs one while it is received.
     #[error("{doing}: this process has too many open files: raise `ulimit -n`")]
     Descriptors {
         /// The operation.
         doing: &'static str,
     },
-    /// The daemon refused the request.
+    /// The daemon refused the request: a limit, a missing right, or another version. [`Error::limit_kind`] tells which
+    /// limit.
     #[error("{doing}: {refusal}")]
     Refused {
         /// The operation, and the name concerned.
@@ -83,7 +91,8 @@ pub enum Error {
         /// The daemon's reason.
         refusal: Refusal,
     },
-    /// This client has reached its own limit: see [`crate::ClientBuilder::memory_limit`].
+    /// This client has reached its own limit: see [`crate::ClientBuilder::memory_limit`]. Drop drafts and leases, or
+    /// delete names.
     #[error(
         "{asked} bytes more would pass this client's memory limit: {used} of {limit} bytes are in use: drop drafts, delete names, or raise memory_limit"
     )]
@@ -101,10 +110,11 @@ pub enum Error {
         /// The operation.
         doing: &'static str,
     },
-    /// A shared-memory header has an unexpected content.
+    /// A shared-memory header has an unexpected content: the client and the daemon are of different versions, or the
+    /// file is damaged.
     #[error(transparent)]
     Sheet(#[from] header::WrongSheet),
-    /// A system call failed.
+    /// A system call failed; the kernel's error is the cause.
     #[error("{doing}: {cause}")]
     System {
         /// The operation.
@@ -112,10 +122,10 @@ pub enum Error {
         /// The kernel's error.
         cause: std::io::Error,
     },
-    /// The session was opened before a fork: it belongs to the parent process.
+    /// The session was opened before a fork: it belongs to the parent process. Connect again in the child.
     #[error("this client was opened by the parent process and cannot be used after fork: connect in the child")]
     Forked,
-    /// An invalid name.
+    /// An invalid name: names have 1 to 255 bytes of UTF-8 without control characters.
     #[error("name {name:?}: {cause}")]
     Name {
         /// The first characters of the name.
@@ -123,10 +133,10 @@ pub enum Error {
         /// The rule that it violates.
         cause: BadName,
     },
-    /// The name holds no value.
+    /// The name holds no value. Use [`crate::Client::wait_for`] to wait for one.
     #[error("there is no tensor named {0:?}: see `tensorlend ls`, or wait for it with wait_for")]
     NotFound(String),
-    /// The namespace has no such stream or list.
+    /// The namespace has no such stream or list. Use [`crate::SubscriptionBuilder::wait`] to wait for a stream.
     #[error("there is no {kind} named {name:?}: see `tensorlend ls`, or wait until there is one")]
     NoSuch {
         /// `"stream"` or `"list"`.
@@ -134,7 +144,8 @@ pub enum Error {
         /// Its name.
         name: String,
     },
-    /// The name holds a value of another kind.
+    /// The name holds a value of another kind: a tensor, a dataset, or a tensor on a device.
+    /// [`crate::Client::get_value`] accepts each of them.
     #[error("{name:?} holds a {}, not a {}: use {remedy}", found.beside(*wanted), wanted.beside(*found))]
     Kind {
         /// The name.
@@ -146,7 +157,7 @@ pub enum Error {
         /// The method to call instead.
         remedy: &'static str,
     },
-    /// An invalid shape, stride or byte length.
+    /// An invalid shape, stride or byte length, with the rule that it violates.
     #[error("{what}: {cause}")]
     Tensor {
         /// The tensor's dtype and shape, as given.
@@ -154,7 +165,7 @@ pub enum Error {
         /// The rule that it violates.
         cause: BadTensor,
     },
-    /// The tensor has another element type than the call wanted.
+    /// The tensor has another element type than the call wanted. [`crate::Tensor::dtype`] returns it.
     #[error("the tensor has dtype {found}, not {wanted}: read it as {found}, or publish it as {wanted}")]
     DType {
         /// The tensor's element type.
@@ -162,7 +173,7 @@ pub enum Error {
         /// The wanted element type.
         wanted: DType,
     },
-    /// The buffer and the tensor differ in length.
+    /// The buffer and the tensor differ in length. [`crate::Tensor::nbytes`] returns the length to use.
     #[error("{name:?} has {found} bytes, the buffer {given}: make the buffer as long as the tensor (see info)")]
     Length {
         /// The tensor's name.
@@ -172,16 +183,18 @@ pub enum Error {
         /// The buffer's bytes.
         given: u64,
     },
-    /// The tensor's elements are not contiguous in row-major order.
+    /// The tensor's elements are not contiguous in row-major order, so there is no slice of them.
+    /// [`crate::Tensor::copy_to`] copies them in C order.
     #[error("the tensor is strided: read it by its strides, or copy it")]
     Strided,
     /// Metadata of more than 64 KiB; the value is its length in bytes.
     #[error("metadata of {0} bytes is too long: at most 65536; put more into a tensor of its own")]
     Metadata(usize),
-    /// This client holds the maximum number of leases; the value is that number.
+    /// This client holds the maximum number of leases; the value is that number. Drop leases, or open a second client.
     #[error("this client holds {0} leases, as many as it can: drop some, or open a second client")]
     Leases(usize),
-    /// The value's record is invalid: another client wrote it wrongly. Only that client's tensors are affected.
+    /// The value's record is invalid: another client wrote it wrongly. Only that client's tensors are affected, and no
+    /// other value is in doubt.
     #[error("{name:?} was published by a broken client and cannot be read: {cause}")]
     Damaged {
         /// The name.
@@ -189,7 +202,8 @@ pub enum Error {
         /// The rule that the record violates.
         cause: BadTensor,
     },
-    /// The timeout passed before the event.
+    /// The timeout passed before the event. The operation had no effect and can be repeated, unless its method says
+    /// otherwise.
     #[error("{what} did not come within {waited:?}")]
     Timeout {
         /// The awaited event.
@@ -197,7 +211,8 @@ pub enum Error {
         /// The time waited.
         waited: Duration,
     },
-    /// The stream is full, and its policy is to fail.
+    /// The stream is full, and its policy is to fail. The value is the stream's name. Some subscriber is a whole ring
+    /// behind.
     #[error(
         "stream {0:?} is full: its slowest subscriber is a whole ring behind: send later, or open it with more capacity or the policy \"drop-oldest\""
     )]
@@ -206,7 +221,7 @@ pub enum Error {
     /// For the producer: another client has deleted the stream or opened it again.
     #[error("stream {0:?} has ended: open it again to send; a subscription goes on once somebody has opened it")]
     StreamEnded(String),
-    /// A server reported that it cannot answer the request.
+    /// A server reported that it cannot answer the request: see [`crate::Call::fail`].
     #[error("{service:?} could not answer: {why}")]
     Answer {
         /// The service's name.
@@ -214,10 +229,11 @@ pub enum Error {
         /// The server's reason, as the other process wrote it.
         why: String,
     },
-    /// The server ended, or its caller gave it up, before it answered.
+    /// The server ended, or its caller gave it up, before it answered; the value is the service's name. The request may
+    /// have been carried out: see [`crate::Caller::call_again`].
     #[error("the server of {0:?} ended before it answered: call again, if the request may be carried out twice")]
     ServerGone(String),
-    /// A name of another machine is unavailable.
+    /// A name of another machine is unavailable. See [`crate::remote`].
     #[error("{name:?}: {cause}")]
     Remote {
         /// The name, with its node.
@@ -225,14 +241,18 @@ pub enum Error {
         /// The reason, and the remedy.
         cause: RemoteTrouble,
     },
-    /// This client has the maximum number of subscriptions and servers; the value is that number.
+    /// This client has the maximum number of subscriptions and servers; the value is that number. Drop some, or open a
+    /// second client.
     #[error("this client has {0} streams that it follows and servers, as many as it can: open a second client")]
     Cursors(usize),
     /// The daemon has ended this session. Published values continue to exist, but this session's leases protect nothing
     /// any more.
+    ///
+    /// The daemon ends a session that breaks a rule of the protocol, and one whose leases keep replaced values for
+    /// longer than `uid.lease_ms_max` while memory is short. Connect a new client to continue.
     #[error("the daemon has ended this session: connect again")]
     SessionEnded,
-    /// Device memory is unavailable, or this process cannot use it.
+    /// Device memory is unavailable, or this process cannot use it. [`DeviceTrouble`] has the reason and the remedy.
     #[error("{doing}: {cause}")]
     Device {
         /// The operation, and the name concerned.
@@ -378,7 +398,8 @@ pub enum RemoteTrouble {
 }
 
 impl Error {
-    /// Whether the thing asked for does not exist: a name, a stream, a list, or a name on another machine.
+    /// Whether the thing asked for does not exist: a name, a stream, a list, or a name on another machine. The call may
+    /// succeed later.
     pub fn is_not_found(&self) -> bool {
         matches!(
             self,
@@ -389,17 +410,20 @@ impl Error {
         )
     }
 
-    /// Whether a name of another machine is unavailable, because of that machine, the network, or the gateway.
+    /// Whether a name of another machine is unavailable, because of that machine, the network, or the gateway. Local
+    /// names are unaffected.
     pub fn is_remote(&self) -> bool {
         matches!(self, Self::Remote { .. })
     }
 
-    /// Whether a timeout passed.
+    /// Whether a timeout passed. True for [`Error::Timeout`] only, not for a silent daemon
+    /// ([`Error::is_disconnected`]).
     pub fn is_timeout(&self) -> bool {
         matches!(self, Self::Timeout { .. })
     }
 
-    /// Whether a limit of the daemon's configuration or of this client, or the machine's memory, is reached.
+    /// Whether a limit of the daemon's configuration, of this client, or the machine's memory is reached. Free
+    /// something and try again.
     pub fn is_limit(&self) -> bool {
         matches!(
             self,
@@ -413,10 +437,10 @@ impl Error {
     /// process or of the machine.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
     /// use tensorlend::{DType, LimitKind};
     ///
-    /// let client = tensorlend::Client::builder().socket(broker.socket()).memory_limit(1 << 20).connect()?;
+    /// let client = tensorlend::Client::builder().socket(daemon.socket()).memory_limit(1 << 20).connect()?;
     /// let error = client.create(DType::U8, &[1 << 21]).unwrap_err();
     /// assert_eq!(error.limit_kind(), Some(LimitKind::ClientBytes));
     /// # Ok::<(), Box<dyn std::error::Error>>(())

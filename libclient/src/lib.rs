@@ -15,9 +15,9 @@
 //! use tensorlend::{Client, DType};
 //!
 //! // Programs connect to a running daemon with Client::connect(); tests and small programs bring their own.
-//! let broker = tensorlend_daemon::embedded()?;
-//! let producer = Client::builder().socket(broker.socket()).connect()?;
-//! let consumer = Client::builder().socket(broker.socket()).connect()?; // in another process, usually
+//! let daemon = tensorlend_daemon::embedded()?;
+//! let producer = Client::builder().socket(daemon.socket()).connect()?;
+//! let consumer = Client::builder().socket(daemon.socket()).connect()?; // in another process, usually
 //!
 //! let mut image = producer.create(DType::U8, &[480, 640, 3])?;
 //! image.bytes_mut().fill(255);                       // written where it will be read
@@ -114,7 +114,9 @@ pub use names::lifetime::Lifetime;
 pub use names::version::Version;
 pub use stream::borrowed::Borrowed;
 pub use stream::history::History;
-pub use stream::subscriber::{Message, Start, Subscription, SubscriptionBuilder};
+pub use stream::message::{Message, Start};
+pub use stream::subscribe::SubscriptionBuilder;
+pub use stream::subscriber::Subscription;
 pub use stream::{Stream, StreamBuilder, TrySendError};
 pub use tensor::Tensor;
 pub use tensor::dataset::DatasetDraft;
@@ -124,9 +126,10 @@ pub use tensor::device::{
     legacy::LegacyExport,
     slice::{BorrowedSlice, BorrowedSliceMut},
 };
-pub use tensor::draft::{Draft, TensorSpec};
+pub use tensor::draft::Draft;
 pub use tensor::element::{AsTensor, Complex, Element, TensorView};
 pub use tensor::sendable::Sendable;
+pub use tensor::spec::TensorSpec;
 pub use tensor::value_draft::ValueDraft;
 pub use tensorlend_layout::tensor::METADATA_MAX;
 pub use tensorlend_layout::wire::{

@@ -20,8 +20,8 @@ use tensorlend_os::futex;
 /// A condition on a list's length in items, for [`crate::Client::wait_len`].
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// use tensorlend::{DType, Length};
 ///
 /// assert_eq!(client.wait_len("results", Length::Exactly(0), None)?, 0);
@@ -125,8 +125,8 @@ impl crate::Client {
     /// list. Blocks for a round trip to the daemon, which orders the appends of all clients.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let episode = client.create(tensorlend::DType::F32, &[100, 6])?;
     /// assert_eq!(client.append("episodes", episode)?, 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -154,8 +154,8 @@ impl crate::Client {
     /// changes of the names do not change the list.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.put("a", &[1u8])?;
     /// client.put("b", &[2u8])?;
     /// assert_eq!(client.append_names("both", &["a", "b"])?, 0);
@@ -195,8 +195,8 @@ impl crate::Client {
     /// The number of items in a list; 0 if there is no such list. Reads shared memory: no round trip, no system call.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// assert_eq!(client.len("episodes"), 0);
     /// client.append("episodes", client.create(tensorlend::DType::F32, &[100, 6])?)?;
     /// assert_eq!(client.len("episodes"), 1);
@@ -210,8 +210,8 @@ impl crate::Client {
     /// such list. Reads shared memory, as [`crate::Client::len`].
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// assert_eq!(client.list_identity("episodes"), None);
     /// client.append("episodes", client.create(tensorlend::DType::F32, &[100, 6])?)?;
     /// let (first, items) = client.list_identity("episodes").unwrap();
@@ -228,8 +228,8 @@ impl crate::Client {
     /// length 0. A timeout of `None` waits for ever.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use std::time::Duration;
     /// use tensorlend::Length;
     ///
@@ -253,8 +253,8 @@ impl crate::Client {
     /// Leases every item of a list, in order.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// for _ in 0..3 {
     ///     client.append("episodes", client.create(tensorlend::DType::F32, &[100, 6])?)?;
     /// }
@@ -275,8 +275,8 @@ impl crate::Client {
     /// Leases the items with these numbers, in order; numbers beyond the end are ignored.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// for _ in 0..5 {
     ///     client.append("episodes", client.create(tensorlend::DType::F32, &[100, 6])?)?;
     /// }
@@ -296,8 +296,8 @@ impl crate::Client {
     /// Deletes a list and its items; returns false if there was none. Leases on its items stay valid.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.append("episodes", client.create(tensorlend::DType::F32, &[100, 6])?)?;
     /// let episodes = client.get_all("episodes")?;
     /// assert!(client.clear("episodes")?);
@@ -323,8 +323,8 @@ impl crate::Client {
     /// Renames a list; an existing list with the new name is deleted.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.append("today", client.create(tensorlend::DType::F32, &[100, 6])?)?;
     /// client.rename_list("today", "yesterday")?;
     /// assert_eq!((client.len("today"), client.len("yesterday")), (0, 1));

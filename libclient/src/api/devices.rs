@@ -8,8 +8,8 @@ impl Client {
     /// memory only.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// for device in client.devices() {
     ///     println!("{} {}: {}", device.uuid, device.name, device.allocator);
     /// }

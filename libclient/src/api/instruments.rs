@@ -25,9 +25,9 @@ impl ClientBuilder {
     /// looked up only when a backtrace is printed.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
     /// # use tensorlend::{Client, DType};
-    /// let client = Client::builder().socket(broker.socket()).tracking_backtraces().connect()?;
+    /// let client = Client::builder().socket(daemon.socket()).tracking_backtraces().connect()?;
     /// let forgotten = client.create(DType::U8, &[4096])?;
     /// let outstanding = client.outstanding().unwrap();
     /// assert!(outstanding.allocations()[0].backtrace.is_some());
@@ -58,10 +58,10 @@ impl ClientBuilder {
     /// [`crate::MemoryUse::slot_bytes`]. The segments that contain the slots may be larger.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
     /// use tensorlend::{Client, DType, Error};
     ///
-    /// let client = Client::builder().socket(broker.socket()).memory_limit(8192).connect()?;
+    /// let client = Client::builder().socket(daemon.socket()).memory_limit(8192).connect()?;
     /// let all = client.create(DType::U8, &[8192])?;
     /// let error = client.create(DType::U8, &[1]).unwrap_err();
     /// assert!(matches!(error, Error::MemoryLimit { asked: 64, used: 8192, limit: 8192 }));
@@ -86,14 +86,14 @@ impl ClientBuilder {
     /// it allocates while the stream is locked.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
     /// use std::sync::{Arc, Mutex};
     /// use tensorlend::{Client, DType, Draft, Relief};
     ///
     /// let spare: Arc<Mutex<Vec<Draft>>> = Arc::default();
     /// let theirs = spare.clone();
     /// let client = Client::builder()
-    ///     .socket(broker.socket())
+    ///     .socket(daemon.socket())
     ///     .memory_limit(1 << 20)
     ///     .on_memory_pressure(move |_| match theirs.lock().unwrap().pop() {
     ///         Some(_dropped) => Relief::Retry,
@@ -116,8 +116,8 @@ impl Client {
     /// Starts counting this client's allocations. See [`ClientBuilder::statistics`] to count from the start.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// assert_eq!(client.statistics(), None);
     /// client.enable_statistics();
     /// client.put("numbers", &[1u8])?;
@@ -150,8 +150,8 @@ impl Client {
     /// Counts this client's allocations on all threads until the returned scope is dropped. Scopes may be nested.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use tensorlend::DType;
     ///
     /// let step = client.statistics_scope();
@@ -175,8 +175,8 @@ impl Client {
     /// the child of a fork.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).tracking().connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).tracking().connect()?;
     /// let forgotten = client.create(tensorlend::DType::U8, &[4096])?;
     /// let report = client.outstanding().unwrap().to_string();
     /// assert!(report.starts_with("1 allocation outstanding, 4096 bytes\ndrafts: 1 allocation, 4096 bytes\n"));
@@ -199,8 +199,8 @@ impl Client {
     /// written when the client is dropped, with its drafts and leases, or by [`Client::stop_allocation_log`].
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// # let folder = tempfile::tempdir()?;
     /// let path = folder.path().join("allocations.csv");
     /// client.start_allocation_log(&path)?;
@@ -257,8 +257,8 @@ impl StatisticsScope {
     /// The counts since the scope was opened; all 0 in the child of a fork.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let scope = client.statistics_scope();
     /// drop(client.create(tensorlend::DType::U8, &[4096])?);
     /// assert_eq!((scope.statistics().current_bytes, scope.statistics().peak_bytes), (0, 4096));

@@ -15,8 +15,8 @@ use tensorlend_layout::wire::{Reply, Request, Stat};
 /// Memory of one client, in bytes. See [`Client::memory`].
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// use tensorlend::MemoryUse;
 ///
 /// assert_eq!(client.memory(), MemoryUse { slot_bytes: 0, segment_bytes: 0 });
@@ -37,8 +37,8 @@ impl Client {
     /// too; `[ab]`, `{a,b}` and `\` work as in a shell.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.put("camera/front", &[1u8])?;
     /// client.put("camera/rear", &[2u8])?;
     /// client.put("lidar", &[3u8])?;
@@ -71,8 +71,8 @@ impl Client {
     /// it, with the facts in their records. It needs no memory in the pool, so it works while pool and disk are full.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.put("numbers", &[1.0f32])?;
     /// let overview = client.overview("*")?;
     /// assert_eq!((overview.infos.len(), overview.spilled.len()), (1, 0));
@@ -90,8 +90,8 @@ impl Client {
     /// subscribers.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let camera = client.stream("camera").open()?;
     /// let frames = client.subscribe("camera")?;
     /// assert_eq!(client.streams("cam*")?[0].count, 1);
@@ -110,8 +110,8 @@ impl Client {
     /// The namespace's lists whose names match a glob, sorted by name; [`Collection::count`] is the length in items.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.append("episodes", client.create(tensorlend::DType::F32, &[100, 6])?)?;
     /// assert_eq!(client.lists("*")?[0].count, 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -129,8 +129,8 @@ impl Client {
     /// Describes the value of a name: dtype, shape, owner. Reads the record and not the elements.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.put("numbers", &[1.0f32, 2.0, 3.0])?;
     /// let info = client.info("numbers")?;
     /// assert_eq!((info.nbytes, info.pid, info.alive), (12, std::process::id(), true));
@@ -150,8 +150,8 @@ impl Client {
     /// for a round trip to the daemon.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let stat = client.stat()?;
     /// assert_eq!((stat.clients, stat.version.as_str()), (1, client.daemon_version()));
     /// let account = &stat.uids[0];
@@ -173,8 +173,8 @@ impl Client {
     /// Asks the daemon nothing and takes some nanoseconds: meant for loops that wait for other clients.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.check_daemon()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -190,8 +190,8 @@ impl Client {
     /// Asks the daemon for a sign of life; returns the duration of the round trip.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// println!("the daemon answers in {:?}", client.ping()?);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -208,8 +208,8 @@ impl Client {
     /// This client's own memory: slots in use, and segments. Reads local counters; never blocks.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.put("numbers", &[0u8; 100])?;
     /// let memory = client.memory();
     /// assert_eq!(memory.slot_bytes, 128); // whole cache lines
@@ -224,8 +224,8 @@ impl Client {
     /// Bytes of this namespace's tensors on which some client holds a lease now.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.put("numbers", &[0u8; 4096])?;
     /// assert_eq!(client.leased()?, 0);
     /// let lease = client.get("numbers")?;

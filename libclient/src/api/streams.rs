@@ -3,7 +3,8 @@
 use crate::client::Client;
 use crate::error::{Error, Result, check_name};
 use crate::stream::StreamBuilder;
-use crate::stream::subscriber::{Subscription, SubscriptionBuilder};
+use crate::stream::subscribe::SubscriptionBuilder;
+use crate::stream::subscriber::Subscription;
 use crate::tensor::dataset::DatasetDraft;
 use tensorlend_layout::wire::{Reply, Request};
 
@@ -11,8 +12,8 @@ impl Client {
     /// Starts a dataset: several tensors that are published and leased as one value.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let image = client.create(tensorlend::DType::U8, &[480, 640, 3])?;
     /// let depth = client.create(tensorlend::DType::F32, &[480, 640])?;
     /// client.dataset().add("image", image)?.add("depth", depth)?.publish("frame")?;
@@ -26,8 +27,8 @@ impl Client {
     /// Starts a stream as its only producer. [`StreamBuilder::open`] opens it.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let camera = client.stream("camera").capacity(4).open()?;
     /// camera.send(client.create(tensorlend::DType::U8, &[480, 640, 3])?)?;
     /// assert_eq!(camera.sent(), 1);
@@ -40,8 +41,8 @@ impl Client {
     /// Subscribes to an existing stream, from its newest message on. Blocks for a round trip to the daemon.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let camera = client.stream("camera").open()?;
     /// camera.send(client.create(tensorlend::DType::U8, &[480, 640, 3])?)?;
     /// let mut frames = client.subscribe("camera")?;
@@ -60,8 +61,8 @@ impl Client {
     /// yet.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use tensorlend::Start;
     ///
     /// let camera = client.stream("camera").open()?;
@@ -77,8 +78,8 @@ impl Client {
     /// producer's next send fails with [`Error::StreamEnded`].
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let camera = client.stream("camera").open()?;
     /// assert!(client.delete_stream("camera")?);
     /// assert!(!client.delete_stream("camera")?);

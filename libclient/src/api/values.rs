@@ -12,8 +12,9 @@ use crate::lease::value::Value;
 use crate::names::lifetime::Lifetime;
 use crate::names::version::Version;
 use crate::segment::copy::into_shared;
-use crate::tensor::draft::{Draft, TensorSpec};
+use crate::tensor::draft::Draft;
 use crate::tensor::element::AsTensor;
+use crate::tensor::spec::TensorSpec;
 use crate::wait::Deadline;
 use std::time::Duration;
 use tensorlend_layout::DType;
@@ -26,8 +27,8 @@ impl Client {
     /// for a round trip. Drop the draft to give the slot back.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use tensorlend::DType;
     ///
     /// let mut image = client.create(DType::U8, &[480, 640, 3])?;
@@ -48,8 +49,8 @@ impl Client {
     /// As [`Client::create`], with strides in elements and a byte offset.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use tensorlend::{DType, TensorSpec};
     ///
     /// // Two rows of three elements, the first padded to four.
@@ -76,8 +77,8 @@ impl Client {
     /// Returns the version of the new value. Use [`Client::create`] to write the elements in place, without the copy.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.put("numbers", &[1.0f32, 2.0, 3.0])?;
     /// assert_eq!(client.get("numbers")?.as_slice::<f32>()?, [1.0, 2.0, 3.0]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -94,8 +95,8 @@ impl Client {
     /// As [`Client::put`], for a name with a lifetime: it ends by itself. See [`Draft::publish_for`].
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use std::time::Duration;
     /// use tensorlend::Lifetime;
     ///
@@ -145,8 +146,8 @@ impl Client {
     /// see [`Client::wait_for`].
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.put("numbers", &[1.0f32, 2.0, 3.0])?;
     /// let lease = client.get("numbers")?;
     /// client.put("numbers", &[4.0f32])?;
@@ -170,8 +171,8 @@ impl Client {
     /// Leases the dataset that the name holds now: all of its tensors, of one publication, with one lease.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let image = client.create(tensorlend::DType::U8, &[480, 640, 3])?;
     /// client.dataset().add("image", image)?.publish("frame")?;
     /// let frame = client.get_dataset("frame")?;
@@ -188,8 +189,8 @@ impl Client {
     /// Leases the value that the name holds now, whatever its kind.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use tensorlend::Value;
     ///
     /// client.put("numbers", &[1u8, 2])?;
@@ -212,8 +213,8 @@ impl Client {
     /// nothing.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// assert!(client.get_here("node7/numbers")?.is_none());
     /// client.put("numbers", &[1u8, 2])?;
     /// assert!(client.get_here("numbers")?.is_some());
@@ -232,8 +233,8 @@ impl Client {
     /// the copied value.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.put("numbers", &[1u8, 2, 3])?;
     /// let mut buffer = [0; 3];
     /// let seen = client.get_into("numbers", &mut buffer)?;
@@ -256,8 +257,8 @@ impl Client {
     /// Whether the name holds a value on this machine. Takes no lease, and asks neither the daemon nor another machine.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// assert!(!client.exists("numbers")?);
     /// client.put("numbers", &[1u8])?;
     /// assert!(client.exists("numbers")?);
@@ -276,8 +277,8 @@ impl Client {
     /// neither the daemon nor another machine, and is the cheapest way to poll for news.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let seen = client.put("numbers", &[1u8])?;
     /// assert_eq!(client.version("numbers")?, Some(seen));
     /// client.put("numbers", &[1u8])?;
@@ -300,8 +301,8 @@ impl Client {
     /// The thread sleeps on a futex; it spins shortly before. An existing value returns at once.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use std::time::Duration;
     ///
     /// let producer = client.clone();
@@ -324,8 +325,8 @@ impl Client {
     /// `seen` accepts any value.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use std::time::Duration;
     ///
     /// let seen = client.put("step", &[1u32])?;
@@ -347,8 +348,8 @@ impl Client {
     /// As [`Client::wait_newer`], for a tensor or a dataset.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use tensorlend::{DType, Version};
     ///
     /// client.dataset().add("depth", client.create(DType::F32, &[4, 4])?)?.publish("frame")?;
@@ -375,8 +376,8 @@ impl Client {
     /// the right to write may delete any name.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.put("numbers", &[1u8])?;
     /// assert!(client.delete("numbers")?);
     /// assert!(!client.delete("numbers")?);
@@ -394,8 +395,8 @@ impl Client {
     /// If another live client owns `from`, its value is copied.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.put("draft", &[1u8])?;
     /// client.rename("draft", "final")?;
     /// assert!(client.exists("final")? && !client.exists("draft")?);
@@ -413,8 +414,8 @@ impl Client {
     /// Copies the value of `from` to `to`: bytes, metadata and timestamp. Returns the version of the copy.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.put("numbers", &[1u8])?;
     /// client.copy("numbers", "backup")?;
     /// client.put("numbers", &[2u8])?;

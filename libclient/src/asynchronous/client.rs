@@ -38,10 +38,10 @@ const FAR_PART: Duration = Duration::from_secs(1);
 /// ```
 /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
 /// # runtime.block_on(async {
-/// # let broker = tensorlend_daemon::embedded()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
 /// use tensorlend::Client;
 ///
-/// let client = Client::builder().socket(broker.socket()).connect_async().await?;
+/// let client = Client::builder().socket(daemon.socket()).connect_async().await?;
 /// let reader = client.clone();
 /// let sum = tokio::spawn(async move {
 ///     let lease = reader.wait_for("numbers").await?;
@@ -65,8 +65,8 @@ impl AsyncClient {
     /// ```
     /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     /// # runtime.block_on(async {
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?.into_async();
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?.into_async();
     /// use std::time::Duration;
     ///
     /// assert!(tokio::time::timeout(Duration::from_millis(10), client.wait_for("late")).await.is_err());
@@ -89,8 +89,8 @@ impl AsyncClient {
     /// ```
     /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     /// # runtime.block_on(async {
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?.into_async();
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?.into_async();
     /// let seen = client.put("step", &[1u32])?;
     /// client.put("step", &[2u32])?;
     /// assert_eq!(client.wait_newer("step", seen).await?.as_slice::<u32>()?, [2]);
@@ -178,8 +178,8 @@ impl Client {
     /// Turns the client into one for tokio tasks. The session stays the same.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let client = client.into_async();
     /// client.put("numbers", &[1u8])?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())

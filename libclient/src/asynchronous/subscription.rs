@@ -3,7 +3,9 @@
 use super::blocking;
 use super::listener::{Listener, Woken};
 use crate::error::{Error, Result};
-use crate::stream::subscriber::{Message, Subscription, SubscriptionBuilder};
+use crate::stream::message::Message;
+use crate::stream::subscribe::SubscriptionBuilder;
+use crate::stream::subscriber::Subscription;
 use crate::wait::NAP_MAX;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -26,8 +28,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 /// ```
 /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
 /// # runtime.block_on(async {
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// use futures_util::{StreamExt, TryStreamExt};
 /// use tensorlend::{DType, Start};
 ///
@@ -68,8 +70,8 @@ impl AsyncSubscription {
     /// ```
     /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     /// # runtime.block_on(async {
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use std::time::Duration;
     ///
     /// let camera = client.stream("camera").open()?;
@@ -184,8 +186,8 @@ impl Subscription {
     /// ```
     /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     /// # runtime.block_on(async {
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let camera = client.stream("camera").open()?;
     /// let mut frames = client.subscription("camera").pollable().open()?.into_async()?;
     /// camera.send(client.create(tensorlend::DType::U8, &[4, 4])?)?;
@@ -213,8 +215,8 @@ impl SubscriptionBuilder {
     /// ```
     /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     /// # runtime.block_on(async {
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let missing = client.subscription("camera").open_async().await;
     /// assert!(missing.unwrap_err().is_not_found());
     /// # Ok::<(), Box<dyn std::error::Error>>(())

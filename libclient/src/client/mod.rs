@@ -17,8 +17,8 @@ use std::time::Duration;
 /// request timeout has passed.
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// let client = tensorlend::Client::builder().socket(broker.socket()).label("camera driver").connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// let client = tensorlend::Client::builder().socket(daemon.socket()).label("camera driver").connect()?;
 /// client.put("exposure_ms", &[12.5f32])?;
 /// assert_eq!(client.info("exposure_ms")?.label, "camera driver");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -45,8 +45,8 @@ impl ClientBuilder {
     /// `/run/tensorlend/tensorlend.sock`.
     ///
     /// ```
-    /// let broker = tensorlend_daemon::embedded()?;
-    /// let client = tensorlend::Client::builder().socket("/nowhere").socket(broker.socket()).connect()?;
+    /// let daemon = tensorlend_daemon::embedded()?;
+    /// let client = tensorlend::Client::builder().socket("/nowhere").socket(daemon.socket()).connect()?;
     /// # client.ping()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -62,8 +62,8 @@ impl ClientBuilder {
     /// ```
     /// # let user = rustix::process::getuid().as_raw();
     /// let config = format!("[namespace.robot]\nwriters = [\"{user}\"]");
-    /// let broker = tensorlend_daemon::embedded_with(&tensorlend_daemon::Config::parse(&config)?)?;
-    /// let client = tensorlend::Client::builder().socket(broker.socket()).namespace("robot").connect()?;
+    /// let daemon = tensorlend_daemon::embedded_with(&tensorlend_daemon::Config::parse(&config)?)?;
+    /// let client = tensorlend::Client::builder().socket(daemon.socket()).namespace("robot").connect()?;
     /// assert_eq!(client.namespace(), "robot");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -87,8 +87,8 @@ impl ClientBuilder {
     /// processes).
     ///
     /// ```
-    /// let broker = tensorlend_daemon::embedded()?;
-    /// let client = tensorlend::Client::builder().socket(broker.socket()).harden(true).connect()?;
+    /// let daemon = tensorlend_daemon::embedded()?;
+    /// let client = tensorlend::Client::builder().socket(daemon.socket()).harden(true).connect()?;
     /// assert_eq!(rustix::process::dumpable_behavior()?, rustix::process::DumpableBehavior::NotDumpable);
     /// # client.ping()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -115,9 +115,9 @@ impl ClientBuilder {
     /// The session survives the error: when the daemon answers again, the client works again.
     ///
     /// ```
-    /// let broker = tensorlend_daemon::embedded()?;
+    /// let daemon = tensorlend_daemon::embedded()?;
     /// let second = std::time::Duration::from_secs(1);
-    /// let client = tensorlend::Client::builder().socket(broker.socket()).request_timeout(second).connect()?;
+    /// let client = tensorlend::Client::builder().socket(daemon.socket()).request_timeout(second).connect()?;
     /// client.ping()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -166,8 +166,8 @@ impl ClientBuilder {
 /// outlive it, unless their [`crate::Lifetime`] ends with the session.
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// println!("namespace {} of tensorlendd {}", client.namespace(), client.daemon_version());
 ///
 /// let same = client.clone();
@@ -241,8 +241,8 @@ impl Client {
     /// the other.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let connect = || tensorlend::Client::builder().socket(broker.socket()).connect();
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let connect = || tensorlend::Client::builder().socket(daemon.socket()).connect();
     /// let client = connect()?;
     /// assert!(client.is_same(&client.clone()));
     /// assert!(!client.is_same(&connect()?));
