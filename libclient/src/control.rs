@@ -15,7 +15,7 @@ use tensorlend_os::packet::{self, Packet};
 
 /// The connection to the daemon. One thread uses it at a time.
 pub struct Control {
-    line: Mutex<Line>,
+    connection: Mutex<Connection>,
     /// The daemon's socket path.
     path: PathBuf,
     /// The request timeout.
@@ -23,14 +23,14 @@ pub struct Control {
     /// A daemon has answered that does not know the session.
     dead: AtomicBool,
     /// Reopens the session when the daemon has been replaced: see [`crate::session::reconnect`].
-    mender: OnceLock<Box<dyn Mender>>,
+    resume: OnceLock<Box<dyn Resume>>,
 }
 
 /// Reopens the session on a new connection.
-pub trait Mender: Send + Sync {
+pub trait Resume: Send + Sync {
     /// Identifies this client to a new daemon on a socket. On success the session continues there.
-    fn go_on(&self, socket: &OwnedFd) -> Result<()>;
-    /// Hands the client's descriptors back to a daemon that has lost everything; [`Mender::go_on`] follows on the same
+    fn resume(&self, socket: &OwnedFd) -> Result<()>;
+    /// Hands the client's descriptors back to a daemon that has lost everything; [`Resume::resume`] follows on the same
     /// socket.
     fn hand_back(&self, socket: &OwnedFd) -> Result<()>;
     /// The remaining work once the session continues, while other threads may use the connection.
@@ -38,7 +38,7 @@ pub trait Mender: Send + Sync {
 }
 
 /// The socket, and its state.
-pub struct Line {
+pub struct Connection {
     socket: OwnedFd,
     state: State,
     /// The last attempt to reach a daemon found no socket file: a daemon that stops in order removes it.
@@ -67,13 +67,13 @@ enum State {
 }
 
 /// How long a request waits for a replaced daemon.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REPLACEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A reply whose descriptors are not acknowledged yet. No other thread can send a request while it exists.
 pub struct Answer<'c> {
-    line: MutexGuard<'c, Line>,
+    connection: MutexGuard<'c, Connection>,
     /// The daemon's reply; never a refusal.
     pub reply: Reply,
     /// The descriptors that came with it.
@@ -89,7 +89,7 @@ impl Drop for Answer<'_> {
     fn drop(&mut self) {
         // Acknowledge even after an error, so that the connection stays usable.
         if self.owes {
-            let _ = send(&self.line.socket, &Request::Ack, &[], self.doing);
+            let _ = send(&self.connection.socket, &Request::Ack, &[], self.doing);
         }
     }
 }
@@ -101,7 +101,7 @@ impl Answer<'_> {
         if !std::mem::take(&mut self.owes) {
             return Ok(());
         }
-        send(&self.line.socket, &Request::Ack, &[], self.doing)
+        send(&self.connection.socket, &Request::Ack, &[], self.doing)
     }
 
     /// Takes the next descriptor.
@@ -148,13 +148,13 @@ impl Control {
         for path in sockets {
             match open(path, timeout) {
                 Ok(socket) => {
-                    let line = Mutex::new(Line::new(socket));
+                    let connection = Mutex::new(Connection::new(socket));
                     return Ok(Self {
-                        line,
+                        connection,
                         path: path.clone(),
                         timeout,
                         dead: AtomicBool::new(false),
-                        mender: OnceLock::new(),
+                        resume: OnceLock::new(),
                     });
                 }
                 Err(Errno::MFILE | Errno::NFILE) => return Err(Error::Descriptors { doing: "connect" }),
@@ -170,8 +170,8 @@ impl Control {
     }
 
     /// Notes that the session is open: from now on it reopens by itself when the daemon is replaced.
-    pub fn set_mender(&self, mender: Box<dyn Mender>) {
-        let _ = self.mender.set(mender);
+    pub fn set_resume(&self, resume: Box<dyn Resume>) {
+        let _ = self.resume.set(resume);
     }
 
     /// Whether the session is over: a daemon was reached that does not know it.
@@ -182,8 +182,8 @@ impl Control {
 
     /// Calls `use_it` with the socket, to watch for the daemon's hang-up.
     pub fn with_socket<R>(&self, use_it: impl FnOnce(BorrowedFd<'_>) -> R) -> R {
-        let line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        use_it(line.socket.as_fd())
+        let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        use_it(connection.socket.as_fd())
     }
 
     /// Sends a request and waits for the reply. Refusals become errors; `subject` is the name concerned.
@@ -196,12 +196,13 @@ impl Control {
     ) -> Result<Answer<'_>> {
         let began = Instant::now();
         // A thread that panicked during an exchange left the socket between request and reply: it is unusable.
-        let mut line = self.line.lock().map_err(|_: PoisonError<_>| Error::Disconnected { doing, asked: false })?;
+        let mut connection =
+            self.connection.lock().map_err(|_: PoisonError<_>| Error::Disconnected { doing, asked: false })?;
         loop {
-            if !matches!(line.state, State::Whole) {
-                line = self.mend(line, doing)?;
+            if !matches!(connection.state, State::Whole) {
+                connection = self.resume(connection, doing)?;
             }
-            let lost = match self.exchange(&mut line, request, descriptors, doing, began) {
+            let lost = match self.exchange(&mut connection, request, descriptors, doing, began) {
                 Ok(Arrived { packet, acknowledged }) => match decode::<Reply>(&packet.bytes) {
                     // The daemon is stopping: it will not answer this request.
                     Some(Reply::Refused(Refusal::Stopping)) => Error::Disconnected { doing, asked: true },
@@ -214,7 +215,14 @@ impl Control {
                         // The memory is lent all the same: the caller misses the descriptors and returns the memory.
                         let truncated = packet.truncated;
                         let owes = !acknowledged && (truncated || !packet.descriptors.is_empty());
-                        return Ok(Answer { line, reply, descriptors: packet.descriptors, doing, owes, truncated });
+                        return Ok(Answer {
+                            connection,
+                            reply,
+                            descriptors: packet.descriptors,
+                            doing,
+                            owes,
+                            truncated,
+                        });
                     }
                     None => return Err(Error::Protocol { doing }),
                 },
@@ -222,9 +230,9 @@ impl Control {
                 Err(late @ Error::NotAnswering { .. }) => return Err(late),
                 Err(lost) => lost,
             };
-            line.state = State::Broken(Instant::now());
+            connection.state = State::Broken(Instant::now());
             let again = request.is_repeatable() || lost.is_certain();
-            if !again || self.mender.get().is_none() {
+            if !again || self.resume.get().is_none() {
                 return Err(lost);
             }
         }
@@ -234,27 +242,27 @@ impl Control {
     /// the caller began to wait for the connection.
     fn exchange(
         &self,
-        line: &mut Line,
+        connection: &mut Connection,
         request: &Request,
         descriptors: &[BorrowedFd<'_>],
         doing: &'static str,
         began: Instant,
     ) -> Result<Arrived> {
-        if let Some(packet) = self.take_late(line, request, doing, began)? {
+        if let Some(packet) = self.take_late(connection, request, doing, began)? {
             return Ok(Arrived { packet, acknowledged: false });
         }
         if matches!(request, Request::GrowCells)
-            && let Some(packet) = line.cells.take()
+            && let Some(packet) = connection.cells.take()
         {
             return Ok(Arrived { packet, acknowledged: true });
         }
-        send(&line.socket, request, descriptors, doing)?;
+        send(&connection.socket, request, descriptors, doing)?;
         tensorlend_layout::crash_point!("request: sent");
-        if !self.replies(&line.socket) {
-            line.late = Some(request.clone());
-            return Err(self.not_answering(line, doing, true));
+        if !self.replies(&connection.socket) {
+            connection.late = Some(request.clone());
+            return Err(self.not_answering(connection, doing, true));
         }
-        let packet = line.receive(doing)?;
+        let packet = connection.receive(doing)?;
         tensorlend_layout::crash_point!("request: answered");
         Ok(Arrived { packet, acknowledged: false })
     }
@@ -263,33 +271,33 @@ impl Control {
     /// request.
     fn take_late(
         &self,
-        line: &mut Line,
+        connection: &mut Connection,
         request: &Request,
         doing: &'static str,
         began: Instant,
     ) -> Result<Option<Packet>> {
-        while line.late.is_some() {
+        while connection.late.is_some() {
             // The time of threads that waited behind the one that gave up runs out at about the same time.
             let left = self.timeout.saturating_sub(began.elapsed());
-            if !is_readable(&[&line.socket], left) {
-                return Err(self.not_answering(line, doing, false));
+            if !is_readable(&[&connection.socket], left) {
+                return Err(self.not_answering(connection, doing, false));
             }
-            let packet = line.receive(doing).map_err(Error::certain)?;
-            let late = line.late.take();
+            let packet = connection.receive(doing).map_err(Error::certain)?;
+            let late = connection.late.take();
             if late.as_ref() == Some(request) && matches!(request, Request::Segment { .. } | Request::GrowCells) {
                 return Ok(Some(packet));
             }
             if packet.truncated || !packet.descriptors.is_empty() {
-                send(&line.socket, &Request::Ack, &[], doing)?;
+                send(&connection.socket, &Request::Ack, &[], doing)?;
             }
             match (late, decode::<Reply>(&packet.bytes)) {
                 // No thread knows of this segment: return it.
                 (Some(Request::Segment { .. }), Some(Reply::Segment { base, .. })) => {
                     let back = Request::ReturnSegment { base };
-                    send(&line.socket, &back, &[], doing)?;
-                    line.late = Some(back);
+                    send(&connection.socket, &back, &[], doing)?;
+                    connection.late = Some(back);
                 }
-                (Some(Request::GrowCells), Some(Reply::Cells { .. })) => line.cells = Some(packet),
+                (Some(Request::GrowCells), Some(Reply::Cells { .. })) => connection.cells = Some(packet),
                 _ => {}
             }
         }
@@ -305,7 +313,7 @@ impl Control {
                 return true;
             }
             let asked = Instant::now();
-            let Some(stranger) = self.knock(half) else {
+            let Some(stranger) = self.connect_again(half) else {
                 return is_readable(&[socket], half.saturating_sub(asked.elapsed()));
             };
             if !is_readable(&[socket, &stranger], half.saturating_sub(asked.elapsed())) {
@@ -315,73 +323,80 @@ impl Control {
     }
 
     /// Connects a second time with a request that a live daemon refuses at once.
-    fn knock(&self, timeout: Duration) -> Option<OwnedFd> {
+    fn connect_again(&self, timeout: Duration) -> Option<OwnedFd> {
         let socket = open(&self.path, timeout.max(Duration::from_millis(1))).ok()?;
         let nobody = Hello { protocol_min: 0, protocol_max: 0, ..Hello::new(None, "") };
         send(&socket, &Request::Hello(nobody), &[], "connect").ok()?;
         Some(socket)
     }
 
-    fn not_answering(&self, line: &Line, doing: &'static str, asked: bool) -> Error {
-        let credentials = nix::sys::socket::getsockopt(&line.socket, nix::sys::socket::sockopt::PeerCredentials);
+    fn not_answering(&self, connection: &Connection, doing: &'static str, asked: bool) -> Error {
+        let credentials = nix::sys::socket::getsockopt(&connection.socket, nix::sys::socket::sockopt::PeerCredentials);
         // 0: the daemon is in a pid namespace that is invisible here. 1: a service manager listened first.
         let pid = credentials.ok().and_then(|peer| u32::try_from(peer.pid()).ok()).filter(|pid| *pid > 1);
         Error::NotAnswering { doing, pid, waited: self.timeout, asked }
     }
 
     /// Reopens the session at the daemon's successor. Between attempts, other threads may lock the connection.
-    fn mend<'c>(&'c self, mut line: MutexGuard<'c, Line>, doing: &'static str) -> Result<MutexGuard<'c, Line>> {
+    fn resume<'c>(
+        &'c self,
+        mut connection: MutexGuard<'c, Connection>,
+        doing: &'static str,
+    ) -> Result<MutexGuard<'c, Connection>> {
         loop {
-            let since = match &line.state {
-                State::Whole => return Ok(line),
+            let since = match &connection.state {
+                State::Whole => return Ok(connection),
                 State::Dead(Some(refusal)) => {
                     return Err(Error::Refused { doing: doing.to_owned(), refusal: refusal.clone() });
                 }
                 State::Dead(None) => return Err(Error::Disconnected { doing, asked: false }),
                 State::Broken(since) => *since,
             };
-            let reached = self.try_to_mend(&mut line);
-            if matches!(line.state, State::Broken(_)) && (since.elapsed() > PATIENCE || reached == Err(Errno::NOENT)) {
+            let reached = self.try_to_resume(&mut connection);
+            if matches!(connection.state, State::Broken(_))
+                && (since.elapsed() > REPLACEMENT_TIMEOUT || reached == Err(Errno::NOENT))
+            {
                 return Err(Error::Disconnected { doing, asked: false });
             }
-            if matches!(line.state, State::Broken(_)) {
-                drop(line);
+            if matches!(connection.state, State::Broken(_)) {
+                drop(connection);
                 std::thread::sleep(PAUSE);
-                line = self.line.lock().map_err(|_: PoisonError<_>| Error::Disconnected { doing, asked: false })?;
+                connection =
+                    self.connection.lock().map_err(|_: PoisonError<_>| Error::Disconnected { doing, asked: false })?;
             }
         }
     }
 
     /// One attempt to reopen. An error means that no daemon answered.
-    fn try_to_mend(&self, line: &mut Line) -> rustix::io::Result<()> {
-        let Some(mender) = self.mender.get() else {
-            line.state = State::Dead(None);
+    fn try_to_resume(&self, connection: &mut Connection) -> rustix::io::Result<()> {
+        let Some(resume) = self.resume.get() else {
+            connection.state = State::Dead(None);
             return Ok(());
         };
         let opened = open(&self.path, self.timeout);
-        line.removed = opened.as_ref().err() == Some(&Errno::NOENT);
+        connection.removed = opened.as_ref().err() == Some(&Errno::NOENT);
         let mut socket = opened?;
         set_socket_timeout(&socket, Timeout::Recv, Some(self.timeout))?;
-        let mut gone_on = mender.go_on(&socket);
-        if matches!(gone_on, Err(Error::Refused { refusal: Refusal::NotFound(_), .. })) {
+        let mut resumed = resume.resume(&socket);
+        if matches!(resumed, Err(Error::Refused { refusal: Refusal::NotFound(_), .. })) {
             // This daemon has no preserved descriptors: hand back this client's.
             socket = open(&self.path, self.timeout)?;
             set_socket_timeout(&socket, Timeout::Recv, Some(self.timeout))?;
-            gone_on = mender.hand_back(&socket).and_then(|()| mender.go_on(&socket));
+            resumed = resume.hand_back(&socket).and_then(|()| resume.resume(&socket));
         }
-        match gone_on {
+        match resumed {
             Ok(()) => {
                 set_socket_timeout(&socket, Timeout::Recv, None)?;
-                *line = Line::new(socket);
+                *connection = Connection::new(socket);
             }
             // That daemon is stopping, too, or was not ready.
             Err(Error::Disconnected { .. } | Error::Refused { refusal: Refusal::Stopping, .. }) => {}
             Err(Error::Refused { refusal: refusal @ (Refusal::Layout { .. } | Refusal::Protocol { .. }), .. }) => {
-                line.state = State::Dead(Some(refusal));
+                connection.state = State::Dead(Some(refusal));
             }
-            Err(_) => line.state = State::Dead(None),
+            Err(_) => connection.state = State::Dead(None),
         }
-        if matches!(line.state, State::Dead(_)) {
+        if matches!(connection.state, State::Dead(_)) {
             // Release: a thread that sees it also sees that nothing of this session counts any more.
             self.dead.store(true, Ordering::Release);
         }
@@ -390,28 +405,28 @@ impl Control {
 
     /// Does the remaining work; to be called once the session continues.
     pub fn settle(&self) {
-        let whole = self.line.lock().is_ok_and(|line| matches!(line.state, State::Whole));
-        if let Some(mender) = self.mender.get().filter(|_| whole) {
-            mender.settle();
+        let whole = self.connection.lock().is_ok_and(|connection| matches!(connection.state, State::Whole));
+        if let Some(resume) = self.resume.get().filter(|_| whole) {
+            resume.settle();
         }
     }
 
     /// Checks whether the daemon has hung up, and reopens the session without a request. True: the session continues,
     /// or never will.
     pub fn look_after(&self) -> bool {
-        let mut line = match self.line.try_lock() {
-            Ok(line) => line,
+        let mut connection = match self.connection.try_lock() {
+            Ok(connection) => connection,
             // Another thread is using the connection and will notice.
             Err(TryLockError::WouldBlock) => return false,
             Err(TryLockError::Poisoned(_)) => return true,
         };
-        if matches!(line.state, State::Whole) && line.is_hung_up() {
-            line.state = State::Broken(Instant::now());
+        if matches!(connection.state, State::Whole) && connection.is_hung_up() {
+            connection.state = State::Broken(Instant::now());
         }
-        if matches!(line.state, State::Broken(_)) {
-            let _ = self.try_to_mend(&mut line);
+        if matches!(connection.state, State::Broken(_)) {
+            let _ = self.try_to_resume(&mut connection);
         }
-        !matches!(line.state, State::Broken(_))
+        !matches!(connection.state, State::Broken(_))
     }
 
     /// Returns an error once the daemon has ended and no other has taken its place: after the time that a request waits
@@ -419,10 +434,10 @@ impl Control {
     /// the wait.
     pub fn check_daemon(&self, doing: &'static str) -> Result<()> {
         // Another thread is using the connection and will notice.
-        let Ok(line) = self.line.try_lock() else { return Ok(()) };
-        match &line.state {
+        let Ok(connection) = self.connection.try_lock() else { return Ok(()) };
+        match &connection.state {
             State::Whole => Ok(()),
-            State::Broken(since) if !line.removed && since.elapsed() <= PATIENCE => Ok(()),
+            State::Broken(since) if !connection.removed && since.elapsed() <= REPLACEMENT_TIMEOUT => Ok(()),
             State::Dead(Some(refusal)) => Err(Error::Refused { doing: doing.to_owned(), refusal: refusal.clone() }),
             State::Dead(None) => Err(Error::SessionEnded),
             State::Broken(_) => Err(Error::Disconnected { doing, asked: false }),
@@ -432,14 +447,16 @@ impl Control {
     /// Whether a request would probably be answered now: for requests that are not worth waiting for the next daemon.
     /// False while another thread uses the connection.
     pub fn is_up(&self) -> bool {
-        self.line
-            .try_lock()
-            .is_ok_and(|line| matches!(line.state, State::Whole) && line.late.is_none() && !line.is_hung_up())
+        self.connection.try_lock().is_ok_and(|connection| {
+            matches!(connection.state, State::Whole) && connection.late.is_none() && !connection.is_hung_up()
+        })
     }
 
     /// As [`Control::is_up`], after other threads have received their replies.
     pub fn reaches(&self) -> bool {
-        self.line.lock().is_ok_and(|line| matches!(line.state, State::Whole) && !line.is_hung_up())
+        self.connection
+            .lock()
+            .is_ok_and(|connection| matches!(connection.state, State::Whole) && !connection.is_hung_up())
     }
 
     /// Sends a request whose reply has no descriptors.
@@ -448,7 +465,7 @@ impl Control {
     }
 }
 
-impl Line {
+impl Connection {
     fn new(socket: OwnedFd) -> Self {
         Self { socket, state: State::Whole, removed: false, late: None, cells: None }
     }

@@ -70,9 +70,9 @@ impl Allocator {
         let gone = {
             // Both or neither: a thread that returns the segment after its last slot was freed removes it from the heap
             // first.
-            let mut estate = self.descriptors.lock();
+            let mut descriptors = self.descriptors.lock();
             let map = lock(&self.heap).unmap(base);
-            map.map(|map| (map, estate.remove(&Item::Segment { base })))
+            map.map(|map| (map, descriptors.remove(&Item::Segment { base })))
         };
         drop(gone);
         tensorlend_layout::crash_point!("release: unmapped");

@@ -187,7 +187,7 @@ impl Client {
         self.session().control.check_daemon("wait")
     }
 
-    /// Asks the daemon for a sign of life; returns the duration of the round trip.
+    /// Sends the daemon a request without effect; returns the duration of the round trip.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;

@@ -1,6 +1,6 @@
 //! The client end of a service: sends requests and receives replies.
 
-use super::line::{Knock, Line};
+use super::channel::{Channel, Connecting};
 use super::servers::Servers;
 use super::service::{CAPACITY_DEFAULT, Id, Service};
 use crate::client::Client;
@@ -19,7 +19,7 @@ const OPENING: Duration = Duration::from_secs(1);
 /// request.
 const OPENING_IDLE: Duration = Duration::from_millis(10);
 /// Maximum number of channels of one caller: a server sleeps on a word of each, and accepts a limited number.
-const LINES_MAX: usize = 2;
+const CHANNELS_MAX: usize = 2;
 /// How long an unused channel is kept.
 const SPARE: Duration = Duration::from_secs(5);
 
@@ -58,8 +58,8 @@ impl CallerBuilder {
             client: self.client,
             service,
             capacity: self.capacity,
-            lines: Vec::new(),
-            knock: None,
+            channels: Vec::new(),
+            connecting: None,
             servers: Servers::default(),
             shunned: None,
             sent: 0,
@@ -78,9 +78,9 @@ pub struct Caller {
     service: Service,
     capacity: u32,
     /// The first channel is in use. The others are idle, sorted by last use, the oldest last.
-    lines: Vec<Line>,
+    channels: Vec<Channel>,
     /// A channel that its server has not opened yet.
-    knock: Option<Knock>,
+    connecting: Option<Connecting>,
     servers: Servers,
     /// The server that was given up last: the caller prefers others.
     shunned: Option<Id>,
@@ -324,7 +324,7 @@ impl Caller {
     ///
     /// At most [`CallerBuilder::capacity`]. Receive their replies with [`Caller::recv`].
     pub fn outstanding(&self) -> u64 {
-        self.lines.first().map_or(0, Line::outstanding)
+        self.channels.first().map_or(0, Channel::outstanding)
     }
 
     /// The service's name.
@@ -334,18 +334,18 @@ impl Caller {
 
     /// Gives the server up, with all outstanding requests: the next request goes to another server, if there is one.
     pub fn give_up(&mut self) {
-        if self.lines.is_empty() {
+        if self.channels.is_empty() {
             return;
         }
-        let line = self.lines.remove(0);
-        self.shunned = Some(line.server);
-        line.hang_up(&self.client, &self.service);
+        let channel = self.channels.remove(0);
+        self.shunned = Some(channel.server);
+        channel.hang_up(&self.client, &self.service);
     }
 
     /// Whether some server is alive; with requests outstanding, whether theirs is.
     pub(crate) fn is_open(&self) -> Result<bool> {
-        let lines = if self.outstanding() > 0 { &self.lines[..1] } else { &self.lines[..] };
-        lines.iter().try_fold(false, |open, line| Ok(open || line.goes_on()?))
+        let channels = if self.outstanding() > 0 { &self.channels[..1] } else { &self.channels[..] };
+        channels.iter().try_fold(false, |open, channel| Ok(open || channel.goes_on()?))
     }
 
     /// Waits for a server, and sends nothing. With no request outstanding, chooses the best server for the next one.
@@ -354,9 +354,9 @@ impl Caller {
             return Ok(());
         }
         self.drop_ended()?;
-        if self.lines.is_empty() {
-            let line = self.begin(deadline)?;
-            self.lines.push(line);
+        if self.channels.is_empty() {
+            let channel = self.begin(deadline)?;
+            self.channels.push(channel);
             Ok(())
         } else {
             self.choose(deadline);
@@ -367,13 +367,13 @@ impl Caller {
     /// Drops the channels whose servers have ended.
     fn drop_ended(&mut self) -> Result<()> {
         let mut at = 0;
-        while at < self.lines.len() {
-            if self.lines[at].goes_on()? {
+        while at < self.channels.len() {
+            if self.channels[at].goes_on()? {
                 at += 1;
             } else {
-                let line = self.lines.remove(at);
-                self.shunned = Some(line.server);
-                line.hang_up(&self.client, &self.service);
+                let channel = self.channels.remove(at);
+                self.shunned = Some(channel.server);
+                channel.hang_up(&self.client, &self.service);
             }
         }
         Ok(())
@@ -382,18 +382,18 @@ impl Caller {
     /// Moves to another server, if its own is busy and the other is clearly better. If that fails, the caller stays.
     fn choose(&mut self, deadline: Deadline) {
         self.drop_spare();
-        let here = self.lines[0].server;
+        let here = self.channels[0].server;
         let better = self.servers.better(&self.client, &self.service, here, self.shunned);
         let Some((server, load)) = better else { return };
-        match self.lines.iter().position(|line| line.server == server) {
+        match self.channels.iter().position(|channel| channel.server == server) {
             Some(at) => {
-                self.lines[0].spare_since = Instant::now();
-                self.lines[..=at].rotate_right(1);
+                self.channels[0].spare_since = Instant::now();
+                self.channels[..=at].rotate_right(1);
             }
             None => {
                 if self.open(server, load, deadline).is_err() {
                     self.servers.refuse(server);
-                    self.knock = None;
+                    self.connecting = None;
                 }
             }
         }
@@ -401,12 +401,12 @@ impl Caller {
 
     /// Drops a channel that was unused for long: another caller may wait for its place at that server.
     fn drop_spare(&mut self) {
-        let is_spare = |line: &mut Line| line.spare_since.elapsed() > SPARE;
-        if self.lines.len() > 1
+        let is_spare = |channel: &mut Channel| channel.spare_since.elapsed() > SPARE;
+        if self.channels.len() > 1
             && self.client.session().control.is_up()
-            && let Some(line) = self.lines.pop_if(is_spare)
+            && let Some(channel) = self.channels.pop_if(is_spare)
         {
-            line.hang_up(&self.client, &self.service);
+            channel.hang_up(&self.client, &self.service);
         }
     }
 
@@ -417,28 +417,29 @@ impl Caller {
         if !self.client.session().control.is_up() {
             return Ok(());
         }
-        let knock = match &mut self.knock {
-            Some(knock) => knock,
-            none => none.insert(Knock::at(&self.client, &self.service, server, self.capacity)?),
+        let connecting = match &mut self.connecting {
+            Some(connecting) => connecting,
+            none => none.insert(Connecting::at(&self.client, &self.service, server, self.capacity)?),
         };
-        let patience = if load == 0 && knock.since.elapsed() < OPENING_IDLE { OPENING_IDLE } else { Duration::ZERO };
-        match knock.wait(deadline.left().map_or(patience, |left| left.min(patience))) {
-            Ok(line) => {
-                self.knock = None;
+        let timeout =
+            if load == 0 && connecting.since.elapsed() < OPENING_IDLE { OPENING_IDLE } else { Duration::ZERO };
+        match connecting.wait(deadline.left().map_or(timeout, |left| left.min(timeout))) {
+            Ok(channel) => {
+                self.connecting = None;
                 // The opened channel may lead to a server that was tried before.
-                let at = usize::from(line.server != server);
-                self.lines[0].spare_since = Instant::now();
-                self.lines.insert(at, line);
-                if self.lines.len() > LINES_MAX
-                    && let Some(oldest) = self.lines.pop()
+                let at = usize::from(channel.server != server);
+                self.channels[0].spare_since = Instant::now();
+                self.channels.insert(at, channel);
+                if self.channels.len() > CHANNELS_MAX
+                    && let Some(oldest) = self.channels.pop()
                 {
                     oldest.hang_up(&self.client, &self.service);
                 }
             }
             Err(error) if error.is_timeout() || error.is_not_found() => {
-                if knock.since.elapsed() >= OPENING {
-                    self.servers.refuse(knock.server);
-                    self.knock = None;
+                if connecting.since.elapsed() >= OPENING {
+                    self.servers.refuse(connecting.server);
+                    self.connecting = None;
                 }
             }
             Err(error) => return Err(error),
@@ -464,8 +465,8 @@ impl Caller {
             return Err(self.gone());
         }
         self.ready(deadline)?;
-        let line = self.lines.first().ok_or_else(|| self.gone())?;
-        match line.requests.send_until(request, deadline) {
+        let channel = self.channels.first().ok_or_else(|| self.gone())?;
+        match channel.requests.send_until(request, deadline) {
             Ok(_) => {
                 self.sent += 1;
                 Ok(self.sent - 1)
@@ -481,17 +482,17 @@ impl Caller {
 
     pub(crate) fn recv_until(&mut self, deadline: Deadline) -> (u64, Result<Value>) {
         let number = self.sent - self.outstanding();
-        let Some(line) = self.lines.first_mut().filter(|line| line.outstanding() > 0) else {
+        let Some(channel) = self.channels.first_mut().filter(|channel| channel.outstanding() > 0) else {
             let none = format!("no request to {:?} is on its way: send one first", self.service.name);
             return (0, Err(Error::Argument(none)));
         };
-        let answer = match line.answers.recv_until(deadline) {
+        let answer = match channel.answers.recv_until(deadline) {
             Ok(message) => {
-                line.waiting += 1;
+                channel.waiting += 1;
                 Ok(message.into_value())
             }
             Err(Error::Damaged { name, cause }) => {
-                line.waiting += 1;
+                channel.waiting += 1;
                 Err(Error::Damaged { name, cause })
             }
             Err(Error::Timeout { waited, .. }) => {
@@ -518,9 +519,9 @@ impl Caller {
     }
 
     /// Opens a channel to the least loaded server; waits for a server if there is none.
-    fn begin(&mut self, deadline: Deadline) -> Result<Line> {
+    fn begin(&mut self, deadline: Deadline) -> Result<Channel> {
         // The pending channel may belong to a server that this function tries again.
-        self.knock = None;
+        self.connecting = None;
         let session = self.client.session().clone();
         session.waiter().enlist()?;
         let news = &session.directory.head().bell;
@@ -540,9 +541,9 @@ impl Caller {
                 if left.is_zero() {
                     return Err(error());
                 }
-                let knock = Knock::at(&self.client, &self.service, server, self.capacity);
-                match knock.and_then(|mut knock| knock.wait(left)) {
-                    Ok(line) => return Ok(line),
+                let connecting = Connecting::at(&self.client, &self.service, server, self.capacity);
+                match connecting.and_then(|mut connecting| connecting.wait(left)) {
+                    Ok(channel) => return Ok(channel),
                     Err(error) if error.is_timeout() || error.is_not_found() => {}
                     Err(error) => return Err(error),
                 }
@@ -554,18 +555,18 @@ impl Caller {
     fn in_order(&self) -> Result<Vec<Id>> {
         let mut servers: Vec<Id> = self.servers.ids().collect();
         if servers.len() > 1 {
-            let mut lines: BTreeMap<Id, u64> = BTreeMap::new();
+            let mut channels: BTreeMap<Id, u64> = BTreeMap::new();
             for stream in self.client.streams(&self.service.pattern("/.line/"))? {
                 if let Some((server, _)) = self.service.parse(&stream.name, "/.line/") {
-                    *lines.entry(server).or_default() += 1;
+                    *channels.entry(server).or_default() += 1;
                 }
             }
             let session = self.client.session();
             servers.sort_by_cached_key(|&server| {
                 let load = self.servers.load(session, server).unwrap_or(0);
                 // Callers that start at once all see the same load, but each sees the channels of those before it.
-                let lines = lines.get(&server).copied().unwrap_or(0);
-                (self.shunned == Some(server), load.saturating_add(lines), load)
+                let channels = channels.get(&server).copied().unwrap_or(0);
+                (self.shunned == Some(server), load.saturating_add(channels), load)
             });
         }
         Ok(servers)
@@ -575,8 +576,8 @@ impl Caller {
 impl Drop for Caller {
     fn drop(&mut self) {
         if !self.client.session().is_forked() {
-            for line in self.lines.drain(..) {
-                line.hang_up(&self.client, &self.service);
+            for channel in self.channels.drain(..) {
+                channel.hang_up(&self.client, &self.service);
             }
         }
     }

@@ -35,7 +35,7 @@
 
 mod answers;
 mod caller;
-mod line;
+mod channel;
 mod load;
 mod server;
 mod servers;

@@ -23,9 +23,9 @@ use tensorlend_os::futex;
 /// Maximum number of connected callers: the kernel lets a thread sleep on 128 words, and one is the directory's.
 const CALLERS_MAX: usize = 120;
 /// Maximum number of connect requests handled before the next request: each holds a lease in the meantime.
-const KNOCKS_AT_ONCE: u64 = 64;
+const CONNECTS_AT_ONCE: u64 = 64;
 /// Number of connect requests after which the list is cleared.
-const KNOCKS_MAX: u64 = 256;
+const CONNECTS_MAX: u64 = 256;
 /// Maximum number of outstanding requests of one caller.
 const CAPACITY_MAX: u32 = 1024;
 
@@ -52,13 +52,13 @@ impl ServerBuilder {
         let load = Arc::new(Load::new(&self.client));
         self.client.put_for(&service.presence(id), &load.presence(), Lifetime::EPHEMERAL)?;
         Ok(Server {
-            door: service.door(id),
+            connect_list: service.connect_list(id),
             client: self.client,
             service,
             id,
-            door_id: 0,
-            knocks: 0,
-            lines: VecDeque::new(),
+            connect_list_id: 0,
+            connects: 0,
+            channels: VecDeque::new(),
             load,
             queued: 0,
             spin: Spin::new(),
@@ -67,7 +67,7 @@ impl ServerBuilder {
 }
 
 /// One channel from its server's side.
-struct Line {
+struct Channel {
     id: Id,
     requests: Subscription,
     answers: Arc<Answers>,
@@ -83,14 +83,14 @@ pub struct Server {
     client: Client,
     service: Service,
     id: Id,
-    door: String,
+    connect_list: String,
     /// The id of the connect list when it was last read. It changes when the list was cleared, and after all callers in
     /// it have ended.
-    door_id: u64,
+    connect_list_id: u64,
     /// The number of connect requests that were read from that list.
-    knocks: u64,
+    connects: u64,
     /// The channel to poll next is first.
-    lines: VecDeque<Line>,
+    channels: VecDeque<Channel>,
     load: Arc<Load>,
     /// The number of waiting requests in the load that was last stored.
     queued: u64,
@@ -173,7 +173,7 @@ impl Server {
     ///
     /// At most 120: further callers wait until one ends.
     pub fn callers(&self) -> usize {
-        self.lines.len()
+        self.channels.len()
     }
 
     fn recv_until(&mut self, deadline: Deadline) -> Result<Call> {
@@ -192,8 +192,8 @@ impl Server {
             // All bells are sampled before the check that decides.
             let sample = news.read();
             let parked = session.waiter().park(PARKED_ANY);
-            let samples: Vec<u32> = self.lines.iter().map(|line| line.requests.park()).collect();
-            let known: Vec<Id> = self.lines.iter().map(|line| line.id).collect();
+            let samples: Vec<u32> = self.channels.iter().map(|channel| channel.requests.park()).collect();
+            let known: Vec<Id> = self.channels.iter().map(|channel| channel.id).collect();
             let found = self.look();
             if let Ok(None) = found {
                 let Some(nap) = deadline.nap() else {
@@ -202,9 +202,10 @@ impl Server {
                 };
                 // If this check added or removed channels, it is repeated with their bells.
                 let is_all = self.unheard().is_none();
-                if is_all && self.lines.iter().map(|line| line.id).eq(known) {
-                    let lines = self.lines.iter().zip(samples).map(|(line, sample)| (line.requests.bell(), sample));
-                    let bells: Vec<_> = std::iter::once((news, sample)).chain(lines).collect();
+                if is_all && self.channels.iter().map(|channel| channel.id).eq(known) {
+                    let channels =
+                        self.channels.iter().zip(samples).map(|(channel, sample)| (channel.requests.bell(), sample));
+                    let bells: Vec<_> = std::iter::once((news, sample)).chain(channels).collect();
                     futex::wait_any(&bells, nap);
                 }
             }
@@ -217,36 +218,36 @@ impl Server {
     }
 
     fn unpark(&self) {
-        for line in &self.lines {
-            line.requests.unpark();
+        for channel in &self.channels {
+            channel.requests.unpark();
         }
     }
 
     /// Handles connect requests, and polls every channel, starting with the one whose turn it is.
     fn look(&mut self) -> Result<Option<Call>> {
         self.admit()?;
-        for _ in 0..self.lines.len() {
-            let Some(mut line) = self.lines.pop_front() else { break };
-            let number = line.requests.position();
-            match line.requests.look() {
+        for _ in 0..self.channels.len() {
+            let Some(mut channel) = self.channels.pop_front() else { break };
+            let number = channel.requests.position();
+            match channel.requests.look() {
                 Ok(Some(message)) => {
-                    let answers = line.answers.clone();
-                    self.lines.push_back(line);
-                    self.queued = self.lines.iter().map(|line| line.requests.waiting()).sum();
+                    let answers = channel.answers.clone();
+                    self.channels.push_back(channel);
+                    self.queued = self.channels.iter().map(|channel| channel.requests.waiting()).sum();
                     self.load.taken(self.queued);
                     let reply = Reply::new(&message, answers, self.load.clone(), self.client.clone());
                     return Ok(Some(Call { message, reply }));
                 }
-                Ok(None) => self.lines.push_back(line),
+                Ok(None) => self.channels.push_back(channel),
                 // The request is unreadable, and its caller waits.
                 Err(error @ Error::Damaged { .. }) => {
-                    let _ = line.answers.say(number, Said::Failure(words(&error)));
-                    self.lines.push_back(line);
+                    let _ = channel.answers.say(number, Said::Failure(words(&error)));
+                    self.channels.push_back(channel);
                 }
                 // The caller has closed the channel, or is gone.
-                Err(Error::StreamEnded(_)) => self.hang_up(line),
+                Err(Error::StreamEnded(_)) => self.hang_up(channel),
                 Err(error) => {
-                    self.lines.push_back(line);
+                    self.channels.push_back(channel);
                     return Err(error);
                 }
             }
@@ -259,59 +260,59 @@ impl Server {
 
     /// The connect list's id and the numbers of its unread requests, if there are any. No round trip, no system call.
     fn unheard(&self) -> Option<(u64, std::ops::Range<u64>)> {
-        let (id, end) = self.client.list_identity(&self.door)?;
-        let heard = if id == self.door_id { self.knocks } else { 0 };
+        let (id, end) = self.client.list_identity(&self.connect_list)?;
+        let heard = if id == self.connect_list_id { self.connects } else { 0 };
         (heard < end).then_some((id, heard..end))
     }
 
     /// Accepts the callers that asked to connect.
     fn admit(&mut self) -> Result<()> {
         let Some((id, numbers)) = self.unheard() else { return Ok(()) };
-        let until = numbers.end.min(numbers.start + KNOCKS_AT_ONCE);
-        let mut knocks = Vec::new();
+        let until = numbers.end.min(numbers.start + CONNECTS_AT_ONCE);
+        let mut connects = Vec::new();
         for number in numbers.start..until {
-            match item(self.client.session(), &self.door, id, number) {
-                Ok(Some(knock)) => knocks.push(knock),
+            match item(self.client.session(), &self.connect_list, id, number) {
+                Ok(Some(request)) => connects.push(request),
                 // The request ended with its caller, or the list was cleared: a live caller repeats it.
                 Ok(None) | Err(Error::Damaged { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
-        (self.door_id, self.knocks) = (id, until);
-        for knock in knocks {
-            let Some(line) = read_knock(&knock) else { continue };
-            if self.lines.len() < CALLERS_MAX && self.lines.iter().all(|known| known.id != line) {
-                match self.begin(line) {
-                    Ok(line) => self.lines.push_back(line),
+        (self.connect_list_id, self.connects) = (id, until);
+        for request in connects {
+            let Some(channel) = read_connect(&request) else { continue };
+            if self.channels.len() < CALLERS_MAX && self.channels.iter().all(|known| known.id != channel) {
+                match self.begin(channel) {
+                    Ok(channel) => self.channels.push_back(channel),
                     // The caller has ended, or there is no memory: the server drops its request.
                     Err(error) if error.is_disconnected() => return Err(error),
                     Err(_) => {}
                 }
             }
         }
-        if self.knocks >= KNOCKS_MAX {
-            self.client.clear(&self.door)?;
-            self.knocks = 0;
+        if self.connects >= CONNECTS_MAX {
+            self.client.clear(&self.connect_list)?;
+            self.connects = 0;
         }
         Ok(())
     }
 
-    fn begin(&self, id: Id) -> Result<Line> {
+    fn begin(&self, id: Id) -> Result<Channel> {
         let requests = self.client.subscription(&self.service.requests(self.id, id)).from(Start::Oldest).open()?;
         let capacity = requests.capacity();
         if capacity > CAPACITY_MAX {
-            return Err(Error::Argument(format!("a line for {capacity} requests")));
+            return Err(Error::Argument(format!("a channel for {capacity} requests")));
         }
         // Last: a caller that finds the reply stream knows that the server polls its requests.
         let answers = self.client.stream(&self.service.answers(self.id, id)).capacity(capacity).policy(Policy::Error);
-        Ok(Line { id, requests, answers: Arc::new(Answers::new(self.client.clone(), answers.open()?)) })
+        Ok(Channel { id, requests, answers: Arc::new(Answers::new(self.client.clone(), answers.open()?)) })
     }
 
-    fn hang_up(&self, line: Line) {
-        line.answers.close();
-        drop(line.requests);
-        let _ = self.client.delete_stream(&self.service.requests(self.id, line.id));
-        let _ = self.client.delete_stream(&self.service.answers(self.id, line.id));
+    fn hang_up(&self, channel: Channel) {
+        channel.answers.close();
+        drop(channel.requests);
+        let _ = self.client.delete_stream(&self.service.requests(self.id, channel.id));
+        let _ = self.client.delete_stream(&self.service.answers(self.id, channel.id));
     }
 }
 
@@ -322,11 +323,11 @@ impl Drop for Server {
         }
         // First, so that no further caller connects.
         let _ = self.client.delete(&self.service.presence(self.id));
-        while let Some(line) = self.lines.pop_front() {
+        while let Some(channel) = self.channels.pop_front() {
             // The caller deletes the rest, after it has received the replies.
-            line.answers.close();
+            channel.answers.close();
         }
-        let _ = self.client.clear(&self.door);
+        let _ = self.client.clear(&self.connect_list);
     }
 }
 
@@ -334,14 +335,14 @@ impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Server")
             .field("service", &self.service.name)
-            .field("callers", &self.lines.len())
+            .field("callers", &self.channels.len())
             .finish_non_exhaustive()
     }
 }
 
 /// Reads a connect request: the number of a channel.
-fn read_knock(knock: &Value) -> Option<Id> {
-    let number = knock.as_tensor()?.as_slice::<u64>().ok()?;
+fn read_connect(request: &Value) -> Option<Id> {
+    let number = request.as_tensor()?.as_slice::<u64>().ok()?;
     let [number] = number else { return None };
     Some(Id(*number))
 }

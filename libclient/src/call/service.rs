@@ -26,16 +26,16 @@ impl Service {
         format!("{}/.server/{server}", self.name)
     }
 
-    pub fn door(&self, server: Id) -> String {
+    pub fn connect_list(&self, server: Id) -> String {
         format!("{}/.door/{server}", self.name)
     }
 
-    pub fn requests(&self, server: Id, line: Id) -> String {
-        format!("{}/.line/{server}/{line}", self.name)
+    pub fn requests(&self, server: Id, channel: Id) -> String {
+        format!("{}/.line/{server}/{channel}", self.name)
     }
 
-    pub fn answers(&self, server: Id, line: Id) -> String {
-        format!("{}/.line/{server}/{line}/answers", self.name)
+    pub fn answers(&self, server: Id, channel: Id) -> String {
+        format!("{}/.line/{server}/{channel}/answers", self.name)
     }
 
     /// A glob of all names of one kind.
@@ -101,11 +101,11 @@ mod tests {
     #[test]
     fn names_are_taken_apart_as_they_were_made() {
         let service = Service::new("vision/resize").unwrap();
-        let (server, line) = (Id(7), Id(u64::MAX));
+        let (server, channel) = (Id(7), Id(u64::MAX));
         assert_eq!(service.parse(&service.presence(server), "/.server/"), Some((server, "")));
-        assert_eq!(service.parse(&service.door(server), "/.door/"), Some((server, "")));
+        assert_eq!(service.parse(&service.connect_list(server), "/.door/"), Some((server, "")));
         assert_eq!(
-            service.parse(&service.answers(server, line), "/.line/"),
+            service.parse(&service.answers(server, channel), "/.line/"),
             Some((server, "/ffffffffffffffff/answers"))
         );
         for other in ["vision/resize/.server/7", "vision/resize/.server/000000000000000G", "vision/.server/x", ""] {

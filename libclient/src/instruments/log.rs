@@ -60,7 +60,7 @@ struct State {
     pushed: u64,
     written: u64,
     /// A thread waits until everything is written.
-    hurry: bool,
+    flushing: bool,
     closing: bool,
     error: Option<io::Error>,
 }
@@ -132,7 +132,7 @@ impl Log {
         let mut state = lock(&self.shared.state);
         let target = state.pushed;
         while state.written < target && state.error.is_none() {
-            state.hurry = true;
+            state.flushing = true;
             self.shared.news.notify_one();
             state = self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -170,7 +170,7 @@ impl Shared {
             std::mem::swap(&mut state.events, &mut batch);
             let lost = std::mem::take(&mut state.lost);
             let (closing, broken) = (state.closing, state.error.is_some());
-            state.hurry = false;
+            state.flushing = false;
             drop(state);
             let outcome = if broken { Ok(()) } else { write_events(&mut file, &batch, lost) };
             state = lock(&self.state);
@@ -188,8 +188,8 @@ impl Shared {
 
     /// Sleeps until there are events, and then until there are enough or the collection time has passed.
     fn gather<'s>(&self, state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
-        let idle = |state: &mut State| state.events.is_empty() && !state.closing && !state.hurry;
-        let few = |state: &mut State| state.events.len() < BATCH && !state.closing && !state.hurry;
+        let idle = |state: &mut State| state.events.is_empty() && !state.closing && !state.flushing;
+        let few = |state: &mut State| state.events.len() < BATCH && !state.closing && !state.flushing;
         let state = self.news.wait_while(state, idle).unwrap_or_else(PoisonError::into_inner);
         self.news.wait_timeout_while(state, GATHER, few).unwrap_or_else(PoisonError::into_inner).0
     }

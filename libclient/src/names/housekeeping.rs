@@ -128,30 +128,30 @@ impl NameTable {
         let _binding = lock(&self.binding);
         let _one = lock(&self.housekeeping);
         let notices = &self.directory.members[usize::from(self.me())].notices;
-        let kept = loop {
+        let used = loop {
             // The new daemon reports once which names it has taken. If this function returned such a cell without the
             // report, the report would come when the cell belongs to another name.
             let word = notices.read();
             if self.drain_notices().is_err() {
                 return;
             }
-            let mut kept: HashSet<u32> = self.pending_cells().into_iter().collect();
+            let mut used: HashSet<u32> = self.pending_cells().into_iter().collect();
             for (_, entry) in self.directory.entries() {
                 let home = Home(entry.home.read());
                 // Entries of lists and streams refer to no cell.
                 if home.is_live() && home.catalogue() == self.me() && KeyKind::of(entry).leads_to_cell() {
-                    kept.insert(home.cell());
+                    used.insert(home.cell());
                 }
             }
             // Acquire (read), after the owner words: if one had moved before it was read, its notice is counted.
             if notices.read() == word {
-                break kept;
+                break used;
             }
         };
         let bound = lock(&self.cells).bound();
         self.shards.wait_for_guards();
         let held: Vec<Cell> =
-            bound.into_iter().filter(|cell| !kept.contains(cell)).filter_map(|cell| self.vacate(cell)).collect();
+            bound.into_iter().filter(|cell| !used.contains(cell)).filter_map(|cell| self.vacate(cell)).collect();
         for value in held {
             self.alloc.retire(value);
         }

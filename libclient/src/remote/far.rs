@@ -226,7 +226,7 @@ impl Client {
     ) -> Result<(RemoteAnswer, Value)> {
         self.session().check()?;
         let gateway = |why: String| trouble(name, RemoteTrouble::Gateway { why });
-        // Of a client without callers: otherwise these would keep themselves alive.
+        // The caller gets a client without callers: otherwise the callers would keep themselves alive.
         let open = || self.without_callers().caller(SERVICE).capacity(1).open();
         let mut taken = self.callers().take(deadline, open)?;
         let caller: &mut Caller = taken.caller().ok_or(Error::Protocol { doing: "ask the gateway" })?;

@@ -5,7 +5,7 @@
 //! receives a read-only directory and the wakeup eventfd. If the directory is a new file (user mode), it is mapped in
 //! place of the old one: every reference into it stays valid, and reads the new words from then on.
 
-use crate::control::{Control, Mender, acknowledge_on, ask_on};
+use crate::control::{Control, Resume, acknowledge_on, ask_on};
 use crate::error::{Error, Result};
 use crate::link::Link;
 use crate::session::Session;
@@ -22,7 +22,7 @@ use tensorlend_os::{fork, map, thread};
 const DOING: &str = "go on after the daemon was replaced";
 
 /// The parts of a session that are needed to continue it. A session of which only leases are left continues, too.
-struct Mending {
+struct Resuming {
     link: Weak<Link>,
     session: Weak<Session>,
     /// The mapped directory, and the identity of its file.
@@ -34,8 +34,8 @@ struct Mending {
 pub fn watch(session: &Arc<Session>, view: View, directory: &OwnedFd) -> Result<()> {
     let file = identity(directory)?;
     let (link, weak) = (Arc::downgrade(session.link()), Arc::downgrade(session));
-    let mending = Mending { link: link.clone(), session: weak, view, file: Mutex::new(file) };
-    session.control.set_mender(Box::new(mending));
+    let resuming = Resuming { link: link.clone(), session: weak, view, file: Mutex::new(file) };
+    session.control.set_resume(Box::new(resuming));
     Watcher::add(link);
     Ok(())
 }
@@ -45,8 +45,8 @@ fn identity(fd: &OwnedFd) -> Result<(u64, u64)> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-impl Mender for Mending {
-    fn go_on(&self, socket: &OwnedFd) -> Result<()> {
+impl Resume for Resuming {
+    fn resume(&self, socket: &OwnedFd) -> Result<()> {
         let link = self.link.upgrade().ok_or(Error::SessionEnded)?;
         link.check()?;
         let session = self.session.upgrade();

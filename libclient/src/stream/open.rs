@@ -65,7 +65,7 @@ impl StreamBuilder {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Name`]; [`Error::Refused`] if another client has it open, at a limit, for a capacity above 65,536, or
+    /// [`crate::Error::Name`]; [`crate::Error::Refused`] if another client has it open, at a limit, for a capacity above 65,536, or
     /// without the right to write.
     pub fn open(self) -> Result<Stream> {
         check_name(&self.name)?;

@@ -47,7 +47,7 @@ impl SubscriptionBuilder {
         self
     }
 
-    /// Gives the subscription a descriptor for poll and epoll ([`AsFd`]).
+    /// Gives the subscription a descriptor for poll and epoll ([`AsFd`](std::os::fd::AsFd)).
     ///
     /// Call [`Subscription::try_recv`] until it returns `None` before the first wait, and after each: the call that
     /// returns `None` asks the producer to make the descriptor readable. Nobody does so for a producer that was killed,

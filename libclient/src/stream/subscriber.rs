@@ -43,7 +43,7 @@ pub(crate) struct Attached {
 /// The subscriber's end of a stream. Every subscriber receives every message; with [`crate::Policy::DropOldest`], one
 /// that lags loses messages, which [`Subscription::lost`] counts.
 ///
-/// As an iterator it blocks for each message and ends when the stream has ended. With [`SubscriptionBuilder::pollable`]
+/// As an iterator it blocks for each message and ends when the stream has ended. With [`crate::SubscriptionBuilder::pollable`]
 /// it has a descriptor for epoll, which is readable when [`Subscription::try_recv`] may have a message; call that until
 /// it returns `None`.
 ///

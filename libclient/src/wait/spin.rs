@@ -94,7 +94,8 @@ fn look_for<T>(most: Duration, mut look: impl FnMut() -> Result<Option<T>>) -> R
 /// Whether the machine has one processor: then the awaited process needs it.
 fn alone() -> bool {
     static ALONE: OnceLock<bool> = OnceLock::new();
-    // Of the machine, not of this thread: a thread pinned to one processor may wait for a process on another.
+    // Asks for the machine's processors, not this thread's: a thread pinned to one processor may wait for a process on
+    // another.
     *ALONE.get_or_init(|| {
         std::fs::read_to_string("/sys/devices/system/cpu/online").is_ok_and(|online| online.trim() == "0")
     })

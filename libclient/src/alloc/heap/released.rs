@@ -9,7 +9,7 @@
 use super::{HOST, Heap, Memory, Own, RELEASED};
 use tensorlend_os::map::Segment;
 
-/// Which segments to release.
+/// The segments to release.
 #[derive(Clone, Copy, Debug)]
 pub enum Wanted {
     /// All that can be released: the daemon has refused memory.

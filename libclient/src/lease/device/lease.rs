@@ -27,7 +27,7 @@ use tensorlend_os::mutex::lock;
 /// Shortest and longest pause between two polls for the end of a producer's work.
 const SETTLED_NAP: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(2));
 /// How long to retry opening a producer's event.
-const OPEN_PATIENCE: Duration = Duration::from_secs(2);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The right to read one tensor on a device, in place. While the lease exists, the memory is not reused, whatever
 /// happens to the name or to the producer.
@@ -383,7 +383,7 @@ impl Inner {
             match self.gpu.early.open(&self.gpu, mark, "open a producer's event") {
                 Ok(event) => return Ok(Some(event)),
                 // Probably the producer is gone, and the daemon will notice soon.
-                Err(_) if start.elapsed() < OPEN_PATIENCE => std::thread::sleep(SETTLED_NAP.1),
+                Err(_) if start.elapsed() < OPEN_TIMEOUT => std::thread::sleep(SETTLED_NAP.1),
                 Err(error) => return Err(error),
             }
         }

@@ -11,7 +11,7 @@ use tensorlend_layout::DType;
 use tensorlend_layout::wire::Policy;
 
 /// A channel that its server has been asked to open.
-pub struct Knock {
+pub struct Connecting {
     client: Client,
     service: Service,
     pub server: Id,
@@ -21,13 +21,13 @@ pub struct Knock {
     requests: Option<Stream>,
 }
 
-impl Knock {
+impl Connecting {
     /// Asks a server to open a channel.
     pub fn at(client: &Client, service: &Service, server: Id, capacity: u32) -> Result<Self> {
         let id = Id::random()?;
         let requests = client.stream(&service.requests(server, id)).capacity(capacity).policy(Policy::Block).open()?;
         // From here on, dropping this value deletes the stream.
-        let knock = Self {
+        let connecting = Self {
             client: client.clone(),
             service: service.clone(),
             server,
@@ -37,23 +37,23 @@ impl Knock {
         };
         let mut word = client.create(DType::U64, &[1])?;
         word.as_mut_slice::<u64>()?.fill(id.0);
-        client.append_ephemeral(&service.door(server), word)?;
-        Ok(knock)
+        client.append_ephemeral(&service.connect_list(server), word)?;
+        Ok(connecting)
     }
 
     /// Waits until the server has opened its end.
     ///
     /// # Errors
     /// A timeout, after which the caller may wait again.
-    pub fn wait(&mut self, timeout: Duration) -> Result<Line> {
+    pub fn wait(&mut self, timeout: Duration) -> Result<Channel> {
         let name = self.service.answers(self.server, self.id);
         let answers = self.client.subscription(&name).from(Start::Oldest).wait(timeout).open()?;
-        let requests = self.requests.take().expect("a knock is answered once");
-        Ok(Line { server: self.server, id: self.id, requests, answers, waiting: 0, spare_since: Instant::now() })
+        let requests = self.requests.take().expect("a channel opens once");
+        Ok(Channel { server: self.server, id: self.id, requests, answers, waiting: 0, spare_since: Instant::now() })
     }
 }
 
-impl Drop for Knock {
+impl Drop for Connecting {
     fn drop(&mut self) {
         let Some(requests) = self.requests.take() else { return };
         drop(requests);
@@ -67,7 +67,7 @@ impl Drop for Knock {
 }
 
 /// An open channel.
-pub struct Line {
+pub struct Channel {
     pub server: Id,
     id: Id,
     pub requests: Stream,
@@ -78,7 +78,7 @@ pub struct Line {
     pub spare_since: Instant,
 }
 
-impl Line {
+impl Channel {
     /// The number of outstanding requests.
     pub fn outstanding(&self) -> u64 {
         self.requests.sent() - self.waiting
