@@ -139,8 +139,8 @@ impl Client {
         }
     }
 
-    /// Leases the tensor that the name holds now, without a copy. The lease's bytes never change: a value published
-    /// later gets other memory.
+    /// Leases the tensor that the name holds now, without a copy. A value published later gets other memory, so the
+    /// leased bytes stay as they are.
     ///
     /// Takes a lease entry of this client, at most 4096 at once, until the lease is dropped. Never waits for a value:
     /// see [`Client::wait_for`].
@@ -254,7 +254,8 @@ impl Client {
         Ok(lease.version())
     }
 
-    /// Whether the name holds a value on this machine. Takes no lease, and asks neither the daemon nor another machine.
+    /// Whether the name holds a value on this machine. Takes no lease and asks no other machine; asks the daemon only
+    /// to map another client's cells for the first time.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -273,8 +274,9 @@ impl Client {
         Ok(peek(self.session(), name.as_bytes())?.exists)
     }
 
-    /// The version of the value that the name holds on this machine; `None` if it holds none. Takes no lease, asks
-    /// neither the daemon nor another machine, and is the cheapest way to poll for news.
+    /// The version of the value that the name holds on this machine; `None` if it holds none. Takes no lease and asks
+    /// no other machine; asks the daemon only to map another client's cells for the first time. The cheapest way to
+    /// poll for news.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;

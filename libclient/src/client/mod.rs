@@ -128,7 +128,8 @@ impl ClientBuilder {
 
     /// Connects to the daemon and opens a session.
     ///
-    /// Blocks for one round trip to the daemon, at most [`ClientBuilder::request_timeout`] unless the daemon is busy.
+    /// Blocks for some round trips to the daemon, each at most [`ClientBuilder::request_timeout`] unless the daemon is
+    /// busy.
     ///
     /// # Errors
     /// * [`Error::NoDaemon`] if no daemon listens on any of the sockets.

@@ -267,7 +267,8 @@ fn try_lease(session: &Session, catalogue: u16, route: Route<'_>, at: At<'_>) ->
     };
     let record = placed.record();
     let brief = match at {
-        // Copied before the lease; the entry was unchanged until after it.
+        // The summary was copied before the lease was stored. `hold` has checked that the entry did not change until
+        // after the lease.
         At::Entry(.., brief) if brief[0] != 0 => Some(brief),
         _ => record.brief(placed.cell.generation()),
     };

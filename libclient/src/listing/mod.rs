@@ -194,8 +194,8 @@ pub struct Spilled {
     pub lifetime: Lifetime,
 }
 
-/// Calls `each` with every live entry: kind, name, owner word, entry. A name that is deleted and published again in the
-/// meantime comes once.
+/// Calls `each` once for every live entry: kind, name, owner word, entry. A name that is deleted and published again
+/// during the walk also comes only once.
 fn walk(session: &Session, mut each: impl FnMut(KeyKind, String, Home, u32)) {
     let directory = &session.directory;
     let mut seen = std::collections::HashSet::new();

@@ -16,7 +16,7 @@ const NAMES_BYTES_MAX: usize = 256 << 20;
 
 impl Client {
     /// The nodes that this machine's gateway has seen, including this one, sorted by name; empty without a gateway.
-    /// Reads shared memory: asks neither the daemon nor the gateway.
+    /// Reads shared memory, and does not ask the gateway.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;

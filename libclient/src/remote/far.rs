@@ -33,9 +33,9 @@ const DOCUMENT_BYTES_MAX: u64 = 64 * 1024;
 /// The location of a name whose first part is a node.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Far<'n> {
-    /// This node: the name without the node.
+    /// On this node; the value is the name without its first part.
     Here(&'n str),
-    /// Another node.
+    /// On another node; the value is that node.
     There(&'n str),
 }
 

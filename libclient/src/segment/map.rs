@@ -146,7 +146,8 @@ impl Drop for DeviceMap {
         if self.forks != fork::generation() {
             return;
         }
-        // Every lease and draft here held this map: all known work on it has ended.
+        // Every lease and draft of this segment held a reference to this map. So they are gone, and their known device
+        // work has ended.
         match self.mapped.take().map(|mapped| mapped.memory) {
             Some(Memory::Allocation(mapping)) => drop(mapping),
             Some(Memory::Block(block)) => drop(block),

@@ -65,8 +65,8 @@ impl StreamBuilder {
     /// ```
     ///
     /// # Errors
-    /// [`crate::Error::Name`]; [`crate::Error::Refused`] if another client has it open, at a limit, for a capacity above 65,536, or
-    /// without the right to write.
+    /// [`crate::Error::Name`]; [`crate::Error::Refused`] if another client has it open, at a limit, for a capacity above
+    /// 65,536, or without the right to write.
     pub fn open(self) -> Result<Stream> {
         check_name(&self.name)?;
         self.session.check()?;

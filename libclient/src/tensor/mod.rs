@@ -24,7 +24,8 @@ use tensorlend_layout::{DType, Device};
 /// A tensor in shared memory, read-only. You reach it through the lease that keeps it in place ([`crate::Lease`],
 /// [`crate::Dataset`], [`crate::Message`]), and it cannot outlive the lease.
 ///
-/// Its bytes never change while the lease is valid: see [`crate::Lease::validate`] for the one exception.
+/// An honest producer never changes the bytes of a leased tensor; see [`crate::Lease::validate`] for leases that the
+/// daemon has ended.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
