@@ -1,8 +1,8 @@
-//! Streams and names for tasks of tokio. Feature `tokio`.
+//! Streams and names for tokio tasks. Feature `tokio`.
 //!
-//! A subscription sleeps on its wake descriptor in tokio's own reactor, so that any number of them need no thread.
-//! Names have no descriptor: their bells are words in shared memory, and only a thread can sleep on those. One thread
-//! does so for all tasks that share an [`AsyncClient`].
+//! A subscription sleeps on its wake descriptor in tokio's reactor, so that any number of them need no thread. Names
+//! have no descriptor: their bells are futex words in shared memory, on which only a thread can sleep. One thread does
+//! so for all tasks that share an [`AsyncClient`].
 
 mod client;
 mod listener;
@@ -14,7 +14,7 @@ pub use subscription::AsyncSubscription;
 
 use crate::error::{Error, Result};
 
-/// Runs what may wait for the daemon where it holds up no task.
+/// Runs a call that may wait for the daemon on one of the runtime's threads for blocking calls.
 async fn blocking<T: Send + 'static>(
     doing: &'static str,
     call: impl FnOnce() -> Result<T> + Send + 'static,
@@ -23,7 +23,7 @@ async fn blocking<T: Send + 'static>(
         Ok(done) => done,
         Err(e) => match e.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            // The runtime shuts down.
+            // The runtime is shutting down.
             Err(e) => Err(Error::System { doing, cause: e.into() }),
         },
     }

@@ -1,4 +1,4 @@
-//! The control socket: one question, one answer.
+//! The control socket: one request, one reply.
 
 use crate::error::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -13,94 +13,95 @@ use std::time::{Duration, Instant};
 use tensorlend_layout::wire::{Hello, Refusal, Reply, Request, decode, encode};
 use tensorlend_os::packet::{self, Packet};
 
-/// The connection to the daemon. One thread speaks at a time.
+/// The connection to the daemon. One thread uses it at a time.
 pub struct Control {
-    line: Mutex<Line>,
-    /// Where the daemon listens.
+    connection: Mutex<Connection>,
+    /// The daemon's socket path.
     path: PathBuf,
-    /// How long the daemon may say nothing.
+    /// The request timeout.
     timeout: Duration,
-    /// A daemon has answered, and does not know the session.
+    /// A daemon has answered that does not know the session.
     dead: AtomicBool,
-    /// How the session goes on when the daemon has been replaced: see [`crate::session::reconnect`].
-    mender: OnceLock<Box<dyn Mender>>,
+    /// Reopens the session when the daemon has been replaced: see [`crate::session::reconnect`].
+    resume: OnceLock<Box<dyn Resume>>,
 }
 
-/// Opens the session anew on a fresh connection.
-pub trait Mender: Send + Sync {
-    /// Says who we were, on a socket to a daemon that has not heard of us. On success the session goes on there.
-    fn go_on(&self, socket: &OwnedFd) -> Result<()>;
-    /// Gives a daemon that has lost everything what we were lent; [`Mender::go_on`] follows, on the same socket.
+/// Reopens the session on a new connection.
+pub trait Resume: Send + Sync {
+    /// Identifies this client to a new daemon on a socket. On success the session continues there.
+    fn resume(&self, socket: &OwnedFd) -> Result<()>;
+    /// Hands the client's descriptors back to a daemon that has lost everything; [`Resume::resume`] follows on the same
+    /// socket.
     fn hand_back(&self, socket: &OwnedFd) -> Result<()>;
-    /// What is to be done once it goes on, while others may speak.
+    /// The remaining work once the session continues, while other threads may use the connection.
     fn settle(&self);
 }
 
-/// The socket, and whether anybody is at its other end.
-pub struct Line {
+/// The socket, and its state.
+pub struct Connection {
     socket: OwnedFd,
     state: State,
-    /// The last attempt to reach a daemon found no socket: a daemon that ends in good order removes it.
+    /// The last attempt to reach a daemon found no socket file: a daemon that stops in order removes it.
     removed: bool,
-    /// A request that was given up before its reply came. The reply comes before any other.
+    /// A request that was given up before its reply came. Its reply comes before any other.
     late: Option<Request>,
-    /// The reply to a late request for cells, acknowledged and kept for the next such request: the daemon counts these cells as
-    /// ours.
+    /// The reply to a late request for cells, acknowledged and stored for the next such request: the daemon counts
+    /// these cells as this client's.
     cells: Option<Packet>,
 }
 
-/// A reply as it arrived.
+/// A received reply.
 struct Arrived {
     packet: Packet,
-    /// The daemon has heard already that its descriptors are here.
+    /// The client has already acknowledged the descriptors.
     acknowledged: bool,
 }
 
-/// How a line is.
+/// The state of the connection.
 enum State {
     Whole,
-    /// Nobody answers, since then.
+    /// No daemon answers, since this time.
     Broken(Instant),
-    /// A daemon has answered, and does not know the session, for this reason.
+    /// A daemon has answered that does not know the session, for this reason.
     Dead(Option<Refusal>),
 }
 
-/// How long a question waits for a daemon to be replaced.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Pause between two attempts to reach one.
+/// How long a request waits for a replaced daemon.
+const REPLACEMENT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// An answer whose descriptors are not acknowledged yet. While it lives, nobody else speaks.
+/// A reply whose descriptors are not acknowledged yet. No other thread can send a request while it exists.
 pub struct Answer<'c> {
-    line: MutexGuard<'c, Line>,
-    /// What the daemon said; never a refusal.
+    connection: MutexGuard<'c, Connection>,
+    /// The daemon's reply; never a refusal.
     pub reply: Reply,
     /// The descriptors that came with it.
     pub descriptors: Vec<OwnedFd>,
     doing: &'static str,
-    /// Descriptors came, and the daemon waits to hear so before it answers anything else.
+    /// The daemon waits for the acknowledgement of the descriptors before it answers anything else.
     owes: bool,
-    /// Some of the descriptors had no room in this process.
+    /// Some descriptors were lost, because this process has too many open files.
     truncated: bool,
 }
 
 impl Drop for Answer<'_> {
     fn drop(&mut self) {
-        // Whatever went wrong with what came: the conversation goes on.
+        // Acknowledge even after an error, so that the connection stays usable.
         if self.owes {
-            let _ = send(&self.line.socket, &Request::Ack, &[], self.doing);
+            let _ = send(&self.connection.socket, &Request::Ack, &[], self.doing);
         }
     }
 }
 
 impl Answer<'_> {
-    /// Says that the descriptors have arrived and are mapped.
+    /// Acknowledges that the descriptors have arrived and are mapped.
     pub fn acknowledge(mut self) -> Result<()> {
-        // It has heard so already of descriptors that came with a late reply.
+        // The descriptors of a late reply are acknowledged already.
         if !std::mem::take(&mut self.owes) {
             return Ok(());
         }
-        send(&self.line.socket, &Request::Ack, &[], self.doing)
+        send(&self.connection.socket, &Request::Ack, &[], self.doing)
     }
 
     /// Takes the next descriptor.
@@ -114,19 +115,19 @@ impl Answer<'_> {
         Ok(self.descriptors.remove(0))
     }
 
-    /// Whether descriptors were sent, and did or did not arrive.
+    /// Whether the daemon sent descriptors, whether or not they arrived.
     pub fn has_descriptors(&self) -> bool {
         self.owes
     }
 
-    /// The error for an answer of the wrong kind.
+    /// The error for a reply of the wrong kind.
     pub fn unexpected<T>(self) -> Result<T> {
         Err(Error::Protocol { doing: self.doing })
     }
 }
 
-/// Where daemons listen, in the order in which they are tried: `TENSORLEND_SOCKET` alone if it is set, else the user's
-/// daemon and then the system's.
+/// The sockets on which a client looks for daemons, in this order: `TENSORLEND_SOCKET` alone if it is set, else the
+/// user's daemon and then the system's.
 ///
 /// ```
 /// let sockets = tensorlend::default_sockets();
@@ -147,17 +148,17 @@ impl Control {
         for path in sockets {
             match open(path, timeout) {
                 Ok(socket) => {
-                    let line = Mutex::new(Line::new(socket));
+                    let connection = Mutex::new(Connection::new(socket));
                     return Ok(Self {
-                        line,
+                        connection,
                         path: path.clone(),
                         timeout,
                         dead: AtomicBool::new(false),
-                        mender: OnceLock::new(),
+                        resume: OnceLock::new(),
                     });
                 }
                 Err(Errno::MFILE | Errno::NFILE) => return Err(Error::Descriptors { doing: "connect" }),
-                // So many wait for it already that it takes no more.
+                // The socket's backlog is full: too many clients are waiting for the daemon.
                 Err(Errno::AGAIN) => {
                     return Err(Error::NotAnswering { doing: "connect", pid: None, waited: timeout, asked: false });
                 }
@@ -168,24 +169,24 @@ impl Control {
         Err(Error::NoDaemon { tried: tried.join(" and "), cause: last.into() })
     }
 
-    /// The session is there: from now on it goes on by itself when the daemon is replaced.
-    pub fn set_mender(&self, mender: Box<dyn Mender>) {
-        let _ = self.mender.set(mender);
+    /// Notes that the session is open: from now on it reopens by itself when the daemon is replaced.
+    pub fn set_resume(&self, resume: Box<dyn Resume>) {
+        let _ = self.resume.set(resume);
     }
 
-    /// Whether the session is over: a daemon was reached that knows nothing of it.
+    /// Whether the session is over: a daemon was reached that does not know it.
     #[inline]
     pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Relaxed)
     }
 
-    /// Calls `use_it` with the socket, to be told when the daemon hangs up.
+    /// Calls `use_it` with the socket, to watch for the daemon's hang-up.
     pub fn with_socket<R>(&self, use_it: impl FnOnce(BorrowedFd<'_>) -> R) -> R {
-        let line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        use_it(line.socket.as_fd())
+        let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        use_it(connection.socket.as_fd())
     }
 
-    /// Asks, and waits for the answer. Refusals become errors; `subject` says whom it was about.
+    /// Sends a request and waits for the reply. Refusals become errors; `subject` is the name concerned.
     pub fn ask(
         &self,
         request: &Request,
@@ -194,109 +195,117 @@ impl Control {
         subject: &str,
     ) -> Result<Answer<'_>> {
         let began = Instant::now();
-        // A thread that panicked while it spoke left the socket between question and answer: nothing good follows.
-        let mut line = self.line.lock().map_err(|_: PoisonError<_>| Error::Disconnected { doing, asked: false })?;
+        // A thread that panicked during an exchange left the socket between request and reply: it is unusable.
+        let mut connection =
+            self.connection.lock().map_err(|_: PoisonError<_>| Error::Disconnected { doing, asked: false })?;
         loop {
-            if !matches!(line.state, State::Whole) {
-                line = self.mend(line, doing)?;
+            if !matches!(connection.state, State::Whole) {
+                connection = self.resume(connection, doing)?;
             }
-            let lost = match self.exchange(&mut line, request, descriptors, doing, began) {
+            let lost = match self.exchange(&mut connection, request, descriptors, doing, began) {
                 Ok(Arrived { packet, acknowledged }) => match decode::<Reply>(&packet.bytes) {
-                    // Not answered, and not to be answered any more.
+                    // The daemon is stopping: it will not answer this request.
                     Some(Reply::Refused(Refusal::Stopping)) => Error::Disconnected { doing, asked: true },
                     Some(Reply::Refused(refusal)) => {
                         let doing = if subject.is_empty() { doing.to_owned() } else { format!("{doing} {subject:?}") };
                         return Err(Error::Refused { doing, refusal });
                     }
                     Some(reply) => {
-                        // Truncated: this process is out of descriptors, and some of those sent are lost. What was lent
-                        // is lent all the same: whoever asks for the descriptors learns that they are missing, and
-                        // gives it back.
+                        // Truncated: this process has too many open files, and some of the sent descriptors are lost.
+                        // The memory is lent all the same: the caller misses the descriptors and returns the memory.
                         let truncated = packet.truncated;
                         let owes = !acknowledged && (truncated || !packet.descriptors.is_empty());
-                        return Ok(Answer { line, reply, descriptors: packet.descriptors, doing, owes, truncated });
+                        return Ok(Answer {
+                            connection,
+                            reply,
+                            descriptors: packet.descriptors,
+                            doing,
+                            owes,
+                            truncated,
+                        });
                     }
                     None => return Err(Error::Protocol { doing }),
                 },
-                // It may come yet: the session goes on.
+                // The reply may still come: the session continues.
                 Err(late @ Error::NotAnswering { .. }) => return Err(late),
                 Err(lost) => lost,
             };
-            line.state = State::Broken(Instant::now());
+            connection.state = State::Broken(Instant::now());
             let again = request.is_repeatable() || lost.is_certain();
-            if !again || self.mender.get().is_none() {
+            if !again || self.resume.get().is_none() {
                 return Err(lost);
             }
         }
     }
 
-    /// Sends a request and waits for its reply, after the reply to one that was given up before. `began`: when the caller
-    /// began to wait for the line.
+    /// Sends a request and waits for its reply, after the reply to a request that was given up before. `began`: when
+    /// the caller began to wait for the connection.
     fn exchange(
         &self,
-        line: &mut Line,
+        connection: &mut Connection,
         request: &Request,
         descriptors: &[BorrowedFd<'_>],
         doing: &'static str,
         began: Instant,
     ) -> Result<Arrived> {
-        if let Some(packet) = self.take_late(line, request, doing, began)? {
+        if let Some(packet) = self.take_late(connection, request, doing, began)? {
             return Ok(Arrived { packet, acknowledged: false });
         }
         if matches!(request, Request::GrowCells)
-            && let Some(packet) = line.cells.take()
+            && let Some(packet) = connection.cells.take()
         {
             return Ok(Arrived { packet, acknowledged: true });
         }
-        send(&line.socket, request, descriptors, doing)?;
+        send(&connection.socket, request, descriptors, doing)?;
         tensorlend_layout::crash_point!("request: sent");
-        if !self.replies(&line.socket) {
-            line.late = Some(request.clone());
-            return Err(self.not_answering(line, doing, true));
+        if !self.replies(&connection.socket) {
+            connection.late = Some(request.clone());
+            return Err(self.not_answering(connection, doing, true));
         }
-        let packet = line.receive(doing)?;
+        let packet = connection.receive(doing)?;
         tensorlend_layout::crash_point!("request: answered");
         Ok(Arrived { packet, acknowledged: false })
     }
 
-    /// Takes the reply to a request that was given up, if there is one. `Some`: it is as good a reply to this request.
+    /// Receives the reply to a request that was given up, if there is one. `Some`: that reply also answers this
+    /// request.
     fn take_late(
         &self,
-        line: &mut Line,
+        connection: &mut Connection,
         request: &Request,
         doing: &'static str,
         began: Instant,
     ) -> Result<Option<Packet>> {
-        while line.late.is_some() {
-            // Threads that waited for the line behind the one that gave up do so at about the same time as it did.
+        while connection.late.is_some() {
+            // The time of threads that waited behind the one that gave up runs out at about the same time.
             let left = self.timeout.saturating_sub(began.elapsed());
-            if !is_readable(&[&line.socket], left) {
-                return Err(self.not_answering(line, doing, false));
+            if !is_readable(&[&connection.socket], left) {
+                return Err(self.not_answering(connection, doing, false));
             }
-            let packet = line.receive(doing).map_err(Error::certain)?;
-            let late = line.late.take();
+            let packet = connection.receive(doing).map_err(Error::certain)?;
+            let late = connection.late.take();
             if late.as_ref() == Some(request) && matches!(request, Request::Segment { .. } | Request::GrowCells) {
                 return Ok(Some(packet));
             }
             if packet.truncated || !packet.descriptors.is_empty() {
-                send(&line.socket, &Request::Ack, &[], doing)?;
+                send(&connection.socket, &Request::Ack, &[], doing)?;
             }
             match (late, decode::<Reply>(&packet.bytes)) {
-                // Nobody here knows of what was lent: back with it.
+                // No thread knows of this segment: return it.
                 (Some(Request::Segment { .. }), Some(Reply::Segment { base, .. })) => {
                     let back = Request::ReturnSegment { base };
-                    send(&line.socket, &back, &[], doing)?;
-                    line.late = Some(back);
+                    send(&connection.socket, &back, &[], doing)?;
+                    connection.late = Some(back);
                 }
-                (Some(Request::GrowCells), Some(Reply::Cells { .. })) => line.cells = Some(packet),
+                (Some(Request::GrowCells), Some(Reply::Cells { .. })) => connection.cells = Some(packet),
                 _ => {}
             }
         }
         Ok(None)
     }
 
-    /// Waits for a reply. False: in the time that there is, the daemon has neither replied nor answered a stranger. One that
-    /// lives may be busy with this request for longer: it reads a file, or waits for another client.
+    /// Waits for a reply. False: in the time left, the daemon has neither replied nor answered a second connection. A
+    /// live daemon may be busy with this request for longer, because it reads a file or waits for another client.
     fn replies(&self, socket: &OwnedFd) -> bool {
         let half = self.timeout / 2;
         loop {
@@ -304,7 +313,7 @@ impl Control {
                 return true;
             }
             let asked = Instant::now();
-            let Some(stranger) = self.knock(half) else {
+            let Some(stranger) = self.connect_again(half) else {
                 return is_readable(&[socket], half.saturating_sub(asked.elapsed()));
             };
             if !is_readable(&[socket, &stranger], half.saturating_sub(asked.elapsed())) {
@@ -313,145 +322,155 @@ impl Control {
         }
     }
 
-    /// Says something on a connection of its own to which a daemon that lives replies at once: it refuses it.
-    fn knock(&self, timeout: Duration) -> Option<OwnedFd> {
+    /// Connects a second time with a request that a live daemon refuses at once.
+    fn connect_again(&self, timeout: Duration) -> Option<OwnedFd> {
         let socket = open(&self.path, timeout.max(Duration::from_millis(1))).ok()?;
         let nobody = Hello { protocol_min: 0, protocol_max: 0, ..Hello::new(None, "") };
         send(&socket, &Request::Hello(nobody), &[], "connect").ok()?;
         Some(socket)
     }
 
-    fn not_answering(&self, line: &Line, doing: &'static str, asked: bool) -> Error {
-        let credentials = nix::sys::socket::getsockopt(&line.socket, nix::sys::socket::sockopt::PeerCredentials);
-        // 0: it is in a pid namespace that is not seen from here. 1: a service manager listened first.
+    fn not_answering(&self, connection: &Connection, doing: &'static str, asked: bool) -> Error {
+        let credentials = nix::sys::socket::getsockopt(&connection.socket, nix::sys::socket::sockopt::PeerCredentials);
+        // 0: the daemon is in a pid namespace that is invisible here. 1: a service manager listened first.
         let pid = credentials.ok().and_then(|peer| u32::try_from(peer.pid()).ok()).filter(|pid| *pid > 1);
         Error::NotAnswering { doing, pid, waited: self.timeout, asked }
     }
 
-    /// Goes on with the session at the daemon's successor. The line is anybody's while nobody answers.
-    fn mend<'c>(&'c self, mut line: MutexGuard<'c, Line>, doing: &'static str) -> Result<MutexGuard<'c, Line>> {
+    /// Reopens the session at the daemon's successor. Between attempts, other threads may lock the connection.
+    fn resume<'c>(
+        &'c self,
+        mut connection: MutexGuard<'c, Connection>,
+        doing: &'static str,
+    ) -> Result<MutexGuard<'c, Connection>> {
         loop {
-            let since = match &line.state {
-                State::Whole => return Ok(line),
+            let since = match &connection.state {
+                State::Whole => return Ok(connection),
                 State::Dead(Some(refusal)) => {
                     return Err(Error::Refused { doing: doing.to_owned(), refusal: refusal.clone() });
                 }
                 State::Dead(None) => return Err(Error::Disconnected { doing, asked: false }),
                 State::Broken(since) => *since,
             };
-            let reached = self.try_to_mend(&mut line);
-            if matches!(line.state, State::Broken(_)) && (since.elapsed() > PATIENCE || reached == Err(Errno::NOENT)) {
+            let reached = self.try_to_resume(&mut connection);
+            if matches!(connection.state, State::Broken(_))
+                && (since.elapsed() > REPLACEMENT_TIMEOUT || reached == Err(Errno::NOENT))
+            {
                 return Err(Error::Disconnected { doing, asked: false });
             }
-            if matches!(line.state, State::Broken(_)) {
-                drop(line);
+            if matches!(connection.state, State::Broken(_)) {
+                drop(connection);
                 std::thread::sleep(PAUSE);
-                line = self.line.lock().map_err(|_: PoisonError<_>| Error::Disconnected { doing, asked: false })?;
+                connection =
+                    self.connection.lock().map_err(|_: PoisonError<_>| Error::Disconnected { doing, asked: false })?;
             }
         }
     }
 
-    /// One attempt. The error says that there is nobody.
-    fn try_to_mend(&self, line: &mut Line) -> rustix::io::Result<()> {
-        let Some(mender) = self.mender.get() else {
-            line.state = State::Dead(None);
+    /// One attempt to reopen. An error means that no daemon answered.
+    fn try_to_resume(&self, connection: &mut Connection) -> rustix::io::Result<()> {
+        let Some(resume) = self.resume.get() else {
+            connection.state = State::Dead(None);
             return Ok(());
         };
         let opened = open(&self.path, self.timeout);
-        line.removed = opened.as_ref().err() == Some(&Errno::NOENT);
+        connection.removed = opened.as_ref().err() == Some(&Errno::NOENT);
         let mut socket = opened?;
         set_socket_timeout(&socket, Timeout::Recv, Some(self.timeout))?;
-        let mut gone_on = mender.go_on(&socket);
-        if matches!(gone_on, Err(Error::Refused { refusal: Refusal::NotFound(_), .. })) {
-            // Nobody has kept anything for this daemon.
+        let mut resumed = resume.resume(&socket);
+        if matches!(resumed, Err(Error::Refused { refusal: Refusal::NotFound(_), .. })) {
+            // This daemon has no preserved descriptors: hand back this client's.
             socket = open(&self.path, self.timeout)?;
             set_socket_timeout(&socket, Timeout::Recv, Some(self.timeout))?;
-            gone_on = mender.hand_back(&socket).and_then(|()| mender.go_on(&socket));
+            resumed = resume.hand_back(&socket).and_then(|()| resume.resume(&socket));
         }
-        match gone_on {
+        match resumed {
             Ok(()) => {
                 set_socket_timeout(&socket, Timeout::Recv, None)?;
-                *line = Line::new(socket);
+                *connection = Connection::new(socket);
             }
-            // It is going, too, or was not ready.
+            // That daemon is stopping, too, or was not ready.
             Err(Error::Disconnected { .. } | Error::Refused { refusal: Refusal::Stopping, .. }) => {}
             Err(Error::Refused { refusal: refusal @ (Refusal::Layout { .. } | Refusal::Protocol { .. }), .. }) => {
-                line.state = State::Dead(Some(refusal));
+                connection.state = State::Dead(Some(refusal));
             }
-            Err(_) => line.state = State::Dead(None),
+            Err(_) => connection.state = State::Dead(None),
         }
-        if matches!(line.state, State::Dead(_)) {
-            // Release: who sees it sees that nothing of ours counts any more.
+        if matches!(connection.state, State::Dead(_)) {
+            // Release: a thread that sees it also sees that nothing of this session counts any more.
             self.dead.store(true, Ordering::Release);
         }
         Ok(())
     }
 
-    /// To be called once the session goes on.
+    /// Does the remaining work; to be called once the session continues.
     pub fn settle(&self) {
-        let whole = self.line.lock().is_ok_and(|line| matches!(line.state, State::Whole));
-        if let Some(mender) = self.mender.get().filter(|_| whole) {
-            mender.settle();
+        let whole = self.connection.lock().is_ok_and(|connection| matches!(connection.state, State::Whole));
+        if let Some(resume) = self.resume.get().filter(|_| whole) {
+            resume.settle();
         }
     }
 
-    /// The daemon may have hung up: sees to it that the session goes on, without being asked anything. True: it does, or
-    /// never will.
+    /// Checks whether the daemon has hung up, and reopens the session without a request. True: the session continues,
+    /// or never will.
     pub fn look_after(&self) -> bool {
-        let mut line = match self.line.try_lock() {
-            Ok(line) => line,
-            // Somebody is speaking, and finds out.
+        let mut connection = match self.connection.try_lock() {
+            Ok(connection) => connection,
+            // Another thread is using the connection and will notice.
             Err(TryLockError::WouldBlock) => return false,
             Err(TryLockError::Poisoned(_)) => return true,
         };
-        if matches!(line.state, State::Whole) && line.is_hung_up() {
-            line.state = State::Broken(Instant::now());
+        if matches!(connection.state, State::Whole) && connection.is_hung_up() {
+            connection.state = State::Broken(Instant::now());
         }
-        if matches!(line.state, State::Broken(_)) {
-            let _ = self.try_to_mend(&mut line);
+        if matches!(connection.state, State::Broken(_)) {
+            let _ = self.try_to_resume(&mut connection);
         }
-        !matches!(line.state, State::Broken(_))
+        !matches!(connection.state, State::Broken(_))
     }
 
-    /// An error once the daemon has ended and none has taken its place: within the time that a question waits for one, or at once
-    /// if the daemon has removed its socket. For waits that ask the daemon nothing. `doing` is what is waited for.
+    /// Returns an error once the daemon has ended and no other has taken its place: after the time that a request waits
+    /// for one, or at once if the daemon has removed its socket. For waits that ask the daemon nothing; `doing` names
+    /// the wait.
     pub fn check_daemon(&self, doing: &'static str) -> Result<()> {
-        // Another thread speaks, and finds out.
-        let Ok(line) = self.line.try_lock() else { return Ok(()) };
-        match &line.state {
+        // Another thread is using the connection and will notice.
+        let Ok(connection) = self.connection.try_lock() else { return Ok(()) };
+        match &connection.state {
             State::Whole => Ok(()),
-            State::Broken(since) if !line.removed && since.elapsed() <= PATIENCE => Ok(()),
+            State::Broken(since) if !connection.removed && since.elapsed() <= REPLACEMENT_TIMEOUT => Ok(()),
             State::Dead(Some(refusal)) => Err(Error::Refused { doing: doing.to_owned(), refusal: refusal.clone() }),
             State::Dead(None) => Err(Error::SessionEnded),
             State::Broken(_) => Err(Error::Disconnected { doing, asked: false }),
         }
     }
 
-    /// Whether a question would be answered now, as far as can be known: for what is not worth waiting for the next daemon. While another
-    /// thread asks, the answer is no.
+    /// Whether a request would probably be answered now: for requests that are not worth waiting for the next daemon.
+    /// False while another thread uses the connection.
     pub fn is_up(&self) -> bool {
-        self.line
-            .try_lock()
-            .is_ok_and(|line| matches!(line.state, State::Whole) && line.late.is_none() && !line.is_hung_up())
+        self.connection.try_lock().is_ok_and(|connection| {
+            matches!(connection.state, State::Whole) && connection.late.is_none() && !connection.is_hung_up()
+        })
     }
 
-    /// As [`Control::is_up`], after other threads have had their answers.
+    /// As [`Control::is_up`], after other threads have received their replies.
     pub fn reaches(&self) -> bool {
-        self.line.lock().is_ok_and(|line| matches!(line.state, State::Whole) && !line.is_hung_up())
+        self.connection
+            .lock()
+            .is_ok_and(|connection| matches!(connection.state, State::Whole) && !connection.is_hung_up())
     }
 
-    /// Asks something that is answered without descriptors.
+    /// Sends a request whose reply has no descriptors.
     pub fn call(&self, request: &Request, doing: &'static str, subject: &str) -> Result<Reply> {
         self.ask(request, &[], doing, subject).map(|answer| answer.reply.clone())
     }
 }
 
-impl Line {
+impl Connection {
     fn new(socket: OwnedFd) -> Self {
         Self { socket, state: State::Whole, removed: false, late: None, cells: None }
     }
 
-    /// The packet that has arrived.
+    /// Receives a packet.
     fn receive(&self, doing: &'static str) -> Result<Packet> {
         let lost = || Error::Disconnected { doing, asked: true };
         let packet = packet::receive(&self.socket, RecvFlags::empty()).map_err(|_| lost())?;
@@ -466,7 +485,7 @@ impl Line {
     }
 }
 
-/// One question on a socket that is nobody else's, and its answer.
+/// Sends a request on a socket that no other thread uses, and receives its reply.
 pub fn ask_on(
     socket: &OwnedFd,
     request: &Request,
@@ -482,18 +501,18 @@ pub fn ask_on(
     match decode::<Reply>(&packet.bytes) {
         Some(Reply::Refused(refusal)) => Err(Error::Refused { doing: doing.to_owned(), refusal }),
         Some(reply) if !packet.truncated => Ok((reply, packet.descriptors)),
-        // As little as if nobody had answered: there may be room the next time.
+        // Treated as if nobody had answered: the process may have free descriptors the next time.
         Some(_) => Err(lost()),
         None => Err(Error::Protocol { doing }),
     }
 }
 
-/// Says on such a socket that the descriptors have arrived.
+/// Acknowledges the descriptors on such a socket.
 pub fn acknowledge_on(socket: &OwnedFd, doing: &'static str) -> Result<()> {
     send(socket, &Request::Ack, &[], doing)
 }
 
-/// Connects. `AGAIN`: so many others wait for the daemon that it took no more for this time.
+/// Connects. `AGAIN`: the socket's backlog stayed full for the whole timeout.
 fn open(path: &Path, timeout: Duration) -> rustix::io::Result<OwnedFd> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
@@ -501,7 +520,7 @@ fn open(path: &Path, timeout: Duration) -> rustix::io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Waits until there is something to receive on one of the sockets, or its other end is closed. False: there is not.
+/// Waits until one of the sockets is readable or closed at its other end. False: the timeout passed.
 fn is_readable(sockets: &[&OwnedFd], timeout: Duration) -> bool {
     let end = Instant::now() + timeout;
     loop {
@@ -510,7 +529,7 @@ fn is_readable(sockets: &[&OwnedFd], timeout: Duration) -> bool {
         let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
         match poll(&mut polled, Some(&left)) {
             Err(Errno::INTR) => {}
-            // An error of the socket is found by who receives from it.
+            // `receive` reports an error of the socket.
             found => return found != Ok(0),
         }
     }

@@ -1,4 +1,4 @@
-//! What can go wrong, in words that name the thing and the remedy.
+//! Errors: each names the thing concerned and the remedy.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,15 +7,17 @@ use tensorlend_layout::tensor::BadTensor;
 use tensorlend_layout::wire::{LimitKind, Refusal};
 use tensorlend_layout::{DType, Uuid, header};
 
-/// What this crate's calls return.
+/// The result of this crate's methods.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Every error of this crate. Each says what happened, to what, and what can be done; programs ask the `is_` methods or
-/// match the variant.
+/// The error type of this crate. Its text says what happened, to what, and what to do. Programs use the `is_…` methods
+/// or match the variant.
+///
+/// The enum is `non_exhaustive`: a later version may add variants.
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// use std::time::Duration;
 ///
 /// let missing = client.get("nothing").unwrap_err();
@@ -32,216 +34,238 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No daemon answers.
+    /// No daemon listens on any of the sockets. Start `tensorlendd`, or set `TENSORLEND_SOCKET` or
+    /// [`crate::ClientBuilder::socket`].
     #[error("no tensorlend daemon answers at {tried}: start tensorlendd, or set TENSORLEND_SOCKET ({cause})")]
     NoDaemon {
         /// The sockets that were tried.
         tried: String,
-        /// The last error.
+        /// The error of the last attempt.
         cause: std::io::Error,
     },
     /// The kernel is too old.
     #[error(transparent)]
     Kernel(#[from] tensorlend_os::kernel::KernelTooOld),
-    /// The daemon hung up, or does not answer any more. What was published stays readable where it is mapped.
+    /// The daemon has closed the connection, or is gone. Published values stay readable where they are mapped.
+    ///
+    /// The client waits up to 5 seconds for a new daemon; this error means that none came. Connect a new client to
+    /// continue.
     #[error("the daemon has hung up ({doing}): connect again")]
     Disconnected {
-        /// What was asked.
+        /// The operation.
         doing: &'static str,
-        /// Whether the request had been sent, so that it may have been carried out.
+        /// Whether the request had been sent, so that the daemon may have carried it out.
         asked: bool,
     },
-    /// The daemon runs and has not answered in time: it is stopped, or it hangs. The session goes on when it answers again.
+    /// The daemon runs and did not answer in time: it is stopped, or it hangs. The session continues when the daemon
+    /// answers again.
+    ///
+    /// See [`crate::ClientBuilder::request_timeout`] for the time.
     #[error(
         "the daemon{} does not answer ({doing}): it has said nothing for {} s: it is stopped, or it hangs: {}",
         process(*pid), waited.as_secs_f64(), remedy(*pid)
     )]
     NotAnswering {
-        /// What was asked.
+        /// The operation.
         doing: &'static str,
-        /// The daemon's process id; `None`: it is not known here.
+        /// The daemon's process id; `None` if unknown.
         pid: Option<u32>,
-        /// How long it was waited for: see [`crate::ClientBuilder::request_timeout`].
+        /// The time waited: see [`crate::ClientBuilder::request_timeout`].
         waited: Duration,
-        /// Whether the request had been sent, so that it may still be carried out.
+        /// Whether the request had been sent, so that the daemon may still carry it out.
         asked: bool,
     },
-    /// This process has no room for the descriptors that the daemon lent.
+    /// This process has too many open files to receive the descriptors that the daemon lent. Each mapped segment and
+    /// sheet needs one while it is received.
     #[error("{doing}: this process has too many open files: raise `ulimit -n`")]
     Descriptors {
-        /// What was asked.
+        /// The operation.
         doing: &'static str,
     },
-    /// The daemon refuses.
+    /// The daemon refused the request: a limit, a missing right, or another version. [`Error::limit_kind`] tells which
+    /// limit.
     #[error("{doing}: {refusal}")]
     Refused {
-        /// What was asked, and for which name.
+        /// The operation, and the name concerned.
         doing: String,
-        /// The daemon's words.
+        /// The daemon's reason.
         refusal: Refusal,
     },
-    /// This client's own limit is reached: see [`crate::ClientBuilder::memory_limit`].
+    /// This client has reached its own limit: see [`crate::ClientBuilder::memory_limit`]. Drop drafts and leases, or
+    /// delete names.
     #[error(
         "{asked} bytes more would pass this client's memory limit: {used} of {limit} bytes are in use: drop drafts, delete names, or raise memory_limit"
     )]
     MemoryLimit {
-        /// Bytes that the allocation takes.
+        /// Bytes that the allocation needs.
         asked: u64,
         /// Bytes in use.
         used: u64,
         /// The limit, in bytes.
         limit: u64,
     },
-    /// The daemon answered with something else than was asked for.
+    /// The daemon's reply does not match the request: client and daemon may be of different versions.
     #[error("the daemon answered {doing} with something else: are client and daemon of one version?")]
     Protocol {
-        /// What was asked.
+        /// The operation.
         doing: &'static str,
     },
-    /// A sheet is not what it should be.
+    /// A shared-memory header has an unexpected content: the client and the daemon are of different versions, or the
+    /// file is damaged.
     #[error(transparent)]
     Sheet(#[from] header::WrongSheet),
-    /// A system call failed.
+    /// A system call failed; the kernel's error is the cause.
     #[error("{doing}: {cause}")]
     System {
-        /// What for.
+        /// The operation.
         doing: &'static str,
-        /// The kernel's word.
+        /// The kernel's error.
         cause: std::io::Error,
     },
-    /// This session was opened before a fork: it belongs to the parent.
+    /// The session was opened before a fork: it belongs to the parent process. Connect again in the child.
     #[error("this client was opened by the parent process and cannot be used after fork: connect in the child")]
     Forked,
-    /// A name that cannot be.
+    /// An invalid name: names have 1 to 255 bytes of UTF-8 without control characters.
     #[error("name {name:?}: {cause}")]
     Name {
-        /// Its first characters.
+        /// The first characters of the name.
         name: String,
-        /// Why.
+        /// The rule that it violates.
         cause: BadName,
     },
-    /// There is no such name.
+    /// The name holds no value. Use [`crate::Client::wait_for`] to wait for one.
     #[error("there is no tensor named {0:?}: see `tensorlend ls`, or wait for it with wait_for")]
     NotFound(String),
-    /// There is no such stream or list.
+    /// The namespace has no such stream or list. Use [`crate::SubscriptionBuilder::wait`] to wait for a stream.
     #[error("there is no {kind} named {name:?}: see `tensorlend ls`, or wait until there is one")]
     NoSuch {
-        /// "stream" or "list".
+        /// `"stream"` or `"list"`.
         kind: &'static str,
-        /// Which.
+        /// Its name.
         name: String,
     },
-    /// The name holds the other kind of thing.
+    /// The name holds a value of another kind: a tensor, a dataset, or a tensor on a device.
+    /// [`crate::Client::get_value`] accepts each of them.
     #[error("{name:?} holds a {}, not a {}: use {remedy}", found.beside(*wanted), wanted.beside(*found))]
     Kind {
-        /// Which.
+        /// The name.
         name: String,
-        /// What it holds.
+        /// The kind of its value.
         found: ValueKind,
-        /// What was asked for.
+        /// The kind that the call wanted.
         wanted: ValueKind,
-        /// The right call.
+        /// The method to call instead.
         remedy: &'static str,
     },
-    /// A shape, strides or byte length that cannot be.
+    /// An invalid shape, stride or byte length, with the rule that it violates.
     #[error("{what}: {cause}")]
     Tensor {
-        /// Which tensor, as given.
+        /// The tensor's dtype and shape, as given.
         what: String,
-        /// Why.
+        /// The rule that it violates.
         cause: BadTensor,
     },
-    /// The tensor has another element type than was asked for.
+    /// The tensor has another element type than the call wanted. [`crate::Tensor::dtype`] returns it.
     #[error("the tensor has dtype {found}, not {wanted}: read it as {found}, or publish it as {wanted}")]
     DType {
-        /// What it has.
+        /// The tensor's element type.
         found: DType,
-        /// What was asked for.
+        /// The wanted element type.
         wanted: DType,
     },
-    /// The buffer has another length than the tensor.
+    /// The buffer and the tensor differ in length. [`crate::Tensor::nbytes`] returns the length to use.
     #[error("{name:?} has {found} bytes, the buffer {given}: make the buffer as long as the tensor (see info)")]
     Length {
-        /// Which tensor.
+        /// The tensor's name.
         name: String,
-        /// Its bytes.
+        /// The tensor's bytes.
         found: u64,
         /// The buffer's bytes.
         given: u64,
     },
-    /// Elements do not lie in one row-major piece.
+    /// The tensor's elements are not contiguous in row-major order, so there is no slice of them.
+    /// [`crate::Tensor::copy_to`] copies them in C order.
     #[error("the tensor is strided: read it by its strides, or copy it")]
     Strided,
-    /// Metadata above 64 KiB.
+    /// Metadata of more than 64 KiB; the value is its length in bytes.
     #[error("metadata of {0} bytes is too long: at most 65536; put more into a tensor of its own")]
     Metadata(usize),
-    /// All lease entries of this client are taken.
+    /// This client holds the maximum number of leases; the value is that number. Drop leases, or open a second client.
     #[error("this client holds {0} leases, as many as it can: drop some, or open a second client")]
     Leases(usize),
-    /// What another client wrote makes no sense; only its own tensors are affected.
+    /// The value's record is invalid: another client wrote it wrongly. Only that client's tensors are affected, and no
+    /// other value is in doubt.
     #[error("{name:?} was published by a broken client and cannot be read: {cause}")]
     Damaged {
-        /// Which.
+        /// The name.
         name: String,
-        /// What is wrong with it.
+        /// The rule that the record violates.
         cause: BadTensor,
     },
-    /// The wait is over and what was waited for has not come.
+    /// The timeout passed before the event. The operation had no effect and can be repeated, unless its method says
+    /// otherwise.
     #[error("{what} did not come within {waited:?}")]
     Timeout {
-        /// What was waited for.
+        /// The awaited event.
         what: String,
-        /// How long.
+        /// The time waited.
         waited: Duration,
     },
-    /// The stream is full and its policy is to fail.
+    /// The stream is full, and its policy is to fail. The value is the stream's name. Some subscriber is a whole ring
+    /// behind.
     #[error(
         "stream {0:?} is full: its slowest subscriber is a whole ring behind: send later, or open it with more capacity or the policy \"drop-oldest\""
     )]
     StreamFull(String),
-    /// To a subscriber: the producer has closed the stream, or is gone, and every message was taken. To the producer: the
-    /// stream was deleted, or opened anew.
+    /// For a subscriber: the producer has closed the stream, or is gone, and the subscriber has received every message.
+    /// For the producer: another client has deleted the stream or opened it again.
     #[error("stream {0:?} has ended: open it again to send; a subscription goes on once somebody has opened it")]
     StreamEnded(String),
-    /// A server says that it cannot answer.
+    /// A server reported that it cannot answer the request: see [`crate::Call::fail`].
     #[error("{service:?} could not answer: {why}")]
     Answer {
-        /// Which service.
+        /// The service's name.
         service: String,
-        /// The server's reason: words of another process.
+        /// The server's reason, as the other process wrote it.
         why: String,
     },
-    /// The server ended, or was given up, before it had answered.
+    /// The server ended, or its caller gave it up, before it answered; the value is the service's name. The request may
+    /// have been carried out: see [`crate::Caller::call_again`].
     #[error("the server of {0:?} ended before it answered: call again, if the request may be carried out twice")]
     ServerGone(String),
-    /// A name of another machine cannot be had.
+    /// A name of another machine is unavailable. See [`crate::remote`].
     #[error("{name:?}: {cause}")]
     Remote {
-        /// Which, with its node.
+        /// The name, with its node.
         name: String,
-        /// Why not, and what to do.
+        /// The reason, and the remedy.
         cause: RemoteTrouble,
     },
-    /// This client's cursors are all in use.
+    /// This client has the maximum number of subscriptions and servers; the value is that number. Drop some, or open a
+    /// second client.
     #[error("this client has {0} streams that it follows and servers, as many as it can: open a second client")]
     Cursors(usize),
-    /// The daemon ended this session; what it published goes on existing. Its leases protect nothing any more.
+    /// The daemon has ended this session. Published values continue to exist, but this session's leases protect nothing
+    /// any more.
+    ///
+    /// The daemon ends a session that breaks a rule of the protocol, and one whose leases keep replaced values for
+    /// longer than `uid.lease_ms_max` while memory is short. Connect a new client to continue.
     #[error("the daemon has ended this session: connect again")]
     SessionEnded,
-    /// Memory of a device cannot be had, or cannot be used by this process.
+    /// Device memory is unavailable, or this process cannot use it. [`DeviceTrouble`] has the reason and the remedy.
     #[error("{doing}: {cause}")]
     Device {
-        /// What was asked, and for what.
+        /// The operation, and the name concerned.
         doing: String,
-        /// Why it cannot be, and what to do.
+        /// The reason, and the remedy.
         cause: DeviceTrouble,
     },
-    /// An argument that cannot be.
+    /// An invalid argument; the text explains it.
     #[error("{0}")]
     Argument(String),
 }
 
-/// The kind of a value, where another one was asked for.
+/// The kind of a value, in [`Error::Kind`].
 ///
 /// ```
 /// use tensorlend::ValueKind;
@@ -262,7 +286,7 @@ pub enum ValueKind {
 }
 
 impl ValueKind {
-    /// Its name in a sentence that names this other kind, too.
+    /// The kind's name in a sentence that also names `other`.
     fn beside(self, other: Self) -> &'static str {
         match self {
             Self::Tensor if other == Self::DeviceTensor => "tensor in host memory",
@@ -280,7 +304,7 @@ impl fmt::Display for ValueKind {
     }
 }
 
-/// Why memory of a device cannot be had, or cannot be used by this process.
+/// The reason why device memory is unavailable, or why this process cannot use it.
 ///
 /// ```
 /// use tensorlend::DeviceTrouble;
@@ -290,91 +314,92 @@ impl fmt::Display for ValueKind {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceTrouble {
-    /// This program's client library was built without CUDA.
+    /// This program's client library was built without the feature `cuda`.
     #[error("this program was built without CUDA: build crate tensorlend with the feature `cuda`")]
     NoFeature,
-    /// No driver, or none that works.
+    /// There is no working driver; the text is the loader's or the driver's.
     #[error("{0}")]
     NoDriver(String),
-    /// The device is there, and not for this process.
+    /// The device exists, but this process may not use it.
     #[error(
         "this process does not see device {0}: look at CUDA_VISIBLE_DEVICES, and in a container at the devices it was given"
     )]
     NotVisible(Uuid),
-    /// This process has no device of this number.
+    /// This process has no device with this number.
     #[error("this process has no CUDA device number {0}: look at nvidia-smi -L and CUDA_VISIBLE_DEVICES")]
     NoSuchDevice(u8),
-    /// The daemon lends no memory of it.
+    /// The daemon lends no memory of this device.
     #[error(
         "the daemon lends no memory of device {uuid} (it lends: {lent}): see [cuda] in its configuration, and `tensorlend stat`"
     )]
     NotLent {
-        /// Which device.
+        /// The device.
         uuid: Uuid,
-        /// Those of which it lends memory.
+        /// The devices whose memory the daemon lends.
         lent: String,
     },
-    /// The device, its driver, or the machine lacks something.
+    /// The device, its driver, or the machine lacks a feature.
     #[error("{0}")]
     Unsupported(String),
-    /// A stream of another context.
+    /// The stream belongs to another context.
     #[error(
         "the stream belongs to another context than the device's primary one: use streams of the primary context (the one that cudaSetDevice makes current), or synchronize by yourself"
     )]
     OtherContext,
-    /// The device has no memory left.
+    /// The device has no free memory.
     #[error("device {0} has no memory left: drop tensors and leases, or raise cuda.bytes_max")]
     Memory(String),
-    /// A producer was gone before the work on a tensor that it had published early was known to be done.
+    /// A producer published a tensor early and ended before its work on the tensor was known to be done.
     #[error("its producer was gone before the work on it was known to be done: it must be published again")]
     Unfinished,
-    /// The driver's own words.
+    /// An error of the driver, in its own words.
     #[error("{0}")]
     Driver(String),
 }
 
-/// Why a name of another machine cannot be had. See [`crate::remote`].
+/// The reason why a name of another machine is unavailable. See [`crate::remote`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteTrouble {
-    /// That node has nothing of this name, or does not export it.
+    /// The node has no such name, or does not export it.
     #[error("node {node:?} has no such name, or does not export it: see `tensorlend ls --all-nodes`")]
     Nothing {
-        /// Which node.
+        /// The node.
         node: String,
     },
-    /// That node cannot be reached, and nothing of it lies here.
+    /// The node is unreachable, and no copy of the value is on this machine.
     #[error("node {node:?} cannot be reached: see `tensorlend nodes`; wait_for waits until it can be")]
     Unreachable {
-        /// Which node.
+        /// The node.
         node: String,
     },
-    /// No node of this name was ever seen by this machine's gateway.
+    /// This machine's gateway has never seen a node of this name.
     #[error(
         "no node {node:?} is known here: see `tensorlend nodes`, and whether tensorlend-gateway runs on both machines"
     )]
     Unknown {
-        /// Which node.
+        /// The node.
         node: String,
     },
-    /// That node, or this machine's gateway, does not do this.
+    /// The node, or this machine's gateway, refused the request.
     #[error("node {node:?}, or the gateway here, refuses: {why}")]
     Refused {
-        /// Which node.
+        /// The node.
         node: String,
-        /// Words of another process.
+        /// The reason, as the other process wrote it.
         why: String,
     },
-    /// This machine's gateway does not answer, or nonsense.
+    /// This machine's gateway does not answer, or its reply is invalid.
     #[error("this machine's gateway does not answer ({why}): is tensorlend-gateway running?")]
     Gateway {
-        /// What is known of it.
+        /// The known cause.
         why: String,
     },
 }
 
 impl Error {
-    /// Whether the thing asked for does not exist.
+    /// Whether the thing asked for does not exist: a name, a stream, a list, or a name on another machine. The call may
+    /// succeed later.
     pub fn is_not_found(&self) -> bool {
         matches!(
             self,
@@ -385,17 +410,20 @@ impl Error {
         )
     }
 
-    /// Whether a name of another machine cannot be had, for a reason of that machine, of the way there, or of the gateway.
+    /// Whether a name of another machine is unavailable, because of that machine, the network, or the gateway. Local
+    /// names are unaffected.
     pub fn is_remote(&self) -> bool {
         matches!(self, Self::Remote { .. })
     }
 
-    /// Whether a wait ran out.
+    /// Whether a timeout passed. True for [`Error::Timeout`] only, not for a silent daemon
+    /// ([`Error::is_disconnected`]).
     pub fn is_timeout(&self) -> bool {
         matches!(self, Self::Timeout { .. })
     }
 
-    /// Whether a limit of the daemon's configuration or of this client, or the machine's memory, is reached.
+    /// Whether a limit of the daemon's configuration, of this client, or the machine's memory is reached. Free
+    /// something and try again.
     pub fn is_limit(&self) -> bool {
         matches!(
             self,
@@ -405,14 +433,14 @@ impl Error {
         )
     }
 
-    /// The limit that was reached, if the error is for one: of the daemon's configuration, of this client, of its process or of
-    /// the machine.
+    /// The limit that was reached, if this error is about one: of the daemon's configuration, of this client, of its
+    /// process or of the machine.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
     /// use tensorlend::{DType, LimitKind};
     ///
-    /// let client = tensorlend::Client::builder().socket(broker.socket()).memory_limit(1 << 20).connect()?;
+    /// let client = tensorlend::Client::builder().socket(daemon.socket()).memory_limit(1 << 20).connect()?;
     /// let error = client.create(DType::U8, &[1 << 21]).unwrap_err();
     /// assert_eq!(error.limit_kind(), Some(LimitKind::ClientBytes));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -430,12 +458,12 @@ impl Error {
         }
     }
 
-    /// Whether it is for a reason of a device or its driver.
+    /// Whether a device or its driver caused the error.
     pub fn is_device(&self) -> bool {
         matches!(self, Self::Device { .. })
     }
 
-    /// Whether the daemon cannot be reached (any more), or does not answer.
+    /// Whether the daemon is unreachable or does not answer.
     pub fn is_disconnected(&self) -> bool {
         matches!(
             self,
@@ -443,7 +471,7 @@ impl Error {
         )
     }
 
-    /// The same error, where it is known that what was meant was not even asked for.
+    /// The same error, for a request that is known not to have been sent.
     pub(crate) fn certain(self) -> Self {
         match self {
             Self::Disconnected { doing, .. } => Self::Disconnected { doing, asked: false },
@@ -452,7 +480,7 @@ impl Error {
         }
     }
 
-    /// Whether it is certain that nothing was done: what was about to be published may be freed.
+    /// Whether it is certain that the daemon did nothing, so that the caller may free a slot it was about to publish.
     pub(crate) fn is_certain(&self) -> bool {
         matches!(
             self,

@@ -1,12 +1,12 @@
-//! Patterns for names.
+//! Globs: patterns for names.
 
 use crate::error::{Error, Result};
 
-/// Bytes of the longest pattern: more than any name has, few enough to be compiled.
+/// Maximum bytes of a pattern: more than a name has, and few enough to compile.
 const GLOB_BYTES_MAX: usize = 1024;
 
-/// A pattern for names, as [`crate::Client::list`] takes it: `*` and `?` match any characters, `/` too; `[ab]`, `{a,b}`
-/// and `\` as in a shell.
+/// A compiled pattern for names, with the syntax of [`crate::Client::list`]: `*` and `?` match any characters, `/` too;
+/// `[ab]`, `{a,b}` and `\` work as in a shell.
 ///
 /// ```
 /// let cameras = tensorlend::Glob::new("camera/*")?;
@@ -21,7 +21,7 @@ impl Glob {
     /// Compiles a pattern.
     ///
     /// # Errors
-    /// [`Error::Argument`] for one that cannot be, or of more than 1024 bytes.
+    /// [`Error::Argument`] for an invalid pattern, or one of more than 1024 bytes.
     pub fn new(pattern: &str) -> Result<Self> {
         if pattern.len() > GLOB_BYTES_MAX {
             let why = format!("a pattern of {} bytes is too long: at most {GLOB_BYTES_MAX}", pattern.len());
@@ -29,13 +29,13 @@ impl Glob {
         }
         globset::GlobBuilder::new(pattern)
             .build()
-            // A set of one, since compiling one alone panics where the automaton would be too large.
+            // A set of one glob: compiling a glob alone panics if the automaton would be too large.
             .and_then(|one| globset::GlobSetBuilder::new().add(one).build())
             .map(Self)
             .map_err(|e| Error::Argument(format!("glob {pattern:?}: {e}")))
     }
 
-    /// Whether it matches a name, all of it.
+    /// Whether the pattern matches the whole name.
     pub fn is_match(&self, name: &str) -> bool {
         self.0.is_match(name)
     }

@@ -1,16 +1,23 @@
 //! Lend tensors between processes on one machine: no serialization, no copy.
 //!
-//! A broker daemon (`tensorlendd`) owns pooled shared memory and lends it out. A producer writes a tensor where its
-//! readers will find it and gives it a name; a reader leases it and reads it in place. Between the two there is no copy,
-//! no system call, no lock between processes, and no wake-up of the daemon.
+//! A daemon (`tensorlendd`) owns pooled shared memory and lends it to its clients. A producer writes a tensor in the
+//! memory from which its readers will read it, and gives it a name. A reader leases the name and reads the tensor in
+//! place. Between the two there is no copy, no system call, no lock between processes, and no wake-up of the daemon.
+//!
+//! [`Client`] is the entry point. These types carry the data:
+//!
+//! * [`Draft`]: a tensor that its producer fills; publish it under a name, send it, or append it.
+//! * [`Lease`]: the right to read one value, which never changes under it; dropping the lease ends it.
+//! * [`Dataset`]: several tensors, published and leased as one value.
+//! * [`Value`]: a lease on a tensor or a dataset.
 //!
 //! ```
 //! use tensorlend::{Client, DType};
 //!
 //! // Programs connect to a running daemon with Client::connect(); tests and small programs bring their own.
-//! let broker = tensorlend_daemon::embedded()?;
-//! let producer = Client::builder().socket(broker.socket()).connect()?;
-//! let consumer = Client::builder().socket(broker.socket()).connect()?; // in another process, usually
+//! let daemon = tensorlend_daemon::embedded()?;
+//! let producer = Client::builder().socket(daemon.socket()).connect()?;
+//! let consumer = Client::builder().socket(daemon.socket()).connect()?; // in another process, usually
 //!
 //! let mut image = producer.create(DType::U8, &[480, 640, 3])?;
 //! image.bytes_mut().fill(255);                       // written where it will be read
@@ -22,20 +29,30 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Features of the library
 //! * Names: [`Client::put`], [`Client::get`], [`Client::wait_newer`]: the latest value of something.
 //! * Streams: [`Client::stream`], [`Client::subscribe`]: every message, for every subscriber.
-//! * Datasets: [`Client::dataset`]: several tensors, seen together or not at all.
-//! * Lists: [`Client::append`], [`Client::get_all`]: what many producers collect.
-//! * Calls: [`Client::serve`], [`Client::caller`]: a request for one of several servers, and its answer.
-//! * Models: [`Client::put_model`], [`Client::run_model`]: computed beside the data, by `tensorlend-runner`.
-//! * Other machines: [`Client::get`] of `NODE/NAME`, [`Client::put_remote`], [`Client::nodes`]: by `tensorlend-gateway`, see [`remote`].
-//! * Devices: with the feature `cuda`, `Client::create_on`, `Client::get_device`: tensors in a GPU's memory, by the same names.
+//! * Datasets: [`Client::dataset`]: several tensors that readers see together or not at all.
+//! * Lists: [`Client::append`], [`Client::get_all`]: results that many producers collect.
+//! * Requests: [`Client::serve`], [`Client::caller`]: a request to one of several servers, and its reply.
+//! * Models: [`Client::put_model`], [`Client::run_model`]: inference on the same machine by `tensorlend-runner`.
+//! * Other machines: [`Client::get`] of `NODE/NAME`, [`Client::put_remote`], [`Client::nodes`]: by
+//!   `tensorlend-gateway`, see [`remote`].
+//! * Devices: with the feature `cuda`, `Client::create_on`, `Client::get_device`: tensors in a GPU's memory, by the
+//!   same names.
 //! * Tasks: with the feature `tokio`, an `AsyncClient` awaits names, an `AsyncSubscription` messages.
 //! * Instruments on this client's memory: [`Client::statistics`], [`Client::start_allocation_log`],
 //!   [`Client::outstanding`], [`ClientBuilder::memory_limit`], [`ClientBuilder::on_memory_pressure`].
-//! * The whole namespace from outside, for tools: [`Client::observe`].
+//! * An overview of the whole namespace, for tools: [`Client::observe`].
 //!
-//! `docs/promises.md` lists what is promised, with its tests; `SECURITY.md` lists what is not.
+//! # Threads and processes
+//! A [`Client`] may be used by several threads at once, and its clones share one session; drafts and leases can move
+//! between threads. A session does not survive `fork`: the child gets [`Error::Forked`] and connects again.
+//!
+//! # Cargo features
+//! `cuda` (device memory), `tokio` (async waits), `ndarray` (conversions); none is on by default.
+//!
+//! `docs/promises.md` lists the guarantees with their tests, and `SECURITY.md` the limits.
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
 mod alloc;
@@ -97,7 +114,9 @@ pub use names::lifetime::Lifetime;
 pub use names::version::Version;
 pub use stream::borrowed::Borrowed;
 pub use stream::history::History;
-pub use stream::subscriber::{Message, Start, Subscription, SubscriptionBuilder};
+pub use stream::message::{Message, Start};
+pub use stream::subscribe::SubscriptionBuilder;
+pub use stream::subscriber::Subscription;
 pub use stream::{Stream, StreamBuilder, TrySendError};
 pub use tensor::Tensor;
 pub use tensor::dataset::DatasetDraft;
@@ -107,9 +126,10 @@ pub use tensor::device::{
     legacy::LegacyExport,
     slice::{BorrowedSlice, BorrowedSliceMut},
 };
-pub use tensor::draft::{Draft, TensorSpec};
+pub use tensor::draft::Draft;
 pub use tensor::element::{AsTensor, Complex, Element, TensorView};
 pub use tensor::sendable::Sendable;
+pub use tensor::spec::TensorSpec;
 pub use tensor::value_draft::ValueDraft;
 pub use tensorlend_layout::tensor::METADATA_MAX;
 pub use tensorlend_layout::wire::{
@@ -117,12 +137,12 @@ pub use tensorlend_layout::wire::{
 };
 pub use tensorlend_layout::{BadUuid, DType, Device, Uuid};
 
-/// The README's example compiles.
+/// Compiles the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;
 
-/// So does the manual's.
+/// Compiles the manual's examples for models.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/models.md")]
 struct Models;

@@ -1,4 +1,4 @@
-//! Lists: collections that many producers append to, in the daemon's order.
+//! Lists: collections that many producers append to, in the order of the daemon.
 
 use crate::error::{Error, Result, check_name};
 use crate::lease::assemble;
@@ -17,11 +17,11 @@ use tensorlend_layout::wire::{Reply, Request};
 use tensorlend_layout::word::PARKED_ANY;
 use tensorlend_os::futex;
 
-/// What [`crate::Client::wait_len`] waits for, in items.
+/// A condition on a list's length in items, for [`crate::Client::wait_len`].
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// use tensorlend::{DType, Length};
 ///
 /// assert_eq!(client.wait_len("results", Length::Exactly(0), None)?, 0);
@@ -32,11 +32,11 @@ use tensorlend_os::futex;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// Exactly so many items.
+    /// Exactly this many items.
     Exactly(u64),
-    /// So many or more.
+    /// This many items or more.
     AtLeast(u64),
-    /// So many or fewer.
+    /// This many items or fewer.
     AtMost(u64),
 }
 
@@ -60,7 +60,7 @@ impl Length {
     }
 }
 
-/// The list's id and length, from the directory; (0, 0) if there is none.
+/// The list's id and length, read from the directory; (0, 0) if there is no such list.
 pub fn list_state(session: &Session, name: &str) -> (u64, u64) {
     if session.is_forked() {
         return (0, 0);
@@ -70,7 +70,7 @@ pub fn list_state(session: &Session, name: &str) -> (u64, u64) {
         let Some(found) = session.find(&key).filter(|f| f.home.is_live()) else { return (0, 0) };
         let Some(entry) = session.directory.lists.get(found.home.cell() as usize) else { return (0, 0) };
         let state = (entry.id.read(), entry.end.read());
-        // The entry is this list's as long as the home stands.
+        // If the owner word is unchanged, the entry belonged to this list during the read.
         if session.directory.names[found.entry as usize].home.peek() == found.home.0 {
             return state;
         }
@@ -121,12 +121,12 @@ pub fn wait_len(session: &Session, list: &str, wanted: Length, timeout: Option<D
 }
 
 impl crate::Client {
-    /// Appends a draft (or a dataset) to a list, which comes into being with its first item; returns the item's number.
-    /// Costs a round trip to the daemon, which orders the appends of all clients.
+    /// Appends a draft or a dataset to a list; returns the item's number, counted from 0. The first item creates the
+    /// list. Blocks for a round trip to the daemon, which orders the appends of all clients.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let episode = client.create(tensorlend::DType::F32, &[100, 6])?;
     /// assert_eq!(client.append("episodes", episode)?, 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -141,8 +141,8 @@ impl crate::Client {
         self.session().names().append(list, &[sealed.value])
     }
 
-    /// As [`crate::Client::append`], for an item that ends with this client's session. A list that never had others ends with
-    /// the last of them.
+    /// As [`crate::Client::append`], for an item that ends with this client's session. A list that has had only such
+    /// items ends with the last of them.
     pub(crate) fn append_ephemeral(&self, list: &str, item: impl Sendable) -> Result<u64> {
         check_name(list)?;
         let sealed = seal(self.session(), item, 0, list)?;
@@ -150,12 +150,12 @@ impl crate::Client {
         self.session().names().append_by(list, &[sealed.value], &request)
     }
 
-    /// Appends what these names hold now, one item each, and returns the first one's number. The items are copies, so
-    /// that the list does not change when the names do.
+    /// Appends copies of the values that these names hold now, one item each; returns the first one's number. Later
+    /// changes of the names do not change the list.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.put("a", &[1u8])?;
     /// client.put("b", &[2u8])?;
     /// assert_eq!(client.append_names("both", &["a", "b"])?, 0);
@@ -165,8 +165,8 @@ impl crate::Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NotFound`] for a name that does not exist: then nothing was appended. Otherwise as
-    /// [`crate::Client::get`] and [`crate::Client::append`].
+    /// [`Error::NotFound`] if a name does not exist: then nothing was appended. Otherwise as [`crate::Client::get`] and
+    /// [`crate::Client::append`].
     pub fn append_names(&self, list: &str, names: &[&str]) -> Result<u64> {
         check_name(list)?;
         let session = self.session();
@@ -192,11 +192,11 @@ impl crate::Client {
         session.names().append(list, &values)
     }
 
-    /// Items in a list; 0 if there is no such list. Read from shared memory: no round trip, no system call.
+    /// The number of items in a list; 0 if there is no such list. Reads shared memory: no round trip, no system call.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// assert_eq!(client.len("episodes"), 0);
     /// client.append("episodes", client.create(tensorlend::DType::F32, &[100, 6])?)?;
     /// assert_eq!(client.len("episodes"), 1);
@@ -206,12 +206,12 @@ impl crate::Client {
         list_state(self.session(), list).1
     }
 
-    /// Which list has this name, and its items: the number is another one after it was cleared or renamed. `None` if there is no such
-    /// list. Read from shared memory, as [`crate::Client::len`].
+    /// The list's id and length in items; the id changes when the list is cleared or renamed. `None` if there is no
+    /// such list. Reads shared memory, as [`crate::Client::len`].
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// assert_eq!(client.list_identity("episodes"), None);
     /// client.append("episodes", client.create(tensorlend::DType::F32, &[100, 6])?)?;
     /// let (first, items) = client.list_identity("episodes").unwrap();
@@ -224,12 +224,12 @@ impl crate::Client {
         Some(list_state(self.session(), list)).filter(|(id, _)| *id != 0)
     }
 
-    /// Waits until the list's length is as `wanted`; returns it, in items. A list that does not exist has length 0.
-    /// `None`: wait for ever.
+    /// Blocks until the list's length satisfies `wanted`; returns the length in items. A list that does not exist has
+    /// length 0. A timeout of `None` waits for ever.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use std::time::Duration;
     /// use tensorlend::Length;
     ///
@@ -244,17 +244,17 @@ impl crate::Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Timeout`].
+    /// [`Error::Timeout`] if the length did not satisfy `wanted` in time.
     pub fn wait_len(&self, list: &str, wanted: Length, timeout: Option<Duration>) -> Result<u64> {
         check_name(list)?;
         wait_len(self.session(), list, wanted, timeout)
     }
 
-    /// Leases on every item of a list, in order.
+    /// Leases every item of a list, in order.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// for _ in 0..3 {
     ///     client.append("episodes", client.create(tensorlend::DType::F32, &[100, 6])?)?;
     /// }
@@ -265,17 +265,18 @@ impl crate::Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoSuch`] if there is no such list; [`Error::Leases`] if it has more items than a client can hold
-    /// (4096): take them by [`crate::Client::range`]; [`Error::Damaged`] if a broken client appended one.
+    /// * [`Error::NoSuch`] if there is no such list.
+    /// * [`Error::Leases`] if it has more items than a client can hold (4096): take them by [`crate::Client::range`].
+    /// * [`Error::Damaged`] if a faulty client appended an item.
     pub fn get_all(&self, list: &str) -> Result<Vec<Value>> {
         self.range(list, ..)
     }
 
-    /// Leases on the items with these numbers, in order; numbers beyond the end are left out.
+    /// Leases the items with these numbers, in order; numbers beyond the end are ignored.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// for _ in 0..5 {
     ///     client.append("episodes", client.create(tensorlend::DType::F32, &[100, 6])?)?;
     /// }
@@ -292,11 +293,11 @@ impl crate::Client {
         items(self.session(), list, range)
     }
 
-    /// Removes a list and its items; false if there was none. Leases on its items stand.
+    /// Deletes a list and its items; returns false if there was none. Leases on its items stay valid.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.append("episodes", client.create(tensorlend::DType::F32, &[100, 6])?)?;
     /// let episodes = client.get_all("episodes")?;
     /// assert!(client.clear("episodes")?);
@@ -311,7 +312,7 @@ impl crate::Client {
         let session = self.session();
         session.check()?;
         let reply = session.control.call(&Request::ListDelete { list: list.to_owned() }, "clear list", list)?;
-        // The daemon took the items' cells from their owners; ours we get back right away.
+        // The daemon took the items' cells from their owners; this client reuses its own at once.
         session.names().notices()?;
         match reply {
             Reply::Deleted { existed } => Ok(existed),
@@ -319,11 +320,11 @@ impl crate::Client {
         }
     }
 
-    /// Gives a list another name; a list that had it is removed.
+    /// Renames a list; an existing list with the new name is deleted.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.append("today", client.create(tensorlend::DType::F32, &[100, 6])?)?;
     /// client.rename_list("today", "yesterday")?;
     /// assert_eq!((client.len("today"), client.len("yesterday")), (0, 1));

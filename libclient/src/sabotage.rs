@@ -1,22 +1,22 @@
-//! Steps of the protocol that a test can have left out, to show that it would notice. Only in builds with the feature
-//! `broken-for-tests`, and only where the variable `TENSORLEND_BROKEN` names the step.
+//! Steps of the protocol that a test can leave out, to show that it would notice. Only in builds with the feature
+//! `broken-for-tests`, and only if the variable `TENSORLEND_BROKEN` names the step.
 
 use std::sync::OnceLock;
 
-/// What is left out, as `TENSORLEND_BROKEN` names it.
+/// The omitted step, as `TENSORLEND_BROKEN` names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// Nothing, but whoever leases takes a long time between his look and his lease: what is right stays right.
+    /// None, but a reader takes a long time between its first check and its lease: a correct protocol stays correct.
     Slow,
-    /// As `Slow`, and a reader does not look again after it has stored its lease.
+    /// As `Slow`, and a reader does not check again after it has stored its lease.
     SecondLook,
-    /// An owner reuses what was replaced without a look at anybody's leases.
+    /// An owner reuses a replaced slot without scanning the leases.
     Scan,
-    /// A new name is announced without a look at what others have claimed, announced or published.
+    /// A new name is announced without checking the claims, announcements and publications of others.
     Claim,
 }
 
-/// What this process leaves out.
+/// The step that this process leaves out.
 pub fn broken() -> Option<Broken> {
     static BROKEN: OnceLock<Option<Broken>> = OnceLock::new();
     *BROKEN.get_or_init(|| {
@@ -30,7 +30,7 @@ pub fn broken() -> Option<Broken> {
     })
 }
 
-/// Between a reader's first look and its lease.
+/// A delay between a reader's first check and its lease.
 pub fn dawdle() {
     if matches!(broken(), Some(Broken::Slow | Broken::SecondLook)) {
         for _ in 0..4 {

@@ -90,8 +90,8 @@ fn is_devices(point: &str) -> bool {
 }
 
 /// Returns true if only clients that release memory for spill pass the crash point.
-fn is_shelves(point: &str) -> bool {
-    point.starts_with("shelve")
+fn is_releases(point: &str) -> bool {
+    point.starts_with("release: ")
 }
 
 /// Returns the number of turns that the bystander has done, and how many of them were consistent.
@@ -203,13 +203,13 @@ fn a_client_killed_at_any_place_leaves_nothing_behind_that_matters() {
     let Some(build) = Build::find() else { return };
     kill_at_each(
         &build,
-        |point| !is_daemons(point) && !is_devices(point) && !is_shelves(point),
+        |point| !is_daemons(point) && !is_devices(point) && !is_releases(point),
         |number, point, passage| client_dies_at(&build, number, point, passage),
     );
 }
 
 /// Returns true if the crash point was passed this often.
-fn shelver_dies_at(build: &Build, number: usize, point: &str, passage: u64) -> bool {
+fn releaser_dies_at(build: &Build, number: usize, point: &str, passage: u64) -> bool {
     let folder = tempfile::tempdir().unwrap();
     let spill = format!("[spill]\ndirectory = \"{}\"\nbytes_max = \"1GiB\"\n", folder.path().display());
     let config = format!("{}{spill}", CONFIG.replace("100MiB", "32MiB"));
@@ -243,7 +243,7 @@ fn shelver_dies_at(build: &Build, number: usize, point: &str, passage: u64) -> b
 #[test]
 fn a_client_killed_while_it_lets_go_of_memory_leaves_its_values() {
     let Some(build) = Build::find() else { return };
-    kill_at_each(&build, is_shelves, |number, point, passage| shelver_dies_at(&build, number, point, passage));
+    kill_at_each(&build, is_releases, |number, point, passage| releaser_dies_at(&build, number, point, passage));
 }
 
 /// Kills the daemon. Clients continue, the next daemon recovers all state, and everything is freed in the end. Returns

@@ -408,7 +408,7 @@ fn above_the_high_mark_nobody_is_refused_first() {
 
 /// Datasets whose tensors are in several segments each: deleting them frees all these segments while their owner lives.
 #[test]
-fn what_is_deleted_leaves_no_segment_on_the_shelf() {
+fn deleting_values_leaves_no_released_segment() {
     let (_folder, daemon) = daemon("user", "");
     let producer = daemon.client();
     let tensor = |byte: u8| {

@@ -110,7 +110,7 @@ pub struct Segment {
     /// Whether its bytes are in that memory, or in a file.
     pub residence: Residence,
     /// Since when its owner, who lives, has let go of it: it frees the slots and writes none.
-    pub shelved_ns: Option<u64>,
+    pub released_ns: Option<u64>,
     /// When it was last tried to spill it.
     pub tried_ns: Option<u64>,
     /// If its bytes are on a device. Where there is a descriptor of the driver's only, the kernel tells nothing of it.

@@ -102,7 +102,7 @@ impl Members {
             let awaited = loud.front() == Some(&mem);
             loud.retain(|&m| m != mem);
             if awaited {
-                // The answer that would have led on to the next is the lingering memory's now.
+                // The answer that would have led on to the next is the orphaned memory's now.
                 env.set_timer(0, Timer::Probe(id, catalogue));
             }
         }

@@ -56,14 +56,14 @@ pub enum Timer {
 /// The second look at what was given up comes so much later, when its client may have unmapped it; each further one four
 /// times as much.
 const RETURNED_PAUSE_NS: u64 = 5_000_000;
-/// Shortest pause between two looks at lingering memory for which somebody waits.
+/// Shortest pause between two looks at orphaned memory for which somebody waits.
 const EXPEDITE_PAUSE_NS: u64 = 400_000;
 /// How long after it was given up somebody waits for it.
 const EXPEDITE_NS_MAX: u64 = 10_000_000;
 /// How long after a request for memory the daemon still begins looks for it.
 const QUIET_NS_MAX: u64 = 5_000_000;
-/// Longest pause between two looks at lingering memory.
-const LINGERING_PAUSE_NS_MAX: u64 = 10_000_000_000;
+/// Longest pause between two looks at orphaned memory.
+const ORPHANED_PAUSE_NS_MAX: u64 = 10_000_000_000;
 
 /// How long after a segment was asked for a spare is made: whoever asked shall have it and map it meanwhile, and not wait
 /// for what the making of another one takes.
@@ -98,7 +98,7 @@ pub enum Probing {
     /// Its client is about to depart, and was one of the daemon before: its lease table.
     Departing(NamespaceId, u16),
     /// It was given up, and costs until nobody can write it.
-    Lingering,
+    Orphaned,
 }
 
 /// Memory on order for a request.
@@ -122,7 +122,7 @@ pub struct Making {
 
 /// Memory that was given up while somebody may still write it: whoever keeps it mapped keeps paying for it.
 #[derive(Debug)]
-pub struct Lingering {
+pub struct Orphaned {
     /// Who had it.
     uid: u32,
     charge: Charge,
@@ -137,7 +137,7 @@ pub struct Lingering {
     answered_ns: u64,
 }
 
-impl Lingering {
+impl Orphaned {
     /// Returns whether the kernel's answer to such a look is still to come.
     fn is_looked_at(&self) -> bool {
         self.expedited_ns > self.answered_ns
@@ -187,7 +187,7 @@ pub struct Env {
     /// On order still, and wanted no more.
     pub abandoned: BTreeMap<MemId, Making>,
     /// Given up, and somebody may still write it.
-    pub lingering: BTreeMap<MemId, Lingering>,
+    pub orphaned: BTreeMap<MemId, Orphaned>,
     /// Probes asked for since `burst_ns`: see [`Env::may_probe`].
     burst: u32,
     burst_ns: u64,
@@ -211,7 +211,7 @@ pub struct Env {
     /// When a device's segment was lent last: see [`Env::lending_ns`].
     pub last_lending_ns: u64,
     /// Counts what was given up: no label of a daemon before this one has a larger number.
-    pub lingered_ever: u64,
+    pub orphaned_ever: u64,
     seeds: u64,
 }
 
@@ -239,7 +239,7 @@ impl Env {
             ordered: BTreeMap::new(),
             probing: BTreeMap::new(),
             abandoned: BTreeMap::new(),
-            lingering: BTreeMap::new(),
+            orphaned: BTreeMap::new(),
             burst: 0,
             burst_ns: 0,
             spares_after_ns: 0,
@@ -254,7 +254,7 @@ impl Env {
             sessions_revoked: 0,
             memories: 0,
             last_lending_ns: 0,
-            lingered_ever: 0,
+            orphaned_ever: 0,
         }
     }
 
@@ -343,16 +343,16 @@ impl Env {
     /// same uid if it is a segment that may be lent again. Readers' mappings do not count here, for want of a question that the
     /// kernel would answer. In system mode the pages are taken away when it is closed; in user mode readers keep them for as
     /// long as their processes live.
-    pub fn linger(&mut self, uid: u32, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
-        self.lingered_ever += 1;
-        let (namespace, segment, id) = (charge.namespace(), segment_bytes.is_some(), self.lingered_ever);
-        self.keep(mem, Label::Lingering { namespace, uid, segment, id });
-        self.linger_on(uid, mem, charge, segment_bytes);
+    pub fn orphan(&mut self, uid: u32, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
+        self.orphaned_ever += 1;
+        let (namespace, segment, id) = (charge.namespace(), segment_bytes.is_some(), self.orphaned_ever);
+        self.keep(mem, Label::Orphaned { namespace, uid, segment, id });
+        self.orphan_again(uid, mem, charge, segment_bytes);
     }
 
-    /// As [`Env::linger`], of what has outlived the daemon that it was given back to.
-    pub fn linger_on(&mut self, uid: u32, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
-        let lingering = Lingering {
+    /// As [`Env::orphan`], of what has outlived the daemon that it was given back to.
+    pub fn orphan_again(&mut self, uid: u32, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
+        let orphaned = Orphaned {
             uid,
             charge,
             segment_bytes,
@@ -362,19 +362,19 @@ impl Env {
             expedited_ns: 0,
             answered_ns: 0,
         };
-        self.lingering.insert(mem, lingering);
-        self.probe(mem, Probing::Lingering);
+        self.orphaned.insert(mem, orphaned);
+        self.probe(mem, Probing::Orphaned);
     }
 
-    /// As [`Env::linger`], of a sheet.
-    pub fn linger_part(&mut self, uid: u32, part: Part) {
-        self.linger(uid, part.mem, part.charge, None);
+    /// As [`Env::orphan`], of a sheet.
+    pub fn orphan_part(&mut self, uid: u32, part: Part) {
+        self.orphan(uid, part.mem, part.charge, None);
     }
 
-    /// The kernel's answer about lingering memory.
-    pub fn lingered(&mut self, mem: MemId, quiet: bool) {
+    /// The kernel's answer about orphaned memory.
+    pub fn orphan_probed(&mut self, mem: MemId, quiet: bool) {
         if quiet {
-            let Some(Lingering { uid, charge, segment_bytes, .. }) = self.lingering.remove(&mem) else { return };
+            let Some(Orphaned { uid, charge, segment_bytes, .. }) = self.orphaned.remove(&mem) else { return };
             let namespace = charge.namespace();
             self.accounts.refund(charge);
             match segment_bytes {
@@ -385,14 +385,14 @@ impl Env {
                 }
                 Some(bytes) => self.release_segment(mem, bytes),
             }
-        } else if let Some(lingering) = self.lingering.get_mut(&mem) {
-            self.probing.insert(mem, Probing::Lingering);
-            lingering.answered_ns = lingering.expedited_ns;
+        } else if let Some(orphaned) = self.orphaned.get_mut(&mem) {
+            self.probing.insert(mem, Probing::Orphaned);
+            orphaned.answered_ns = orphaned.expedited_ns;
             // A look out of turn changes nothing.
-            if self.now_ns >= lingering.next_ns {
-                let pause_ns = lingering.pause_ns;
-                lingering.next_ns = self.now_ns + pause_ns;
-                lingering.pause_ns = (pause_ns * 4).min(LINGERING_PAUSE_NS_MAX);
+            if self.now_ns >= orphaned.next_ns {
+                let pause_ns = orphaned.pause_ns;
+                orphaned.next_ns = self.now_ns + pause_ns;
+                orphaned.pause_ns = (pause_ns * 4).min(ORPHANED_PAUSE_NS_MAX);
                 self.set_timer(pause_ns, Timer::Returned(mem));
             }
         }
@@ -406,13 +406,13 @@ impl Env {
         let now = self.now_ns;
         let is_late = now - since_ns >= QUIET_NS_MAX;
         let mut awaited = false;
-        let its = |l: &Lingering| l.uid == uid && l.segment_bytes.is_some();
+        let its = |l: &Orphaned| l.uid == uid && l.segment_bytes.is_some();
         let worth =
-            |l: &Lingering| l.is_looked_at() || now - l.given_up_ns < EXPEDITE_NS_MAX || l.answered_ns < since_ns;
-        for (&mem, lingering) in self.lingering.iter_mut().filter(|(_, l)| its(l) && worth(l)).take(64) {
-            awaited |= lingering.is_looked_at() || !is_late;
-            if !lingering.is_looked_at() && !is_late && now >= lingering.expedited_ns + EXPEDITE_PAUSE_NS {
-                lingering.expedited_ns = now;
+            |l: &Orphaned| l.is_looked_at() || now - l.given_up_ns < EXPEDITE_NS_MAX || l.answered_ns < since_ns;
+        for (&mem, orphaned) in self.orphaned.iter_mut().filter(|(_, l)| its(l) && worth(l)).take(64) {
+            awaited |= orphaned.is_looked_at() || !is_late;
+            if !orphaned.is_looked_at() && !is_late && now >= orphaned.expedited_ns + EXPEDITE_PAUSE_NS {
+                orphaned.expedited_ns = now;
                 self.effects.push(Effect::Probe { mem });
             }
         }

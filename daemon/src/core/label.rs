@@ -103,7 +103,7 @@ pub enum Label {
         bytes: u64,
     },
     /// Device memory that was given up, and may still be mapped.
-    DeviceLingering {
+    DeviceOrphaned {
         /// In which namespace.
         namespace: NamespaceId,
         /// Who had it.
@@ -125,7 +125,7 @@ pub enum Label {
         base: u32,
     },
     /// What was given up, and may still be written by who had it: it has to be paid for.
-    Lingering {
+    Orphaned {
         /// In which namespace.
         namespace: NamespaceId,
         /// Who had it.
@@ -153,9 +153,9 @@ impl Label {
             | Self::Ring { namespace, .. }
             | Self::Wake { namespace, .. }
             | Self::DeviceSegment { namespace, .. }
-            | Self::DeviceLingering { namespace, .. }
+            | Self::DeviceOrphaned { namespace, .. }
             | Self::Spilled { namespace, .. }
-            | Self::Lingering { namespace, .. } => namespace,
+            | Self::Orphaned { namespace, .. } => namespace,
         }
     }
 }
@@ -176,9 +176,9 @@ impl Label {
             Self::DeviceSegment { .. } => "d",
             Self::Spilled { .. } => "f",
             // Given up: a device's segment, a segment, or pages of a sheet.
-            Self::DeviceLingering { .. } => "gd",
-            Self::Lingering { segment: true, .. } => "gs",
-            Self::Lingering { segment: false, .. } => "gp",
+            Self::DeviceOrphaned { .. } => "gd",
+            Self::Orphaned { segment: true, .. } => "gs",
+            Self::Orphaned { segment: false, .. } => "gp",
         }
     }
 }
@@ -226,12 +226,12 @@ impl fmt::Display for Label {
                 add(base.into())?;
                 add(extent(place, bytes))
             }
-            Self::DeviceLingering { uid, place, bytes, id, .. } => {
+            Self::DeviceOrphaned { uid, place, bytes, id, .. } => {
                 add(uid.into())?;
                 add(extent(place, bytes))?;
                 add(id)
             }
-            Self::Lingering { uid, id, .. } => {
+            Self::Orphaned { uid, id, .. } => {
                 add(uid.into())?;
                 add(id)
             }
@@ -311,10 +311,10 @@ impl FromStr for Label {
             ("f", [owner, base]) => Self::Spilled { namespace, owner: number(owner)?, base: number(base)? },
             ("gd", [uid, it, id]) => {
                 let (place, bytes) = extent_of(number(it)?)?;
-                Self::DeviceLingering { namespace, uid: number(uid)?, place, bytes, id: number(id)? }
+                Self::DeviceOrphaned { namespace, uid: number(uid)?, place, bytes, id: number(id)? }
             }
-            ("gs", [uid, id]) => Self::Lingering { namespace, uid: number(uid)?, segment: true, id: number(id)? },
-            ("gp", [uid, id]) => Self::Lingering { namespace, uid: number(uid)?, segment: false, id: number(id)? },
+            ("gs", [uid, id]) => Self::Orphaned { namespace, uid: number(uid)?, segment: true, id: number(id)? },
+            ("gp", [uid, id]) => Self::Orphaned { namespace, uid: number(uid)?, segment: false, id: number(id)? },
             _ => return Err(NoLabel),
         })
     }
@@ -322,7 +322,7 @@ impl FromStr for Label {
 
 /// A descriptor that outlived the daemon that made it.
 #[derive(Debug)]
-pub struct Kept {
+pub struct Preserved {
     /// What it is.
     pub label: Label,
     /// Its name from now on.
@@ -354,9 +354,9 @@ mod tests {
             Label::Slots { namespace: 3, owner: 2, base: 0 },
             Label::Ring { namespace: 3, place: 5, id: u64::MAX },
             Label::Wake { namespace: 3, id: 6, catalogue: 7, cursor: 255 },
-            Label::Lingering { namespace: 3, uid: u32::MAX, segment: true, id: u64::MAX },
+            Label::Orphaned { namespace: 3, uid: u32::MAX, segment: true, id: u64::MAX },
             Label::DeviceSegment { namespace: 3, owner: 2, base: 1 << 23, place: 15, bytes: 256 << 20 },
-            Label::DeviceLingering { namespace: 3, uid: 7, place: 0, bytes: 2 << 40, id: u64::MAX },
+            Label::DeviceOrphaned { namespace: 3, uid: 7, place: 0, bytes: 2 << 40, id: u64::MAX },
             Label::Spilled { namespace: 3, owner: 65535, base: 1 << 23 },
         ];
         for label in labels {
@@ -397,14 +397,14 @@ mod tests {
             Label::Spilled { namespace, owner, base: u32::MAX },
             Label::Ring { namespace, place, id },
             Label::Wake { namespace, id, catalogue, cursor: 255 },
-            Label::Lingering { namespace, uid: u32::MAX, segment: true, id: given_up },
-            Label::Lingering { namespace, uid: u32::MAX, segment: false, id: given_up },
+            Label::Orphaned { namespace, uid: u32::MAX, segment: true, id: given_up },
+            Label::Orphaned { namespace, uid: u32::MAX, segment: false, id: given_up },
         ];
         // Of a device that is larger than any; each of them is longer than what a hundred host segments are called.
         let (place, bytes) = (15, 1 << 40);
         let of_devices = [
             Label::DeviceSegment { namespace, owner, base: (1 << 24) - 1, place, bytes },
-            Label::DeviceLingering { namespace, uid: u32::MAX, place, bytes, id: given_up },
+            Label::DeviceOrphaned { namespace, uid: u32::MAX, place, bytes, id: given_up },
         ];
         for (label, most) in labels.map(|it| (it, NAME_BYTES)).into_iter().chain(of_devices.map(|it| (it, 36))) {
             let text = label.to_string();

@@ -1,6 +1,6 @@
 //! What leases keep: values that no name, stream or announcement leads to any more, and that somebody still reads.
 //!
-//! Nobody looks while there is memory enough. When a limit of bytes has refused somebody (`Core::press`), the lease tables
+//! Nobody looks while there is memory enough. When a limit of bytes has refused somebody (`Core::signal_pressure`), the lease tables
 //! are looked through, and again at times while that is not long ago. What has been kept for a second then counts as its
 //! holder's, not its owner's; and where the configuration says so (`uid.lease_ms_max`), who has kept something for longer
 //! than that is ended.
@@ -33,7 +33,7 @@ const PRESSED_NS: u64 = 10_000_000_000;
 
 /// A value that nothing but leases keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct Retained {
     /// Who reads it.
     pub holder: u16,
     /// Whose it is.
@@ -56,12 +56,12 @@ pub struct Pressure {
     looked_ns: Option<u64>,
     /// How far the look that is under way has come.
     look: Option<Box<Look>>,
-    kept: Vec<Kept>,
+    retained: Vec<Retained>,
 }
 
 impl Pressure {
     /// Somebody was refused for want of memory.
-    pub fn press(&mut self, env: &mut Env, context: &Context) {
+    pub fn signal_pressure(&mut self, env: &mut Env, context: &Context) {
         let armed = self.pressed_ns.replace(env.now_ns).is_some();
         self.short = true;
         if self.looked_ns.is_none_or(|at| env.now_ns >= at + LOOK_PAUSE_NS_MIN) {
@@ -76,7 +76,7 @@ impl Pressure {
     fn begin_look(&mut self, env: &mut Env, context: &Context) {
         self.looked_ns = Some(env.now_ns);
         if self.look.is_none() {
-            self.look = Some(Box::new(Look::new(&self.kept)));
+            self.look = Some(Box::new(Look::new(&self.retained)));
             env.take_on(context.ledger.id(), Chore::Leases);
         }
     }
@@ -100,12 +100,12 @@ impl Pressure {
         let Some(most_ns) = env.settings.lease_ns_max.filter(|_| self.short) else { return };
         let mut holders: BTreeMap<u16, (u64, u64)> = BTreeMap::new();
         // Who departs has no session that could be ended any more.
-        let live = |kept: &&Kept| members.get(kept.holder).is_some_and(Client::is_live);
-        for kept in self.kept.iter().filter(live) {
-            let age_ns = env.now_ns - kept.since_ns;
-            if age_ns >= most_ns && kept.bytes > 0 {
-                let (bytes, oldest_ns) = holders.entry(kept.holder).or_default();
-                *bytes = bytes.saturating_add(kept.bytes);
+        let live = |value: &&Retained| members.get(value.holder).is_some_and(Client::is_live);
+        for value in self.retained.iter().filter(live) {
+            let age_ns = env.now_ns - value.since_ns;
+            if age_ns >= most_ns && value.bytes > 0 {
+                let (bytes, oldest_ns) = holders.entry(value.holder).or_default();
+                *bytes = bytes.saturating_add(value.bytes);
                 *oldest_ns = age_ns.max(*oldest_ns);
             }
         }
@@ -124,7 +124,7 @@ impl Pressure {
     /// Adds what leases move between the accounts of different users here.
     pub fn add_moved(&self, members: &Members, now_ns: u64, moved: &mut BTreeMap<u32, Moved>) {
         let (mut keeps, mut kept) = (BTreeSet::new(), BTreeSet::new());
-        for it in self.kept.iter().filter(|k| now_ns - k.since_ns >= STANDING_NS) {
+        for it in self.retained.iter().filter(|k| now_ns - k.since_ns >= STANDING_NS) {
             let (Some(holder), Some(owner)) = (members.get(it.holder), members.get(it.owner)) else {
                 continue;
             };
@@ -155,9 +155,9 @@ impl Members {
 
 impl Pressure {
     /// Bytes that nothing but leases of `uid` keeps, as far as somebody has looked.
-    pub fn kept_by_uid(&self, members: &Members, uid: u32) -> u64 {
-        let its = |k: &&Kept| members.get(k.holder).is_some_and(|c| c.uid == uid);
-        self.kept.iter().filter(its).map(|k| k.bytes).fold(0, u64::saturating_add)
+    pub fn retained_by_uid(&self, members: &Members, uid: u32) -> u64 {
+        let its = |k: &&Retained| members.get(k.holder).is_some_and(|c| c.uid == uid);
+        self.retained.iter().filter(its).map(|k| k.bytes).fold(0, u64::saturating_add)
     }
 }
 

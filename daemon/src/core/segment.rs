@@ -239,7 +239,7 @@ impl Segments {
             slots: slots.into_part(),
             entry,
             residence: Residence::Memory,
-            shelved_ns: None,
+            released_ns: None,
             tried_ns: None,
             device: None,
         };
@@ -356,30 +356,30 @@ impl Segments {
         self.unlist(context, catalogue, &segment);
         if segment.device.is_some() {
             let slots = devices.give_up(env, context, members, catalogue, base, segment);
-            env.linger_part(uid, slots);
+            env.orphan_part(uid, slots);
             return Ok(Outcome::Reply(Reply::Done));
         }
         // Its owner may have the records mapped still, wherever the bytes are.
         match env.free_spilled(uid, segment) {
             Ok(Segment { mem, bytes, charge, slots, .. }) => {
-                env.linger_part(uid, slots);
-                env.linger(uid, mem, charge, Some(bytes));
+                env.orphan_part(uid, slots);
+                env.orphan(uid, mem, charge, Some(bytes));
             }
-            Err(slots) => env.linger_part(uid, slots),
+            Err(slots) => env.orphan_part(uid, slots),
         }
         Ok(Outcome::Reply(Reply::Done))
     }
 
     /// The word of a segment's owner that it has let go of it. Whether that is so the kernel tells when it is to be spilled.
-    pub fn shelve(env: &mut Env, members: &mut Members, catalogue: u16, base: u32) -> Answer {
+    pub fn release_for_spill(env: &mut Env, members: &mut Members, catalogue: u16, base: u32) -> Answer {
         if env.settings.spill.is_none() {
             return Err(limit(LimitKind::Spill, "what may be spilled", "spill.directory", "nothing"));
         }
         let Some(segment) = members.me(catalogue).segments.get_mut(&base).filter(|it| it.device.is_none()) else {
             return Err(Refusal::NotFound(format!("segment of yours in host memory with first slot {base}")));
         };
-        if segment.shelved_ns.is_none() {
-            segment.shelved_ns = Some(env.now_ns);
+        if segment.released_ns.is_none() {
+            segment.released_ns = Some(env.now_ns);
             env.spills.look_again();
         }
         Ok(Outcome::Reply(Reply::Done))

@@ -3,7 +3,7 @@
 mod back;
 mod chores;
 mod hello;
-mod press;
+mod pressure;
 mod reload;
 mod restore;
 mod spill;
@@ -412,7 +412,7 @@ impl Core {
                 me,
                 *base,
             ),
-            Request::Shelve { base } => Segments::shelve(env, &mut namespace.members, me, *base),
+            Request::Shelve { base } => Segments::release_for_spill(env, &mut namespace.members, me, *base),
             Request::GrowCells => namespace.members.grow_cells(env, &namespace.context, conn, me),
             Request::SegmentOf { catalogue, slot } => self.segment_of(seat, (*catalogue, *slot), since_ns),
             Request::SlotsOf { catalogue, slot } => {

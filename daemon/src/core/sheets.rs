@@ -60,7 +60,7 @@ impl Members {
         let client = self.me(catalogue);
         let (uid, from) = (client.uid, usize::from(parts).min(client.cells.len()));
         for part in client.cells.split_off(from) {
-            env.linger_part(uid, part);
+            env.orphan_part(uid, part);
         }
     }
 

@@ -69,7 +69,7 @@ fn uid_use(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, uid: u32) -
         bytes_max,
         bytes_kept_by_leases: namespaces
             .values()
-            .map(|n| n.pressure.kept_by_uid(&n.members, uid))
+            .map(|n| n.pressure.retained_by_uid(&n.members, uid))
             .fold(0, u64::saturating_add),
         device_bytes: held.device_bytes,
         segments: held.segments,

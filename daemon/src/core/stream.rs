@@ -373,7 +373,7 @@ impl Streams {
         members.forget_loud(env, context, stream.producer, stream.ring.mem);
         let uid = members.get(stream.producer).filter(|c| !c.is_frozen()).map(|c| c.uid);
         match uid {
-            Some(uid) => env.linger_part(uid, stream.ring),
+            Some(uid) => env.orphan_part(uid, stream.ring),
             None => env.release_part(stream.ring),
         }
         stream.producer

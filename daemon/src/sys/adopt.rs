@@ -4,7 +4,7 @@ use super::device::DeviceMemory;
 use super::keeper::{Heirloom, Keeper};
 use super::memory::{self, Memories};
 use super::spill::Spilled;
-use crate::core::label::{Kept, Label};
+use crate::core::label::{Label, Preserved};
 use crate::core::{MemId, Own, SLOTS_LOG2_MAX};
 
 use rustix::fs::{SealFlags, SeekFrom, Stat, fstat, seek};
@@ -33,10 +33,10 @@ fn magic(label: &Label) -> Option<Magic> {
         Label::Ring { .. } => Magic::Stream,
         Label::Segment { .. }
         | Label::Wake { .. }
-        | Label::Lingering { .. }
+        | Label::Orphaned { .. }
         | Label::Spilled { .. }
         | Label::DeviceSegment { .. }
-        | Label::DeviceLingering { .. } => return None,
+        | Label::DeviceOrphaned { .. } => return None,
     })
 }
 
@@ -48,7 +48,7 @@ fn size(bytes: u64) -> io::Result<usize> {
 type Stores<'a> = (&'a mut Memories, &'a mut BTreeMap<MemId, Arc<Spilled>>);
 
 /// Takes over the recovered descriptors. Drops those of another layout and damaged ones, and logs that.
-pub fn adopt(heirlooms: Vec<Heirloom>, (memories, files): Stores<'_>, keeper: &mut Keeper) -> Vec<Kept> {
+pub fn adopt(heirlooms: Vec<Heirloom>, (memories, files): Stores<'_>, keeper: &mut Keeper) -> Vec<Preserved> {
     // The daemon may have been killed while it copied a directory. It stores a copy only once it is whole, so the
     // latest stored one is valid.
     let mut latest: BTreeMap<u64, u32> = BTreeMap::new();
@@ -58,7 +58,7 @@ pub fn adopt(heirlooms: Vec<Heirloom>, (memories, files): Stores<'_>, keeper: &m
             *known = (*known).max(*life);
         }
     }
-    let mut kept = Vec::new();
+    let mut preserved = Vec::new();
     for (label, fd) in heirlooms {
         let outdated = matches!(&label, Label::Directory { namespace, life, .. } if latest[namespace] != *life);
         if outdated {
@@ -66,15 +66,15 @@ pub fn adopt(heirlooms: Vec<Heirloom>, (memories, files): Stores<'_>, keeper: &m
             continue;
         }
         let name = label.to_string();
-        match adopt_one(label, fd, (memories, files), keeper, kept.len() as u64 + 1) {
-            Ok(it) => kept.push(it),
+        match adopt_one(label, fd, (memories, files), keeper, preserved.len() as u64 + 1) {
+            Ok(it) => preserved.push(it),
             Err(error) => {
                 tracing::warn!("{name}, left by the daemon before, is given up: {error}");
                 keeper.forget_name(&name);
             }
         }
     }
-    kept
+    preserved
 }
 
 fn adopt_one(
@@ -83,36 +83,36 @@ fn adopt_one(
     (memories, files): Stores<'_>,
     keeper: &mut Keeper,
     number: u64,
-) -> io::Result<Kept> {
+) -> io::Result<Preserved> {
     if let Label::Wake { .. } = label {
         let mem = memories.receive(fd).mem;
         keeper.has(mem, &label);
-        return Ok(Kept { label, mem, view: None, bytes: 0, acked: true, copied: false });
+        return Ok(Preserved { label, mem, view: None, bytes: 0, acked: true, copied: false });
     }
     let mem = MemId(number);
-    if let Label::DeviceSegment { bytes, .. } | Label::DeviceLingering { bytes, .. } = label {
+    if let Label::DeviceSegment { bytes, .. } | Label::DeviceOrphaned { bytes, .. } = label {
         // The driver's memory has no length, no seals and no words. Only the store's label says what it is.
         memories.insert_on_device(mem, DeviceMemory { fd, keeps: None });
         keeper.has(mem, &label);
-        return Ok(Kept { label, mem, view: None, bytes, acked: true, copied: false });
+        return Ok(Preserved { label, mem, view: None, bytes, acked: true, copied: false });
     }
     if let Label::Spilled { .. } = label {
         let file = Spilled::adopt(fd)?;
         let bytes = file.bytes;
         files.insert(mem, Arc::new(file));
         keeper.has(mem, &label);
-        return Ok(Kept { label, mem, view: None, bytes, acked: true, copied: false });
+        return Ok(Preserved { label, mem, view: None, bytes, acked: true, copied: false });
     }
     let bytes = fstat(&fd)?.st_size as u64;
     let Some(magic) = magic(&label) else {
         // An orphaned sheet is closed as a sheet, even if it still has readers.
         let view = match label {
-            Label::Lingering { segment: false, .. } => Some(map::sheet(&fd, size(bytes)?, Access::Read)?),
+            Label::Orphaned { segment: false, .. } => Some(map::sheet(&fd, size(bytes)?, Access::Read)?),
             _ => None,
         };
         memories.insert(mem, fd, view.as_ref(), false);
         keeper.has(mem, &label);
-        return Ok(Kept { label, mem, view: None, bytes, acked: true, copied: false });
+        return Ok(Preserved { label, mem, view: None, bytes, acked: true, copied: false });
     };
     let length = size(bytes)?;
     let view = map::sheet(&fd, length, Access::Read)?;
@@ -123,7 +123,7 @@ fn adopt_one(
             let label = Label::Directory { namespace, life, uid, name };
             memories.insert(mem, fd, Some(&view), true);
             keeper.has(mem, &label);
-            return Ok(Kept { label, mem, view: Some(view), bytes, acked: true, copied: false });
+            return Ok(Preserved { label, mem, view: Some(view), bytes, acked: true, copied: false });
         }
         // This directory is sealed against writers, so the daemon copies it before any change.
         let (copy, view) = copy_of(&fd, bytes)?;
@@ -132,12 +132,12 @@ fn adopt_one(
         keeper.keep(mem, &label, copy.as_fd());
         keeper.forget_name(&before.to_string());
         memories.insert(mem, copy, Some(&view), true);
-        return Ok(Kept { label, mem, view: Some(view), bytes, acked: true, copied: true });
+        return Ok(Preserved { label, mem, view: Some(view), bytes, acked: true, copied: true });
     }
     let acked = memfd::is_sealed(fd.as_fd())? || memfd::is_marked_mapped(fd.as_fd())?;
     memories.insert(mem, fd, Some(&view), false);
     keeper.has(mem, &label);
-    Ok(Kept { label, mem, view: Some(view), bytes, acked, copied: false })
+    Ok(Preserved { label, mem, view: Some(view), bytes, acked, copied: false })
 }
 
 /// Maximum bytes of directories that a daemon copies for clients in its life: each copy blocks the loop.
@@ -225,24 +225,24 @@ pub fn own(
         return None;
     }
     // Reopens the file: the client could change the flags of its own descriptor, which would also count as a writer.
-    let kept = memfd::reopen(fd.as_fd(), Access::Read).ok()?;
+    let preserved = memfd::reopen(fd.as_fd(), Access::Read).ok()?;
     let Some(magic) = magic else {
-        return Some((kept, None, Own { magic: None, bytes, view: None, acked: true, copied: false }));
+        return Some((preserved, None, Own { magic: None, bytes, view: None, acked: true, copied: false }));
     };
-    let view = map::sheet(&kept, size(bytes).ok()?, Access::Read).ok()?;
+    let view = map::sheet(&preserved, size(bytes).ok()?, Access::Read).ok()?;
     let header: &SheetHeader = view.at(0)?;
     header.check(magic).ok()?;
-    let acked = memfd::is_sealed(kept.as_fd()).ok()?;
+    let acked = memfd::is_sealed(preserved.as_fd()).ok()?;
     if magic != Magic::Directory {
-        return Some((kept, None, Own { magic: Some(magic), bytes, view: Some(view), acked, copied: false }));
+        return Some((preserved, None, Own { magic: Some(magic), bytes, view: Some(view), acked, copied: false }));
     }
     if !acked {
         return None;
     }
     let its = |view| Own { magic: Some(magic), bytes, view, acked, copied: true };
-    match copies.copy(mem, &kept, &stat, is_there) {
+    match copies.copy(mem, &preserved, &stat, is_there) {
         Some((copy, view)) => Some((copy, Some(view.clone()), its(Some(view)))),
-        None => Some((kept, None, its(None))),
+        None => Some((preserved, None, its(None))),
     }
 }
 

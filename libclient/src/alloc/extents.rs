@@ -1,4 +1,4 @@
-//! Free space of one segment: best fit with immediate joining of neighbours.
+//! Free space of one segment: best fit, with immediate coalescing of neighbours.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ pub struct Extents {
 }
 
 impl Extents {
-    /// All of `length` bytes free.
+    /// A space of `length` bytes, all free.
     pub fn new(length: u64) -> Self {
         let mut it = Self { by_offset: BTreeMap::new(), by_length: BTreeSet::new(), length, free: 0 };
         if length > 0 {
@@ -35,11 +35,11 @@ impl Extents {
     /// The smallest extent that can hold `length` bytes at a multiple of `align`: its length and offset.
     fn smallest(&self, length: u64, align: u64) -> Option<(u64, u64)> {
         let fits = |&&(l, o): &&(u64, u64)| o.next_multiple_of(align) - o + length <= l;
-        // Any extent of length + align - 1 fits, so the search beyond the too badly aligned ones is short.
+        // Any extent of length + align - 1 bytes fits, so the search past badly aligned extents is short.
         self.by_length.range((length, 0)..).find(fits).copied()
     }
 
-    /// How many bytes would be left of the extent that [`Extents::take`] would take.
+    /// The number of bytes that [`Extents::take`] would leave of the extent it takes.
     pub fn best(&self, length: u64, align: u64) -> Option<u64> {
         self.smallest(length, align).map(|(had, _)| had - length)
     }
@@ -58,7 +58,7 @@ impl Extents {
         Some(at)
     }
 
-    /// Gives an extent back.
+    /// Returns an extent to the free space.
     pub fn give(&mut self, offset: u64, length: u64) {
         if length == 0 {
             return;

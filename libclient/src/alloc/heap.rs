@@ -1,8 +1,8 @@
-//! This client's own segments: which slots are free, and where new bytes go.
+//! This client's own segments: which slots are free, and where a new slot goes.
 //!
-//! A freed slot keeps its extent for a while ([`Recent`]), so that the next tensor of its size finds warm memory without
-//! a search. Invariant of each segment: `extents handed out == slots in use + slots in recent`. What a thread keeps for
-//! its next draft ([`crate::alloc::magazines`]) counts as in use here.
+//! A freed slot keeps its extent for a while ([`Recent`]), so that the next tensor of its size finds warm memory
+//! without a search. Invariant of each segment: `extents handed out == slots in use + slots in recent`. A slot in a
+//! thread's magazine ([`crate::alloc::magazines`]) counts as in use here.
 
 pub use crate::alloc::placement::extent_bytes;
 use crate::alloc::placement::{Placement, Space};
@@ -22,30 +22,32 @@ use tensorlend_layout::word::{Cell, SLOT_NONE, next_generation};
 use tensorlend_os::map::Segment;
 
 #[cfg(feature = "cuda")]
-pub mod rooms;
-mod shelf;
-pub use shelf::Wanted;
+pub mod arenas;
+mod released;
+mod retired;
+pub use released::Wanted;
+use retired::Retired;
 
-/// A slot in the hands of a draft.
+/// A slot that a draft holds.
 pub struct Taken {
-    /// Its number, and which use of it this is: the word that stands for it in a cell.
+    /// The slot's number and generation: the word that a cell stores for it.
     pub value: Cell,
-    /// Its place in the segment.
+    /// The slot's offset in the segment.
     pub offset: u64,
-    /// Its bytes, as many as were asked for.
+    /// The slot's bytes, as many as the caller asked for.
     pub bytes: Bytes,
-    /// Its record.
+    /// The slot's record.
     pub record: OwnRecord,
 }
 
 impl Taken {
-    /// Its number.
+    /// The slot's number.
     #[inline]
     pub fn slot(&self) -> u32 {
         self.value.slot()
     }
 
-    /// Which use of it this is.
+    /// The slot's generation.
     #[inline]
     pub fn generation(&self) -> u64 {
         self.value.generation()
@@ -58,19 +60,20 @@ struct Slot {
     offset: u64,
     /// Length of the extent; 0: the slot has none.
     capacity: u64,
-    /// The next slot that lives and dies with this one.
+    /// The next slot of the chain: all slots of a chain are freed together.
     next: u32,
-    /// Cells and ring entries that hold it. A draft counts as one, which the first of these takes over.
+    /// The number of cells and ring entries that hold it. A draft counts as one; the first cell or ring entry takes
+    /// that count over.
     holders: u32,
 }
 
-/// Where a segment's bytes are.
+/// The memory behind a segment.
 enum Memory {
     Host(Segment),
     #[cfg(feature = "cuda")]
     Device(Arc<DeviceMap>),
-    /// Nothing of it is mapped: so many bytes.
-    Shelved(u64),
+    /// A segment released for spill, with its length in bytes: nothing of it is mapped.
+    Released(u64),
 }
 
 impl Memory {
@@ -79,14 +82,14 @@ impl Memory {
             Self::Host(map) => map.bytes() as u64,
             #[cfg(feature = "cuda")]
             Self::Device(map) => map.bytes(),
-            Self::Shelved(bytes) => *bytes,
+            Self::Released(bytes) => *bytes,
         }
     }
 }
 
 struct Own {
     records: Records<SlotRecord>,
-    /// Before the memory, which must be mapped as long as it is locked.
+    /// Declared before the memory, so that it is dropped first: locked pages must be mapped.
     #[cfg(feature = "cuda")]
     locked: PageLock,
     memory: Memory,
@@ -94,29 +97,29 @@ struct Own {
     slots: Vec<Slot>,
     base: u32,
     place: Place,
-    /// How many were lent before it.
+    /// The number of segments that the daemon lent before this one.
     age: u64,
-    /// How many had been lent when something was last freed in it.
+    /// The value of [`Heap::lent`] when a slot of this segment was last freed.
     freed: u64,
 }
 
-/// What slots share with none of another: [`HOST`], or one more than the number of a room.
+/// A memory location whose slots are never mixed with another's: [`HOST`], [`RELEASED`], or an arena's number + 1.
 type Place = u16;
-/// This machine's memory.
+/// Host memory in use.
 const HOST: Place = 0;
-/// Where the daemon likes to have it, a file perhaps: see [`shelf`].
-const SHELF: Place = Place::MAX;
+/// Segments released for spill, see [`released`].
+const RELEASED: Place = Place::MAX;
 
-/// What [`Heap::release`] found.
+/// The result of [`Heap::release`].
 pub enum Unused {
-    /// Nothing to give back.
+    /// No segment to return.
     Nothing,
-    /// The segment with this base is idle, and there are more idle bytes than are worth keeping.
+    /// The segment with this base is idle, and more bytes are idle than are worth keeping.
     Segment(u32),
 }
 
 impl Unused {
-    /// The segment to give back.
+    /// The base of the segment to return.
     #[inline]
     pub fn segment(self) -> Option<u32> {
         match self {
@@ -126,65 +129,37 @@ impl Unused {
     }
 }
 
-/// Slots that nobody holds any more and somebody may still read.
-#[derive(Default)]
-struct Retired {
-    slots: Vec<Cell>,
-    bytes: u64,
-    /// As many as this make the next scan worth while: those that the last one found leased, and enough more.
-    due_slots: usize,
-    due_bytes: u64,
-    /// With so many bytes at least so many; more bytes are due in any case.
-    due_few: usize,
-    most_bytes: u64,
-    /// The part of `due_bytes` that is enough more.
-    enough_bytes: u64,
-}
-
-/// However long: fewer than so many would pay too much of it, unless they are the most that may wait.
-const RETIRED_FEW: usize = 2;
-/// Slots that make a scan worth while: at least so many, ...
-const RETIRED_SLOTS_MIN: usize = 32;
-/// ... so that a slot pays this much of it, ...
-const SCAN_NS_PER_SLOT: u64 = 16;
-/// ... or their bytes. The longer a scan takes, the more may wait for it, ...
-const RETIRED_BYTES_PER_SCAN_NS: u64 = 2 << 10;
-/// ... from as much as stays in a processor's cache when one writes it again and again, ...
-const RETIRED_BYTES_MIN: u64 = 256 << 10;
-/// ... to so much or this part of the segments.
-const RETIRED_BYTES_MAX: (u64, u64) = (8 << 20, 8);
-
-/// All segments of this client, wherever their memory is: slot numbers are one space. What differs from place to place is who
-/// fits where, and what is kept for reuse; that of host memory is in fields of its own, which cost no look.
+/// All segments of this client, in host and device memory: slot numbers form one space. Arenas differ in placement and
+/// reuse; the values for host memory are direct fields, which saves a lookup.
 pub struct Heap {
-    /// By base.
+    /// Sorted by base.
     segments: Vec<Own>,
     placement: Placement,
-    /// Where the last slot in host memory was found: mostly the next one is there too.
+    /// The segment in which the last slot in host memory was found: the next one is mostly there too.
     last: usize,
     recent: Recent,
-    /// The other places.
+    /// The arenas of devices.
     #[cfg(feature = "cuda")]
-    rooms: Vec<rooms::Room>,
+    arenas: Vec<arenas::Arena>,
     retired: Retired,
-    /// How many pins are on a slot.
+    /// The number of pins on each pinned slot.
     pins: BTreeMap<u32, u32>,
     /// Bytes of slots in use, in host memory.
     used_bytes: u64,
     /// Bytes of segments of host memory.
     segment_bytes: u64,
-    /// The same, of what is shelved.
-    shelved: shelf::Figures,
-    /// Segments that were lent, ever.
+    /// The same two sums for segments released for spill.
+    released: released::Figures,
+    /// The number of segments that the daemon has ever lent to this client.
     lent: u64,
     /// No new segment starts below this generation, so that a slot number never repeats a (slot, generation).
     generation_floor: u64,
-    /// Told of every slot that comes back.
+    /// Informed about every freed slot.
     instruments: Arc<Instruments>,
 }
 
 impl Heap {
-    /// `ordinary` is the pool's length of a segment.
+    /// An empty heap; `ordinary` is the length of the pool's ordinary segments in bytes.
     pub fn new(instruments: Arc<Instruments>, ordinary: u64) -> Self {
         Self {
             segments: Vec::new(),
@@ -192,47 +167,40 @@ impl Heap {
             last: 0,
             recent: Recent::default(),
             #[cfg(feature = "cuda")]
-            rooms: Vec::new(),
-            retired: Retired {
-                due_slots: RETIRED_SLOTS_MIN,
-                due_bytes: RETIRED_BYTES_MIN,
-                due_few: RETIRED_FEW,
-                most_bytes: RETIRED_BYTES_MAX.0,
-                enough_bytes: RETIRED_BYTES_MIN,
-                ..Retired::default()
-            },
+            arenas: Vec::new(),
+            retired: Retired::new(),
             pins: BTreeMap::new(),
             used_bytes: 0,
             segment_bytes: 0,
-            shelved: shelf::Figures::default(),
+            released: released::Figures::default(),
             lent: 0,
             generation_floor: 0,
             instruments,
         }
     }
 
-    /// What segment to ask for, so that a slot of `length` bytes fits: its bytes and log2 of its slots.
+    /// The segment to request for a slot of `length` bytes: its bytes and log2 of its slots.
     pub fn wanted(&self, length: u64) -> (u64, u8) {
         self.placement.wanted(spaces(&self.segments, HOST), length)
     }
 
-    /// Which segments to give back before one is asked for that is to hold `length` bytes.
+    /// The segments to return before the client requests one for `length` bytes.
     pub fn make_way(&self, length: u64) -> Vec<u32> {
         let gone = self.placement.make_way(spaces(&self.segments, HOST), length);
         gone.into_iter().map(|at| self.segments[at].base).collect()
     }
 
-    /// Whether slots of this length are better kept apart from longer ones.
+    /// Whether slots of this length have segments separate from longer ones.
     pub fn is_small(&self, length: u64) -> bool {
         self.placement.is_small(length)
     }
 
-    /// The daemon has nothing more to lend: any room will do for any slot, until a segment comes or goes.
+    /// Notes that the daemon has no more memory: slots go wherever they fit, until a segment comes or goes.
     pub fn set_anywhere(&mut self) {
         self.placement.anywhere = true;
     }
 
-    /// Puts a lent segment to use.
+    /// Adds a lent segment.
     pub fn add(&mut self, base: u32, slots_log2: u8, map: Segment, records: Records<SlotRecord>) {
         let bytes = map.bytes() as u64;
         let slot = Slot { generation: self.generation_floor, offset: 0, capacity: 0, next: SLOT_NONE, holders: 0 };
@@ -262,15 +230,15 @@ impl Heap {
     fn segment_bytes_of(&mut self, place: Place) -> &mut u64 {
         match place {
             HOST => &mut self.segment_bytes,
-            SHELF => &mut self.shelved.segment_bytes,
+            RELEASED => &mut self.released.segment_bytes,
             #[cfg(feature = "cuda")]
-            other => &mut self.rooms[usize::from(other) - 1].segment_bytes,
+            other => &mut self.arenas[usize::from(other) - 1].segment_bytes,
             #[cfg(not(feature = "cuda"))]
             _ => unreachable!("there is no other place"),
         }
     }
 
-    /// Which segment holds a slot of this client.
+    /// The index of the segment that holds a slot of this client.
     #[inline]
     fn at(&mut self, slot: u32) -> usize {
         let holds = |own: &Own| slot.wrapping_sub(own.base) < own.slots.len() as u32;
@@ -292,7 +260,7 @@ impl Heap {
         &mut own.slots[(slot - own.base) as usize]
     }
 
-    /// Takes a slot of `bytes` bytes from what is here. `None`: reclaim, or ask for a segment.
+    /// Takes a slot of `bytes` bytes from the segments at hand. `None`: the caller reclaims or requests a segment.
     #[inline]
     pub fn take(&mut self, bytes: u64) -> Option<Taken> {
         let (length, align) = extent_bytes(bytes)?;
@@ -328,12 +296,12 @@ impl Heap {
         Taken { value: Cell::new(state.generation, slot), offset: state.offset, bytes, record }
     }
 
-    /// Chains `next` behind `slot`: both live and die together.
+    /// Chains `next` behind `slot`: both are freed together.
     pub fn chain(&mut self, slot: u32, next: u32) {
         self.slot(slot).next = next;
     }
 
-    /// One more holder for a value; false if its last holder has let go of it meanwhile.
+    /// Adds a holder to a value; false if its last holder has released it in the meantime.
     pub fn hold_again(&mut self, value: Cell) -> bool {
         let slot = self.slot(value.slot());
         let held = slot.generation == value.generation() && slot.holders > 0;
@@ -341,7 +309,7 @@ impl Heap {
         held
     }
 
-    /// One holder less; true if it was the last. Then nothing leads to the slot any more.
+    /// Removes a holder; true if it was the last, so that no cell or ring entry refers to the slot any more.
     #[inline]
     pub fn let_go(&mut self, value: Cell) -> bool {
         let slot = self.slot(value.slot());
@@ -350,21 +318,7 @@ impl Heap {
         slot.holders == 0
     }
 
-    /// A cell or ring entry no longer holds this value. When nobody does, it waits until no lease is on it. True: enough
-    /// wait for [`Heap::retired`].
-    #[inline]
-    pub fn retire(&mut self, value: Cell) -> bool {
-        if !self.let_go(value) {
-            return false;
-        }
-        self.retired.bytes += self.chain_bytes(value.slot());
-        self.retired.slots.push(value);
-        let Retired { bytes, due_slots, due_bytes, due_few, most_bytes, .. } = self.retired;
-        let slots = self.retired.slots.len();
-        slots >= due_slots || bytes >= due_bytes && (slots >= due_few || bytes >= most_bytes)
-    }
-
-    /// Frees a slot that was never published, and what is chained to it; or, if one of them is pinned, has them wait.
+    /// Frees a slot that was never published, and its chain; retires them if one is pinned.
     #[inline]
     pub fn drop_slot(&mut self, slot: u32) -> Unused {
         if !self.is_pinned(slot) {
@@ -373,17 +327,16 @@ impl Heap {
         let state = self.slot(slot);
         state.holders = 0;
         let value = Cell::new(state.generation, slot);
-        self.retired.bytes += self.chain_bytes(slot);
-        self.retired.slots.push(value);
+        self.push_retired(value);
         Unused::Nothing
     }
 
-    /// From here on somebody may look at this slot, whatever becomes of what it is chained to.
+    /// Pins a slot: readers may map it from now on, whatever happens to the slots chained to it.
     pub fn pin(&mut self, slot: u32) {
         *self.pins.entry(slot).or_default() += 1;
     }
 
-    /// One pin less.
+    /// Removes a pin.
     pub fn unpin(&mut self, slot: u32) {
         if let Entry::Occupied(mut pins) = self.pins.entry(slot) {
             *pins.get_mut() -= 1;
@@ -393,8 +346,8 @@ impl Heap {
         }
     }
 
-    /// Whether a slot or one that is chained to it is pinned: leases are on whole values, but pins may be on a dataset's
-    /// members, which were drafts of their own.
+    /// Whether a slot or one chained to it is pinned. Leases cover whole values, but a dataset's members were drafts of
+    /// their own, which may be pinned.
     #[inline]
     pub fn is_pinned(&mut self, slot: u32) -> bool {
         !self.pins.is_empty() && self.is_chain_pinned(slot)
@@ -411,48 +364,7 @@ impl Heap {
         false
     }
 
-    /// Hands out what waits, in exchange for an empty vector.
-    pub fn retired(&mut self, slots: &mut Vec<Cell>) {
-        debug_assert!(slots.is_empty());
-        std::mem::swap(&mut self.retired.slots, slots);
-        self.retired.bytes = 0;
-    }
-
-    /// Puts back what is still leased. `scan_ns`: about what the scan cost that found it so.
-    pub fn still_retired(&mut self, slots: impl Iterator<Item = Cell>, scan_ns: u64) {
-        let (mut count, mut bytes) = (0, 0);
-        for value in slots {
-            count += 1;
-            bytes += self.chain_bytes(value.slot());
-            self.retired.slots.push(value);
-        }
-        self.retired.bytes += bytes;
-        #[cfg(feature = "cuda")]
-        let elsewhere = self.rooms.iter().map(|room| room.segment_bytes).sum::<u64>();
-        #[cfg(not(feature = "cuda"))]
-        let elsewhere = 0;
-        let bytes_max = RETIRED_BYTES_MAX.0.max((self.segment_bytes + elsewhere) / RETIRED_BYTES_MAX.1);
-        let enough_bytes = (scan_ns * RETIRED_BYTES_PER_SCAN_NS).clamp(RETIRED_BYTES_MIN, bytes_max);
-        let enough_slots = (scan_ns / SCAN_NS_PER_SLOT) as usize;
-        self.retired.due_slots = count + enough_slots.max(RETIRED_SLOTS_MIN);
-        self.retired.due_bytes = bytes + enough_bytes;
-        self.retired.due_few = count + RETIRED_FEW;
-        self.retired.most_bytes = bytes + bytes_max;
-        self.retired.enough_bytes = enough_bytes;
-    }
-
-    /// Whether to ask for a segment although something waits: else a client with little memory would scan for every few
-    /// slots, and never get more. It gets no more than may wait.
-    pub fn may_grow(&self, length: u64) -> bool {
-        !self.placement.anywhere && self.retired.bytes > 0 && self.retired.bytes + length <= self.retired.enough_bytes
-    }
-
-    /// What waits.
-    pub fn waiting(&self) -> impl Iterator<Item = Cell> + '_ {
-        self.retired.slots.iter().copied()
-    }
-
-    /// Whether a slot was sealed since it was handed out, and what is chained to it.
+    /// Whether a slot was sealed since it was handed out, and the next slot of its chain.
     pub fn look(&mut self, slot: u32) -> (bool, u32) {
         let at = self.at(slot);
         let own = &self.segments[at];
@@ -461,7 +373,7 @@ impl Heap {
         (own.records[place].generation() == state.generation, state.next)
     }
 
-    /// Bytes of a slot and of what is chained to it.
+    /// Bytes of a slot and its chain.
     #[inline]
     fn chain_bytes(&mut self, mut slot: u32) -> u64 {
         let mut bytes = 0;
@@ -473,7 +385,7 @@ impl Heap {
         bytes
     }
 
-    /// Frees a slot and what is chained to it: nobody holds or reads it.
+    /// Frees a slot and its chain. No process holds or reads them.
     #[inline]
     pub fn release(&mut self, slot: u32) -> Unused {
         let mut next = slot;
@@ -499,7 +411,7 @@ impl Heap {
         unused
     }
 
-    /// Frees a slot of a draft that was dropped before: the instruments, if any was on, have been told then.
+    /// Frees a slot of a draft that was dropped before; the instruments have counted the drop already.
     #[inline]
     pub fn release_dropped(&mut self, slot: u32) -> Unused {
         let state = self.slot(slot);
@@ -508,22 +420,22 @@ impl Heap {
         self.keep(slot, length)
     }
 
-    /// As [`Heap::keep`], of a slot that is not in host memory.
+    /// As [`Heap::keep`], for a slot outside host memory.
     #[cold]
     fn keep_elsewhere(&mut self, slot: u32, generation: u64, length: u64) -> Unused {
         let at = self.at(slot);
-        if self.segments[at].place == SHELF {
+        if self.segments[at].place == RELEASED {
             self.instruments.freed(slot, generation, length);
-            self.shelved.used_bytes -= length;
+            self.released.used_bytes -= length;
             return self.free(slot);
         }
         #[cfg(feature = "cuda")]
-        return self.keep_in_room(slot, length);
+        return self.keep_in_arena(slot, length);
         #[cfg(not(feature = "cuda"))]
         unreachable!("slot {slot} of {length} bytes is nowhere else");
     }
 
-    /// Keeps what was freed for the next of its length, or gives its extent back.
+    /// Keeps a freed slot for the next request of its length, or frees its extent.
     #[inline]
     fn keep(&mut self, slot: u32, length: u64) -> Unused {
         self.used_bytes -= length;
@@ -539,7 +451,7 @@ impl Heap {
         unused
     }
 
-    /// Gives the extent of a slot that nobody uses back to its segment.
+    /// Returns an unused slot's extent to its segment.
     fn free(&mut self, slot: u32) -> Unused {
         let at = self.at(slot);
         let own = &mut self.segments[at];
@@ -556,20 +468,20 @@ impl Heap {
         Unused::Nothing
     }
 
-    /// Whether unused segments of a place are too many to keep.
+    /// Whether the unused segments of a place are too many to keep.
     fn is_idle(&self, place: Place) -> bool {
         match place {
             HOST => Placement::is_idle(self.segment_bytes, self.used_bytes),
-            // Of no use to anybody.
-            SHELF => true,
+            // A released segment can serve no draft.
+            RELEASED => true,
             #[cfg(feature = "cuda")]
-            other => self.rooms[usize::from(other) - 1].is_idle(),
+            other => self.arenas[usize::from(other) - 1].is_idle(),
             #[cfg(not(feature = "cuda"))]
             _ => unreachable!("there is no other place"),
         }
     }
 
-    /// Gives up what was kept for reuse in host memory; returns its segments that are unused then.
+    /// Frees the slots kept for reuse in host memory; returns the segments that are unused then.
     pub fn flush(&mut self) -> Vec<u32> {
         for slot in self.recent.flush() {
             self.free(slot);
@@ -577,12 +489,12 @@ impl Heap {
         self.unused(HOST)
     }
 
-    /// The segments of a place in which nothing is.
+    /// The unused segments of a place.
     fn unused(&self, place: Place) -> Vec<u32> {
         self.segments.iter().filter(|own| own.place == place && own.space.is_unused()).map(|own| own.base).collect()
     }
 
-    /// Takes a segment out of use before it is given back to the daemon; `None` if it is in use (again).
+    /// Removes a segment before it is returned to the daemon; `None` if it is in use (again).
     pub fn remove(&mut self, base: u32) -> Option<Returned> {
         let at = self.segments.binary_search_by_key(&base, |own| own.base).ok()?;
         if !self.segments[at].space.is_unused() {
@@ -596,38 +508,38 @@ impl Heap {
         Some(Returned(own))
     }
 
-    /// Puts a segment back that the daemon did not take.
+    /// Adds a segment again that the daemon did not take back.
     pub fn put_back(&mut self, Returned(mut own): Returned) {
-        // It was being shelved and is mapped still, since that did not find it here: it serves drafts again.
+        // A concurrent release for spill did not find the segment here, so it is still mapped and serves drafts again.
         if matches!(own.memory, Memory::Host(_)) {
             own.place = HOST;
         }
         self.insert(own);
     }
 
-    /// First slots of all segments, if they are few enough to say, and of those that are shelved.
+    /// First slots of all segments, if a returning client may list so many, and of those released for spill.
     pub fn bases(&self) -> (Option<Vec<u32>>, Vec<u32>) {
         if self.are_too_many() {
             return (None, Vec::new());
         }
-        (Some(self.segments.iter().map(|own| own.base).collect()), self.on_shelf().collect())
+        (Some(self.segments.iter().map(|own| own.base).collect()), self.released_bases().collect())
     }
 
-    /// Whether there are more segments than a client that comes back says.
+    /// Whether there are more segments than a returning client lists.
     fn are_too_many(&self) -> bool {
         self.segments.len() > 4096
     }
 
-    /// Bytes of slots in use, and of segments, of host memory and of what is shelved.
+    /// Bytes of slots in use and bytes of segments, of host memory including segments released for spill.
     pub fn figures(&self) -> (u64, u64) {
-        (self.used_bytes + self.shelved.used_bytes, self.segment_bytes + self.shelved.segment_bytes)
+        (self.used_bytes + self.released.used_bytes, self.segment_bytes + self.released.segment_bytes)
     }
 }
 
-/// The room of the segments that are in one place.
+/// The free space of the segments of one place, by index.
 fn spaces(segments: &[Own], place: Place) -> impl Iterator<Item = (usize, &Space)> + Clone {
     segments.iter().enumerate().filter(move |(_, own)| own.place == place).map(|(at, own)| (at, &own.space))
 }
 
-/// A segment on its way back to the daemon.
+/// A removed segment on its way to the daemon.
 pub struct Returned(Own);

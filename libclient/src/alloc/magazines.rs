@@ -1,14 +1,16 @@
-//! Slots of dropped drafts, kept by the thread that dropped them for its next drafts: neither a lock nor a
+//! Per-thread magazines: slots of dropped drafts that a thread keeps for its next drafts, without a lock or a
 //! read-modify-write.
 //!
-//! Each thread with a shard of its own ([`Shards`]) has a magazine, which it touches inside a [`Section`] alone. Who wants
-//! all of them back says so in `closed` and waits for the open sections to end: each section that begins later sees it and
-//! leaves its magazine alone. To the heap such a slot is still the draft's: its generation and its one holder stay as they
-//! are. The next draft may have both, for no reader ever saw them: a draft that is dropped was not published.
+//! Each thread with a shard of its own ([`Shards`]) has a magazine, which it uses only under an [`EpochGuard`]. A
+//! thread that takes all slots back sets `closed` and waits for the open guards to close: a guard that opens later sees
+//! `closed` and does not touch its magazine. The heap counts a kept slot as the draft's: its generation and its one
+//! holder stay as they are. The next draft may reuse both, because no reader ever saw them: a dropped draft was not
+//! published.
 #![allow(unsafe_code)]
 
 use crate::alloc::heap::{Taken, extent_bytes};
-use crate::link::shards::{Section, Shards};
+use crate::link::epoch::EpochGuard;
+use crate::link::shards::Shards;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,17 +19,17 @@ use tensorlend_os::mutex::lock;
 
 /// Slots of one magazine.
 const SLOTS: usize = 8;
-/// A longer slot goes to the heap: beside filling it, a lock is nothing, and a thread that drafts no more keeps it from
-/// nobody.
+/// Longer slots go back to the heap: a lock costs nothing compared with filling them, and an idle thread must not
+/// withhold them.
 const LENGTH_MAX: usize = 1 << 20;
-/// No slot has this length.
+/// The length of an empty entry.
 const NONE: usize = usize::MAX;
 
 struct Magazine {
-    /// Lengths of the slots, as their drafts asked for them.
+    /// Lengths of the slots in bytes, as their drafts requested them.
     lengths: [usize; SLOTS],
     slots: [Option<Box<Taken>>; SLOTS],
-    /// Which slot makes way for the next.
+    /// The index of the slot that makes way for the next.
     oldest: usize,
 }
 
@@ -37,11 +39,11 @@ impl Default for Magazine {
     }
 }
 
-/// A thread's magazine. Two lines apart, for the processor's prefetcher fetches pairs.
+/// A thread's magazine. Aligned to two cache lines, because the processor's prefetcher fetches pairs of lines.
 #[repr(align(128))]
 #[derive(Default)]
 struct Line {
-    /// Bytes of its slots; stored by its thread, or while closed, and read by anybody.
+    /// Bytes of the kept slots; stored by the owning thread (or by `flush` while closed), read by all.
     bytes: AtomicU64,
     inside: UnsafeCell<Magazine>,
 }
@@ -49,14 +51,14 @@ struct Line {
 /// All threads' magazines.
 pub struct Magazines {
     lines: Box<[Line]>,
-    /// Whether somebody is taking everything back.
+    /// Whether a thread is taking all slots back.
     closed: AtomicBool,
-    /// Held by who does.
+    /// Locked by the thread that takes all slots back.
     closing: Mutex<()>,
     shards: Arc<Shards>,
 }
 
-// SAFETY: what `inside` holds can be sent; it is reached by one thread at a time, as `open` and `flush` argue.
+// SAFETY: the contents of `inside` are `Send`; one thread at a time reaches them, as `open` and `flush` show.
 unsafe impl Sync for Magazines {}
 
 impl Magazines {
@@ -65,43 +67,43 @@ impl Magazines {
         Self { lines, closed: AtomicBool::new(false), closing: Mutex::new(()), shards }
     }
 
-    /// This thread's magazine, for as long as the section lasts. `None`: it is being emptied.
+    /// This thread's magazine, for the guard's lifetime. `None`: another thread is emptying it.
     #[inline]
-    fn open<'s>(&'s self, section: &'s mut Section<'_>) -> Option<(&'s AtomicU64, &'s mut Magazine)> {
-        assert!(section.is_of(&self.shards), "a section of another session");
-        let line = &self.lines[section.own_shard()?];
-        // Acquire, from the Release of its end: what was done to the magazine while it was closed.
+    fn open<'s>(&'s self, guard: &'s mut EpochGuard<'_>) -> Option<(&'s AtomicU64, &'s mut Magazine)> {
+        assert!(guard.is_of(&self.shards), "an epoch guard of another session");
+        let line = &self.lines[guard.own_shard()?];
+        // Acquire: pairs with the Release in `flush`, so that this thread sees the emptied magazine.
         if self.closed.load(Ordering::Acquire) {
             return None;
         }
-        // SAFETY: of all threads, only the owner of the shard comes here with this line, and a former owner's use came
-        // before (shards change hands under a lock). It has no second reference: sections do not nest, and this one is
-        // borrowed as long as the reference lives. Whoever closes waits, before it touches anything, for the end of
-        // every section that found `closed` not set, and this one has not ended.
+        // SAFETY: only the thread T that owns the shard uses this line, and the uses of a former owner came before (a
+        // lock orders changes of ownership). T has no second reference: guards do not nest, and the guard is mutably
+        // borrowed while the reference lives. A thread F that sets `closed` touches no magazine before it has waited
+        // for every guard that saw `closed` unset, and T's guard is still open.
         Some((&line.bytes, unsafe { &mut *line.inside.get() }))
     }
 
-    /// Takes a slot of a draft that asked for exactly so many bytes.
+    /// Takes a slot whose draft requested exactly this length.
     #[inline]
     pub fn take(&self, length: u64) -> Option<Box<Taken>> {
-        let mut section = self.shards.own_section()?;
-        let (bytes, magazine) = self.open(&mut section)?;
+        let mut guard = self.shards.own_epoch_guard()?;
+        let (bytes, magazine) = self.open(&mut guard)?;
         let at = magazine.lengths.iter().position(|&l| l as u64 == length)?;
         magazine.lengths[at] = NONE;
-        // Relaxed: this thread alone stores it.
+        // Relaxed: only this thread stores it.
         bytes.store(bytes.load(Ordering::Relaxed) - extent(length), Ordering::Relaxed);
         magazine.slots[at].take()
     }
 
-    /// Keeps the slot of a draft that was not published. What comes back is to be freed: that slot, or another.
+    /// Keeps the slot of a draft that was not published. Returns a slot to free: this one, or one that made way.
     #[inline]
     pub fn keep(&self, taken: Box<Taken>) -> Option<Box<Taken>> {
         let length = taken.bytes.len();
         if length > LENGTH_MAX {
             return Some(taken);
         }
-        let Some(mut section) = self.shards.own_section() else { return Some(taken) };
-        let Some((bytes, magazine)) = self.open(&mut section) else { return Some(taken) };
+        let Some(mut guard) = self.shards.own_epoch_guard() else { return Some(taken) };
+        let Some((bytes, magazine)) = self.open(&mut guard) else { return Some(taken) };
         let mut sum = bytes.load(Ordering::Relaxed) + extent(length as u64);
         let at = magazine.lengths.iter().position(|&l| l == NONE).unwrap_or_else(|| {
             let oldest = magazine.oldest;
@@ -114,26 +116,26 @@ impl Magazines {
         magazine.slots[at].replace(taken)
     }
 
-    /// Bytes that are kept, about.
+    /// Approximate bytes of the kept slots.
     pub fn bytes(&self) -> u64 {
         self.lines.iter().map(|line| line.bytes.load(Ordering::Relaxed)).sum()
     }
 
-    /// Takes everything back: numbers of slots. Never inside a section.
+    /// Takes the slots of all magazines; returns their numbers. Must not be called under a guard.
     pub fn flush(&self) -> Vec<u32> {
         let mut all = Vec::new();
         let _one = lock(&self.closing);
         self.closed.store(true, Ordering::SeqCst);
-        self.shards.wait_for_sections();
+        self.shards.wait_for_guards();
         for line in &self.lines {
-            // SAFETY: `closed` is set, and every section that began before that was seen has ended; the others keep
-            // away. One thread at a time is here.
+            // SAFETY: `closed` is set, and every guard that opened before has closed; later guards do not touch their
+            // magazines. The lock admits one thread at a time.
             let magazine = unsafe { &mut *line.inside.get() };
             magazine.lengths = [NONE; SLOTS];
             all.extend(magazine.slots.iter_mut().filter_map(Option::take).map(|taken| taken.slot()));
             line.bytes.store(0, Ordering::Relaxed);
         }
-        // Release, to the Acquire of the sections that find it so.
+        // Release: pairs with the Acquire of the guards that see it unset.
         self.closed.store(false, Ordering::Release);
         all
     }

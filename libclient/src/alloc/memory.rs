@@ -2,7 +2,7 @@
 
 use super::{Allocator, Outside};
 use crate::alloc::heap::{Taken, Wanted, extent_bytes};
-use crate::alloc::shelving;
+use crate::alloc::release;
 use crate::error::{Error, Result};
 use crate::segment::mapping::records;
 use tensorlend_layout::header::Magic;
@@ -25,7 +25,7 @@ impl Allocator {
         }
     }
 
-    /// As [`Allocator::take`], without a word to the instruments.
+    /// As [`Allocator::take`], without informing the instruments.
     pub fn take_unwatched(&self, outside: &impl Outside, bytes: u64) -> Result<Box<Taken>> {
         self.check()?;
         tensorlend_layout::crash_point!("draft: memory looked for");
@@ -41,7 +41,7 @@ impl Allocator {
             return Err(Error::Argument(format!("{bytes} bytes are more than any machine has")));
         };
         self.empty_magazines();
-        // Without a segment, be it that there is no room or no daemon, what waits has to do.
+        // If there is no segment, because of a limit or because the daemon is gone, retired slots must do.
         let may_grow = lock(&self.heap).may_grow(length);
         if !may_grow || self.grow(length).is_err() {
             self.reclaim(true);
@@ -49,7 +49,7 @@ impl Allocator {
         if let Some(taken) = lock(&self.heap).take(bytes) {
             return Ok(Box::new(taken));
         }
-        // A daemon that is gone cannot say which names it took from us; what we know of ourselves may do.
+        // Errors do not matter: without a daemon, the client retires what it knows of itself.
         let _ = outside.notices();
         outside.retire_closed();
         self.reclaim(true);
@@ -63,8 +63,8 @@ impl Allocator {
         }
         let mut grown = self.grow(length);
         if grown.as_ref().is_err_and(Error::is_limit) {
-            // Better beside slots of another kind, or in a segment of theirs, than to exchange segments with the daemon
-            // each time. But not small ones: they would soon use up the few numbers there, and pin the segment.
+            // Placing the slot among slots of another kind is better than exchanging segments with the daemon each
+            // time. Small slots are excepted: they would soon use up the few numbers of the segment and block it.
             let beside = {
                 let mut heap = lock(&self.heap);
                 if heap.is_small(length) { None } else { heap.take(bytes) }
@@ -80,20 +80,20 @@ impl Allocator {
                 grown = self.grow(length);
             }
         }
-        // Last: what is shelved serves no draft any more.
-        if grown.as_ref().is_err_and(shelving::is_full) && self.shelve(Wanted::All) {
+        // The last resort: released segments serve no draft any more.
+        if grown.as_ref().is_err_and(release::is_full) && self.release_for_spill(Wanted::All) {
             grown = self.grow(length);
         }
         if let Err(e) = grown {
             let beside = if e.is_limit() { lock(&self.heap).take(bytes) } else { None };
             return beside.map(Box::new).ok_or(e);
         }
-        // Another thread may have taken what came: then there is another segment to ask for.
+        // Another thread may have taken the new space: then this thread requests a further segment.
         let taken = lock(&self.heap).take(bytes);
         taken.map_or_else(|| self.take_unwatched(outside, bytes), |taken| Ok(Box::new(taken)))
     }
 
-    /// Asks for a segment, and remembers if there is none.
+    /// Requests a segment, and remembers a refusal.
     fn grow(&self, length: u64) -> Result<()> {
         let grown = match self.request_segment(length) {
             Err(e) if e.is_limit() && self.peers.unmap_unused() => self.request_segment(length),
@@ -110,7 +110,7 @@ impl Allocator {
         let request = Request::Segment { bytes, slots_log2 };
         let mut answer = self.control.ask(&request, &[], "ask for memory", "")?;
         let Reply::Segment { bytes, base, slots_log2, short, .. } = answer.reply else { return answer.unexpected() };
-        // Whatever comes of the mapping, the daemon hears that the descriptors have arrived.
+        // Acknowledge the descriptors even if the mapping fails.
         let mapped = (|| {
             let (segment, slots) = (answer.descriptor()?, answer.descriptor()?);
             let bytes = usize::try_from(bytes).map_err(|_| Error::Protocol { doing: "ask for memory" })?;
@@ -118,7 +118,8 @@ impl Allocator {
             let map = map::segment(&segment, bytes, Access::Write, true).map_err(Error::system("map a segment"))?;
             tensorlend_layout::crash_point!("grow: mapped");
             self.descriptors.lock().extend([(Item::Segment { base }, segment), (Item::Slots { base }, slots)]);
-            // Before anybody else speaks: who comes back to another daemon says what he has.
+            // Before the acknowledgement: when the client comes back to a replaced daemon, it reports the segments in
+            // its heap.
             lock(&self.heap).add(base, slots_log2, map, records);
             tensorlend_layout::crash_point!("grow: taken over");
             Ok(())
@@ -126,34 +127,36 @@ impl Allocator {
         tensorlend_layout::crash_point!("grow: lent");
         let acknowledged = answer.acknowledge();
         match mapped {
-            // If that was not heard, it is said again with the next daemon.
+            // If the acknowledgement was lost, the client repeats it to the next daemon.
             Ok(()) => {
                 acknowledged?;
                 if short {
                     self.peers.note_short(true);
-                    // Twice as much as came, so that what was there before memory was short goes, too.
-                    self.shelve(Wanted::Cold(2 * bytes));
+                    // Twice the lent bytes, so that segments from before the shortage are released, too.
+                    self.release_for_spill(Wanted::Cold(2 * bytes));
                 }
                 Ok(())
             }
             Err(e) => {
                 acknowledged?;
-                // Of no use to us: back with it.
+                // The mapping failed: return the segment.
                 let _ = self.control.call(&Request::ReturnSegment { base }, "return a segment", "");
                 Err(e)
             }
         }
     }
 
-    /// Gives an unused segment back.
+    /// Returns an unused segment to the daemon.
     pub fn return_segment(&self, base: u32) {
         let Some(returned) = lock(&self.heap).remove(base) else { return };
         let items = [Item::Segment { base }, Item::Slots { base }];
         let descriptors = items.map(|item| self.descriptors.lock().remove_entry(&item));
         tensorlend_layout::crash_point!("return: taken out of use");
-        // Refused while a reader has a short-lived entry on one of its slots: then we keep it a while longer.
+        // The daemon refuses while a reader has a short-lived lease on one of its slots: then this client keeps the
+        // segment.
         match self.control.call(&Request::ReturnSegment { base }, "return a segment", "") {
-            // Taken back already: by this request, asked twice since its daemon was replaced, or when we came back without it.
+            // Returned already: by this request, repeated after the daemon was replaced, or when the client came back
+            // without the segment.
             Err(Error::Refused { refusal: Refusal::NotFound(_), .. }) => {}
             Err(e) if e.is_certain() => {
                 self.descriptors.lock().extend(descriptors.into_iter().flatten());
@@ -163,7 +166,7 @@ impl Allocator {
         }
     }
 
-    /// Gives segments back that are idle, and with them what they find idle when no magazine pins anything any more.
+    /// Returns idle segments, after it has emptied all magazines, which may make further segments idle.
     pub fn return_idle(&self, mut idle: Vec<u32>) {
         idle.extend(self.empty_magazines());
         for base in idle {
@@ -171,9 +174,9 @@ impl Allocator {
         }
     }
 
-    /// Puts the slots of all threads' magazines back into the heap; returns segments that are idle then.
+    /// Puts the slots of all threads' magazines back into the heap; returns the segments that are idle then.
     fn empty_magazines(&self) -> Vec<u32> {
-        // What another thread keeps in this moment may be missed: as if it came later.
+        // May miss a slot that another thread keeps at this moment, as if that thread had come later.
         if self.magazines.bytes() == 0 {
             return Vec::new();
         }
@@ -192,7 +195,7 @@ impl Allocator {
         }
     }
 
-    /// As [`Allocator::drop_slot`], for a draft's slot: the next draft on this thread may have it as it is.
+    /// As [`Allocator::drop_slot`], for a draft's slot: the next draft on this thread may reuse it unchanged.
     #[inline]
     pub fn drop_taken(&self, taken: Box<Taken>) {
         if !self.instruments.are_off() || self.has_pins() {
@@ -203,7 +206,7 @@ impl Allocator {
         }
     }
 
-    /// Drops a slot of which the instruments were told nothing.
+    /// Drops a slot that the instruments did not count.
     pub fn drop_unkept(&self, slot: u32) {
         let unused = lock(&self.heap).release_dropped(slot);
         if let Some(base) = unused.segment() {
@@ -211,15 +214,14 @@ impl Allocator {
         }
     }
 
-    /// Bytes of slots in use, and of segments.
+    /// Bytes of slots in use and bytes of segments.
     pub fn figures(&self) -> (u64, u64) {
         if self.is_forked() {
-            // Another thread of the parent may have held the lock, and nobody here would let it go.
+            // A thread of the parent may have held the lock during the fork; in the child nobody would unlock it.
             return (0, 0);
         }
         let (used, segments) = lock(&self.heap).figures();
-        // To the heap, the slots in magazines are in use. Beside other threads that draft just now, both figures are
-        // about right.
+        // The heap counts the slots in magazines as in use. While other threads allocate, both values are approximate.
         (used.saturating_sub(self.magazines.bytes()), segments)
     }
 }

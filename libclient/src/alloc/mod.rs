@@ -1,4 +1,4 @@
-//! This client's own memory: slots, from a heap of segments that the daemon lends.
+//! This client's own memory: slots from a heap of segments that the daemon lends.
 
 mod extents;
 pub mod heap;
@@ -9,7 +9,7 @@ mod on_device;
 mod placement;
 mod recent;
 mod reclaim;
-pub mod shelving;
+pub mod release;
 mod watched;
 
 use crate::error::Result;
@@ -20,19 +20,19 @@ use crate::peers::PeerTable;
 use heap::Heap;
 use magazines::Magazines;
 use reclaim::Reclaiming;
-use shelving::Shelving;
+use release::Release;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tensorlend_layout::word::Cell;
 use tensorlend_os::mutex::lock;
 
-/// What the allocator asks of the rest of its session when memory is short. The names are those that the program's callback may
-/// delete.
+/// The parts of the session that the allocator needs when memory is short. Its names are those that the program's
+/// callback may delete.
 pub trait Outside: instruments::Names + Sized {
     /// Retires the values of names that the daemon has taken from this client.
     fn notices(&self) -> Result<()>;
-    /// Retires the messages of closed streams that nobody can reach any more.
+    /// Retires the messages of closed streams that no subscriber can reach any more.
     fn retire_closed(&self);
 }
 
@@ -44,13 +44,13 @@ pub struct Allocator {
     instruments: Arc<Instruments>,
     heap: Mutex<Heap>,
     magazines: Magazines,
-    /// Whether this daemon spills nothing, as it has said when something was to be shelved.
-    shelve_refused: AtomicBool,
-    /// One thread looks for what can be shelved.
-    shelving: Mutex<Shelving>,
-    /// One thread looks for what can be freed, for all of them.
+    /// Whether this daemon has refused a release for spill, because it spills nothing.
+    release_refused: AtomicBool,
+    /// Locked by the one thread that releases segments for spill.
+    release: Mutex<Release>,
+    /// Locked by the one thread that reclaims, for all of them.
     reclaiming: Mutex<Reclaiming>,
-    /// How many pins the heap knows, to be asked without its lock.
+    /// The number of pins in the heap, readable without its lock.
     pins: AtomicUsize,
 }
 
@@ -73,8 +73,8 @@ impl Allocator {
         Self {
             heap: Mutex::new(Heap::new(instruments.clone(), link.welcome.segment_bytes)),
             magazines: Magazines::new(link.shards.clone()),
-            shelve_refused: AtomicBool::new(false),
-            shelving: Mutex::default(),
+            release_refused: AtomicBool::new(false),
+            release: Mutex::default(),
             reclaiming: Mutex::default(),
             pins: AtomicUsize::new(0),
             link,
@@ -84,19 +84,19 @@ impl Allocator {
         }
     }
 
-    /// Chains `next` behind `slot`: both live and die together.
+    /// Chains `next` behind `slot`: both are freed together.
     #[inline]
     pub fn chain(&self, slot: u32, next: u32) {
         lock(&self.heap).chain(slot, next);
     }
 
-    /// One more holder for a value; false if its last holder has let go of it meanwhile.
+    /// Adds a holder to a value; false if its last holder has released it in the meantime.
     #[inline]
     pub fn hold_again(&self, value: Cell) -> bool {
         lock(&self.heap).hold_again(value)
     }
 
-    /// One holder less of a value that nobody has seen: without another one it is free.
+    /// Removes a holder of a value that no reader has seen: without another holder it is free at once.
     #[inline]
     pub fn take_back(&self, value: Cell) {
         if lock(&self.heap).let_go(value) {
@@ -104,14 +104,14 @@ impl Allocator {
         }
     }
 
-    /// From here on somebody may look at this slot, whatever becomes of it.
+    /// Pins a slot: readers may map it from now on, whatever happens to the slot.
     pub fn pin(&self, slot: u32) {
         lock(&self.heap).pin(slot);
-        // Relaxed: who drops the draft has it from who pinned it.
+        // Relaxed: the thread that drops the draft received it from the thread that pinned it.
         self.pins.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One pin less.
+    /// Removes a pin.
     pub fn unpin(&self, slot: u32) {
         lock(&self.heap).unpin(slot);
         self.pins.fetch_sub(1, Ordering::Relaxed);
@@ -123,13 +123,13 @@ impl Allocator {
         self.pins.load(Ordering::Relaxed) != 0
     }
 
-    /// What a daemon that has taken over is to hear: the bases of the segments, and which of them are shelved.
+    /// The bases that a replaced daemon needs: of all segments, and of those released for spill.
     pub fn bases(&self) -> (Option<Vec<u32>>, Vec<u32>) {
         lock(&self.heap).bases()
     }
 
-    /// Another daemon has refused nothing yet.
+    /// Forgets the refusals of the former daemon.
     pub fn daemon_replaced(&self) {
-        self.shelve_refused.store(false, Ordering::Relaxed);
+        self.release_refused.store(false, Ordering::Relaxed);
     }
 }

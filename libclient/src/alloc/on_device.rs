@@ -1,7 +1,7 @@
 //! This client's own device memory: slots from its heap, segments from the daemon.
 
 use super::{Allocator, Outside};
-use crate::alloc::heap::rooms::RoomKey;
+use crate::alloc::heap::arenas::ArenaKey;
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::gpu::stream::OnStream;
@@ -16,10 +16,10 @@ use tensorlend_layout::wire::{DeviceOffer, Item, Reply, Request};
 use tensorlend_os::memfd::Access;
 use tensorlend_os::mutex::lock;
 
-/// Pauses for those who have mapped what was returned, from ... to: some sixty milliseconds together.
+/// Pauses while other processes unmap returned memory: from the first to the second, about 60 ms in all.
 const NAP_MIN: Duration = Duration::from_millis(1);
 const NAP_MAX: Duration = Duration::from_millis(32);
-/// Other threads may take what comes, as often.
+/// Maximum attempts: other threads may take each new slot.
 const ATTEMPTS: usize = 16;
 
 impl Allocator {
@@ -28,24 +28,24 @@ impl Allocator {
         lock(&self.heap).figures_on(uuid)
     }
 
-    /// The host segment that a slot lies in: where it begins, its length, and its page lock.
+    /// The host segment that holds a slot: its start, its length, and its page lock.
     pub fn host_segment(&self, slot: u32) -> Option<((*mut u8, usize), PageLock)> {
         lock(&self.heap).host_segment(slot).map(|(map, locked)| (range_of(map), locked.clone()))
     }
 
-    /// The slot of a draft of the same length that was dropped in this stream, if there is one: what is put into the stream from
-    /// now on begins after its work, and nobody waits. The stream is told to wait for that work all the same: it may be
-    /// another one, that has the number of one which was destroyed.
+    /// The slot of a draft of the same length that was dropped in this stream, if there is one. Work that is queued in
+    /// the stream from now on begins after the dropped draft's work, so no thread waits. The stream waits for that work
+    /// in any case: it may be another stream with the number of a destroyed one.
     pub fn take_dropped(
         &self,
-        key: RoomKey,
+        key: ArenaKey,
         offer: &DeviceOffer,
         bytes: u64,
         (gpu, stream): (&Gpu, &OnStream),
     ) -> Option<TakenOn> {
         let extent = {
             let mut heap = lock(&self.heap);
-            let place = heap.room(key, offer);
+            let place = heap.arena(key, offer);
             (place, heap.extent_in(place, bytes)?)
         };
         let ending = self.lendings.janitor.take_dropped(extent, stream.as_raw())?;
@@ -55,7 +55,7 @@ impl Allocator {
             return None;
         }
         for event in ending.events {
-            // It may be recorded anew: the stream waits for what it stood for.
+            // The event can be recorded again: the stream waits for the state it had.
             gpu.give_event(event);
         }
         ending.dropped.map(|dropped| TakenOn { bytes, ..dropped.taken })
@@ -65,25 +65,25 @@ impl Allocator {
     pub fn take_on(
         &self,
         outside: &impl Outside,
-        key: RoomKey,
+        key: ArenaKey,
         offer: &DeviceOffer,
         bytes: u64,
         doing: &str,
     ) -> Result<TakenOn> {
         self.check()?;
-        let place = lock(&self.heap).room(key, offer);
+        let place = lock(&self.heap).arena(key, offer);
         let take = || lock(&self.heap).take_in(place, bytes);
         for _ in 0..ATTEMPTS {
             if let Some(taken) = take() {
                 return Ok(taken);
             }
-            // Streams may have come past meanwhile.
+            // Streams may have reached their events in the meantime.
             self.lendings.janitor.finish();
             self.reclaim(true);
             if let Some(taken) = take() {
                 return Ok(taken);
             }
-            // The daemon may have taken names from us whose slots nobody reads any more.
+            // The daemon may have taken names from this client whose slots nobody reads any more.
             let _ = outside.notices();
             outside.retire_closed();
             self.reclaim(true);
@@ -92,7 +92,7 @@ impl Allocator {
             }
             match self.grow_in(place, key, bytes, doing) {
                 Err(error) if error.is_limit() => {
-                    // What is kept for other lengths makes way, and what other streams have superblocks of their own for.
+                    // Free the slots kept for other lengths, and the superblocks of other streams.
                     let idle = lock(&self.heap).flush_on(key.uuid);
                     if let Some(taken) = take() {
                         return Ok(taken);
@@ -108,15 +108,16 @@ impl Allocator {
         Err(Error::Protocol { doing: "ask for device memory" })
     }
 
-    /// Asks again, when what was returned may be there to be had: it counts until all that had it mapped have let go.
-    fn grow_after_return(&self, place: u16, key: RoomKey, bytes: u64, doing: &str) -> Result<()> {
+    /// Requests a segment again after one was returned: the daemon counts a returned segment until every process has
+    /// unmapped it.
+    fn grow_after_return(&self, place: u16, key: ArenaKey, bytes: u64, doing: &str) -> Result<()> {
         let mut nap = NAP_MIN;
         loop {
-            // As a reader of its own this client may have it mapped, too.
+            // This client may have mapped it as a reader, too.
             self.peers.sweep();
             let _ = self.lendings.tell(&self.control);
             match self.grow_in(place, key, bytes, doing) {
-                // The other holders have heard of it, and need a moment.
+                // The other holders have been notified and need a moment.
                 Err(error) if error.is_limit() && nap <= NAP_MAX && self.lendings.is_lately_gone() => {
                     std::thread::sleep(nap);
                     nap *= 2;
@@ -126,7 +127,7 @@ impl Allocator {
         }
     }
 
-    fn grow_in(&self, place: u16, key: RoomKey, bytes: u64, doing: &str) -> Result<()> {
+    fn grow_in(&self, place: u16, key: ArenaKey, bytes: u64, doing: &str) -> Result<()> {
         let wanted = lock(&self.heap).wanted_in(place, bytes);
         let Some((bytes, slots_log2)) = wanted else {
             return Err(Error::Argument(format!("{bytes} bytes are more than any device has")));
@@ -136,14 +137,14 @@ impl Allocator {
         let mut answer = self.control.ask(&request, &[], "ask for device memory", "")?;
         let Reply::DeviceSegment(lent) = answer.reply.clone() else { return answer.unexpected() };
         let (lending, base, slots_log2) = (lent.lending, lent.lending.base, lent.slots_log2);
-        // Whatever comes of the mapping, the daemon hears that the descriptors have arrived.
+        // Acknowledge the descriptors even if the mapping fails.
         let mapped = (|| {
             let (segment, slots) = (answer.descriptor()?, answer.descriptor()?);
             let records = records(&slots, Access::Write, Magic::Slots, 1 << slots_log2)?;
             let map = self.lendings.find_or_add(&self.link, lent, segment, Use::Write);
             map.mapped(doing)?;
-            // Of the memory itself nothing is handed back to a daemon that has lost it: only a keeper's word tells what a
-            // descriptor of it was lent for.
+            // The client hands no device memory back to a daemon that has lost it: only an fd store's label says for
+            // what a descriptor was lent.
             self.descriptors.insert(Item::Slots { base }, slots);
             lock(&self.heap).add_in(place, slots_log2, map, records);
             Ok(())
@@ -154,7 +155,7 @@ impl Allocator {
             Ok(()) => acknowledged,
             Err(error) => {
                 acknowledged?;
-                // Of no use to us: back with it.
+                // The mapping failed: return the segment.
                 let _ = self.control.call(&Request::ReturnSegment { base }, "return a segment", "");
                 self.lendings.never_mapped(lending);
                 Err(error)

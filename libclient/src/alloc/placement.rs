@@ -1,49 +1,50 @@
-//! Which segment a slot goes into, and how long a segment is to be. No memory is touched here.
+//! Chooses a segment for each slot, and the length of new segments. Nothing here accesses memory.
 //!
-//! What is freed at different times must not lie between what is freed together, for nothing can be moved. So there are
-//! three kinds of slots. *Small* ones have segments of their own kind, where they pin nothing but each other. *Long* ones
-//! get a segment of their own length, which goes back when they go. The rest shares segments with each other and with
-//! what the long ones leave over; a segment that nothing uses is the last choice, so that it stays one to give back.
+//! Slots cannot move, so slots that are freed at different times must not lie between slots that are freed together.
+//! There are three kinds. *Small* slots have segments of their own, where they block only each other. *Long* slots get
+//! a segment of their own length, which the client returns with them. All others share segments with each other and use
+//! the space that long slots leave over. An unused segment is the last choice, so that it can be returned.
 
 use crate::alloc::extents::Extents;
 use tensorlend_layout::tensor::{ALIGN, PAGE};
 
-/// Length of the first segment of small slots, which a new client waits for, and of the others.
+/// Length in bytes of the first segment of small slots, for which a new client waits, and of the later ones.
 const FIRST_BYTES: (u64, u64) = (512 << 10, 1 << 20);
-/// Slots below this part of an ordinary segment are small. The other kinds need no more slots than this.
+/// Slots below an ordinary segment's length divided by 2^`SMALL_LOG2` are small. Segments of the other kinds have
+/// 2^`SMALL_LOG2` numbers.
 const SMALL_LOG2: u8 = 8;
-/// From this part of an ordinary segment on they are long.
+/// Slots of at least this part of an ordinary segment are long.
 const LONG: u64 = 8;
-/// Lengths of segments are rounded up to this part of an ordinary one.
+/// Lengths of segments are rounded up to this part of an ordinary segment.
 const ROUND: u64 = 32;
-/// log2 of the slots of a small segment: of the first, of the next, and at most.
+/// log2 of the slots of a small segment: of the first one, of the next, and the maximum.
 const SLOTS_LOG2: (u8, u8, u8) = (10, 12, 18);
-/// Segments that nothing uses are kept while no more than this many bytes are free, or as many as are in use.
+/// Unused segments are kept while at most this many bytes are free, or as many as are in use.
 const IDLE_BYTES_MIN: u64 = 256 << 20;
 
-/// What a slot of `bytes` bytes takes: whole cache lines, or whole pages from one page on.
+/// The length and alignment of an extent for `bytes` bytes: cache lines, or pages from one page up.
 #[inline]
 pub fn extent_bytes(bytes: u64) -> Option<(u64, u64)> {
     let align = if bytes >= PAGE { PAGE } else { ALIGN };
     Some((bytes.max(1).checked_next_multiple_of(align)?, align))
 }
 
-/// One segment's room: extents, and the numbers of its slots.
+/// One segment's free extents and slot numbers.
 pub struct Space {
     bytes: u64,
     small: bool,
     extents: Extents,
-    /// Numbers that were used and are free.
+    /// Numbers that were used before and are free.
     numbers: Vec<u32>,
-    /// Numbers from here on were never used.
+    /// The first number that was never used.
     fresh: u32,
     count: u32,
 }
 
 impl Space {
-    /// All of `bytes` bytes and 2^`slots_log2` numbers free.
+    /// A space of `bytes` bytes and 2^`slots_log2` numbers, all free.
     pub fn new(bytes: u64, slots_log2: u8) -> Self {
-        // The kind needs no field on the way to the daemon and back: only small segments have so many numbers.
+        // Only small segments have so many numbers, so the protocol needs no field for the kind.
         let small = slots_log2 >= SLOTS_LOG2.0;
         let count = 1 << slots_log2;
         Self { bytes, small, extents: Extents::new(bytes), numbers: Vec::new(), fresh: 0, count }
@@ -54,24 +55,24 @@ impl Space {
         self.extents.is_unused()
     }
 
-    /// Whether another slot can have a number here.
+    /// Whether a number is free.
     pub fn has_numbers(&self) -> bool {
         !self.numbers.is_empty() || self.fresh < self.count
     }
 
-    /// How many bytes would be left over of the hole that [`Space::take`] would take.
+    /// The number of bytes that [`Space::take`] would leave of its hole.
     #[cfg(feature = "cuda")]
     pub fn best(&self, length: u64, align: u64) -> Option<u64> {
         self.extents.best(length, align).filter(|_| self.has_numbers())
     }
 
-    /// Whether it has room, and no numbers for it.
+    /// Whether bytes are free, but no number.
     #[cfg(feature = "cuda")]
     pub fn lacks_numbers(&self) -> bool {
         !self.has_numbers() && !self.extents.is_full()
     }
 
-    /// Takes an extent and a number: the number and the offset.
+    /// Takes an extent and a number: returns the number and the offset.
     pub fn take(&mut self, length: u64, align: u64) -> Option<(u32, u64)> {
         if !self.has_numbers() {
             return None;
@@ -84,19 +85,19 @@ impl Space {
         Some((number, offset))
     }
 
-    /// Gives both back.
+    /// Returns an extent and its number.
     pub fn give(&mut self, number: u32, offset: u64, length: u64) {
         self.extents.give(offset, length);
         self.numbers.push(number);
     }
 }
 
-/// The rules, for a pool whose ordinary segments have so many bytes.
+/// The placement rules, for a pool with ordinary segments of `ordinary` bytes.
 pub struct Placement {
     ordinary: u64,
-    /// log2 of the slots to ask for with the next small segment.
+    /// log2 of the slots to request with the next small segment.
     slots_log2: u8,
-    /// Whether the daemon had nothing more to lend: then any room will do.
+    /// Whether the daemon had no more memory to lend: slots then go wherever they fit.
     pub anywhere: bool,
 }
 
@@ -114,7 +115,7 @@ impl Placement {
         length >= self.ordinary / LONG
     }
 
-    /// Which space an extent is to be taken of.
+    /// The space from which to take an extent.
     pub fn choose<'s>(
         &mut self,
         spaces: impl Iterator<Item = (usize, &'s Space)> + Clone,
@@ -124,13 +125,13 @@ impl Placement {
         let small = self.is_small(length);
         let mut with_numbers = spaces.clone().filter(|(_, space)| space.has_numbers());
         if small {
-            // The first that has room: there may be very many, and one hole is as good as another.
+            // The first with enough space: there may be very many, and one hole is as good as another.
             let fits = |(_, space): &(usize, &Space)| space.small && space.extents.best(length, align).is_some();
             if let Some((at, _)) = with_numbers.clone().find(fits) {
                 return Some(at);
             }
             if spaces.clone().any(|(_, space)| space.small && !space.has_numbers() && !space.extents.is_full()) {
-                // Even smaller ones than thought: the next segment gets four times the slots.
+                // The slots are even smaller than expected: the next segment gets four times the numbers.
                 self.slots_log2 = (self.slots_log2 + 2).min(SLOTS_LOG2.2);
             }
         } else {
@@ -146,17 +147,18 @@ impl Placement {
         with_numbers.find(|at| self.anywhere && fits(at)).map(|(at, _)| at)
     }
 
-    /// What segment to ask for, so that a slot of `length` bytes fits: its bytes and log2 of its slots.
+    /// The segment to request for a slot of `length` bytes: its bytes and log2 of its slots.
     pub fn wanted<'s>(&self, spaces: impl Iterator<Item = (usize, &'s Space)>, length: u64) -> (u64, u8) {
         if length > self.ordinary {
             return (length, SMALL_LOG2 / 2);
         }
         if self.is_long(length) {
             let bytes = length.next_multiple_of((self.ordinary / ROUND).max(PAGE));
-            // Above the half of an ordinary one, that is what the daemon lends.
+            // The daemon lends an ordinary segment for any length above its half.
             return (if bytes > self.ordinary / 2 { self.ordinary } else { bytes }, SMALL_LOG2);
         }
-        // As much as there is already of its kind: a client that publishes one small tensor keeps no 64 MiB for it.
+        // As many bytes as the client has of this kind already: a client that publishes one small tensor does not hold
+        // 64 MiB for it.
         let small = self.is_small(length);
         let bytes: u64 = spaces.filter(|(_, space)| space.small == small).map(|(_, space)| space.bytes).sum();
         let is_first = bytes == 0;
@@ -164,15 +166,15 @@ impl Placement {
         let bytes = bytes.clamp(least.min(self.ordinary), self.ordinary).max(length);
         let slots_log2 = match (small, is_first) {
             (true, true) => SLOTS_LOG2.0,
-            // Not more than have room.
+            // No more numbers than slots fit.
             (true, false) => self.slots_log2.min((bytes / ALIGN).ilog2() as u8).max(SLOTS_LOG2.0),
             (false, _) => SMALL_LOG2,
         };
         (bytes, slots_log2)
     }
 
-    /// Which unused segments make way for one that is asked for, so that a client whose tensors' lengths change exchanges
-    /// segments and does not gather them.
+    /// The unused segments to return before one of `length` bytes is requested. So a client whose tensors change their
+    /// lengths exchanges segments and does not accumulate them.
     pub fn make_way<'s>(&self, spaces: impl Iterator<Item = (usize, &'s Space)> + Clone, length: u64) -> Vec<usize> {
         if self.is_small(length) {
             return Vec::new();
@@ -180,7 +182,7 @@ impl Placement {
         let (comes, _) = self.wanted(spaces.clone(), length);
         let mut unused: Vec<(u64, usize)> =
             spaces.filter(|(_, s)| !s.small && s.is_unused()).map(|(at, s)| (s.bytes, at)).collect();
-        // None of them has room for it. The longest first, until as much goes as comes.
+        // None of them is long enough. The longest go first, until they make up for the requested one.
         unused.sort_unstable();
         let mut gone = 0;
         let enough = unused.iter().rev().take_while(|(bytes, _)| {
@@ -204,7 +206,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A client's heap without the memory: the rules, applied as it applies them.
+    /// A client's heap without memory, which applies the rules as the heap does.
     struct Simulated {
         placement: Placement,
         spaces: Vec<(u64, Space)>,
@@ -248,7 +250,7 @@ mod tests {
                 self.give_back(at);
             }
             let (wanted, slots_log2) = self.placement.wanted(self.spaces.iter().map(|(_, s)| s).enumerate(), length);
-            // As the daemon rounds.
+            // Rounds as the daemon does.
             let ordinary = self.placement.ordinary;
             let bytes = wanted.next_multiple_of(PAGE);
             let bytes = if bytes > ordinary / 2 { bytes.max(ordinary) } else { bytes };
@@ -270,14 +272,14 @@ mod tests {
         }
     }
 
-    /// Each factor of two from 8 B to 64 MiB as often as any other.
+    /// A length from 8 B to 64 MiB, log-uniform.
     fn log_uniform(state: &mut u64) -> u64 {
         let part = (splitmix64(state) >> 11) as f64 / (1u64 << 53) as f64;
         let (first, last) = (8f64.ln(), (64.0 * MIB as f64).ln());
         (first + (last - first) * part).exp().round() as u64
     }
 
-    /// Peak of the segments by peak of what lives, and the part of steps without the daemon.
+    /// Peak of segment bytes divided by peak of live bytes, and the fraction of steps without a request to the daemon.
     fn never_repeating(seed: u64) -> (f64, f64) {
         let (warm_up, steps) = (500, 1500);
         let mut heap = Simulated::new(64 * MIB);
@@ -323,7 +325,7 @@ mod tests {
         let ids = [small.0, middle.0, other.0, long.0];
         assert_eq!(ids, [0, 1, 2, 3], "a megabyte fills the first segment of its kind");
         assert_eq!(heap.segments, MIB / 2 + MIB + MIB + 22 * MIB);
-        // What the long one leaves over is there for others, but not for small ones.
+        // Others may use the rest of the long slot's segment, except small slots.
         assert_eq!(heap.take(MIB).0, long.0);
         assert_eq!(heap.take(200_000).0, small.0);
         // An unused segment is the last choice.

@@ -1,27 +1,26 @@
-//! Freed slots whose extents are kept together, for the next tensor of the same size.
+//! Freed slots that keep their extents for the next tensor of the same size.
 
 use tensorlend_layout::tensor::{ALIGN, PAGE};
 
-/// Bytes that are kept.
+/// Maximum bytes kept.
 const BYTES_MAX: u64 = 256 << 20;
-/// Lengths up to a page: each has its own place.
+/// Entries for lengths up to a page: one for each length.
 const SMALL: usize = (PAGE / ALIGN) as usize;
-/// Places for longer ones.
+/// Entries for longer slots.
 const LARGE: usize = 64;
 
-/// Slots of one length.
+/// Kept slots of one length.
 #[derive(Default)]
 struct Place {
     length: u64,
     slots: Vec<u32>,
-    /// Another length that was asked for here, and whether it was again.
+    /// Another length that was requested at this entry, and whether it was requested twice.
     other: u64,
     again: bool,
 }
 
-/// What is kept. Lengths above a page share places, and a place is for a length that was asked for twice; the newest such
-/// one has it. So lengths that come again find their slots, and the extents of those that do not come again join with
-/// their neighbours at once.
+/// The kept slots. Lengths above a page share entries; an entry serves a length that was requested twice, the newest
+/// such length. So lengths that recur find their slots, and the extents of other lengths are coalesced at once.
 pub struct Recent {
     places: Box<[Place; SMALL + LARGE]>,
     bytes: u64,
@@ -44,7 +43,7 @@ fn place(length: u64) -> usize {
 }
 
 impl Recent {
-    /// Takes a slot whose extent has exactly this length: whole cache lines, not 0.
+    /// Takes a slot whose extent has exactly this length: a multiple of the cache line, not 0.
     #[inline]
     pub fn take(&mut self, length: u64) -> Option<u32> {
         let place = &mut self.places[place(length)];
@@ -58,7 +57,7 @@ impl Recent {
         Some(slot)
     }
 
-    /// Keeps a slot, if that costs no other one its place.
+    /// Keeps a slot, unless another one would lose its entry.
     #[inline]
     pub fn keep(&mut self, slot: u32, length: u64) -> bool {
         let place = &mut self.places[place(length)];
@@ -70,7 +69,7 @@ impl Recent {
         true
     }
 
-    /// What must be given up so that a slot is kept that [`Recent::keep`] did not keep: others, or that slot itself.
+    /// The slots to free so that [`Recent::keep`] can keep this one: others, or this slot itself.
     #[cold]
     pub fn make_room(&mut self, slot: u32, length: u64) -> Vec<u32> {
         let place = &mut self.places[place(length)];
@@ -87,7 +86,7 @@ impl Recent {
         freed
     }
 
-    /// Gives up all of it.
+    /// Gives up all kept slots.
     pub fn flush(&mut self) -> Vec<u32> {
         self.bytes = 0;
         self.places.iter_mut().flat_map(|place| std::mem::take(&mut place.slots)).collect()
@@ -98,7 +97,7 @@ impl Recent {
 mod tests {
     use super::*;
 
-    /// Keeps a slot of a length that comes again; what makes way for it.
+    /// Keeps a slot of a length that recurs; returns the slots that make way for it.
     fn keep(recent: &mut Recent, slot: u32, length: u64) -> Vec<u32> {
         assert!(recent.take(length).is_none() && recent.take(length).is_none());
         if recent.keep(slot, length) { Vec::new() } else { recent.make_room(slot, length) }

@@ -1,4 +1,4 @@
-//! From retired to free: what nobody holds any more is reused once nobody reads it.
+//! Reclaims retired slots: a slot that no cell holds is reused once no lease covers it.
 
 use super::Allocator;
 use crate::peers::PeerTable;
@@ -7,24 +7,25 @@ use tensorlend_layout::leases;
 use tensorlend_layout::word::{Cell, LeaseWord};
 use tensorlend_os::mutex::lock;
 
-/// About what a scan costs for each member, ...
+/// Approximate cost of a scan for each member in nanoseconds, ...
 const MEMBER_NS: u64 = 24;
-/// ... for each of its leases, ...
+/// ... for each lease of the member, ...
 const LEASE_NS: u64 = 2;
-/// ... and in any case.
+/// ... and for the scan itself.
 const SCAN_NS: u64 = 100;
 
-/// What one round needs, kept from round to round.
+/// Buffers of a round, reused by the next one.
 #[derive(Default)]
 pub struct Reclaiming {
     slots: Vec<Cell>,
-    /// A bit for each of them, by the hash of the lease that would hold it. So a lease on something else costs a look.
+    /// A bit for each retired slot, at the hash of the lease that would cover it, so that most other leases cost one
+    /// test.
     bits: Vec<u64>,
-    /// Leases whose bits are set, sorted.
+    /// The leases whose bits are set, sorted.
     leased: Vec<u64>,
 }
 
-/// What a scan found besides leases.
+/// The number of members and leases that a scan read.
 #[derive(Clone, Copy)]
 struct Scanned {
     members: u64,
@@ -38,11 +39,11 @@ impl Scanned {
 }
 
 impl Reclaiming {
-    /// Gathers the leases of the namespace that may be on one of the slots. `None`: a member's table could not be read, so
-    /// that nothing may be freed.
+    /// Collects the leases of the namespace that may cover one of the slots. `None`: a member's table could not be
+    /// read, so that nothing may be freed.
     fn scan(&mut self, peers: &PeerTable) -> Option<Scanned> {
         let me = peers.me();
-        // About one bit in sixteen set.
+        // About one bit in sixteen is set.
         let bits_log2 = (self.slots.len() * 16).next_power_of_two().ilog2().clamp(9, 20);
         // Fibonacci hashing: the factor is 2^64 over the golden ratio.
         let place = |lease: LeaseWord| {
@@ -66,15 +67,16 @@ impl Reclaiming {
             }
         };
         leases::scan_fence();
-        // The audience is read after the fence: a member that was shown our segments later cannot have leased what was replaced
-        // before it.
+        // Read the audience after the fence: a member that the daemon added to it later cannot hold a lease on a value
+        // that was replaced before.
         let mut members = 0;
         for catalogue in peers.directory.audience(me).chain([me]) {
             members += 1;
-            // The daemon is away, and this member's table is not mapped: what it reads is unknown.
+            // Without the daemon, this member's table cannot be mapped: its leases are unknown.
             peers.with_leases(catalogue, |table| table.scan(&mut found)).ok()?;
         }
-        // For a reader that was ended while it runs on: what it looked at after use shows it that it was.
+        // For a reader R whose session was ended while R still runs: R's check after use must see the end of its
+        // session.
         leases::reuse_fence();
         scanned.members = members;
         self.leased.sort_unstable();
@@ -83,8 +85,8 @@ impl Reclaiming {
 }
 
 impl Allocator {
-    /// A cell or ring entry no longer holds this value. When nobody holds it any more, it is freed as soon as no lease
-    /// is on it.
+    /// Notes that a cell or ring entry no longer holds this value. After its last holder it is freed, once no lease
+    /// covers it.
     #[inline]
     pub fn retire(&self, value: Cell) {
         let due = lock(&self.heap).retire(value);
@@ -93,7 +95,7 @@ impl Allocator {
         }
     }
 
-    /// Frees what is retired and not leased. `wait`: stand in line if another thread is at it.
+    /// Frees retired slots that no lease covers. `wait`: whether to wait for another thread that reclaims.
     pub fn reclaim(&self, wait: bool) {
         let mut round = if wait {
             lock(&self.reclaiming)
@@ -107,7 +109,7 @@ impl Allocator {
         round.slots.clear();
         lock(&self.heap).retired(&mut round.slots);
         if round.slots.is_empty() {
-            let unused = lock(&self.heap).unused_on_shelf();
+            let unused = lock(&self.heap).unused_released();
             drop(round);
             if !unused.is_empty() {
                 self.return_idle(unused);
@@ -131,9 +133,9 @@ impl Allocator {
             let mut heap = lock(&self.heap);
             let heap = &mut *heap;
             let me = self.me();
-            // A pin on a dataset's member is no lease on the dataset.
+            // A pin on a dataset's member is not a lease on the dataset.
             let pinned: Vec<Cell> = slots.iter().copied().filter(|value| heap.is_pinned(value.slot())).collect();
-            // A member's table could not be read: it may hold everything.
+            // A member's table could not be read: treat everything as leased.
             let is_leased = |value: &Cell| {
                 scanned.is_none()
                     || !leased.is_empty() && leased.binary_search(&value.lease(me).0).is_ok()
@@ -144,8 +146,9 @@ impl Allocator {
             for value in slots.drain(..) {
                 idle.extend(heap.release(value.slot()).segment());
             }
-            // Of a chain through several of them, or what was refused when it was given back before.
-            idle.extend(heap.unused_on_shelf());
+            // Also segments freed by a chain through several of them, and those that the daemon refused to take back
+            // before.
+            idle.extend(heap.unused_released());
             idle.sort_unstable();
             idle.dedup();
         }

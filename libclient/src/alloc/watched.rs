@@ -1,4 +1,4 @@
-//! The way to a slot while an instrument is on.
+//! Allocation while an instrument is on.
 
 use super::{Allocator, Outside};
 use crate::alloc::heap::{Taken, extent_bytes};
@@ -9,7 +9,8 @@ use tensorlend_layout::word::SLOT_NONE;
 use tensorlend_os::mutex::lock;
 
 impl Allocator {
-    /// As [`Allocator::take_unwatched`], within the limit, recorded, and with the program asked before it fails.
+    /// As [`Allocator::take_unwatched`], within the memory limit and recorded; before it fails, it calls the program's
+    /// callback.
     #[cold]
     pub fn take_watched(&self, outside: &impl Outside, bytes: u64) -> Result<Box<Taken>> {
         self.check()?;
@@ -35,7 +36,7 @@ impl Allocator {
     fn take_within_limit(&self, outside: &impl Outside, bytes: u64, length: u64) -> Result<Box<Taken>> {
         let Some(limit) = self.instruments.limit() else { return self.take_unwatched(outside, bytes) };
         if limit.reserve(length).is_err() {
-            // What was replaced or deleted and has no reader any more counts until it is looked for.
+            // Retired values without readers count until a scan frees them.
             outside.notices()?;
             outside.retire_closed();
             self.reclaim(true);
@@ -48,13 +49,13 @@ impl Allocator {
         self.take_unwatched(outside, bytes).inspect_err(|_| limit.give(length))
     }
 
-    /// Which allocations are outstanding, where that is tracked.
+    /// The outstanding allocations, if the client tracks them.
     pub fn outstanding(&self) -> Option<Outstanding> {
         if self.is_forked() {
             return None;
         }
         let tracked = self.instruments.tracked()?;
-        // In this order, as in `reclaim`, and together: so nothing moves from one to the other meanwhile.
+        // Locks in the same order as `reclaim`, and both: so no slot moves between the two lists in the meantime.
         let round = lock(&self.reclaiming);
         let mut heap = lock(&self.heap);
         let mut allocations = lock(tracked).list();

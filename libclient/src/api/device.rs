@@ -1,4 +1,4 @@
-//! What a program asks a client for, of devices.
+//! Tensors in device memory: creating, publishing and leasing them.
 
 use crate::client::Client;
 use crate::error::{Error, Result, ValueKind, check_name};
@@ -11,14 +11,16 @@ use crate::lease::take::Leased;
 use crate::lease::value::Value;
 use crate::names::version::Version;
 use crate::tensor::device::draft::DeviceDraft;
-use crate::tensor::draft::TensorSpec;
 use crate::tensor::element::AsTensor;
+use crate::tensor::spec::TensorSpec;
 use std::time::Duration;
 use tensorlend_cuda::pointer::{Memory, Pointer};
 use tensorlend_layout::wire::DeviceOffer;
 use tensorlend_layout::{DType, Device, Uuid};
 
-/// Which device: by its UUID, which is the same in every process, or by the number that it has in this one.
+/// A device: given by its UUID, which is the same in every process, or by its number in this process.
+///
+/// Methods take `impl Into<On>`: a [`Device`], a [`Uuid`] or a [`DeviceOffer`] convert.
 ///
 /// ```
 /// use tensorlend::{Device, On};
@@ -30,9 +32,9 @@ use tensorlend_layout::{DType, Device, Uuid};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
-    /// By its UUID.
+    /// The device with this UUID.
     Uuid(Uuid),
-    /// By its number in this process.
+    /// The device with this number in this process, as `CUDA_VISIBLE_DEVICES` orders them.
     Local(Device),
 }
 
@@ -55,10 +57,10 @@ impl From<&DeviceOffer> for On {
 }
 
 impl On {
-    /// The device that this address is on.
+    /// Returns the device of a device address.
     ///
     /// # Errors
-    /// [`Error::Argument`] if it is on none, as the driver knows it; [`Error::Device`] without a driver.
+    /// [`Error::Argument`] if the driver knows no device for the address; [`Error::Device`] without a driver.
     pub fn of_pointer(ptr: u64) -> Result<Self> {
         let doing = "ask where memory is";
         let known = Pointer::ask(ptr).map_err(trouble(doing))?;
@@ -68,10 +70,10 @@ impl On {
         }
     }
 
-    /// Its name in every process.
+    /// Returns the device's UUID, its name in every process.
     ///
     /// # Errors
-    /// [`Error::Device`] for a number that no device has here.
+    /// [`Error::Device`] if this process has no device with this number.
     pub fn find(self) -> Result<Uuid> {
         self.uuid("look for a device")
     }
@@ -87,7 +89,10 @@ impl On {
 const CREATE: &str = "create a tensor on a device";
 
 impl Client {
-    /// A tensor to be written in place on a device: row-major, with 0 to 16 sizes in elements.
+    /// Creates a draft on a device: row-major, with 0 to 16 sizes in elements. Its bytes are uninitialized.
+    ///
+    /// Takes a slot of memory that this client has, without the daemon, or asks the daemon for a segment, which blocks
+    /// for a round trip.
     ///
     /// ```no_run
     /// use tensorlend::{Client, DType, Device};
@@ -100,13 +105,13 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Tensor`] for a shape that cannot be; [`Error::Device`] without such a device, or if the daemon lends no memory
-    /// of it; [`Error::Refused`] when there is none left to lend.
+    /// [`Error::Tensor`] for an invalid shape; [`Error::Device`] without such a device, or if the daemon lends no
+    /// memory of it; [`Error::Refused`] if the daemon has no memory left to lend.
     pub fn create_on(&self, on: impl Into<On>, dtype: DType, shape: &[u64]) -> Result<DeviceDraft> {
         self.create_spec_on(on, TensorSpec::new(dtype, shape))
     }
 
-    /// As [`Client::create_on`], with strides (in elements) and byte offset of your own.
+    /// As [`Client::create_on`], with strides in elements and a byte offset.
     ///
     /// # Errors
     /// As [`Client::create_on`].
@@ -114,8 +119,8 @@ impl Client {
         DeviceDraft::new(self.session(), on.into().uuid(CREATE)?, None, &spec)
     }
 
-    /// As [`Client::create_on`], for work in a stream, which is recorded on the draft. Where the device's allocator is `arena`,
-    /// the stream has segments of its own.
+    /// As [`Client::create_on`], for work in a stream: the draft records the stream, so that its readers wait for the
+    /// work. Where the device's allocator is `arena`, the stream has segments of its own.
     ///
     /// # Errors
     /// As [`Client::create_on`], and [`Error::Device`] for a stream of another context than the device's primary one.
@@ -130,7 +135,7 @@ impl Client {
         DeviceDraft::new(self.session(), on.into().uuid(CREATE)?, Some(stream.into()), &spec)
     }
 
-    /// Copies an array from the host to a device and publishes it there.
+    /// Copies an array from the host to a device and publishes it there. Blocks until the copy is done.
     ///
     /// ```no_run
     /// use tensorlend::{Client, Device};
@@ -154,23 +159,25 @@ impl Client {
             array.write_to(&mut bytes);
             draft.copy_from_bytes(&bytes)?;
         }
-        // What was copied has arrived, and nothing else is under way.
+        // The copy is complete, and no other work is pending.
         draft.publish_settled(name)
     }
 
-    /// Leases a tensor that is on a device. If it was published early, this waits for the producer's work on it.
+    /// Leases a tensor on a device. If its producer published it early, this blocks until the producer's work on it is
+    /// done.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Kind`] if the name holds a tensor in host memory, or a dataset; [`Error::Device`] if this
-    /// process cannot use the device.
+    /// * [`Error::NotFound`] if the name holds nothing.
+    /// * [`Error::Kind`] if the name holds a tensor in host memory, or a dataset.
+    /// * [`Error::Device`] if this process cannot use the device.
     pub fn get_device(&self, name: &str) -> Result<DeviceLease> {
         let lease = self.get_device_early(name)?;
         lease.finish()?;
         Ok(lease)
     }
 
-    /// As [`Client::get_device`], without a wait: until [`DeviceLease::wait`] has been called for a stream, and in others, a tensor
-    /// that was published early may not be there yet.
+    /// As [`Client::get_device`], without waiting for the producer's work. A tensor that was published early may be
+    /// incomplete: call [`DeviceLease::wait`] for each stream that reads it.
     ///
     /// # Errors
     /// As [`Client::get_device`].
@@ -195,7 +202,7 @@ impl Client {
         }
     }
 
-    /// Device memory of this client, by device: bytes of its slots in use, and of the segments that it was lent.
+    /// This client's device memory on one device: bytes of its slots in use, and of its segments.
     ///
     /// # Errors
     /// [`Error::Device`] for a number that no device has; [`Error::Forked`].

@@ -1,15 +1,15 @@
-//! The devices that a daemon lends memory of.
+//! The devices whose memory the daemon lends.
 
 use crate::client::Client;
 use tensorlend_layout::wire::DeviceOffer;
 
 impl Client {
-    /// The devices of which the daemon lends memory, whether or not this process sees them; empty where it lends host memory
-    /// alone.
+    /// The devices whose memory the daemon lends, whether or not this process sees them. Empty if the daemon lends host
+    /// memory only.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// for device in client.devices() {
     ///     println!("{} {}: {}", device.uuid, device.name, device.allocator);
     /// }
@@ -19,7 +19,7 @@ impl Client {
         self.session().welcome.devices.clone()
     }
 
-    /// Whether there are any.
+    /// Whether the daemon lends memory of any device.
     pub fn lends_devices(&self) -> bool {
         !self.session().welcome.devices.is_empty()
     }

@@ -1,4 +1,4 @@
-//! The instruments as a program sees them.
+//! Instruments on a client's memory: statistics, tracking, allocation logs, limits.
 
 use crate::client::{Client, ClientBuilder};
 use crate::error::Result;
@@ -25,9 +25,9 @@ impl ClientBuilder {
     /// looked up only when a backtrace is printed.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
     /// # use tensorlend::{Client, DType};
-    /// let client = Client::builder().socket(broker.socket()).tracking_backtraces().connect()?;
+    /// let client = Client::builder().socket(daemon.socket()).tracking_backtraces().connect()?;
     /// let forgotten = client.create(DType::U8, &[4096])?;
     /// let outstanding = client.outstanding().unwrap();
     /// assert!(outstanding.allocations()[0].backtrace.is_some());
@@ -41,25 +41,27 @@ impl ClientBuilder {
         self
     }
 
-    /// Writes a log of every allocation, from the start: see [`Client::start_allocation_log`].
+    /// Writes a log of every allocation from the start: see [`Client::start_allocation_log`].
     ///
-    /// Without this, `TENSORLEND_ALLOC_LOG` names the file, for every client of the process; the number of the process
-    /// and that of the client within it are put before its extension (`log.csv` becomes `log.4711-0.csv`).
+    /// Without this option, the variable `TENSORLEND_ALLOC_LOG` names the file, for every client of the process. The
+    /// client inserts the process number and its own number in the process before the extension (`log.csv` becomes
+    /// `log.4711-0.csv`).
     pub fn allocation_log(mut self, path: impl AsRef<Path>) -> Self {
         self.instruments.log = Some(path.as_ref().to_owned());
         self
     }
 
-    /// The bytes of slots that this client may have in use: drafts, what it has published, and what was replaced and
-    /// still has readers. They are counted in whole cache lines, and in whole pages from one page on, as in
-    /// [`crate::MemoryUse::slot_bytes`]; an allocation that would pass the limit fails with
-    /// [`crate::Error::MemoryLimit`]. The segments in which the slots lie may be larger.
+    /// Limits the bytes of slots that this client may have in use: drafts, published values, and replaced values that
+    /// still have readers. An allocation beyond the limit fails with [`crate::Error::MemoryLimit`].
+    ///
+    /// Bytes are counted in whole cache lines, and in whole pages from one page up, as in
+    /// [`crate::MemoryUse::slot_bytes`]. The segments that contain the slots may be larger.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
     /// use tensorlend::{Client, DType, Error};
     ///
-    /// let client = Client::builder().socket(broker.socket()).memory_limit(8192).connect()?;
+    /// let client = Client::builder().socket(daemon.socket()).memory_limit(8192).connect()?;
     /// let all = client.create(DType::U8, &[8192])?;
     /// let error = client.create(DType::U8, &[1]).unwrap_err();
     /// assert!(matches!(error, Error::MemoryLimit { asked: 64, used: 8192, limit: 8192 }));
@@ -73,24 +75,25 @@ impl ClientBuilder {
         self
     }
 
-    /// Is asked before an allocation fails for want of memory, be it at this client's limit or at one of the daemon's. It
-    /// may drop drafts or delete names (see [`Pressure::delete`]) and have the allocation tried again, as often as it
-    /// likes.
+    /// Sets a callback that the client calls before an allocation fails, at this client's limit or at one of the
+    /// daemon's. The callback may drop drafts or delete names (see [`Pressure::delete`]) and have the client retry, any
+    /// number of times.
     ///
-    /// It runs on the thread that allocates, on several at a time if need be, with no lock of this client held: it may
-    /// call whatever it likes. An allocation that it makes itself fails without another call. A panic in it goes to
-    /// whoever allocates, and the client can be used on. Nobody is asked about the few bytes beside its tensors that a
-    /// stream's message takes (long metadata, a dataset's index), which are taken while the stream is locked.
+    /// It runs on the allocating thread, on several threads at once if several allocate. The client holds no lock in
+    /// the meantime, so the callback may call any method. An allocation inside the callback fails without another call.
+    /// A panic in the callback unwinds into the allocating call and leaves the client usable. The client does not call
+    /// it for the few bytes that a stream's message takes besides its tensors (long metadata, a dataset's index): those
+    /// it allocates while the stream is locked.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
     /// use std::sync::{Arc, Mutex};
     /// use tensorlend::{Client, DType, Draft, Relief};
     ///
     /// let spare: Arc<Mutex<Vec<Draft>>> = Arc::default();
     /// let theirs = spare.clone();
     /// let client = Client::builder()
-    ///     .socket(broker.socket())
+    ///     .socket(daemon.socket())
     ///     .memory_limit(1 << 20)
     ///     .on_memory_pressure(move |_| match theirs.lock().unwrap().pop() {
     ///         Some(_dropped) => Relief::Retry,
@@ -110,11 +113,11 @@ impl ClientBuilder {
 
 /// Instruments on this client's allocations.
 impl Client {
-    /// Counts this client's allocations from now on. See [`ClientBuilder::statistics`] to count from the start.
+    /// Starts counting this client's allocations. See [`ClientBuilder::statistics`] to count from the start.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// assert_eq!(client.statistics(), None);
     /// client.enable_statistics();
     /// client.put("numbers", &[1u8])?;
@@ -129,14 +132,14 @@ impl Client {
         }
     }
 
-    /// Counts no longer, and forgets what was counted. Scopes that are open go on.
+    /// Stops counting and forgets the counts. Open scopes continue.
     pub fn disable_statistics(&self) {
         if !self.session().is_forked() {
             self.session().instruments().enable_statistics(false);
         }
     }
 
-    /// What was counted; `None` if nothing counts, and in the child of a fork.
+    /// The counts so far; `None` while counting is off, and in the child of a fork.
     pub fn statistics(&self) -> Option<Statistics> {
         if self.session().is_forked() {
             return None;
@@ -144,11 +147,11 @@ impl Client {
         self.session().instruments().statistics()
     }
 
-    /// Counts what this client allocates, on all threads, until the scope is dropped; scopes may be nested.
+    /// Counts this client's allocations on all threads until the returned scope is dropped. Scopes may be nested.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use tensorlend::DType;
     ///
     /// let step = client.statistics_scope();
@@ -167,12 +170,13 @@ impl Client {
         StatisticsScope::new(self.session().clone())
     }
 
-    /// This client's outstanding allocations, drafts apart from what names, streams and lists hold; prints as a report.
-    /// `None` if they are not tracked (see [`ClientBuilder::tracking`]), and in the child of a fork.
+    /// This client's outstanding allocations: drafts, and apart from them those that names, streams and lists hold.
+    /// `Display` prints a report. `None` if the client does not track them (see [`ClientBuilder::tracking`]), and in
+    /// the child of a fork.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).tracking().connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).tracking().connect()?;
     /// let forgotten = client.create(tensorlend::DType::U8, &[4096])?;
     /// let report = client.outstanding().unwrap().to_string();
     /// assert!(report.starts_with("1 allocation outstanding, 4096 bytes\ndrafts: 1 allocation, 4096 bytes\n"));
@@ -184,18 +188,19 @@ impl Client {
         self.session().alloc().outstanding()
     }
 
-    /// Writes a log of every allocation to a file from now on, as CSV: `thread,time_ns,action,slot,generation,bytes`.
-    /// `thread` is the kernel's number, `time_ns` counts from the start of the log, `action` is `allocate`, `free`,
-    /// `allocate failure`, or `lost` for as many events as `bytes` says that a slow disk could not take. (slot,
-    /// generation) is one allocation. `tensorlend replay` replays it.
+    /// Starts a log of every allocation, as a CSV file with the columns `thread,time_ns,action,slot,generation,bytes`.
+    /// `tensorlend replay` replays it.
     ///
-    /// A thread writes the file, a tenth of a second later at most. A log that was open before is completed first. What
-    /// remains is written when the client is dropped, with its drafts and leases, or by
-    /// [`Client::stop_allocation_log`].
+    /// `thread` is the kernel's thread number, `time_ns` counts from the start of the log. `action` is `allocate`,
+    /// `free`, `allocate failure`, or `lost`: then `bytes` is the number of events that a slow disk could not take.
+    /// (slot, generation) identifies one allocation.
+    ///
+    /// A background thread writes each event within 100 ms. A log that was open before is completed first. The rest is
+    /// written when the client is dropped, with its drafts and leases, or by [`Client::stop_allocation_log`].
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// # let folder = tempfile::tempdir()?;
     /// let path = folder.path().join("allocations.csv");
     /// client.start_allocation_log(&path)?;
@@ -210,33 +215,33 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`crate::Error::System`] if the file cannot be written, or the one before could not.
+    /// [`crate::Error::System`] if the file cannot be written, or the previous log could not.
     pub fn start_allocation_log(&self, path: impl AsRef<Path>) -> Result<()> {
         self.session().check()?;
         self.session().instruments().start_log(path.as_ref())
     }
 
-    /// Waits until everything so far is in the log's file.
+    /// Blocks until all events so far are in the log's file.
     ///
     /// # Errors
-    /// [`crate::Error::System`] if it could not be written.
+    /// [`crate::Error::System`] if the file could not be written.
     pub fn flush_allocation_log(&self) -> Result<()> {
         self.session().check()?;
         self.session().instruments().flush_log()
     }
 
-    /// Ends the log, if there is one, and waits until all of it is in its file.
+    /// Ends the log, if there is one, and blocks until all events are in its file.
     ///
     /// # Errors
-    /// [`crate::Error::System`] if it could not be written.
+    /// [`crate::Error::System`] if the file could not be written.
     pub fn stop_allocation_log(&self) -> Result<()> {
         self.session().check()?;
         self.session().instruments().stop_log()
     }
 }
 
-/// Counts what a client allocates while it lives: on all threads, and beside the other scopes, which may be nested or
-/// overlap. See [`crate::Client::statistics_scope`].
+/// A scope that counts a client's allocations on all threads while it exists. Scopes may be nested or overlap. See
+/// [`crate::Client::statistics_scope`].
 #[derive(Debug)]
 pub struct StatisticsScope {
     session: Arc<Session>,
@@ -249,11 +254,11 @@ impl StatisticsScope {
         Self { session, id }
     }
 
-    /// What was counted since it was opened. In the child of a fork: nothing.
+    /// The counts since the scope was opened; all 0 in the child of a fork.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let scope = client.statistics_scope();
     /// drop(client.create(tensorlend::DType::U8, &[4096])?);
     /// assert_eq!((scope.statistics().current_bytes, scope.statistics().peak_bytes), (0, 4096));
@@ -269,7 +274,7 @@ impl StatisticsScope {
 
 impl Drop for StatisticsScope {
     fn drop(&mut self) {
-        // The lock may have been held by another thread when the process forked.
+        // Another thread may have held the lock when the process forked.
         if self.session.is_forked() {
             return;
         }

@@ -1,4 +1,4 @@
-//! What a program calls on a [`Client`](crate::Client), besides the methods that stand with their nouns.
+//! Methods of [`Client`](crate::Client), by topic. Others stand in the modules of the things they concern.
 
 #[cfg(feature = "cuda")]
 pub mod device;

@@ -1,4 +1,4 @@
-//! What there is: names, streams, lists, memory; and the daemon.
+//! Overviews: names, streams, lists, memory, and the daemon.
 
 use crate::client::Client;
 use crate::error::{Error, Result, check_name};
@@ -12,11 +12,11 @@ use std::time::Duration;
 use tensorlend_layout::name::KeyKind;
 use tensorlend_layout::wire::{Reply, Request, Stat};
 
-/// Memory of one client. See [`Client::memory`].
+/// Memory of one client, in bytes. See [`Client::memory`].
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// use tensorlend::MemoryUse;
 ///
 /// assert_eq!(client.memory(), MemoryUse { slot_bytes: 0, segment_bytes: 0 });
@@ -26,19 +26,19 @@ use tensorlend_layout::wire::{Reply, Request, Stat};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryUse {
-    /// Bytes of its slots in use: drafts, published, and replaced but not yet reclaimed.
+    /// Bytes of its slots in use: drafts, published values, and replaced values that are not reclaimed yet.
     pub slot_bytes: u64,
-    /// Bytes of the segments that it was lent.
+    /// Bytes of the segments that the daemon has lent to it.
     pub segment_bytes: u64,
 }
 
 impl Client {
-    /// What every name that matches a glob holds, sorted by name. `*` and `?` match any characters, `/` too; `[ab]`,
-    /// `{a,b}` and `\` as in a shell.
+    /// Describes the value of every name that matches a glob, sorted by name. `*` and `?` match any characters, `/`
+    /// too; `[ab]`, `{a,b}` and `\` work as in a shell.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.put("camera/front", &[1u8])?;
     /// client.put("camera/rear", &[2u8])?;
     /// client.put("lidar", &[3u8])?;
@@ -47,18 +47,18 @@ impl Client {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A tensor is described by its record: its elements are neither mapped nor, if they were spilled, read back. Datasets,
-    /// tensors with metadata of more than 32 bytes or more than 4 dimensions, and such with strides or on devices are leased for it, so
-    /// that they come back: [`Client::overview`] leaves them where they are. Names that cannot be described are left out:
-    /// [`Client::listing`] returns those, too.
+    /// The client reads a tensor's record only: it neither maps the elements nor brings spilled ones back. It leases
+    /// datasets, strided tensors, tensors on devices, and tensors with more than 32 bytes of metadata or more than 4
+    /// dimensions, which brings spilled ones back: [`Client::overview`] does not. Names that cannot be described are
+    /// left out: [`Client::listing`] returns those, too.
     ///
     /// # Errors
-    /// [`Error::Argument`] for a glob that cannot be.
+    /// [`Error::Argument`] for an invalid glob.
     pub fn list(&self, glob: &str) -> Result<Vec<Info>> {
         Ok(self.listing(glob)?.infos)
     }
 
-    /// As [`Client::list`], with the names that cannot be described, and why.
+    /// As [`Client::list`], and also returns the names that cannot be described, with the reasons.
     ///
     /// # Errors
     /// As [`Client::list`].
@@ -67,12 +67,12 @@ impl Client {
         listing(self.session(), |name| wanted.is_match(name), true)
     }
 
-    /// As [`Client::listing`], and brings nothing back that was spilled: [`Listing::spilled`] has the names of which that would
-    /// be needed, with what their records say. It needs no memory in the pool, so that it works where pool and disk are full.
+    /// As [`Client::listing`], without bringing spilled values back: [`Listing::spilled`] has the names that would need
+    /// it, with the facts in their records. It needs no memory in the pool, so it works while pool and disk are full.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.put("numbers", &[1.0f32])?;
     /// let overview = client.overview("*")?;
     /// assert_eq!((overview.infos.len(), overview.spilled.len()), (1, 0));
@@ -86,11 +86,12 @@ impl Client {
         listing(self.session(), |name| wanted.is_match(name), false)
     }
 
-    /// The namespace's streams whose names match a glob, sorted by name, with their number of subscribers.
+    /// The namespace's streams whose names match a glob, sorted by name; [`Collection::count`] is the number of
+    /// subscribers.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let camera = client.stream("camera").open()?;
     /// let frames = client.subscribe("camera")?;
     /// assert_eq!(client.streams("cam*")?[0].count, 1);
@@ -98,7 +99,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Argument`] for a glob that cannot be.
+    /// [`Error::Argument`] for an invalid glob.
     pub fn streams(&self, glob: &str) -> Result<Vec<Collection>> {
         let wanted = Glob::new(glob)?;
         let mut found = collections(self.session(), KeyKind::Stream)?;
@@ -106,18 +107,18 @@ impl Client {
         Ok(found)
     }
 
-    /// The namespace's lists whose names match a glob, sorted by name, with their length in items.
+    /// The namespace's lists whose names match a glob, sorted by name; [`Collection::count`] is the length in items.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.append("episodes", client.create(tensorlend::DType::F32, &[100, 6])?)?;
     /// assert_eq!(client.lists("*")?[0].count, 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::Argument`] for a glob that cannot be.
+    /// [`Error::Argument`] for an invalid glob.
     pub fn lists(&self, glob: &str) -> Result<Vec<Collection>> {
         let wanted = Glob::new(glob)?;
         let mut found = collections(self.session(), KeyKind::List)?;
@@ -125,11 +126,11 @@ impl Client {
         Ok(found)
     }
 
-    /// What the name holds: dtype, shape, owner. Reads the record and not the elements.
+    /// Describes the value of a name: dtype, shape, owner. Reads the record and not the elements.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.put("numbers", &[1.0f32, 2.0, 3.0])?;
     /// let info = client.info("numbers")?;
     /// assert_eq!((info.nbytes, info.pid, info.alive), (12, std::process::id(), true));
@@ -145,11 +146,12 @@ impl Client {
         info(self.session(), name)
     }
 
-    /// Figures of the daemon, over all namespaces, and what this client's user and namespace use of what they may.
+    /// Metrics of the daemon over all namespaces, and the use and limits of this client's user and namespace. Blocks
+    /// for a round trip to the daemon.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let stat = client.stat()?;
     /// assert_eq!((stat.clients, stat.version.as_str()), (1, client.daemon_version()));
     /// let account = &stat.uids[0];
@@ -167,12 +169,12 @@ impl Client {
         }
     }
 
-    /// An error once the daemon has ended and none has taken its place, or has ended this session. Asks the daemon nothing, and
-    /// takes some nanoseconds: for loops that wait for what other clients do.
+    /// Returns an error once the daemon has ended and no other has taken its place, or once it has ended this session.
+    /// Asks the daemon nothing and takes some nanoseconds: meant for loops that wait for other clients.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.check_daemon()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -185,11 +187,11 @@ impl Client {
         self.session().control.check_daemon("wait")
     }
 
-    /// Asks the daemon whether it lives; returns the round trip.
+    /// Sends the daemon a request without effect; returns the duration of the round trip.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// println!("the daemon answers in {:?}", client.ping()?);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -203,11 +205,11 @@ impl Client {
         Ok(start.elapsed())
     }
 
-    /// What this client itself has in use.
+    /// This client's own memory: slots in use, and segments. Reads local counters; never blocks.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.put("numbers", &[0u8; 100])?;
     /// let memory = client.memory();
     /// assert_eq!(memory.slot_bytes, 128); // whole cache lines
@@ -219,11 +221,11 @@ impl Client {
         MemoryUse { slot_bytes, segment_bytes }
     }
 
-    /// Bytes of this namespace's tensors that some client holds a lease on now.
+    /// Bytes of this namespace's tensors on which some client holds a lease now.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.put("numbers", &[0u8; 4096])?;
     /// assert_eq!(client.leased()?, 0);
     /// let lease = client.get("numbers")?;

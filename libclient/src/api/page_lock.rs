@@ -1,4 +1,4 @@
-//! Drafts and leases in host memory whose pages devices read and write directly.
+//! Page-locked host memory: drafts and leases that devices read and write directly.
 
 use crate::api::device::On;
 use crate::error::Result;
@@ -8,28 +8,30 @@ use crate::segment::pinned::range_of;
 use crate::tensor::draft::Draft;
 
 impl Draft {
-    /// Keeps the host memory that the draft lies in where it is (`cuMemHostRegister`), so that copies between it and devices run
-    /// by themselves and at full speed. The whole segment stays so until it is given back: the first call costs some
-    /// milliseconds, others nothing. Whoever has a device copy holds the draft until that is done.
+    /// Page-locks the host memory of the draft (`cuMemHostRegister`), so that copies between it and devices run
+    /// asynchronously and at full speed.
+    ///
+    /// The whole segment stays locked until the client returns it: the first call for a segment takes some
+    /// milliseconds, later ones nothing. Keep the draft until a device copy that uses it is done.
     ///
     /// # Errors
-    /// [`crate::Error::Device`] without such a device, or where the driver refuses.
+    /// [`crate::Error::Device`] without such a device, or if the driver refuses.
     pub fn page_lock(&self, on: impl Into<On>) -> Result<()> {
         let doing = "keep a draft's pages in place";
         let session = self.session();
         session.check()?;
         let gpu = Gpu::find(on.into().uuid(doing)?, doing)?;
         let found = session.alloc().host_segment(self.cell().slot());
-        // The draft keeps its segment.
+        // The draft keeps its segment mapped.
         found.map_or(Ok(()), |(range, locked)| locked.lock(&gpu, range, false, doing))
     }
 }
 
 impl Lease {
-    /// As [`Draft::page_lock`], for the memory that the leased tensor lies in, which devices may then read.
+    /// As [`Draft::page_lock`], for the memory of a leased tensor, which devices may then read.
     ///
     /// # Errors
-    /// As [`Draft::page_lock`]: some devices take no memory that is mapped read-only.
+    /// As [`Draft::page_lock`]: some devices do not accept memory that is mapped read-only.
     pub fn page_lock(&self, on: impl Into<On>) -> Result<()> {
         let doing = "keep a tensor's pages in place";
         self.held().link().check()?;

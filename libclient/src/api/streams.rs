@@ -1,18 +1,19 @@
-//! Streams and datasets: begun.
+//! Starting streams, subscriptions and datasets.
 
 use crate::client::Client;
 use crate::error::{Error, Result, check_name};
 use crate::stream::StreamBuilder;
-use crate::stream::subscriber::{Subscription, SubscriptionBuilder};
+use crate::stream::subscribe::SubscriptionBuilder;
+use crate::stream::subscriber::Subscription;
 use crate::tensor::dataset::DatasetDraft;
 use tensorlend_layout::wire::{Reply, Request};
 
 impl Client {
-    /// A dataset to be put together.
+    /// Starts a dataset: several tensors that are published and leased as one value.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let image = client.create(tensorlend::DType::U8, &[480, 640, 3])?;
     /// let depth = client.create(tensorlend::DType::F32, &[480, 640])?;
     /// client.dataset().add("image", image)?.add("depth", depth)?.publish("frame")?;
@@ -23,11 +24,11 @@ impl Client {
         DatasetDraft::new(self.session().clone())
     }
 
-    /// A stream to be opened, as its one producer.
+    /// Starts a stream as its only producer. [`StreamBuilder::open`] opens it.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let camera = client.stream("camera").capacity(4).open()?;
     /// camera.send(client.create(tensorlend::DType::U8, &[480, 640, 3])?)?;
     /// assert_eq!(camera.sent(), 1);
@@ -37,11 +38,11 @@ impl Client {
         StreamBuilder::new(self.session().clone(), name)
     }
 
-    /// Subscribes to a stream that exists, from its newest message on.
+    /// Subscribes to an existing stream, from its newest message on. Blocks for a round trip to the daemon.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let camera = client.stream("camera").open()?;
     /// camera.send(client.create(tensorlend::DType::U8, &[480, 640, 3])?)?;
     /// let mut frames = client.subscribe("camera")?;
@@ -56,11 +57,12 @@ impl Client {
         self.subscription(name).open()
     }
 
-    /// Subscribes in another way: from the oldest message, for epoll, to a stream that is yet to be opened.
+    /// Subscribes with options: from the oldest message, with a descriptor for epoll, or to a stream that is not open
+    /// yet.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use tensorlend::Start;
     ///
     /// let camera = client.stream("camera").open()?;
@@ -72,12 +74,12 @@ impl Client {
         SubscriptionBuilder::new(self.clone(), name)
     }
 
-    /// Removes a stream and what it holds; false if there was none. Its subscribers find it ended, its producer's next
-    /// send fails with [`Error::StreamEnded`].
+    /// Deletes a stream and its messages; returns false if there was none. Its subscribers see its end, and its
+    /// producer's next send fails with [`Error::StreamEnded`].
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let camera = client.stream("camera").open()?;
     /// assert!(client.delete_stream("camera")?);
     /// assert!(!client.delete_stream("camera")?);

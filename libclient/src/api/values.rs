@@ -1,4 +1,4 @@
-//! Values under names: created, put, got, waited for, deleted.
+//! Values under names: creating, publishing, leasing, waiting, deleting.
 
 use crate::client::Client;
 use crate::error::{Error, Result, check_name};
@@ -12,19 +12,23 @@ use crate::lease::value::Value;
 use crate::names::lifetime::Lifetime;
 use crate::names::version::Version;
 use crate::segment::copy::into_shared;
-use crate::tensor::draft::{Draft, TensorSpec};
+use crate::tensor::draft::Draft;
 use crate::tensor::element::AsTensor;
+use crate::tensor::spec::TensorSpec;
 use crate::wait::Deadline;
 use std::time::Duration;
 use tensorlend_layout::DType;
 
 impl Client {
-    /// A tensor to be written in place: row-major, with 0 to 16 sizes in elements. Its bytes are whatever lay there
-    /// before.
+    /// Creates a draft, to be written in place: row-major, with 0 to 16 sizes in elements. Its bytes are uninitialized:
+    /// they hold what a former tensor left there.
+    ///
+    /// Takes a slot of memory that this client has, without the daemon, or asks the daemon for a segment, which blocks
+    /// for a round trip. Drop the draft to give the slot back.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use tensorlend::DType;
     ///
     /// let mut image = client.create(DType::U8, &[480, 640, 3])?;
@@ -35,17 +39,18 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Tensor`] for a shape that cannot be; [`Error::Refused`] when there is no memory left to lend.
+    /// [`Error::Tensor`] for an invalid shape; [`Error::Refused`] if the daemon has no memory left to lend;
+    /// [`Error::MemoryLimit`] at this client's own limit.
     #[inline]
     pub fn create(&self, dtype: DType, shape: &[u64]) -> Result<Draft> {
         Draft::row_major(self.session(), dtype, shape)
     }
 
-    /// As [`Client::create`], with strides (in elements) and byte offset of your own.
+    /// As [`Client::create`], with strides in elements and a byte offset.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use tensorlend::{DType, TensorSpec};
     ///
     /// // Two rows of three elements, the first padded to four.
@@ -61,34 +66,37 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Tensor`] for a shape, strides or byte offset that cannot be; otherwise as [`Client::create`].
+    /// [`Error::Tensor`] for an invalid shape, stride or byte offset; otherwise as [`Client::create`].
     pub fn create_spec(&self, spec: TensorSpec) -> Result<Draft> {
         Draft::new(self.session(), &spec)
     }
 
-    /// Copies an array into shared memory and publishes it: one copy, no serialization.
+    /// Copies an array into shared memory and publishes it under a name: one copy, no serialization. A former value of
+    /// the name is replaced; leases on it stay valid.
+    ///
+    /// Returns the version of the new value. Use [`Client::create`] to write the elements in place, without the copy.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.put("numbers", &[1.0f32, 2.0, 3.0])?;
     /// assert_eq!(client.get("numbers")?.as_slice::<f32>()?, [1.0, 2.0, 3.0]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::Length`] for an array whose bytes are not as many as its shape says; otherwise as
-    /// [`Client::create`] and [`Draft::publish`].
+    /// [`Error::Length`] for an array whose bytes do not match its shape; otherwise as [`Client::create`] and
+    /// [`Draft::publish`].
     pub fn put(&self, name: &str, array: &(impl AsTensor + ?Sized)) -> Result<Version> {
         check_name(name)?;
         self.filled(name, array)?.publish(name)
     }
 
-    /// As [`Client::put`], for a name that ends by itself: see [`Draft::publish_for`].
+    /// As [`Client::put`], for a name with a lifetime: it ends by itself. See [`Draft::publish_for`].
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use std::time::Duration;
     /// use tensorlend::Lifetime;
     ///
@@ -131,11 +139,15 @@ impl Client {
         }
     }
 
-    /// Leases the tensor that the name holds now. No copy is made, and what is published later does not change it.
+    /// Leases the tensor that the name holds now, without a copy. A value published later gets other memory, so the
+    /// leased bytes stay as they are.
+    ///
+    /// Takes a lease entry of this client, at most 4096 at once, until the lease is dropped. Never waits for a value:
+    /// see [`Client::wait_for`].
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.put("numbers", &[1.0f32, 2.0, 3.0])?;
     /// let lease = client.get("numbers")?;
     /// client.put("numbers", &[4.0f32])?;
@@ -144,20 +156,23 @@ impl Client {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A name of another machine, `NODE/NAME`, is fetched where it is not here: see [`crate::remote`].
+    /// A name of another machine, `NODE/NAME`, is fetched unless a copy is on this machine: see [`crate::remote`].
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Kind`] for a dataset; [`Error::Leases`] with 4096 leases held already;
-    /// [`Error::Damaged`] if a broken client published it; [`Error::Remote`] and [`Error::Timeout`] only for a name of another machine.
+    /// * [`Error::NotFound`] if the name holds nothing.
+    /// * [`Error::Kind`] if the name holds a dataset.
+    /// * [`Error::Leases`] if this client holds 4096 leases already.
+    /// * [`Error::Damaged`] if a faulty client published the value.
+    /// * [`Error::Remote`] and [`Error::Timeout`] for a name of another machine only.
     pub fn get(&self, name: &str) -> Result<Lease> {
         assemble::lease(self.session(), self.lease_of(name)?, name)
     }
 
-    /// Leases the dataset that the name holds now: all of its tensors, with one lease.
+    /// Leases the dataset that the name holds now: all of its tensors, of one publication, with one lease.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let image = client.create(tensorlend::DType::U8, &[480, 640, 3])?;
     /// client.dataset().add("image", image)?.publish("frame")?;
     /// let frame = client.get_dataset("frame")?;
@@ -171,11 +186,11 @@ impl Client {
         assemble::dataset(self.session(), self.lease_of(name)?, name)
     }
 
-    /// Leases whatever the name holds now.
+    /// Leases the value that the name holds now, whatever its kind.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use tensorlend::Value;
     ///
     /// client.put("numbers", &[1u8, 2])?;
@@ -189,16 +204,17 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// As [`Client::get`], less [`Error::Kind`].
+    /// As [`Client::get`], except [`Error::Kind`].
     pub fn get_value(&self, name: &str) -> Result<Value> {
         assemble::value(self.session(), self.lease_of(name)?, name)
     }
 
-    /// As [`Client::get_value`], for what is here: asks no other machine and never waits. `None` if the name holds nothing.
+    /// As [`Client::get_value`], for this machine only: asks no other machine and never waits. `None` if the name holds
+    /// nothing.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// assert!(client.get_here("node7/numbers")?.is_none());
     /// client.put("numbers", &[1u8, 2])?;
     /// assert!(client.get_here("numbers")?.is_some());
@@ -213,11 +229,12 @@ impl Client {
         leased.map(|leased| assemble::value(self.session(), leased, name)).transpose()
     }
 
-    /// Copies the tensor's elements, in C order, into a buffer of exactly its length in bytes.
+    /// Copies the tensor's elements, in C order, into a buffer of exactly its length in bytes. Returns the version of
+    /// the copied value.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.put("numbers", &[1u8, 2, 3])?;
     /// let mut buffer = [0; 3];
     /// let seen = client.get_into("numbers", &mut buffer)?;
@@ -227,7 +244,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Length`]; otherwise as [`Client::get`].
+    /// [`Error::Length`] if the buffer has another length; otherwise as [`Client::get`].
     pub fn get_into(&self, name: &str, buffer: &mut [u8]) -> Result<Version> {
         let lease = self.get(name)?;
         if lease.nbytes() != buffer.len() as u64 {
@@ -237,11 +254,12 @@ impl Client {
         Ok(lease.version())
     }
 
-    /// Whether the name holds something here. Takes no lease, and asks no other machine.
+    /// Whether the name holds a value on this machine. Takes no lease and asks no other machine; asks the daemon only
+    /// to map another client's cells for the first time.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// assert!(!client.exists("numbers")?);
     /// client.put("numbers", &[1u8])?;
     /// assert!(client.exists("numbers")?);
@@ -249,19 +267,20 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Damaged`] if its owner is a broken client.
+    /// [`Error::Damaged`] if a faulty client owns the name.
     pub fn exists(&self, name: &str) -> Result<bool> {
         check_name(name)?;
         self.session().check()?;
         Ok(peek(self.session(), name.as_bytes())?.exists)
     }
 
-    /// Which value the name holds here; `None` if none. Takes no lease, asks no other machine, and is the cheapest way to see that
-    /// nothing is new.
+    /// The version of the value that the name holds on this machine; `None` if it holds none. Takes no lease and asks
+    /// no other machine; asks the daemon only to map another client's cells for the first time. The cheapest way to
+    /// poll for news.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let seen = client.put("numbers", &[1u8])?;
     /// assert_eq!(client.version("numbers")?, Some(seen));
     /// client.put("numbers", &[1u8])?;
@@ -271,7 +290,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Damaged`] if its owner is a broken client.
+    /// [`Error::Damaged`] if a faulty client owns the name.
     pub fn version(&self, name: &str) -> Result<Option<Version>> {
         check_name(name)?;
         self.session().check()?;
@@ -279,11 +298,13 @@ impl Client {
         Ok(now.seen.filter(|_| now.exists))
     }
 
-    /// Waits until the name holds a tensor and leases it. `None`: wait for ever.
+    /// Blocks until the name holds a tensor, and leases it. A timeout of `None` waits for ever.
+    ///
+    /// The thread sleeps on a futex; it spins shortly before. An existing value returns at once.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use std::time::Duration;
     ///
     /// let producer = client.clone();
@@ -295,17 +316,19 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Timeout`]; otherwise as [`Client::get`].
+    /// [`Error::Timeout`] if the name held no value in time; otherwise as [`Client::get`].
     pub fn wait_for(&self, name: &str, timeout: Option<Duration>) -> Result<Lease> {
         self.wait_newer(name, Version::NONE, timeout)
     }
 
-    /// Waits until the name holds another value than `seen` and leases it. `None`: wait for ever. Values that were
-    /// replaced meanwhile are skipped: a stream delivers every one.
+    /// Blocks until the name holds another value than `seen`, and leases it. A timeout of `None` waits for ever.
+    ///
+    /// Values that were replaced in the meantime are skipped: use a stream to receive every one. [`Version::NONE`] as
+    /// `seen` accepts any value.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use std::time::Duration;
     ///
     /// let seen = client.put("step", &[1u32])?;
@@ -319,7 +342,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Timeout`]; otherwise as [`Client::get`].
+    /// [`Error::Timeout`] if no other value was published in time; otherwise as [`Client::get`].
     pub fn wait_newer(&self, name: &str, seen: Version, timeout: Option<Duration>) -> Result<Lease> {
         assemble::tensor_of(self.wait_value(name, seen, timeout)?, name, "wait_value")
     }
@@ -327,8 +350,8 @@ impl Client {
     /// As [`Client::wait_newer`], for a tensor or a dataset.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use tensorlend::{DType, Version};
     ///
     /// client.dataset().add("depth", client.create(DType::F32, &[4, 4])?)?.publish("frame")?;
@@ -338,24 +361,25 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// As [`Client::wait_newer`], less [`Error::Kind`].
+    /// As [`Client::wait_newer`], except [`Error::Kind`].
     pub fn wait_value(&self, name: &str, seen: Version, timeout: Option<Duration>) -> Result<Value> {
         check_name(name)?;
         let deadline = Deadline::new(timeout);
         loop {
             let here = self.wait_anywhere(name, seen, deadline)?;
-            // Deleted again in this moment: wait on.
+            // `None`: deleted again at this moment; wait on.
             if let Some(leased) = lease_key(self.session(), here.as_bytes(), name)? {
                 return assemble::value(self.session(), leased, name);
             }
         }
     }
 
-    /// Deletes what the name holds; false if there was nothing. Leases on it stand.
+    /// Deletes the value of a name; returns false if there was none. Leases on the value stay valid. Any client with
+    /// the right to write may delete any name.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.put("numbers", &[1u8])?;
     /// assert!(client.delete("numbers")?);
     /// assert!(!client.delete("numbers")?);
@@ -369,12 +393,12 @@ impl Client {
         self.session().names().delete(name)
     }
 
-    /// Gives what `from` holds the name `to`; what `to` held is replaced. For a moment both names are seen, never
-    /// neither. If another live client owns `from`, its value is copied.
+    /// Renames `from` to `to`; a former value of `to` is replaced. For a moment readers see both names, never neither.
+    /// If another live client owns `from`, its value is copied.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.put("draft", &[1u8])?;
     /// client.rename("draft", "final")?;
     /// assert!(client.exists("final")? && !client.exists("draft")?);
@@ -389,11 +413,11 @@ impl Client {
         rename::rename(self.session(), from, to)
     }
 
-    /// Copies what `from` holds to `to`: bytes, metadata and timestamp.
+    /// Copies the value of `from` to `to`: bytes, metadata and timestamp. Returns the version of the copy.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.put("numbers", &[1u8])?;
     /// client.copy("numbers", "backup")?;
     /// client.put("numbers", &[2u8])?;

@@ -1,4 +1,4 @@
-//! A client whose names are awaited.
+//! A client whose waits for names are futures.
 
 use super::blocking;
 use super::waiter::Waiter;
@@ -18,31 +18,30 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// How long one thread waits at once for a name of another machine, so that a future that was dropped does not hold it for long.
+/// Longest single wait for a name of another machine, so that a dropped future occupies its thread only briefly.
 const FAR_PART: Duration = Duration::from_secs(1);
 
-/// A client for tasks of tokio: waiting for names is awaited, everything else is the [`Client`] that it derefs to. There
-/// is no timeout to give: wrap the future into [`tokio::time::timeout`], or drop it in any other way.
+/// A client for tokio tasks: its waits for names are futures, and it derefs to [`Client`] for everything else. The
+/// waits have no timeout: use [`tokio::time::timeout`], or drop the future in any other way.
 ///
-/// A wait for a name of another machine ([`crate::remote`]) takes one of the runtime's threads for blocking calls, until some seconds
-/// after its future was dropped.
+/// Clone this client rather than converting a [`Client`] again: clones share one waiting thread. The first task that
+/// waits for a name starts the thread, which ends with the last clone. A wait for a name of another machine
+/// ([`crate::remote`]) takes one of the runtime's threads for blocking calls, until some seconds after its future was
+/// dropped.
 ///
-/// The first task that has to wait for a name starts one thread, which waits for all tasks; it ends with the last clone.
-/// Clone this, rather than converting a [`Client`] again: clones share the thread.
-///
-/// Of the calls of [`Client`], those that ask the daemon hold up the thread that makes them, for the microseconds of a
-/// round trip as a rule, and for as long as a stopped daemon does not answer: those that make or map memory, the first
-/// publication of a name, taking over or deleting another client's name, streams, lists. Where that is too long, and for
-/// those that wait ([`Client::wait_len`], [`crate::Stream::send`]), use [`tokio::task::spawn_blocking`]. Overwriting
-/// one's own names and reading what is mapped never wait for anybody.
+/// Methods of [`Client`] that ask the daemon block the calling thread: for microseconds as a rule, and as long as a
+/// stopped daemon does not answer. Those are the methods that allocate or map memory, publish a name for the first
+/// time, take over or delete another client's name, or use streams and lists. Where that is too long, and for methods
+/// that wait ([`Client::wait_len`], [`crate::Stream::send`]), use [`tokio::task::spawn_blocking`]. Overwriting this
+/// client's own names and reading mapped values never block.
 ///
 /// ```
 /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
 /// # runtime.block_on(async {
-/// # let broker = tensorlend_daemon::embedded()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
 /// use tensorlend::Client;
 ///
-/// let client = Client::builder().socket(broker.socket()).connect_async().await?;
+/// let client = Client::builder().socket(daemon.socket()).connect_async().await?;
 /// let reader = client.clone();
 /// let sum = tokio::spawn(async move {
 ///     let lease = reader.wait_for("numbers").await?;
@@ -61,13 +60,13 @@ pub struct AsyncClient {
 }
 
 impl AsyncClient {
-    /// Waits until the name exists and leases what it holds.
+    /// Waits until the name holds a tensor, and leases it.
     ///
     /// ```
     /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     /// # runtime.block_on(async {
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?.into_async();
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?.into_async();
     /// use std::time::Duration;
     ///
     /// assert!(tokio::time::timeout(Duration::from_millis(10), client.wait_for("late")).await.is_err());
@@ -79,19 +78,19 @@ impl AsyncClient {
     /// ```
     ///
     /// # Errors
-    /// As [`Client::get`], less [`Error::NotFound`]; [`Error::System`] if the thread cannot be started.
+    /// As [`Client::get`], except [`Error::NotFound`]; [`Error::System`] if the waiting thread cannot be started.
     pub async fn wait_for(&self, name: &str) -> Result<Lease> {
         self.wait_newer(name, Version::NONE).await
     }
 
-    /// Waits until the name holds another value than `seen` and leases it. Values that were replaced meanwhile are
-    /// skipped: a stream delivers every one.
+    /// Waits until the name holds another value than `seen`, and leases it. Values that were replaced in the meantime
+    /// are skipped: use a stream to receive every one.
     ///
     /// ```
     /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     /// # runtime.block_on(async {
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?.into_async();
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?.into_async();
     /// let seen = client.put("step", &[1u32])?;
     /// client.put("step", &[2u32])?;
     /// assert_eq!(client.wait_newer("step", seen).await?.as_slice::<u32>()?, [2]);
@@ -109,19 +108,20 @@ impl AsyncClient {
     /// As [`AsyncClient::wait_newer`], for a tensor or a dataset.
     ///
     /// # Errors
-    /// As [`AsyncClient::wait_newer`], less [`Error::Kind`].
+    /// As [`AsyncClient::wait_newer`], except [`Error::Kind`].
     pub async fn wait_value(&self, name: &str, seen: Version) -> Result<Value> {
         check_name(name)?;
         loop {
             let here = self.wait_anywhere(name, seen).await?;
-            // Deleted again in this moment: wait on.
+            // `None`: deleted again at this moment; wait on.
             if let Some(leased) = lease_key(self.client.session(), here.as_bytes(), name)? {
                 return assemble::value(self.client.session(), leased, name);
             }
         }
     }
 
-    /// Waits for a value of a name of this or another machine; under which name it lies here.
+    /// Waits for a value of a name of this or another machine; returns the name under which the value is on this
+    /// machine.
     async fn wait_anywhere<'n>(&self, name: &'n str, seen: Version) -> Result<&'n str> {
         let Some((node, _)) = split(name).filter(|_| may_be_far(name)) else {
             self.waiter.wait_newer(name, seen).await?;
@@ -129,7 +129,7 @@ impl AsyncClient {
         };
         let document = node_name(node);
         loop {
-            // Read before the look that decides: a document that comes after it ends the wait.
+            // Read before the check that decides: a document published after this read ends the wait.
             let known = self.client.version(&document)?.unwrap_or(Version::NONE);
             match self.client.far(name)? {
                 Some(Far::Here(rest)) => {
@@ -160,7 +160,7 @@ impl AsyncClient {
         }
     }
 
-    /// The client alone.
+    /// Returns the blocking client; it uses the same session.
     pub fn into_sync(self) -> Client {
         self.client
     }
@@ -175,11 +175,11 @@ impl Deref for AsyncClient {
 }
 
 impl Client {
-    /// A client for tasks of tokio. It is the same session.
+    /// Turns the client into one for tokio tasks. The session stays the same.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let client = client.into_async();
     /// client.put("numbers", &[1u8])?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -206,7 +206,7 @@ impl ClientBuilder {
     /// As [`ClientBuilder::connect`].
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// Panics outside a tokio runtime.
     pub async fn connect_async(self) -> Result<AsyncClient> {
         blocking("connect", move || self.connect()).await.map(Client::into_async)
     }

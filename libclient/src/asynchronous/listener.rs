@@ -8,23 +8,23 @@ use std::task::{Context, Poll, ready};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// A wake descriptor, as tokio's reactor listens to it.
+/// A wake descriptor, registered with tokio's reactor.
 #[derive(Debug)]
 pub struct Listener {
     reactor: AsyncFd<Arc<OwnedFd>>,
 }
 
-/// What a descriptor says.
+/// The state of a wake descriptor.
 pub enum Woken {
-    /// Somebody has written to it.
+    /// A peer has written to it.
     Written,
-    /// Nobody will write to it any more. It is readable for ever from here on.
+    /// Its other end is closed: nobody writes any more. It stays readable for ever.
     HungUp,
 }
 
 impl Listener {
-    /// Puts the descriptor into the reactor of the runtime that polls us. Edges are all that is asked for; what was
-    /// readable before counts as one.
+    /// Registers the descriptor with the reactor of the current runtime, edge-triggered. Bytes that were readable
+    /// before count as one edge.
     pub fn new(wake: &Arc<OwnedFd>) -> Result<Self> {
         // SAFETY: `register_with_interest` wants, as long as the `AsyncFd` lives,
         // 1. a descriptor that is open and of the same file: it owns a share of the `OwnedFd`, which closes with its
@@ -41,12 +41,13 @@ impl Listener {
         Arc::ptr_eq(self.reactor.get_ref(), wake)
     }
 
-    /// Ready when the descriptor says something. Whoever is told looks, and empties it, before it asks again.
+    /// Ready when the descriptor has an event. The caller handles the event and drains the descriptor before it polls
+    /// again.
     pub fn poll_woken(&self, cx: &mut Context<'_>) -> Poll<Result<Woken>> {
         let mut ready =
             ready!(self.reactor.poll_read_ready(cx)).map_err(Error::system("listen to a wake descriptor"))?;
         let woken = if ready.ready().is_read_closed() { Woken::HungUp } else { Woken::Written };
-        // Before the look that empties it: a byte that comes after that makes it ready again.
+        // Before the caller drains the descriptor: a byte that arrives later makes it ready again.
         ready.clear_ready();
         Poll::Ready(Ok(woken))
     }

@@ -1,9 +1,11 @@
-//! A subscription whose messages are awaited.
+//! A subscription whose messages are futures.
 
 use super::blocking;
 use super::listener::{Listener, Woken};
 use crate::error::{Error, Result};
-use crate::stream::subscriber::{Message, Subscription, SubscriptionBuilder};
+use crate::stream::message::Message;
+use crate::stream::subscribe::SubscriptionBuilder;
+use crate::stream::subscriber::Subscription;
 use crate::wait::NAP_MAX;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -11,22 +13,23 @@ use std::sync::OnceLock;
 use std::task::{Context, Poll, ready};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// A subscription for tasks of tokio: [`AsyncSubscription::recv`], or any combinator over [`futures_core::Stream`].
-/// As a stream it ends when the tensors' stream has ended; polled again, it goes on once that was opened again.
+/// A subscription for tokio tasks: [`AsyncSubscription::recv`], or any combinator over [`futures_core::Stream`]. As a
+/// `Stream` it ends when the tensors' stream has ended; polled again, it continues once a producer has opened the
+/// stream again.
 ///
-/// No thread stands behind it: it sleeps on the subscription's descriptor, and looks once more every 100 ms, because
-/// nobody writes to the descriptor for a producer that was killed. It stays in the runtime in which it was opened, which
-/// needs its I/O and time drivers (`enable_all`).
+/// It uses no thread: the task sleeps on the subscription's descriptor, and polls every 100 ms in addition, because
+/// nobody writes to the descriptor for a producer that was killed. It must stay in the runtime in which it was opened,
+/// which needs its I/O and time drivers (`enable_all`).
 ///
-/// A message is leased where it lies, in the task that awaits it. That task asks the daemon, and holds its thread up for
-/// some microseconds, for the first message from memory that this client has not mapped yet, when the stream was opened
-/// anew, and when the subscription is dropped.
+/// The awaiting task leases a message in place. It asks the daemon, which blocks its thread for some microseconds, in
+/// three cases: for the first message from memory that this client has not mapped yet, when the stream was opened
+/// again, and when the subscription is dropped.
 ///
 /// ```
 /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
 /// # runtime.block_on(async {
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// use futures_util::{StreamExt, TryStreamExt};
 /// use tensorlend::{DType, Start};
 ///
@@ -46,9 +49,9 @@ use tokio::time::{Instant, Sleep, sleep_until};
 pub struct AsyncSubscription {
     subscription: Subscription,
     listener: Listener,
-    /// Whether the listener's descriptor tells nothing any more.
+    /// Whether the listener's descriptor is closed at the other end, so that it reports nothing more.
     hung_up: bool,
-    /// When to look without having been woken.
+    /// The time of the next poll without an event.
     look_again: Pin<Box<Sleep>>,
 }
 
@@ -61,14 +64,14 @@ impl AsyncSubscription {
         Ok(Self { subscription, listener, hung_up: false, look_again: Box::pin(sleep_until(next_look())) })
     }
 
-    /// The next message; waits for it. No message is lost when the future is dropped (by [`tokio::time::timeout`], or in
-    /// a branch of a select): it has either returned the message or not taken it.
+    /// Waits for the next message. The future may be dropped at any time (by [`tokio::time::timeout`], or in a branch
+    /// of a select) without losing a message: it has either returned the message or not taken it.
     ///
     /// ```
     /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     /// # runtime.block_on(async {
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use std::time::Duration;
     ///
     /// let camera = client.stream("camera").open()?;
@@ -85,12 +88,12 @@ impl AsyncSubscription {
     /// As [`Subscription::try_recv`].
     ///
     /// # Panics
-    /// Outside of a tokio runtime with I/O and time drivers.
+    /// Panics outside a tokio runtime with I/O and time drivers.
     pub async fn recv(&mut self) -> Result<Message> {
         poll_fn(|cx| self.poll_recv(cx)).await
     }
 
-    /// [`AsyncSubscription::recv`] for futures that are written by hand.
+    /// Polls for the next message, for hand-written futures: see [`AsyncSubscription::recv`].
     ///
     /// # Errors
     /// As [`Subscription::try_recv`].
@@ -98,7 +101,7 @@ impl AsyncSubscription {
     /// # Panics
     /// As [`AsyncSubscription::recv`].
     pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Result<Message>> {
-        // Where a message is always there, the task yields now and then all the same.
+        // A task that always finds a message still yields from time to time.
         let budget = ready!(tokio::task::coop::poll_proceed(cx));
         loop {
             if let Some(got) = self.subscription.try_recv().transpose() {
@@ -109,7 +112,8 @@ impl AsyncSubscription {
         }
     }
 
-    /// Ready when it is worth looking again. Called after a look that found nothing: only then will a byte come.
+    /// Ready when a message may have arrived. Call it after a `try_recv` that found nothing: only then will a byte
+    /// come.
     fn poll_news(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         if let Some(wake) = self.subscription.wake().filter(|wake| !self.listener.is_for(wake)) {
             self.listener = Listener::new(wake)?;
@@ -126,7 +130,7 @@ impl AsyncSubscription {
         Poll::Ready(Ok(()))
     }
 
-    /// The next message, if one is there.
+    /// Takes the next message, if one is there; never waits.
     ///
     /// # Errors
     /// As [`Subscription::try_recv`].
@@ -149,7 +153,7 @@ impl AsyncSubscription {
         self.subscription.name()
     }
 
-    /// The subscription, to be used without a runtime again; it goes on where this one stands.
+    /// Returns the blocking subscription, at the same position.
     pub fn into_sync(self) -> Subscription {
         self.subscription
     }
@@ -166,8 +170,8 @@ impl futures_core::Stream for AsyncSubscription {
     }
 }
 
-/// The next moment to look without having been woken: the same for all subscriptions of a process, so that a hundred
-/// idle ones do not wake it a hundred times.
+/// The next time to poll without an event: the same for all subscriptions of a process, so that a hundred idle ones do
+/// not wake it a hundred times.
 fn next_look() -> Instant {
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
     let origin = *ORIGIN.get_or_init(Instant::now);
@@ -177,13 +181,13 @@ fn next_look() -> Instant {
 }
 
 impl Subscription {
-    /// Makes a [pollable](SubscriptionBuilder::pollable) subscription one whose messages are awaited.
+    /// Turns a [pollable](SubscriptionBuilder::pollable) subscription into one for tokio tasks.
     ///
     /// ```
     /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     /// # runtime.block_on(async {
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let camera = client.stream("camera").open()?;
     /// let mut frames = client.subscription("camera").pollable().open()?.into_async()?;
     /// camera.send(client.create(tensorlend::DType::U8, &[4, 4])?)?;
@@ -194,25 +198,25 @@ impl Subscription {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Argument`] if it is not pollable; [`Error::System`] if the reactor does not take its descriptor.
+    /// [`Error::Argument`] if it is not pollable; [`Error::System`] if the reactor does not accept its descriptor.
     ///
     /// # Panics
-    /// Outside of a tokio runtime with I/O and time drivers.
+    /// Panics outside a tokio runtime with I/O and time drivers.
     pub fn into_async(self) -> Result<AsyncSubscription> {
         AsyncSubscription::new(self)
     }
 }
 
 impl SubscriptionBuilder {
-    /// Subscribes, for tasks of tokio. Asks the daemon on one of the runtime's threads for blocking calls, which also
-    /// [waits](SubscriptionBuilder::wait) there for a stream that is yet to be opened; dropping the future does not end
+    /// Subscribes, for tokio tasks. Asks the daemon on one of the runtime's threads for blocking calls, and also
+    /// [waits](SubscriptionBuilder::wait) there for a stream that is not open yet; dropping the future does not end
     /// that wait.
     ///
     /// ```
     /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     /// # runtime.block_on(async {
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let missing = client.subscription("camera").open_async().await;
     /// assert!(missing.unwrap_err().is_not_found());
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -1,8 +1,8 @@
 //! The thread that waits for names on behalf of tasks.
 //!
-//! It sleeps as [`Session::wait_key`] does, on the bells of all owners of what is waited for, on the directory's, and on
-//! one of its own, which rings when a task brings another wait or the last handle goes. A task that no longer waits has
-//! dropped the receiving end of its wait, which is seen in the next turn.
+//! It sleeps as [`Session::wait_key`] does: on the bells of all owners of the awaited names, on the directory's bell,
+//! and on its own, which rings when a task adds a wait or the last handle is dropped. A task that stops waiting drops
+//! the receiving end of its wait, which the thread sees in its next turn.
 
 use crate::error::{Error, Result};
 use crate::lease::by_name::Peeked;
@@ -21,24 +21,24 @@ use tensorlend_os::futex;
 use tensorlend_os::mutex::lock;
 use tokio::sync::oneshot;
 
-/// Bells that the kernel waits for at once.
+/// Maximum number of bells in one wait (the kernel's limit).
 const BELLS_MAX: usize = 128;
-/// Longest sleep when more owners than that are waited for: the others' names are looked at this often.
+/// Longest sleep if there are more owners than that: the thread polls the other names this often.
 const NAP_CROWDED: Duration = Duration::from_millis(10);
-/// Longest sleep while nobody waits. Our own bell always arrives, the system call just wants a timeout.
+/// Longest sleep while no task waits. The thread's own bell ends it; the system call needs a timeout.
 const IDLE: Duration = Duration::from_hours(1);
 
-/// A handle on the thread, which ends with it. The thread starts with the first wait.
+/// A handle on the thread. The first wait starts the thread, and the drop of the last handle ends it.
 #[derive(Debug)]
 pub struct Waiter {
     session: Arc<Session>,
     shared: Arc<Shared>,
 }
 
-/// What handle and thread share.
+/// State that the handle and the thread share.
 #[derive(Default)]
 struct Shared {
-    /// Rings when there is something in the inbox, and for the end.
+    /// Rings when the inbox has a wait, and at the end.
     bell: Bell,
     ending: AtomicBool,
     inbox: Mutex<Inbox>,
@@ -47,7 +47,7 @@ struct Shared {
 #[derive(Default)]
 struct Inbox {
     waits: Vec<Wait>,
-    /// Whether the thread was started.
+    /// Whether the thread runs.
     started: bool,
 }
 
@@ -69,7 +69,7 @@ impl Waiter {
 
     /// Waits for a value of `name` other than `seen`.
     pub async fn wait_newer(&self, name: &str, seen: Version) -> Result<()> {
-        // Where news is always there, the task yields now and then all the same.
+        // A task that always finds news still yields from time to time.
         tokio::task::coop::consume_budget().await;
         self.session.check()?;
         if is_newer(&peek(&self.session, name.as_bytes())?, seen) {
@@ -111,7 +111,7 @@ impl Shared {
     fn run(&self, session: &Session) {
         let mut waits = Vec::new();
         loop {
-            // Sampled before anything is looked at: what comes later rings again.
+            // Sampled before any check: a later event rings again.
             let sample = self.bell.read();
             if self.ending.load(Ordering::Acquire) {
                 return;
@@ -121,7 +121,7 @@ impl Shared {
             if waits.is_empty() {
                 futex::wait(&self.bell, sample, IDLE);
             } else if let Err(e) = session.waiter().enlist() {
-                // One error, one task; the next task has the next one.
+                // The error ends one task's wait; if it persists, the next task gets the next error.
                 let _ = waits.swap_remove(0).tell.send(Err(e));
             } else {
                 self.turn(session, sample, &mut waits);
@@ -129,10 +129,10 @@ impl Shared {
         }
     }
 
-    /// Looks at every name, and sleeps if none has news.
+    /// Checks every name, and sleeps if none has news.
     fn turn(&self, session: &Session, sample: u32, waits: &mut Vec<Wait>) {
         let directory = &session.directory.head().bell;
-        // Bells are sampled before the look that decides; an owner that is gone has none.
+        // Bells are sampled before the check that decides; an owner that is gone has none.
         let news = directory.read();
         let mut owners: BTreeMap<u16, Option<(Sheet<Catalogue>, u32)>> = BTreeMap::new();
         settle(waits, |wait| {
@@ -161,7 +161,7 @@ impl Shared {
     }
 }
 
-/// Looks at every wait and answers those that are over.
+/// Checks every wait and completes those that are over.
 fn settle(waits: &mut Vec<Wait>, mut look: impl FnMut(&Wait) -> Result<bool>) {
     let mut at = 0;
     while let Some(wait) = waits.get(at) {
@@ -173,7 +173,7 @@ fn settle(waits: &mut Vec<Wait>, mut look: impl FnMut(&Wait) -> Result<bool>) {
             Ok(true) => Ok(()),
             Err(e) => Err(e),
         };
-        // Nobody may listen any more.
+        // The task may have stopped waiting.
         let _ = waits.swap_remove(at).tell.send(outcome);
     }
 }

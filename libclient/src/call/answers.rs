@@ -73,7 +73,7 @@ impl Answers {
         match stream.try_send(draft) {
             Ok(_) => Ok(()),
             Err(TrySendError::Failed(error)) => Err(error),
-            // The ring has a place for every request that can be without a response.
+            // The ring has an entry for every request that can be outstanding.
             Err(TrySendError::Full(_)) => Err(Error::StreamFull(stream.name().to_owned())),
         }
     }

@@ -1,6 +1,6 @@
-//! The end that asks.
+//! The client end of a service: sends requests and receives replies.
 
-use super::line::{Knock, Line};
+use super::channel::{Channel, Connecting};
 use super::servers::Servers;
 use super::service::{CAPACITY_DEFAULT, Id, Service};
 use crate::client::Client;
@@ -13,21 +13,22 @@ use std::time::{Duration, Instant};
 use tensorlend_layout::word::PARKED_ANY;
 use tensorlend_os::futex;
 
-/// How long a server has to open its end of a line, before it is asked again or another one is.
+/// How long a server may take to open its end of a channel, before the caller tries again or tries another server.
 const OPENING: Duration = Duration::from_secs(1);
-/// How long a server that is idle is waited for to open another line, while a request could go to the first.
+/// How long the caller waits for an idle server to open a further channel, while the first server could take the
+/// request.
 const OPENING_IDLE: Duration = Duration::from_millis(10);
-/// Lines of one caller: each is a word on which its server sleeps, and takes one of the places that it has for callers.
-const LINES_MAX: usize = 2;
-/// How long a line is kept that is not used.
+/// Maximum number of channels of one caller: a server sleeps on a word of each, and accepts a limited number.
+const CHANNELS_MAX: usize = 2;
+/// How long an unused channel is kept.
 const SPARE: Duration = Duration::from_secs(5);
 
-/// How often who may have to stop waiting is asked.
+/// Interval of the calls of `goes_on` during a wait.
 const ASK: Duration = Duration::from_millis(50);
-/// The same while a line is opened: a server that computes answers no knock meanwhile, and each one costs the daemon something.
+/// The same while a channel is opening: a computing server cannot accept, and each attempt costs the daemon a request.
 const ASK_OPENING: Duration = Duration::from_millis(200);
 
-/// How to call. See [`Client::caller`].
+/// Options of a caller. See [`Client::caller`].
 #[derive(Debug)]
 pub struct CallerBuilder {
     client: Client,
@@ -36,17 +37,18 @@ pub struct CallerBuilder {
 }
 
 impl CallerBuilder {
-    /// Requests that can be on their way at once, from 1 to 1024: rounded up to a power of two. So many requests, and as many
-    /// answers, keep their memory until later ones take their places. Default: 8.
+    /// Sets the number of requests that can be outstanding at once, from 1 to 1024, rounded up to a power of two.
+    /// Default: 8. The memory of that many requests and replies stays in use until later ones replace them.
     pub fn capacity(mut self, requests: u32) -> Self {
         self.capacity = requests;
         self
     }
 
-    /// Makes a caller. A server is looked for with the first request.
+    /// Opens the caller. Asks the daemon nothing: the first request looks for a server.
     ///
     /// # Errors
-    /// [`Error::Name`], also for a service's name of more than 207 bytes; [`Error::Argument`] for a capacity that cannot be.
+    /// [`Error::Name`], also for a service's name of more than 207 bytes; [`Error::Argument`] for a capacity out of
+    /// range.
     pub fn open(self) -> Result<Caller> {
         if !(1..=1024).contains(&self.capacity) {
             return Err(Error::Argument(format!("a caller for {} requests at once: give 1 to 1024", self.capacity)));
@@ -56,8 +58,8 @@ impl CallerBuilder {
             client: self.client,
             service,
             capacity: self.capacity,
-            lines: Vec::new(),
-            knock: None,
+            channels: Vec::new(),
+            connecting: None,
             servers: Servers::default(),
             shunned: None,
             sent: 0,
@@ -65,31 +67,34 @@ impl CallerBuilder {
     }
 }
 
-/// Asks servers of one service, one request after the other, or several on their way at once. For several threads, make several.
+/// A caller of one service: sends requests to its servers, one at a time or several at once. A caller serves one
+/// thread; open one for each thread.
 ///
-/// With nothing on its way, it goes to another server where its own is busy and that one is idle, or has clearly less to do; it keeps its
-/// place otherwise. One way beside its own stays open, for some seconds after its last use.
+/// With no request outstanding, the caller moves to another server if its own is busy and the other is idle or clearly
+/// less loaded. Otherwise it stays with its server. It keeps the connection to one further server open for some seconds
+/// after the last use.
 pub struct Caller {
     client: Client,
     service: Service,
     capacity: u32,
-    /// The first is in use, the others were, or are to be: nothing is on its way there. The last one was in use longest ago.
-    lines: Vec<Line>,
-    /// One more, that its server has not opened yet.
-    knock: Option<Knock>,
+    /// The first channel is in use. The others are idle, sorted by last use, the oldest last.
+    channels: Vec<Channel>,
+    /// A channel that its server has not opened yet.
+    connecting: Option<Connecting>,
     servers: Servers,
-    /// The server that was given up last: another is preferred.
+    /// The server that was given up last: the caller prefers others.
     shunned: Option<Id>,
-    /// Requests that were sent, on whichever line.
+    /// The number of requests sent, over all channels.
     sent: u64,
 }
 
 impl Client {
-    /// Calls: sends requests to a server of a service, for whose answers it waits. See [`Client::serve`].
+    /// Starts a caller of a service: it sends requests to a server and receives replies. See [`Client::serve`] for the
+    /// other end.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use std::time::Duration;
     /// use tensorlend::DType;
     ///
@@ -105,26 +110,28 @@ impl Client {
 }
 
 impl Caller {
-    /// Sends a request and waits for its answer, for `timeout` at most; `None`: for ever. Waits for a server, too, where there is
-    /// none.
+    /// Sends a request and blocks until its reply arrives. Also waits for a server if there is none. A timeout of
+    /// `None` waits for ever.
     ///
-    /// After a timeout the server is given up, with all that was on its way to it: it may hang. The next call goes to another,
-    /// if there is one.
+    /// After a timeout the caller gives its server up, with all outstanding requests, because the server may hang. The
+    /// next call goes to another server, if there is one.
     ///
     /// # Errors
-    /// [`Error::Answer`]: the server could not answer, for the reason that it gives. [`Error::ServerGone`]: it ended before it
-    /// answered; whether it has carried the request out is not known, see [`Caller::call_again`]. [`Error::Timeout`];
-    /// [`Error::Argument`] for a draft of another client, or with other requests on their way (see [`Caller::send`]).
+    /// * [`Error::Answer`] if the server could not answer, with the server's reason.
+    /// * [`Error::ServerGone`] if the server ended before it answered. It may have carried the request out: see
+    ///   [`Caller::call_again`].
+    /// * [`Error::Timeout`] if no reply arrived in time.
+    /// * [`Error::Argument`] for a draft of another client, or while requests are outstanding (see [`Caller::send`]).
     pub fn call(&mut self, request: impl Sendable, timeout: Option<Duration>) -> Result<Value> {
         self.call_until(request, Deadline::new(timeout))
     }
 
-    /// As [`Caller::call`], for requests that may be carried out twice: where a server ends before it has answered, the request
-    /// is made again, for another server.
+    /// As [`Caller::call`], for requests that may be carried out twice: if a server ends before it answers, the caller
+    /// makes the request again with `make` and sends it to another server.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// # let mut server = client.serve("size").open()?;
     /// # let thread = std::thread::spawn({ let client = client.clone(); move || -> tensorlend::Result<()> {
     /// #     let call = server.recv()?;
@@ -141,7 +148,7 @@ impl Caller {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Caller::call`] but [`Error::ServerGone`], and what `make` returns.
+    /// As [`Caller::call`], except [`Error::ServerGone`]; and any error of `make`.
     pub fn call_again<R: Sendable>(
         &mut self,
         timeout: Option<Duration>,
@@ -157,12 +164,12 @@ impl Caller {
         }
     }
 
-    /// As [`Caller::call`], for who may have to stop waiting: `goes_on` is asked some twenty times a second. If it says no, the
-    /// server is given up as after a timeout, and `None` comes back.
+    /// As [`Caller::call`], for callers that may have to stop waiting: the method calls `goes_on` about twenty times a
+    /// second. When it returns false, the caller gives the server up as after a timeout and returns `None`.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use tensorlend::DType;
     ///
     /// let mut caller = client.caller("resize").open()?;
@@ -194,7 +201,7 @@ impl Caller {
         answer
     }
 
-    /// As [`Caller::send`], for who may have to stop waiting for a server: see [`Caller::call_while`].
+    /// As [`Caller::send`], for callers that may have to stop waiting for a server: see [`Caller::call_while`].
     ///
     /// # Errors
     /// As [`Caller::send`].
@@ -213,7 +220,7 @@ impl Caller {
         deadline: Deadline,
         goes_on: &mut dyn FnMut() -> bool,
     ) -> Result<Option<u64>> {
-        // Of a line that has ended with requests on their way, sending tells.
+        // If the channel has ended with requests outstanding, sending returns the error.
         while self.outstanding() == 0 && !self.is_open()? {
             match self.ready(deadline.at_most(ASK_OPENING)) {
                 Err(error) if error.is_timeout() => {
@@ -265,12 +272,13 @@ impl Caller {
         answer
     }
 
-    /// Sends a request, and does not wait for its answer; its number, with which the answer comes. With as many on their way as
-    /// the caller has room for, answers must be taken first.
+    /// Sends a request without waiting for its reply; returns its number, which [`Caller::recv`] returns with the
+    /// reply. Blocks while there is no server, for `timeout` at most; `None` waits for ever. When the maximum number of
+    /// requests is outstanding, receive a reply first.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// # let mut server = client.serve("size").open()?;
     /// # let thread = std::thread::spawn({ let client = client.clone(); move || -> tensorlend::Result<()> {
     /// #     for _ in 0..3 { server.recv()?.answer(client.create(tensorlend::DType::U64, &[1])?)?; }
@@ -293,24 +301,30 @@ impl Caller {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Timeout`] if no server was there, [`Error::ServerGone`] if requests before it were lost with their server (this
-    /// one was not sent), [`Error::Argument`] for a draft of another client or with answers to be taken.
+    /// * [`Error::Timeout`] if no server appeared in time.
+    /// * [`Error::ServerGone`] if earlier requests were lost with their server; this one was not sent.
+    /// * [`Error::Argument`] for a draft of another client, or while the maximum number of requests is outstanding.
     pub fn send(&mut self, request: impl Sendable, timeout: Option<Duration>) -> Result<u64> {
         self.send_until(request, Deadline::new(timeout))
     }
 
-    /// The answer to the first request that is on its way, and the number of that request; waits for `timeout` at most.
+    /// Receives the reply to the oldest outstanding request, with that request's number. Blocks for `timeout` at most;
+    /// `None` waits for ever.
     ///
     /// # Errors
-    /// [`Error::Answer`] of this one request; [`Error::ServerGone`] of all that are on their way; [`Error::Timeout`], and
-    /// then they go on; [`Error::Argument`] if none is on its way.
+    /// * [`Error::Answer`] if the server could not answer this request.
+    /// * [`Error::ServerGone`] if the server ended: all outstanding requests are lost.
+    /// * [`Error::Timeout`] if no reply arrived in time: the requests stay outstanding.
+    /// * [`Error::Argument`] if no request is outstanding.
     pub fn recv(&mut self, timeout: Option<Duration>) -> (u64, Result<Value>) {
         self.recv_until(Deadline::new(timeout))
     }
 
-    /// Requests on their way: sent, and not answered yet.
+    /// The number of outstanding requests: sent, and not answered yet.
+    ///
+    /// At most [`CallerBuilder::capacity`]. Receive their replies with [`Caller::recv`].
     pub fn outstanding(&self) -> u64 {
-        self.lines.first().map_or(0, Line::outstanding)
+        self.channels.first().map_or(0, Channel::outstanding)
     }
 
     /// The service's name.
@@ -318,31 +332,31 @@ impl Caller {
         &self.service.name
     }
 
-    /// Gives the server up, with all requests that are on their way to it: the next one goes to another, if there is one.
+    /// Gives the server up, with all outstanding requests: the next request goes to another server, if there is one.
     pub fn give_up(&mut self) {
-        if self.lines.is_empty() {
+        if self.channels.is_empty() {
             return;
         }
-        let line = self.lines.remove(0);
-        self.shunned = Some(line.server);
-        line.hang_up(&self.client, &self.service);
+        let channel = self.channels.remove(0);
+        self.shunned = Some(channel.server);
+        channel.hang_up(&self.client, &self.service);
     }
 
-    /// Whether there is a server that goes on; with requests on their way, theirs.
+    /// Whether some server is alive; with requests outstanding, whether theirs is.
     pub(crate) fn is_open(&self) -> Result<bool> {
-        let lines = if self.outstanding() > 0 { &self.lines[..1] } else { &self.lines[..] };
-        lines.iter().try_fold(false, |open, line| Ok(open || line.goes_on()?))
+        let channels = if self.outstanding() > 0 { &self.channels[..1] } else { &self.channels[..] };
+        channels.iter().try_fold(false, |open, channel| Ok(open || channel.goes_on()?))
     }
 
-    /// Waits for a server, and sends nothing. With nothing on its way, it is the one to which a request goes best.
+    /// Waits for a server, and sends nothing. With no request outstanding, chooses the best server for the next one.
     pub(crate) fn ready(&mut self, deadline: Deadline) -> Result<()> {
         if self.outstanding() > 0 {
             return Ok(());
         }
         self.drop_ended()?;
-        if self.lines.is_empty() {
-            let line = self.begin(deadline)?;
-            self.lines.push(line);
+        if self.channels.is_empty() {
+            let channel = self.begin(deadline)?;
+            self.channels.push(channel);
             Ok(())
         } else {
             self.choose(deadline);
@@ -350,81 +364,82 @@ impl Caller {
         }
     }
 
-    /// Hangs up where a server has ended.
+    /// Drops the channels whose servers have ended.
     fn drop_ended(&mut self) -> Result<()> {
         let mut at = 0;
-        while at < self.lines.len() {
-            if self.lines[at].goes_on()? {
+        while at < self.channels.len() {
+            if self.channels[at].goes_on()? {
                 at += 1;
             } else {
-                let line = self.lines.remove(at);
-                self.shunned = Some(line.server);
-                line.hang_up(&self.client, &self.service);
+                let channel = self.channels.remove(at);
+                self.shunned = Some(channel.server);
+                channel.hang_up(&self.client, &self.service);
             }
         }
         Ok(())
     }
 
-    /// Goes to another server, if its own is busy and another is worth it. Where that fails, it stays.
+    /// Moves to another server, if its own is busy and the other is clearly better. If that fails, the caller stays.
     fn choose(&mut self, deadline: Deadline) {
         self.drop_spare();
-        let here = self.lines[0].server;
+        let here = self.channels[0].server;
         let better = self.servers.better(&self.client, &self.service, here, self.shunned);
         let Some((server, load)) = better else { return };
-        match self.lines.iter().position(|line| line.server == server) {
+        match self.channels.iter().position(|channel| channel.server == server) {
             Some(at) => {
-                self.lines[0].spare_since = Instant::now();
-                self.lines[..=at].rotate_right(1);
+                self.channels[0].spare_since = Instant::now();
+                self.channels[..=at].rotate_right(1);
             }
             None => {
                 if self.open(server, load, deadline).is_err() {
                     self.servers.refuse(server);
-                    self.knock = None;
+                    self.connecting = None;
                 }
             }
         }
     }
 
-    /// Hangs up where nothing was asked for long: somebody else may wait for a place with that server.
+    /// Drops a channel that was unused for long: another caller may wait for its place at that server.
     fn drop_spare(&mut self) {
-        let is_spare = |line: &mut Line| line.spare_since.elapsed() > SPARE;
-        if self.lines.len() > 1
+        let is_spare = |channel: &mut Channel| channel.spare_since.elapsed() > SPARE;
+        if self.channels.len() > 1
             && self.client.session().control.is_up()
-            && let Some(line) = self.lines.pop_if(is_spare)
+            && let Some(channel) = self.channels.pop_if(is_spare)
         {
-            line.hang_up(&self.client, &self.service);
+            channel.hang_up(&self.client, &self.service);
         }
     }
 
-    /// Opens a line to another server, and uses it if that is soon there: one that is idle answers a knock at once. Another one answers
-    /// when its run has ended, and meanwhile requests go where they went.
+    /// Opens a channel to another server, and uses it if it opens soon: an idle server answers at once. A busy server
+    /// answers after its current work; until then, requests go to the former server.
     fn open(&mut self, server: Id, load: u64, deadline: Deadline) -> Result<()> {
-        // The daemon takes part in it, and a call is not to wait for the next one.
+        // Opening needs the daemon, and a request must not wait for a replaced daemon.
         if !self.client.session().control.is_up() {
             return Ok(());
         }
-        let knock = match &mut self.knock {
-            Some(knock) => knock,
-            none => none.insert(Knock::at(&self.client, &self.service, server, self.capacity)?),
+        let connecting = match &mut self.connecting {
+            Some(connecting) => connecting,
+            none => none.insert(Connecting::at(&self.client, &self.service, server, self.capacity)?),
         };
-        let patience = if load == 0 && knock.since.elapsed() < OPENING_IDLE { OPENING_IDLE } else { Duration::ZERO };
-        match knock.wait(deadline.left().map_or(patience, |left| left.min(patience))) {
-            Ok(line) => {
-                self.knock = None;
-                // It may be another server that was knocked at before.
-                let at = usize::from(line.server != server);
-                self.lines[0].spare_since = Instant::now();
-                self.lines.insert(at, line);
-                if self.lines.len() > LINES_MAX
-                    && let Some(oldest) = self.lines.pop()
+        let timeout =
+            if load == 0 && connecting.since.elapsed() < OPENING_IDLE { OPENING_IDLE } else { Duration::ZERO };
+        match connecting.wait(deadline.left().map_or(timeout, |left| left.min(timeout))) {
+            Ok(channel) => {
+                self.connecting = None;
+                // The opened channel may lead to a server that was tried before.
+                let at = usize::from(channel.server != server);
+                self.channels[0].spare_since = Instant::now();
+                self.channels.insert(at, channel);
+                if self.channels.len() > CHANNELS_MAX
+                    && let Some(oldest) = self.channels.pop()
                 {
                     oldest.hang_up(&self.client, &self.service);
                 }
             }
             Err(error) if error.is_timeout() || error.is_not_found() => {
-                if knock.since.elapsed() >= OPENING {
-                    self.servers.refuse(knock.server);
-                    self.knock = None;
+                if connecting.since.elapsed() >= OPENING {
+                    self.servers.refuse(connecting.server);
+                    self.connecting = None;
                 }
             }
             Err(error) => return Err(error),
@@ -445,18 +460,18 @@ impl Caller {
             )));
         }
         if self.outstanding() > 0 && !self.is_open()? {
-            // Noticed before anything is sent, so that nobody need ask whether it was carried out.
+            // Checked before anything is sent, so that it is certain that the request was not carried out.
             self.give_up();
             return Err(self.gone());
         }
         self.ready(deadline)?;
-        let line = self.lines.first().ok_or_else(|| self.gone())?;
-        match line.requests.send_until(request, deadline) {
+        let channel = self.channels.first().ok_or_else(|| self.gone())?;
+        match channel.requests.send_until(request, deadline) {
             Ok(_) => {
                 self.sent += 1;
                 Ok(self.sent - 1)
             }
-            // Whoever is not answered is not served any more.
+            // A caller whose replies are lost is no longer served.
             Err(Error::StreamEnded(_)) => {
                 self.give_up();
                 Err(self.gone())
@@ -467,17 +482,17 @@ impl Caller {
 
     pub(crate) fn recv_until(&mut self, deadline: Deadline) -> (u64, Result<Value>) {
         let number = self.sent - self.outstanding();
-        let Some(line) = self.lines.first_mut().filter(|line| line.outstanding() > 0) else {
+        let Some(channel) = self.channels.first_mut().filter(|channel| channel.outstanding() > 0) else {
             let none = format!("no request to {:?} is on its way: send one first", self.service.name);
             return (0, Err(Error::Argument(none)));
         };
-        let answer = match line.answers.recv_until(deadline) {
+        let answer = match channel.answers.recv_until(deadline) {
             Ok(message) => {
-                line.waiting += 1;
+                channel.waiting += 1;
                 Ok(message.into_value())
             }
             Err(Error::Damaged { name, cause }) => {
-                line.waiting += 1;
+                channel.waiting += 1;
                 Err(Error::Damaged { name, cause })
             }
             Err(Error::Timeout { waited, .. }) => {
@@ -492,7 +507,7 @@ impl Caller {
         (number, answer.and_then(|value| self.open_answer(value)))
     }
 
-    /// An empty dataset is a failure.
+    /// An empty dataset encodes a failure.
     fn open_answer(&self, value: Value) -> Result<Value> {
         match value.as_dataset().filter(|dataset| dataset.is_empty()) {
             Some(failure) => Err(Error::Answer {
@@ -503,10 +518,10 @@ impl Caller {
         }
     }
 
-    /// Opens a line to the server that has least to do, and waits for one to come where there is none.
-    fn begin(&mut self, deadline: Deadline) -> Result<Line> {
-        // It may be one that is about to be knocked at again.
-        self.knock = None;
+    /// Opens a channel to the least loaded server; waits for a server if there is none.
+    fn begin(&mut self, deadline: Deadline) -> Result<Channel> {
+        // The pending channel may belong to a server that this function tries again.
+        self.connecting = None;
         let session = self.client.session().clone();
         session.waiter().enlist()?;
         let news = &session.directory.head().bell;
@@ -526,9 +541,9 @@ impl Caller {
                 if left.is_zero() {
                     return Err(error());
                 }
-                let knock = Knock::at(&self.client, &self.service, server, self.capacity);
-                match knock.and_then(|mut knock| knock.wait(left)) {
-                    Ok(line) => return Ok(line),
+                let connecting = Connecting::at(&self.client, &self.service, server, self.capacity);
+                match connecting.and_then(|mut connecting| connecting.wait(left)) {
+                    Ok(channel) => return Ok(channel),
                     Err(error) if error.is_timeout() || error.is_not_found() => {}
                     Err(error) => return Err(error),
                 }
@@ -536,22 +551,22 @@ impl Caller {
         }
     }
 
-    /// The servers that are there: the one that was given up comes last; else by what they have to do and how many lines they have.
+    /// The servers in order of preference: by load and number of channels; the one given up last comes last.
     fn in_order(&self) -> Result<Vec<Id>> {
         let mut servers: Vec<Id> = self.servers.ids().collect();
         if servers.len() > 1 {
-            let mut lines: BTreeMap<Id, u64> = BTreeMap::new();
+            let mut channels: BTreeMap<Id, u64> = BTreeMap::new();
             for stream in self.client.streams(&self.service.pattern("/.line/"))? {
                 if let Some((server, _)) = self.service.parse(&stream.name, "/.line/") {
-                    *lines.entry(server).or_default() += 1;
+                    *channels.entry(server).or_default() += 1;
                 }
             }
             let session = self.client.session();
             servers.sort_by_cached_key(|&server| {
                 let load = self.servers.load(session, server).unwrap_or(0);
-                // Of many who begin at once, all see the same load, and each the lines of those before it.
-                let lines = lines.get(&server).copied().unwrap_or(0);
-                (self.shunned == Some(server), load.saturating_add(lines), load)
+                // Callers that start at once all see the same load, but each sees the channels of those before it.
+                let channels = channels.get(&server).copied().unwrap_or(0);
+                (self.shunned == Some(server), load.saturating_add(channels), load)
             });
         }
         Ok(servers)
@@ -561,8 +576,8 @@ impl Caller {
 impl Drop for Caller {
     fn drop(&mut self) {
         if !self.client.session().is_forked() {
-            for line in self.lines.drain(..) {
-                line.hang_up(&self.client, &self.service);
+            for channel in self.channels.drain(..) {
+                channel.hang_up(&self.client, &self.service);
             }
         }
     }

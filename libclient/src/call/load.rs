@@ -1,19 +1,20 @@
-//! How much a server has to do: one word, by which callers choose among servers.
+//! A server's load: one word, by which callers choose among servers.
 //!
-//! The word is `next` of a cursor of the server's own that is in no stream (`stream` is 0). It lies in the server's lease table, which
-//! its session alone writes and all others can map for reading; to producers and to the daemon a cursor without a stream says nothing.
-//! A server tells which cursor it is beside its process, in the value of `SERVICE/.server/S`: u32 of (pid, catalogue, cursor).
+//! The word is the field `next` of a cursor that the server owns and that belongs to no stream (`stream` is 0). It is
+//! in the server's lease table, which only the server's session writes and all others can map for reading; producers
+//! and the daemon ignore a cursor without a stream. A server publishes the cursor's number in the value of
+//! `SERVICE/.server/S`: u32 of (pid, catalogue, cursor).
 //!
-//! *Load* is the requests that it has taken and not answered, and those that lay in its lines when it last looked. What comes while it
-//! computes is not in it, so that a load is too low rather than too high, and a hint: a caller that believes a wrong one waits longer,
-//! and nothing else.
+//! The *load* is the number of requests that the server has taken and not answered, plus those that waited in its
+//! channels when it last polled them. Requests that arrive while it computes are missing, so a load is rather too low
+//! than too high. It is a hint: a caller that believes a wrong load waits longer, and nothing else happens.
 //!
-//! | when | what the word says |
+//! | event | the word |
 //! |---|---|
 //! | the server's process dies | its last load, until its session ends; then the member is gone, and with it the load |
-//! | the server ends | that it has ended; then nothing, and another cursor's count once the client uses this one again |
-//! | its catalogue has another owner already, and its name is still there | some word of another's table, for as long |
-//! | the server is an older one, or had no cursor left | nothing: such a server is taken by the old rule alone |
+//! | the server ends | a mark that it has ended; later another cursor's count, once the client reuses this one |
+//! | its catalogue has another owner already, and its name still exists | some word of the other owner's table, for that time |
+//! | the server is an older version, or had no free cursor | none: callers choose such a server by the number of its channels alone |
 
 use crate::client::Client;
 use crate::session::Session;
@@ -23,7 +24,7 @@ use tensorlend_os::mutex::lock;
 
 /// No cursor.
 const NONE: u32 = u32::MAX;
-/// Of a server that has ended.
+/// The word of a server that has ended.
 const ENDED: u64 = u64::MAX;
 
 /// A server's own load.
@@ -41,14 +42,14 @@ struct Counts {
 }
 
 impl Load {
-    /// Of a server that has nothing to do.
+    /// The load of an idle server.
     pub fn new(client: &Client) -> Self {
         let session = client.session();
         let cursor = session.streams().take_cursor();
         let load = Self { client: client.clone(), cursor, counts: Mutex::default() };
         if let Some(cursor) = cursor {
             let words = &session.shards.table().cursors[usize::from(cursor)];
-            // As a subscription that ended has left them.
+            // As a closed subscription leaves them.
             words.stream.set(0);
             words.next.set(0);
             words.lost.set(0);
@@ -57,31 +58,32 @@ impl Load {
         load
     }
 
-    /// What is said of a server, for callers to find its load.
+    /// The value that a server publishes, so that callers find its load.
     pub fn presence(&self) -> [u32; 3] {
         let cursor = self.cursor.map_or(NONE, u32::from);
         [std::process::id(), self.client.session().me().into(), cursor]
     }
 
-    /// A request was taken, and so many lie there still.
+    /// Notes that the server took a request, and that `queued` requests still wait.
     pub fn taken(&self, queued: u64) {
         self.change(|counts| *counts = Counts { taken: counts.taken + 1, queued });
     }
 
-    /// A request is about to be answered.
+    /// Notes that the server is about to answer a request.
     ///
-    /// Before the answer is sent: whoever has read it (an acquire, of the ring's head, which was stored with release after this) finds
-    /// this word changed, and does not take its own request for another's.
+    /// Called before the reply is sent. A caller R that has received the reply (acquire of the ring's head, which the
+    /// server stored with release after this) sees this word changed, and does not count its own request as another
+    /// caller's.
     pub fn answered(&self) {
         self.change(|counts| counts.taken = counts.taken.saturating_sub(1));
     }
 
-    /// So many lie there.
+    /// Notes that `queued` requests wait.
     pub fn queued(&self, queued: u64) {
         self.change(|counts| counts.queued = queued);
     }
 
-    /// The store is inside the lock: of two threads that answer, the one that has counted last has the last word.
+    /// Stores inside the lock: of two threads that answer, the one that counted last also stores last.
     fn change(&self, change: impl FnOnce(&mut Counts)) {
         let mut counts = lock(&self.counts);
         change(&mut counts);
@@ -102,21 +104,21 @@ impl Drop for Load {
     }
 }
 
-/// Where the load of a server stands, as it has said.
+/// The location of a server's load word, as the server published it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gauge(Option<(u16, u16)>);
 
 impl Gauge {
-    /// From the value of a server's name.
+    /// Parses the value of a server's name.
     pub fn parse(presence: &[u32]) -> Self {
         let &[_pid, catalogue, cursor, ..] = presence else { return Self(None) };
         let place = u16::try_from(catalogue).ok().zip(u16::try_from(cursor).ok());
         Self(place.filter(|(_, cursor)| usize::from(*cursor) < CURSORS))
     }
 
-    /// What stands there; `None`: nobody says.
+    /// Reads the load; `None` if the server has no load word.
     ///
-    /// No system call once the table is mapped, which it is for whoever sends requests to that server.
+    /// Takes no system call once the table is mapped, which it is for callers that send requests to that server.
     pub fn read(self, session: &Arc<Session>) -> Option<u64> {
         let (catalogue, cursor) = self.0?;
         let read = session.peers().with_leases(catalogue, |table| table.cursors[usize::from(cursor)].next.read());

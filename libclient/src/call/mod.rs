@@ -1,40 +1,41 @@
-//! Call and serve: a request for one server of a service, and its answer.
+//! Requests and replies: a request to one server of a service, and the server's reply.
 //!
-//! A *line* is what leads from one [`Caller`] to one [`Server`]: a stream of requests that the caller owns, and a stream of
-//! answers that the server owns, of the same capacity. Both are streams as everybody's ([`crate::Client::stream`]), so that
-//! requests and answers are written where they are read, and nobody writes what is another's:
+//! A *channel* connects one [`Caller`] with one [`Server`]: a stream of requests that the caller owns, and a stream of
+//! replies that the server owns, of the same capacity. Both are ordinary streams ([`crate::Client::stream`]), so each
+//! side writes messages in place, in memory that only it can write:
 //!
-//! | name | kind | owner | what it says |
+//! | name | kind | owner | meaning |
 //! |---|---|---|---|
-//! | `SERVICE/.server/S` | name, ephemeral | server | that server S is there |
-//! | `SERVICE/.door/S` | list, of ephemeral items | callers append | the line that a caller has opened |
+//! | `SERVICE/.server/S` | name, ephemeral | server | server S exists |
+//! | `SERVICE/.door/S` | list, of ephemeral items | callers append | a caller has opened a channel: a request to connect |
 //! | `SERVICE/.line/S/C` | stream, blocks | caller | requests |
-//! | `SERVICE/.line/S/C/answers` | stream | server | answers: number n answers request n |
+//! | `SERVICE/.line/S/C/answers` | stream | server | replies: number n answers request n |
 //!
-//! The first one's value is u32 of (pid, catalogue, cursor): where the server's load stands (`load.rs`), a word of its own by which callers
-//! see which of several servers is idle (`servers.rs`).
+//! The value of the first is u32 of (pid, catalogue, cursor): the location of the server's load (`load.rs`), a word by
+//! which callers choose among several servers (`servers.rs`).
 //!
-//! S and C are random numbers of 64 bits, in hexadecimal digits, of a server's and a line's one life. Since answers come in the
-//! order of their requests, nothing has to be added to either of them; a server that is done with a later request first keeps
-//! the answer until its turn. An answer that is an empty dataset is a failure, and its metadata the reason.
+//! S and C are random 64-bit numbers in hexadecimal digits, one for each opened server and channel. Replies come in the
+//! order of their requests, so neither needs a number of its own; if the server finishes a later request first, it
+//! holds the reply back. A reply that is an empty dataset is a failure, and its metadata is the reason.
 //!
-//! | who is gone | what is left | who removes it |
+//! | process that is gone | what it leaves | who removes it |
 //! |---|---|---|
-//! | the caller | its requests, on each of its lines | the server, once it has seen that they ended |
-//! | the server | its answers, its door | the caller, when it calls next or ends; the next server of the service |
-//! | both | a line | the daemon, which ends streams that nobody uses (`streams.grace_ms`); the next server of the service |
+//! | the caller | its requests, on each of its channels | the server, once it has seen their end |
+//! | the server | its replies, its connect list | the caller, at its next request or its end; the next server of the service |
+//! | both | a channel | the daemon, which ends unused streams (`streams.grace_ms`); the next server of the service |
 //!
-//! What a caller says at a door ends with the caller's session, and the door with the last of them.
+//! A connect request ends with the caller's session, and the connect list with the last of them.
 //!
-//! Whoever may write in a namespace may knock, and serve: members trust each other that far. What they write is checked as in all streams
-//! and lists, and a crowd at the door keeps nobody from being answered who is inside.
+//! Every member with the right to write may connect and serve: members of a namespace trust each other that far. The
+//! client checks what they write as in all streams and lists. Many connect requests at once do not delay the replies to
+//! connected callers.
 //!
-//! A caller that finds no answer to its opening of a line knocks again: so a knock that comes while a door is emptied, or at the
-//! door of a server that is gone, costs time and nothing else.
+//! A caller whose connect request is not answered repeats it. So a request that arrives while the list is cleared, or
+//! for a server that is gone, costs time and nothing else.
 
 mod answers;
 mod caller;
-mod line;
+mod channel;
 mod load;
 mod server;
 mod servers;

@@ -1,4 +1,4 @@
-//! The end that answers.
+//! The server end of a service: receives requests and sends replies.
 
 use super::answers::{Answers, Said};
 use super::load::Load;
@@ -8,7 +8,8 @@ use crate::error::{Error, Result};
 use crate::lease::items::item;
 use crate::lease::value::Value;
 use crate::names::lifetime::Lifetime;
-use crate::stream::subscriber::{Message, Start, Subscription};
+use crate::stream::message::{Message, Start};
+use crate::stream::subscriber::Subscription;
 use crate::tensor::value_draft::ValueDraft;
 use crate::wait::Deadline;
 use crate::wait::Spin;
@@ -19,16 +20,18 @@ use tensorlend_layout::wire::Policy;
 use tensorlend_layout::word::PARKED_ANY;
 use tensorlend_os::futex;
 
-/// Callers at once: the kernel lets a thread sleep on 128 words, and one is the directory's.
+/// Maximum number of connected callers: the kernel lets a thread sleep on 128 words, and one is the directory's.
 const CALLERS_MAX: usize = 120;
-/// Knocks that are looked at before the next request is: each holds a lease meanwhile.
-const KNOCKS_AT_ONCE: u64 = 64;
-/// Knocks at one door before it is emptied.
-const KNOCKS_MAX: u64 = 256;
-/// Requests that one caller may have outstanding, at most.
+/// Maximum number of connect requests handled before the next request: each holds a lease in the meantime.
+const CONNECTS_AT_ONCE: u64 = 64;
+/// Number of connect requests after which the list is cleared.
+const CONNECTS_MAX: u64 = 256;
+/// Maximum number of outstanding requests of one caller.
 const CAPACITY_MAX: u32 = 1024;
 
-/// How to serve. See [`Client::serve`].
+/// Options of a server. See [`Client::serve`].
+///
+/// It has no options so far: [`ServerBuilder::open`] opens the server.
 #[derive(Debug)]
 pub struct ServerBuilder {
     client: Client,
@@ -36,11 +39,12 @@ pub struct ServerBuilder {
 }
 
 impl ServerBuilder {
-    /// Says that a server is there; callers find it from now on, beside the others of the same service.
+    /// Opens the server: callers find it from now on, in addition to other servers of the same service. Blocks for some
+    /// round trips to the daemon.
     ///
     /// # Errors
-    /// [`Error::Name`], also for a service's name of more than 207 bytes; [`Error::Refused`] without the right to write, or at
-    /// a limit.
+    /// [`Error::Name`], also for a service's name of more than 207 bytes; [`Error::Refused`] without the right to
+    /// write, or at a limit.
     pub fn open(self) -> Result<Server> {
         let service = Service::new(&self.service)?;
         sweep(&self.client, &service)?;
@@ -48,13 +52,13 @@ impl ServerBuilder {
         let load = Arc::new(Load::new(&self.client));
         self.client.put_for(&service.presence(id), &load.presence(), Lifetime::EPHEMERAL)?;
         Ok(Server {
-            door: service.door(id),
+            connect_list: service.connect_list(id),
             client: self.client,
             service,
             id,
-            door_id: 0,
-            knocks: 0,
-            lines: VecDeque::new(),
+            connect_list_id: 0,
+            connects: 0,
+            channels: VecDeque::new(),
             load,
             queued: 0,
             spin: Spin::new(),
@@ -62,43 +66,45 @@ impl ServerBuilder {
     }
 }
 
-/// One line, as its server sees it.
-struct Line {
+/// One channel from its server's side.
+struct Channel {
     id: Id,
     requests: Subscription,
     answers: Arc<Answers>,
 }
 
-/// One server of a service: it takes requests, from all callers in turn, and answers them, in any order and from any thread.
+/// A server of a service: receives requests, from all callers in turn, and answers them in any order and from any
+/// thread.
 ///
-/// Several servers of one service share its callers: each caller begins with one that has least to do, and keeps to it unless it is busy
-/// and another one is not. Dropping it ends the service of those whom it has served; they go to another, if there is one.
+/// Several servers of one service share its callers: each caller starts with a server of least load, and stays with it
+/// unless it is busy and another one is not. Dropping the server ends it for its callers; they move to another, if
+/// there is one. A server receives on one thread; its [`Call`]s may be answered on others.
 pub struct Server {
     client: Client,
     service: Service,
     id: Id,
-    door: String,
-    /// The list that the door was when it was last looked at: another one after the door was emptied, and after all who had
-    /// knocked were gone.
-    door_id: u64,
-    /// Knocks of that list that were looked at.
-    knocks: u64,
-    /// The one to be looked at next is first.
-    lines: VecDeque<Line>,
+    connect_list: String,
+    /// The id of the connect list when it was last read. It changes when the list was cleared, and after all callers in
+    /// it have ended.
+    connect_list_id: u64,
+    /// The number of connect requests that were read from that list.
+    connects: u64,
+    /// The channel to poll next is first.
+    channels: VecDeque<Channel>,
     load: Arc<Load>,
-    /// Requests that lay in the lines when that was last told.
+    /// The number of waiting requests in the load that was last stored.
     queued: u64,
     spin: Spin,
 }
 
 impl Client {
-    /// Serves: answers what others [call](Client::caller). Requests and answers are tensors or datasets, written where they are
-    /// read, as everywhere.
+    /// Serves requests that other clients [send](Client::caller). Requests and replies are tensors or datasets, written
+    /// in place and read without a copy.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
-    /// # let other = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
+    /// # let other = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use tensorlend::DType;
     ///
     /// let mut server = client.serve("double").open()?;
@@ -125,24 +131,24 @@ impl Client {
 }
 
 impl Server {
-    /// The next request; waits for it.
+    /// Receives the next request; blocks until one arrives.
     ///
     /// # Errors
-    /// [`Error::Leases`] with 4096 leases held already, and the request is still there when some were dropped;
+    /// [`Error::Leases`] with 4096 leases held already: the request is still there after some were dropped;
     /// [`Error::SessionEnded`].
     pub fn recv(&mut self) -> Result<Call> {
         self.recv_until(Deadline::new(None))
     }
 
-    /// The next request; waits for `timeout` at most.
+    /// Receives the next request; blocks for `timeout` at most.
     ///
     /// # Errors
-    /// [`Error::Timeout`]; otherwise as [`Server::recv`].
+    /// [`Error::Timeout`] if no request arrived in time; otherwise as [`Server::recv`].
     pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Call> {
         self.recv_until(Deadline::new(Some(timeout)))
     }
 
-    /// The next request, if there is one: for who gathers several.
+    /// Receives the next request if there is one, without waiting: for servers that gather several.
     ///
     /// # Errors
     /// As [`Server::recv`].
@@ -154,7 +160,7 @@ impl Server {
     fn check(&self) -> Result<()> {
         let session = self.client.session();
         session.check()?;
-        // Nobody can open a line to it any more, and those that there were lead nowhere.
+        // No caller can connect any more, and the existing channels are dead.
         if session.control.is_dead() { Err(Error::SessionEnded) } else { Ok(()) }
     }
 
@@ -163,9 +169,11 @@ impl Server {
         &self.service.name
     }
 
-    /// Callers that it serves at the moment.
+    /// The number of callers that are connected now.
+    ///
+    /// At most 120: further callers wait until one ends.
     pub fn callers(&self) -> usize {
-        self.lines.len()
+        self.channels.len()
     }
 
     fn recv_until(&mut self, deadline: Deadline) -> Result<Call> {
@@ -181,22 +189,23 @@ impl Server {
         let news = &session.directory.head().bell;
         loop {
             self.check()?;
-            // All bells are sampled before the look that decides.
+            // All bells are sampled before the check that decides.
             let sample = news.read();
             let parked = session.waiter().park(PARKED_ANY);
-            let samples: Vec<u32> = self.lines.iter().map(|line| line.requests.park()).collect();
-            let known: Vec<Id> = self.lines.iter().map(|line| line.id).collect();
+            let samples: Vec<u32> = self.channels.iter().map(|channel| channel.requests.park()).collect();
+            let known: Vec<Id> = self.channels.iter().map(|channel| channel.id).collect();
             let found = self.look();
             if let Ok(None) = found {
                 let Some(nap) = deadline.nap() else {
                     self.unpark();
                     return Err(deadline.error(format!("a request to {:?}", self.service.name)));
                 };
-                // Where lines came or went with this look, it is repeated with their bells.
+                // If this check added or removed channels, it is repeated with their bells.
                 let is_all = self.unheard().is_none();
-                if is_all && self.lines.iter().map(|line| line.id).eq(known) {
-                    let lines = self.lines.iter().zip(samples).map(|(line, sample)| (line.requests.bell(), sample));
-                    let bells: Vec<_> = std::iter::once((news, sample)).chain(lines).collect();
+                if is_all && self.channels.iter().map(|channel| channel.id).eq(known) {
+                    let channels =
+                        self.channels.iter().zip(samples).map(|(channel, sample)| (channel.requests.bell(), sample));
+                    let bells: Vec<_> = std::iter::once((news, sample)).chain(channels).collect();
                     futex::wait_any(&bells, nap);
                 }
             }
@@ -209,36 +218,36 @@ impl Server {
     }
 
     fn unpark(&self) {
-        for line in &self.lines {
-            line.requests.unpark();
+        for channel in &self.channels {
+            channel.requests.unpark();
         }
     }
 
-    /// Looks at the door, and at every line, from the one on whose turn it is.
+    /// Handles connect requests, and polls every channel, starting with the one whose turn it is.
     fn look(&mut self) -> Result<Option<Call>> {
         self.admit()?;
-        for _ in 0..self.lines.len() {
-            let Some(mut line) = self.lines.pop_front() else { break };
-            let number = line.requests.position();
-            match line.requests.look() {
+        for _ in 0..self.channels.len() {
+            let Some(mut channel) = self.channels.pop_front() else { break };
+            let number = channel.requests.position();
+            match channel.requests.look() {
                 Ok(Some(message)) => {
-                    let answers = line.answers.clone();
-                    self.lines.push_back(line);
-                    self.queued = self.lines.iter().map(|line| line.requests.waiting()).sum();
+                    let answers = channel.answers.clone();
+                    self.channels.push_back(channel);
+                    self.queued = self.channels.iter().map(|channel| channel.requests.waiting()).sum();
                     self.load.taken(self.queued);
                     let reply = Reply::new(&message, answers, self.load.clone(), self.client.clone());
                     return Ok(Some(Call { message, reply }));
                 }
-                Ok(None) => self.lines.push_back(line),
-                // It cannot be read, and its caller waits.
+                Ok(None) => self.channels.push_back(channel),
+                // The request is unreadable, and its caller waits.
                 Err(error @ Error::Damaged { .. }) => {
-                    let _ = line.answers.say(number, Said::Failure(words(&error)));
-                    self.lines.push_back(line);
+                    let _ = channel.answers.say(number, Said::Failure(words(&error)));
+                    self.channels.push_back(channel);
                 }
-                // The caller has hung up, or is gone.
-                Err(Error::StreamEnded(_)) => self.hang_up(line),
+                // The caller has closed the channel, or is gone.
+                Err(Error::StreamEnded(_)) => self.hang_up(channel),
                 Err(error) => {
-                    self.lines.push_back(line);
+                    self.channels.push_back(channel);
                     return Err(error);
                 }
             }
@@ -249,61 +258,61 @@ impl Server {
         Ok(None)
     }
 
-    /// The list that is the door, and the knocks there that were not looked at, if there are any. No round trip, no system call.
+    /// The connect list's id and the numbers of its unread requests, if there are any. No round trip, no system call.
     fn unheard(&self) -> Option<(u64, std::ops::Range<u64>)> {
-        let (id, end) = self.client.list_identity(&self.door)?;
-        let heard = if id == self.door_id { self.knocks } else { 0 };
+        let (id, end) = self.client.list_identity(&self.connect_list)?;
+        let heard = if id == self.connect_list_id { self.connects } else { 0 };
         (heard < end).then_some((id, heard..end))
     }
 
-    /// Lets those in who have knocked.
+    /// Accepts the callers that asked to connect.
     fn admit(&mut self) -> Result<()> {
         let Some((id, numbers)) = self.unheard() else { return Ok(()) };
-        let until = numbers.end.min(numbers.start + KNOCKS_AT_ONCE);
-        let mut knocks = Vec::new();
+        let until = numbers.end.min(numbers.start + CONNECTS_AT_ONCE);
+        let mut connects = Vec::new();
         for number in numbers.start..until {
-            match item(self.client.session(), &self.door, id, number) {
-                Ok(Some(knock)) => knocks.push(knock),
-                // The knock has gone with its caller, or the door was emptied: a caller that is there knocks again.
+            match item(self.client.session(), &self.connect_list, id, number) {
+                Ok(Some(request)) => connects.push(request),
+                // The request ended with its caller, or the list was cleared: a live caller repeats it.
                 Ok(None) | Err(Error::Damaged { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
-        (self.door_id, self.knocks) = (id, until);
-        for knock in knocks {
-            let Some(line) = read_knock(&knock) else { continue };
-            if self.lines.len() < CALLERS_MAX && self.lines.iter().all(|known| known.id != line) {
-                match self.begin(line) {
-                    Ok(line) => self.lines.push_back(line),
-                    // The caller is gone again, or there is no room: it will wait in vain, here.
+        (self.connect_list_id, self.connects) = (id, until);
+        for request in connects {
+            let Some(channel) = read_connect(&request) else { continue };
+            if self.channels.len() < CALLERS_MAX && self.channels.iter().all(|known| known.id != channel) {
+                match self.begin(channel) {
+                    Ok(channel) => self.channels.push_back(channel),
+                    // The caller has ended, or there is no memory: the server drops its request.
                     Err(error) if error.is_disconnected() => return Err(error),
                     Err(_) => {}
                 }
             }
         }
-        if self.knocks >= KNOCKS_MAX {
-            self.client.clear(&self.door)?;
-            self.knocks = 0;
+        if self.connects >= CONNECTS_MAX {
+            self.client.clear(&self.connect_list)?;
+            self.connects = 0;
         }
         Ok(())
     }
 
-    fn begin(&self, id: Id) -> Result<Line> {
+    fn begin(&self, id: Id) -> Result<Channel> {
         let requests = self.client.subscription(&self.service.requests(self.id, id)).from(Start::Oldest).open()?;
         let capacity = requests.capacity();
         if capacity > CAPACITY_MAX {
-            return Err(Error::Argument(format!("a line for {capacity} requests")));
+            return Err(Error::Argument(format!("a channel for {capacity} requests")));
         }
-        // Last: a caller that finds it knows that its requests are waited for.
+        // Last: a caller that finds the reply stream knows that the server polls its requests.
         let answers = self.client.stream(&self.service.answers(self.id, id)).capacity(capacity).policy(Policy::Error);
-        Ok(Line { id, requests, answers: Arc::new(Answers::new(self.client.clone(), answers.open()?)) })
+        Ok(Channel { id, requests, answers: Arc::new(Answers::new(self.client.clone(), answers.open()?)) })
     }
 
-    fn hang_up(&self, line: Line) {
-        line.answers.close();
-        drop(line.requests);
-        let _ = self.client.delete_stream(&self.service.requests(self.id, line.id));
-        let _ = self.client.delete_stream(&self.service.answers(self.id, line.id));
+    fn hang_up(&self, channel: Channel) {
+        channel.answers.close();
+        drop(channel.requests);
+        let _ = self.client.delete_stream(&self.service.requests(self.id, channel.id));
+        let _ = self.client.delete_stream(&self.service.answers(self.id, channel.id));
     }
 }
 
@@ -312,13 +321,13 @@ impl Drop for Server {
         if self.client.session().is_forked() {
             return;
         }
-        // First, so that nobody comes any more.
+        // First, so that no further caller connects.
         let _ = self.client.delete(&self.service.presence(self.id));
-        while let Some(line) = self.lines.pop_front() {
-            // Its caller removes what is left, once it has taken the answers that were given.
-            line.answers.close();
+        while let Some(channel) = self.channels.pop_front() {
+            // The caller deletes the rest, after it has received the replies.
+            channel.answers.close();
         }
-        let _ = self.client.clear(&self.door);
+        let _ = self.client.clear(&self.connect_list);
     }
 }
 
@@ -326,19 +335,19 @@ impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Server")
             .field("service", &self.service.name)
-            .field("callers", &self.lines.len())
+            .field("callers", &self.channels.len())
             .finish_non_exhaustive()
     }
 }
 
-/// What is said at a door: the number of a line.
-fn read_knock(knock: &Value) -> Option<Id> {
-    let number = knock.as_tensor()?.as_slice::<u64>().ok()?;
+/// Reads a connect request: the number of a channel.
+fn read_connect(request: &Value) -> Option<Id> {
+    let number = request.as_tensor()?.as_slice::<u64>().ok()?;
     let [number] = number else { return None };
     Some(Id(*number))
 }
 
-/// Removes doors and lines of servers that are gone.
+/// Deletes the connect lists and channels of servers that are gone.
 fn sweep(client: &Client, service: &Service) -> Result<()> {
     let present = client.list(&service.pattern("/.server/"))?;
     let present: Vec<Id> = present.iter().filter_map(|info| Some(service.parse(&info.name, "/.server/")?.0)).collect();
@@ -355,39 +364,42 @@ fn sweep(client: &Client, service: &Service) -> Result<()> {
     Ok(())
 }
 
-/// A request that waits for its answer: a lease on a tensor or a dataset. Dropped without an answer, it has failed.
+/// A request that the server has received: a lease on a tensor or a dataset, with the right to answer it. If it is
+/// dropped without a reply, the caller gets an error.
 pub struct Call {
     message: Message,
     reply: Reply,
 }
 
 impl Call {
-    /// What was sent.
+    /// The request's value.
     pub fn value(&self) -> &Value {
         self.message.value()
     }
 
-    /// The tensor that was sent.
+    /// The request's tensor.
+    ///
+    /// The lease lasts as long as this value; the caller's memory is in use until then.
     ///
     /// # Errors
-    /// [`Error::Kind`] if it was a dataset.
+    /// [`Error::Kind`] if it is a dataset.
     pub fn tensor(&self) -> Result<&crate::Lease> {
         self.message.tensor()
     }
 
-    /// The dataset that was sent.
+    /// The request's dataset.
     ///
     /// # Errors
-    /// [`Error::Kind`] if it was a tensor.
+    /// [`Error::Kind`] if it is a tensor.
     pub fn dataset(&self) -> Result<&crate::Dataset> {
         self.message.dataset()
     }
 
-    /// What was sent, and the right to answer it, for who needs the one longer than the other.
+    /// Splits the request into its value and the right to answer it, if you need one longer than the other.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// # let mut server = client.serve("size").open()?;
     /// # let thread = std::thread::spawn({ let client = client.clone(); move || -> tensorlend::Result<()> {
     /// let (image, reply) = server.recv()?.split();
@@ -406,12 +418,13 @@ impl Call {
         (self.message.into_value(), self.reply)
     }
 
-    /// Says that the answer comes within some ten microseconds: a caller who sleeps is woken meanwhile. Worth while after long work,
-    /// where what is left is to write the answer. An answer that is late all the same costs the caller one wake-up more.
+    /// Announces that the reply comes within about ten microseconds, so that a sleeping caller wakes up in the
+    /// meantime. Worthwhile after long work, when only the reply is left to write. If the reply is late all the same,
+    /// the caller wakes up once more.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// # let mut server = client.serve("size").open()?;
     /// # let thread = std::thread::spawn({ let client = client.clone(); move || -> tensorlend::Result<()> {
     /// let call = server.recv()?;
@@ -435,19 +448,20 @@ impl Call {
         }
     }
 
-    /// Answers. The caller sees its answers in the order of its requests: one that is early waits for its turn.
-    /// A caller that is gone is no error.
+    /// Sends the reply. The caller receives its replies in the order of its requests: an early one waits for its turn.
+    /// A caller that is gone is not an error.
     ///
     /// # Errors
-    /// [`Error::Argument`] for a draft of another client, or a dataset without tensors; then the call has failed, and the caller
-    /// is told so. [`Error::Refused`] if there is no memory for what is sent beside it.
+    /// * [`Error::Argument`] for a draft of another client, or a dataset without tensors; the caller then gets an
+    ///   error.
+    /// * [`Error::Refused`] if there is no memory for the reply's index or metadata.
     pub fn answer(self, answer: impl Into<ValueDraft>) -> Result<()> {
-        // The request may have been all the memory that there was.
+        // The request's memory may be all that there is.
         drop(self.message);
         self.reply.answer(answer)
     }
 
-    /// Says why there is no answer. The caller gets [`Error::Answer`] with these words, of which 64 KiB arrive.
+    /// Answers with a failure: the caller gets [`Error::Answer`] with this text, cut to 64 KiB.
     ///
     /// # Errors
     /// As [`Call::answer`].
@@ -464,9 +478,13 @@ impl std::fmt::Debug for Call {
     }
 }
 
-/// The right to answer one request, once. Dropped without an answer, the request has failed. See [`Call::split`].
+/// The right to answer one request, once. If it is dropped without a reply, the caller gets an error. See
+/// [`Call::split`].
+///
+/// It is `Send`: answer on any thread. Requests of one caller may be answered in any order; the caller receives the
+/// replies in its own order.
 pub struct Reply {
-    /// The request's; taken by whoever answers.
+    /// The request's number; `None` once it is answered.
     number: Option<u64>,
     answers: Arc<Answers>,
     load: Arc<Load>,
@@ -478,7 +496,7 @@ impl Reply {
         Self { number: Some(message.sequence()), answers, load, client }
     }
 
-    /// Answers, as [`Call::answer`].
+    /// Sends the reply, as [`Call::answer`].
     ///
     /// # Errors
     /// As [`Call::answer`].
@@ -491,7 +509,7 @@ impl Reply {
         self.say(Said::Answer(draft.into()))
     }
 
-    /// Says why there is no answer, as [`Call::fail`].
+    /// Answers with a failure, as [`Call::fail`].
     ///
     /// # Errors
     /// As [`Call::answer`].
@@ -515,7 +533,7 @@ impl Reply {
 
     fn say(&mut self, said: Said) -> Result<()> {
         let Some(number) = self.number.take() else { return Ok(()) };
-        // A child has no lease table to say it in.
+        // A forked child has no lease table for the load.
         self.client.session().check()?;
         self.load.answered();
         self.answers.say(number, said)

@@ -1,4 +1,4 @@
-//! The servers of a service as a caller knows them, and which of them is worth going to.
+//! The servers of a service that a caller knows, and the choice among them.
 
 use super::load::Gauge;
 use super::service::{Id, Service};
@@ -9,24 +9,25 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long what was found is believed, at least: a server that comes gets requests after so long.
+/// Minimum time until the list of servers is read again: a new server gets requests after this time.
 const BELIEVED: Duration = Duration::from_millis(100);
-/// And so many times as long as the finding took, since it looks at all names: a hundredth of a processor, where it is long.
+/// The list is also kept for this many times its reading time, because reading visits all names: at most a hundredth of
+/// a processor.
 const BELIEVED_PART: u32 = 100;
-/// How long a server that did not open a line is not asked for another.
+/// How long a server that did not open a channel is not asked for another.
 const REFUSED: Duration = Duration::from_secs(5);
 
-/// What is known.
+/// The known servers.
 #[derive(Debug, Default)]
 pub struct Servers {
     gauges: BTreeMap<Id, Gauge>,
     believed_until: Option<Instant>,
-    /// Those that did not open a line, until when they are believed not to.
+    /// Servers that did not open a channel, with the time until which they are skipped.
     refused: BTreeMap<Id, Instant>,
 }
 
 impl Servers {
-    /// Looks which servers there are.
+    /// Reads the list of servers.
     pub fn find(&mut self, client: &Client, service: &Service) -> Result<()> {
         let start = Instant::now();
         let mut found = BTreeMap::new();
@@ -40,24 +41,24 @@ impl Servers {
         Ok(())
     }
 
-    /// Those that there are.
+    /// The numbers of the known servers.
     pub fn ids(&self) -> impl Iterator<Item = Id> {
         self.gauges.keys().copied()
     }
 
-    /// A server's load, if it tells.
+    /// A server's load, if it publishes one.
     pub fn load(&self, session: &Arc<Session>, server: Id) -> Option<u64> {
         self.gauges.get(&server)?.read(session)
     }
 
-    /// A server that a request should go to, in place of the one where its caller is, and that one's load. `shunned` has hung, and is
-    /// believed again once it has answered everything.
+    /// A better server than the caller's own (`here`), and its load. `shunned` has hung; it counts again once it has
+    /// answered everything.
     ///
-    /// One look at one word, where a caller is alone with its server.
+    /// Costs one read of one word if the caller is alone with its server.
     pub fn better(&mut self, client: &Client, service: &Service, here: Id, shunned: Option<Id>) -> Option<(Id, u64)> {
         let session = client.session();
         let load = self.load(session, here).filter(|&load| load > 0)?;
-        // Calls go on without a daemon, on the lines that there are; what is known will do until it is back.
+        // Requests continue without a daemon on open channels; the known list must do until it is back.
         if self.believed_until.is_none_or(|until| until < Instant::now()) && session.control.is_up() {
             self.find(client, service).ok()?;
         }
@@ -69,7 +70,7 @@ impl Servers {
         least.filter(|&(_, other)| is_worth_going(load, other))
     }
 
-    /// A server has not opened a line in time, or could not be asked.
+    /// Notes that a server has not opened a channel in time, or could not be asked.
     pub fn refuse(&mut self, server: Id) {
         let now = Instant::now();
         self.refused.retain(|_, until| *until > now);
@@ -77,10 +78,10 @@ impl Servers {
     }
 }
 
-/// Whether who is at a server with this load should go to one with the other.
+/// Whether a caller of a server with load `here` should move to one with load `other`.
 ///
-/// To an idle one, and where that many fewer wait that the last requests, of which the words do not tell yet, can hardly make up for it:
-/// a caller keeps its place otherwise, since its server has its tensors mapped and its code in the caches.
+/// It moves to an idle server, or to one whose load is lower by more than the last requests, which loads do not include
+/// yet, can explain. Otherwise the caller stays, because its server has its tensors mapped and its code in the caches.
 fn is_worth_going(here: u64, other: u64) -> bool {
     here > 0 && (other == 0 || other.saturating_add(1) < here)
 }
@@ -101,7 +102,7 @@ mod tests {
         {
             assert_eq!(is_worth_going(here, other), goes, "{here} {other}");
         }
-        // Whatever a member has stored there.
+        // A member may have stored any number.
         assert!(!is_worth_going(1, u64::MAX) && !is_worth_going(u64::MAX, u64::MAX) && is_worth_going(u64::MAX, 1));
     }
 }

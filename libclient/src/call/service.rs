@@ -1,11 +1,11 @@
-//! The names of a service, and what is said of its failures.
+//! The names of a service, and the texts of its failures.
 
 use crate::error::{Error, Result};
 use std::fmt::Write;
 
-/// Requests of one caller that a line holds, unless told otherwise.
+/// Default number of outstanding requests of one caller.
 pub const CAPACITY_DEFAULT: u32 = 8;
-/// What is added to a service's name, at most: "/.line/", two numbers, "/", "/answers".
+/// Maximum bytes added to a service's name: "/.line/", two numbers, "/", "/answers".
 pub const ADDED_BYTES: usize = 7 + 16 + 1 + 16 + 8;
 
 /// The names of one service.
@@ -17,7 +17,7 @@ pub struct Service {
 impl Service {
     pub fn new(name: &str) -> Result<Self> {
         crate::error::check_name(name)?;
-        // The longest name that is made of it.
+        // The longest name that is derived from it.
         crate::error::check_name(&format!("{name}{}", "-".repeat(ADDED_BYTES)))?;
         Ok(Self { name: name.to_owned() })
     }
@@ -26,16 +26,16 @@ impl Service {
         format!("{}/.server/{server}", self.name)
     }
 
-    pub fn door(&self, server: Id) -> String {
+    pub fn connect_list(&self, server: Id) -> String {
         format!("{}/.door/{server}", self.name)
     }
 
-    pub fn requests(&self, server: Id, line: Id) -> String {
-        format!("{}/.line/{server}/{line}", self.name)
+    pub fn requests(&self, server: Id, channel: Id) -> String {
+        format!("{}/.line/{server}/{channel}", self.name)
     }
 
-    pub fn answers(&self, server: Id, line: Id) -> String {
-        format!("{}/.line/{server}/{line}/answers", self.name)
+    pub fn answers(&self, server: Id, channel: Id) -> String {
+        format!("{}/.line/{server}/{channel}/answers", self.name)
     }
 
     /// A glob of all names of one kind.
@@ -43,7 +43,7 @@ impl Service {
         format!("{}{kind}*", globset::escape(&self.name))
     }
 
-    /// The server of which a name of this service tells, and what follows it.
+    /// The server that a name of this service belongs to, and the rest of the name.
     pub fn parse<'n>(&self, name: &'n str, kind: &str) -> Option<(Id, &'n str)> {
         let rest = name.strip_prefix(&self.name)?.strip_prefix(kind)?;
         let (server, rest) = rest.split_at_checked(16)?;
@@ -51,7 +51,7 @@ impl Service {
     }
 }
 
-/// Of a server or a line.
+/// The number of a server or a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id(pub u64);
 
@@ -78,12 +78,12 @@ impl std::fmt::Display for Id {
     }
 }
 
-/// A reason, no longer than metadata can be, and cut where a character ends.
+/// A failure's reason, cut to the maximum length of metadata between characters.
 pub fn reason(text: &str) -> &[u8] {
     &text.as_bytes()[..text.floor_char_boundary(tensorlend_layout::tensor::METADATA_MAX)]
 }
 
-/// An error's words with all that caused it.
+/// An error's text with those of all its causes.
 pub fn words(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -101,11 +101,11 @@ mod tests {
     #[test]
     fn names_are_taken_apart_as_they_were_made() {
         let service = Service::new("vision/resize").unwrap();
-        let (server, line) = (Id(7), Id(u64::MAX));
+        let (server, channel) = (Id(7), Id(u64::MAX));
         assert_eq!(service.parse(&service.presence(server), "/.server/"), Some((server, "")));
-        assert_eq!(service.parse(&service.door(server), "/.door/"), Some((server, "")));
+        assert_eq!(service.parse(&service.connect_list(server), "/.door/"), Some((server, "")));
         assert_eq!(
-            service.parse(&service.answers(server, line), "/.line/"),
+            service.parse(&service.answers(server, channel), "/.line/"),
             Some((server, "/ffffffffffffffff/answers"))
         );
         for other in ["vision/resize/.server/7", "vision/resize/.server/000000000000000G", "vision/.server/x", ""] {

@@ -1,4 +1,4 @@
-//! The ways to the gateway: callers of its service, one for each request that is on its way.
+//! Connections to this machine's gateway: callers of its service, one for each pending request.
 
 use crate::error::Result;
 use crate::wait::{Deadline, NAP_MAX};
@@ -7,15 +7,15 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 use tensorlend_os::mutex::lock;
 
-/// Requests of one client that are on their way at once. A wait holds a caller for as long as it lasts, and a gateway has room for
-/// some 120 callers of all programs.
+/// Maximum number of pending requests of one client. A wait occupies a caller for its whole time, and a gateway serves
+/// about 120 callers of all programs.
 const AT_ONCE_MAX: usize = 8;
-/// Callers that are kept for the next request.
+/// Idle callers that are kept for the next request.
 const IDLE_MAX: usize = 1;
 
-/// What a client keeps for its gateway. Its clones share it.
+/// A client's callers of the gateway. Clones of the client share them.
 pub struct Callers {
-    /// How long a request may take whose caller gives no time.
+    /// Timeout of requests for which the program gives none.
     pub timeout: Duration,
     state: Mutex<State>,
     given_back: Condvar,
@@ -23,12 +23,12 @@ pub struct Callers {
 
 #[derive(Default)]
 struct State {
-    /// Whatever `remote/` keeps as a way: this module stands below it.
+    /// Idle callers, opaque to this module: `remote/` defines their type.
     idle: Vec<Box<dyn Any + Send>>,
     busy: usize,
 }
 
-/// A caller that is in use.
+/// A caller in use.
 pub struct Taken<'c, C: Send + 'static> {
     callers: &'c Callers,
     caller: Option<Box<C>>,
@@ -39,7 +39,7 @@ impl Callers {
         Self { timeout, state: Mutex::default(), given_back: Condvar::new() }
     }
 
-    /// A caller for one request, opened if none is idle; waits while as many as can be are on their way.
+    /// A caller for one request, opened if none is idle. Blocks while the maximum number of requests is pending.
     pub fn take<C: Send + 'static>(
         &self,
         deadline: Deadline,
@@ -55,7 +55,7 @@ impl Callers {
         state.busy += 1;
         let idle = state.idle.pop();
         drop(state);
-        // Gives its place back, whatever comes.
+        // Returns the caller's place on every path, by its drop.
         let mut taken = Taken { callers: self, caller: idle.and_then(|idle| idle.downcast().ok()) };
         if taken.caller.is_none() {
             taken.caller = Some(Box::new(open()?));
@@ -81,7 +81,7 @@ impl<C: Send + 'static> Drop for Taken<'_, C> {
             self.caller.take()
         };
         self.callers.given_back.notify_one();
-        // Hangs up, which asks the daemon: without the lock.
+        // Disconnects, which asks the daemon: after the lock is released.
         drop(spare);
     }
 }

@@ -1,4 +1,4 @@
-//! The client, and how it connects. What it can do stands with the nouns concerned, and in `api/`.
+//! The client, and how it connects. Its methods stand in the modules of the things they concern, and in `api/`.
 
 mod callers;
 
@@ -11,11 +11,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How to connect: to which daemon, into which namespace, under which label.
+/// Options of a connection: the daemon's socket, the namespace, the label, timeouts, and instruments.
+///
+/// All options have defaults; [`ClientBuilder::connect`] connects, and blocks until the daemon has answered or the
+/// request timeout has passed.
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// let client = tensorlend::Client::builder().socket(broker.socket()).label("camera driver").connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// let client = tensorlend::Client::builder().socket(daemon.socket()).label("camera driver").connect()?;
 /// client.put("exposure_ms", &[12.5f32])?;
 /// assert_eq!(client.info("exposure_ms")?.label, "camera driver");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -31,19 +34,19 @@ pub struct ClientBuilder {
     pub(crate) instruments: Options,
 }
 
-/// How long the daemon may say nothing, unless told otherwise.
+/// Default of [`ClientBuilder::request_timeout`].
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a request to the gateway may take, unless told otherwise.
+/// Default of [`ClientBuilder::remote_timeout`].
 const REMOTE_TIMEOUT: Duration = Duration::from_mins(1);
 
 impl ClientBuilder {
-    /// The daemon's socket; called more than once, the sockets are tried in that order. Default: `TENSORLEND_SOCKET`,
-    /// else the user's daemon at `$XDG_RUNTIME_DIR/tensorlend.sock`, else the system's at
+    /// Adds a daemon's socket. If you call it several times, `connect` tries the sockets in that order. Default:
+    /// `TENSORLEND_SOCKET`, else the user's daemon at `$XDG_RUNTIME_DIR/tensorlend.sock`, else the system's at
     /// `/run/tensorlend/tensorlend.sock`.
     ///
     /// ```
-    /// let broker = tensorlend_daemon::embedded()?;
-    /// let client = tensorlend::Client::builder().socket("/nowhere").socket(broker.socket()).connect()?;
+    /// let daemon = tensorlend_daemon::embedded()?;
+    /// let client = tensorlend::Client::builder().socket("/nowhere").socket(daemon.socket()).connect()?;
     /// # client.ping()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -52,13 +55,15 @@ impl ClientBuilder {
         self
     }
 
-    /// The namespace to join, as the daemon's configuration names it. Default: the private one of this user.
+    /// Sets the namespace to join, as the daemon's configuration names it. Default: the private namespace of this user.
+    ///
+    /// Clients see the names, streams and lists of their own namespace only.
     ///
     /// ```
     /// # let user = rustix::process::getuid().as_raw();
     /// let config = format!("[namespace.robot]\nwriters = [\"{user}\"]");
-    /// let broker = tensorlend_daemon::embedded_with(&tensorlend_daemon::Config::parse(&config)?)?;
-    /// let client = tensorlend::Client::builder().socket(broker.socket()).namespace("robot").connect()?;
+    /// let daemon = tensorlend_daemon::embedded_with(&tensorlend_daemon::Config::parse(&config)?)?;
+    /// let client = tensorlend::Client::builder().socket(daemon.socket()).namespace("robot").connect()?;
     /// assert_eq!(client.namespace(), "robot");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -67,20 +72,23 @@ impl ClientBuilder {
         self
     }
 
-    /// What to call this client in listings: its first 63 bytes are kept. Default: the program's name.
+    /// Sets this client's label in listings ([`crate::Info::label`], `tensorlend ls`); its first 63 bytes are kept.
+    /// Default: the program's name.
     pub fn label(mut self, label: &str) -> Self {
         self.label = Some(shortened(label));
         self
     }
 
-    /// Whether to keep other processes of this user out of this one: from the connection on, none of them can trace it,
-    /// read or write its memory, or take its descriptors (`PR_SET_DUMPABLE` is set to 0). This holds for the whole process
-    /// until it executes another program, and has a price: no core dumps, no debugger that is not root's, and no library
-    /// that shares memory by `pidfd_getfd` (CUDA's memory between `PyTorch` processes). Default: off.
+    /// Protects this process from other processes of the same user: from the connection on, none of them can trace it,
+    /// read or write its memory, or take its descriptors (`PR_SET_DUMPABLE` is set to 0). Default: off.
+    ///
+    /// The setting holds for the whole process until it executes another program. Its price: no core dumps, only root
+    /// can debug the process, and libraries that share memory by `pidfd_getfd` fail (CUDA memory between `PyTorch`
+    /// processes).
     ///
     /// ```
-    /// let broker = tensorlend_daemon::embedded()?;
-    /// let client = tensorlend::Client::builder().socket(broker.socket()).harden(true).connect()?;
+    /// let daemon = tensorlend_daemon::embedded()?;
+    /// let client = tensorlend::Client::builder().socket(daemon.socket()).harden(true).connect()?;
     /// assert_eq!(rustix::process::dumpable_behavior()?, rustix::process::DumpableBehavior::NotDumpable);
     /// # client.ping()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -90,24 +98,26 @@ impl ClientBuilder {
         self
     }
 
-    /// How long this machine's gateway may take for what is asked without a time: a [`Client::get`] of another machine's name, a
-    /// subscription to its stream. See [`crate::remote`]. Default: 60 seconds.
+    /// Sets the timeout of requests to this machine's gateway for which the call gives none: a [`Client::get`] of
+    /// another machine's name, a subscription to its stream. See [`crate::remote`]. Default: 60 seconds.
     pub fn remote_timeout(mut self, timeout: Duration) -> Self {
         self.remote_timeout = Some(timeout);
         self
     }
 
-    /// How long the daemon may say nothing before a request is given up with [`Error::NotAnswering`]: this holds for every
-    /// method that asks the daemon, and for connecting. A daemon that is busy with the request is waited for: halfway, the
-    /// client opens a second connection, and only a daemon that does not answer that one either is given up. Waits for a value or
-    /// a message have times of their own. Default: 30 seconds; at least 1 millisecond.
+    /// Sets the time after which a request to a silent daemon fails with [`Error::NotAnswering`]. It holds for
+    /// connecting and for every method that asks the daemon. Default: 30 seconds; at least 1 millisecond.
     ///
-    /// The session outlives it: when the daemon answers again, so does the client.
+    /// The client waits longer for a daemon that is only busy: at half the time it opens a second connection, and gives
+    /// up only if the daemon does not answer that one either. Waits for a value or a message have timeouts of their
+    /// own.
+    ///
+    /// The session survives the error: when the daemon answers again, the client works again.
     ///
     /// ```
-    /// let broker = tensorlend_daemon::embedded()?;
+    /// let daemon = tensorlend_daemon::embedded()?;
     /// let second = std::time::Duration::from_secs(1);
-    /// let client = tensorlend::Client::builder().socket(broker.socket()).request_timeout(second).connect()?;
+    /// let client = tensorlend::Client::builder().socket(daemon.socket()).request_timeout(second).connect()?;
     /// client.ping()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -116,15 +126,21 @@ impl ClientBuilder {
         self
     }
 
-    /// Connects.
+    /// Connects to the daemon and opens a session.
+    ///
+    /// Blocks for some round trips to the daemon, each at most [`ClientBuilder::request_timeout`] unless the daemon is
+    /// busy.
     ///
     /// # Errors
-    /// [`Error::NoDaemon`] if no socket answers; [`Error::NotAnswering`] if a daemon listens and says nothing; [`Error::Name`] for a namespace that cannot be; [`Error::Refused`] for another version, a namespace that is not for
-    /// this user, a limit; [`Error::Kernel`] if this machine's kernel lacks what tensorlend needs; [`Error::System`] if
-    /// the allocation log cannot be opened.
+    /// * [`Error::NoDaemon`] if no daemon listens on any of the sockets.
+    /// * [`Error::NotAnswering`] if a daemon listens and does not answer.
+    /// * [`Error::Name`] for an invalid namespace name.
+    /// * [`Error::Refused`] for a daemon of another version, a namespace that this user may not join, or a limit.
+    /// * [`Error::Kernel`] if this machine's kernel lacks a feature that tensorlend needs.
+    /// * [`Error::System`] if the allocation log cannot be opened.
     pub fn connect(self) -> Result<Client> {
         tensorlend_os::kernel::check()?;
-        // Before anything is lent that somebody could reach for.
+        // Before the daemon lends memory that another process could reach.
         if self.harden {
             rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
                 .map_err(|error| Error::System { doing: "harden this process", cause: error.into() })?;
@@ -145,12 +161,14 @@ impl ClientBuilder {
     }
 }
 
-/// A session with the daemon, in one namespace. Clones share it; all methods may be called from any thread. What this
-/// client published outlives it.
+/// A session with the daemon, in one namespace.
+///
+/// Clones share the session, and all methods may be called from any thread at once. Values that this client published
+/// outlive it, unless their [`crate::Lifetime`] ends with the session.
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// println!("namespace {} of tensorlendd {}", client.namespace(), client.daemon_version());
 ///
 /// let same = client.clone();
@@ -159,12 +177,20 @@ impl ClientBuilder {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
+/// # Blocking
+/// Overwriting a name of this client and getting a value whose memory is mapped are plain memory accesses: no system
+/// call, no lock between processes. Methods that ask the daemon block for a round trip: those that need new memory or
+/// map another client's memory, take over or delete another client's name, or open streams, lists and subscriptions.
+/// Methods named `wait_…` and `recv…` block until their event or timeout.
+///
 /// # Errors
-/// What any call can meet, and its own section does not repeat: [`Error::Name`] for a name that is not 1 to 255 bytes
-/// of UTF-8 without control characters; where the daemon must be asked, [`Error::Disconnected`] if it is gone, and
-/// [`Error::NotAnswering`] if it says nothing for the time of [`ClientBuilder::request_timeout`];
-/// [`Error::SessionEnded`] once the daemon has ended this session; [`Error::Forked`] in the child of a fork, since the
-/// session stays with the parent.
+/// Any method can return these errors, and does not list them again:
+///
+/// * [`Error::Name`] for a name that is not 1 to 255 bytes of UTF-8 without control characters.
+/// * [`Error::Disconnected`], where the daemon must be asked, if it is gone.
+/// * [`Error::NotAnswering`] if the daemon is silent for the time of [`ClientBuilder::request_timeout`].
+/// * [`Error::SessionEnded`] once the daemon has ended this session.
+/// * [`Error::Forked`] in the child of a fork: the session stays with the parent.
 #[derive(Clone)]
 pub struct Client {
     session: Arc<Session>,
@@ -180,6 +206,8 @@ impl std::fmt::Debug for Client {
 impl Client {
     /// Connects to the daemon at the default socket, in this user's private namespace.
     ///
+    /// Blocks as [`ClientBuilder::connect`].
+    ///
     /// ```no_run
     /// let client = tensorlend::Client::connect()?;
     /// println!("the daemon answers in {:?}", client.ping()?);
@@ -192,7 +220,7 @@ impl Client {
         Self::builder().connect()
     }
 
-    /// Connects in another way.
+    /// Starts a connection with other options: socket, namespace, label, timeouts, instruments.
     pub fn builder() -> ClientBuilder {
         ClientBuilder::default()
     }
@@ -205,16 +233,17 @@ impl Client {
         &self.callers
     }
 
-    /// The same session, without the ways to the gateway that this one has.
+    /// The same session, with callers of its own to the gateway.
     pub(crate) fn without_callers(&self) -> Self {
         Self { session: self.session.clone(), callers: Arc::new(Callers::new(self.callers.timeout)) }
     }
 
-    /// Whether it is a clone of the other: both have one session, and drafts and leases of one are the other's too.
+    /// Whether `other` is a clone of this client: both use one session, so drafts and leases of one may be used with
+    /// the other.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let connect = || tensorlend::Client::builder().socket(broker.socket()).connect();
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let connect = || tensorlend::Client::builder().socket(daemon.socket()).connect();
     /// let client = connect()?;
     /// assert!(client.is_same(&client.clone()));
     /// assert!(!client.is_same(&connect()?));
@@ -224,21 +253,21 @@ impl Client {
         Arc::ptr_eq(&self.session, &other.session)
     }
 
-    /// The namespace's name.
+    /// The name of the namespace that this client has joined.
     pub fn namespace(&self) -> &str {
         &self.session.welcome.namespace
     }
 
-    /// The daemon's version.
+    /// The version of the daemon that opened this session, such as `0.1.0`.
     pub fn daemon_version(&self) -> &str {
         &self.session.welcome.daemon
     }
 }
 
-/// Bytes of a label that are kept.
+/// Maximum bytes of a label.
 const LABEL_BYTES_MAX: usize = 63;
 
-/// A label as it is kept.
+/// A label, cut to its maximum between characters.
 fn shortened(label: &str) -> String {
     label[..label.floor_char_boundary(LABEL_BYTES_MAX)].to_owned()
 }

@@ -1,9 +1,9 @@
-//! Tensors that are published before the work on them is done.
+//! Early publication: tensors published before the device work on them is done.
 //!
-//! The producer records an event that other processes can open, and its handle travels in the tensor's extension. There are so
-//! many events for each device, and one is recorded again only when it has fired: whoever waits for it by an older tensor
-//! then waits too long at worst. When it has fired, the producer takes the mark off the record; and if the producer is gone
-//! before, nobody can know whether the work was done.
+//! The producer P records an interprocess event, and the tensor's extension carries its handle. Each device has a fixed
+//! number of events, and P records an event again only after it has fired: a reader R that waits for it because of an
+//! older tensor at worst waits too long. When the event has fired, P clears the mark in the record. If P ends before,
+//! no process can know whether the work was done.
 
 use super::stream::OnStream;
 use super::{Gpu, trouble};
@@ -14,14 +14,14 @@ use tensorlend_cuda::Event;
 use tensorlend_layout::tensor::EARLY_BYTES;
 use tensorlend_os::mutex::lock;
 
-/// Events of one device in one process.
+/// Number of events of one device in one process.
 const EVENTS: usize = 64;
-/// Others' events that are kept open.
+/// Maximum number of other processes' events that stay open.
 const OPENED_MAX: usize = 1024;
 
 type Handle = [u8; 64];
 
-/// What an extension says of it.
+/// The mark of an early publication in an extension.
 pub type Mark = [u8; EARLY_BYTES];
 
 fn handle_of(mark: &Mark) -> Handle {
@@ -42,7 +42,7 @@ struct Own {
 }
 
 impl Ring {
-    /// Records one of the events on a stream; what readers are told of it. Waits if all of them are outstanding.
+    /// Records one of the events on a stream; returns the mark for readers. Blocks if all events are outstanding.
     pub fn record(&self, gpu: &Gpu, stream: &OnStream, doing: &str) -> Result<Mark> {
         gpu.device.require_ipc().map_err(trouble(doing))?;
         let context = gpu.context(doing)?;
@@ -59,7 +59,7 @@ impl Ring {
                 own.events.push((handle, Arc::new(event)));
                 break own.events.len() - 1;
             }
-            // Without the lock: what it waits for may need another thread, which looks here.
+            // Without the lock: the awaited work may need another thread, which takes this lock.
             let oldest = own.events[own.next % EVENTS].1.clone();
             drop(own);
             oldest.synchronize().map_err(trouble(doing))?;
@@ -74,10 +74,10 @@ impl Ring {
         Ok(mark)
     }
 
-    /// The event that a mark names: this process's own, or another's.
+    /// The event that a mark names: of this process, or of another.
     pub fn open(&self, gpu: &Gpu, mark: &Mark, doing: &str) -> Result<Arc<Event>> {
         let handle = handle_of(mark);
-        // A process cannot open what it made itself.
+        // A process cannot open the handle of its own event.
         if let Some((_, event)) = lock(&self.own).events.iter().find(|(own, _)| *own == handle) {
             return Ok(event.clone());
         }
@@ -95,7 +95,7 @@ impl Ring {
     }
 }
 
-/// The error for what nobody can wait for any more.
+/// The error for a tensor whose event cannot be awaited any more.
 pub fn unfinished(name: &str) -> Error {
     Error::Device { doing: format!("wait for {name:?}, which was published early"), cause: DeviceTrouble::Unfinished }
 }

@@ -1,4 +1,4 @@
-//! A device as this session uses it: its context, and the events that it keeps for reuse.
+//! A device as this session uses it: its context, and events for reuse.
 
 pub mod early;
 pub mod stream;
@@ -10,23 +10,23 @@ use tensorlend_cuda::{Context, Driver, Event};
 use tensorlend_layout::{Device, Uuid};
 use tensorlend_os::mutex::lock;
 
-/// Events that are kept.
+/// Maximum number of events kept for reuse.
 const EVENTS_KEPT: usize = 64;
 
 /// One device of this process.
 pub struct Gpu {
     pub device: tensorlend_cuda::Device,
     pub uuid: Uuid,
-    /// Made when something is to run: mapping needs none, and it takes some hundred MiB of the device.
+    /// Created at the first work: mapping needs no context, and a context takes some hundred MiB of the device.
     context: Mutex<Option<Context>>,
     events: Mutex<Vec<Event>>,
     pub early: early::Ring,
 }
 
-/// Those of this process that somebody uses, for all of its sessions: interprocess events know each other by process.
+/// The devices in use, shared by all sessions of this process: interprocess events are known per process.
 static GPUS: Mutex<Vec<Weak<Gpu>>> = Mutex::new(Vec::new());
 
-/// An error of the driver, in this crate's words.
+/// Converts an error of the driver.
 pub fn trouble(doing: &str) -> impl Fn(tensorlend_cuda::Error) -> Error + '_ {
     move |error| {
         let cause = if error.is_forked() {
@@ -49,7 +49,7 @@ fn driver(doing: &str) -> Result<&'static Driver> {
 }
 
 impl Gpu {
-    /// The device of this UUID.
+    /// The device with this UUID.
     pub fn find(uuid: Uuid, doing: &str) -> Result<Arc<Self>> {
         let driver = driver(doing)?;
         let mut all = lock(&GPUS);
@@ -72,14 +72,14 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// The UUID of a device by the number that it has in this process.
+    /// The UUID of the device with this number in this process.
     pub fn uuid_at(device: Device, doing: &str) -> Result<Uuid> {
         if device.kind() != Device::cuda(0).kind() {
             return Err(Error::Argument(format!(
                 "{doing}: {device} is no CUDA device: use create, or give a CUDA device"
             )));
         }
-        // The same as long as the process lives.
+        // Constant for the life of the process.
         static UUIDS: OnceLock<Vec<Uuid>> = OnceLock::new();
         let driver = driver(doing)?;
         if UUIDS.get().is_none() {
@@ -90,12 +90,12 @@ impl Gpu {
         found.ok_or_else(|| Error::Device { doing: doing.to_owned(), cause: DeviceTrouble::NoSuchDevice(device.id()) })
     }
 
-    /// Its number in this process.
+    /// The device's number in this process.
     pub fn local(&self) -> Device {
         Device::cuda(u8::try_from(self.device.ordinal()).unwrap_or(u8::MAX))
     }
 
-    /// Its primary context.
+    /// The device's primary context.
     pub fn context(&self, doing: &str) -> Result<Context> {
         let mut context = lock(&self.context);
         if let Some(context) = &*context {
@@ -106,7 +106,7 @@ impl Gpu {
         Ok(made)
     }
 
-    /// An event that nobody uses.
+    /// An unused event.
     pub fn event(&self, doing: &str) -> Result<Event> {
         if let Some(event) = lock(&self.events).pop() {
             return Ok(event);
@@ -114,7 +114,7 @@ impl Gpu {
         Event::new(&self.context(doing)?, false).map_err(trouble(doing))
     }
 
-    /// Takes an event back that has fired.
+    /// Takes an event back after it has fired.
     pub fn give_event(&self, event: Event) {
         let mut events = lock(&self.events);
         if events.len() < EVENTS_KEPT {
@@ -122,30 +122,31 @@ impl Gpu {
         }
     }
 
-    /// An event that stands for what is in a stream now.
+    /// Records an event after the present work of a stream.
     pub fn record(&self, stream: &OnStream, doing: &str) -> Result<Event> {
         let event = self.event(doing)?;
         let context = self.context(doing)?;
-        // The default streams are those of whatever context is current.
+        // The default streams belong to the current context.
         let _current = context.enter().map_err(trouble(doing))?;
         event.record(stream.by_ref()).map_err(trouble(doing))?;
         Ok(event)
     }
 
-    /// Waits for all that was put into any stream of the context.
+    /// Blocks until all work in all streams of the context is done.
     pub fn synchronize(&self, doing: &str) -> Result<()> {
         self.context(doing)?.synchronize().map_err(trouble(doing))
     }
 
-    /// What is put into this stream from now on begins after what the event stands for; nobody waits here.
+    /// Makes later work of a stream wait for an event; does not block.
     pub fn order(&self, stream: &OnStream, event: &Event, doing: &str) -> Result<()> {
         let context = self.context(doing)?;
-        // The default streams are those of whatever context is current.
+        // The default streams belong to the current context.
         let _current = context.enter().map_err(trouble(doing))?;
         stream.by_ref().wait_event(event).map_err(trouble(doing))
     }
 
-    /// When memory that was used in these streams can be let go of; in none of them: in any.
+    /// The end of the work in these streams, after which their memory may be freed; without streams, of the work in any
+    /// stream.
     pub fn end_of<'s>(&self, streams: impl Iterator<Item = &'s OnStream>, doing: &str) -> End {
         let events: Result<Vec<_>> = streams.map(|stream| self.record(stream, doing)).collect();
         match events {
@@ -156,12 +157,12 @@ impl Gpu {
     }
 }
 
-/// When the work on some memory ends.
+/// The end of the work on some memory.
 pub enum End {
-    /// When these have fired.
+    /// The work ends when these events have fired.
     Events(Vec<Event>),
-    /// It has ended.
+    /// The work has ended.
     Now,
-    /// Nothing can be waited for, and nobody knows what still runs: the memory stays in use.
+    /// Unknown, because no event could be recorded: the memory stays in use.
     Unknown,
 }

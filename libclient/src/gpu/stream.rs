@@ -1,7 +1,8 @@
-//! Streams, as callers have them.
+//! CUDA streams of the caller.
 //!
-//! The contract of a raw handle: 1. it is 0, 1, 2, or a stream of this process, of the device's primary context; 2. it is not
-//! destroyed before what it was recorded on is: a draft published or dropped, or a lease dropped.
+//! The contract of a raw handle: 1. it is 0, 1, 2, or a stream of this process, in the device's primary context; 2. it
+//! is not destroyed before every draft on which it was recorded is published or dropped, and every such lease is
+//! dropped.
 #![allow(unsafe_code)]
 
 use super::Gpu;
@@ -10,8 +11,22 @@ use cudarc::driver::CudaStream;
 use std::sync::Arc;
 use tensorlend_cuda::StreamRef;
 
-/// A stream of the caller's: of `cudarc`, of `tensorlend-cuda`, or by its handle. It is kept as long as something must wait
-/// for it.
+/// A CUDA stream of the caller: of `cudarc`, of `tensorlend-cuda`, or by its handle. A draft or lease on which it is
+/// recorded keeps the stream's `Arc` until the stream's work on it is done.
+///
+/// Most methods take `impl Into<OnStream>`, so a reference to such an `Arc` will do:
+///
+/// ```no_run
+/// use std::sync::Arc;
+/// use tensorlend::{Client, DType, Device};
+///
+/// fn produce(client: &Client, stream: &Arc<cudarc::driver::CudaStream>) -> tensorlend::Result<()> {
+///     let draft = client.create_on_stream(Device::cuda(0), stream, DType::F32, &[1024])?;
+///     // ... launch kernels in `stream` that write at draft.ptr() ...
+///     draft.publish("weights")?; // waits for the work in `stream`
+///     Ok(())
+/// }
+/// ```
 #[derive(Clone)]
 pub struct OnStream(Kind);
 
@@ -41,21 +56,23 @@ impl From<&OnStream> for OnStream {
 }
 
 impl OnStream {
-    /// The legacy default stream of the device's primary context: what work is in that names no stream.
+    /// The legacy default stream of the device's primary context, used by work that names no stream.
     pub const LEGACY: Self = Self(Kind::Raw(1));
 
-    /// A stream by its handle: what CUDA's C interface calls `CUstream` or `cudaStream_t`, and Python's libraries give as a
-    /// number. 0 and 1 are the legacy default stream; 2 is that of the thread that publishes or drops what it was recorded on.
+    /// Makes a stream from its handle: `CUstream` or `cudaStream_t` in CUDA's C interface, a number in Python's
+    /// libraries. 0 and 1 are the legacy default stream; 2 is the default stream of the thread that publishes or drops
+    /// the draft or lease.
     ///
     /// # Safety
     /// 1. `handle` is 0, 1, 2, or a stream of this process, in the primary context of the device that it is used with.
-    /// 2. The stream is not destroyed before every draft that it was recorded on is published or dropped, and every lease
+    /// 2. The stream is not destroyed before every draft that it was recorded on is published or dropped, and every
+    ///    lease
     ///    dropped.
     pub unsafe fn from_raw(handle: usize) -> Self {
         Self(Kind::Raw(handle))
     }
 
-    /// Its handle.
+    /// Returns the stream's handle.
     pub fn as_raw(&self) -> usize {
         match &self.0 {
             Kind::Cudarc(stream) => stream.cu_stream().expose_provenance(),
@@ -65,17 +82,17 @@ impl OnStream {
     }
 
     pub(crate) fn by_ref(&self) -> StreamRef<'_> {
-        // SAFETY: the streams of Arcs live as long as these do, and `self` is borrowed; for a raw handle 1 and 2 hold by
-        // whoever made it, and `self` is kept by the draft or lease that it was recorded on.
+        // SAFETY: the `Arc`s keep their streams alive, and `self` is borrowed. For a raw handle, its creator guarantees
+        // 1 and 2 of `from_raw`, and the draft or lease on which it was recorded keeps `self`.
         unsafe { StreamRef::from_raw(self.as_raw()) }
     }
 
-    /// Whether work of the device's primary context can be in it, as far as it tells.
+    /// Whether the stream belongs to the device's primary context, as far as its handle shows.
     pub(crate) fn check(&self, gpu: &Gpu, doing: &str) -> Result<()> {
         let context = match &self.0 {
             Kind::Cudarc(stream) => stream.context().cu_ctx().expose_provenance(),
             Kind::Ours(stream) => stream.context().raw(),
-            // The default streams are those of whatever context is current, which is the primary one where it counts.
+            // The default streams belong to the current context, which is the primary one wherever they are used.
             Kind::Raw(0..=2) => return Ok(()),
             Kind::Raw(_) => self.by_ref().context().map_err(super::trouble(doing))?,
         };
@@ -92,15 +109,15 @@ impl std::fmt::Debug for OnStream {
     }
 }
 
-/// The streams that something was recorded on: each once.
+/// The streams recorded on a draft or lease, each once.
 #[derive(Debug, Default)]
 pub struct Streams(Vec<OnStream>);
 
 impl Streams {
-    /// One more; what was there already stays.
+    /// Adds a stream, unless it is there already.
     pub fn add(&mut self, stream: OnStream) {
         let raw = stream.as_raw();
-        // The calling thread's stream is another one in another thread: it cannot be told apart, and is kept each time.
+        // Handle 2 means another stream in each thread: equal handles may be different streams, so each is kept.
         if raw == 2 || !self.0.iter().any(|known| known.as_raw() == raw) {
             self.0.push(stream);
         }
@@ -114,7 +131,7 @@ impl Streams {
         self.0.iter()
     }
 
-    /// The one that there is, if it is the same for every thread.
+    /// The only stream, if it is the same for every thread.
     pub fn only(&self) -> Option<&OnStream> {
         match &self.0[..] {
             [one] if one.as_raw() != 2 => Some(one),

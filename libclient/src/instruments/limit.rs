@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Default)]
 pub struct Limit {
     bytes_max: u64,
-    /// Bytes of slots in use, and of those that are about to be taken.
+    /// Bytes of slots in use, and of slots about to be taken.
     used_bytes: AtomicU64,
 }
 
@@ -19,10 +19,10 @@ impl Limit {
         self.bytes_max
     }
 
-    /// Reserves `bytes`, or says how many are in use. Counted before the slot is taken, so that threads together cannot
-    /// pass the limit.
+    /// Reserves `bytes`, or returns the bytes in use. The reservation comes before the slot, so that several threads
+    /// together cannot exceed the limit.
     pub fn reserve(&self, bytes: u64) -> Result<(), u64> {
-        // Relaxed: the count is all that is shared.
+        // Relaxed: the count orders no other memory.
         self.used_bytes
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
                 used.checked_add(bytes).filter(|&sum| sum <= self.bytes_max)

@@ -1,7 +1,7 @@
 //! A log of every allocation, as CSV that `tensorlend replay` can replay.
 //!
-//! Whoever allocates leaves an event in memory, under a lock that is held for a few nanoseconds; a thread of the log
-//! turns what has gathered into text. It sleeps while nothing happens.
+//! An allocating thread stores an event in memory, under a lock that it holds for a few nanoseconds; the log's own
+//! thread writes the collected events as text, and sleeps while there are none.
 
 use crate::error::{Error, Result};
 use std::fs::File;
@@ -15,20 +15,20 @@ use tensorlend_os::mutex::lock;
 
 /// The first line.
 const HEAD: &str = "thread,time_ns,action,slot,generation,bytes\n";
-/// So many events wake the thread.
+/// The number of events that wakes the thread.
 const BATCH: usize = 4096;
-/// Else it writes what has gathered after this time.
+/// The time after which the thread writes fewer events.
 const GATHER: Duration = Duration::from_millis(100);
-/// Events that wait at most, 40 MiB: with a disk that slow, later ones are counted and not kept.
+/// Maximum number of waiting events (40 MiB): on a slower disk, further events are counted and dropped.
 const EVENTS_MAX: usize = 1 << 20;
 
-/// What happened to a slot.
+/// An event of a slot.
 #[derive(Clone, Copy)]
 pub enum Action {
     Allocate,
     Free,
     Failure,
-    /// So many events, in place of the bytes, are missing here.
+    /// Events are missing here: the field for the bytes has their number.
     Lost,
 }
 
@@ -59,21 +59,21 @@ struct State {
     lost: u64,
     pushed: u64,
     written: u64,
-    /// Somebody waits until everything is written.
-    hurry: bool,
+    /// A thread waits until everything is written.
+    flushing: bool,
     closing: bool,
     error: Option<io::Error>,
 }
 
 struct Shared {
     state: Mutex<State>,
-    /// There is something to write, and enough of it.
+    /// Signals that there are enough events to write.
     news: Condvar,
-    /// Something was written.
+    /// Signals that events were written.
     done: Condvar,
 }
 
-/// An open log. Dropping it writes what has gathered.
+/// An open log. Dropping it writes the collected events.
 pub struct Log {
     shared: Arc<Shared>,
     start: Instant,
@@ -82,7 +82,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// Begins a log; a file that is there already is replaced.
+    /// Opens a log; an existing file is replaced.
     pub fn create(path: &Path) -> Result<Self> {
         let fail = |cause: io::Error| Error::System {
             doing: "open the allocation log",
@@ -93,7 +93,7 @@ impl Log {
         Self::start(file)
     }
 
-    /// Starts the thread that writes.
+    /// Starts the writing thread.
     fn start(file: BufWriter<File>) -> Result<Self> {
         let state = State { events: Vec::with_capacity(2 * BATCH), ..State::default() };
         let shared = Arc::new(Shared { state: Mutex::new(state), news: Condvar::new(), done: Condvar::new() });
@@ -113,7 +113,7 @@ impl Log {
             state.lost += 1;
             return;
         }
-        // Read under the lock, so that the lines are in the order of their times.
+        // Read under the lock, so that the lines are sorted by time.
         let time_ns = self.start.elapsed().as_nanos() as u64;
         state.events.push(Event { time_ns, generation, bytes, slot, thread, action });
         state.pushed += 1;
@@ -124,7 +124,7 @@ impl Log {
         }
     }
 
-    /// Waits until everything that was pushed is in the file.
+    /// Blocks until all pushed events are in the file.
     pub fn flush(&self) -> Result<()> {
         if self.forks != fork::generation() {
             return Ok(());
@@ -132,12 +132,12 @@ impl Log {
         let mut state = lock(&self.shared.state);
         let target = state.pushed;
         while state.written < target && state.error.is_none() {
-            state.hurry = true;
+            state.flushing = true;
             self.shared.news.notify_one();
             state = self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         match &state.error {
-            // Kept: the log is broken from there on, whoever asks.
+            // Keep the error: the log is incomplete from there on, for every caller.
             Some(e) => {
                 Err(Error::System { doing: "write the allocation log", cause: io::Error::new(e.kind(), e.to_string()) })
             }
@@ -150,7 +150,7 @@ impl Drop for Log {
     fn drop(&mut self) {
         let Some(writer) = self.writer.take() else { return };
         if self.forks != fork::generation() {
-            // The thread and its file are the parent's; the lock may be held for ever here.
+            // The thread and its file belong to the parent, and the lock may be held for ever in this child.
             std::mem::forget(writer);
             return;
         }
@@ -161,7 +161,7 @@ impl Drop for Log {
 }
 
 impl Shared {
-    /// The thread: writes until the log is closed and everything is written.
+    /// The thread's function: writes until the log is closed and everything is written.
     fn write(&self, mut file: BufWriter<File>) {
         let mut batch = Vec::with_capacity(2 * BATCH);
         let mut state = lock(&self.state);
@@ -170,7 +170,7 @@ impl Shared {
             std::mem::swap(&mut state.events, &mut batch);
             let lost = std::mem::take(&mut state.lost);
             let (closing, broken) = (state.closing, state.error.is_some());
-            state.hurry = false;
+            state.flushing = false;
             drop(state);
             let outcome = if broken { Ok(()) } else { write_events(&mut file, &batch, lost) };
             state = lock(&self.state);
@@ -186,10 +186,10 @@ impl Shared {
         }
     }
 
-    /// Sleeps until there is something to write, and then until there is enough, or it has waited long enough.
+    /// Sleeps until there are events, and then until there are enough or the collection time has passed.
     fn gather<'s>(&self, state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
-        let idle = |state: &mut State| state.events.is_empty() && !state.closing && !state.hurry;
-        let few = |state: &mut State| state.events.len() < BATCH && !state.closing && !state.hurry;
+        let idle = |state: &mut State| state.events.is_empty() && !state.closing && !state.flushing;
+        let few = |state: &mut State| state.events.len() < BATCH && !state.closing && !state.flushing;
         let state = self.news.wait_while(state, idle).unwrap_or_else(PoisonError::into_inner);
         self.news.wait_timeout_while(state, GATHER, few).unwrap_or_else(PoisonError::into_inner).0
     }
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(text, "9,5,allocate,7,2,64\n9,5,free,7,2,64\n9,5,allocate failure,7,2,64\n0,5,lost,0,0,3\n");
     }
 
-    /// /dev/full takes nothing.
+    /// Every write to /dev/full fails.
     #[test]
     fn a_full_disk_is_told_and_blocks_nobody() {
         let full = Path::new("/dev/full");

@@ -1,11 +1,12 @@
-//! What watches this client's allocations: statistics, a log, a list of what is outstanding, a limit, and a callback
-//! when memory runs short.
+//! Instruments on this client's allocations: statistics, a log, a list of outstanding allocations, a limit, and a
+//! callback when memory runs short.
 //!
-//! An allocation begins when a slot leaves the heap and ends when it is back there, after its last reader. All
-//! instruments hang on four calls: [`Instruments::are_off`] decides between the plain way to a slot and the watched one;
-//! [`Instruments::allocated`] follows the heap, [`Instruments::freed`] comes before it, and [`Instruments::failed`]
-//! instead of it. So no instrument sees the second life of a slot before the end of the first. Sizes are those of
-//! extents: whole cache lines, whole pages from one page on, as in [`crate::MemoryUse::slot_bytes`].
+//! An allocation begins when a slot leaves the heap and ends when it is back there, after its last reader. The
+//! instruments hook in at four calls. [`Instruments::are_off`] decides between the plain and the watched path to a
+//! slot. [`Instruments::allocated`] is called after the heap has handed a slot out, [`Instruments::freed`] before it
+//! takes one back, [`Instruments::failed`] if there is none. So every instrument sees the end of one allocation of a
+//! slot before the beginning of the next. Sizes are those of extents: whole cache lines, whole pages from one page up,
+//! as in [`crate::MemoryUse::slot_bytes`].
 
 mod limit;
 mod log;
@@ -36,15 +37,15 @@ const LOG: u32 = 2;
 const TRACKING: u32 = 4;
 const LIMIT: u32 = 8;
 const PRESSURE: u32 = 16;
-/// With [`TRACKING`].
+/// Only together with [`TRACKING`].
 const BACKTRACES: u32 = 32;
-/// Those that want to know of an allocation. The limit has counted it before.
+/// The instruments that record an allocation. The limit has counted it before.
 const RECORDING: u32 = STATISTICS | LOG | TRACKING;
 
 /// The instruments of one client.
 #[derive(Default)]
 pub struct Instruments {
-    /// Which of them are on.
+    /// The bits of the active instruments.
     on: AtomicU32,
     statistics: Mutex<Frames>,
     log: RwLock<Option<Log>>,
@@ -54,14 +55,14 @@ pub struct Instruments {
 }
 
 impl Instruments {
-    /// Whether nothing watches: all that the instruments cost then.
+    /// Whether no instrument is on: the only cost in that case.
     #[inline]
     pub fn are_off(&self) -> bool {
-        // Relaxed: an instrument that is switched on sees what is allocated from some moment on.
+        // Relaxed: an instrument that is switched on sees allocations from some moment on.
         self.on.load(Ordering::Relaxed) == 0
     }
 
-    /// A slot has left the heap, and nobody else knows of it yet.
+    /// Records that a slot has left the heap; no other thread knows of it yet.
     #[inline]
     pub fn allocated(&self, slot: u32, generation: u64, bytes: u64) {
         let on = self.on.load(Ordering::Relaxed);
@@ -70,7 +71,7 @@ impl Instruments {
         }
     }
 
-    /// A slot is about to go back to the heap.
+    /// Records that a slot is about to return to the heap.
     #[inline]
     pub fn freed(&self, slot: u32, generation: u64, bytes: u64) {
         let on = self.on.load(Ordering::Relaxed);
@@ -79,7 +80,7 @@ impl Instruments {
         }
     }
 
-    /// There was no slot to be had.
+    /// Records that no slot was available.
     pub fn failed(&self, bytes: u64) {
         if self.has(LOG) {
             self.write_log(Action::Failure, 0, 0, bytes);
@@ -122,12 +123,12 @@ impl Instruments {
         }
     }
 
-    /// The limit, where there is one.
+    /// The limit, if there is one.
     pub fn limit(&self) -> Option<&Limit> {
         self.has(LIMIT).then_some(&self.limit)
     }
 
-    /// What is outstanding, where that is tracked.
+    /// The outstanding allocations, if they are tracked.
     pub fn tracked(&self) -> Option<&Mutex<Tracked>> {
         self.has(TRACKING).then_some(&self.tracking)
     }
@@ -144,11 +145,11 @@ impl Instruments {
         }
     }
 
-    /// Writes a log to `path` from now on; what another log has gathered is written first.
+    /// Starts a log at `path`; the events of a previous log are written first.
     pub fn start_log(&self, path: &Path) -> Result<()> {
         let before = self.stop_log();
         let log = Log::create(path)?;
-        // One that another thread has started meanwhile ends here, after the lock.
+        // A log that another thread has started in the meantime ends here, after the lock.
         let _other = self.log.write().unwrap_or_else(PoisonError::into_inner).replace(log);
         self.set(LOG, true);
         before
@@ -169,7 +170,7 @@ impl Instruments {
 }
 
 impl Instruments {
-    /// Begins to count, or ends it.
+    /// Starts or stops counting.
     pub fn enable_statistics(&self, on: bool) {
         let mut frames = lock(&self.statistics);
         if on {
@@ -180,13 +181,13 @@ impl Instruments {
         self.set(STATISTICS, !frames.open.is_empty());
     }
 
-    /// What was counted since counting began.
+    /// The counts since counting began.
     pub fn statistics(&self) -> Option<Statistics> {
         let frames = lock(&self.statistics);
         frames.sum(frames.whole?)
     }
 
-    /// Begins a scope: its number.
+    /// Opens a scope; returns its number.
     pub fn open_scope(&self) -> u64 {
         let mut frames = lock(&self.statistics);
         let id = frames.push();
@@ -194,7 +195,7 @@ impl Instruments {
         id
     }
 
-    /// What was counted in a scope.
+    /// The counts of a scope.
     pub fn scope(&self, id: u64) -> Option<Statistics> {
         lock(&self.statistics).sum(id)
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tensorlend_os::mutex::lock;
 
-/// Names a file for every client's log.
+/// The variable that names the log file of every client.
 const LOG_VARIABLE: &str = "TENSORLEND_ALLOC_LOG";
 
 /// Settings of [`crate::ClientBuilder`].
@@ -49,8 +49,8 @@ impl Options {
     }
 }
 
-/// The file that the environment names, with process and client in its name, so that neither the
-/// clients of one process nor the processes of one shell overwrite each other's logs.
+/// The log file that the environment names, with the process number and the client's number in its name, so that
+/// neither the clients of one process nor the processes of one shell overwrite each other's logs.
 fn log_of_environment() -> Option<PathBuf> {
     static CLIENTS: AtomicU32 = AtomicU32::new(0);
     let path = PathBuf::from(std::env::var_os(LOG_VARIABLE).filter(|path| !path.is_empty())?);

@@ -1,4 +1,4 @@
-//! A callback when memory runs short.
+//! The callback on memory pressure.
 
 use super::Instruments;
 use crate::error::{Error, Result, check_name};
@@ -7,11 +7,11 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 thread_local! {
-    /// Whether this thread is where no callback may run: inside of one, or behind a lock that one might want.
+    /// Whether this thread may not run a callback: it is inside one, or holds a lock that a callback might need.
     static SILENT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What to do about an allocation that fails: the answer of [`crate::ClientBuilder::on_memory_pressure`]'s callback.
+/// The decision of the callback of [`crate::ClientBuilder::on_memory_pressure`] on an allocation that fails.
 ///
 /// ```
 /// use tensorlend::Relief;
@@ -22,19 +22,20 @@ thread_local! {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relief {
-    /// Something was freed: try again. Asked again after every attempt, so answer this only while there is hope.
+    /// Retry the allocation: the callback freed something. The client calls it again after every failed attempt, so
+    /// return this only while another attempt may succeed.
     Retry,
-    /// Let the allocation fail.
+    /// Let the allocation fail with [`Pressure::cause`].
     GiveUp,
 }
 
 /// The names that a callback may delete.
 pub trait Names: Sync {
-    /// Deletes a name; false if there was none.
+    /// Deletes a name; returns false if it held nothing.
     fn delete(&self, name: &str) -> Result<bool>;
 }
 
-/// An allocation that is about to fail. See [`crate::ClientBuilder::on_memory_pressure`].
+/// An allocation that is about to fail, as the callback of [`crate::ClientBuilder::on_memory_pressure`] receives it.
 pub struct Pressure<'s> {
     names: &'s dyn Names,
     bytes: u64,
@@ -43,31 +44,31 @@ pub struct Pressure<'s> {
 }
 
 impl Pressure<'_> {
-    /// Bytes that the allocation takes: whole cache lines, whole pages from one page on.
+    /// Bytes that the allocation needs: whole cache lines, whole pages from one page up.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// How often this allocation has failed by now: 1 at the first call.
+    /// The number of failed attempts of this allocation: 1 in the first call.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    /// What the allocation will fail with: [`Error::MemoryLimit`] for this client's own limit, [`Error::Refused`] for
-    /// one of the daemon's.
+    /// The error with which the allocation will fail: [`Error::MemoryLimit`] for this client's own limit,
+    /// [`Error::Refused`] for one of the daemon's.
     pub fn cause(&self) -> &Error {
         self.cause
     }
 
-    /// Deletes what a name holds; false if there was nothing. As [`crate::Client::delete`]: a callback that kept the
-    /// client itself would keep it alive for ever.
+    /// Deletes the value of a name, as [`crate::Client::delete`]; returns false if it held nothing. Use this method: a
+    /// callback that held the client itself would keep it alive for ever.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
     /// use tensorlend::{Client, DType, Relief};
     ///
     /// let client = Client::builder()
-    ///     .socket(broker.socket())
+    ///     .socket(daemon.socket())
     ///     .memory_limit(1 << 20)
     ///     .on_memory_pressure(|pressure| match pressure.delete("cache") {
     ///         Ok(true) => Relief::Retry,
@@ -98,7 +99,7 @@ impl std::fmt::Debug for Pressure<'_> {
     }
 }
 
-/// What the program wants to be asked.
+/// The program's callback.
 #[derive(Clone)]
 pub struct Callback(Arc<dyn Fn(&Pressure<'_>) -> Relief + Send + Sync>);
 
@@ -114,10 +115,10 @@ impl std::fmt::Debug for Callback {
     }
 }
 
-/// While it lives, no callback runs on this thread.
+/// A guard: while it exists, no callback runs on this thread.
 pub struct Silence {
     before: bool,
-    /// It has to end on its own thread.
+    /// Not `Send`: it must be dropped on its own thread.
     _here: PhantomData<*const ()>,
 }
 
@@ -134,7 +135,7 @@ impl Drop for Silence {
 }
 
 impl Instruments {
-    /// Asks the program, where there is somebody to ask. The caller holds no lock, or is in a [`Silence`].
+    /// Calls the program's callback, if there is one. The caller holds no lock, or a [`Silence`].
     pub fn relief(&self, names: &dyn Names, bytes: u64, attempt: u32, cause: &Error) -> Relief {
         match &self.pressure {
             Some(callback) if !SILENT.get() => {

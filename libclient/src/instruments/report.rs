@@ -1,18 +1,18 @@
-//! What is outstanding, as a list and as text.
+//! Reports on outstanding allocations.
 
 use std::backtrace::Backtrace;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Who keeps an allocation.
+/// The holder of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AllocationState {
-    /// The program: a draft that is not published, or a part of one.
+    /// The program holds it: an unpublished draft, or a part of one.
     Draft,
-    /// A name, a stream or a list.
+    /// A name, a stream or a list holds it.
     Held,
-    /// Nothing leads to it any more: it was replaced, deleted or overrun, and is freed once no lease is on it.
+    /// Nothing refers to it any more: it was replaced, deleted or overrun. It is freed once no lease covers it.
     Retired,
 }
 
@@ -26,26 +26,39 @@ impl fmt::Display for AllocationState {
     }
 }
 
-/// One allocation that is outstanding: a slot that is not free. A tensor takes one, and a second one where its metadata
-/// is long; a dataset one for each tensor and one for its index.
+/// One outstanding allocation: a slot that is not free. A tensor takes one slot, and a second one for long metadata; a
+/// dataset takes one for each tensor and one for its index.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Allocation {
     /// The slot's number.
     pub slot: u32,
-    /// Which use of the slot this is.
+    /// The slot's generation: it increases with each use of the slot.
     pub generation: u64,
-    /// Its bytes: whole cache lines, whole pages from one page on.
+    /// Its bytes: whole cache lines, whole pages from one page up.
     pub bytes: u64,
-    /// Time since it was taken.
+    /// The time since the allocation.
     pub age: Duration,
-    /// Who keeps it.
+    /// Its holder.
     pub state: AllocationState,
-    /// Where it was taken, if backtraces are on.
+    /// The backtrace of the allocation, if backtraces are on.
     pub backtrace: Option<Arc<Backtrace>>,
 }
 
-/// A client's outstanding allocations, the oldest first; prints as a report. See [`crate::Client::outstanding`].
+/// A client's outstanding allocations, the oldest first. `Display` prints a report with one line per state and one per
+/// allocation. See [`crate::Client::outstanding`].
+///
+/// ```
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// use tensorlend::{Client, DType};
+///
+/// let client = Client::builder().socket(daemon.socket()).tracking().connect()?;
+/// let forgotten = client.create(DType::U8, &[4096])?;
+/// let outstanding = client.outstanding().unwrap();
+/// assert_eq!((outstanding.allocations().len(), outstanding.bytes()), (1, 4096));
+/// # drop(forgotten);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Outstanding {
     allocations: Vec<Allocation>,
@@ -57,18 +70,18 @@ impl Outstanding {
         Self { allocations }
     }
 
-    /// All of them.
+    /// All outstanding allocations, the oldest first.
     pub fn allocations(&self) -> &[Allocation] {
         &self.allocations
     }
 
-    /// Those in one state.
+    /// The allocations in one state.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
     /// use tensorlend::{AllocationState, Client, DType};
     ///
-    /// let client = Client::builder().socket(broker.socket()).tracking().connect()?;
+    /// let client = Client::builder().socket(daemon.socket()).tracking().connect()?;
     /// client.put("numbers", &[1u8, 2])?;
     /// let forgotten = client.create(DType::U8, &[4096])?;
     /// let outstanding = client.outstanding().unwrap();
@@ -82,12 +95,12 @@ impl Outstanding {
         self.allocations.iter().filter(move |it| it.state == state)
     }
 
-    /// Bytes of all of them.
+    /// The sum of their bytes.
     pub fn bytes(&self) -> u64 {
         self.allocations.iter().map(|it| it.bytes).sum()
     }
 
-    /// Whether there are none.
+    /// Whether there are no outstanding allocations.
     pub fn is_empty(&self) -> bool {
         self.allocations.is_empty()
     }

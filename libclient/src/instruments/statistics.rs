@@ -1,11 +1,11 @@
-//! Bytes and numbers of allocations, now, at most and in all; also within a part of the program.
+//! Statistics of allocations: current, peak and total, of a client or within a scope.
 
-/// Allocations of one client since counting began, or within one [`crate::StatisticsScope`]. Bytes are those of slots: whole
-/// cache lines, whole pages from one page on.
+/// Counts of one client's allocations since counting began, or within one [`crate::StatisticsScope`]. Bytes are those
+/// of slots: whole cache lines, whole pages from one page up.
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// let client = tensorlend::Client::builder().socket(broker.socket()).statistics().connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// let client = tensorlend::Client::builder().socket(daemon.socket()).statistics().connect()?;
 /// let first = client.create(tensorlend::DType::U8, &[4096])?;
 /// drop(client.create(tensorlend::DType::U8, &[8192])?);
 /// let seen = client.statistics().unwrap();
@@ -17,17 +17,18 @@
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Bytes allocated less bytes freed: below zero where more was freed than allocated since counting began.
+    /// Bytes allocated minus bytes freed: negative if more was freed than allocated since counting began. Published
+    /// values count until they are freed.
     pub current_bytes: i64,
-    /// Allocations less frees.
+    /// Allocations minus frees.
     pub current_count: i64,
-    /// The largest `current_bytes` so far; 0 at least.
+    /// The maximum of `current_bytes` so far; at least 0. The memory that the client needed at once.
     pub peak_bytes: u64,
-    /// The largest `current_count` so far.
+    /// The maximum of `current_count` so far; at least 0.
     pub peak_count: u64,
-    /// Bytes of all allocations, freed ones included.
+    /// Bytes of all allocations, including freed ones. Grows with each allocation.
     pub total_bytes: u64,
-    /// All allocations, freed ones included.
+    /// The number of all allocations, including freed ones.
     pub total_count: u64,
 }
 
@@ -46,7 +47,7 @@ impl Statistics {
         self.current_count -= 1;
     }
 
-    /// What was seen from the beginning of `self` to the end of `next`, which began where `self` ended.
+    /// The counts from the beginning of `self` to the end of `next`, which began where `self` ended.
     fn then(&self, next: &Self) -> Self {
         let peak = |before: u64, current: i64, next: u64| before.max((current + next as i64).max(0) as u64);
         Self {
@@ -60,13 +61,13 @@ impl Statistics {
     }
 }
 
-/// Scopes that are open, the oldest first. Each counts only until the next one is opened, so that an allocation costs
-/// the same however deep they are nested; the sum from one on is what happened in it.
+/// Open scopes, the oldest first. Each one counts only until the next one is opened, so that an allocation costs the
+/// same at any depth of nesting; the sum from one scope on is that scope's count.
 #[derive(Default)]
 pub struct Frames {
     pub open: Vec<(u64, Statistics)>,
     ids: u64,
-    /// The frame of the client as a whole, if it counts.
+    /// The scope of the client as a whole, if it counts.
     pub whole: Option<u64>,
 }
 
@@ -83,7 +84,7 @@ impl Frames {
         }
     }
 
-    /// Counts for the client as a whole from now on, unless it does already.
+    /// Starts counting for the client as a whole, unless it does already.
     pub fn enable(&mut self) {
         if self.whole.is_none() {
             self.whole = Some(self.push());
@@ -107,7 +108,7 @@ impl Frames {
         Some(self.open[first..].iter().fold(Statistics::default(), |sum, (_, next)| sum.then(next)))
     }
 
-    /// Ends a scope, whether or not later ones are still open: what it has counted goes to the one around it.
+    /// Closes a scope, even if later ones are still open: its counts go to the enclosing scope.
     pub fn pop(&mut self, id: u64) {
         let Some(at) = self.open.iter().position(|(i, _)| *i == id) else { return };
         let (_, ended) = self.open.remove(at);

@@ -1,4 +1,4 @@
-//! Which allocations are outstanding, since when, and from where.
+//! Tracking of outstanding allocations, with their ages and backtraces.
 
 use super::report::{Allocation, AllocationState};
 use std::backtrace::Backtrace;
@@ -20,7 +20,7 @@ pub struct Tracked {
     entries: HashMap<u32, Entry>,
 }
 
-/// Notes an allocation. The backtrace is captured while the list is free for others.
+/// Records an allocation. Captures the backtrace without the lock.
 pub fn allocated(tracked: &Mutex<Tracked>, slot: u32, generation: u64, bytes: u64, backtrace: bool) {
     let backtrace = backtrace.then(|| Arc::new(Backtrace::force_capture()));
     let entry = Entry { generation, bytes, since: Instant::now(), backtrace };
@@ -29,7 +29,7 @@ pub fn allocated(tracked: &Mutex<Tracked>, slot: u32, generation: u64, bytes: u6
 
 impl Tracked {
     pub fn freed(&mut self, slot: u32, generation: u64) {
-        // What was taken before tracking began is not listed.
+        // Slots taken before tracking began are not listed.
         if self.entries.get(&slot).is_some_and(|entry| entry.generation == generation) {
             self.entries.remove(&slot);
         }

@@ -1,4 +1,4 @@
-//! What a lease covers, put together: one tensor, or a dataset of several.
+//! Builds the value that a lease covers: one tensor, or a dataset of several.
 
 use crate::error::{Error, Result, ValueKind};
 use crate::lease::device;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use tensorlend_layout::dataset::Index;
 use tensorlend_layout::tensor::{BadTensor, SlotInfo, SlotKind};
 
-/// The value that was leased.
+/// The leased value.
 #[inline]
 pub fn value(session: &Session, leased: Leased, name: &str) -> Result<Value> {
     match leased {
@@ -26,7 +26,7 @@ pub fn value(session: &Session, leased: Leased, name: &str) -> Result<Value> {
     }
 }
 
-/// The tensor in host memory that was leased.
+/// The leased tensor in host memory.
 #[inline]
 pub fn lease(session: &Session, leased: Leased, name: &str) -> Result<Lease> {
     tensor_of(value(session, leased, name)?, name, "get_dataset")
@@ -45,7 +45,7 @@ pub fn tensor_of(value: Value, name: &str, remedy: &'static str) -> Result<Lease
     }
 }
 
-/// The dataset that was leased.
+/// The leased dataset.
 pub fn dataset(session: &Session, leased: Leased, name: &str) -> Result<Dataset> {
     match value(session, leased, name)? {
         Value::Dataset(dataset) => Ok(dataset),
@@ -60,7 +60,7 @@ pub fn dataset(session: &Session, leased: Leased, name: &str) -> Result<Dataset>
     }
 }
 
-/// Puts together what has more than one slot.
+/// Builds a value of more than one slot.
 #[cold]
 fn assemble(session: &Session, parts: Parts, name: &str) -> Result<Value> {
     let Parts { held, info, bytes } = parts;
@@ -86,12 +86,12 @@ fn group(session: &Session, held: &Held, info: &SlotInfo, bytes: Bytes, name: &s
     if info.extended {
         return group_of_records(session, held, info, bytes, words, name);
     }
-    // The geometry may move while a segment is mapped: then it is asked for again.
+    // The geometry may change while a segment is mapped: then ask for it again.
     loop {
         let plain = {
-            let section = session.shards.section();
+            let guard = session.shards.epoch_guard();
             let geometry = session.directory.members[usize::from(held.catalogue)].geometry.read();
-            let peer = session.peers().get(&section, held.catalogue);
+            let peer = session.peers().get(&guard, held.catalogue);
             let segment_of = |slot| peer.and_then(|p| p.segment(slot, geometry, &session.directory));
             Group::plain(&words, 0..words.len(), held.segment(), segment_of)
         };
@@ -105,7 +105,7 @@ fn group(session: &Session, held: &Held, info: &SlotInfo, bytes: Bytes, name: &s
     }
 }
 
-/// A dataset some of whose members do not stand in the index with all that makes them: reads every member's record.
+/// A dataset whose index does not describe all members completely: reads every member's record.
 fn group_of_records(
     session: &Session,
     held: &Held,

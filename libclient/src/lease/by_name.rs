@@ -1,4 +1,4 @@
-//! Leases on what names hold; and what they hold, without one.
+//! Leases on values of names; and lookups without a lease.
 
 use crate::error::{Error, Result};
 use crate::lease::take::{At, Leased, Leasing, Route, lease};
@@ -33,7 +33,7 @@ pub fn lease_key(session: &Session, key: &[u8], name: &str) -> Result<Option<Lea
     }
 }
 
-/// The route to a name that is announced: by its client's `absorbed`.
+/// The route to a name that is announced: through its client's `absorbed` word.
 pub fn route_of<'s>(session: &'s Session, announced: &Announced) -> Route<'s> {
     let word = &session.directory.members[usize::from(announced.catalogue)].absorbed;
     Route { word, seen: announced.absorbed.0, home: announced.home(), member: announced.member }
@@ -43,14 +43,14 @@ pub fn route_of<'s>(session: &'s Session, announced: &Announced) -> Route<'s> {
 #[cold]
 fn lease_announced(session: &Session, hash: u64, key: &[u8], name: &str) -> Result<Leasing> {
     let Some(announced) = session.names().announced(hash, key)? else {
-        // Absorbed in between: then it is in the directory.
+        // The daemon absorbed it in between: then it is in the directory.
         let live = session.find_live(hash, key).is_some();
         return Ok(if live { Leasing::Moved } else { Leasing::Absent });
     };
     lease(session, announced.catalogue, route_of(session, &announced), At::Cell(announced.cell), name)
 }
 
-/// What a name says now, without a lease: its version, if it has a value.
+/// The present state of a name, without a lease: its version, if it has a value.
 pub fn peek(session: &Session, key: &[u8]) -> Result<Peeked> {
     let hash = session.directory.hash(key);
     let mut missing = 0;
@@ -70,8 +70,8 @@ pub fn peek(session: &Session, key: &[u8]) -> Result<Peeked> {
             session.names().own_cell(number).map(|record| Cell(record.cell.read()))
         } else {
             let member = session.directory.members[usize::from(catalogue)].member.read();
-            let section = session.shards.section();
-            let peer = session.peers().get(&section, catalogue).filter(|p| p.is_life(member));
+            let guard = session.shards.epoch_guard();
+            let peer = session.peers().get(&guard, catalogue).filter(|p| p.is_life(member));
             if route.member != 0 && route.member != member {
                 continue;
             }
@@ -99,13 +99,13 @@ pub fn peek(session: &Session, key: &[u8]) -> Result<Peeked> {
     }
 }
 
-/// What a name says, without a lease.
+/// The state of a name, read without a lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peeked {
-    /// Who owns it.
+    /// The name's owner.
     pub owner: Option<u16>,
-    /// Which value.
+    /// The version of its value.
     pub seen: Option<Version>,
-    /// Whether it is a value, and not a deletion.
+    /// Whether the version is a value, and not a deletion.
     pub exists: bool,
 }

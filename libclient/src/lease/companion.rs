@@ -1,4 +1,4 @@
-//! Slots that a lease covers besides its own.
+//! Further slots that a lease covers.
 
 use crate::error::{Error, Result};
 use crate::lease::fetch::fetch_segment_of_value;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tensorlend_layout::Device;
 use tensorlend_layout::tensor::{BadTensor, SlotInfo, SlotKind};
 
-/// A slot that a lease covers besides its own: its record, its bytes, and the segment that must be kept for them.
+/// A further slot that a lease covers: its record, its bytes, and the segment that must stay mapped for them.
 pub struct Companion {
     pub info: SlotInfo,
     pub bytes: Bytes,
@@ -18,15 +18,15 @@ pub struct Companion {
 }
 
 impl Held {
-    /// A slot that lives and dies with this one. An allegation of the owner, checked.
+    /// A slot chained to this one. The owner claims the chain; this function checks the claim.
     pub fn companion(&self, session: &Session, slot: u32, generation: Option<u64>, name: &str) -> Result<Companion> {
         let damaged = |cause| Error::Damaged { name: name.to_owned(), cause };
-        // The geometry may move while a segment is mapped: then it is asked for again.
+        // The geometry may change while a segment is mapped: then ask for it again.
         loop {
             {
-                let section = session.shards.section();
+                let guard = session.shards.epoch_guard();
                 let geometry = session.directory.members[usize::from(self.catalogue)].geometry.read();
-                let peer = session.peers().get(&section, self.catalogue);
+                let peer = session.peers().get(&guard, self.catalogue);
                 if let Some(segment) = peer.and_then(|p| p.segment(slot, geometry, &session.directory)) {
                     let words = segment.records[(slot - segment.base) as usize].copy();
                     let info = SlotInfo::unpack(&words).map_err(damaged)?;
@@ -46,7 +46,7 @@ impl Held {
         Err(damaged(BadTensor::Segment))
     }
 
-    /// The extension of a slot of this publication, if it has one.
+    /// The slot's extension, if this publication has one.
     pub fn extension(&self, session: &Session, info: &SlotInfo, name: &str) -> Result<Option<Companion>> {
         if !info.extended {
             return Ok(None);

@@ -1,15 +1,16 @@
-//! Copies of what is leased, in slots of this client's own.
+//! Copies of leased values, in slots of this client.
 
 use crate::error::Result;
 use crate::lease::value::Value;
 use crate::session::Session;
 use crate::tensor::Tensor;
 use crate::tensor::dataset::seal_dataset;
-use crate::tensor::draft::{Draft, TensorSpec};
+use crate::tensor::draft::Draft;
+use crate::tensor::spec::TensorSpec;
 use std::sync::Arc;
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 
-/// Copies all of it into slots of our own, sealed and ready to be published.
+/// Copies a value into slots of this client, sealed and ready to be published.
 pub fn copy(session: &Arc<Session>, value: &Value) -> Result<Cell> {
     let sealed = match value {
         Value::Tensor(tensor) => duplicate(session, tensor)?.seal(0, SLOT_NONE),

@@ -1,4 +1,4 @@
-//! Values that a reader may write to, without anybody else seeing it.
+//! Private copies: values that a reader may write to without changing them for others.
 #![allow(unsafe_code)]
 
 use crate::client::Client;
@@ -12,12 +12,12 @@ use std::os::fd::OwnedFd;
 use tensorlend_layout::wire::{Reply, Request};
 use tensorlend_os::map::{Private, private};
 
-/// A value that this process may write to: what it writes is its own, and the value that others read does not change. Pages
-/// are copied when they are first written, and only those; the lease lasts as long as this does.
+/// A value that this process may write to: its writes are private, and other readers see the published value unchanged.
+/// A page is copied when it is first written. The lease lasts as long as this value.
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// client.put("numbers", &[1u8, 2, 3])?;
 /// let mut mine = client.get("numbers")?.copy_on_write(&client)?;
 /// mine.bytes_mut(0)[0] = 9;
@@ -27,14 +27,14 @@ use tensorlend_os::map::{Private, private};
 /// ```
 #[derive(Debug)]
 pub struct CopyOnWrite {
-    /// Before the value, whose lease keeps what is not copied yet in place.
+    /// Declared before the value, whose lease keeps the pages that are not copied yet.
     maps: Vec<Option<Map>>,
     value: Value,
 }
 
 struct Map(Private);
 
-// SAFETY: a range of memory, reached through the CopyOnWrite alone: shared for reading, exclusively for writing.
+// SAFETY: a range of memory, reachable through the `CopyOnWrite` alone: shared for reading, exclusively for writing.
 unsafe impl Send for Map {}
 // SAFETY: as above.
 unsafe impl Sync for Map {}
@@ -46,8 +46,8 @@ impl std::fmt::Debug for Map {
 }
 
 impl Lease {
-    /// Makes it writable for this process alone: see [`CopyOnWrite`]. Costs a round trip to the daemon and a mapping of the
-    /// tensor's length.
+    /// Makes the tensor writable for this process alone: see [`CopyOnWrite`]. Blocks for a round trip to the daemon and
+    /// the mapping of the tensor.
     ///
     /// # Errors
     /// As [`Value::copy_on_write`].
@@ -57,10 +57,11 @@ impl Lease {
 }
 
 impl Value {
-    /// Makes it writable for this process alone, all tensors of a dataset: see [`CopyOnWrite`].
+    /// Makes the value writable for this process alone, with all tensors of a dataset: see [`CopyOnWrite`].
     ///
     /// # Errors
-    /// [`Error::Argument`] for a lease of another client; [`Error::Disconnected`]; [`Error::System`] if it cannot be mapped.
+    /// [`Error::Argument`] for a lease of another client; [`Error::Disconnected`]; [`Error::System`] if the memory
+    /// cannot be mapped.
     pub fn copy_on_write(self, client: &Client) -> Result<CopyOnWrite> {
         let session = client.session();
         let held = self.held();
@@ -81,34 +82,36 @@ impl Value {
 }
 
 impl CopyOnWrite {
-    /// What was leased: shapes, dtypes, metadata, and the bytes as everybody else sees them.
+    /// The leased value: shapes, dtypes, metadata, and the bytes as all other readers see them, without this process's
+    /// writes.
     pub fn value(&self) -> &Value {
         &self.value
     }
 
-    /// The bytes of a tensor, writable, laid out as [`Tensor::bytes`]: of the only one, number 0, or of a dataset's member.
+    /// The writable bytes of a tensor, in the layout of [`Tensor::bytes`]: number 0 for a single tensor, otherwise the
+    /// dataset's member with this number.
     ///
     /// # Panics
-    /// For a number behind the last; in the child of a fork.
+    /// Panics for a number beyond the last member, and in the child of a fork.
     pub fn bytes_mut(&mut self, member: usize) -> &mut [u8] {
         let Some(Map(map)) = &mut self.maps[member] else { return &mut [] };
         assert!(map.is_ours(), "this value was leased by the parent process: get it in the child");
-        // SAFETY: mapped, privately, for so many bytes, as long as `self` lives; reached through `self` alone, which is
-        // borrowed mutably. A page that is not copied yet is the slot's own, and the lease in `self` keeps it as it is (contract
-        // 2 of `bytes.rs`, with what is said there of hostile owners).
+        // SAFETY: the range is mapped privately, with this length, for the life of `self`, and only reachable through
+        // `self`, which is borrowed mutably. A page that is not copied yet is the slot's own, and the lease in `self`
+        // keeps it unchanged (contract 2 of `bytes.rs`, with its note on hostile owners).
         unsafe { std::slice::from_raw_parts_mut(map.start(), map.bytes()) }
     }
 }
 
-/// `None` for a tensor without bytes.
+/// Maps a tensor privately; `None` for a tensor without bytes.
 fn map(session: &Session, catalogue: u16, tensor: &Tensor) -> Result<Option<Map>> {
     let bytes = tensor.bytes();
     if bytes.is_empty() {
         return Ok(None);
     }
     let place = {
-        let section = session.shards.section();
-        let peer = session.peers().get(&section, catalogue);
+        let guard = session.shards.epoch_guard();
+        let peer = session.peers().get(&guard, catalogue);
         peer.and_then(|peer| peer.place_of(bytes.as_ptr()))
     };
     let (slot, identity, offset) = place.ok_or(Error::SessionEnded)?;
@@ -117,7 +120,7 @@ fn map(session: &Session, catalogue: u16, tensor: &Tensor) -> Result<Option<Map>
     Ok(Some(Map(map)))
 }
 
-/// Asks for the descriptor of a segment that is mapped here already, and is this one by its inode.
+/// Requests the descriptor of a mapped segment, and checks by its inode that it is the same segment.
 fn descriptor(session: &Session, catalogue: u16, slot: u32, identity: u64) -> Result<OwnedFd> {
     let doing = "read a segment";
     let mut answer = session.control.ask(&Request::SegmentOf { catalogue, slot }, &[], doing, "")?;

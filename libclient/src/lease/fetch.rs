@@ -1,13 +1,13 @@
-//! Segments of other clients, fetched for a lease; and the bytes that are leased.
+//! Mapping of other clients' segments for a lease; and the bytes under lease.
 
 use crate::alloc::heap::Wanted;
-use crate::alloc::shelving;
+use crate::alloc::release;
 use crate::error::{Error, Result};
 use crate::session::Session;
 use std::collections::HashSet;
 use tensorlend_layout::tensor::SlotInfo;
 
-/// Fetches the segment that holds a slot. False: there is none (any more).
+/// Maps the segment that holds a slot. False: there is none (any more).
 pub fn fetch_segment(session: &Session, catalogue: u16, slot: u32) -> Result<bool> {
     match session.peers().fetch_segment(catalogue, slot) {
         Err(e) if e.is_limit() && make_room(session, &e) => session.peers().fetch_segment(catalogue, slot),
@@ -15,8 +15,8 @@ pub fn fetch_segment(session: &Session, catalogue: u16, slot: u32) -> Result<boo
     }
 }
 
-/// As [`fetch_segment`], for a slot that was found in a value: its owner told the daemon that it had mapped the
-/// segment before it published anything there, but by another socket, which the daemon may read after ours.
+/// As [`fetch_segment`], for a slot that a value names. Its owner acknowledged the segment before it published anything
+/// in it, but through another socket, which the daemon may read after this client's.
 pub fn fetch_segment_of_value(session: &Session, catalogue: u16, slot: u32) -> Result<bool> {
     for _ in 0..64 {
         if fetch_segment(session, catalogue, slot)? {
@@ -27,13 +27,13 @@ pub fn fetch_segment_of_value(session: &Session, catalogue: u16, slot: u32) -> R
     Ok(false)
 }
 
-/// Does what may let the daemon spill something, which has refused memory; whether there was anything.
+/// Releases memory after the daemon refused some, so that it can spill; returns whether there was anything to release.
 fn make_room(session: &Session, refused: &Error) -> bool {
     let unmapped = session.peers().unmap_unused();
-    shelving::is_full(refused) && session.alloc().shelve(Wanted::All) || unmapped
+    release::is_full(refused) && session.alloc().release_for_spill(Wanted::All) || unmapped
 }
 
-/// Bytes of the slots in this namespace on which some live member has a lease.
+/// Bytes of the slots in this namespace on which some live member holds a lease.
 pub fn leased_bytes(session: &Session) -> Result<u64> {
     let mut slots = HashSet::new();
     for catalogue in session.directory.present().collect::<Vec<_>>() {
@@ -52,15 +52,15 @@ pub fn leased_bytes(session: &Session) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Length of somebody's slot, by its own word; 0 if it is gone.
+/// The length of a slot as its owner claims it; 0 if it is gone.
 fn slot_bytes(session: &Session, catalogue: u16, slot: u32) -> Result<u64> {
     for _ in 0..2 {
         let Some(member) = session.directory.members.get(usize::from(catalogue)) else { return Ok(0) };
         {
-            let section = session.shards.section();
+            let guard = session.shards.epoch_guard();
             if let Some(segment) = session
                 .peers()
-                .get(&section, catalogue)
+                .get(&guard, catalogue)
                 .filter(|p| p.is_life(member.member.read()))
                 .and_then(|p| p.segment(slot, member.geometry.read(), &session.directory))
             {

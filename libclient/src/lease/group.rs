@@ -1,4 +1,4 @@
-//! What a dataset consists of, decoded.
+//! Decoded datasets.
 
 use crate::peers::sheets::PeerSegment;
 use crate::segment::bytes::Bytes;
@@ -9,33 +9,33 @@ use std::sync::{Arc, OnceLock};
 use tensorlend_layout::dataset::Index;
 use tensorlend_layout::tensor::{BadTensor, METADATA_INLINE, SlotInfo, check_extent};
 
-/// What a dataset consists of. Small: a list of many is quick to make, to move and to drop.
+/// A decoded dataset. Small, so that a list of many is quick to make, to move and to drop.
 pub struct Group {
-    /// The record of the index, as [`SlotInfo::pack`] makes it, and the index itself: names and places of the tensors,
-    /// checked. Those of other datasets may stand beside them.
+    /// The index's record, as [`SlotInfo::pack`] makes it, and the checked index itself: names and locations of the
+    /// tensors. The words of other datasets may be in the same allocation.
     words: Arc<[u64]>,
-    /// Where they begin and end.
+    /// The range of this dataset's words.
     from: u32,
     end: u32,
     more: Option<Box<More>>,
-    /// Its tensors, made when one is asked for first, unless it took more than the index to make them.
+    /// The tensors, built at the first access, unless more than the index was needed to build them.
     tensors: OnceLock<Box<[Tensor]>>,
 }
 
-/// What few datasets have.
+/// Rare properties of a dataset.
 #[derive(Default)]
 struct More {
-    /// Metadata of the whole, if they do not fit into the record.
+    /// Metadata of the whole dataset, if the record is too small for it.
     metadata: Vec<u8>,
-    /// Segments that its tensors lie in, besides the one of the index.
+    /// Segments of its tensors, besides the segment of the index.
     segments: Vec<Arc<PeerSegment>>,
 }
 
 /// Words of a record.
 const RECORD_WORDS: usize = 16;
 
-/// Copies what makes a [`Group`]: its record, and its index, which nobody has looked at yet. Returns where they begin. The
-/// caller holds the lease.
+/// Copies the words of a [`Group`]: the record, and the unchecked index. Returns their start. The caller holds the
+/// lease.
 #[inline(always)]
 pub fn copy_group(record: &[u64; RECORD_WORDS], bytes: &Bytes, into: &mut Vec<u64>) -> usize {
     let from = into.len();
@@ -44,9 +44,9 @@ pub fn copy_group(record: &[u64; RECORD_WORDS], bytes: &Bytes, into: &mut Vec<u6
     from
 }
 
-/// Why there is no [`Group`] by the index alone.
+/// The reason why the index alone does not make a [`Group`].
 pub enum NotPlain {
-    /// Some slot's record, or its extension, has to be read.
+    /// The record of some slot, or its extension, must be read.
     Records,
     /// This slot's segment is not mapped.
     Segment(u32),
@@ -54,8 +54,8 @@ pub enum NotPlain {
 }
 
 impl Group {
-    /// By the index alone, as [`copy_group`] copied it to this place, with a record that is not extended: every member is
-    /// checked as the index tells it. `own` is the segment of the index, `segment_of` finds that of any slot.
+    /// A group from the index alone, as [`copy_group`] copied it, with a record that is not extended: checks every
+    /// member as the index describes it. `own` is the index's segment; `segment_of` finds the segment of any slot.
     #[inline(always)]
     pub fn plain<'s>(
         words: &Arc<[u64]>,
@@ -79,7 +79,7 @@ impl Group {
                 }
                 segment
             };
-            // What is checked here is what a tensor is made of later: it comes from the same copy.
+            // Checks the same copy from which a tensor is built later.
             info.check(generation, segment.map.bytes() as u64).map_err(NotPlain::Damaged)?;
             let shape = &info.dims[..usize::from(info.ndim)];
             check_extent(info.dtype, shape, None, info.byte_offset, info.data_bytes).map_err(NotPlain::Damaged)?;
@@ -88,7 +88,8 @@ impl Group {
         Ok(Self { words: words.clone(), from, end, more, tensors: OnceLock::new() })
     }
 
-    /// By its members' records, where the index does not say all: the tensors, the metadata, and the segments that they lie in.
+    /// A group from its members' records, if the index is not enough: the tensors, the metadata, and the tensors'
+    /// segments.
     pub fn of_records(
         words: Arc<[u64]>,
         metadata: Vec<u8>,
@@ -104,29 +105,29 @@ impl Group {
         &self.words[self.from as usize..self.end as usize]
     }
 
-    /// Names and places of its tensors.
+    /// The index: names and locations of its tensors.
     #[inline]
     pub fn index(&self) -> Index<'_> {
         index_in(self.words()).expect("it was checked when the lease was taken")
     }
 
-    /// Metadata of the whole.
+    /// Metadata of the whole dataset.
     pub fn metadata(&self) -> &[u8] {
         let words = &self.words()[..RECORD_WORDS];
         let bytes = (words[2] >> 32) as usize;
         match &self.more {
             Some(more) if !more.metadata.is_empty() => &more.metadata,
-            // Little endian, as the record is.
+            // Little endian, like the record.
             _ => &bytemuck::cast_slice(&words[12..])[..bytes.min(METADATA_INLINE)],
         }
     }
 
-    /// Timestamp of the whole.
+    /// Timestamp of the whole dataset.
     pub fn timestamp_ns(&self) -> u64 {
         self.words()[6]
     }
 
-    /// Its tensors. `own` is the segment of the index.
+    /// The tensors. `own` is the index's segment.
     pub fn tensors(&self, own: &Arc<PeerSegment>) -> &[Tensor] {
         self.tensors.get_or_init(|| {
             let index = self.index();
@@ -143,7 +144,7 @@ impl Group {
     }
 }
 
-/// The index behind a record.
+/// The index that follows a record.
 #[inline(always)]
 pub fn index_in(words: &[u64]) -> Option<Index<'_>> {
     Index::new(bytemuck::cast_slice(words.get(RECORD_WORDS..)?))

@@ -1,9 +1,9 @@
-//! Items of a list, leased many at a time.
+//! Leases many items of a list at a time.
 //!
-//! What one lease costs is mostly waiting: for the words that lead to the value, which other processes wrote, and for
-//! the fence between the lease and the second look at them. Here each step is done for a batch before the next one, so
-//! that the processor fetches many items' words at once, and one fence stands for all leases of the batch. The steps and
-//! their order are those of a single lease: `take.rs`, to which everything out of the ordinary is left.
+//! The cost of one lease is mostly waiting: for the words that lead to the value, which other processes wrote, and for
+//! the fence between the lease and the second check of them. This module does each step for a batch before the next
+//! one, so that the processor fetches the words of many items at once, and one fence serves all leases of the batch.
+//! The steps and their order are those of a single lease in `take.rs`, which also handles all unusual cases.
 
 use crate::error::Result;
 use crate::lease::assemble;
@@ -25,15 +25,15 @@ use tensorlend_layout::leases;
 use tensorlend_layout::name::item_key;
 use tensorlend_layout::tensor::{SlotInfo, SlotKind};
 
-/// Items whose leases are taken together: as many as a shard has entries, and few enough for a section.
+/// Maximum number of items leased together: a shard's number of entries, and few enough for one epoch guard.
 const BATCH: u64 = 64;
-/// Words of a dataset of four tensors: a guess.
+/// Words of a dataset of four tensors: a typical size.
 const USUAL_WORDS: usize = 64;
-/// Indices up to this length share their place with others, which may keep it longer than they would.
+/// Indices up to this length share an allocation with others, which may keep it longer.
 const LONG_BYTES: usize = 4096;
 
-/// Leases items of the list with this id, up to the first that is gone: that happens only if the list was cleared, and
-/// then the rest is gone too.
+/// Leases items of the list with this id, up to the first one that is gone. An item is gone only if the list was
+/// cleared, and then the rest is gone, too.
 pub fn lease_items(
     session: &Arc<Session>,
     list: &str,
@@ -60,13 +60,13 @@ pub fn lease_items(
     Ok(())
 }
 
-/// Finds an item in the directory. Its entry is mostly the one behind that of the item before, since the daemon takes
-/// the lowest that is free.
+/// Finds an item in the directory. Its entry mostly follows the previous item's, because the daemon takes the lowest
+/// free one.
 #[inline]
 fn find_item(session: &Session, id: u64, number: u64, next: &mut u32) -> Option<FoundName> {
     let key = item_key(id, number);
     let guess = session.directory.names.get(*next as usize).and_then(|entry| {
-        // An entry says by itself whose it is; its hash is as good as the key's when the key is the same.
+        // An entry identifies its key by itself; if the key matches, its hash is the key's.
         let home = entry.probe(entry.hash.peek(), &key, &session.directory.long_names)?;
         Some(FoundName { entry: *next, home })
     });
@@ -75,25 +75,25 @@ fn find_item(session: &Session, id: u64, number: u64, next: &mut u32) -> Option<
     Some(found)
 }
 
-/// Leases what it can of these; `None` for the others.
+/// Leases the items that it can; `None` for the others.
 fn lease_found(session: &Session, found: &[Option<FoundName>]) -> Vec<Option<Value>> {
-    let section = session.shards.section();
-    // The latest value of each ...
+    let guard = session.shards.epoch_guard();
+    // Reads the latest value of each, ...
     let look = |found: FoundName| {
         let route = Route::home(&session.directory.names[found.entry as usize].home, found.home);
-        Seen::look(session, &section, found.home.catalogue(), route, At::Cell(found.home.cell())).ok()
+        Seen::look(session, &guard, found.home.catalogue(), route, At::Cell(found.home.cell())).ok()
     };
     let seen: Vec<_> = found.iter().map(|found| found.and_then(look)).collect();
-    // ... is leased ...
+    // ... stores the leases, ...
     let store = |seen| {
         let placed = Seen::place(seen, session).ok()?;
         let lease = placed.lease();
-        let ((), place) = session.shards.with_free(&section, |entry| leases::store(entry, lease))?;
+        let ((), place) = session.shards.with_free(&guard, |entry| leases::store(entry, lease))?;
         Some((placed, place))
     };
     let stored: Vec<_> = seen.into_iter().map(|seen| seen.and_then(store)).collect();
     leases::lease_fence();
-    // ... and stands if all that led to it still does.
+    // ... and checks that all words that led to the values are unchanged.
     let stands = |stored| {
         let (placed, place): (Placed<'_>, Place) = stored;
         if !leases::confirm(session.shards.entry(place), &placed.words()) {
@@ -105,7 +105,7 @@ fn lease_found(session: &Session, found: &[Option<FoundName>]) -> Vec<Option<Val
     };
     let held: Vec<_> = stored.into_iter().map(|stored| stored.and_then(stands)).collect();
     if !session.is_member() {
-        // This session has ended: its leases count for nothing.
+        // This session has ended: its leases protect nothing.
         return found.iter().map(|_| None).collect();
     }
     let record = |held: &Held| {
@@ -120,7 +120,7 @@ fn lease_found(session: &Session, found: &[Option<FoundName>]) -> Vec<Option<Val
             fetch_index(&bytes);
         }
     }
-    // The indices of datasets are copied, all into one place, before they are looked at.
+    // Copies the indices of datasets into one allocation before any check.
     let mut words = Vec::with_capacity(found.len() * USUAL_WORDS);
     let mut copy = |held: &Held, record: &[u64; 16]| match contents(held, record)? {
         (info, bytes) if info.kind == SlotKind::Dataset && bytes.len() <= LONG_BYTES => {
@@ -161,7 +161,7 @@ pub fn item(session: &Arc<Session>, list: &str, id: u64, number: u64) -> Result<
     }
 }
 
-/// What a leased slot's record says, if it says all, and its bytes are in host memory.
+/// The content of a leased slot's record, if it is complete, and the slot's bytes, if they are in host memory.
 #[inline(always)]
 fn contents(held: &Held, record: &[u64; 16]) -> Option<(SlotInfo, Bytes)> {
     let (info, bytes) = take::contents(held, record).ok()?;

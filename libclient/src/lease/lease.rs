@@ -1,4 +1,4 @@
-//! Leases as programs have them: on one tensor, or on a dataset.
+//! Leases as programs use them: on one tensor, or on a dataset.
 
 use crate::lease::group::Group;
 use crate::lease::raw::Held;
@@ -10,12 +10,15 @@ use std::sync::OnceLock;
 use tensorlend_layout::stream::{BRIEF_WORDS, Brief};
 use tensorlend_layout::tensor::SlotInfo;
 
-/// The right to read one tensor where it lies. While it lives, its memory is not reused, whatever happens to the name
-/// or to the producer; it ends when it is dropped.
+/// The right to read one tensor in place. While the lease exists, its memory is not reused, whatever happens to the
+/// name or to the producer. Dropping it ends it.
+///
+/// A lease derefs to [`Tensor`], which has the methods to read it. It holds one of the client's 4096 lease entries.
+/// Holding a lease costs memory: the slot of a replaced value stays in use until its last lease ends.
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// let version = client.put("weights", &[0.5f32; 4])?;
 /// let lease = client.get("weights")?;
 /// client.delete("weights")?;
@@ -25,23 +28,23 @@ use tensorlend_layout::tensor::SlotInfo;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Nothing read from it can outlive it:
+/// References into the tensor cannot outlive the lease:
 /// ```compile_fail,E0505
-/// # let broker = tensorlend_daemon::embedded().unwrap();
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect().unwrap();
+/// # let daemon = tensorlend_daemon::embedded().unwrap();
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect().unwrap();
 /// let lease = client.get("weights").unwrap();
 /// let weights = lease.as_slice::<f32>().unwrap();
 /// drop(lease);
 /// println!("{}", weights[0]);
 /// ```
 pub struct Lease {
-    /// Boxed, since it goes through many hands on its way: an allocation costs less than moving it.
+    /// Boxed, because a lease is moved often: one allocation costs less than the moves.
     inner: Box<Inner>,
 }
 
 struct Inner {
     held: Held,
-    /// What the tensor is: checked, and taken apart when somebody asks.
+    /// The header summary of the tensor: checked, and decoded at the first access.
     brief: Brief,
     tensor: OnceLock<Box<Tensor>>,
 }
@@ -53,7 +56,7 @@ impl Lease {
         Self { inner: Box::new(Inner { held, brief: [0; BRIEF_WORDS], tensor }) }
     }
 
-    /// A lease on a tensor whose brief was checked against the segment.
+    /// A lease on a tensor whose header summary was checked against the segment.
     #[inline]
     pub(crate) fn of_brief(brief: Brief, held: Held) -> Self {
         Self { inner: Box::new(Inner { held, brief, tensor: OnceLock::new() }) }
@@ -77,15 +80,17 @@ impl Lease {
         &self.inner.held
     }
 
-    /// Which value of the name this is.
+    /// The version of the leased value.
     pub fn version(&self) -> Version {
         self.inner.held.version()
     }
 
-    /// Whether the session that took this lease still stands, so that its memory is kept for it. False only after the
-    /// daemon has ended the session while the process ran on: for a rule that was broken, or, where its configuration sets
-    /// `uid.lease_ms_max`, because memory was short and leases kept for too long what had been replaced. Then the bytes may
-    /// be somebody else's by now.
+    /// Whether the session that took this lease still exists, so that its memory is protected.
+    ///
+    /// It returns false only after the daemon has ended the session of a running process: because the process broke a
+    /// rule of the protocol, or, if the daemon's configuration sets `uid.lease_ms_max`, because memory was short and
+    /// leases kept replaced values for too long. The bytes may then belong to another tensor. Where that can happen,
+    /// read, validate, and only then use the result.
     pub fn validate(&self) -> bool {
         self.inner.held.validate()
     }
@@ -106,11 +111,11 @@ impl std::fmt::Debug for Lease {
     }
 }
 
-/// The right to read a dataset: several tensors, published together and leased as one.
+/// The right to read a dataset: several tensors, published together and covered by one lease.
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// use tensorlend::DType;
 ///
 /// let image = client.create(DType::U8, &[4, 4, 3])?;
@@ -146,23 +151,23 @@ impl Dataset {
         &self.inner.held
     }
 
-    /// One of its tensors, by the name that it has in the dataset; `None` if there is none of that name.
+    /// The tensor with this name in the dataset; `None` if there is none.
     pub fn get(&self, name: &str) -> Option<&Tensor> {
         let at = self.inner.group.index().find(name)?;
         self.tensors().get(at)
     }
 
-    /// Its tensors, in the order in which they were added.
+    /// The tensors with their names, in the order of their addition.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Tensor)> {
         let index = self.inner.group.index();
         self.tensors().iter().enumerate().map(move |(at, tensor)| (index.name(at), tensor))
     }
 
-    /// The same without their names.
+    /// The tensors without their names, in the order of their addition.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let (image, depth) = (client.create(tensorlend::DType::U8, &[4, 4, 3])?, client.create(tensorlend::DType::F32, &[4, 4])?);
     /// client.dataset().add("image", image)?.add("depth", depth)?.publish("frame")?;
     /// let frame = client.get_dataset("frame")?;
@@ -174,27 +179,27 @@ impl Dataset {
         self.inner.group.tensors(self.inner.held.segment())
     }
 
-    /// How many tensors it has.
+    /// The number of tensors.
     pub fn len(&self) -> usize {
         self.inner.group.index().len()
     }
 
-    /// Whether it has none.
+    /// Whether it has no tensors.
     pub fn is_empty(&self) -> bool {
         self.inner.group.index().is_empty()
     }
 
-    /// Metadata of the whole; empty if none.
+    /// The metadata of the whole dataset; empty if none.
     pub fn metadata(&self) -> &[u8] {
         self.inner.group.metadata()
     }
 
-    /// Timestamp of the whole, in nanoseconds; 0 if none was set.
+    /// The timestamp of the whole dataset in nanoseconds; 0 if none was set.
     pub fn timestamp(&self) -> u64 {
         self.inner.group.timestamp_ns()
     }
 
-    /// Which value of the name this is.
+    /// The version of the leased value.
     pub fn version(&self) -> Version {
         self.inner.held.version()
     }

@@ -1,4 +1,4 @@
-//! Leases: what a reader holds, and the way to it.
+//! Leases: the right to read a value, and the steps to get one.
 
 pub mod assemble;
 pub mod by_name;

@@ -1,4 +1,4 @@
-//! What keeps a draft's memory in place after it was published.
+//! Pins: they keep a draft's memory in place after it was published.
 
 use crate::error::{Error, Result};
 use crate::lease::take::NotHeld;
@@ -10,12 +10,12 @@ use std::sync::Arc;
 use tensorlend_layout::leases;
 use tensorlend_layout::word::Cell;
 
-/// Keeps the bytes of a [`Draft`] where they are, and from being reused, whatever becomes of what it was published as: for
-/// bindings whose users may still hold an address of it. It costs one of the client's 4096 leases.
+/// Keeps the memory of a [`Draft`] in place and unused by other tensors, whatever happens to the published value: for
+/// bindings whose users may still hold an address of it. Costs one of the client's 4096 leases. Dropping it ends it.
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// let draft = client.create(tensorlend::DType::U8, &[4096])?;
 /// let pin = draft.pin()?;
 /// draft.publish("page")?;
@@ -32,7 +32,7 @@ pub struct Pin {
 }
 
 impl Draft {
-    /// Keeps its memory in place for as long as the answer lives, whether it is published or dropped.
+    /// Pins the draft's memory for the life of the returned value, whether the draft is published or dropped.
     ///
     /// # Errors
     /// [`Error::Leases`] with 4096 leases held already; [`Error::SessionEnded`]; [`Error::Forked`].
@@ -42,15 +42,15 @@ impl Draft {
 }
 
 impl Pin {
-    /// Of the value of a draft that its owner holds meanwhile.
+    /// Pins the value of a draft that the caller holds in the meantime.
     pub(crate) fn new(session: &Arc<Session>, cell: Cell) -> Result<Self> {
         session.check()?;
         let me = session.me();
         loop {
-            let section = session.shards.section();
+            let guard = session.shards.epoch_guard();
             let geometry = session.directory.members[usize::from(me)].geometry.read();
-            // No word led to the slot: while it is a draft nobody but its owner, who is here, can let go of it.
-            match hold(session, &section, me, cell.lease(me), &[], geometry) {
+            // No word led to the slot: while it is a draft, only its owner, the caller, can free it.
+            match hold(session, &guard, me, cell.lease(me), &[], geometry) {
                 Ok(place) => {
                     session.alloc().pin(cell.slot());
                     return Ok(Self { session: session.clone(), place, slot: cell.slot() });

@@ -1,4 +1,4 @@
-//! A lease as this crate holds it.
+//! A lease as this crate holds it internally.
 
 use crate::link::Link;
 use crate::link::shards::Place;
@@ -8,23 +8,23 @@ use std::sync::Arc;
 use tensorlend_layout::leases;
 use tensorlend_layout::word::Cell;
 
-/// A validated lease: while it lives, nobody reuses the slot.
+/// A validated lease: while it exists, the slot is not reused.
 pub struct Held {
-    /// Where the slot lies, and by its link the session that holds the lease.
+    /// The slot's segment; its link is the session that holds the lease.
     segment: Arc<PeerSegment>,
     place: Place,
-    /// Whose slot.
+    /// The slot's owner.
     pub catalogue: u16,
-    /// Which slot, in which of its lives.
+    /// The slot and its generation.
     pub cell: Cell,
-    /// The home word that led to it.
+    /// The owner word that led to it.
     pub home: u64,
 }
 
 impl Drop for Held {
     #[inline]
     fn drop(&mut self) {
-        // A forked child has no lease table mapped; the lease is its parent's.
+        // A forked child has no lease table mapped; the lease belongs to its parent.
         let link = &self.segment.link;
         if !link.is_forked() {
             leases::release(link.shards.entry(self.place));
@@ -33,13 +33,13 @@ impl Drop for Held {
 }
 
 impl Held {
-    /// A lease that was taken elsewhere: the entry at `place` holds it, and is cleared when this is dropped.
+    /// A lease that was taken elsewhere: the entry at `place` holds it, and is cleared by the drop.
     #[inline]
     pub fn new(segment: Arc<PeerSegment>, place: Place, catalogue: u16, cell: Cell, home: u64) -> Self {
         Self { segment, place, catalogue, cell, home }
     }
 
-    /// Where the slot lies.
+    /// The slot's segment.
     #[inline]
     pub fn segment(&self) -> &Arc<PeerSegment> {
         &self.segment
@@ -59,8 +59,8 @@ impl Held {
         if self.link().is_forked() {
             return false;
         }
-        // Acquire, before the look: whatever was read of the tensor was read before it. If one of those bytes was
-        // somebody else's already, the word shows that this session had ended.
+        // Acquire, before the check: all reads of the tensor come before it. If a read byte belonged to another tensor
+        // already, the word shows that this session had ended.
         std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
         self.link().is_member()
     }

@@ -1,4 +1,4 @@
-//! Names given to other names: renamed, copied.
+//! Renaming and copying of names.
 
 use crate::error::{Error, Result};
 use crate::lease::assemble;
@@ -10,7 +10,7 @@ use crate::session::Session;
 use std::sync::Arc;
 use tensorlend_layout::wire::{Refusal, Request};
 
-/// Gives `to` what `from` holds and deletes `from`; both names are seen for a moment, never neither.
+/// Moves the value of `from` to `to` and deletes `from`; for a moment readers see both names, never neither.
 pub fn rename(session: &Arc<Session>, from: &str, to: &str) -> Result<()> {
     session.check()?;
     if from == to {
@@ -21,14 +21,15 @@ pub fn rename(session: &Arc<Session>, from: &str, to: &str) -> Result<()> {
     };
     let held = leased.held();
     if held.catalogue == session.me() {
-        // Our own: the slot goes over, and is counted twice meanwhile. The lease keeps it from being freed.
+        // This client's own value: the slot moves over, and has two holders in the meantime. The lease keeps it from
+        // being freed.
         let value = held.cell;
         if !session.alloc().hold_again(value) {
             drop(leased);
             return rename(session, from, to);
         }
         if let Err(e) = session.names().publish_held_for(to, value, session.names().lifetime_of(from.as_bytes())) {
-            // Unless it is open whether `to` leads to it.
+            // Unless it is unknown whether `to` refers to it.
             if e.is_certain() {
                 session.alloc().retire(value);
             }
@@ -52,7 +53,7 @@ pub fn rename(session: &Arc<Session>, from: &str, to: &str) -> Result<()> {
     }
 }
 
-/// Copies what `from` holds into a slot of our own, under `to`.
+/// Copies the value of `from` into a slot of this client, under `to`.
 pub fn copy(session: &Arc<Session>, from: &str, to: &str) -> Result<Version> {
     let Some(leased) = lease_key(session, from.as_bytes(), from)? else {
         return Err(Error::NotFound(from.to_owned()));

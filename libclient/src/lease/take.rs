@@ -1,17 +1,17 @@
-//! The way to a lease: the steps, of which each is taken for one value at a time or, by [`items`](super::items), for many
-//! together.
+//! The steps to a lease, for one value at a time; [`items`](super::items) takes each of them for many values together.
 //!
-//! 1. [`Seen::look`]: the word that holds the value.
-//! 2. [`Seen::place`]: the segment that the value lies in.
-//! 3. [`hold`]: stores the lease, fences, and looks again at all that it rests on.
-//! 4. [`contents`]: what the slot's record says.
+//! 1. [`Seen::look`]: read the word that holds the value.
+//! 2. [`Seen::place`]: find the value's segment.
+//! 3. [`hold`]: store the lease, fence, and check every word on which it depends again.
+//! 4. [`contents`]: read the slot's record.
 
 use crate::error::{Error, Result};
 use crate::lease::fetch::fetch_segment;
 use crate::lease::lease::Lease;
 use crate::lease::raw::Held;
 use crate::link::Link;
-use crate::link::shards::{Place, Section};
+use crate::link::epoch::EpochGuard;
+use crate::link::shards::Place;
 use crate::peers::sheets::{Peer, PeerSegment};
 use crate::segment::bytes::Bytes;
 use crate::session::Session;
@@ -24,11 +24,11 @@ use tensorlend_layout::stream::{Brief, RingEntry};
 use tensorlend_layout::tensor::{BadTensor, SlotInfo, SlotKind};
 use tensorlend_layout::word::{Cell, Home, LeaseWord, Word};
 
-/// What was leased.
+/// A leased value.
 pub enum Leased {
-    /// A tensor, complete.
+    /// A complete tensor.
     Tensor(Lease),
-    /// Something of more than one slot, yet to be put together.
+    /// A value of more than one slot, to be assembled.
     Other(Box<Parts>),
 }
 
@@ -42,65 +42,65 @@ impl Leased {
     }
 }
 
-/// A lease, and what lies there.
+/// A lease, and the contents of its slot.
 pub struct Parts {
     /// The lease.
     pub held: Held,
     /// The slot's record, copied once.
     pub info: SlotInfo,
-    /// Its bytes; `None`: they are on a device.
+    /// The slot's bytes; `None`: they are on a device.
     pub bytes: Option<Bytes>,
 }
 
-/// Where the value's word stands.
+/// The location of the value's word.
 #[derive(Clone, Copy)]
 pub enum At<'a> {
-    /// In a cell of the catalogue.
+    /// A cell of the catalogue.
     Cell(u32),
-    /// In a ring's entry, where it and its brief were seen.
+    /// A ring's entry, with the cell and header summary read from it.
     Entry(&'a RingEntry, Cell, Brief),
 }
 
-/// The word that led to a cell or an entry: while it stands, so does the way.
+/// The word that led to a cell or an entry: while it is unchanged, the route is valid.
 #[derive(Clone, Copy)]
 pub struct Route<'a> {
     pub word: &'a Word,
     pub seen: u64,
-    /// What the value's version says of it.
+    /// The owner word for the value's version.
     pub home: u64,
-    /// The life of the client to which the word belongs; 0: the word tells by itself.
+    /// The epoch of the client to which the word belongs; 0: the word identifies it by itself.
     pub member: u64,
 }
 
 impl<'a> Route<'a> {
-    /// By a home in the directory.
+    /// A route through an owner word of the directory.
     #[inline]
     pub fn home(word: &'a Word, seen: Home) -> Self {
         Self { word, seen: seen.0, home: seen.0, member: 0 }
     }
 }
 
-/// Why there is no lease.
+/// The reason why there is no lease.
 pub enum NotHeld {
     /// Every entry of the table is taken.
     Full,
-    /// Something that led to the value is another now.
+    /// A word that led to the value has changed.
     Moved,
     /// The daemon has ended this session.
     Ended,
 }
 
-/// How a lease went.
+/// The outcome of a lease.
 pub enum Leasing {
     Held(Leased),
     Absent,
-    /// The home word is another one now: start from the name.
+    /// The owner word has changed: start again from the name.
     Moved,
 }
 
-/// Why a value was not found.
+/// The reason why no value was found.
 pub enum Missing {
-    /// Something moved: look at the name again.
+    /// A word has changed: look the name up again.
     Again,
     Absent,
     Cells(u8),
@@ -115,7 +115,7 @@ enum Step {
     Damaged(BadTensor),
 }
 
-/// The first step: a word that holds a value, perhaps.
+/// The first step's result: a word that may hold a value.
 pub struct Seen<'s> {
     peer: &'s Peer,
     catalogue: u16,
@@ -124,14 +124,14 @@ pub struct Seen<'s> {
     cell: Cell,
 }
 
-/// The second step: where a value lies, and what its lease is to rest on.
+/// The second step's result: the location of a value, and the words on which its lease depends.
 pub struct Placed<'s> {
     pub catalogue: u16,
     pub route: Route<'s>,
     pub word: &'s Word,
     pub cell: Cell,
     pub peer: &'s Peer,
-    /// By which the segment was found.
+    /// The geometry word by which the segment was found.
     pub geometry: u64,
     pub segment: &'s Arc<PeerSegment>,
 }
@@ -141,7 +141,7 @@ impl<'s> Seen<'s> {
     #[inline(always)]
     pub fn look(
         session: &'s Session,
-        section: &'s Section<'_>,
+        guard: &'s EpochGuard<'_>,
         catalogue: u16,
         route: Route<'s>,
         at: At<'s>,
@@ -151,7 +151,7 @@ impl<'s> Seen<'s> {
         if route.member != 0 && route.member != life {
             return Err(Missing::Again);
         }
-        let peer = session.peers().get(section, catalogue).filter(|p| p.is_life(life));
+        let peer = session.peers().get(guard, catalogue).filter(|p| p.is_life(life));
         let Some(peer) = peer else { return Err(Missing::Cells(0)) };
         let (word, cell) = match at {
             At::Cell(cell) => match peer.cell(cell) {
@@ -163,12 +163,12 @@ impl<'s> Seen<'s> {
         Ok(Self { peer, catalogue, route, word, cell })
     }
 
-    /// Finds the segment that the value lies in.
+    /// Finds the value's segment.
     #[inline(always)]
     pub fn place(self, session: &'s Session) -> std::result::Result<Placed<'s>, Missing> {
         let Self { peer, catalogue, route, word, cell } = self;
         if !cell.is_value() {
-            // A former owner's housekeeping looks like a delete: only a home that still stands makes it one.
+            // A former owner's housekeeping looks like a deletion: it is one only if the owner word is unchanged.
             return Err(if route.word.peek() == route.seen { Missing::Absent } else { Missing::Again });
         }
         let geometry = session.directory.members[usize::from(catalogue)].geometry.read();
@@ -186,7 +186,7 @@ impl Placed<'_> {
         self.cell.lease(self.catalogue)
     }
 
-    /// The words that led to the value, as they were read.
+    /// The words that led to the value, with their contents.
     #[inline(always)]
     pub fn words(&self) -> [(&Word, u64); 2] {
         [(self.route.word, self.route.seen), (self.word, self.cell.0)]
@@ -198,14 +198,14 @@ impl Placed<'_> {
         &self.segment.records[(self.cell.slot() - self.segment.base) as usize]
     }
 
-    /// The lease that stands in the table at `place`.
+    /// The lease stored in the table at `place`.
     #[inline(always)]
     pub fn held(&self, place: Place) -> Held {
         Held::new(self.segment.clone(), place, self.catalogue, self.cell, self.route.home)
     }
 }
 
-/// Leases the value at `at` in `catalogue`, as long as the route to it stands.
+/// Leases the value at `at` in `catalogue`, as long as the route to it is valid.
 #[inline]
 pub fn lease(session: &Session, catalogue: u16, route: Route<'_>, at: At<'_>, name: &str) -> Result<Leasing> {
     match try_lease(session, catalogue, route, at) {
@@ -237,7 +237,7 @@ fn lease_slowly(
             Step::Missing(Missing::Segment(slot)) => fetch_segment(session, catalogue, slot)?,
         };
         if !fetched {
-            // Either the route is out of date, or its writer lies: the home word tells which.
+            // Either the route is out of date, or its writer lies: the owner word decides.
             let replaced = matches!(at, At::Entry(entry, seen, _) if entry.cell.read() != seen.0);
             if replaced || route.word.read() != route.seen {
                 return Ok(Leasing::Moved);
@@ -254,12 +254,12 @@ fn lease_slowly(
 
 #[inline]
 fn try_lease(session: &Session, catalogue: u16, route: Route<'_>, at: At<'_>) -> Step {
-    let section = session.shards.section();
-    let placed = match Seen::look(session, &section, catalogue, route, at).and_then(|seen| seen.place(session)) {
+    let guard = session.shards.epoch_guard();
+    let placed = match Seen::look(session, &guard, catalogue, route, at).and_then(|seen| seen.place(session)) {
         Ok(placed) => placed,
         Err(missing) => return Step::Missing(missing),
     };
-    let place = match hold(session, &section, catalogue, placed.lease(), &placed.words(), placed.geometry) {
+    let place = match hold(session, &guard, catalogue, placed.lease(), &placed.words(), placed.geometry) {
         Ok(place) => place,
         Err(NotHeld::Full) => return Step::Full,
         Err(NotHeld::Moved) => return Step::Missing(Missing::Again),
@@ -267,7 +267,8 @@ fn try_lease(session: &Session, catalogue: u16, route: Route<'_>, at: At<'_>) ->
     };
     let record = placed.record();
     let brief = match at {
-        // Copied before the lease, and the entry stood still until after it.
+        // The summary was copied before the lease was stored. `hold` has checked that the entry did not change until
+        // after the lease.
         At::Entry(.., brief) if brief[0] != 0 => Some(brief),
         _ => record.brief(placed.cell.generation()),
     };
@@ -280,12 +281,12 @@ fn try_lease(session: &Session, catalogue: u16, route: Route<'_>, at: At<'_>) ->
     }
 }
 
-/// Stores a lease on a value, and looks again at all that it rests on: the words that led to the value, this session,
-/// and the `geometry` by which the value's segment was found.
+/// Stores a lease on a value, and checks every word on which it depends again: the words that led to the value, this
+/// session, and the `geometry` by which the value's segment was found.
 #[inline]
 pub fn hold(
     link: &Link,
-    section: &Section<'_>,
+    guard: &EpochGuard<'_>,
     catalogue: u16,
     lease: LeaseWord,
     words: &[(&Word, u64)],
@@ -297,14 +298,14 @@ pub fn hold(
         if crate::sabotage::broken() == Some(crate::sabotage::Broken::SecondLook) { &[] } else { words }
     };
     let (stands, place) =
-        link.shards.with_free(section, |entry| leases::acquire(entry, lease, words)).ok_or(NotHeld::Full)?;
+        link.shards.with_free(guard, |entry| leases::acquire(entry, lease, words)).ok_or(NotHeld::Full)?;
     if !stands {
         return Err(NotHeld::Moved);
     }
-    // A session that the daemon has ended holds nothing: its leases are not looked at any more.
+    // Leases of an ended session protect nothing: nobody scans them any more.
     let ended = !link.is_member();
-    // From here on the slot stays as it is, and so does what its number means: the daemon takes no range away that
-    // is leased. If the geometry moved before the lease, what is mapped may be another segment.
+    // From here on the slot does not change, and neither does the meaning of its number: the daemon withdraws no range
+    // that is leased. If the geometry changed before the lease, the mapping may be of another segment.
     if ended || link.directory.members[usize::from(catalogue)].geometry.peek() != geometry {
         leases::release(link.shards.entry(place));
         return Err(if ended { NotHeld::Ended } else { NotHeld::Moved });
@@ -312,7 +313,7 @@ pub fn hold(
     Ok(place)
 }
 
-/// What a leased slot's record says, checked; and its bytes, `None` if they are on a device.
+/// The checked content of a leased slot's record; and the slot's bytes, `None` if they are on a device.
 #[inline(always)]
 pub fn contents(held: &Held, record: &[u64; 16]) -> std::result::Result<(SlotInfo, Option<Bytes>), BadTensor> {
     let segment = held.segment();
@@ -320,7 +321,7 @@ pub fn contents(held: &Held, record: &[u64; 16]) -> std::result::Result<(SlotInf
     info.check(held.cell.generation(), segment.bytes())?;
     let says_device = info.device.kind() == Device::cuda(0).kind();
     if segment.elsewhere.is_some() {
-        // Where the bytes are is the daemon's to say: a record that tells another place is a lie.
+        // The daemon decides where bytes are: a record that names another location is a lie.
         let stands = info.kind == SlotKind::Tensor && says_device;
         return if stands { Ok((info, None)) } else { Err(BadTensor::Record) };
     }
@@ -331,7 +332,7 @@ pub fn contents(held: &Held, record: &[u64; 16]) -> std::result::Result<(SlotInf
     Ok((info, Some(bytes)))
 }
 
-/// What a record says that is no brief, or a wrong one.
+/// Leases by the record, if it has no header summary or a wrong one.
 #[cold]
 fn lease_of_record(record: &SlotRecord, held: Held) -> Step {
     match contents(&held, &record.copy()) {

@@ -1,4 +1,4 @@
-//! Whatever was leased.
+//! Leased values of any kind.
 
 #[cfg(feature = "cuda")]
 use crate::error::{Error, ValueKind};
@@ -8,11 +8,11 @@ use crate::lease::lease::{Dataset, Lease};
 use crate::lease::raw::Held;
 use crate::names::version::Version;
 
-/// A tensor or a dataset: what a name, a stream's message or a list's item may be.
+/// A leased tensor or dataset: the value of a name, a stream's message or a list's item.
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// let version = client.put("numbers", &[1u8, 2])?;
 /// let value = client.get_value("numbers")?;
 /// assert_eq!(value.as_tensor().unwrap().shape(), [2]);
@@ -27,7 +27,7 @@ pub enum Value {
     Tensor(Lease),
     /// Several tensors.
     Dataset(Dataset),
-    /// One tensor, on a device.
+    /// One tensor on a device.
     #[cfg(feature = "cuda")]
     Device(DeviceLease),
 }
@@ -43,6 +43,8 @@ impl Value {
     }
 
     /// The tensor, if it is one.
+    ///
+    /// `None` for a dataset and for a tensor on a device. Match the enum to take the lease out of the value.
     pub fn as_tensor(&self) -> Option<&Lease> {
         match self {
             Self::Tensor(lease) => Some(lease),
@@ -53,6 +55,8 @@ impl Value {
     }
 
     /// The dataset, if it is one.
+    ///
+    /// `None` for a single tensor.
     pub fn as_dataset(&self) -> Option<&Dataset> {
         match self {
             Self::Dataset(dataset) => Some(dataset),
@@ -71,7 +75,7 @@ impl Value {
         }
     }
 
-    /// Which value of the name this is.
+    /// The version of the leased value.
     pub fn version(&self) -> Version {
         match self {
             Self::Tensor(lease) => lease.version(),
@@ -82,7 +86,7 @@ impl Value {
     }
 }
 
-/// The error of who wants something else than what is on a device.
+/// The error for a value on a device where another kind is wanted.
 #[cfg(feature = "cuda")]
 pub fn on_device(name: &str, wanted: ValueKind) -> Error {
     let remedy = "get_device (or get_value), and its to_vec for a copy on the host";

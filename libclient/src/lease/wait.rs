@@ -9,7 +9,7 @@ use crate::wait::{Deadline, spin};
 use tensorlend_layout::word::{PARKED_ANY, parked_bit};
 use tensorlend_os::futex;
 
-/// Sleeps until `done` says yes of the key's state, or time is up (false).
+/// Sleeps until `done` returns true for the key's state; false after the deadline.
 pub fn wait_key(session: &Session, key: &[u8], deadline: Deadline, done: impl Fn(&Peeked) -> bool) -> Result<bool> {
     session.check()?;
     if spin(|| Ok(done(&peek(session, key)?).then_some(())))?.is_some() {
@@ -18,7 +18,7 @@ pub fn wait_key(session: &Session, key: &[u8], deadline: Deadline, done: impl Fn
     session.waiter().enlist()?;
     let bell = &session.directory.head().bell;
     loop {
-        // Bells are sampled before the look that decides; the owner's only if there is one.
+        // Bells are sampled before the check that decides; the owner's only if there is one.
         let news = bell.read();
         let owner = peek(session, key)?.owner;
         let owned = match owner {

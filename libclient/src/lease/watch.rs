@@ -13,19 +13,21 @@ use tensorlend_layout::word::{Bell, PARKED_ANY, parked_bit};
 use tensorlend_os::futex;
 use tensorlend_os::mutex::lock;
 
-/// Bells that one sleep can hear, less the directory's and the watch's own.
+/// Maximum number of owners' bells in one sleep; the directory's and the watch's own come on top.
 const BELLS_MAX: usize = 120;
 
-/// A name, what was seen of it, and what it holds.
+/// A name, its known version, and its present version.
 type Change = (String, Option<Version>, Option<Version>);
 
-/// Names of which one wants to know when they hold something else: many at once, where [`Client::wait_newer`] is for one.
+/// A set of names, to learn when one of them changes: for many names at once, where [`Client::wait_newer`] waits for
+/// one.
 ///
-/// Each name is told once, and watched no more. Any thread may add names while another waits.
+/// A watch reports each name once and then removes it; add it again to watch it further. Any thread may add names while
+/// another waits.
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// use std::time::Duration;
 ///
 /// let seen = client.put("a", &[1u8])?;
@@ -44,52 +46,60 @@ type Change = (String, Option<Version>, Option<Version>);
 pub struct NameWatch {
     session: Arc<Session>,
     seen: Mutex<BTreeMap<String, Option<Version>>>,
-    /// Rings when a name is added, so that a sleeper looks at it, too. In this process's own memory: nobody else hears it.
+    /// Rings when a name is added, so that a sleeping thread checks it, too. In this process's own memory, invisible to
+    /// others.
     news: Bell,
 }
 
 impl Client {
-    /// A watch over no names yet.
+    /// Creates an empty watch.
     pub fn watch(&self) -> NameWatch {
         NameWatch { session: self.session().clone(), seen: Mutex::default(), news: Bell::new() }
     }
 }
 
 impl NameWatch {
-    /// Watches a name, of which this was seen; `None`: that there was none. Of a name that is watched already, the last
-    /// that was seen counts.
+    /// Watches a name for a change from the version `seen`; `None`: the name held nothing. For a name that is watched
+    /// already, the last `seen` counts.
+    ///
+    /// Wakes a thread that waits, so that it checks the name at once.
     pub fn add(&self, name: &str, seen: Option<Version>) {
         lock(&self.seen).insert(name.to_owned(), seen);
         self.wake();
     }
 
-    /// Watches a name no more.
+    /// Stops watching a name.
     pub fn remove(&self, name: &str) {
         lock(&self.seen).remove(name);
     }
 
-    /// Names that are watched.
+    /// The number of watched names.
     pub fn len(&self) -> usize {
         lock(&self.seen).len()
     }
 
-    /// Whether there are none.
+    /// Whether no name is watched.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Ends a wait of another thread, with nothing if nothing has changed.
+    /// Ends a wait of another thread; it returns an empty list if nothing has changed.
+    ///
+    /// Use it to end a waiting thread, or to make it look at a flag of your own.
     pub fn wake(&self) {
         self.news.ring();
         futex::wake_all(&self.news);
     }
 
-    /// Which names hold something else than was seen, and what: waits until one does, for `timeout` at most, or until it is
-    /// [woken](NameWatch::wake). They are watched no more. One that changes again and again is to be waited for with pauses:
-    /// its producer rings for each value while somebody sleeps.
+    /// Blocks until some watched name has changed, for `timeout` at most, or until another thread calls
+    /// [`wake`](NameWatch::wake). Returns the changed names with their versions (`None`: deleted), and stops watching
+    /// them.
+    ///
+    /// Pause between the waits for a name that changes all the time: its producer rings a bell for each value while a
+    /// thread sleeps.
     ///
     /// # Errors
-    /// [`crate::Error::SessionEnded`]; [`crate::Error::Disconnected`] where the daemon must be asked and does not answer.
+    /// [`crate::Error::SessionEnded`]; [`crate::Error::Disconnected`] if the daemon must be asked and does not answer.
     pub fn wait(&self, timeout: Duration) -> Result<Vec<(String, Option<Version>)>> {
         let session = &self.session;
         let deadline = Deadline::new(Some(timeout));
@@ -98,7 +108,7 @@ impl NameWatch {
         let bell = &session.directory.head().bell;
         loop {
             session.check()?;
-            // All bells are sampled before the look that decides.
+            // All bells are sampled before the check that decides.
             let (added, news) = (self.news.read(), bell.read());
             let mut owners: Vec<u16> = Vec::new();
             self.look(&mut owners)?;
@@ -115,7 +125,8 @@ impl NameWatch {
             if !changed.is_empty() {
                 drop(parked);
                 let mut seen = lock(&self.seen);
-                // One that another thread has added anew meanwhile is told next time, if it is still news.
+                // A name that another thread has added again in the meantime is reported the next time, if it still
+                // differs.
                 let mut told = Vec::with_capacity(changed.len());
                 for (name, was, now) in changed {
                     if seen.get(&name) == Some(&was) {
@@ -129,7 +140,7 @@ impl NameWatch {
             if again != owners {
                 continue;
             }
-            // More owners than bells can be heard: their news is looked for in short naps.
+            // More owners than bells: their names are polled with short sleeps.
             let nap = if owners.len() > BELLS_MAX { nap.min(NAP_MAX / 20) } else { nap };
             let mut bells = vec![(bell, news), (&self.news, added)];
             bells.extend(sheets.iter().map(|(sheet, sample)| (&sheet.bell, *sample)));
@@ -138,7 +149,7 @@ impl NameWatch {
         }
     }
 
-    /// What has changed, with what was seen of it; and who owns what is watched, in order.
+    /// The changed names, with their known versions; and the owners of the watched names, in order.
     fn look(&self, owners: &mut Vec<u16>) -> Result<Vec<Change>> {
         let names: Vec<(String, Option<Version>)> =
             lock(&self.seen).iter().map(|(name, seen)| (name.clone(), *seen)).collect();

@@ -1,22 +1,22 @@
-//! The directory, looked into.
+//! Lookups in the directory.
 
 use super::Link;
 use tensorlend_layout::directory::FoundName;
 
 impl Link {
-    /// Looks a key up in the directory until the answer stands.
+    /// Looks a key up in the directory; retries while the daemon changes the bucket.
     #[inline]
     pub fn find(&self, key: &[u8]) -> Option<FoundName> {
         self.find_hashed(self.directory.hash(key), key)
     }
 
-    /// A name's entry, if it has a home.
+    /// A name's entry, if the name has an owner.
     #[inline]
     pub fn find_live(&self, hash: u64, key: &[u8]) -> Option<FoundName> {
         self.find_hashed(hash, key).filter(|found| found.home.is_live())
     }
 
-    /// As [`Link::find`], the hash being known.
+    /// As [`Link::find`], with the hash given.
     #[inline]
     pub fn find_hashed(&self, hash: u64, key: &[u8]) -> Option<FoundName> {
         loop {

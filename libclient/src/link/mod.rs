@@ -1,6 +1,7 @@
 //! The part of a session that its leases keep alive.
 
 pub mod descriptors;
+pub mod epoch;
 mod lookup;
 pub mod shards;
 
@@ -14,22 +15,22 @@ use tensorlend_layout::wire::Welcome;
 use tensorlend_layout::word::Word;
 use tensorlend_os::fork;
 
-/// What keeps a session alive: as long as somebody holds it, the daemon knows this client, and its leases count. Leases
-/// hold it when all else of the session is gone.
+/// The part of a session that keeps it alive: while a `Link` exists, the daemon knows this client and its leases count.
+/// Leases hold it after the rest of the session is gone.
 pub struct Link {
     pub control: Control,
     pub welcome: Welcome,
     pub directory: Directory,
     pub shards: Arc<Shards>,
-    /// Device memory that it was lent, its own and others'.
+    /// Device memory that the daemon lent to this session: its own and other clients'.
     pub lendings: Arc<Lendings>,
     forks: u64,
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // By now nothing of a device is mapped under this session: what was is told before the connection ends, so that
-        // the daemon need not wait for the process to end.
+        // No device memory is mapped under this session any more. Reporting the unmapped segments before the connection
+        // ends spares the daemon waiting for the process to end.
         if !self.is_forked() {
             self.lendings.close(&self.control);
         }
@@ -37,12 +38,12 @@ impl Drop for Link {
 }
 
 impl Link {
-    /// Of a session that the daemon has welcomed.
+    /// The link of a session that the daemon has accepted.
     pub fn new(control: Control, welcome: Welcome, directory: Directory, shards: Arc<Shards>) -> Self {
         Self { control, welcome, directory, shards, lendings: Arc::default(), forks: fork::generation() }
     }
 
-    /// Refuses to serve a forked child.
+    /// Returns [`Error::Forked`] in a forked child.
     #[inline]
     pub fn check(&self) -> Result<()> {
         if self.is_forked() { Err(Error::Forked) } else { Ok(()) }
@@ -54,10 +55,10 @@ impl Link {
         self.forks != fork::generation()
     }
 
-    /// Whether the daemon still counts this session's leases and cursors. What it was asked after must have been read.
+    /// Whether the daemon still counts this session's leases and cursors. Ask after the read that must be covered.
     #[inline]
     pub fn is_member(&self) -> bool {
-        // The directory that is mapped may be one that nobody writes any more.
+        // After a daemon was replaced, the mapped directory may have no writer any more.
         !self.control.is_dead() && self.directory.members[usize::from(self.me())].member.peek() == self.welcome.member
     }
 
@@ -67,7 +68,7 @@ impl Link {
         self.welcome.catalogue
     }
 
-    /// The word of a home in the directory.
+    /// The owner word of a directory entry.
     #[inline]
     pub fn home(&self, entry: u32) -> Option<&Word> {
         self.directory.names.get(entry as usize).map(|e| &e.home)

@@ -1,23 +1,18 @@
-//! Which thread takes leases in which shard of this client's lease table, and when it is inside the client's tables.
+//! Assigns shards of this client's lease table to threads.
 //!
-//! A thread owns a shard, so that neither taking a lease nor looking into the tables needs a lock or a
-//! read-modify-write. When every shard has an owner, the remaining threads share the last one under locks.
+//! A thread owns a shard, so that neither taking a lease nor opening an epoch guard needs a lock or a
+//! read-modify-write. When every shard has an owner, the remaining threads share the last shard under locks.
 
+use crate::link::epoch::{EpochGuard, Flag};
 use std::cell::{Cell, RefCell};
-use std::marker::PhantomData;
-use std::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use tensorlend_layout::leases::{LeaseTable, SHARDS, Shard};
 use tensorlend_layout::raw::Sheet;
 use tensorlend_layout::word::{LeaseWord, Word};
 use tensorlend_os::{barrier, fork};
 
-const SHARED: usize = SHARDS - 1;
-
-/// Odd while the shard's thread is inside a [`Section`]. Two lines apart, for the processor's prefetcher fetches pairs.
-#[repr(align(128))]
-#[derive(Default)]
-struct Flag(AtomicU64);
+pub(super) const SHARED: usize = SHARDS - 1;
 
 /// Shards of one session.
 pub struct Shards {
@@ -27,11 +22,11 @@ pub struct Shards {
     owned: Mutex<u64>,
     shared: Mutex<()>,
     forks: u64,
-    flags: Box<[Flag; SHARDS]>,
-    /// Held to read by the sections of threads without a shard.
-    crowd: RwLock<()>,
-    /// Whether the kernel orders our threads for us, so that a section begins without a fence.
-    asymmetric: bool,
+    pub(super) flags: Box<[Flag; SHARDS]>,
+    /// Read-locked by the epoch guards of threads without a shard.
+    pub(super) shared_guards: RwLock<()>,
+    /// Whether `membarrier` orders this process's threads, so that a guard opens without a fence.
+    pub(super) asymmetric: bool,
 }
 
 struct Claim {
@@ -42,11 +37,11 @@ struct Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // Destructors of other thread-local values may still come here: they find no shard.
+        // Destructors of other thread-local values may still run after this and use the table: they find no shard.
         LAST.set(Last::NONE);
         let Some(shards) = self.shards.upgrade().filter(|shards| shards.forks == fork::generation()) else { return };
         let mut owned = shards.owned.lock().unwrap_or_else(PoisonError::into_inner);
-        // Leases that outlive their thread stay where they are; the next owner works around them.
+        // Leases that outlive their thread keep their entries; the next owner skips them.
         Shard::new(&shards.table, self.shard).retire();
         *owned &= !(1 << self.shard);
     }
@@ -57,15 +52,15 @@ thread_local! {
     static LAST: Cell<Last> = const { Cell::new(Last::NONE) };
 }
 
-/// The session that a thread was last in, and what it owns there.
+/// The session that this thread used last, and the shards that it owns there.
 #[derive(Clone, Copy)]
-struct Last {
+pub(super) struct Last {
     session: u64,
-    /// Its first shard, which it keeps: the one whose flag its sections raise.
-    first: u8,
-    /// The shard in which it takes leases.
-    current: u8,
-    /// Whether it owns more than these.
+    /// The thread's first shard, which it keeps: its epoch guards use this shard's flag.
+    pub(super) first: u8,
+    /// The shard in which the thread takes leases.
+    pub(super) current: u8,
+    /// Whether the thread owns further shards.
     more: bool,
 }
 
@@ -73,49 +68,11 @@ impl Last {
     const NONE: Self = Self { session: 0, first: 0, current: 0, more: false };
 }
 
-/// A place in the lease table.
+/// The position of an entry in the lease table.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     shard: u8,
     entry: u8,
-}
-
-/// A stretch of code in which what the tables lead to stays: who takes something out of them waits for the end of every
-/// section that may have seen it ([`Shards::wait_for_sections`]). Short, never nested, and nothing in it waits.
-pub struct Section<'s> {
-    shards: &'s Shards,
-    shard: usize,
-    /// The shard in which leases are taken, and the entry from which on one may be free: those before it were taken when
-    /// this section looked.
-    current: Cell<usize>,
-    from: Cell<usize>,
-    _crowd: Option<RwLockReadGuard<'s, ()>>,
-    /// The flag is this thread's.
-    _here: PhantomData<*const ()>,
-}
-
-impl Section<'_> {
-    /// Whose section it is.
-    pub fn is_of(&self, shards: &Shards) -> bool {
-        std::ptr::eq(self.shards, shards)
-    }
-
-    /// The shard that is this thread's alone; `None` if it has none of its own.
-    #[inline]
-    pub fn own_shard(&self) -> Option<usize> {
-        (self.shard != SHARED).then_some(self.shard)
-    }
-}
-
-impl Drop for Section<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if self.shard != SHARED {
-            let flag = &self.shards.flags[self.shard].0;
-            // Release: what was read inside is read before this, and so before whoever waited for it frees anything.
-            flag.store(flag.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
-        }
-    }
 }
 
 impl Shards {
@@ -127,89 +84,19 @@ impl Shards {
             owned: Mutex::new(0),
             shared: Mutex::new(()),
             forks: fork::generation(),
-            flags: Box::new([const { Flag(AtomicU64::new(0)) }; SHARDS]),
-            crowd: RwLock::new(()),
+            flags: Box::new([const { Flag::new() }; SHARDS]),
+            shared_guards: RwLock::new(()),
             asymmetric: barrier::register(),
         })
     }
 
-    /// Begins a section.
     #[inline(always)]
-    pub fn section(self: &Arc<Self>) -> Section<'_> {
-        let last = self.last();
-        if usize::from(last.first) == SHARED { self.section_in_the_crowd(last) } else { self.enter(last) }
-    }
-
-    /// Begins a section, if this thread has a shard of its own or can have one.
-    #[inline(always)]
-    pub fn own_section(self: &Arc<Self>) -> Option<Section<'_>> {
-        let last = self.last();
-        (usize::from(last.first) != SHARED).then(|| self.enter(last))
-    }
-
-    #[inline(always)]
-    fn last(self: &Arc<Self>) -> Last {
+    pub(super) fn last(self: &Arc<Self>) -> Last {
         let last = LAST.get();
         if last.session == self.id { last } else { self.first_shard() }
     }
 
-    #[cold]
-    fn section_in_the_crowd(&self, last: Last) -> Section<'_> {
-        let crowd = Some(self.crowd.read().unwrap_or_else(PoisonError::into_inner));
-        self.section_of(last, crowd)
-    }
-
-    #[inline(always)]
-    fn section_of<'s>(&'s self, last: Last, crowd: Option<RwLockReadGuard<'s, ()>>) -> Section<'s> {
-        Section {
-            shards: self,
-            shard: last.first.into(),
-            current: usize::from(last.current).into(),
-            from: 0.into(),
-            _crowd: crowd,
-            _here: PhantomData,
-        }
-    }
-
-    /// Raises the flag of this thread's own shard.
-    #[inline(always)]
-    fn enter(&self, last: Last) -> Section<'_> {
-        let flag = &self.flags[usize::from(last.first)].0;
-        // Relaxed: this thread alone writes it.
-        let before = flag.load(Ordering::Relaxed);
-        debug_assert!(before.is_multiple_of(2), "sections do not nest");
-        flag.store(before.wrapping_add(1), Ordering::Relaxed);
-        // The store comes before every look into the tables. The compiler keeps that order here; the processor is made
-        // to keep it by whoever waits, who interrupts every running thread of this process.
-        if self.asymmetric {
-            compiler_fence(Ordering::SeqCst);
-        } else {
-            fence(Ordering::SeqCst);
-        }
-        self.section_of(last, None)
-    }
-
-    /// Waits until every section that is open now has ended. What was taken out of the tables before is then seen by
-    /// nobody. Must not be called inside a section.
-    pub fn wait_for_sections(&self) {
-        // SeqCst, against the order of a section's begin: either its flag is seen below, or it sees the tables as they
-        // are now.
-        fence(Ordering::SeqCst);
-        if self.asymmetric {
-            barrier::all_threads();
-        }
-        for flag in self.flags.iter() {
-            // Acquire, from the Release of its end.
-            let seen = flag.0.load(Ordering::Acquire);
-            while !seen.is_multiple_of(2) && flag.0.load(Ordering::Acquire) == seen {
-                // Its thread may have been stopped inside, and need this processor.
-                std::thread::yield_now();
-            }
-        }
-        drop(self.crowd.write().unwrap_or_else(PoisonError::into_inner));
-    }
-
-    /// What this thread owns, a shard claimed if it has none; `SHARED` if there is none to be had.
+    /// The shards of this thread; claims one if it has none. `SHARED` if none is free.
     #[cold]
     fn first_shard(self: &Arc<Self>) -> Last {
         let shared = Last { first: SHARED as u8, current: SHARED as u8, ..Last::NONE };
@@ -225,7 +112,7 @@ impl Shards {
             claims.push(Claim { session: self.id, shard, shards: Arc::downgrade(self) });
             Last { session: self.id, first: shard as u8, current: shard as u8, more: false }
         });
-        // A thread that is ending has no claims any more: it takes its turn with those that found no shard.
+        // A thread that is ending has lost its claims: it uses the shared shard.
         let last = found.unwrap_or(shared);
         if last.session != 0 {
             LAST.set(last);
@@ -233,44 +120,44 @@ impl Shards {
         last
     }
 
-    /// Calls `attempt` with a free entry; the entry is this thread's until `attempt` returns. `None`: no entry is free.
+    /// Calls `attempt` with a free entry, which no other thread uses until `attempt` returns. `None`: no entry is free.
     #[inline]
     pub fn with_free<R>(
         self: &Arc<Self>,
-        section: &Section<'_>,
+        guard: &EpochGuard<'_>,
         attempt: impl FnOnce(&Word) -> R,
     ) -> Option<(R, Place)> {
-        debug_assert!(section.is_of(self));
-        let shard = section.current.get();
-        if section.shard != SHARED
-            && let Some((at, entry)) = Shard::new(&self.table, shard).free_entry_from(section.from.get())
-            && (at != 0 || shard == section.shard || self.is_settled(section))
+        debug_assert!(guard.is_of(self));
+        let shard = guard.current.get();
+        if guard.shard != SHARED
+            && let Some((at, entry)) = Shard::new(&self.table, shard).free_entry_from(guard.from.get())
+            && (at != 0 || shard == guard.shard || self.is_settled(guard))
         {
-            section.from.set(at + 1);
+            guard.from.set(at + 1);
             return Some((attempt(entry), Place { shard: shard as u8, entry: at as u8 }));
         }
-        self.with_free_elsewhere(section, attempt)
+        self.with_free_elsewhere(guard, attempt)
     }
 
-    /// Whether a thread that takes leases in a shard behind its first should go on there. Else it can do with fewer.
-    fn is_settled(&self, section: &Section<'_>) -> bool {
-        !self.is_empty(section.current.get())
-            || !LAST.get().more && Shard::new(&self.table, section.shard).free_entry().is_none()
+    /// Whether a thread that takes leases in a later shard should continue there. If not, it can give shards up.
+    fn is_settled(&self, guard: &EpochGuard<'_>) -> bool {
+        !self.is_empty(guard.current.get())
+            || !LAST.get().more && Shard::new(&self.table, guard.shard).free_entry().is_none()
     }
 
-    /// As [`Shards::with_free`], when the thread's shard is full, or empty, or not its own.
+    /// As [`Shards::with_free`], if the current shard is full, empty, or shared.
     #[cold]
     fn with_free_elsewhere<R>(
         self: &Arc<Self>,
-        section: &Section<'_>,
+        guard: &EpochGuard<'_>,
         attempt: impl FnOnce(&Word) -> R,
     ) -> Option<(R, Place)> {
-        if section.shard != SHARED
-            && let Ok(Some(shard)) = CLAIMS.try_with(|claims| self.next_shard(section.shard, &mut claims.borrow_mut()))
+        if guard.shard != SHARED
+            && let Ok(Some(shard)) = CLAIMS.try_with(|claims| self.next_shard(guard.shard, &mut claims.borrow_mut()))
             && let Some((at, entry)) = Shard::new(&self.table, shard).free_entry_from(0)
         {
-            section.current.set(shard);
-            section.from.set(at + 1);
+            guard.current.set(shard);
+            guard.from.set(at + 1);
             return Some((attempt(entry), Place { shard: shard as u8, entry: at as u8 }));
         }
         let _turn = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
@@ -278,22 +165,22 @@ impl Shards {
         Some((attempt(entry), Place { shard: SHARED as u8, entry: at as u8 }))
     }
 
-    /// A shard of this thread that has a free entry, claimed if need be.
+    /// A shard of this thread with a free entry; claims another shard if all are full.
     fn next_shard(self: &Arc<Self>, first: usize, claims: &mut Vec<Claim>) -> Option<usize> {
         let has_free = |shard: usize| Shard::new(&self.table, shard).free_entry().is_some();
         let own = |c: &Claim| c.session == self.id && c.shard != first;
-        // Others may need the shards that this thread once needed. One is kept as long as the first is full.
+        // Gives up empty shards, which other threads may need; keeps one spare while the first shard is full.
         let mut spare = !has_free(first);
         claims.retain(|c| !own(c) || !self.is_empty(c.shard) || std::mem::take(&mut spare));
         let mut found = has_free(first).then_some(first);
         if found.is_none() {
-            // The last one first: the others were full when it was claimed.
+            // The last one first: the earlier ones were full when this thread claimed it.
             found = claims.iter().rev().find(|c| own(c) && has_free(c.shard)).map(|c| c.shard);
         }
         while found.is_none() {
             let shard = self.claim()?;
             claims.push(Claim { session: self.id, shard, shards: Arc::downgrade(self) });
-            // A former owner may have left leases in it; then it may even be full.
+            // A former owner may have left leases in it, even so many that it is full.
             found = Some(shard).filter(|&shard| has_free(shard));
         }
         let current = found? as u8;
@@ -306,7 +193,7 @@ impl Shards {
         self.table.entries[shard].iter().all(|entry| entry.peek() == 0)
     }
 
-    /// Leases that this client holds, on values.
+    /// The number of leases on values that this client holds.
     pub fn held(&self) -> usize {
         let is_held = |entry: &&Word| entry.peek() != 0 && !LeaseWord(entry.peek()).is_of_segment();
         self.table.entries.iter().flatten().filter(is_held).count()
@@ -322,18 +209,18 @@ impl Shards {
         Some(shard)
     }
 
-    /// The entry at a place.
+    /// The entry at a position.
     #[inline]
     pub fn entry(&self, place: Place) -> &Word {
         &self.table.entries[usize::from(place.shard)][usize::from(place.entry)]
     }
 
-    /// The table, to keep mapped.
+    /// The table's mapping, for those who keep it mapped.
     pub fn sheet(&self) -> &Sheet<LeaseTable> {
         &self.table
     }
 
-    /// The table itself.
+    /// The lease table.
     pub fn table(&self) -> &LeaseTable {
         &self.table
     }

@@ -1,7 +1,7 @@
-//! What names hold, by the records of their slots alone.
+//! Descriptions of values by the records of their slots alone.
 //!
-//! A record says all of a plain tensor. The segment with its elements is neither mapped nor asked for, so that a value that was
-//! spilled stays in its file. The lease that a reader takes is taken here too, for as long as the record is copied.
+//! A record describes a plain tensor completely. The segment with its elements is neither mapped nor requested, so a
+//! spilled value stays in its file. The description takes a lease, as a reader does, while it copies the record.
 
 use crate::error::{Error, Result};
 use crate::lease::by_name::route_of;
@@ -27,10 +27,10 @@ use tensorlend_layout::word::{Cell, RangeWord, SLOT_NONE};
 use tensorlend_layout::{Device, leases};
 use tensorlend_os::memfd::Access;
 
-/// How often a name that moves is looked at before it is leased instead.
+/// Maximum number of attempts on a name that changes, before it is leased instead.
 const LOOKS_MAX: usize = 64;
 
-/// A segment as the directory says that it is lent: its line there, range word, and since when.
+/// A lent segment as the directory lists it: its line there, its range word, and the time of the loan.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Lent {
     at: usize,
@@ -42,39 +42,39 @@ struct Lent {
 pub enum Described {
     Info(Box<Info>),
     Absent,
-    /// Its record does not say all: a dataset, long metadata, a tensor on a device. It has to be leased.
+    /// Its record is incomplete (a dataset, long metadata, a tensor on a device): it must be leased.
     Lease,
-    /// Its record does not say all, and what does is in a file.
+    /// Its record is incomplete, and the rest is in a file.
     InFile(Box<Spilled>),
 }
 
-/// A value of which the record does not say all.
+/// A value with an incomplete record.
 struct Doubtful {
     spilled: Spilled,
     catalogue: u16,
-    /// The next slot of its chain: what the record does not say is in one of them.
+    /// The next slot of its chain, which has the rest of the description.
     next: u32,
     in_file: bool,
 }
 
-/// Slots of a chain at most: a dataset's index, its members, and what extends each of them.
+/// Maximum slots of a chain: a dataset's index, its members, and an extension for each of them.
 const CHAIN_MAX: usize = 2 * (1 + MEMBERS_MAX);
 
-/// Describes names one after the other. It asks for each sheet once, and once for one that cannot be had.
+/// Describes names one after the other. Requests each sheet once, even if it is unavailable.
 pub struct Describer<'s> {
     session: &'s Arc<Session>,
-    /// Whether what is in files stays there: whatever is leased for it would come back.
+    /// Whether spilled values stay in their files: leasing them would bring them back.
     glances: bool,
-    /// By owner and first slot.
+    /// Sorted by owner and first slot.
     lent: Option<Vec<Lent>>,
     records: HashMap<Lent, Option<Records<SlotRecord>>>,
-    /// Segments whose bytes are in files, as the daemon said when it lent their records.
+    /// Segments whose bytes are in files, as the daemon reported with their records.
     in_files: HashSet<Lent>,
-    /// Parts of members' cells that there are not.
+    /// Parts of members' cells that do not exist.
     missing: HashSet<(u16, u64, u8)>,
 }
 
-/// One look at a name.
+/// The result of one attempt.
 enum Look {
     Done(Described),
     Doubtful(Box<Doubtful>),
@@ -98,10 +98,10 @@ impl<'s> Describer<'s> {
         }
     }
 
-    /// Describes what a name holds.
+    /// Describes the value of a name.
     ///
     /// # Errors
-    /// [`Error::Damaged`] for a name that a broken client published; those of the session.
+    /// [`Error::Damaged`] for a name that a faulty client published; the errors of the session.
     pub fn describe(&mut self, name: &str) -> Result<Described> {
         let damaged = |cause| Error::Damaged { name: name.to_owned(), cause };
         for _ in 0..LOOKS_MAX {
@@ -122,12 +122,13 @@ impl<'s> Describer<'s> {
                     }
                 }
                 Look::Records(catalogue, slot) => match self.lent_with(catalogue, slot) {
-                    // The daemon lends a segment before its owner can publish there, so no honest owner's cell leads to no segment.
+                    // The daemon lends a segment before its owner can publish in it, so an honest owner's cell always
+                    // leads to a segment.
                     None => return Err(damaged(BadTensor::Segment)),
                     Some(lent) if self.is_on_device(lent) => return Ok(Described::Lease),
                     Some(lent) => match self.records.get(&lent) {
                         Some(None) => return Err(damaged(BadTensor::Segment)),
-                        // It was looked into, and is another's now.
+                        // Its records were read, and the segment has another owner now.
                         Some(Some(_)) => self.lent = None,
                         None => self.fetch(lent)?,
                     },
@@ -158,8 +159,8 @@ impl<'s> Describer<'s> {
         if route.member != 0 && route.member != member {
             return Ok(Look::Again);
         }
-        let section = session.shards.section();
-        let peer = session.peers().get(&section, catalogue).filter(|peer| peer.is_life(member));
+        let guard = session.shards.epoch_guard();
+        let peer = session.peers().get(&guard, catalogue).filter(|peer| peer.is_life(member));
         let word = if catalogue == session.me() {
             session.names().own_cell(number).map(|record| &record.cell)
         } else {
@@ -181,17 +182,17 @@ impl<'s> Describer<'s> {
             });
         };
         let words = [(route.word, route.seen), (word, seen.0)];
-        let place = match hold(session, &section, catalogue, seen.lease(catalogue), &words, geometry) {
+        let place = match hold(session, &guard, catalogue, seen.lease(catalogue), &words, geometry) {
             Ok(place) => place,
             Err(NotHeld::Full) => return Ok(Look::Full),
             Err(NotHeld::Moved) => return Ok(Look::Again),
             Err(NotHeld::Ended) => return Ok(Look::Ended),
         };
-        // Leased: from here on the daemon takes this segment away from nobody.
+        // Leased: from here on the daemon does not withdraw this segment.
         let is_it = lent.is_none_or(|lent| self.stands(lent));
         let record = is_it.then(|| records.get((seen.slot() - base) as usize).map(SlotRecord::copy));
         leases::release(session.shards.entry(place));
-        drop(section);
+        drop(guard);
         let Some(record) = record else { return Ok(Look::Records(catalogue, seen.slot())) };
         let Some(record) = record else { return Ok(Look::Damaged(BadTensor::Segment)) };
         let in_file = lent.is_some_and(|lent| self.in_files.contains(&lent));
@@ -201,7 +202,7 @@ impl<'s> Describer<'s> {
         })
     }
 
-    /// Whether the bytes of a slot are in a file, or those of one that follows it in its chain. A hint: no lease keeps these slots.
+    /// Whether the bytes of a slot, or of a later one in its chain, are in a file. A hint: no lease keeps these slots.
     fn is_any_in_file(&mut self, catalogue: u16, first: u32) -> Result<bool> {
         let mut slot = first;
         for _ in 0..CHAIN_MAX {
@@ -223,7 +224,7 @@ impl<'s> Describer<'s> {
         Ok(false)
     }
 
-    /// What a record says.
+    /// Describes a value from its record.
     fn read(
         &self,
         name: &str,
@@ -256,7 +257,7 @@ impl<'s> Describer<'s> {
         Ok(Look::Done(Described::Info(Box::new(info))))
     }
 
-    /// What the record of a value in a file says.
+    /// Describes a spilled value from its record.
     fn spilled(&self, name: &str, place: (u16, Version), info: &SlotInfo, kind: SlotKind) -> Spilled {
         let is_tensor = kind == SlotKind::Tensor;
         // Shape and strides are in the file.
@@ -279,7 +280,7 @@ impl<'s> Describer<'s> {
         }
     }
 
-    /// The records of a segment that is mapped.
+    /// The records of a mapped segment.
     fn mapped(
         &self,
         peer: Option<&Peer>,
@@ -287,12 +288,12 @@ impl<'s> Describer<'s> {
         geometry: u64,
     ) -> Option<(Records<SlotRecord>, u32, u64, Option<Lent>)> {
         let segment = peer?.segment(seen.slot(), geometry, &self.session.directory)?;
-        // Of one on a device this says too little: it has to be leased.
+        // A record on a device is incomplete: the value must be leased.
         let on_host = segment.elsewhere.is_none();
         on_host.then(|| (segment.records.clone(), segment.base, segment.map.bytes() as u64, None))
     }
 
-    /// The records that were fetched alone.
+    /// Records that were requested without their segment.
     fn fetched(&self, catalogue: u16, seen: Cell) -> Option<(Records<SlotRecord>, u32, u64, Option<Lent>)> {
         let lent = find(self.lent.as_ref()?, catalogue, seen.slot())?;
         let records = self.records.get(&lent)?.as_ref()?;
@@ -328,7 +329,7 @@ impl<'s> Describer<'s> {
         found
     }
 
-    /// Asks for the records of a segment.
+    /// Requests the records of a segment.
     fn fetch(&mut self, lent: Lent) -> Result<()> {
         let range = RangeWord(lent.range);
         let request = Request::SlotsOf { catalogue: range.catalogue(), slot: range.base() };
@@ -340,7 +341,7 @@ impl<'s> Describer<'s> {
                 answer.acknowledge()?;
                 let is_it = base == range.base() && 1u32.checked_shl(u32::from(slots_log2)) == Some(range.slots());
                 if !is_it || !self.stands(lent) {
-                    // It went in this moment, and may be another's by now.
+                    // The segment was just withdrawn, and may have another owner now.
                     self.lent = None;
                     return Ok(());
                 }

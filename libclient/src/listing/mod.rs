@@ -1,4 +1,4 @@
-//! What names there are.
+//! Listings of names, streams and lists.
 
 mod describe;
 
@@ -19,11 +19,14 @@ use tensorlend_layout::name::{KeyKind, parse};
 use tensorlend_layout::word::{Home, Member, MemberState};
 use tensorlend_layout::{DType, Uuid};
 
-/// What a name holds. See [`crate::Client::info`] and [`crate::Client::list`].
+/// The description of a name's value. See [`crate::Client::info`] and [`crate::Client::list`].
+///
+/// It is a snapshot: the name may hold another value by the time you read it. Compare [`Info::version`] with
+/// [`crate::Client::version`] to find out.
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// use tensorlend::InfoKind;
 ///
 /// client.put("numbers", &[1.0f32, 2.0, 3.0])?;
@@ -36,35 +39,36 @@ use tensorlend_layout::{DType, Uuid};
 pub struct Info {
     /// The name.
     pub name: String,
-    /// What it is.
+    /// A tensor or a dataset, with dtypes and shapes.
     pub kind: InfoKind,
-    /// Bytes of the elements, of all members together.
+    /// Bytes of the elements; for a dataset, of all members together.
     pub nbytes: u64,
     /// Length of the metadata, in bytes.
     pub metadata_bytes: u64,
     /// Timestamp that its producer set, in nanoseconds; 0 if none.
     pub timestamp_ns: u64,
-    /// Its owner's process id, as the daemon sees it; 0: the process is in a pid namespace that the daemon does not see.
+    /// The owner's process id, as the daemon sees it; 0 if the process is in a pid namespace that the daemon does not
+    /// see.
     pub pid: u32,
-    /// Its owner's user id.
+    /// The owner's user id.
     pub uid: u32,
-    /// Its owner's label.
+    /// The owner's label.
     pub label: String,
-    /// Whether its owner is connected.
+    /// Whether the owner is connected.
     pub alive: bool,
-    /// Which value this is.
+    /// The value's version.
     pub version: Version,
-    /// What is left of the name's life.
+    /// The rest of the name's lifetime.
     pub lifetime: Lifetime,
-    /// The device on which its bytes are; `None`: they are in host memory.
+    /// The device that has its bytes; `None`: host memory.
     pub device: Option<Uuid>,
 }
 
-/// A tensor or a dataset.
+/// The kind of a value, with its tensors.
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// use tensorlend::{DType, InfoKind};
 ///
 /// client.dataset().add("depth", client.create(DType::F32, &[4, 4])?)?.publish("frame")?;
@@ -76,15 +80,15 @@ pub struct Info {
 pub enum InfoKind {
     /// One tensor.
     Tensor(TensorInfo),
-    /// Its members, by name.
+    /// The members of a dataset, with their names.
     Dataset(Vec<(String, TensorInfo)>),
 }
 
-/// Element type, sizes and strides of a tensor.
+/// The dtype, shape and strides of a tensor.
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// use tensorlend::{DType, InfoKind, TensorInfo};
 ///
 /// client.put("numbers", &[1.0f32, 2.0, 3.0])?;
@@ -96,9 +100,9 @@ pub enum InfoKind {
 pub struct TensorInfo {
     /// Element type.
     pub dtype: DType,
-    /// Sizes, in elements.
+    /// Sizes in elements.
     pub shape: Vec<u64>,
-    /// Strides, in elements.
+    /// Strides in elements.
     pub strides: Vec<i64>,
 }
 
@@ -108,11 +112,11 @@ impl TensorInfo {
     }
 }
 
-/// A stream or a list, as listed. See [`crate::Client::streams`] and [`crate::Client::lists`].
+/// A stream or a list in a listing. See [`crate::Client::streams`] and [`crate::Client::lists`].
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// client.append("episodes", client.create(tensorlend::DType::F32, &[100, 6])?)?;
 /// let lists = client.lists("*")?;
 /// assert_eq!((lists[0].name.as_str(), lists[0].count), ("episodes", 1));
@@ -122,15 +126,15 @@ impl TensorInfo {
 pub struct Collection {
     /// Its name.
     pub name: String,
-    /// Items of a list; subscribers of a stream.
+    /// The number of items of a list, or of subscribers of a stream.
     pub count: u64,
 }
 
-/// Names, and those that cannot be described. See [`crate::Client::listing`].
+/// A listing of names, with those that cannot be described. See [`crate::Client::listing`].
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// client.put("numbers", &[1.0f32])?;
 /// let listing = client.listing("*")?;
 /// assert_eq!((listing.infos.len(), listing.unreadable.len()), (1, 0));
@@ -138,21 +142,22 @@ pub struct Collection {
 /// ```
 #[derive(Debug)]
 pub struct Listing {
-    /// What names hold, sorted by name.
+    /// Descriptions of the names' values, sorted by name.
     pub infos: Vec<Info>,
-    /// Names whose values cannot be described, and why: a broken client published them ([`Error::Damaged`]); or they are spilled
-    /// and of a kind whose record does not say all, and there is no memory to bring them back ([`Error::Refused`]).
+    /// Names whose values cannot be described, with the reason. Either a faulty client published the value
+    /// ([`Error::Damaged`]), or it is spilled, its record is incomplete, and there is no memory to bring it back
+    /// ([`Error::Refused`]).
     pub unreadable: Vec<(String, Error)>,
-    /// Names whose values are in files and stay there, where they were to: see [`crate::Client::overview`].
+    /// Names whose spilled values stay in files, if the call asked for that: see [`crate::Client::overview`].
     pub spilled: Vec<Spilled>,
 }
 
-/// A value that is in a file, as far as its record says what it is: a dataset, or a tensor with strides, more than 4 dimensions or
-/// metadata of more than 32 bytes. See [`crate::Client::overview`].
+/// A spilled value whose record does not describe it completely: a dataset, or a tensor with strides, more than 4
+/// dimensions or more than 32 bytes of metadata. See [`crate::Client::overview`].
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// for spilled in client.overview("*")?.spilled {
 ///     match spilled.dtype {
 ///         Some(dtype) => println!("{}: {dtype}, in a file", spilled.name),
@@ -165,32 +170,32 @@ pub struct Listing {
 pub struct Spilled {
     /// The name.
     pub name: String,
-    /// Element type; `None`: it is a dataset.
+    /// Element type; `None` for a dataset.
     pub dtype: Option<DType>,
-    /// How many dimensions it has; `None`: it is a dataset.
+    /// The number of dimensions; `None` for a dataset.
     pub ndim: Option<usize>,
-    /// Bytes that its elements lie in; `None`: it is a dataset.
+    /// Bytes of its elements, including gaps; `None` for a dataset.
     pub bytes: Option<u64>,
     /// Length of the metadata, in bytes.
     pub metadata_bytes: u64,
     /// Timestamp that its producer set, in nanoseconds; 0 if none.
     pub timestamp_ns: u64,
-    /// Its owner's process id, as in [`Info::pid`].
+    /// The owner's process id, as in [`Info::pid`].
     pub pid: u32,
-    /// Its owner's user id.
+    /// The owner's user id.
     pub uid: u32,
-    /// Its owner's label.
+    /// The owner's label.
     pub label: String,
-    /// Whether its owner is connected.
+    /// Whether the owner is connected.
     pub alive: bool,
-    /// Which value this is.
+    /// The value's version.
     pub version: Version,
-    /// What is left of the name's life.
+    /// The rest of the name's lifetime.
     pub lifetime: Lifetime,
 }
 
-/// Calls `each` with every live entry: kind, name, home, entry. A name that is deleted and comes back meanwhile comes
-/// once.
+/// Calls `each` once for every live entry: kind, name, owner word, entry. A name that is deleted and published again
+/// during the walk also comes only once.
 fn walk(session: &Session, mut each: impl FnMut(KeyKind, String, Home, u32)) {
     let directory = &session.directory;
     let mut seen = std::collections::HashSet::new();
@@ -209,13 +214,13 @@ fn walk(session: &Session, mut each: impl FnMut(KeyKind, String, Home, u32)) {
     }
 }
 
-/// What every name that `wanted` accepts holds, sorted by name.
+/// Describes the value of every name that `wanted` accepts, sorted by name.
 pub fn list(session: &Arc<Session>, wanted: impl Fn(&str) -> bool) -> Result<Vec<Info>> {
     Ok(listing(session, wanted, true)?.infos)
 }
 
-/// As [`list`], with the names that cannot be described. `recalls`: what is in a file is brought back where its record does
-/// not say all.
+/// As [`list`], with the names that cannot be described. `recalls`: whether spilled values with incomplete records are
+/// brought back.
 pub fn listing(session: &Arc<Session>, wanted: impl Fn(&str) -> bool, recalls: bool) -> Result<Listing> {
     session.check()?;
     let mut names = session.names().announced_names()?;
@@ -241,7 +246,7 @@ pub fn listing(session: &Arc<Session>, wanted: impl Fn(&str) -> bool, recalls: b
             Ok(Some(info)) => listing.infos.push(info),
             // Deleted since.
             Ok(None) => {}
-            // No reason to hide the others: a broken client's; one that is spilled, and there is no memory for it.
+            // No reason to hide the others: a faulty client's value, or a spilled one without memory for it.
             Err(cause @ (Error::Damaged { .. } | Error::Leases(_) | Error::Refused { .. } | Error::Device { .. })) => {
                 listing.unreadable.push((name, cause));
             }
@@ -273,7 +278,7 @@ pub fn collections(session: &Session, wanted: KeyKind) -> Result<Vec<Collection>
     Ok(found)
 }
 
-/// What a name holds.
+/// Describes a name's value.
 pub fn info(session: &Arc<Session>, name: &str) -> Result<Info> {
     session.check()?;
     let described = Describer::new(session, false).describe(name)?;
@@ -288,10 +293,10 @@ fn info_by(session: &Arc<Session>, described: Described, name: &str) -> Result<O
     }
 }
 
-/// What a name holds, by a lease on it.
+/// Describes a name's value by a lease on it.
 fn info_of_lease(session: &Arc<Session>, name: &str) -> Result<Option<Info>> {
     let Some(leased) = lease_key(session, name.as_bytes(), name)? else { return Ok(None) };
-    // What is on a device is described without asking a driver: there may be none in this process.
+    // A value on a device is described without a driver, which this process may not have.
     let leased = match leased {
         Leased::Other(parts) if parts.bytes.is_none() => {
             let device = device::describe(session, &parts.held, &parts.info, name)?;
@@ -346,7 +351,7 @@ pub fn info_of(
     }
 }
 
-/// Whose value a lease is on, and which.
+/// The owner and version of a leased value.
 fn place_of(held: &Held) -> (u16, Version) {
     (held.catalogue, Version { home: held.home, cell: held.cell.0 })
 }

@@ -1,10 +1,10 @@
-//! Names that are published for the first time: announced by their client, in the directory a moment later.
+//! First publications: a client announces a new name, and the daemon registers it in the directory asynchronously.
 //!
-//! The steps are those of `tensorlend_layout::announce`; what they prove stands in docs/protocol.md.
+//! The steps are those of `tensorlend_layout::announce`; docs/protocol.md has the proofs.
 
 use super::NameTable;
 use crate::error::{Error, Result};
-use crate::link::shards::Section;
+use crate::link::epoch::EpochGuard;
 use crate::names::version::Version;
 use crate::peers::sheets::Peer;
 use std::collections::{HashMap, VecDeque};
@@ -18,13 +18,13 @@ use tensorlend_layout::wake::news_fence;
 use tensorlend_layout::word::{Absorbed, Cell, HomeKind, MemberState, PARKED_ANY, Word, parked_bit};
 use tensorlend_os::mutex::lock;
 
-/// Bytes of a name that stand beside its cell; longer ones are published by the daemon.
+/// Maximum bytes of a name that is announced: it is stored next to its cell. The daemon publishes longer ones.
 const KEY_BYTES_MAX: usize = CELL_NAME_WORDS * 8;
-/// How often to look again while the daemon takes the last announcements of somebody over: that is one step of it, unless
-/// it died in between.
+/// Maximum attempts while the daemon takes over a client's last announcements: one step of the daemon, unless it died
+/// in between.
 const ENDING_LOOKS: u32 = 10_000;
 
-/// Hashes what is a hash already.
+/// A hasher of values that are hashes already.
 #[derive(Default)]
 struct Hashed(u64);
 
@@ -46,12 +46,12 @@ impl Hasher for Hashed {
 #[derive(Default)]
 pub struct Pending {
     cells: HashMap<u64, (u32, u64), BuildHasherDefault<Hashed>>,
-    /// In the order of their numbers.
+    /// Sorted by number.
     order: VecDeque<(u64, u64)>,
 }
 
 impl Pending {
-    /// The cells of all that is announced from this number on.
+    /// The cells of all announcements from this number on.
     pub fn cells_from(&self, absorbed: u64) -> impl Iterator<Item = u32> + '_ {
         self.cells.values().filter(move |&&(_, number)| absorbed <= number).map(|&(cell, _)| cell)
     }
@@ -61,7 +61,7 @@ impl Pending {
         self.order.push_back((hash, number));
     }
 
-    /// Forgets what the daemon has absorbed.
+    /// Forgets the announcements that the daemon has absorbed.
     fn forget(&mut self, absorbed: u64) {
         while let Some(&(hash, number)) = self.order.front()
             && number < absorbed
@@ -77,30 +77,30 @@ impl Pending {
 /// An announcement that was found.
 #[derive(Clone, Copy)]
 pub struct Announced {
-    /// Whose.
+    /// The announcing client.
     pub catalogue: u16,
-    /// The cell that it leads to.
+    /// The announced cell.
     pub cell: u32,
-    /// The client's `absorbed`: the announcement is a route only while it stands.
+    /// The client's `absorbed` word: the announcement is a route only while the word is unchanged.
     pub absorbed: Absorbed,
-    /// Which life of the client.
+    /// The client's epoch.
     pub member: u64,
 }
 
 impl Announced {
-    /// What stands for the home of a name that has none yet.
+    /// A substitute for the owner word, which the name does not have yet.
     pub fn home(&self) -> u64 {
         Version::announced(self.catalogue, self.cell)
     }
 }
 
-/// Whether a cell's record carries this name, as its client says.
+/// Whether a cell's record has this name, as its client claims.
 fn is_named(record: &CellRecord, key: &[u8]) -> bool {
     record.name_bytes.peek() == key.len() as u64
         && key.chunks(8).zip(&record.name).all(|(bytes, word)| word.peek() == key_word(bytes))
 }
 
-/// What is mapped of one who may announce names: ourselves, or another member.
+/// The mapped sheets of a client that may announce names: this client, or another member.
 enum Publisher<'s> {
     Own(&'s NameTable),
     Other(Option<&'s Peer>),
@@ -115,7 +115,7 @@ impl<'s> Publisher<'s> {
         }
     }
 
-    /// The record of one of its cells; `None`: its part is not mapped.
+    /// The record of one of its cells; `None`: that part is not mapped.
     fn record(&self, cell: u32) -> Option<&'s CellRecord> {
         match *self {
             Self::Own(names) => names.own_cell(cell),
@@ -124,13 +124,13 @@ impl<'s> Publisher<'s> {
     }
 }
 
-/// What a look at the others' rings came to.
+/// The result of a search of the other clients' rings.
 enum Look {
     Found(Announced),
     Nothing,
-    /// A member's sheet must be fetched first.
+    /// A member's sheet must be mapped first.
     Fetch(u16, u8),
-    /// Somebody is being ended.
+    /// The daemon is ending a member: search again.
     Again,
 }
 
@@ -139,13 +139,13 @@ impl NameTable {
         &self.directory.members[usize::from(self.me())].absorbed
     }
 
-    /// So many announcements are granted to us: a user's share of a namespace's names.
+    /// The number of announcements granted to this client: its user's share of a namespace's names.
     fn may_announce_until(&self) -> u64 {
         self.directory.members[usize::from(self.me())].announce_until.read()
     }
 
-    /// The announcement of a name that is not in the directory. After `None` the directory must be looked at again: the
-    /// daemon may have absorbed it in between.
+    /// The announcement of a name that is not in the directory. After `None` the caller searches the directory again:
+    /// the daemon may have absorbed the name in between.
     pub fn announced(&self, hash: u64, key: &[u8]) -> Result<Option<Announced>> {
         if key.len() > KEY_BYTES_MAX {
             return Ok(None);
@@ -157,7 +157,7 @@ impl NameTable {
                 Look::Found(announced) => return Ok(Some(announced)),
                 Look::Nothing => return Ok(None),
                 Look::Fetch(catalogue, part) => {
-                    // Gone, or never there: then what it announced is in the directory, or is a lie.
+                    // The client is gone, or never existed: its announcements are in the directory, or are lies.
                     if !self.peers.fetch_cells(catalogue, part)? {
                         missing.push((catalogue, part));
                     }
@@ -166,22 +166,22 @@ impl NameTable {
                     looks += 1;
                     std::thread::yield_now();
                 }
-                // Whether the name exists is not known; it is not absent.
+                // Unknown whether the name exists; so it is not reported as absent.
                 Look::Again => return Err(Error::Disconnected { doing: "look a name up", asked: false }),
             }
         }
     }
 
-    /// `missing`: parts of members that are known not to exist.
+    /// Searches all rings. `missing`: parts of members that are known not to exist.
     fn look_for(&self, hash: u64, key: &[u8], missing: &[(u16, u8)]) -> Look {
-        let section = self.shards.section();
+        let guard = self.shards.epoch_guard();
         for number in self.directory.announcers() {
             let member = &self.directory.members[usize::from(number)];
             let life = member.member.read();
             if !self.may_publish(number) {
                 continue;
             }
-            let publisher = self.publisher(&section, number, life);
+            let publisher = self.publisher(&guard, number, life);
             let Some(catalogue) = publisher.catalogue() else {
                 if missing.contains(&(number, 0)) {
                     continue;
@@ -204,7 +204,7 @@ impl NameTable {
                         });
                     }
                     Some(_) => {}
-                    // A part that there is not: the client lies.
+                    // The part does not exist: the client lies.
                     None if missing.contains(&(number, cell_place(cell).0)) => {}
                     None => return Look::Fetch(number, cell_place(cell).0),
                 }
@@ -213,12 +213,12 @@ impl NameTable {
         Look::Nothing
     }
 
-    /// Names that are announced and not in the directory yet, as their clients say. Read before the directory, no name is
-    /// missed.
+    /// Names that are announced and not in the directory yet, as their clients claim. Read before the directory, no
+    /// name is missed.
     pub fn announced_names(&self) -> Result<Vec<String>> {
         let mut names = Vec::new();
         for number in self.directory.announcers().collect::<Vec<_>>() {
-            // Fetched with the first cell of it that is looked at.
+            // Mapped at the first cell that needs it.
             while let Some((catalogue, part)) = self.names_announced_by(number, &mut names) {
                 if !self.peers.fetch_cells(catalogue, part)? {
                     break;
@@ -228,16 +228,16 @@ impl NameTable {
         Ok(names)
     }
 
-    /// Adds the names that one client has announced. `Some`: a sheet must be fetched first.
+    /// Adds the names that one client has announced. `Some`: a sheet must be mapped first.
     fn names_announced_by(&self, number: u16, names: &mut Vec<String>) -> Option<(u16, u8)> {
-        let section = self.shards.section();
+        let guard = self.shards.epoch_guard();
         let member = &self.directory.members[usize::from(number)];
         if !self.may_publish(number) {
             return None;
         }
-        let publisher = self.publisher(&section, number, member.member.read());
+        let publisher = self.publisher(&guard, number, member.member.read());
         let Some(catalogue) = publisher.catalogue() else { return Some((number, 0)) };
-        // Who is being ended: what it announced is in the directory by the time that is read.
+        // The daemon is ending this client: its announcements are in the directory by the time that is read.
         let waiting = Waiting::read(catalogue, &member.absorbed).ok().flatten()?;
         for cell in waiting.all_cells() {
             let Some(record) = publisher.record(cell) else { return Some((number, cell_place(cell).0)) };
@@ -248,27 +248,27 @@ impl NameTable {
         None
     }
 
-    /// Cells of ours that are announced and not absorbed yet.
+    /// This client's cells that are announced and not absorbed yet.
     pub fn pending_cells(&self) -> Vec<u32> {
-        // Before the homes are looked at: what is absorbed by this number has its home.
+        // Before the caller reads the owner words: names absorbed up to this number have one.
         let absorbed = Absorbed(self.absorbed_word().read()).index();
         lock(&self.pending).cells_from(absorbed).collect()
     }
 
-    /// Whether a cell of ours is announced and not absorbed yet.
+    /// Whether a cell of this client is announced and not absorbed yet.
     pub fn is_pending(&self, key: &[u8], cell: u32) -> bool {
         let found = lock(&self.pending).cells.get(&self.directory.hash(key)).copied();
         found.is_some_and(|(at, number)| at == cell && Absorbed(self.absorbed_word().read()).index() <= number)
     }
 
-    /// Overwrites a name of ours that is announced and not in the directory yet. `None`: it is not.
+    /// Overwrites a name of this client that is announced and not in the directory yet. `None`: it is not.
     #[cold]
     pub fn overwrite_pending(&self, hash: u64, key: &[u8], value: Cell) -> Option<(Version, Cell)> {
         let mut pending = lock(&self.pending);
         let &(cell, number) = pending.cells.get(&hash)?;
         let record = self.own_cell(cell).filter(|record| is_named(record, key))?;
-        // While we are inside, the cell is not given to another name, even if the daemon absorbs it now.
-        let _section = self.shards.section();
+        // Under the guard, the cell is not given to another name, even if the daemon absorbs it now.
+        let _guard = self.shards.epoch_guard();
         loop {
             let absorbed = Absorbed(self.absorbed_word().read());
             if absorbed.state() != MemberState::Open {
@@ -279,7 +279,7 @@ impl NameTable {
                 return None;
             }
             if record.cell.peek() == Cell::CLOSING.0 {
-                // It is being absorbed in this moment, and given back.
+                // The daemon is absorbing it now, and the cell is being returned.
                 return None;
             }
             if let Some(before) = overwrite(self.absorbed_word(), absorbed.0, &record.cell, value) {
@@ -289,7 +289,7 @@ impl NameTable {
         }
     }
 
-    /// Publishes a name that nobody has, without the daemon. `None`: the daemon must decide. One at a time.
+    /// Publishes a name that nobody owns, without the daemon. `None`: the daemon must decide. One thread at a time.
     pub fn announce(&self, hash: u64, key: &[u8], value: Cell) -> Result<Option<Version>> {
         let absorbed = Absorbed(self.absorbed_word().read());
         let waiting = self.catalogue.ring_head.peek().wrapping_sub(absorbed.index());
@@ -299,7 +299,7 @@ impl NameTable {
             && absorbed.state() == MemberState::Open
             && waiting < RING as u64
             && self.catalogue.ring_head.peek() < self.may_announce_until();
-        // An announcement of ours with the same hash: the names differ, or it is being absorbed.
+        // An announcement of this client with the same hash: another name, or one that is being absorbed.
         let alike = {
             let mut pending = lock(&self.pending);
             pending.forget(absorbed.index());
@@ -322,19 +322,21 @@ impl NameTable {
         }
         tensorlend_layout::crash_point!("first: found free");
         let number = self.catalogue.announce(hash, cell);
-        // Noted when it is published, and not before: another thread that overwrote it early would be overwritten.
+        // Recorded after the publication, not before: otherwise another thread's early overwrite would be overwritten
+        // here.
         lock(&self.pending).insert(hash, cell, number);
         tensorlend_layout::crash_point!("first: noted");
         self.catalogue.unclaim();
-        // Against the daemon's fence when it ends us, and when it goes to sleep; and against that of whoever waits for
-        // the name.
+        // Pairs with the daemon D's fences, when D ends this client and when D goes to sleep; and with that of a reader
+        // R that waits for the name.
         news_fence();
         if Absorbed(self.absorbed_word().read()).state() != MemberState::Open {
-            // It may have been absorbed or not.
+            // Unknown whether D has absorbed it.
             return Err(Error::SessionEnded);
         }
         let bits = parked_bit(self.me()) | PARKED_ANY;
-        // Waiters for a name that is nobody's sleep on the daemon's bell: it rings when it absorbs.
+        // Readers that wait for an unowned name sleep on the daemon's bell, which rings when the daemon absorbs the
+        // name.
         if self.directory.head().wants_nudge.read() != 0
             || waiting + 1 == RING as u64 / 2
             || self.peers.anybody_parked(|parked| parked & bits != 0)
@@ -344,30 +346,30 @@ impl NameTable {
         Ok(Some(Version { home: Version::announced(self.me(), cell), cell: value.0 }))
     }
 
-    /// Sees to it that everybody who may be publishing is mapped. False: somebody could not be.
+    /// Maps every client that may be publishing. False: one could not be mapped.
     fn map_publishers(&self) -> Result<bool> {
         loop {
             let missing = {
-                let section = self.shards.section();
+                let guard = self.shards.epoch_guard();
                 self.directory.announcers().find(|&number| {
                     let life = self.directory.members[usize::from(number)].member.read();
-                    self.may_publish(number) && self.publisher(&section, number, life).catalogue().is_none()
+                    self.may_publish(number) && self.publisher(&guard, number, life).catalogue().is_none()
                 })
             };
             let Some(number) = missing else { return Ok(true) };
             if !self.peers.fetch_cells(number, 0)? && self.may_publish(number) {
-                // The number is another member's by now: the daemon knows more.
+                // The number belongs to another member now: the daemon must decide.
                 return Ok(false);
             }
         }
     }
 
-    /// What is mapped of a member in this life of it.
-    fn publisher<'s>(&'s self, section: &'s Section<'_>, number: u16, life: u64) -> Publisher<'s> {
+    /// A member's mapped sheets, if they are of this epoch.
+    fn publisher<'s>(&'s self, guard: &'s EpochGuard<'_>, number: u16, life: u64) -> Publisher<'s> {
         if number == self.me() {
             return Publisher::Own(self);
         }
-        Publisher::Other(self.peers.get(section, number).filter(|peer| peer.is_life(life)))
+        Publisher::Other(self.peers.get(guard, number).filter(|peer| peer.is_life(life)))
     }
 
     fn may_publish(&self, number: u16) -> bool {
@@ -375,21 +377,21 @@ impl NameTable {
         matches!(state, MemberState::Open | MemberState::Ending)
     }
 
-    /// Whether nobody has the name or is about to have it, and there is room for one more. We have claimed it; `own` of
-    /// our announcements wait.
+    /// Whether nobody owns the name or is about to, and one more name fits. This client has claimed the name; `own` of
+    /// its announcements wait.
     fn is_free(&self, hash: u64, key: &[u8], own: u64) -> bool {
-        let section = self.shards.section();
+        let guard = self.shards.epoch_guard();
         let mut announced = own;
         for number in self.directory.announcers() {
             if number == self.me() || !self.may_publish(number) {
                 continue;
             }
             let member = &self.directory.members[usize::from(number)];
-            // An announcer since a moment ago.
-            let Some(catalogue) = self.publisher(&section, number, member.member.read()).catalogue() else {
+            // A client that has just become an announcer.
+            let Some(catalogue) = self.publisher(&guard, number, member.member.read()).catalogue() else {
                 return false;
             };
-            // The claim before the ring: a name that leaves the one is in the other.
+            // The claim before the ring: a name that leaves the claim is in the ring.
             let claim = catalogue.claim.read();
             match Waiting::read(catalogue, &member.absorbed) {
                 Ok(None) => {}
@@ -407,16 +409,16 @@ impl NameTable {
         if self.directory.is_long_search(hash) {
             return false;
         }
-        // The room after the rings: what is absorbed in between counts twice, and not never.
+        // The free space after the rings: a name absorbed in between counts twice, but is never missed.
         announced < self.directory.head().names_room.read()
             && self
                 .find_hashed(hash, key)
                 .is_none_or(|found| !found.home.is_live() && found.home.kind() != HomeKind::Reserved)
     }
 
-    /// Asks the daemon to look for announcements. It sleeps, or will soon.
+    /// Wakes the daemon to absorb announcements; it sleeps, or soon will.
     fn nudge(&self) {
-        // An error would mean that the counter is full, and so that it has been told.
+        // An error means that the counter is full, so the daemon has been woken.
         let _ = rustix::io::write(&*lock(&self.nudge), &1u64.to_ne_bytes());
     }
 }

@@ -7,7 +7,7 @@ use tensorlend_layout::word::Cell;
 use tensorlend_os::mutex::lock;
 
 impl NameTable {
-    /// Appends sealed slots. They are the list's from here on; on error they are freed.
+    /// Appends sealed slots, which the list then holds; on error they are freed.
     pub fn append(&self, list: &str, items: &[Cell]) -> Result<u64> {
         let request = |cells| Request::ListAppend { list: list.to_owned(), cells };
         self.append_by(list, items, &request)
@@ -30,18 +30,18 @@ impl NameTable {
     }
 
     fn append_held(&self, list: &str, items: &[Cell], request: &dyn Fn(Vec<u32>) -> Request) -> Result<u64> {
-        // Cells that are being bound are not looked for meanwhile: see `settle`.
+        // `settle` does not return cells while they are being bound.
         let _one = lock(&self.binding);
         let mut cells = Vec::with_capacity(items.len());
         for &value in items {
-            // The item's key is not known yet: the daemon makes it.
+            // The daemon makes the item's key, which is unknown yet.
             match self.fill_cell(&[], value) {
                 Ok(cell) => cells.push(cell),
                 Err(e) => {
                     for cell in cells {
                         self.empty_cell(cell);
                     }
-                    // Nothing was asked of the daemon: the caller may free the items.
+                    // The daemon was not asked: the caller may free the items.
                     return Err(e.certain());
                 }
             }

@@ -1,4 +1,4 @@
-//! Which of this client's cells are free.
+//! The free cells of this client.
 
 use tensorlend_layout::catalogue::{FIRST_CELLS, cells_count, cells_first};
 
@@ -6,9 +6,9 @@ use tensorlend_layout::catalogue::{FIRST_CELLS, cells_count, cells_first};
 #[derive(Debug)]
 pub struct Cells {
     free: Vec<u32>,
-    /// Bit of each cell: bound to a name, or being filled.
+    /// A bit for each cell: bound to a name, or being filled.
     bound: Vec<u64>,
-    /// Names deleted in their cells, which the daemon has not been told yet.
+    /// Names deleted in their cells that are not reported to the daemon yet.
     pub deleted: Vec<(String, u32)>,
 }
 
@@ -29,7 +29,7 @@ impl Cells {
         self.bound.resize(words, 0);
     }
 
-    /// A further part has been mapped.
+    /// Adds the cells of a newly mapped part.
     pub fn grow(&mut self, part: u8) {
         self.extend(cells_first(part), cells_count(part));
     }
@@ -41,7 +41,7 @@ impl Cells {
         Some(cell)
     }
 
-    /// Gives a cell back: no home leads to it, and no operation on it is in flight.
+    /// Returns a cell: no owner word refers to it, and no operation on it is pending.
     pub fn give(&mut self, cell: u32) {
         debug_assert!(self.is_bound(cell), "given back twice");
         self.bound[cell as usize / 64] &= !(1 << (cell % 64));

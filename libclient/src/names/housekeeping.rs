@@ -1,8 +1,8 @@
-//! This client's own cells: taken for a name, given back when no name leads to them any more.
+//! Housekeeping of this client's own cells: taken for a name, returned when no name refers to them any more.
 //!
-//! A cell comes back on one of two ways: the daemon says that it moved the name away (`notices`), or this client has
-//! deleted the name and asks the daemon to forget it (`tidy`). One at a time, and never while an operation on the cell is
-//! in flight.
+//! A cell returns in one of two ways: the daemon reports that it moved the name away (`notices`), or this client has
+//! deleted the name and asks the daemon to forget it (`tidy`). One thread at a time, and never while an operation on
+//! the cell is pending.
 
 use super::NameTable;
 use crate::error::{Error, Result};
@@ -17,7 +17,7 @@ use tensorlend_layout::word::{Cell, Home, Word};
 use tensorlend_os::memfd::Access;
 use tensorlend_os::mutex::lock;
 
-/// Deleted names that are tidied together.
+/// The number of deleted names that are tidied together.
 pub const TIDY_BATCH: usize = 64;
 
 impl NameTable {
@@ -31,7 +31,7 @@ impl NameTable {
         self.cell_parts.get(usize::from(part))?.get()?.get(at)
     }
 
-    /// A fresh cell; grows the catalogue where none is left.
+    /// A free cell; grows the catalogue if none is left.
     pub fn fresh_cell(&self) -> Result<u32> {
         loop {
             if let Some(cell) = lock(&self.cells).take() {
@@ -54,15 +54,16 @@ impl NameTable {
         }
     }
 
-    /// A fresh cell that holds `value` and carries its key.
+    /// A free cell, filled with `value` and its key.
     pub fn fill_cell(&self, key: &[u8], value: Cell) -> Result<u32> {
         if lock(&self.cells).deleted.len() >= TIDY_BATCH {
-            // What cannot be tidied now is tidied later.
+            // A failure is harmless: a later call tidies.
             let _ = self.tidy();
         }
         let cell = self.fresh_cell()?;
         let record = self.own_cell(cell).expect("a fresh cell is mapped");
-        // Release, against who compares the name of the cell's former life: he finds the word that led him changed.
+        // Release, against a reader R that compares the name of the cell's former use: R finds the word that led it
+        // here changed.
         std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
         let put = |words: &[Word], bytes: &[u8]| {
             for (at, word) in words.iter().enumerate() {
@@ -77,7 +78,7 @@ impl NameTable {
         Ok(cell)
     }
 
-    /// Frees a filled cell to which no home ever led.
+    /// Frees a filled cell to which no owner word ever referred.
     pub fn empty_cell(&self, cell: u32) {
         if let Some(record) = self.own_cell(cell) {
             record.cell.set(Cell::DELETED.0);
@@ -86,21 +87,21 @@ impl NameTable {
         lock(&self.cells).give(cell);
     }
 
-    /// Learns which names the daemon took from this client, and retires what their cells hold.
+    /// Asks which names the daemon took from this client, and retires the values in their cells.
     pub fn notices(&self) -> Result<()> {
         use std::sync::atomic::Ordering::Relaxed;
         let word = self.directory.members[usize::from(self.me())].notices.read();
         if word == self.notices_seen.load(Relaxed) {
             return Ok(());
         }
-        // Against `tidy`: a cell is given back by one of the two, once.
+        // Excludes `tidy`: only one of the two returns a cell, once.
         let _one = lock(&self.housekeeping);
         self.drain_notices()?;
         self.notices_seen.store(word, Relaxed);
         Ok(())
     }
 
-    /// Asks for all notices; by who keeps house.
+    /// Asks for all notices; the caller holds the housekeeping lock.
     fn drain_notices(&self) -> Result<()> {
         loop {
             let reply = self.control.call(&Request::Notices, "ask for notices", "")?;
@@ -108,8 +109,8 @@ impl NameTable {
                 return Err(Error::Protocol { doing: "ask for notices" });
             };
             tensorlend_layout::crash_point!("notices: heard");
-            // Their homes have moved. Who still is at one of these cells by a home that he read before is waited for.
-            self.shards.wait_for_sections();
+            // The owner words have moved. Wait for threads that still use these cells through a former owner word.
+            self.shards.wait_for_guards();
             let held: Vec<Cell> = cells.into_iter().filter_map(|cell| self.vacate(cell)).collect();
             for value in held {
                 self.alloc.retire(value);
@@ -120,44 +121,43 @@ impl NameTable {
         }
     }
 
-    /// After the daemon was replaced: gives back cells to which no home leads. Its notices are gone with it, and what
-    /// became of a request that it did not answer shows here.
+    /// Returns cells to which no owner word refers, after the daemon was replaced. Its notices are lost with it, and
+    /// the outcome of an unanswered request shows here.
     pub fn settle(&self) {
-        // Nobody is binding a cell.
+        // No other thread is binding a cell.
         let _binding = lock(&self.binding);
         let _one = lock(&self.housekeeping);
         let notices = &self.directory.members[usize::from(self.me())].notices;
-        let kept = loop {
-            // What this daemon knows to be taken it tells itself, once: a cell that was given back here without that would be
-            // told of when it is another name's.
+        let used = loop {
+            // The new daemon reports once which names it has taken. If this function returned such a cell without the
+            // report, the report would come when the cell belongs to another name.
             let word = notices.read();
             if self.drain_notices().is_err() {
                 return;
             }
-            let mut kept: HashSet<u32> = self.pending_cells().into_iter().collect();
+            let mut used: HashSet<u32> = self.pending_cells().into_iter().collect();
             for (_, entry) in self.directory.entries() {
                 let home = Home(entry.home.read());
-                // Those of lists and streams lead to no cell.
+                // Entries of lists and streams refer to no cell.
                 if home.is_live() && home.catalogue() == self.me() && KeyKind::of(entry).leads_to_cell() {
-                    kept.insert(home.cell());
+                    used.insert(home.cell());
                 }
             }
-            // Acquire (read), after the homes: a home that had moved before it was looked at has its notice counted.
+            // Acquire (read), after the owner words: if one had moved before it was read, its notice is counted.
             if notices.read() == word {
-                break kept;
+                break used;
             }
         };
         let bound = lock(&self.cells).bound();
-        self.shards.wait_for_sections();
+        self.shards.wait_for_guards();
         let held: Vec<Cell> =
-            bound.into_iter().filter(|cell| !kept.contains(cell)).filter_map(|cell| self.vacate(cell)).collect();
+            bound.into_iter().filter(|cell| !used.contains(cell)).filter_map(|cell| self.vacate(cell)).collect();
         for value in held {
             self.alloc.retire(value);
         }
     }
 
-    /// Empties a cell to which no home leads any more, and at which nobody is; returns the value that it held, to be
-    /// retired.
+    /// Empties a cell that no owner word refers to and no thread uses; returns its value, to be retired.
     pub fn vacate(&self, cell: u32) -> Option<Cell> {
         let record = self.own_cell(cell)?;
         let mut cells = lock(&self.cells);
@@ -170,15 +170,15 @@ impl NameTable {
         held.is_value().then_some(held)
     }
 
-    /// Tells the daemon which names were deleted in their cells, so that it forgets them and the cells can be used again.
+    /// Reports names that were deleted in their cells, so that the daemon forgets them and the cells can be reused.
     pub fn tidy(&self) -> Result<()> {
         let _one = lock(&self.housekeeping);
         let deleted = std::mem::take(&mut lock(&self.cells).deleted);
-        // The cells that are chosen here are closed: who finds one later publishes in a fresh cell. So nothing is held up
+        // Closes the chosen cells: a thread that later finds one publishes in another cell. So no thread is blocked
         // while the daemon is asked.
         let mut names: Vec<(String, u32)> = Vec::new();
         for (name, cell) in deleted {
-            // Asked first: what is absorbed in between is closed.
+            // Checked first: a name absorbed in between gets closed.
             if self.is_pending(name.as_bytes(), cell) {
                 // Not in the directory yet: later.
                 lock(&self.cells).deleted.push((name, cell));
@@ -189,12 +189,12 @@ impl NameTable {
         if names.is_empty() {
             return Ok(());
         }
-        // A thread that looked before the cell was closed may have put a value there since: then the name is in use again,
-        // and the cell stays its own. Who looks from here on finds it closed or in use.
+        // A thread that read a cell before it was closed may have stored a value since: then the name is in use again,
+        // and the cell stays its own. Later threads find it closed or in use.
         tensorlend_layout::crash_point!("tidy: closed");
-        self.shards.wait_for_sections();
+        self.shards.wait_for_guards();
         names.retain(|&(_, cell)| self.own_cell(cell).is_some_and(|record| record.cell.peek() == Cell::CLOSING.0));
-        // A name has 255 bytes at most: so many fit into a packet.
+        // Names have at most 255 bytes: this many fit into a packet.
         let mut rest = &names[..];
         while !rest.is_empty() {
             let (batch, later) = rest.split_at(rest.len().min(128));
@@ -203,8 +203,9 @@ impl NameTable {
                 return Err(e);
             }
             tensorlend_layout::crash_point!("tidy: told");
-            // No home leads to these cells: the daemon has buried it, or it had moved. Who found one before is waited for.
-            self.shards.wait_for_sections();
+            // No owner word refers to these cells: the daemon has removed it, or it had moved. Wait for threads that
+            // read one before.
+            self.shards.wait_for_guards();
             for (_, cell) in batch {
                 self.vacate(*cell);
             }
@@ -214,13 +215,13 @@ impl NameTable {
         Ok(())
     }
 
-    /// Closes a cell if it still is the deleted value of this name, and the name still ours.
+    /// Closes a cell if it still holds the deletion of this name, and the name still belongs to this client.
     fn close_cell(&self, name: &str, cell: u32) -> bool {
         let ours = self.find(name.as_bytes()).is_some_and(|found| {
             found.home.is_live() && found.home.catalogue() == self.me() && found.home.cell() == cell
         });
         let Some(record) = self.own_cell(cell).filter(|_| ours) else { return false };
-        // Not a plain store: a thread of ours may put a value there in this moment, and it must not be lost.
+        // Not a plain store: another thread may store a value at this moment, which must not be lost.
         record.cell.replace(Cell::DELETED.0, Cell::CLOSING.0) || record.cell.peek() == Cell::CLOSING.0
     }
 }

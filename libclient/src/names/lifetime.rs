@@ -1,4 +1,4 @@
-//! How long a name lives.
+//! Lifetimes of names.
 
 use super::NameTable;
 use crate::error::{Error, Result};
@@ -6,14 +6,14 @@ use std::time::Duration;
 use tensorlend_layout::word::LifeWord;
 use tensorlend_os::clock::boottime_ns;
 
-/// How long a name lives if nobody overwrites it. The default: until it is deleted.
+/// The lifetime of a name that nobody overwrites. The default: until it is deleted.
 ///
-/// Whatever is published under the name before its end has a lifetime of its own: [`crate::Client::put`] makes it live on.
-/// The daemon ends names, a moment after their time; leases that stand then stand on.
+/// Each publication sets a new lifetime: [`crate::Client::put`] makes a name permanent again. The daemon removes a name
+/// shortly after its end; leases on its value stay valid.
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// use std::time::Duration;
 /// use tensorlend::Lifetime;
 ///
@@ -26,17 +26,17 @@ use tensorlend_os::clock::boottime_ns;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lifetime {
-    /// It ends after so long; `None`: no clock ends it.
+    /// The time after which the name ends; `None`: no time limit.
     pub ttl: Option<Duration>,
-    /// It ends with its producer's session, however that ends.
+    /// Whether the name ends with its producer's session, however that ends.
     pub ephemeral: bool,
 }
 
 impl Lifetime {
-    /// Gone with its producer.
+    /// The lifetime of a name that ends with its producer's session.
     pub const EPHEMERAL: Self = Self { ttl: None, ephemeral: true };
 
-    /// Gone after this time.
+    /// The lifetime of a name that ends after this time.
     ///
     /// ```
     /// use std::time::Duration;
@@ -48,12 +48,12 @@ impl Lifetime {
         Self { ttl: Some(ttl), ephemeral: false }
     }
 
-    /// Whether only a deletion ends it.
+    /// Whether only a deletion ends the name.
     pub(crate) fn is_forever(self) -> bool {
         self == Self::default()
     }
 
-    /// As the daemon is asked.
+    /// The time to live in nanoseconds, as the request carries it.
     pub(crate) fn ttl_ns(self) -> Result<Option<u64>> {
         match self.ttl {
             Some(Duration::ZERO) => {
@@ -65,7 +65,7 @@ impl Lifetime {
 }
 
 impl NameTable {
-    /// What is left of a name's life; forever if there is no such name in the directory.
+    /// The rest of a name's lifetime; forever if the directory has no such name.
     pub fn lifetime_of(&self, key: &[u8]) -> Lifetime {
         let hash = self.directory.hash(key);
         loop {
@@ -73,7 +73,7 @@ impl NameTable {
             let entry = &self.directory.names[found.entry as usize];
             let life = LifeWord(entry.life.read());
             if entry.home.peek() == found.home.0 {
-                // One that is over and not ended yet still ends.
+                // A name past its time that the daemon has not removed yet reports 1 ns.
                 let left = |deadline: u64| Duration::from_nanos(deadline.saturating_sub(boottime_ns()).max(1));
                 return Lifetime { ttl: life.deadline_ns().map(left), ephemeral: life.is_ephemeral() };
             }

@@ -1,4 +1,4 @@
-//! Names: published, announced, deleted; and the cells that hold their values.
+//! Names: publishing, announcing, deleting; and the cells that hold their values.
 
 pub mod announce;
 mod append;
@@ -31,14 +31,14 @@ pub struct NameTable {
     catalogue: Sheet<Catalogue>,
     cells: Mutex<Cells>,
     cell_parts: [OnceLock<Records<CellRecord>>; CELL_PARTS as usize],
-    /// One round of giving cells back at a time.
+    /// Locked by the one thread that returns cells.
     housekeeping: Mutex<()>,
-    /// One first publication or takeover at a time.
+    /// Locked by the one thread that publishes a name first or takes one over.
     binding: Mutex<()>,
     notices_seen: AtomicU64,
-    /// Names that we have announced.
+    /// This client's announcements.
     pending: Mutex<Pending>,
-    /// With this the daemon is asked to look for them.
+    /// The eventfd that wakes the daemon to absorb them.
     nudge: Mutex<OwnedFd>,
 }
 
@@ -76,17 +76,17 @@ impl NameTable {
         }
     }
 
-    /// The catalogue, as it is shared.
+    /// The shared catalogue.
     pub fn catalogue(&self) -> &Catalogue {
         &self.catalogue
     }
 
-    /// How many parts of its cells it has, besides the catalogue.
+    /// The number of its parts of cells, besides the catalogue.
     pub fn cell_parts(&self) -> u8 {
         self.cell_parts.iter().skip(1).take_while(|part| part.get().is_some()).count() as u8
     }
 
-    /// Another daemon is to be asked with this.
+    /// Replaces the eventfd, for another daemon.
     pub fn set_nudge(&self, nudge: OwnedFd) {
         *lock(&self.nudge) = nudge;
     }

@@ -1,4 +1,4 @@
-//! Names: publishing, deleting, renaming.
+//! Publishing and deleting names.
 
 use super::NameTable;
 use crate::error::{Error, Result};
@@ -11,28 +11,28 @@ use tensorlend_layout::word::{Cell, Home, LifeWord, parked_bit};
 use tensorlend_os::futex;
 use tensorlend_os::mutex::lock;
 
-/// How an attempt to overwrite a name of our own went.
+/// The outcome of an attempt to overwrite a name of this client.
 enum Own {
-    /// Done; what stood in the cell before.
+    /// Done; with the former content of the cell.
     Replaced(Version, Cell),
-    /// The name is somebody else's, or nobody's, or one that ends by itself.
+    /// Another client or nobody owns the name, or it has a lifetime.
     NotOurs,
 }
 
 impl NameTable {
-    /// Puts a sealed slot under a name. The slot is the name's from here on; on error it is freed.
+    /// Publishes a sealed slot under a name, which then holds it; on error the slot is freed.
     #[inline]
     pub fn publish_value(&self, name: &str, value: Cell) -> Result<Version> {
         let done = self.publish_held(name, value);
-        // Certain: nobody has seen it. Any other error leaves open whether the name leads to it, and so the slot in use.
+        // Certain: no reader has seen it. After any other error the name may refer to the slot, so it stays in use.
         if done.as_ref().is_err_and(Error::is_certain) {
             self.alloc.take_back(value);
         }
         done
     }
 
-    /// As [`NameTable::publish_value`], for a name that ends by itself. Always by the daemon: it has the clock, and it knows
-    /// who is gone.
+    /// As [`NameTable::publish_value`], for a name with a lifetime. Always through the daemon, which has the clock and
+    /// notices the end of sessions.
     pub fn publish_value_for(&self, name: &str, value: Cell, lifetime: Lifetime) -> Result<Version> {
         if lifetime.is_forever() {
             return self.publish_value(name, value);
@@ -58,7 +58,7 @@ impl NameTable {
     #[inline]
     pub fn publish_held(&self, name: &str, value: Cell) -> Result<Version> {
         self.check()?;
-        // Into a directory that nobody reads any more: an overwrite asks no daemon, and would hear nothing of it.
+        // Nobody reads this directory any more: an overwrite, which asks no daemon, would not notice.
         if self.control.is_dead() {
             return Err(Error::Disconnected { doing: "publish", asked: false });
         }
@@ -73,7 +73,7 @@ impl NameTable {
     #[cold]
     fn publish_first(&self, hash: u64, name: &str, value: Cell) -> Result<Version> {
         let _one = lock(&self.binding);
-        // Another thread may have bound the name while we waited.
+        // Another thread may have bound the name in the meantime.
         if let Own::Replaced(version, before) = self.overwrite(hash, name, value) {
             self.after_overwrite(before);
             return Ok(version);
@@ -86,7 +86,7 @@ impl NameTable {
 
     fn bind_tidily(&self, name: &str, value: Cell, lifetime: Lifetime) -> Result<Version> {
         match self.bind(name, value, lifetime) {
-            // Names that we have deleted still count until the daemon forgets them.
+            // Names that this client has deleted count until the daemon forgets them.
             Err(e) if e.is_limit() && !lock(&self.cells).deleted.is_empty() => {
                 self.tidy()?;
                 self.bind(name, value, lifetime)
@@ -95,7 +95,7 @@ impl NameTable {
         }
     }
 
-    /// Asks the daemon to lead the name to a fresh cell that holds `value`.
+    /// Asks the daemon to bind the name to a new cell that holds `value`.
     fn bind(&self, name: &str, value: Cell, lifetime: Lifetime) -> Result<Version> {
         let ttl_ns = lifetime.ttl_ns()?;
         let cell = self.fill_cell(name.as_bytes(), value).map_err(Error::certain)?;
@@ -106,7 +106,7 @@ impl NameTable {
         } else {
             Request::BindFor { name: name_owned, cell, ttl_ns, ephemeral: lifetime.ephemeral }
         };
-        // It may be asked twice, and granted and taken again in between: then the notice waits until this is answered.
+        // The request may be sent twice, granted, and withdrawn in between: then the notice waits until the reply.
         let _one = lock(&self.housekeeping);
         match self.control.call(&request, "publish", name) {
             Ok(Reply::Bound { home, .. }) => {
@@ -118,7 +118,7 @@ impl NameTable {
             }
             Ok(_) => Err(Error::Protocol { doing: "publish" }),
             Err(e) => {
-                // Certain: no home leads to the cell. Any other error leaves that open, and so the cell in use.
+                // Certain: no owner word refers to the cell. After any other error one may, so the cell stays in use.
                 if e.is_certain() {
                     self.empty_cell(cell);
                 }
@@ -129,11 +129,11 @@ impl NameTable {
 
     #[inline]
     fn overwrite(&self, hash: u64, name: &str, value: Cell) -> Own {
-        // No cell is bound to another name while we are inside.
-        let section = self.shards.section();
+        // Under the guard, no cell is bound to another name.
+        let guard = self.shards.epoch_guard();
         loop {
             let Some(found) = self.find_live(hash, name.as_bytes()) else {
-                drop(section);
+                drop(guard);
                 return match self.overwrite_pending(hash, name.as_bytes(), value) {
                     Some((version, before)) => Own::Replaced(version, before),
                     None => Own::NotOurs,
@@ -143,14 +143,14 @@ impl NameTable {
                 return Own::NotOurs;
             }
             let Some(record) = self.own_cell(found.home.cell()) else { return Own::NotOurs };
-            // Closed: the name is published anew. One that is closed after this look takes the value all the same, and
-            // `tidy` leaves it alone.
+            // Closed: the name is published in another cell. A cell that is closed after this check still takes the
+            // value, and `tidy` leaves it alone.
             if record.cell.peek() == Cell::CLOSING.0 {
                 return Own::NotOurs;
             }
             let entry = &self.directory.names[found.entry as usize];
-            // Beside the home, and stored before it: a name that ends by itself is the daemon's to overwrite and delete, so
-            // that it knows what its end is of.
+            // Next to the owner word, and stored before it: the daemon overwrites and deletes names with lifetimes, so
+            // that it knows which value an end concerns.
             if entry.life.peek() != LifeWord::FOREVER.0 {
                 return Own::NotOurs;
             }
@@ -170,7 +170,7 @@ impl NameTable {
         }
     }
 
-    /// Wakes who waits for one of our names. A fence stands between the news and this.
+    /// Wakes readers that wait for a name of this client. A fence lies between the publication and this.
     #[inline]
     fn ring(&self) {
         let bit = parked_bit(self.me());
@@ -180,7 +180,7 @@ impl NameTable {
         }
     }
 
-    /// Deletes a name; false if there was none.
+    /// Deletes a name; returns false if it held nothing.
     pub fn delete(&self, name: &str) -> Result<bool> {
         self.check()?;
         let (hash, key) = (self.directory.hash(name.as_bytes()), name.as_bytes());
@@ -196,7 +196,7 @@ impl NameTable {
                 break;
             }
             match self.announced(hash, key)? {
-                // Another thread of ours is publishing it in this moment.
+                // Another thread of this client is publishing it now.
                 Some(found) if found.catalogue == self.me() => drop(lock(&self.binding)),
                 Some(_) => break,
                 None if in_directory() => {}
@@ -209,7 +209,7 @@ impl NameTable {
         }
     }
 
-    /// Notes that one of our names is deleted in its cell: the daemon is told later, of many together.
+    /// Records that a name of this client was deleted in its cell; the daemon learns of many such names at once, later.
     fn note_deleted(&self, name: &str, cell: u32) {
         let waiting = {
             let mut cells = lock(&self.cells);
@@ -218,7 +218,7 @@ impl NameTable {
             }
             cells.deleted.len()
         };
-        // The name is deleted, whether the daemon can be told now or later.
+        // The name is deleted, even if the report to the daemon fails now.
         if waiting.is_multiple_of(TIDY_BATCH) {
             let _ = self.tidy();
         }

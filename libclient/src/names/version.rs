@@ -1,12 +1,13 @@
-//! Versions: which value of a name was seen.
+//! Versions of values.
 
 use tensorlend_layout::word::Home;
 
-/// Which value of a name was seen: equal means that the name was not written in between. It has no order.
+/// Identifies a value of a name. Two equal versions of a name mean that it was not written in between. Versions have no
+/// order.
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// use tensorlend::Version;
 ///
 /// let first = client.put("numbers", &[1u8])?;
@@ -17,7 +18,7 @@ use tensorlend_layout::word::Home;
 /// ```
 #[derive(Clone, Copy, Debug, Eq)]
 pub struct Version {
-    /// The home word that led to the value, or what stands for one while the name is announced only.
+    /// The owner word that led to the value, or a substitute while the name is only announced.
     pub(crate) home: u64,
     pub(crate) cell: u64,
 }
@@ -25,7 +26,7 @@ pub struct Version {
 impl PartialEq for Version {
     fn eq(&self, other: &Self) -> bool {
         let is_announced = |version: &Self| Home(version.home).version() == 0 && version.home != 0;
-        // A value stays the same when the daemon takes its name into the directory.
+        // A value stays the same when the daemon registers its name in the directory.
         let same_cell = || {
             let (a, b) = (Home(self.home), Home(other.home));
             (a.catalogue(), a.cell()) == (b.catalogue(), b.cell())
@@ -37,25 +38,26 @@ impl PartialEq for Version {
 
 impl std::hash::Hash for Version {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        // What equal versions have in common.
+        // The part that equal versions share.
         self.cell.hash(state);
     }
 }
 
 impl Version {
-    /// Stands for the home of a name that is announced: no version, and so no home word that the daemon stores.
+    /// A substitute for the owner word of an announced name: no owner word that the daemon stores.
     pub(crate) fn announced(catalogue: u16, cell: u32) -> u64 {
         u64::from(catalogue) << 24 | u64::from(cell)
     }
 
-    /// What [`crate::Client::wait_newer`] takes for "any value at all".
+    /// A version that no value has: with it, [`crate::Client::wait_newer`] accepts any value.
     pub const NONE: Self = Self { home: 0, cell: 0 };
 
-    /// Two words that mean the same version in every process, as long as the namespace exists: to send it along.
+    /// Two words that identify the version in every process, as long as the namespace exists: to send it to another
+    /// process.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let version = client.put("numbers", &[1u8])?;
     /// assert_eq!(tensorlend::Version::from_words(version.words()), version);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -64,7 +66,7 @@ impl Version {
         [self.home, self.cell]
     }
 
-    /// The version that had these [`Version::words`].
+    /// The version with these [`Version::words`].
     pub const fn from_words([home, cell]: [u64; 2]) -> Self {
         Self { home, cell }
     }

@@ -1,12 +1,12 @@
-//! Since when a lease is there: leases carry no time, so that an observer remembers.
+//! Ages of leases: a lease carries no time, so the observer remembers when it saw it first.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Holder's number, its life, the lease's word.
+/// The holder's number and epoch, and the lease's word.
 pub type Key = (u16, u32, u64);
 
-/// When each lease was seen first.
+/// The first observation of each lease.
 #[derive(Default)]
 pub struct Ages {
     seen: HashMap<Key, Seen>,
@@ -21,13 +21,13 @@ struct Seen {
 }
 
 impl Ages {
-    /// A look begins.
+    /// Begins an observation.
     pub fn begin(&mut self) {
         self.look += 1;
     }
 
-    /// How long a lease has been seen, and whether it is older than that. One that was given back and taken again between
-    /// two looks passes for one.
+    /// How long a lease has been observed, and whether it is older than that. A lease that was dropped and taken again
+    /// between two observations counts as one.
     pub fn of(&mut self, key: Key, now_ns: u64) -> (Duration, bool) {
         let look = self.look;
         let fresh = Seen { first_ns: now_ns, at_first_look: look == 1, look };
@@ -35,7 +35,7 @@ impl Ages {
         (Duration::from_nanos(now_ns.saturating_sub(seen.first_ns)), seen.at_first_look)
     }
 
-    /// Forgets what this look did not find.
+    /// Forgets the leases that this observation did not find.
     pub fn end(&mut self) {
         let look = self.look;
         self.seen.retain(|_, seen| seen.look == look);

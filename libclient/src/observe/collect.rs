@@ -1,5 +1,5 @@
-//! One look at everything, in the order in which less is missed: values before leases, so that a value that is replaced in
-//! between shows as retired and not as two.
+//! One observation, in an order that misses little: values before leases, so that a value that is replaced in between
+//! shows as retired and not as two.
 
 use super::names::{Led, Names};
 use super::observation::{ClientSeen, ClientState, LeaseSeen, Observation, Origin, Place, StreamSeen, ValueSeen};
@@ -17,7 +17,7 @@ use tensorlend_layout::word::{Cell, LeaseWord, Member, MemberState};
 use tensorlend_layout::{DType, Uuid};
 use tensorlend_os::clock::boottime_ns;
 
-/// Looks at a namespace.
+/// Observes a namespace.
 pub fn observe(observer: &mut Observer) -> Result<Observation> {
     let begun = Instant::now();
     let Observer { session, sheets, ages, commands } = observer;
@@ -91,7 +91,7 @@ pub fn observe(observer: &mut Observer) -> Result<Observation> {
     })
 }
 
-/// The members, by number.
+/// The members, sorted by number.
 fn clients(
     session: &Session,
     now_ns: u64,
@@ -137,8 +137,8 @@ fn clients(
     clients
 }
 
-/// The slot records of all that is lent in host memory. Whoever has device memory mapped must let go of it when it is given
-/// back: so it is not asked for.
+/// Maps the slot records of all lent host memory. Records of device memory are not requested: a process that maps
+/// device memory delays its return.
 fn fetch_records(session: &Session, sheets: &mut Sheets, slots: &mut Slots) -> Result<()> {
     for (segment, &(at, lending)) in slots.segments.iter_mut().zip(&slots.lendings) {
         if segment.place == Place::Host {
@@ -168,7 +168,7 @@ fn devices(session: &Session) -> Vec<Uuid> {
     uuids.take_while(|words| *words != [0, 0]).map(Uuid::from_words).collect()
 }
 
-/// Leases by holder, its life and word, with how many there are.
+/// The number of leases, by holder, epoch and word.
 type Held = HashMap<(u16, u32, u64), u64>;
 
 /// All live clients' leases, and whether there were more.
@@ -192,22 +192,22 @@ fn leases(session: &Session, sheets: &mut Sheets, clients: &[ClientSeen]) -> Res
     Ok((held, truncated))
 }
 
-/// Values, and the slots that they lie in.
+/// Values, and their slots.
 #[derive(Default)]
 struct Values {
     found: Vec<(Origin, u16, Cell)>,
     all: Vec<ValueSeen>,
-    /// Values whose first slot another one leads to as well: which, and that one.
+    /// Values that share their first slot with another one: both indices.
     aliases: Vec<(usize, usize)>,
     slots: Slots,
-    /// Values whose record was not read, as of those on devices, by owner and slot.
+    /// Values whose record was not read, such as those on devices, by owner and slot.
     unread: HashMap<(u16, u32), usize>,
-    /// Bytes of what a lease keeps that nothing leads to, by its word.
+    /// Bytes of slots that only leases keep, by lease word.
     retired: HashMap<u64, u64>,
 }
 
 impl Values {
-    /// Follows what was found to its slots.
+    /// Resolves the found values to their slots.
     fn take_in(&mut self, sheets: &Sheets) {
         self.slots.truncated |= self.found.len() > ENTRIES_MAX + MESSAGES_MAX;
         for (origin, catalogue, cell) in std::mem::take(&mut self.found) {
@@ -252,7 +252,7 @@ impl Values {
         }
     }
 
-    /// What a lease keeps: bytes, and the value if something still leads to it.
+    /// The memory that a lease keeps: its bytes, and the value if something still refers to it.
     fn lease(&mut self, sheets: &Sheets, lease: LeaseWord, count: u64) -> (u64, Option<usize>) {
         if lease.is_of_segment() {
             let segment = self.slots.segment(lease.catalogue(), lease.slot());
@@ -283,7 +283,7 @@ impl Values {
     }
 }
 
-/// What each client has and reads.
+/// Adds up each client's values and leases.
 fn add_up(clients: &mut [ClientSeen], values: &[ValueSeen], leases: &mut [LeaseSeen]) {
     let places: HashMap<u16, usize> = clients.iter().enumerate().map(|(at, c)| (c.catalogue, at)).collect();
     for value in values {

@@ -1,4 +1,4 @@
-//! What follows from an observation and the ones before it.
+//! Quantities computed from several observations.
 
 use super::observation::{Observation, SlotState, StreamSeen};
 use std::collections::HashMap;
@@ -6,8 +6,8 @@ use std::collections::HashMap;
 /// Bytes of slots by state, over all segments of an observation.
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// use tensorlend::observe::States;
 ///
 /// client.put("numbers", &[0u8; 4096])?;
@@ -16,27 +16,27 @@ use std::collections::HashMap;
 /// ```
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct States {
-    /// Something leads to them, and nobody reads them.
+    /// Bytes that a name, list or stream refers to, without a lease.
     pub live: u64,
-    /// Something leads to them, and somebody reads them.
+    /// Bytes that a name, list or stream refers to, under lease.
     pub leased: u64,
-    /// Somebody reads them, and nothing leads to them any more.
+    /// Bytes under lease that nothing refers to any more.
     pub retired: u64,
 }
 
 impl States {
-    /// Adds up what was seen.
+    /// Adds up an observation.
     pub fn of(seen: &Observation) -> Self {
         let sum = |state| seen.segments.iter().map(|segment| segment.bytes_of(state)).sum();
         Self { live: sum(SlotState::Live), leased: sum(SlotState::Leased), retired: sum(SlotState::Retired) }
     }
 }
 
-/// Keeps from look to look what tells rates and losses of streams.
+/// Keeps the state between observations that rates and losses of streams need.
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// use tensorlend::{DType, observe::Meters};
 ///
 /// let camera = client.stream("camera").open()?;
@@ -49,19 +49,23 @@ impl States {
 /// assert!(rates[&second.streams[0].id] > 0.0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// Feed it one observation after the other, at any interval. Rates are averages over the last interval; losses are
+/// sums.
 #[derive(Debug, Default)]
 pub struct Meters {
-    /// By stream: messages sent, and when that was seen.
+    /// By stream: the number of messages sent, and the time of the observation.
     sent: HashMap<u64, (u64, u64)>,
     rates: HashMap<u64, f64>,
-    /// By stream, subscriber and cursor: messages it had missed.
+    /// By stream, subscriber and cursor: the messages that it had missed.
     missed: HashMap<(u64, u16, u16), u64>,
     lost: HashMap<u64, u64>,
 }
 
 impl Meters {
-    /// Takes a look in, and when it was made, in nanoseconds. Returns messages a second since the look before, and messages
-    /// that subscribers missed since the first look, those included that they had missed before; both by stream id.
+    /// Adds an observation, made at `at_ns` nanoseconds. Returns, by stream id, the messages per second since the
+    /// previous observation, and the messages that subscribers have missed, including those before the first
+    /// observation.
     pub fn read(&mut self, at_ns: u64, streams: &[StreamSeen]) -> (HashMap<u64, f64>, HashMap<u64, u64>) {
         let mut missed = HashMap::new();
         for stream in streams {
@@ -74,7 +78,7 @@ impl Meters {
             let lost = self.lost.entry(stream.id).or_default();
             for subscriber in &stream.subscribers {
                 let key = (stream.id, subscriber.catalogue, subscriber.cursor);
-                // Whoever is new here, or began anew, has missed all that it says.
+                // All losses of a new or restarted subscriber are new.
                 let before = self.missed.get(&key).copied().filter(|&before| before <= subscriber.lost).unwrap_or(0);
                 *lost = lost.saturating_add(subscriber.lost - before);
                 missed.insert(key, subscriber.lost);
@@ -119,7 +123,7 @@ mod tests {
         assert_eq!((rates[&7], lost[&7]), (0.0, 5));
         let (rates, lost) = meters.read(2_000_000_000, &[stream(160, &[6, 1])]);
         assert_eq!((rates[&7], lost[&7]), (30.0, 7));
-        // One went, the other began anew: what was lost stays lost.
+        // One subscriber left, the other restarted: the losses still count.
         let (_, lost) = meters.read(3_000_000_000, &[stream(160, &[2])]);
         assert_eq!(lost[&7], 9);
         let (rates, lost) = meters.read(4_000_000_000, &[]);

@@ -1,10 +1,10 @@
-//! What a namespace looks like from outside: for tools that show it, at no cost to those who work in it.
+//! Observations of a namespace, for tools that display it, without cost to its clients.
 //!
-//! All of it is read where it lies: the directory, the members' catalogues, lease tables and slot records, the streams'
-//! rings. The daemon is asked for a sheet once, when it is first needed; an observation asks [`ASKED_MAX`] questions at
-//! most and leaves for the next one what it did not come to. No lease is taken, so that nothing is kept from being reused:
-//! what one observation tells need not have held at one and the same moment. What clients wrote is checked against what the
-//! daemon says, and left out, and counted, where it cannot be.
+//! An observer reads the shared memory directly: the directory, the members' catalogues, lease tables and slot records,
+//! the streams' rings. It requests each sheet from the daemon once, at its first use. One observation makes at most
+//! [`ASKED_MAX`] requests, and leaves the rest to the next one. It takes no lease, so it keeps nothing from being
+//! reused; its parts need not have been true at one and the same moment. The observer checks everything that clients
+//! wrote against the daemon's words, and leaves contradictions out and counts them.
 
 mod ages;
 mod collect;
@@ -32,22 +32,25 @@ use process::Commands;
 use sheets::Sheets;
 use std::sync::Arc;
 
-/// Questions that one observation asks the daemon, at most.
+/// Maximum number of requests to the daemon in one observation.
 pub const ASKED_MAX: usize = 512;
-/// Entries of the directory that one observation looks at, at most.
+/// Maximum number of directory entries in one observation.
 pub const ENTRIES_MAX: usize = 1 << 17;
-/// Messages in streams that one observation looks at, at most.
+/// Maximum number of stream messages in one observation.
 pub const MESSAGES_MAX: usize = 1 << 16;
-/// Slots that one observation tells of, at most.
+/// Maximum number of slots in one observation.
 pub const SLOTS_MAX: usize = 1 << 18;
-/// Leases that one observation tells of, at most.
+/// Maximum number of leases in one observation.
 pub const LEASES_MAX: usize = 1 << 17;
 
-/// Observes a namespace again and again: it keeps what was fetched, and since when each lease has been seen.
+/// Observes a namespace repeatedly: it keeps the mapped sheets, and the time since which it has seen each lease.
+///
+/// [`Client::observer`] makes one. Use one observer for a series of observations: the first one maps what the next ones
+/// read.
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// client.put("numbers", &[0u8; 4096])?;
 /// let lease = client.get("numbers")?;
 ///
@@ -66,12 +69,12 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Looks at all of the namespace once. Costs a walk over the directory's names, the streams' rings and the members'
-    /// lease tables: 5 ms of this thread's time for 10,000 names, 100 clients and 1,000 leases. It is bounded by
-    /// [`ENTRIES_MAX`] and its like, and says by [`Observation::truncated`] that there was more.
+    /// Observes the whole namespace once. Reads the directory's names, the streams' rings and the members' lease
+    /// tables: 5 ms of this thread's time for 10,000 names, 100 clients and 1,000 leases. [`ENTRIES_MAX`] and similar
+    /// constants bound it; [`Observation::truncated`] reports that there was more.
     ///
     /// # Errors
-    /// As for every call of [`Client`].
+    /// As for every method of [`Client`].
     pub fn observe(&mut self) -> Result<Observation> {
         self.session.check()?;
         collect::observe(self)
@@ -95,12 +98,12 @@ impl Client {
         }
     }
 
-    /// One look at the namespace: who is there, what is lent, who reads what. Whoever looks again and again keeps a
-    /// [`Client::observer`].
+    /// Observes the namespace once: its clients, its lent memory, its values and leases. For repeated observations,
+    /// keep a [`Client::observer`].
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.put("numbers", &[1.0f32, 2.0])?;
     /// let seen = client.observe()?;
     /// assert_eq!(seen.clients[0].pid, std::process::id());
@@ -109,7 +112,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// None of its own.
+    /// As for every method of [`Client`].
     pub fn observe(&self) -> Result<Observation> {
         self.observer().observe()
     }

@@ -1,4 +1,4 @@
-//! What names, lists and streams there are, and which cells they lead to.
+//! The names, lists and streams of a namespace, and the cells to which they refer.
 
 use super::ENTRIES_MAX;
 use super::sheets::{Sheets, cell_of, part_of};
@@ -9,26 +9,26 @@ use tensorlend_layout::announce::Waiting;
 use tensorlend_layout::name::{KeyKind, check, parse};
 use tensorlend_layout::word::{Absorbed, Cell, Home, MemberState};
 
-/// Whose value it is.
+/// The holder of a value.
 pub enum Led {
     Name(String),
     Item { list: u64, number: u64 },
 }
 
-/// The way from a name to its cell.
+/// The route from a name to its cell.
 struct Route {
     led: Led,
     catalogue: u16,
     cell: u32,
-    /// Entry and home word; `None`: it is announced, and not in the directory yet.
+    /// The entry and the owner word; `None`: the name is announced, and not in the directory yet.
     home: Option<(u32, u64)>,
 }
 
-/// What a walk found.
+/// The result of a walk.
 #[derive(Default)]
 pub struct Names {
     routes: Vec<Route>,
-    /// Streams, by name: their places in the table.
+    /// Streams by name, with their index in the table.
     pub streams: Vec<(String, u32)>,
     /// Lists' names, by id.
     pub lists: HashMap<u64, String>,
@@ -37,7 +37,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Walks over what is announced, and then over the directory: what is absorbed in between is found twice, and counts once.
+    /// Reads the announcements, and then the directory: a name absorbed in between is found twice, and counts once.
     pub fn walk(session: &Session, sheets: &mut Sheets) -> Result<Self> {
         let mut it = Self::default();
         for catalogue in session.directory.announcers().collect::<Vec<_>>() {
@@ -53,8 +53,8 @@ impl Names {
             return Ok(());
         }
         sheets.fetch_cells(session, catalogue, 0)?;
-        let section = session.shards.section();
-        let peer = session.peers().get(&section, catalogue).filter(|peer| peer.is_life(member.member.read()));
+        let guard = session.shards.epoch_guard();
+        let peer = session.peers().get(&guard, catalogue).filter(|peer| peer.is_life(member.member.read()));
         let first = if catalogue == session.me() {
             Some(session.names().catalogue())
         } else {
@@ -62,7 +62,7 @@ impl Names {
         };
         let Some(Ok(Some(waiting))) = first.map(|first| Waiting::read(first, &member.absorbed)) else { return Ok(()) };
         for cell in waiting.all_cells() {
-            // Its name stands in the record: of a part that is not mapped yet, the next observation tells.
+            // The record has the name: if its part is not mapped yet, the next observation reports it.
             let Some(record) = cell_of(session, peer, catalogue, cell) else {
                 sheets.incomplete = true;
                 continue;
@@ -108,7 +108,7 @@ impl Names {
         }
     }
 
-    /// Calls `found` with each value: what leads to it, whose it is, its cell.
+    /// Calls `found` with each value: its holder, its owner, its cell.
     pub fn resolve(
         &mut self,
         session: &Session,
@@ -120,15 +120,15 @@ impl Names {
             sheets.fetch_cells(session, catalogue, part)?;
         }
         let mut seen = HashSet::with_capacity(self.routes.len());
-        // Those in the directory first: they stand there, while announcements go.
+        // Names in the directory first: they stay, while announcements go.
         self.routes.sort_by_key(|route| route.home.is_none());
         for route in self.routes.drain(..) {
             if !seen.insert((route.catalogue, route.cell)) {
                 continue;
             }
             let Some(member) = session.directory.members.get(usize::from(route.catalogue)) else { continue };
-            let section = session.shards.section();
-            let peer = session.peers().get(&section, route.catalogue).filter(|peer| peer.is_life(member.member.read()));
+            let guard = session.shards.epoch_guard();
+            let peer = session.peers().get(&guard, route.catalogue).filter(|peer| peer.is_life(member.member.read()));
             let Some(record) = cell_of(session, peer, route.catalogue, route.cell) else { continue };
             let cell = Cell(record.cell.read());
             let stands = route.home.is_none_or(|(entry, home)| session.home(entry).is_some_and(|w| w.peek() == home));

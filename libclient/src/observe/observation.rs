@@ -1,55 +1,55 @@
-//! What an observation tells.
+//! The content of an observation.
 
 use std::time::Duration;
 use tensorlend_layout::wire::{Allocator, Policy};
 use tensorlend_layout::{DType, Uuid};
 
-/// A namespace as one look found it. See [`crate::Client::observe`].
+/// A namespace as one observation found it. See [`crate::Client::observe`].
 #[derive(Clone, Debug, Default)]
 pub struct Observation {
     /// The namespace's name.
     pub namespace: String,
-    /// When it was made: nanoseconds of `CLOCK_BOOTTIME`.
+    /// The time of the observation, in nanoseconds of `CLOCK_BOOTTIME`.
     pub at_ns: u64,
-    /// How long it took.
+    /// The duration of the observation.
     pub took: Duration,
-    /// Questions that the daemon was asked for it.
+    /// The number of requests to the daemon.
     pub asked: usize,
-    /// Bytes of segments lent in this namespace.
+    /// Bytes of the segments lent in this namespace.
     pub bytes_lent: u64,
-    /// The most that it may have.
+    /// The namespace's limit in bytes.
     pub bytes_max: u64,
-    /// Names that have a home, lists' items and streams included.
+    /// Live names, including lists' items and streams.
     pub names_live: u64,
-    /// Devices of which memory is lent.
+    /// The devices whose memory is lent.
     pub devices: Vec<Uuid>,
-    /// Those who are here, and those who are gone and left something, by catalogue number.
+    /// Connected clients, and those that are gone and left values, sorted by catalogue number.
     pub clients: Vec<ClientSeen>,
-    /// What is lent, by owner and first slot.
+    /// Lent segments, sorted by owner and first slot.
     pub segments: Vec<SegmentSeen>,
-    /// What names, lists and streams lead to.
+    /// The values of names, lists and streams.
     pub values: Vec<ValueSeen>,
-    /// Who reads what, the oldest first.
+    /// Leases, the oldest first.
     pub leases: Vec<LeaseSeen>,
-    /// Streams, by name.
+    /// Streams, sorted by name.
     pub streams: Vec<StreamSeen>,
-    /// Whether something was left out since there was more than an observation tells.
+    /// Whether something was left out because of the maximum numbers of an observation.
     pub truncated: bool,
-    /// Whether sheets were not there yet: the next observation tells more.
+    /// Whether some sheets were not mapped yet: the next observation reports more.
     pub incomplete: bool,
-    /// Words of clients that contradict what the daemon says, and were left out.
+    /// The number of clients' words that contradict the daemon's and were left out.
     pub damaged: u64,
 }
 
-/// How far a client's life has gone.
+/// The state of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientState {
     /// It is connected.
     #[default]
     Alive,
-    /// The daemon takes over what it announced last.
+    /// The daemon is taking over its last announcements.
     Ending,
-    /// It is gone, and what it published lives on.
+    /// It is gone, and its published values remain.
     Ended,
 }
 
@@ -58,79 +58,79 @@ pub enum ClientState {
 pub struct ClientSeen {
     /// Its catalogue number.
     pub catalogue: u16,
-    /// Which life of that number.
+    /// The epoch of that number: it increases with each new owner.
     pub epoch: u32,
-    /// Whether it is connected.
+    /// Whether the client is connected.
     pub state: ClientState,
-    /// Its process, as the daemon sees it; 0: in a pid namespace that the daemon does not see.
+    /// Its process id, as the daemon sees it; 0 if the process is in a pid namespace that the daemon does not see.
     pub pid: u32,
-    /// Its user.
+    /// Its user id.
     pub uid: u32,
-    /// What it calls itself.
+    /// Its label.
     pub label: String,
-    /// How long ago it connected.
+    /// The time since it connected.
     pub age: Duration,
-    /// Bytes of segments lent to it.
+    /// Bytes of the segments lent to it.
     pub bytes: u64,
-    /// Values of its own that something leads to.
+    /// The number of its values to which something refers.
     pub values: u64,
     /// Bytes of those values' slots.
     pub value_bytes: u64,
-    /// Leases that it holds.
+    /// The number of leases that it holds.
     pub leases: u64,
-    /// Bytes that these keep.
+    /// Bytes of the memory under those leases.
     pub leased_bytes: u64,
-    /// Whether it is the observer itself.
+    /// Whether it is the observing client itself.
     pub is_observer: bool,
-    /// Its command line, where /proc shows it: at most 200 bytes.
+    /// Its command line from /proc, at most 200 bytes; `None` if unreadable.
     pub command: Option<String>,
 }
 
-/// Where a segment's bytes are.
+/// The location of a segment's bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Place {
     /// In host memory.
     #[default]
     Host,
-    /// On a device, by its place in [`Observation::devices`].
+    /// On a device.
     Device {
-        /// Which.
+        /// The device's index in [`Observation::devices`].
         index: usize,
-        /// How its memory is lent.
+        /// The daemon's allocator for it.
         allocator: Option<Allocator>,
     },
 }
 
-/// A segment that is lent.
+/// A lent segment.
 #[derive(Clone, Debug, Default)]
 pub struct SegmentSeen {
     /// Its owner's catalogue number.
     pub catalogue: u16,
     /// Its first slot number.
     pub base: u32,
-    /// How many slot numbers it has.
+    /// The number of its slot numbers.
     pub slots_max: u32,
-    /// Its length.
+    /// Its length in bytes.
     pub bytes: u64,
-    /// For how long it has been lent.
+    /// The time since it was lent.
     pub age: Duration,
-    /// Where it is.
+    /// The location of its bytes.
     pub place: Place,
-    /// Whether `slots` tells of it: not where its records are not there yet, nor for device memory.
+    /// Whether `slots` is filled: false for device memory, and before its records are mapped.
     pub is_mapped: bool,
-    /// Slots that something leads to or somebody leases, by offset. What lies between them is free, or a draft, or
-    /// replaced and not reused yet: that its owner alone knows.
+    /// Slots with a value or a lease, sorted by offset. The gaps are free, drafts, or replaced and not reused yet: only
+    /// their owner knows.
     pub slots: Vec<SlotSeen>,
 }
 
-/// What is known of a slot.
+/// The state of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotState {
-    /// A name, list or stream leads to it.
+    /// A name, list or stream refers to it; no lease covers it.
     Live,
-    /// The same, and somebody reads it.
+    /// A name, list or stream refers to it, and a lease covers it.
     Leased,
-    /// Nothing leads to it any more, and somebody reads it.
+    /// Nothing refers to it any more, but a lease covers it.
     Retired,
 }
 
@@ -139,29 +139,29 @@ pub enum SlotState {
 pub struct SlotSeen {
     /// Its number.
     pub slot: u32,
-    /// Where it begins in its segment.
+    /// Its offset in its segment, in bytes.
     pub offset: u64,
-    /// Its length.
+    /// Its length in bytes.
     pub bytes: u64,
-    /// What is known of it.
+    /// Its state.
     pub state: SlotState,
-    /// What it belongs to: an index into [`Observation::values`].
+    /// Its value, as an index into [`Observation::values`].
     pub value: Option<usize>,
 }
 
-/// What leads to a value. Names are others' words: whoever shows them sees to it that they stay words.
+/// The holder of a value. Other clients chose these names: escape them for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// A name.
     Name(String),
-    /// A list.
+    /// An item of a list.
     Item {
-        /// The list's name, if it was found.
+        /// The list's name, if it was found; otherwise empty.
         list: String,
         /// The item's number.
         number: u64,
     },
-    /// A stream.
+    /// A message of a stream.
     Message {
         /// The stream's name.
         stream: String,
@@ -170,10 +170,10 @@ pub enum Origin {
     },
 }
 
-/// A value that something leads to.
+/// A value to which something refers.
 #[derive(Clone, Debug)]
 pub struct ValueSeen {
-    /// What leads to it.
+    /// Its holder.
     pub origin: Origin,
     /// Its owner's catalogue number.
     pub catalogue: u16,
@@ -185,38 +185,38 @@ pub struct ValueSeen {
     pub bytes: u64,
     /// Whether it is a dataset of several tensors.
     pub is_dataset: bool,
-    /// Element type, of a tensor; `None` where its record could not be read.
+    /// Element type of a tensor; `None` for a dataset, and if the record could not be read.
     pub dtype: Option<DType>,
-    /// Sizes; `None` for a dataset, and for what has more than four.
+    /// Sizes in elements; `None` for a dataset, and above four dimensions.
     pub shape: Option<Vec<u64>>,
-    /// The timestamp that its producer set; 0: none.
+    /// The timestamp that its producer set, in nanoseconds; 0 if none.
     pub timestamp_ns: u64,
-    /// Leases on it.
+    /// The number of leases on it.
     pub leases: u64,
 }
 
 /// Leases of one client on one slot.
 #[derive(Clone, Debug)]
 pub struct LeaseSeen {
-    /// Who holds it: a catalogue number.
+    /// The holder's catalogue number.
     pub holder: u16,
-    /// Its process.
+    /// The holder's process id.
     pub pid: u32,
-    /// Whose slot.
+    /// The slot owner's catalogue number.
     pub catalogue: u16,
-    /// Which slot.
+    /// The slot's number.
     pub slot: u32,
-    /// Whether it keeps the whole segment that begins with that slot, and no slot of it.
+    /// Whether it covers the whole segment that begins with that slot, and no slot of it.
     pub is_of_segment: bool,
-    /// How many.
+    /// The number of leases.
     pub count: u64,
-    /// Bytes of what it keeps; of a dataset all.
+    /// Bytes under the lease; for a dataset, of all its tensors.
     pub bytes: u64,
-    /// What it keeps, if something still leads there: an index into [`Observation::values`].
+    /// The leased value, if something still refers to it: an index into [`Observation::values`].
     pub value: Option<usize>,
-    /// For how long this observer has seen it: leases carry no time.
+    /// How long this observer has seen it: leases carry no time.
     pub age: Duration,
-    /// Whether it was there at this observer's first look: then it is older than that.
+    /// Whether it existed at this observer's first observation: then it is older than `age`.
     pub is_older: bool,
 }
 
@@ -225,23 +225,23 @@ pub struct LeaseSeen {
 pub struct StreamSeen {
     /// Its name.
     pub name: String,
-    /// Its place in the directory's table.
+    /// Its index in the directory's table.
     pub index: u32,
-    /// Which life of that place.
+    /// Its id, unique in the namespace.
     pub id: u64,
     /// Its producer's catalogue number.
     pub producer: u16,
-    /// Entries of its ring.
+    /// The number of entries of its ring.
     pub capacity: u64,
-    /// What happens when a subscriber lags.
+    /// The policy for a full stream.
     pub policy: Policy,
-    /// Messages ever sent; `None`: its ring is not there yet.
+    /// The number of messages ever sent; `None` if its ring is not mapped yet.
     pub sent: Option<u64>,
-    /// Messages that it holds.
+    /// The number of messages that it holds.
     pub held: u64,
     /// Whether its producer has closed it.
     pub is_closed: bool,
-    /// Who listens.
+    /// Its subscribers.
     pub subscribers: Vec<SubscriberSeen>,
 }
 
@@ -250,10 +250,10 @@ pub struct StreamSeen {
 pub struct SubscriberSeen {
     /// Its catalogue number.
     pub catalogue: u16,
-    /// Which cursor of its.
+    /// The number of its cursor.
     pub cursor: u16,
-    /// Messages sent and not taken yet; `None`: it has not begun.
+    /// The number of messages sent and not received; `None` if it has not begun.
     pub lag: Option<u64>,
-    /// Messages that it missed.
+    /// The number of messages that it missed.
     pub lost: u64,
 }

@@ -1,33 +1,33 @@
-//! What a client's process is, as /proc shows it.
+//! A client's process, as /proc shows it.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 
-/// Bytes of a command line that are kept.
+/// Maximum bytes of a command line.
 const COMMAND_BYTES_MAX: usize = 200;
-/// How much earlier a process may seem to have begun than it did: the clock of /proc ticks a hundred times a second.
+/// The error of a process's start time: the clock of /proc ticks a hundred times a second.
 const TICK_NS: u64 = 10_000_000;
 
-/// The command lines of clients, by number and life: read once.
+/// The command lines of clients, by number and epoch: read once.
 #[derive(Default)]
 pub struct Commands {
     known: HashMap<(u16, u32), Option<String>>,
 }
 
 impl Commands {
-    /// The command of a client's process; `None` where it cannot be told.
+    /// The command line of a client's process; `None` if unknown.
     pub fn of(&mut self, client: (u16, u32), pid: u32, uid: u32, since_ns: u64) -> Option<String> {
         self.known.entry(client).or_insert_with(|| command(pid, uid, since_ns)).clone()
     }
 
-    /// Forgets the others.
+    /// Forgets all other clients.
     pub fn keep(&mut self, present: impl Fn(&(u16, u32)) -> bool) {
         self.known.retain(|client, _| present(client));
     }
 }
 
-/// The command line of a process of this user that was there at this time. The daemon may see other numbers than we do, and
-/// numbers are given out again: another process by that number is none of ours.
+/// The command line of a process of this user that existed at this time. The daemon may be in another pid namespace,
+/// and pids are reused: another process with that pid is not the client.
 fn command(pid: u32, uid: u32, since_ns: u64) -> Option<String> {
     if pid == 0 || std::fs::metadata(format!("/proc/{pid}")).ok()?.uid() != uid {
         return None;
@@ -41,8 +41,8 @@ fn command(pid: u32, uid: u32, since_ns: u64) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// When a process began, in nanoseconds of `CLOCK_BOOTTIME`: the 22nd field of its stat, in hundredths of a second. The
-/// second is its name in brackets, which may hold anything.
+/// The start time of a process in nanoseconds of `CLOCK_BOOTTIME`: the 22nd field of its stat file, in hundredths of a
+/// second. The second field is its name in brackets, which may contain anything.
 fn started_ns(stat: &str) -> Option<u64> {
     let after_name = &stat[stat.rfind(')')? + 1..];
     let ticks: u64 = after_name.split_ascii_whitespace().nth(19)?.parse().ok()?;

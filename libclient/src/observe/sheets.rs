@@ -1,4 +1,4 @@
-//! What an observer keeps mapped besides what every client does: slot records without their segments, and rings.
+//! Sheets that only an observer maps: slot records without their segments, and rings.
 
 use super::ASKED_MAX;
 use crate::error::{Error, Result};
@@ -15,29 +15,29 @@ use tensorlend_layout::wire::{Refusal, Reply, Request};
 use tensorlend_layout::word::RangeWord;
 use tensorlend_os::memfd::Access;
 
-/// A lending of a segment, as the directory tells it: range word, and since when.
+/// A loan of a segment, as the directory lists it: its range word and its time.
 pub type Lending = (u64, u64);
 /// A ring: its head and its entries.
 pub type Ring = (Sheet<StreamRing>, Records<RingEntry>);
 
-/// Mapped sheets, and how much the daemon may still be asked in this observation.
+/// Mapped sheets, and the number of requests left in this observation.
 #[derive(Default)]
 pub struct Sheets {
     records: HashMap<Lending, Records<SlotRecord>>,
     rings: HashMap<u64, Ring>,
-    /// Questions asked in this observation.
+    /// The number of requests in this observation.
     pub asked: usize,
-    /// Whether something could not be fetched yet.
+    /// Whether something could not be mapped yet.
     pub incomplete: bool,
 }
 
 impl Sheets {
-    /// An observation begins.
+    /// Begins an observation.
     pub fn begin(&mut self) {
         (self.asked, self.incomplete) = (0, false);
     }
 
-    /// Whether one more question may be asked; it counts as asked.
+    /// Whether one more request is allowed; counts it.
     fn may_ask(&mut self) -> bool {
         let may = self.asked < ASKED_MAX;
         if may {
@@ -48,7 +48,7 @@ impl Sheets {
         may
     }
 
-    /// Unmaps what is no longer there.
+    /// Unmaps sheets that no longer exist.
     pub fn keep(&mut self, lent: impl Fn(&Lending) -> bool, streams: impl Fn(u64) -> bool) {
         self.records.retain(|lending, _| lent(lending));
         self.rings.retain(|&id, _| streams(id));
@@ -59,7 +59,7 @@ impl Sheets {
         self.records.get(&lending)
     }
 
-    /// Fetches the records of a lending. Of the segment itself nothing is mapped.
+    /// Maps the records of a loan, without the segment itself.
     pub fn fetch_records(&mut self, session: &Session, at: usize, lending: Lending) -> Result<()> {
         if self.records.contains_key(&lending) || !self.may_ask() {
             return Ok(());
@@ -79,7 +79,7 @@ impl Sheets {
         let is_it = base == range.base() && 1u32.checked_shl(u32::from(slots_log2)) == Some(range.slots());
         let mapped: Result<Records<SlotRecord>> = records(&slots, Access::Read, Magic::Slots, range.slots() as usize);
         answer.acknowledge()?;
-        // The answer is for this lending if that still stands.
+        // The reply belongs to this loan if the directory's line is unchanged.
         let line = &session.directory.segments[at];
         if is_it && (line.range.read(), line.since_ns.peek()) == lending {
             self.records.insert(lending, mapped?);
@@ -89,7 +89,7 @@ impl Sheets {
         Ok(())
     }
 
-    /// Sees to it that a part of somebody's cells is mapped, if there is one.
+    /// Maps a part of a client's cells, if it exists.
     pub fn fetch_cells(&mut self, session: &Session, catalogue: u16, part: u8) -> Result<()> {
         if part >= CELL_PARTS || has_part(session, catalogue, part) || !self.may_ask() {
             return Ok(());
@@ -100,12 +100,12 @@ impl Sheets {
         Ok(())
     }
 
-    /// Sees to it that a live member's lease table is mapped. False: it must not be asked for now.
+    /// Maps a live member's lease table. False: no request is left for it.
     pub fn fetch_leases(&mut self, session: &Session, catalogue: u16) -> bool {
         let member = session.directory.members[usize::from(catalogue)].member.read();
         let known = catalogue == session.me() || {
-            let section = session.shards.section();
-            let peer = session.peers().get(&section, catalogue).filter(|peer| peer.is_life(member));
+            let guard = session.shards.epoch_guard();
+            let peer = session.peers().get(&guard, catalogue).filter(|peer| peer.is_life(member));
             peer.and_then(Peer::leases).is_some()
         };
         known || self.may_ask()
@@ -116,8 +116,8 @@ impl Sheets {
         self.rings.get(&id)
     }
 
-    /// Fetches a stream's ring: rings are lent to subscribers, so that the observer is one for the time of two questions. Its
-    /// cursor is beyond all messages from the start: no producer waits for it, and nothing is kept for it.
+    /// Maps a stream's ring. The daemon lends rings to subscribers, so the observer subscribes for two requests. Its
+    /// cursor is beyond all messages from the start: no producer waits for it or keeps a message for it.
     pub fn fetch_ring(&mut self, session: &Session, name: &str, id: u64) -> Result<()> {
         if self.rings.contains_key(&id) || !self.may_ask() {
             return Ok(());
@@ -127,12 +127,12 @@ impl Sheets {
             return Ok(());
         };
         let listed = self.subscribe(session, name, id, cursor);
-        // Else it may be listed still: it stays beyond all messages, and is not used again.
+        // Otherwise the daemon may still list the cursor: it stays beyond all messages, and is not reused.
         if listed.as_ref().map_or_else(Error::is_certain, |()| true) {
             session.streams().give_cursor(cursor);
         }
         match listed {
-            // As many subscribers as there may be, or gone in this moment.
+            // The stream has the maximum number of subscribers, or has just ended.
             Err(Error::Refused { .. }) => {
                 self.incomplete = true;
                 Ok(())
@@ -161,23 +161,23 @@ impl Sheets {
     }
 }
 
-/// Whether a part of somebody's cells is mapped.
+/// Whether a part of a client's cells is mapped.
 fn has_part(session: &Session, catalogue: u16, part: u8) -> bool {
     if catalogue == session.me() {
         return true;
     }
     let Some(entry) = session.directory.members.get(usize::from(catalogue)) else { return true };
-    let section = session.shards.section();
-    let peer = session.peers().get(&section, catalogue).filter(|peer| peer.is_life(entry.member.read()));
+    let guard = session.shards.epoch_guard();
+    let peer = session.peers().get(&guard, catalogue).filter(|peer| peer.is_life(entry.member.read()));
     peer.is_some_and(|peer| peer.has_part(part))
 }
 
-/// The part in which a cell stands.
+/// The number of the part with this cell.
 pub fn part_of(cell: u32) -> u8 {
     cell_place(cell).0
 }
 
-/// The record of somebody's cell, if it is mapped, for as long as `peer` is looked into.
+/// The record of a client's cell, if it is mapped.
 pub fn cell_of<'s>(session: &'s Session, peer: Option<&'s Peer>, catalogue: u16, cell: u32) -> Option<&'s CellRecord> {
     if catalogue == session.me() { session.names().own_cell(cell) } else { peer?.record(cell) }
 }

@@ -1,4 +1,4 @@
-//! Segments and the slots in them that something leads to.
+//! Segments and their slots in use.
 
 use super::SLOTS_MAX;
 use super::observation::{Place, SegmentSeen, SlotSeen, SlotState};
@@ -11,36 +11,36 @@ use tensorlend_layout::tensor::SlotInfo;
 use tensorlend_layout::wire::Allocator;
 use tensorlend_layout::word::{Cell, LeaseWord, RangeWord, SLOT_NONE};
 
-/// Slots of one value at most: a dataset's index, its members, and the extension of each.
+/// Maximum slots of one value: a dataset's index, its members, and an extension for each.
 const CHAIN_MAX: usize = 2 * (MEMBERS_MAX + 1);
 
-/// All that is lent, and what is known of the slots.
+/// All lent segments, and the known state of their slots.
 #[derive(Default)]
 pub struct Slots {
-    /// By owner and first slot.
+    /// Sorted by owner and first slot.
     pub segments: Vec<SegmentSeen>,
-    /// Of each segment: its line in the directory, and which lending it is.
+    /// For each segment: its line in the directory, and its loan.
     pub lendings: Vec<(usize, Lending)>,
-    /// The value to which a slot belongs; `None`: to one that nothing leads to any more.
+    /// The value of a slot; `None` if nothing refers to it any more.
     known: HashMap<(u16, u32), Option<usize>>,
     pub truncated: bool,
     pub damaged: u64,
 }
 
-/// What a value's first record says, and the bytes of all its slots.
+/// A value's first record, and the bytes of all its slots.
 pub struct Chain {
     pub info: SlotInfo,
     pub bytes: u64,
 }
 
 impl Slots {
-    /// What the directory says is lent.
+    /// The lent segments by the directory.
     pub fn lent(session: &Session, now_ns: u64) -> Self {
         let mut lines: Vec<(RangeWord, usize, Lending, u64, Place)> = Vec::new();
         for (at, entry) in session.directory.segments.iter().enumerate() {
             let range = RangeWord(entry.range.read());
             let (since_ns, bytes, place) = (entry.since_ns.peek(), entry.bytes.peek(), entry.place.peek());
-            // A line that moved meanwhile is another's.
+            // A line that changed during the read belongs to another loan.
             if range.is_lent() && entry.range.read() == range.0 {
                 lines.push((range, at, (range.0, since_ns), bytes, place_of(place)));
             }
@@ -82,18 +82,18 @@ impl Slots {
         Some((at, info?))
     }
 
-    /// The value that was found to lead to a slot.
+    /// The value to which a slot belongs.
     pub fn value_of(&self, catalogue: u16, slot: u32) -> Option<usize> {
         self.known.get(&(catalogue, slot)).copied().flatten()
     }
 
-    /// Follows a value's slots and notes them. `None`: its record cannot be read, or is another generation's.
+    /// Records a value's slots. `None`: its record is unreadable, or of another generation.
     pub fn follow(&mut self, sheets: &Sheets, catalogue: u16, root: Cell, value: Option<usize>) -> Option<Chain> {
         let is_it = |info: &SlotInfo| Cell::new(info.generation, root.slot()) == root;
         self.follow_if(sheets, catalogue, root.slot(), value, is_it)
     }
 
-    /// As [`Slots::follow`], for what a lease keeps and nothing leads to.
+    /// As [`Slots::follow`], for a slot that only a lease keeps.
     pub fn follow_lease(&mut self, sheets: &Sheets, lease: LeaseWord) -> Option<Chain> {
         let is_it = |info: &SlotInfo| Cell::new(info.generation, lease.slot()).lease(lease.catalogue()) == lease;
         self.follow_if(sheets, lease.catalogue(), lease.slot(), None, is_it)
@@ -118,7 +118,7 @@ impl Slots {
                 self.truncated = true;
                 break;
             }
-            // A chain that meets itself, or another, or does not end: its owner lies, or has moved on.
+            // A chain that meets itself or another, or does not end: its owner lies, or has reused the slots.
             if length == CHAIN_MAX || self.known.contains_key(&(catalogue, slot)) {
                 self.damaged += 1;
                 break;
@@ -141,7 +141,7 @@ impl Slots {
         Some(chain)
     }
 
-    /// Puts the slots in order, those of values that somebody reads as leased ones.
+    /// Sorts the slots, and marks those of leased values.
     pub fn finish(&mut self, is_leased: impl Fn(usize) -> bool) {
         for segment in &mut self.segments {
             segment.slots.sort_unstable_by_key(|slot| slot.offset);
@@ -162,7 +162,7 @@ fn place_of(word: u64) -> Place {
 }
 
 impl SegmentSeen {
-    /// Bytes of its slots in one state; what several slots claim counts once.
+    /// Bytes of its slots in one state; bytes that several slots claim count once.
     pub fn bytes_of(&self, state: SlotState) -> u64 {
         let (mut end, mut bytes) = (0, 0);
         for slot in &self.slots {

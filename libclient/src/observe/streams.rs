@@ -1,4 +1,4 @@
-//! Streams: what was sent, and how far each subscriber is.
+//! Streams: their messages, and the progress of each subscriber.
 
 use super::MESSAGES_MAX;
 use super::observation::{StreamSeen, SubscriberSeen};
@@ -9,7 +9,7 @@ use tensorlend_layout::leases::CURSORS;
 use tensorlend_layout::wire::Policy;
 use tensorlend_layout::word::{Cell, Member, SubscriberWord, Word};
 
-/// Looks at one stream, and calls `found` with each message that it holds: its number and its cell. `None`: it is gone.
+/// Observes one stream, and calls `found` with each message that it holds: its number and its cell. `None`: it is gone.
 pub fn look(
     session: &Session,
     sheets: &mut Sheets,
@@ -65,7 +65,7 @@ pub fn look(
     Ok(Some(it))
 }
 
-/// How far a subscriber is; `None`: it is gone.
+/// The progress of a subscriber; `None`: it is gone.
 fn subscriber(
     session: &Session,
     sheets: &mut Sheets,

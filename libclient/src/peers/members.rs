@@ -1,4 +1,4 @@
-//! The other members of the namespace: their sheets are fetched when they are first needed, and kept mapped.
+//! Mapping of the other members' sheets, at their first use.
 
 use super::PeerTable;
 use crate::control::Answer;
@@ -32,14 +32,14 @@ impl PeerTable {
             return Ok(None);
         }
         {
-            let section = self.shards.section();
-            let peer = self.peers.get(&section, catalogue).filter(|p| p.is_life(member));
+            let guard = self.shards.epoch_guard();
+            let peer = self.peers.get(&guard, catalogue).filter(|p| p.is_life(member));
             if let Some(table) = peer.and_then(Peer::leases) {
                 return Ok(Some(look(table)));
             }
         }
         let request = Request::LeasesOf { catalogue };
-        // It left in this moment: then its leases no longer count.
+        // The member has just left: its leases no longer count.
         let Some(mut answer) = self.ask_for(&request, "read a lease table")? else { return Ok(None) };
         let Reply::Sheet { member } = answer.reply else { return answer.unexpected() };
         let fd = answer.descriptor()?;
@@ -56,15 +56,15 @@ impl PeerTable {
         if catalogue == self.me() {
             return Ok(Some(self.shards.sheet().clone()));
         }
-        // A look fetches it where need be, the next finds it mapped, unless it was made room for meanwhile: then nothing is
-        // known of a member that may be there.
+        // The first call maps it, and the next one finds it mapped, unless it was unmapped to free memory in between:
+        // then it is unknown what the member holds.
         for _ in 0..8 {
             if self.with_leases(catalogue, |_| ())?.is_none() {
                 return Ok(None);
             }
             let member = self.directory.members[usize::from(catalogue)].member.read();
-            let section = self.shards.section();
-            let peer = self.peers.get(&section, catalogue).filter(|peer| peer.is_life(member));
+            let guard = self.shards.epoch_guard();
+            let peer = self.peers.get(&guard, catalogue).filter(|peer| peer.is_life(member));
             if let Some(table) = peer.and_then(Peer::leases) {
                 return Ok(Some(table.clone()));
             }
@@ -77,7 +77,7 @@ impl PeerTable {
             self.sweep();
         }
         let mut changing = self.peers.change();
-        // Whoever has the number by now is not to be forgotten for who had it when we asked.
+        // Do not drop a newer client that reused this number.
         let now = self.directory.members[usize::from(catalogue)].member.read();
         if life(now) != life(member) && changing.get(catalogue).is_some_and(|peer| peer.is_life(now)) {
             return;
@@ -90,9 +90,10 @@ impl PeerTable {
         changing.set(catalogue, Some(peer));
     }
 
-    /// Fetches a part of somebody's cells. False: there is no such part (any more).
+    /// Maps a part of a client's cells. False: there is no such part (any more).
     pub fn fetch_cells(&self, catalogue: u16, part: u8) -> Result<bool> {
-        // Read before asking: if the number changes hands meanwhile, the cache entry is for a life that is over.
+        // Read before the request: if the number gets another owner in the meantime, the cache entry belongs to an
+        // epoch that is over.
         let member = self.directory.members[usize::from(catalogue)].member.read();
         let request = Request::CellsOf { catalogue, part };
         let Some(mut answer) = self.ask_for(&request, "read a catalogue")? else { return Ok(false) };
@@ -109,11 +110,11 @@ impl PeerTable {
         Ok(true)
     }
 
-    /// Fetches the segment that holds a slot. False: there is none (any more).
+    /// Maps the segment that holds a slot. False: there is none (any more).
     pub fn fetch_segment(&self, catalogue: u16, slot: u32) -> Result<bool> {
         let member = self.directory.members[usize::from(catalogue)].member.read();
         let request = Request::SegmentOf { catalogue, slot };
-        // What is said of device memory and what is asked for follow each other: see there.
+        // Serializes this request with reports of unmapped device memory: see there.
         let telling = self.lendings.telling();
         let Some(mut answer) = self.ask_for(&request, "read a segment")? else { return Ok(false) };
         let (bytes, base, slots_log2, geometry) = match &answer.reply {
@@ -146,11 +147,11 @@ impl PeerTable {
         }
         let bytes = usize::try_from(bytes).map_err(|_| Error::Protocol { doing: "read a segment" })?;
         let records: Records<SlotRecord> = records(&slots, Access::Read, Magic::Slots, 1 << slots_log2)?;
-        // Populated: no later read faults.
+        // Populated, so that no later read faults.
         let map = map::segment(&segment, bytes, Access::Read, true).map_err(Error::system("map a segment"))?;
         tensorlend_layout::crash_point!("fetch: segment mapped");
         answer.acknowledge()?;
-        // The line is this lending's, if no range of this client has moved since the answer.
+        // The line belongs to this loan, if no range of the client has moved since the reply.
         let line = Line::find(&self.directory, catalogue, base)
             .filter(|_| self.directory.members[usize::from(catalogue)].geometry.read() == geometry);
         self.sweep();
@@ -177,13 +178,13 @@ impl PeerTable {
 
     /// Returns true if this very segment is mapped already, and notes the geometry under which the daemon has named it.
     fn is_mapped(&self, catalogue: u16, member: u64, base: u32, identity: (u64, u64), geometry: u64) -> bool {
-        let section = self.shards.section();
-        let peer = self.peers.get(&section, catalogue).filter(|p| p.is_life(member));
+        let guard = self.shards.epoch_guard();
+        let peer = self.peers.get(&guard, catalogue).filter(|p| p.is_life(member));
         let mapped = peer.and_then(|p| p.known(base)).filter(|have| have.identity == identity);
         mapped.map(|have| have.geometry.store(geometry, Ordering::Relaxed)).is_some()
     }
 
-    /// A segment whose bytes are on a device: its records are mapped as any others', its bytes when somebody wants them.
+    /// Adds a segment whose bytes are on a device: its records are mapped at once, its bytes at their first use.
     fn fetched_device_segment(
         &self,
         catalogue: u16,
@@ -194,7 +195,7 @@ impl PeerTable {
     ) -> Result<()> {
         let (segment, slots) = (answer.descriptor()?, answer.descriptor()?);
         let stat = fstat(&slots).map_err(|e| Error::System { doing: "look at a segment", cause: e.into() })?;
-        // Of device memory only the daemon's word tells which it is.
+        // Only the daemon's report identifies device memory.
         let identity = (lent.lending.since_ns, stat.st_ino);
         let (base, geometry) = (lent.lending.base, lent.geometry);
         if self.is_mapped(catalogue, member, base, identity, geometry) {
@@ -225,7 +226,7 @@ impl PeerTable {
         Ok(())
     }
 
-    /// Unmaps what is no longer lent, and what belonged to clients that are gone.
+    /// Unmaps segments that are no longer lent, and the sheets of clients that are gone.
     pub fn sweep(&self) {
         let entries =
             self.directory.segments.iter().map(|entry| (RangeWord(entry.range.read()), entry.since_ns.peek()));
@@ -233,7 +234,7 @@ impl PeerTable {
             .filter(|(range, _)| range.is_lent())
             .map(|(range, since_ns)| ((range.catalogue(), range.base()), since_ns))
             .collect();
-        // Whoever has device memory mapped that was lent anew keeps it from going back.
+        // A mapping of device memory that was lent again keeps the former loan from returning to the daemon.
         let stands = |catalogue: u16, segment: &PeerSegment| {
             let since_ns = lent.get(&(catalogue, segment.base));
             since_ns.is_some_and(|since_ns| segment.elsewhere.is_none() || *since_ns == segment.identity.0)
@@ -256,8 +257,8 @@ impl PeerTable {
         }
     }
 
-    /// Unmaps what no lease here needs of clients that are gone, and where something is spilled of others, too: while it is
-    /// mapped, the daemon cannot spill it. Whether there was anything.
+    /// Unmaps the segments of clients that are gone, if no lease here needs them; if the daemon spills, those of live
+    /// clients, too, because it cannot spill mapped segments. Returns whether there were any.
     pub fn unmap_unused(&self) -> bool {
         let was_short = self.was_short.load(Ordering::Relaxed);
         let mut changing = self.peers.change();
@@ -271,13 +272,13 @@ impl PeerTable {
         any
     }
 
-    /// Unmaps what no lease here needs of this client's own segments, as it has them mapped to read.
+    /// Unmaps this client's read-only mappings of its own segments, if no lease here needs them.
     pub fn unmap_own(&self) {
         self.peers.change().drop_unused(self.me());
     }
 
-    /// A segment of device memory that the daemon has just lent, of which nothing is mapped yet. The caller holds what
-    /// keeps others from telling meanwhile.
+    /// A segment of device memory that the daemon has just lent, not mapped yet. The caller holds the lock that
+    /// excludes reports of unmapped memory.
     #[cfg(feature = "cuda")]
     #[expect(clippy::unnecessary_wraps, reason = "as without the feature")]
     pub fn elsewhere(&self, lent: DeviceSegment, descriptor: OwnedFd) -> Result<Elsewhere> {
@@ -286,7 +287,7 @@ impl PeerTable {
         Ok(Elsewhere { bytes, uuid, map })
     }
 
-    /// As with the feature `cuda`; but without it nothing will ever be mapped, and the daemon learns so at once.
+    /// As with the feature `cuda`; without it nothing will ever be mapped, and the daemon is informed at once.
     #[cfg(not(feature = "cuda"))]
     pub fn elsewhere(&self, lent: DeviceSegment, descriptor: OwnedFd) -> Result<Elsewhere> {
         use tensorlend_layout::wire::Request;
@@ -304,13 +305,13 @@ impl PeerTable {
         }
     }
 
-    /// The bell of somebody's catalogue; `None`: it is gone.
+    /// Calls `use_it` with a client's catalogue, which has its bell; `None`: the client is gone.
     pub fn with_bell<R>(&self, catalogue: u16, use_it: impl FnOnce(&Sheet<Catalogue>) -> R) -> Result<Option<R>> {
         for _ in 0..2 {
             let member = self.directory.members[usize::from(catalogue)].member.read();
             {
-                let section = self.shards.section();
-                let peer = self.peers.get(&section, catalogue).filter(|p| p.is_life(member));
+                let guard = self.shards.epoch_guard();
+                let peer = self.peers.get(&guard, catalogue).filter(|p| p.is_life(member));
                 if let Some(sheet) = peer.and_then(Peer::catalogue) {
                     return Ok(Some(use_it(sheet)));
                 }
@@ -322,7 +323,7 @@ impl PeerTable {
         Ok(None)
     }
 
-    /// Maps the lease tables of the members that may be parked, so that we wake those of them that are: see
+    /// Maps the lease tables of the members that may be parked, so that this client wakes those that are: see
     /// [`PeerTable::anybody_parked`].
     pub fn map_waiters(&self) {
         if self.directory.head().waiters_count.peek() == 0 {
@@ -330,31 +331,31 @@ impl PeerTable {
         }
         let unmapped = |&catalogue: &u16| {
             let member = self.directory.members[usize::from(catalogue)].member.read();
-            let section = self.shards.section();
-            let peer = self.peers.get(&section, catalogue).filter(|peer| peer.is_life(member));
+            let guard = self.shards.epoch_guard();
+            let peer = self.peers.get(&guard, catalogue).filter(|peer| peer.is_life(member));
             catalogue != self.me() && peer.and_then(Peer::leases).is_none()
         };
         for catalogue in self.directory.waiters().filter(unmapped) {
-            // A member whose table cannot be read counts as parked.
+            // A member whose table is unreadable counts as parked.
             if !self.control.is_up() || self.with_leases(catalogue, |_| ()).is_err() {
                 return;
             }
         }
     }
 
-    /// Members that may be parked and match `wants`: is there any?
+    /// Whether some member may be parked for what `wants` matches.
     pub fn anybody_parked(&self, wants: impl Fn(u64) -> bool) -> bool {
         if self.directory.head().waiters_count.peek() == 0 {
             return false;
         }
-        let section = self.shards.section();
+        let guard = self.shards.epoch_guard();
         self.directory.waiters().any(|catalogue| {
             if catalogue == self.me() {
                 return wants(self.shards.table().parked.read());
             }
             let member = self.directory.members[usize::from(catalogue)].member.read();
-            let peer = self.peers.get(&section, catalogue).filter(|p| p.is_life(member));
-            // A member whose table is not mapped may be parked. Ringing once too often harms nobody; asking for the table
+            let peer = self.peers.get(&guard, catalogue).filter(|p| p.is_life(member));
+            // A member whose table is not mapped may be parked. One bell too many does no harm; requesting the table
             // would make a put wait for the daemon. The next reclaim maps it.
             peer.and_then(Peer::leases).is_none_or(|table| wants(table.parked.read()))
         })

@@ -1,20 +1,20 @@
-//! The other members of the namespace: their sheets are fetched when they are first needed, and kept mapped.
+//! The other members of the namespace: their sheets are mapped at the first use, and stay mapped.
 
 mod members;
 pub mod sheets;
 
 use crate::link::Link;
-use crate::link::shards::Section;
+use crate::link::epoch::EpochGuard;
 use sheets::{Peer, Peers};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a session has mapped of other clients, and of its own memory to read it as anybody's.
+/// The mapped memory of other clients, and this client's own memory, mapped for reading.
 pub struct PeerTable {
     link: Arc<Link>,
     peers: Peers,
-    /// Whether this daemon has ever said that memory is short, which it does where it spills.
+    /// Whether this daemon has ever reported that memory is short, which it does only if it spills.
     was_short: AtomicBool,
 }
 
@@ -33,18 +33,18 @@ impl PeerTable {
         Self { link, peers, was_short: AtomicBool::new(false) }
     }
 
-    /// What is mapped of a member. See [`Peers::get`].
+    /// The mapped sheets of a member. See [`Peers::get`].
     #[inline]
-    pub fn get<'s>(&'s self, section: &'s Section<'_>, catalogue: u16) -> Option<&'s Peer> {
-        self.peers.get(section, catalogue)
+    pub fn get<'s>(&'s self, guard: &'s EpochGuard<'_>, catalogue: u16) -> Option<&'s Peer> {
+        self.peers.get(guard, catalogue)
     }
 
-    /// The daemon has said, with something that it lent, whether memory is short.
+    /// Notes whether the daemon has reported, with a loan, that memory is short.
     pub fn note_short(&self, short: bool) {
         self.was_short.fetch_or(short, Ordering::Relaxed);
     }
 
-    /// Another daemon has said nothing yet.
+    /// Forgets the reports of the former daemon.
     pub fn daemon_replaced(&self) {
         self.was_short.store(false, Ordering::Relaxed);
     }

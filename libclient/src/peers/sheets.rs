@@ -1,15 +1,16 @@
 //! Other clients' sheets, as this client has mapped them.
 //!
-//! What is cached here is geometry by the daemon's word: which catalogue number is whom, and which slots lie in which
-//! segment. Each entry carries the member's life and geometry word under which it was fetched, and is used only
-//! while those stand.
+//! The cached data is geometry as the daemon has reported it: which client owns a catalogue number, and which slots lie
+//! in which segment. Each entry has the member's epoch and the geometry word under which it was fetched, and is used
+//! only while both are unchanged.
 //!
-//! Readers look in without a lock, inside a [`Section`]; a change makes a new entry, and the old one is dropped when no
-//! section that may have seen it is open any more.
+//! Readers use the table without a lock, under an [`EpochGuard`]. A change makes a new entry; the old one is dropped
+//! when no guard that may have seen it is open any more.
 #![allow(unsafe_code)]
 
 use crate::link::Link;
-use crate::link::shards::{Section, Shards};
+use crate::link::epoch::EpochGuard;
+use crate::link::shards::Shards;
 use crate::segment::Elsewhere;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -22,16 +23,16 @@ use tensorlend_layout::word::{Member, MemberState, RangeWord, Word};
 use tensorlend_os::map::Segment;
 use tensorlend_os::mutex::lock;
 
-/// A look for what can be unmapped goes over all members: so not at each part that is mapped. Until then a client keeps
-/// sheets of so many that are gone.
+/// Mapped parts between two sweeps: a sweep visits all members. Until the next one, a client may keep sheets of this
+/// many clients that are gone.
 const MAPPED_PER_SWEEP: u64 = 32;
 
 /// All members' sheets, by catalogue number.
 pub struct Peers {
     table: Box<[AtomicPtr<Peer>]>,
-    /// Held by who changes an entry.
+    /// Locked by the thread that changes an entry.
     changing: Mutex<()>,
-    /// Parts that were mapped, ever.
+    /// The number of parts that were ever mapped.
     mapped: AtomicU64,
     shards: Arc<Shards>,
 }
@@ -48,40 +49,41 @@ impl Peers {
         Self { table, changing: Mutex::new(()), mapped: AtomicU64::new(0), shards }
     }
 
-    /// What is mapped of a member.
+    /// The mapped sheets of a member.
     ///
     /// # Panics
-    /// With a section of another client.
+    /// Panics with an epoch guard of another client.
     #[inline]
-    pub fn get<'s>(&'s self, section: &'s Section<'_>, catalogue: u16) -> Option<&'s Peer> {
-        assert!(section.is_of(&self.shards), "a section of another session");
-        // Acquire, from the Release of the change that put it there.
+    pub fn get<'s>(&'s self, guard: &'s EpochGuard<'_>, catalogue: u16) -> Option<&'s Peer> {
+        assert!(guard.is_of(&self.shards), "an epoch guard of another session");
+        // Acquire: pairs with the Release of the change that stored it.
         let peer = self.table.get(usize::from(catalogue))?.load(Ordering::Acquire);
-        // SAFETY: null, or made by Box::into_raw in `set` and not changed since. It is dropped only after it was taken
-        // out of the table and every section that was open then has ended: this one is, and outlives the reference.
+        // SAFETY: null, or made by `Box::into_raw` in `set` and unchanged since. A changing thread drops it only after
+        // it has unlinked it from the table and every guard that was open then has closed; this guard is open, and
+        // outlives the reference.
         unsafe { peer.as_ref() }
     }
 
-    /// Whether so much was mapped since the last time that it is worth while to look for what can be unmapped.
+    /// Whether enough parts were mapped since the last sweep for another one.
     pub fn is_sweep_due(&self) -> bool {
         self.mapped.fetch_add(1, Ordering::Relaxed) % MAPPED_PER_SWEEP == MAPPED_PER_SWEEP - 1
     }
 
-    /// Begins a change; one at a time. Never inside a section.
+    /// Locks the table for a change. Must not be called under a guard.
     pub fn change(&self) -> Changing<'_> {
         Changing { peers: self, _one: lock(&self.changing) }
     }
 }
 
 impl Changing<'_> {
-    /// The entry as it is.
+    /// The present entry.
     pub fn get(&self, catalogue: u16) -> Option<&Peer> {
         let peer = self.peers.table.get(usize::from(catalogue))?.load(Ordering::Relaxed);
-        // SAFETY: as in Peers::get; entries are dropped by who holds the right to change them, through `&mut self`.
+        // SAFETY: as in `Peers::get`; only the holder of this lock drops entries, through `&mut self`.
         unsafe { peer.as_ref() }
     }
 
-    /// Drops what an entry has mapped in host memory and no lease needs; whether there was anything.
+    /// Drops an entry's mappings in host memory that no lease needs; returns whether there were any.
     pub fn drop_unused(&mut self, catalogue: u16) -> bool {
         let Some(mut peer) = self.get(catalogue).cloned() else { return false };
         let any = peer.drop_unused();
@@ -91,16 +93,16 @@ impl Changing<'_> {
         any
     }
 
-    /// Puts another entry in its place.
+    /// Replaces an entry.
     pub fn set(&mut self, catalogue: u16, peer: Option<Peer>) {
         let Some(place) = self.peers.table.get(usize::from(catalogue)) else { return };
         let new = peer.map_or(null_mut(), |peer| Box::into_raw(Box::new(peer)));
-        // Release: the entry is complete when it is found. Acquire: of the one before, to drop it.
+        // Release: a reader finds a complete entry. Acquire: this thread sees the former one, to drop it.
         let old = place.swap(new, Ordering::AcqRel);
         if !old.is_null() {
-            self.peers.shards.wait_for_sections();
-            // SAFETY: from Box::into_raw, and out of the table, so that nobody else drops it; no section that may have
-            // seen it is open, and `get` above borrows this Changing, which is borrowed mutably here.
+            self.peers.shards.wait_for_guards();
+            // SAFETY: from `Box::into_raw`, and unlinked from the table, so that no other thread drops it. No guard
+            // that may have seen it is open, and `get` above borrows this `Changing`, which is borrowed mutably here.
             drop(unsafe { Box::from_raw(old) });
         }
     }
@@ -111,7 +113,7 @@ impl Drop for Peers {
         for place in &mut self.table {
             let peer = std::mem::replace(place.get_mut(), null_mut());
             if !peer.is_null() {
-                // SAFETY: from Box::into_raw; nobody else has a reference to this table.
+                // SAFETY: from `Box::into_raw`; nobody else has a reference to this table.
                 drop(unsafe { Box::from_raw(peer) });
             }
         }
@@ -124,25 +126,25 @@ pub struct PeerSegment {
     pub base: u32,
     /// Its slot records.
     pub records: Records<SlotRecord>,
-    /// What keeps its pages in place for devices: before the mapping, which must last longer.
+    /// Keeps its pages locked for devices. Declared before the mapping, which must outlive it.
     #[cfg(feature = "cuda")]
     pub locked: crate::segment::pinned::PageLock,
-    /// Its bytes, read-only; none if they are on a device, so that what is made for host memory finds nothing here.
+    /// Its bytes, read-only; empty if they are on a device, so that code for host memory finds nothing here.
     pub map: Segment,
-    /// What there is of it on a device.
+    /// Its part on a device.
     pub elsewhere: Option<Elsewhere>,
-    /// The latest geometry word under which base and segment were found to belong together.
+    /// The latest geometry word under which base and segment belonged together.
     pub geometry: AtomicU64,
     /// Its line in the directory's table of segments, as it was lent.
     pub line: Option<Line>,
-    /// Which memfds these are: inodes of segment and slots. They name them as long as they are mapped.
+    /// The inodes of the memfds of segment and slots. They are unique while the memfds are mapped.
     pub identity: (u64, u64),
-    /// The session under which leases on it are held: it lasts as long as they.
+    /// The session that holds the leases on it: it lasts as long as they do.
     pub link: Arc<Link>,
 }
 
 impl PeerSegment {
-    /// Its length, wherever its bytes are.
+    /// Its length, in host or device memory.
     pub fn bytes(&self) -> u64 {
         self.elsewhere.as_ref().map_or(self.map.bytes() as u64, |it| it.bytes)
     }
@@ -154,7 +156,7 @@ impl PeerSegment {
     }
 }
 
-/// A lending, as the directory's table of segments tells it.
+/// A loan, as the directory's table of segments lists it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Line {
     at: usize,
@@ -163,7 +165,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// The line of the segment of `catalogue` that begins at `base`.
+    /// The directory's line of the segment of `catalogue` that begins at `base`.
     pub fn find(directory: &Directory, catalogue: u16, base: u32) -> Option<Self> {
         directory.segments.iter().enumerate().find_map(|(at, entry)| {
             let range = RangeWord(entry.range.read());
@@ -172,26 +174,26 @@ impl Line {
         })
     }
 
-    /// Whether the directory still says the same.
+    /// Whether the directory's line is unchanged.
     fn stands(&self, directory: &Directory) -> bool {
         let entry = &directory.segments[self.at];
         entry.range.read() == self.range && entry.since_ns.peek() == self.since_ns
     }
 }
 
-/// A catalogue of another client (or of this one: a client reads its own tensors as it reads anybody's).
+/// The mapped sheets of a client (also of this one: a client reads its own tensors like any other's).
 #[derive(Clone, Default)]
 pub struct Peer {
-    /// Epoch and sheet number of the life that is cached here.
+    /// The epoch and sheet number for which the sheets are cached.
     life: u64,
     catalogue: Option<Sheet<Catalogue>>,
-    /// By part, as far as they were asked for.
+    /// By part; `None` for parts that were not requested.
     cells: Vec<Option<Records<CellRecord>>>,
     segments: Vec<Arc<PeerSegment>>,
     leases: Option<Sheet<LeaseTable>>,
 }
 
-/// A member word without its state: which life it is.
+/// A member word without its state, which identifies the epoch.
 pub fn life(member: u64) -> u64 {
     Member(member).with_state(MemberState::Vacant).0
 }
@@ -238,8 +240,7 @@ impl Peer {
         self.leases.as_ref()
     }
 
-    /// The segment that holds a slot, if it is mapped and known to be the right one under this geometry word, which was
-    /// read before.
+    /// The segment that holds a slot, if it is mapped and belongs to this geometry word, which the caller read before.
     #[inline]
     pub fn segment(&self, slot: u32, geometry: u64, directory: &Directory) -> Option<&Arc<PeerSegment>> {
         let after = self.segments.partition_point(|s| s.base <= slot);
@@ -247,10 +248,10 @@ impl Peer {
         if slot - found.base >= found.records.len() as u32 {
             return None;
         }
-        // Relaxed: process-private, and whatever it says is checked against the directory.
+        // Relaxed: private to the process, and checked against the directory.
         if found.geometry.load(Ordering::Relaxed) != geometry {
-            // Another range of this client has moved, or this one: the daemon clears a range before it moves the
-            // geometry, so that a range that still is what it was is this segment's under the geometry read before.
+            // Another range of this client has moved, or this one. The daemon clears a range before it moves the
+            // geometry, so an unchanged range belongs to this segment under the geometry read before.
             if !found.line.is_some_and(|line| line.stands(directory)) {
                 return None;
             }
@@ -267,7 +268,7 @@ impl Peer {
         self.leases = Some(leases);
     }
 
-    /// Drops the mapping of its lease table, since it holds no leases any more; false if none is mapped.
+    /// Drops the mapping of the client's lease table, after its last lease; false if none is mapped.
     pub fn drop_leases(&mut self) -> bool {
         self.leases.take().is_some()
     }
@@ -283,19 +284,19 @@ impl Peer {
         self.cells[part] = Some(cells);
     }
 
-    /// Where this address lies: the first slot of its segment, the inode of that, and the offset in it.
+    /// The location of an address: the first slot of its segment, that segment's inode, and the offset in it.
     pub fn place_of(&self, address: *const u8) -> Option<(u32, u64, u64)> {
         let offset = |s: &PeerSegment| address.addr().wrapping_sub(s.map.start().addr());
         let found = self.segments.iter().find(|s| offset(s) < s.map.bytes())?;
         Some((found.base, found.identity.0, offset(found) as u64))
     }
 
-    /// The mapped segment that begins at `base`, whatever geometry it was fetched under.
+    /// The mapped segment that begins at `base`, whatever its geometry word.
     pub fn known(&self, base: u32) -> Option<&Arc<PeerSegment>> {
         self.segments.iter().find(|s| s.base == base)
     }
 
-    /// Adds a segment in place of everything that overlaps its range.
+    /// Adds a segment, and removes all that overlap its range.
     pub fn add_segment(&mut self, segment: PeerSegment) {
         let (first, end) = (segment.base, segment.base + segment.records.len() as u32);
         self.segments.retain(|s| s.base >= end || s.base + s.records.len() as u32 <= first);
@@ -303,8 +304,8 @@ impl Peer {
         self.segments.insert(at, Arc::new(segment));
     }
 
-    /// Of a clone of an entry: drops the mappings in host memory that nothing but the two of them has; false if there are
-    /// none. A lease that is being taken by the entry meanwhile keeps its own.
+    /// Drops the mappings in host memory that only this clone and its original hold; false if there are none. A lease
+    /// that a reader takes through the original in the meantime keeps its own.
     fn drop_unused(&mut self) -> bool {
         let before = self.segments.len();
         self.segments.retain(|s| s.elsewhere.is_some() || Arc::strong_count(s) > 2);

@@ -1,4 +1,4 @@
-//! What a program asks of its gateway by name.
+//! Methods that ask this machine's gateway.
 
 use super::far::{Far, trouble};
 use super::{
@@ -11,16 +11,16 @@ use crate::tensor::element::AsTensor;
 use crate::tensor::value_draft::ValueDraft;
 use tensorlend_layout::DType;
 
-/// Bytes of a listing, at most.
+/// Maximum bytes of a listing.
 const NAMES_BYTES_MAX: usize = 256 << 20;
 
 impl Client {
-    /// The nodes that this machine's gateway has seen, this one among them, sorted by name; empty without a gateway. Read from shared
-    /// memory: nobody is asked.
+    /// The nodes that this machine's gateway has seen, including this one, sorted by name; empty without a gateway.
+    /// Reads shared memory, and does not ask the gateway.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// for node in client.nodes()? {
     ///     println!("{}: {}", node.node, if node.alive { "there" } else { "gone" });
     /// }
@@ -33,25 +33,25 @@ impl Client {
         let prefix = super::node_name("");
         let mut nodes = Vec::new();
         for info in list(self.session(), |name| name.starts_with(&prefix))? {
-            // One that is not of its own name is nobody's.
+            // A document whose content names another node is ignored.
             nodes.extend(self.node(&info.name)?.filter(|node| super::node_name(&node.node) == info.name));
         }
         Ok(nodes)
     }
 
-    /// Where a name of another machine is, and how new what lies here is. `None` for a name of this machine, and for one whose
-    /// node is not known.
+    /// The location of a name of another machine, and the age of this machine's copy. `None` for a name of this
+    /// machine, or of an unknown node. Asks this machine's gateway.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.put("numbers", &[1u8])?;
     /// assert!(client.placement("numbers")?.is_none());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::Remote`] where the gateway does not answer; [`Error::Timeout`].
+    /// [`Error::Remote`] if the gateway does not answer; [`Error::Timeout`].
     pub fn placement(&self, name: &str) -> Result<Option<Placement>> {
         check_name(name)?;
         self.session().check()?;
@@ -63,19 +63,19 @@ impl Client {
         }
     }
 
-    /// What there is on other nodes: their names, lists and streams that match a glob ([`Client::list`]), each with its node. Those nodes
-    /// that can be reached are asked; which of them did not answer is said too.
+    /// The names, lists and streams of other nodes that match a glob ([`Client::list`]), each with its node. The
+    /// gateway asks the nodes that it can reach; [`RemoteNames::silent`] has those that did not answer.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let missing = client.remote_names("*/sim/*");
     /// assert!(missing.unwrap_err().is_remote()); // no gateway here
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::Argument`] for a glob that cannot be; [`Error::Remote`] where the gateway does not answer; [`Error::Timeout`].
+    /// [`Error::Argument`] for an invalid glob; [`Error::Remote`] if the gateway does not answer; [`Error::Timeout`].
     pub fn remote_names(&self, glob: &str) -> Result<RemoteNames> {
         crate::Glob::new(glob)?;
         self.session().check()?;
@@ -99,20 +99,21 @@ impl Client {
         }
     }
 
-    /// Publishes an array under a name of another machine, `NODE/NAME`. It is there when this returns, if the node's configuration
-    /// allows it.
+    /// Publishes an array under a name of another machine, `NODE/NAME`. Blocks until the value is published there; the
+    /// node's configuration must allow it.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let nowhere = client.put_remote("node7/control/gain", &[0.5f32]);
     /// assert!(nowhere.unwrap_err().is_remote());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::Remote`]: no such node, one that cannot be reached, one that refuses; [`Error::Timeout`]: whether it was published is not
-    /// known then. Otherwise as [`Client::put`].
+    /// * [`Error::Remote`] for an unknown or unreachable node, or one that refuses.
+    /// * [`Error::Timeout`] if there was no reply in time: the value may have been published.
+    /// * Otherwise as [`Client::put`].
     pub fn put_remote(&self, name: &str, array: &(impl AsTensor + ?Sized)) -> Result<()> {
         self.put_remote_draft(name, self.filled(name, array)?)
     }
@@ -120,8 +121,8 @@ impl Client {
     /// As [`Client::put_remote`], for the draft of a tensor or of a dataset.
     ///
     /// # Errors
-    /// As [`Client::put_remote`]; [`Error::Argument`] for a draft of another client, and for a dataset whose members' names have no
-    /// room for what is put before them on the way (6 bytes); [`Error::Device`] for a tensor on a device.
+    /// As [`Client::put_remote`]; [`Error::Argument`] for a draft of another client, and for a dataset with a member
+    /// name that is too long for the 6-byte prefix of the transport; [`Error::Device`] for a tensor on a device.
     pub fn put_remote_draft(&self, name: &str, draft: impl Into<ValueDraft>) -> Result<()> {
         check_name(name)?;
         self.session().check()?;
@@ -135,7 +136,7 @@ impl Client {
         };
         let mut request = Some(self.put_request(name, draft.into())?);
         let asked = self.ask_gateway_with(name, self.far_deadline(), |_| {
-            // It is sent once: a gateway that ended meanwhile may have sent it on.
+            // Sent once: a gateway that ended in the meantime may have forwarded it.
             request.take().ok_or_else(|| {
                 let why = "it ended before it answered: whether the value is there is not known".into();
                 trouble(name, RemoteTrouble::Gateway { why })
@@ -176,18 +177,19 @@ impl Client {
         Ok(request.metadata(&asked.encode())?.into())
     }
 
-    /// Fetches the items of a list of another machine, `NODE/LIST`, that are not here yet. They lie here under that name then, where
-    /// [`Client::get_all`], [`Client::range`] and [`Client::len`] find them; how many there are.
+    /// Fetches the items of a list of another machine, `NODE/LIST`, that are not on this machine yet; returns the
+    /// number of items. Blocks until they are here. Afterwards [`Client::get_all`], [`Client::range`] and
+    /// [`Client::len`] find them under that name.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// assert!(client.fetch_list("node7/episodes").unwrap_err().is_remote()); // no such node
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::Remote`]; [`Error::Timeout`], and then it can be called again: what is here stays.
+    /// [`Error::Remote`]; [`Error::Timeout`], after which you can call it again: fetched items stay.
     pub fn fetch_list(&self, list: &str) -> Result<u64> {
         check_name(list)?;
         self.session().check()?;

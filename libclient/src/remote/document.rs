@@ -1,123 +1,126 @@
-//! What is said between a program and its gateway, as JSON.
+//! The JSON documents that a program and its gateway exchange.
 
 use serde::{Deserialize, Serialize};
 
 /// The version of all these documents.
 const VERSION: u32 = 1;
-/// Bytes of a reason that are kept.
+/// Maximum bytes of a reason.
 pub(super) const WORDS_BYTES_MAX: usize = 1024;
 
 /// The member of a [`RemoteRequest::Put`] that is the tensor.
 pub const VALUE: &str = "value";
-/// What the members of a [`RemoteRequest::Put`] that is a dataset begin with.
+/// The prefix of the members of a [`RemoteRequest::Put`] that is a dataset.
 pub const VALUE_PREFIX: &str = "value/";
 /// The member (u8) of a [`RemoteRequest::Put`] that has the value's own metadata, if it has any.
 pub const VALUE_METADATA: &str = ".metadata";
 
-/// What a gateway says of one node, its own among them.
+/// A gateway's description of one node, itself or another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeDocument {
     /// Version of this document: 1.
     pub v: u32,
-    /// Its name.
+    /// The node's name.
     pub node: String,
-    /// Which life of its gateway: 16 hexadecimal digits.
+    /// The epoch of the node's gateway: 16 hexadecimal digits, new at each start.
     pub epoch: String,
-    /// Whether it can be reached. What was fetched of one that cannot is stale.
+    /// Whether the node is reachable. Values fetched from an unreachable node are stale.
     pub alive: bool,
-    /// Whether it is this machine.
+    /// Whether the node is this machine.
     pub here: bool,
 }
 
-/// What a program asks of its gateway.
+/// A program's request to its gateway, in a request's metadata. [`crate::Client`]'s methods send these; only a gateway
+/// needs the type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum RemoteRequest {
-    /// See that the newest value of this name lies here.
+    /// Fetch the newest value of this name.
     Get {
         /// The name, with its node.
         name: String,
     },
-    /// The same, once it is another one than the local version (two words) that the program has seen.
+    /// Wait for a value other than the local version (two words) that the program has seen, and fetch it.
     Wait {
         /// The name, with its node.
         name: String,
-        /// What was seen.
+        /// The version that the program has seen.
         seen: (u64, u64),
-        /// For how long, in milliseconds.
+        /// The timeout in milliseconds.
         timeout_ms: u64,
     },
-    /// Publish the value that comes with this there.
+    /// Publish the attached value on the node.
     Put {
         /// The name, with its node.
         name: String,
-        /// Whether the value is a dataset: members [`VALUE_PREFIX`] and their names; else one tensor, [`VALUE`].
+        /// Whether the value is a dataset, with members named [`VALUE_PREFIX`] and their names; otherwise one tensor,
+        /// [`VALUE`].
         dataset: bool,
     },
-    /// See that this stream is received here.
+    /// Receive this stream on this machine.
     Subscribe {
         /// The name, with its node.
         name: String,
     },
-    /// See that the items of this list lie here, as many as there are now.
+    /// Fetch the present items of this list.
     List {
         /// The name, with its node.
         name: String,
     },
-    /// What there is on other nodes.
+    /// List the names of other nodes.
     Names {
         /// A glob over names with their nodes.
         glob: String,
     },
-    /// Where a name is, and how new what lies here is.
+    /// Report the location of a name, and the age of the local copy.
     Where {
         /// The name, with its node.
         name: String,
     },
 }
 
-/// What a gateway answers.
+/// A gateway's reply, in a reply's metadata.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub enum RemoteAnswer {
-    /// It lies here now, or was done.
+    /// The value is on this machine now, or the request is done.
     Here {
-        /// Whether its node could not be asked: what lies here may be old.
+        /// Whether the node could not be asked, so that the local copy may be old.
         stale: bool,
     },
-    /// That node has no such name, or does not export it.
+    /// The node has no such name, or does not export it.
     Nothing,
-    /// That node cannot be reached, and nothing of it lies here.
+    /// The node is unreachable, and there is no local copy.
     Unreachable,
-    /// Not in time.
+    /// The timeout passed.
     Timeout,
-    /// Not so; why, in words.
+    /// The gateway or the node refused.
     Refused {
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// What there is; the list itself is the tensor's elements, as JSON.
+    /// The listing; the tensor's elements have it as JSON.
     Names,
-    /// Where a name is.
+    /// The location of a name.
     Where(Placement),
 }
 
-/// Where a name of another machine is, and how new what lies here is.
+/// The location of a name of another machine, and the age of the local copy. See [`crate::Client::placement`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
-    /// Whose it is.
+    /// The node that owns the name.
     pub node: String,
-    /// Whether that node can be reached.
+    /// Whether that node is reachable.
     pub alive: bool,
-    /// Whether a copy lies here.
+    /// Whether there is a local copy.
     pub cached: bool,
-    /// Whether that copy may be older than what its node has, since the node cannot be asked.
+    /// Whether the copy may be older than the node's value, because the node cannot be asked.
     pub stale: bool,
-    /// Which value the copy is: the life of its node's gateway (16 hexadecimal digits) and the count of values since; empty without a copy.
+    /// The version of the copy: the epoch of its node's gateway (16 hexadecimal digits) and a count of values since;
+    /// empty without a copy.
     pub stamp: String,
 }
 
-/// One name of another machine, as listed.
+/// A name of another machine in a listing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteInfo {
     /// The name, with its node.
@@ -126,28 +129,28 @@ pub struct RemoteInfo {
     pub kind: String,
     /// Its element type; empty unless it is a tensor.
     pub dtype: String,
-    /// Its sizes, in elements; empty unless it is a tensor.
+    /// Its sizes in elements; empty unless it is a tensor.
     pub shape: Vec<u64>,
-    /// Bytes of its elements; items of a list, subscribers of a stream.
+    /// Bytes of its elements; the items of a list, or the subscribers of a stream.
     pub size: u64,
-    /// Whether a copy lies here.
+    /// Whether there is a local copy.
     pub cached: bool,
-    /// Whether its node cannot be reached, so that this is what was last known.
+    /// Whether the node is unreachable, so that this is the last known state.
     pub stale: bool,
 }
 
-/// What there is on other nodes.
+/// A listing of other nodes. See [`crate::Client::remote_names`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteNames {
     /// Names, lists and streams.
     pub names: Vec<RemoteInfo>,
-    /// Nodes that did not answer in time, or cannot be reached: of them, what lies here or was last known is listed.
+    /// Nodes that did not answer in time, or are unreachable: their local copies and last known names are listed.
     pub silent: Vec<String>,
-    /// Whether there is more than is listed.
+    /// Whether the listing was cut.
     pub more: bool,
 }
 
-/// A document with its version, as bytes.
+/// Encodes a document with its version.
 pub(crate) fn encode(document: &impl Serialize) -> Vec<u8> {
     #[derive(Serialize)]
     struct Versioned<'d, D: Serialize> {
@@ -158,7 +161,7 @@ pub(crate) fn encode(document: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(&Versioned { v: VERSION, document }).expect("strings, numbers and lists have a JSON form")
 }
 
-/// Reads one.
+/// Decodes a document with its version.
 pub(crate) fn decode<D: for<'d> Deserialize<'d>>(bytes: &[u8]) -> Result<D, String> {
     #[derive(Deserialize)]
     struct Versioned<D> {
@@ -171,16 +174,16 @@ pub(crate) fn decode<D: for<'d> Deserialize<'d>>(bytes: &[u8]) -> Result<D, Stri
 }
 
 impl NodeDocument {
-    /// As a name's elements.
+    /// Encodes the document as the elements of a name's tensor.
     pub fn encode(&self) -> Vec<u8> {
         // Strings and booleans have a JSON form.
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// Reads a name's elements.
+    /// Decodes a name's elements.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The reason, as text.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         let read: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         if read.v == VERSION { Ok(read) } else { Err(format!("version {}, and {VERSION} is known here", read.v)) }
@@ -188,45 +191,45 @@ impl NodeDocument {
 }
 
 impl RemoteNames {
-    /// As an answer's elements.
+    /// Encodes the listing as a reply's elements.
     pub fn encode(&self) -> Vec<u8> {
         encode(self)
     }
 
-    /// Reads an answer's elements.
+    /// Decodes a reply's elements.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The reason, as text.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         decode(bytes)
     }
 }
 
 impl RemoteRequest {
-    /// As a request's metadata.
+    /// Encodes the request as metadata.
     pub fn encode(&self) -> Vec<u8> {
         encode(self)
     }
 
-    /// Reads a request's metadata.
+    /// Decodes a request's metadata.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The reason, as text.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         decode(bytes)
     }
 }
 
 impl RemoteAnswer {
-    /// As an answer's metadata.
+    /// Encodes the reply as metadata.
     pub fn encode(&self) -> Vec<u8> {
         encode(self)
     }
 
-    /// Reads an answer's metadata.
+    /// Decodes a reply's metadata.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The reason, as text.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         decode(bytes)
     }

@@ -1,4 +1,4 @@
-//! Names of other machines, where a client meets them: looked for here first, then asked for.
+//! Names of other machines: the client looks for a local copy first, and then asks the gateway.
 
 use super::{NodeDocument, RemoteAnswer, RemoteRequest, SERVICE, document, node_name, split};
 use crate::call::Caller;
@@ -17,29 +17,29 @@ use std::time::Duration;
 use tensorlend_layout::DType;
 use tensorlend_layout::name::stream_key;
 
-/// How long a gateway has to open its door.
+/// How long a gateway may take to accept a connection.
 const OPENING: Duration = Duration::from_secs(5);
-/// How long its answer to a wait may be late.
+/// How late a gateway's reply to a wait may be.
 const GRACE: Duration = Duration::from_secs(5);
-/// The longest wait that a gateway is asked for at once: one that hangs is noticed after it.
+/// Longest single wait that a client requests: a gateway that hangs is noticed after it.
 const WAIT: Duration = Duration::from_secs(10);
-/// How often a wait looks whether there is such a node by now.
+/// How often a wait checks whether the node exists by now.
 const NODE_COMES: Duration = Duration::from_secs(1);
-/// How often a value that was fetched, and is gone again before it was leased, is asked for again.
+/// Maximum attempts on a value that was fetched, but replaced before it was leased.
 const AGAIN_MAX: u32 = 16;
-/// Bytes of a node's document, at most.
+/// Maximum bytes of a node's document.
 const DOCUMENT_BYTES_MAX: u64 = 64 * 1024;
 
-/// Where a name is that begins with a node's.
+/// The location of a name whose first part is a node.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Far<'n> {
-    /// On this node: its name here.
+    /// On this node; the value is the name without its first part.
     Here(&'n str),
-    /// On another one: which.
+    /// On another node; the value is that node.
     There(&'n str),
 }
 
-/// Whether a name could begin with a node's.
+/// Whether a name may begin with a node.
 pub fn may_be_far(name: &str) -> bool {
     split(name).is_some_and(|(node, _)| {
         node != SERVICE
@@ -49,7 +49,7 @@ pub fn may_be_far(name: &str) -> bool {
 }
 
 impl Client {
-    /// Where a name is, if a node of its first part is known here.
+    /// The location of a name, if its first part is a known node.
     pub(crate) fn far<'n>(&self, name: &'n str) -> Result<Option<Far<'n>>> {
         let Some((node, rest)) = split(name).filter(|_| may_be_far(name)) else { return Ok(None) };
         match self.node(&node_name(node))? {
@@ -60,11 +60,11 @@ impl Client {
         }
     }
 
-    /// A node's document; `None`: there is none, or none that can be read.
+    /// A node's document; `None`: there is none, or it is unreadable.
     pub(crate) fn node(&self, name: &str) -> Result<Option<NodeDocument>> {
         let Some(leased) = lease_key(self.session(), name.as_bytes(), name)? else { return Ok(None) };
         let value = match assemble::value(self.session(), leased, name) {
-            // Anybody may write there.
+            // Any member may write it.
             Err(Error::Damaged { .. }) => return Ok(None),
             other => other?,
         };
@@ -73,7 +73,7 @@ impl Client {
         Ok(bytes.and_then(|bytes| NodeDocument::decode(bytes).ok()))
     }
 
-    /// What a name holds that is not here: asked of its node.
+    /// Leases a value of another node, after the gateway has fetched it.
     #[cold]
     pub(crate) fn lease_far(&self, name: &str) -> Result<Leased> {
         let not_found = || Error::NotFound(name.to_owned());
@@ -91,20 +91,20 @@ impl Client {
             if let Some(leased) = lease_key(self.session(), name.as_bytes(), name)? {
                 return Ok(leased);
             }
-            // It was there, and is gone again: its owner writes faster than it is fetched.
+            // The copy was replaced again: its owner writes faster than this client leases.
             std::thread::sleep(Duration::from_millis(u64::from(again)));
         }
         Err(trouble(name, RemoteTrouble::Gateway { why: "what it says is here is not".into() }))
     }
 
-    /// Waits until a name of this or another machine has another value than `seen`; under which name that lies here.
+    /// Waits until a name of this or another machine has a value other than `seen`; returns the local name.
     pub(crate) fn wait_anywhere<'n>(&self, name: &'n str, seen: Version, deadline: Deadline) -> Result<&'n str> {
         if !may_be_far(name) {
             wait_newer(self.session(), name, seen, deadline)?;
             return Ok(name);
         }
         let mut known = None;
-        // What is here is found without another look.
+        // A local value needs no nap.
         let mut nap = Duration::ZERO;
         loop {
             match wait_newer(self.session(), name, seen, deadline.at_most(nap)) {
@@ -124,14 +124,14 @@ impl Client {
                 }
                 Some(Far::There(node)) => {
                     known = self.wait_there(node, name, seen, deadline)?;
-                    // Where a node has no such name yet, or cannot be reached, it is asked again after this.
+                    // If a node has no such name yet, or is unreachable, ask again after this time.
                     if known.is_some() { NAP_MAX } else { Duration::from_millis(1) }
                 }
             };
         }
     }
 
-    /// Has the gateway wait for a part of the time; why there is nothing yet, if that is known.
+    /// Asks the gateway to wait for a part of the time; returns the reason why there is no value yet, if known.
     fn wait_there(&self, node: &str, name: &str, seen: Version, deadline: Deadline) -> Result<Option<RemoteTrouble>> {
         let timeout = deadline.left().map_or(WAIT, |left| left.min(WAIT));
         let [home, cell] = seen.words();
@@ -147,15 +147,15 @@ impl Client {
                 Err(Error::Remote { cause, .. }) => Ok(Some(cause)),
                 Err(error) => Err(error),
             },
-            // The next gateway may be about to come.
+            // The gateway may be restarting.
             Err(Error::Remote { cause: cause @ RemoteTrouble::Gateway { .. }, .. }) => Ok(Some(cause)),
             Err(Error::Timeout { .. }) => Ok(Some(RemoteTrouble::Gateway { why: "no answer in time".into() })),
             Err(error) => Err(error),
         }
     }
 
-    /// Sees that a stream of another machine is received here, and under which name it lies here. With a deadline, waits until there
-    /// is such a stream.
+    /// Makes the gateway receive a stream of another machine; returns the local name. With a deadline, waits for the
+    /// stream.
     pub(crate) fn stream_anywhere<'n>(&self, name: &'n str, deadline: Option<Deadline>) -> Result<&'n str> {
         let key = stream_key(name);
         loop {
@@ -166,7 +166,7 @@ impl Client {
                     let asked = self.ask_gateway(name, &request, deadline.unwrap_or_else(|| self.far_deadline()));
                     match asked.and_then(|(answer, _)| self.is_here(node, name, answer)) {
                         Ok(_) => return Ok(name),
-                        // What was received before lies here still.
+                        // Messages that were received before are still on this machine.
                         Err(error) if self.session().find(&key).is_some_and(|found| found.home.is_live()) => {
                             return if error.is_remote() { Ok(name) } else { Err(error) };
                         }
@@ -186,7 +186,7 @@ impl Client {
                     std::thread::sleep(nap);
                 }
                 (Some(error), Some(_)) => return Err(error),
-                // A stream of this machine, or of a node that is yet to come.
+                // A stream of this machine, or of a node that does not exist yet.
                 (None, Some(_)) if !may_be_far(name) => return Ok(name),
                 (None, Some(deadline)) => match wait_entry(self.session(), &key, deadline.at_most(NODE_COMES), name) {
                     Ok(()) => return Ok(name),
@@ -198,12 +198,12 @@ impl Client {
         }
     }
 
-    /// How long a request may take whose caller gives no time.
+    /// The deadline of a request without a timeout.
     pub(crate) fn far_deadline(&self) -> Deadline {
         Deadline::new(Some(self.callers().timeout))
     }
 
-    /// Asks the gateway without a value.
+    /// Sends the gateway a request without a value.
     pub(crate) fn ask_gateway(
         &self,
         name: &str,
@@ -217,7 +217,7 @@ impl Client {
         })
     }
 
-    /// Asks the gateway, with what `make` makes. It may be made, and asked, twice.
+    /// Sends the gateway the request that `make` makes. It may be made and sent twice.
     pub(crate) fn ask_gateway_with<R: Sendable>(
         &self,
         name: &str,
@@ -226,7 +226,7 @@ impl Client {
     ) -> Result<(RemoteAnswer, Value)> {
         self.session().check()?;
         let gateway = |why: String| trouble(name, RemoteTrouble::Gateway { why });
-        // Of a client that has no callers: else these would keep themselves alive.
+        // The caller gets a client without callers: otherwise the callers would keep themselves alive.
         let open = || self.without_callers().caller(SERVICE).capacity(1).open();
         let mut taken = self.callers().take(deadline, open)?;
         let caller: &mut Caller = taken.caller().ok_or(Error::Protocol { doing: "ask the gateway" })?;
@@ -255,7 +255,7 @@ impl Client {
         }
     }
 
-    /// Whether an answer says that something is here; whether it may be old.
+    /// Whether a reply reports a local copy; returns whether that may be old.
     pub(crate) fn is_here(&self, node: &str, name: &str, answer: RemoteAnswer) -> Result<bool> {
         let node = node.to_owned();
         Err(match answer {
@@ -273,12 +273,12 @@ impl Client {
     }
 }
 
-/// A name of another machine cannot be had, for this reason.
+/// The error for an unavailable name of another machine.
 pub fn trouble(name: &str, cause: RemoteTrouble) -> Error {
     Error::Remote { name: name.to_owned(), cause }
 }
 
-/// Words of another process, no more of them than anybody reads.
+/// A text of another process, cut to a readable length.
 fn shortened(mut why: String) -> String {
     why.truncate(why.floor_char_boundary(document::WORDS_BYTES_MAX));
     why

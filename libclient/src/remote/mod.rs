@@ -1,30 +1,34 @@
-//! Names of other machines: what a program and its machine's gateway say to each other, through the broker that both know.
+//! Names of other machines: the documents that a program and its machine's gateway exchange, through the daemon to
+//! which both are connected.
 //!
-//! A value that node `node7` has under the name `sim/pressure` is called `node7/sim/pressure` on every other machine. What was
-//! fetched of it lies under that name in the local namespace, as a value like all others, that the gateway owns; reading it takes a
-//! lease and nothing else. Only where there is no such name, and there is a node whose name it begins with, the gateway is asked.
+//! A value that node `node7` has under the name `sim/pressure` is called `node7/sim/pressure` on every other machine. A
+//! fetched copy has that name in the local namespace. It is a value like all others, owned by the gateway, and reading
+//! it takes a lease and nothing else. The client asks the gateway only if there is no such name and the first part of
+//! the name is a known node.
 //!
-//! | name | kind | owner | what it says |
+//! | name | kind | owner | meaning |
 //! |---|---|---|---|
-//! | `.gateway/node/NODE` | name, ephemeral, u8 | gateway | [`NodeDocument`]: who that node is, whether it is there |
-//! | `.gateway` | service ([`crate::Client::serve`]) | gateway | takes a [`RemoteRequest`], gives a [`RemoteAnswer`] |
-//! | `NODE/NAME` | name, list or stream | gateway | what was fetched |
+//! | `.gateway/node/NODE` | name, ephemeral, u8 | gateway | [`NodeDocument`]: the node's description and whether it is reachable |
+//! | `.gateway` | service ([`crate::Client::serve`]) | gateway | receives a [`RemoteRequest`], replies with a [`RemoteAnswer`] |
+//! | `NODE/NAME` | name, list or stream | gateway | fetched copy |
 //!
-//! A request is an empty u8 tensor with the document as its metadata; one that brings a value ([`RemoteRequest::Put`]) is a dataset
-//! with this metadata. Answers are the same. All documents are JSON with a version `v`.
+//! A request is an empty u8 tensor with the document as its metadata; one with a value ([`RemoteRequest::Put`]) is a
+//! dataset with this metadata. Replies have the same form. All documents are JSON with a version `v`.
 //!
-//! | call | of a name of another machine |
+//! | call | for a name of another machine |
 //! |---|---|
-//! | `get`, `get_value`, `get_dataset`, `get_into` | fetched, where it is not here |
-//! | `wait_for`, `wait_newer`, `wait_value` | waited for there |
-//! | `subscribe`, `subscription` | received, from now on |
-//! | `put_remote`, `fetch_list`, `placement`, `remote_names` | asked of the gateway |
-//! | `exists`, `version`, `info`, `list`, `streams`, `lists`, `len`, `nodes` | only what lies here: nobody is asked |
+//! | `get`, `get_value`, `get_dataset`, `get_into` | fetches it, unless a copy is on this machine |
+//! | `wait_for`, `wait_newer`, `wait_value` | waits on the other machine |
+//! | `subscribe`, `subscription` | receives the stream, from now on |
+//! | `put_remote`, `fetch_list`, `placement`, `remote_names` | asks the gateway |
+//! | `exists`, `version`, `info`, `list`, `streams`, `lists`, `len`, `nodes` | reports local copies only, and asks nobody |
 //!
-//! A name that begins with this machine's own node is a name of this machine, so that the same program runs on all of them.
+//! A name that begins with this machine's own node is a name of this machine, so that the same program runs on all of
+//! them.
 //!
-//! Any member that may write in the namespace may serve `.gateway`, write nodes' documents and publish under `NODE/NAME`: members trust each
-//! other that far, as with all names. What it says is checked, and every wait for it ends.
+//! Any member with the right to write in the namespace may serve `.gateway`, write nodes' documents and publish under
+//! `NODE/NAME`: members trust each other that far, as with all names. The client checks the documents, and every wait
+//! for the gateway ends.
 
 mod api;
 mod document;
@@ -44,7 +48,7 @@ pub fn node_name(node: &str) -> String {
     format!("{SERVICE}/node/{node}")
 }
 
-/// Takes a name of another machine apart: its node, and its name there. Whether there is such a node is another question.
+/// Splits a name of another machine into its node and its name there. Does not check whether the node exists.
 pub fn split(name: &str) -> Option<(&str, &str)> {
     name.split_once('/').filter(|(node, rest)| !node.is_empty() && !rest.is_empty())
 }

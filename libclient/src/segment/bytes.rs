@@ -1,17 +1,17 @@
-//! Tensor bytes in mapped segments, and the records that describe them: the only place where this crate makes references
-//! into memory that it shares.
+//! Tensor bytes in mapped segments, and the records that describe them. This is the only module of the crate that makes
+//! references into shared memory.
 //!
-//! The contract that every use answers to:
-//! 1. The range lies inside the segment's mapping, and the mapping stays while the range is used. A reader keeps
-//!    the segment beside its lease; a draft keeps the session, whose heap keeps every segment of which a slot is handed
-//!    out and not sealed yet (what is shelved: [`crate::alloc::heap`]).
-//! 2. For reading: the holder has a lease on the slot (validated after its fence), or is the slot's owner and has
-//!    not given it back. An honest owner does not write a published slot again before no lease is left.
-//! 3. For writing: the holder is the one draft of the slot, and the slot is not published.
+//! The contract of every use:
+//! 1. The range lies inside the segment's mapping, and the mapping lasts while the range is used. A reader keeps the
+//!    segment together with its lease. A draft keeps the session, whose heap keeps every segment with a slot that is
+//!    handed out and not sealed yet (for segments released for spill, see [`crate::alloc::heap`]).
+//! 2. For reading: the holder has a lease on the slot (validated after its fence), or is the slot's owner and has not
+//!    given it up. An honest owner does not write to a published slot again before no lease covers it.
+//! 3. For writing: the holder is the only draft of the slot, and the slot is not published.
 //!
-//! A *hostile* owner can write while we read. That is a data race by Rust's rules, which no protection can exclude for
-//! memory that another process may write; in practice the reader sees changing numbers and nothing else, because
-//! no type with invalid bit patterns is ever made of these bytes.
+//! A *hostile* owner can write while a reader reads. By Rust's rules that is a data race, which no protection can
+//! exclude for memory that another process may write. In practice the reader sees changing numbers and nothing else,
+//! because no type with invalid bit patterns is ever made of these bytes.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
@@ -24,18 +24,18 @@ use tensorlend_os::map::Segment;
 pub struct Bytes {
     start: NonNull<u8>,
     length: usize,
-    /// Which process mapped it.
+    /// The fork generation of the process that mapped it.
     forks: u64,
 }
 
-// SAFETY: a Bytes is a range; all access goes through the two functions below, whose callers answer for exclusion and
-// for the mapping.
+// SAFETY: a `Bytes` is a range; all access goes through the two functions below, whose callers guarantee exclusion and
+// the mapping.
 unsafe impl Send for Bytes {}
 // SAFETY: as above.
 unsafe impl Sync for Bytes {}
 
 impl Bytes {
-    /// `None` if the range does not lie inside the segment.
+    /// A range of a segment; `None` if it is not inside.
     #[inline]
     pub fn new(segment: &Segment, offset: u64, length: u64) -> Option<Self> {
         let (offset, length) = (usize::try_from(offset).ok()?, usize::try_from(length).ok()?);
@@ -47,30 +47,30 @@ impl Bytes {
         Some(Self { start: NonNull::new(start)?, length, forks: segment.forks() })
     }
 
-    /// The bytes, to read.
+    /// The bytes, for reading.
     ///
     /// # Safety
     /// 1 and 2 of the contract, for as long as the reference lives.
     #[inline]
     pub unsafe fn read(&self) -> &[u8] {
         self.check();
-        // SAFETY: 1: inside, by new, and mapped, by the caller; 2: by the caller.
+        // SAFETY: 1: inside, by `new`, and mapped, by the caller; 2: by the caller.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 
-    /// The bytes, to write.
+    /// The bytes, for writing.
     ///
     /// # Safety
     /// 1 and 3 of the contract, for as long as the reference lives.
     #[inline]
     pub unsafe fn write(&mut self) -> &mut [u8] {
         self.check();
-        // SAFETY: 1: inside, by new, and mapped, by the caller; 3: by the caller.
+        // SAFETY: 1: inside, by `new`, and mapped, by the caller; 3: by the caller.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
     }
 
     /// # Panics
-    /// In a forked child, which has nothing mapped there.
+    /// Panics in a forked child, in which nothing is mapped there.
     #[inline]
     fn check(&self) {
         assert!(
@@ -90,7 +90,7 @@ impl Bytes {
 #[derive(Clone, Copy)]
 pub struct OwnRecord(NonNull<SlotRecord>);
 
-// SAFETY: a record consists of atomics; access goes through `get`, whose callers answer for the mapping.
+// SAFETY: a record consists of atomics; access goes through `get`, whose callers guarantee the mapping.
 unsafe impl Send for OwnRecord {}
 // SAFETY: as above.
 unsafe impl Sync for OwnRecord {}
@@ -106,7 +106,7 @@ impl OwnRecord {
     /// 1 of the contract: the records are mapped as long as their segment is.
     #[inline]
     pub unsafe fn get(&self) -> &SlotRecord {
-        // SAFETY: it was a reference, and what it points to is still mapped, by the caller.
+        // SAFETY: it was a reference, and its target is still mapped, by the caller.
         unsafe { self.0.as_ref() }
     }
 }

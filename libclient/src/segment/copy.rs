@@ -1,14 +1,14 @@
 //! Copying into shared memory.
 #![allow(unsafe_code)]
 
-/// From this length on, bytes go past the caches. Measured (docs/results/tuning.md): an ordinary copy first fetches every
-/// line that it is about to overwrite; what is shorter mostly lies in a cache near by, and is copied faster through it.
+/// Minimum length for stores that bypass the caches. Measured (docs/results/tuning.md): an ordinary copy first fetches
+/// every line that it then overwrites. A shorter target is mostly in a near cache, through which the copy is faster.
 const PAST_CACHES_MIN: usize = 16 << 20;
 
 /// Copies into a draft's bytes.
 ///
 /// # Panics
-/// Unless both have one length.
+/// Panics unless both have the same length.
 #[inline]
 pub fn into_shared(to: &mut [u8], from: &[u8]) {
     assert_eq!(to.len(), from.len(), "a tensor is written whole");
@@ -17,7 +17,7 @@ pub fn into_shared(to: &mut [u8], from: &[u8]) {
     }
 }
 
-/// Copies with stores that leave the caches alone; false where there are none.
+/// Copies with stores that bypass the caches; false if the processor has none.
 #[cfg(target_arch = "x86_64")]
 #[expect(clippy::cast_ptr_alignment, reason = "argued where it is used")]
 fn past_caches(to: &mut [u8], from: &[u8]) -> bool {
@@ -30,8 +30,8 @@ fn past_caches(to: &mut [u8], from: &[u8]) -> bool {
     let (sources, last) = from.as_chunks::<LINE>();
     for (line, source) in lines.iter_mut().zip(sources) {
         for part in 0..LINE / 16 {
-            // SAFETY: SSE2 is part of x86-64. 16 bytes from 16 * part on lie inside both lines of 64. The load needs no
-            // alignment; the store needs 16 bytes, and the line has 64.
+            // SAFETY: SSE2 is part of x86-64. 16 bytes from 16 * part on are inside both 64-byte lines. The load needs
+            // no alignment; the store needs 16 bytes, and the line has 64.
             unsafe {
                 let bytes = _mm_loadu_si128(source.as_ptr().add(16 * part).cast::<__m128i>());
                 _mm_stream_si128(line.as_mut_ptr().add(16 * part).cast::<__m128i>(), bytes);
@@ -39,7 +39,7 @@ fn past_caches(to: &mut [u8], from: &[u8]) -> bool {
         }
     }
     rest.copy_from_slice(last);
-    // Such stores are ordered behind nothing, not even behind a later Release: the publication must not overtake them.
+    // No later store orders these stores, not even a Release: without this fence the publication could overtake them.
     // SAFETY: SSE2 is part of x86-64.
     unsafe { _mm_sfence() };
     true

@@ -1,9 +1,9 @@
-//! What ends later than the call that ends it: leases whose streams have not come past yet, and device memory that was lent
-//! no more.
+//! The janitor: ends leases whose streams have not passed yet, and releases device memory that is no longer lent.
 //!
-//! One thread for each session that has device memory. It sleeps on two bells, the directory's for segments that were taken
-//! back and its own, and looks again after a timeout in any case. While events are outstanding it asks for them, at first
-//! often: so the memory of a lease comes back soon, and nobody waits in the driver for one stream while another has come past.
+//! One thread for each session with device memory. It sleeps on two bells, the directory's, for segments that the
+//! daemon takes back, and its own, and polls after a timeout in any case. While events are pending it polls them, often
+//! at first. So the memory of a lease returns soon, and the driver never blocks the thread on one stream while another
+//! has passed.
 
 use crate::error::Result;
 use crate::gpu::Gpu;
@@ -18,30 +18,30 @@ use tensorlend_layout::word::Bell;
 use tensorlend_os::mutex::lock;
 use tensorlend_os::{futex, thread};
 
-/// Between two looks at events that are outstanding, from ... to.
+/// Shortest and longest pause between two polls of pending events.
 const NAP: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(2));
-/// Between two looks at what is lent, if no bell rings.
+/// Pause between two checks of the lent segments, if no bell rings.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// What is to be done once these events have fired.
+/// Work to do once these events have fired.
 pub struct Ending {
     pub gpu: Arc<Gpu>,
     pub events: Vec<Event>,
-    /// Is told whether the work was done; else its context is lost, and it never will be.
+    /// Receives whether the device work is done; false if its context is lost, so that it never will be.
     pub then: Box<dyn FnOnce(bool) + Send>,
-    /// What another draft in the same stream may have before, if its work is made to begin after these events.
+    /// A slot that another draft in the same stream may take earlier, if its work begins after these events.
     pub dropped: Option<Dropped>,
 }
 
-/// The slot of a draft that was dropped, and the one stream in which it was used.
+/// The slot of a dropped draft, and the only stream in which it was used.
 pub struct Dropped {
     pub taken: TakenOn,
     pub stream: usize,
 }
 
 impl Ending {
-    /// Whether all have fired; `Some(false)`: the context is lost, where nothing runs any more. Any other failure of the question
-    /// says nothing about the work, and it is asked again.
+    /// Whether all events have fired; `Some(false)` if the context is lost, so that nothing runs in it any more. Any
+    /// other failure of the query proves nothing about the work, and the query is repeated.
     fn is_over(&mut self) -> Option<bool> {
         let (gpu, mut lost) = (&self.gpu, false);
         let over = self.events.extract_if(.., |event| {
@@ -55,22 +55,22 @@ impl Ending {
     }
 }
 
-/// What the janitor does for its session, as long as there is one.
+/// The janitor's work for its session, as long as the session exists.
 pub trait Upkeep: Send + Sync {
-    /// Unmaps what is no longer lent.
+    /// Unmaps segments that are no longer lent.
     fn sweep(&self);
-    /// Reports to the daemon what is gone. False: the session has ended.
+    /// Reports unmapped memory to the daemon. False: the session has ended.
     fn report(&self) -> bool;
 }
 
-/// One session's.
+/// The janitor of one session.
 pub struct Janitor {
     bell: Bell,
     endings: Mutex<Vec<Ending>>,
     upkeep: OnceLock<(Directory, Arc<dyn Upkeep>)>,
     started: AtomicBool,
     stopped: AtomicBool,
-    /// Pools that are imported, by the daemon's number: the same for all of their blocks.
+    /// Imported pools, by the daemon's number: one pool has many blocks.
     pools: Mutex<BTreeMap<u64, Pool>>,
 }
 
@@ -88,33 +88,33 @@ impl Default for Janitor {
 }
 
 impl Janitor {
-    /// Has it look.
+    /// Wakes the janitor.
     pub fn ring(&self) {
         self.bell.ring();
         futex::wake_all(&self.bell);
     }
 
-    /// There is nothing more to see to.
+    /// Stops the janitor.
     pub fn stop(&self) {
         // Relaxed: the bell orders it.
         self.stopped.store(true, Ordering::Relaxed);
         self.ring();
     }
 
-    /// Sees to it that something is done once its events have fired.
+    /// Leaves work to the janitor, for when its events have fired.
     pub fn leave(&self, ending: Ending) {
         let first = {
             let mut endings = lock(&self.endings);
             endings.push(ending);
             endings.len() == 1
         };
-        // While something is outstanding, it does not sleep for long.
+        // While an event is pending, the thread does not sleep for long.
         if first {
             self.ring();
         }
     }
 
-    /// The ending of a draft of the same length that was dropped in this stream, the last one first.
+    /// The newest ending of a draft of the same length that was dropped in this stream.
     pub fn take_dropped(&self, extent: (u16, u64), stream: usize) -> Option<Ending> {
         let fits = |it: &Dropped| it.stream == stream && it.taken.extent == extent;
         let mut endings = lock(&self.endings);
@@ -122,7 +122,7 @@ impl Janitor {
         Some(endings.swap_remove(at))
     }
 
-    /// Another daemon has other pools.
+    /// Forgets the pools of the former daemon.
     pub fn forget_pools(&self) {
         lock(&self.pools).clear();
     }
@@ -135,34 +135,35 @@ impl Janitor {
         Ok(pool)
     }
 
-    /// Whose directory it watches, and what it does there.
+    /// Sets the directory that it watches, and its work for the session.
     pub fn know(&self, directory: Directory, upkeep: Arc<dyn Upkeep>) {
         let _ = self.upkeep.set((directory, upkeep));
     }
 
-    /// Starts the thread with the session's first device memory.
+    /// Starts the thread, with the session's first device memory.
     pub fn start(self: &Arc<Self>) {
         let Some((directory, upkeep)) = self.upkeep.get() else { return };
-        // Relaxed: whoever finds it started needs nothing of it.
+        // Relaxed: a caller that finds it started needs nothing from the thread.
         if self.started.swap(true, Ordering::Relaxed) {
             return;
         }
         let its = Thread { janitor: self.clone(), directory: directory.clone(), upkeep: upkeep.clone() };
         if thread::spawn("tensorlend-device", move || its.run()).is_err() {
-            // Tried again with the next.
+            // The next call tries again.
             self.started.store(false, Ordering::Relaxed);
         }
     }
 
-    /// Does what can be done; whether that was anything, and whether something is still outstanding.
+    /// Finishes what can be finished; returns whether there was anything, and whether events are still pending.
     pub fn finish(&self) -> (bool, bool) {
-        // Somebody may be recording a graph, which is no affair of ours.
+        // The program may be capturing a graph, which this must not disturb.
         let _relaxed = Relaxed::enter();
         let (mut any, mut over, mut others) = (false, Vec::new(), Vec::new());
         {
             let mut endings = lock(&self.endings);
             for mut ending in std::mem::take(&mut *endings) {
-                // Who creates a draft finds the slot that was dropped in its stream at any time, also while the driver is asked.
+                // A new draft must find the slot that was dropped in its stream at any time, even while this thread
+                // queries the driver.
                 if ending.dropped.is_none() {
                     others.push(ending);
                 } else if let Some(done) = ending.is_over() {
@@ -172,7 +173,7 @@ impl Janitor {
                 }
             }
         }
-        // Without the lock: the driver is asked for each, and what ends may be the last that holds a session.
+        // Without the lock: each query asks the driver, and an ending may hold the last reference to a session.
         let mut outstanding = Vec::new();
         for mut ending in others {
             match ending.is_over() {
@@ -185,7 +186,7 @@ impl Janitor {
             (ending.then)(done);
         }
         let mut endings = lock(&self.endings);
-        // Those that came meanwhile are younger.
+        // Endings that were added in the meantime are younger.
         outstanding.append(&mut endings);
         *endings = outstanding;
         (any, !endings.is_empty())

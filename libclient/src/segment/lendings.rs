@@ -1,8 +1,8 @@
-//! Which device memory this session was lent, and what of it is gone.
+//! The device memory that the daemon lent to this session, and the part that was unmapped.
 //!
-//! The daemon takes a session for a holder of whatever device memory it lent it, until it hears [`Request::Unmapped`]. So what
-//! is gone is told; and nobody may be lent a segment between the moment in which it is found gone and the one in which that
-//! is told: hence [`Lendings::telling`].
+//! The daemon counts a session as a holder of all device memory that it lent to it, until it receives
+//! [`Request::Unmapped`]. So the session reports what it unmapped. It must not receive a segment between the moment at
+//! which it finds that segment unmapped and the report: [`Lendings::telling`] excludes that.
 
 use crate::control::Control;
 use std::sync::{Mutex, MutexGuard};
@@ -24,22 +24,22 @@ use std::time::{Duration, Instant};
 #[cfg(feature = "cuda")]
 use tensorlend_layout::wire::{DeviceSegment, LendingId};
 
-/// As many as one message may name.
+/// Maximum number of loans in one report.
 #[cfg(feature = "cuda")]
 const NAMED_MAX: usize = 1024;
 
-/// As long ago at most.
+/// How long an unmapping counts as recent.
 #[cfg(feature = "cuda")]
 const LATELY: Duration = Duration::from_secs(1);
 
-/// What one session was lent.
+/// The loans of one session.
 #[derive(Default)]
 pub struct Lendings {
     #[cfg(feature = "cuda")]
     list: Mutex<List>,
-    /// Held by who tells what is gone, and by who asks for a segment until what came is listed.
+    /// Serializes unmap reports with segment requests: locked from a request until the received segment is listed.
     telling: Mutex<()>,
-    /// Sees to what ends later; started with the first device memory.
+    /// The janitor; started with the first device memory.
     #[cfg(feature = "cuda")]
     pub janitor: Arc<Janitor>,
 }
@@ -49,7 +49,7 @@ pub struct Lendings {
 struct List {
     lent: BTreeMap<LendingId, Weak<DeviceMap>>,
     gone: Vec<LendingId>,
-    /// When the last of them went.
+    /// The time of the last unmapping.
     gone_at: Option<Instant>,
 }
 
@@ -61,12 +61,12 @@ impl List {
 }
 
 impl Lendings {
-    /// While it lives, nothing is told to be gone.
+    /// Excludes unmap reports while the guard exists.
     pub fn telling(&self) -> MutexGuard<'_, ()> {
         lock(&self.telling)
     }
 
-    /// What a daemon that has taken over is to hear first: what is mapped here.
+    /// The first requests to a replaced daemon: the mapped loans.
     #[cfg(feature = "cuda")]
     pub fn mapped(&self, asked: bool) -> Vec<Request> {
         let list = lock(&self.list);
@@ -80,21 +80,21 @@ impl Lendings {
         parts.iter().enumerate().map(part).collect()
     }
 
-    /// What a daemon that has taken over is to hear first: that nothing is mapped here.
+    /// The first requests to a replaced daemon: nothing is mapped.
     #[cfg(not(feature = "cuda"))]
     #[expect(clippy::unused_self, reason = "as with the feature")]
     pub fn mapped(&self, asked: bool) -> Vec<Request> {
         if asked { vec![Request::Mapped { lendings: Vec::new(), last: true }] } else { Vec::new() }
     }
 
-    /// The session ends, and nothing is mapped any more.
+    /// Ends the session: nothing is mapped any more.
     #[cfg(feature = "cuda")]
     pub fn close(&self, control: &Control) {
         self.janitor.stop();
         let _ = self.tell(control);
     }
 
-    /// The session ends.
+    /// Ends the session.
     #[cfg(not(feature = "cuda"))]
     #[expect(clippy::unused_self, reason = "as with the feature")]
     pub fn close(&self, _: &Control) {}
@@ -102,8 +102,8 @@ impl Lendings {
 
 #[cfg(feature = "cuda")]
 impl Lendings {
-    /// The segment of this lending: the one that is mapped already, or a new one of this descriptor. The caller holds
-    /// [`Lendings::telling`] since before it asked for it. What is mapped keeps `session`.
+    /// The map of this loan: the existing one, or a new one of this descriptor. The caller has held
+    /// [`Lendings::telling`] since before its request. A mapping keeps `session`.
     pub fn find_or_add(
         self: &Arc<Self>,
         session: &Arc<impl Send + Sync + 'static>,
@@ -123,11 +123,11 @@ impl Lendings {
         map
     }
 
-    /// It was unmapped, by its last holder here.
+    /// Notes that the last holder here has unmapped a loan.
     pub fn gone(&self, lending: LendingId) {
         {
             let mut list = lock(&self.list);
-            // Fetched anew since: then it is not gone.
+            // If it was fetched again since, it is still held.
             if !list.is_held(&lending) {
                 list.lent.remove(&lending);
             }
@@ -137,7 +137,7 @@ impl Lendings {
         self.janitor.ring();
     }
 
-    /// It was lent, and could not be mapped. The caller holds [`Lendings::telling`] no more.
+    /// Notes that a loan could not be mapped. The caller has released [`Lendings::telling`].
     pub fn never_mapped(&self, lending: LendingId) {
         let held = lock(&self.list).is_held(&lending);
         if !held {
@@ -146,12 +146,12 @@ impl Lendings {
         }
     }
 
-    /// Whether something went a moment ago, so that others may not have let go of it yet.
+    /// Whether something was unmapped a moment ago, so that other processes may still have it mapped.
     pub fn is_lately_gone(&self) -> bool {
         lock(&self.list).gone_at.is_some_and(|at| at.elapsed() < LATELY)
     }
 
-    /// Tells the daemon what is gone.
+    /// Reports unmapped memory to the daemon.
     pub fn tell(&self, control: &Control) -> Result<()> {
         let _one = self.telling();
         let gone = {
@@ -161,7 +161,8 @@ impl Lendings {
         };
         for part in gone.chunks(NAMED_MAX) {
             let request = Request::Unmapped { lendings: part.to_vec() };
-            // Without a daemon: the next one is told what is mapped, which is the same.
+            // Without a daemon the report is lost; the next daemon receives the list of mapped loans, which is
+            // equivalent.
             control.call(&request, "let go of device memory", "")?;
         }
         Ok(())

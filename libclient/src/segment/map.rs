@@ -1,4 +1,4 @@
-//! One lending of one segment of device memory: mapped when first used, once, and unmapped when nobody here holds it any more.
+//! One loan of a segment of device memory: mapped once, at its first use, and unmapped when no holder is left here.
 
 use crate::error::{DeviceTrouble, Error, Result};
 use crate::gpu::{Gpu, trouble};
@@ -14,25 +14,25 @@ use tensorlend_layout::word::Cell;
 use tensorlend_os::fork;
 use tensorlend_os::mutex::lock;
 
-/// What it is mapped for. The daemon cannot enforce it: whoever maps device memory chooses.
+/// The access for which it is mapped. The daemon cannot enforce it: the process that maps device memory chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// Another client's: a kernel that writes there by mistake faults, and harms nobody but itself.
+    /// Another client's memory: a kernel that writes to it by mistake faults, and harms only its own context.
     Read,
-    /// This client's own.
+    /// This client's own memory.
     Write,
 }
 
-/// A segment of device memory, lent.
+/// A lent segment of device memory.
 pub struct DeviceMap {
     lent: DeviceSegment,
     wanted: Use,
-    /// Until it is mapped.
+    /// `None` once it is mapped.
     descriptor: Mutex<Option<OwnedFd>>,
     mapped: OnceLock<Mapped>,
     forks: u64,
     lendings: Arc<Lendings>,
-    /// Keeps the session. Last: when it goes, the session may end, and everything must be unmapped by then.
+    /// Keeps the session. Declared last: its drop may end the session, and everything must be unmapped by then.
     _session: Arc<dyn Any + Send + Sync>,
 }
 
@@ -48,7 +48,7 @@ enum Memory {
 }
 
 impl DeviceMap {
-    /// Not mapped yet. It keeps `session`.
+    /// A loan that is not mapped yet. It keeps `session`.
     pub fn new(
         session: Arc<dyn Any + Send + Sync>,
         lendings: Arc<Lendings>,
@@ -68,7 +68,7 @@ impl DeviceMap {
         }
     }
 
-    /// Which lending it is.
+    /// The loan's id.
     pub fn lending(&self) -> LendingId {
         self.lent.lending
     }
@@ -78,12 +78,12 @@ impl DeviceMap {
         self.lent.bytes
     }
 
-    /// On which device.
+    /// The device.
     pub fn uuid(&self) -> Uuid {
         self.lent.uuid
     }
 
-    /// Where it begins on the device, mapped by now; and the device.
+    /// The start address on the device, mapped if need be; and the device.
     pub fn mapped(&self, doing: &str) -> Result<(u64, &Arc<Gpu>)> {
         if self.forks != fork::generation() {
             return Err(Error::Forked);
@@ -95,7 +95,7 @@ impl DeviceMap {
         if self.mapped.get().is_none() {
             let held = descriptor.as_ref().ok_or(Error::Protocol { doing: "map device memory" })?;
             let mapped = self.map(held, doing)?;
-            // Nobody else sets it while this is locked.
+            // No other thread sets it under this lock.
             let _ = self.mapped.set(mapped);
             *descriptor = None;
         }
@@ -142,11 +142,12 @@ impl DeviceMap {
 
 impl Drop for DeviceMap {
     fn drop(&mut self) {
-        // A forked child has nothing mapped, and the driver does not work there: what is dropped does nothing.
+        // A forked child has nothing mapped, and the driver does not work in it: the drops do nothing.
         if self.forks != fork::generation() {
             return;
         }
-        // Whatever held a lease or a draft here held this: work on it that we know of has ended.
+        // Every lease and draft of this segment held a reference to this map. So they are gone, and their known device
+        // work has ended.
         match self.mapped.take().map(|mapped| mapped.memory) {
             Some(Memory::Allocation(mapping)) => drop(mapping),
             Some(Memory::Block(block)) => drop(block),
@@ -157,25 +158,25 @@ impl Drop for DeviceMap {
     }
 }
 
-/// A range on a device, never a reference.
+/// A range of device addresses, never a reference.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceRange {
     pub ptr: u64,
     pub bytes: u64,
 }
 
-/// A slot on a device in the hands of a draft.
+/// A slot on a device that a draft holds.
 pub struct TakenOn {
-    /// Its number, and which use of it this is.
+    /// The slot's number and generation.
     pub value: Cell,
-    /// Its place in the segment.
+    /// The slot's offset in the segment.
     pub offset: u64,
-    /// How many bytes were asked for.
+    /// The requested length in bytes.
     pub bytes: u64,
-    /// Its record.
+    /// The slot's record.
     pub record: OwnRecord,
     /// The segment.
     pub map: Arc<DeviceMap>,
-    /// Its place, and what it takes there: another draft there of the same length may have it.
+    /// The arena and the occupied length: another draft there of the same length may reuse the slot.
     pub extent: (u16, u64),
 }

@@ -1,4 +1,4 @@
-//! Mapping what the daemon lends, and checking that it is what it should be.
+//! Maps the memory that the daemon lends, and checks it.
 
 use crate::error::{Error, Result};
 use rustix::fs::fstat;
@@ -9,9 +9,9 @@ use tensorlend_layout::raw::{Records, Shared, Sheet, View};
 use tensorlend_os::map;
 use tensorlend_os::memfd::Access;
 
-/// Maps a sheet, and checks that it is what it should be if it is the daemon's word: a directory, or a sheet of our own that
-/// was just lent. The header of another client's sheet is that client's to write. It says nothing, and a client that spoils
-/// it must not keep others from what they look for elsewhere; how long the sheet is, the kernel tells.
+/// Maps a sheet, and checks its header if the daemon wrote it: a directory, or a sheet that was just lent to this
+/// client. Another client can write the header of its own sheet, so that header proves nothing, and a client that
+/// damages it must not keep others from reading elsewhere. The kernel reports a sheet's length.
 pub fn sheet(fd: &OwnedFd, access: Access, magic: Magic, bytes: usize) -> Result<View> {
     let view = map::sheet(fd, bytes, access).map_err(Error::system("map a sheet"))?;
     let header: &SheetHeader = view.at(0).ok_or(Error::Protocol { doing: "mapping a sheet" })?;
@@ -30,7 +30,7 @@ pub fn typed<T: Shared>(view: View) -> Result<Sheet<T>> {
     Sheet::new(view).ok_or(Error::Protocol { doing: "mapping a sheet" })
 }
 
-/// The records behind the head of a part.
+/// The records after the head of a part.
 pub fn records<T: Shared>(fd: &OwnedFd, access: Access, magic: Magic, count: usize) -> Result<Records<T>> {
     let view = sheet(fd, access, magic, part_bytes::<T>(count))?;
     Records::new(&view, size_of::<SlotsPart>(), count).ok_or(Error::Protocol { doing: "mapping a part" })

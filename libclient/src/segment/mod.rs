@@ -13,7 +13,7 @@ pub mod pinned;
 
 use tensorlend_layout::Uuid;
 
-/// What there is of a segment whose bytes are on a device.
+/// The part of a segment whose bytes are on a device.
 pub struct Elsewhere {
     /// Its length.
     pub bytes: u64,

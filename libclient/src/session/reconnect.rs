@@ -1,11 +1,11 @@
-//! Going on with a session when the daemon was replaced.
+//! Continues a session after the daemon was replaced.
 //!
-//! The new daemon knows the session from what its predecessor left with the service manager; or else from what its clients
-//! bring back, each its own memory and all of them the directory. Then the client says which it was, and gets a
-//! directory to read and a descriptor to nudge with. Where the directory is another one (user mode), it is mapped in the place of the
-//! old: every reference into it stays, and reads the new words from then on.
+//! The new daemon knows the session from the descriptors that its predecessor left in the fd store, or from those that
+//! clients hand back: each client its own memory, and all of them the directory. Then the client identifies itself, and
+//! receives a read-only directory and the wakeup eventfd. If the directory is a new file (user mode), it is mapped in
+//! place of the old one: every reference into it stays valid, and reads the new words from then on.
 
-use crate::control::{Control, Mender, acknowledge_on, ask_on};
+use crate::control::{Control, Resume, acknowledge_on, ask_on};
 use crate::error::{Error, Result};
 use crate::link::Link;
 use crate::session::Session;
@@ -21,21 +21,21 @@ use tensorlend_os::{fork, map, thread};
 
 const DOING: &str = "go on after the daemon was replaced";
 
-/// What a session needs to go on. As long as leases alone are left of it, they go on too.
-struct Mending {
+/// The parts of a session that are needed to continue it. A session of which only leases are left continues, too.
+struct Resuming {
     link: Weak<Link>,
     session: Weak<Session>,
-    /// The directory as it is mapped, and which file that is now.
+    /// The mapped directory, and the identity of its file.
     view: View,
     file: Mutex<(u64, u64)>,
 }
 
-/// Sees to it that a session goes on by itself.
+/// Makes a session continue by itself.
 pub fn watch(session: &Arc<Session>, view: View, directory: &OwnedFd) -> Result<()> {
     let file = identity(directory)?;
     let (link, weak) = (Arc::downgrade(session.link()), Arc::downgrade(session));
-    let mending = Mending { link: link.clone(), session: weak, view, file: Mutex::new(file) };
-    session.control.set_mender(Box::new(mending));
+    let resuming = Resuming { link: link.clone(), session: weak, view, file: Mutex::new(file) };
+    session.control.set_resume(Box::new(resuming));
     Watcher::add(link);
     Ok(())
 }
@@ -45,8 +45,8 @@ fn identity(fd: &OwnedFd) -> Result<(u64, u64)> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-impl Mender for Mending {
-    fn go_on(&self, socket: &OwnedFd) -> Result<()> {
+impl Resume for Resuming {
+    fn resume(&self, socket: &OwnedFd) -> Result<()> {
         let link = self.link.upgrade().ok_or(Error::SessionEnded)?;
         link.check()?;
         let session = self.session.upgrade();
@@ -84,7 +84,7 @@ impl Mender for Mending {
             session.descriptors().insert(Item::Directory, directory);
         }
         acknowledge_on(socket, DOING)?;
-        // Until it has heard of it, this daemon takes us for holders of all device memory that there is.
+        // Until it receives this report, the new daemon counts this client as a holder of all device memory.
         #[cfg(feature = "cuda")]
         link.lendings.janitor.forget_pools();
         for request in link.lendings.mapped(!welcome.devices.is_empty()) {
@@ -95,7 +95,7 @@ impl Mender for Mending {
 
     fn hand_back(&self, socket: &OwnedFd) -> Result<()> {
         let (link, session) = (self.link.upgrade(), self.session.upgrade());
-        // Of leases alone nothing can be put together again.
+        // The leases alone are not enough to rebuild a session.
         let (Some(link), Some(session)) = (link, session) else { return Err(Error::SessionEnded) };
         link.check()?;
         let descriptors = session.descriptors().lock();
@@ -109,28 +109,28 @@ impl Mender for Mending {
 
     fn settle(&self) {
         if let Some(session) = self.session.upgrade() {
-            session.alloc().shelve_again();
+            session.alloc().report_released_again();
             session.names().settle();
         }
     }
 }
 
-/// The thread that is told when a daemon hangs up: a process that only reads would not notice, and its leases must count at
-/// the next daemon before that one lends memory anew.
+/// The thread that notices when a daemon hangs up. A process that only reads would not notice, and its leases must
+/// count at the next daemon before that one lends memory again.
 struct Watcher {
     epoll: OwnedFd,
     forks: u64,
-    /// By the number under which its socket is watched.
+    /// By the number under which epoll watches the socket.
     links: Mutex<Vec<Weak<Link>>>,
 }
 
-/// Pause between two attempts to reach a daemon, from ... to.
+/// Shortest and longest pause between two attempts to reach a daemon.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(160));
 
 static WATCHER: Mutex<Option<Arc<Watcher>>> = Mutex::new(None);
 
 impl Watcher {
-    /// Watches a session. Without a thread to spare for it, the session goes on when it next asks something.
+    /// Watches a session. If no thread can be started, the session continues at its next request.
     fn add(link: Weak<Link>) {
         let mut watcher = lock(&WATCHER);
         if watcher.as_ref().is_none_or(|watcher| watcher.forks != fork::generation()) {
@@ -159,12 +159,12 @@ impl Watcher {
         let epoll = create(CreateFlags::CLOEXEC).ok()?;
         let watcher = Arc::new(Self { epoll, forks: fork::generation(), links: Mutex::new(Vec::new()) });
         let its = watcher.clone();
-        // It lives as long as the process: where there was one session there will be another.
+        // The thread lives as long as the process: a process with one session will probably open another.
         thread::spawn("tensorlend-watch", move || its.run()).ok()?;
         Some(watcher)
     }
 
-    /// Has a hang-up of this connection told. A socket that is closed is no longer listened to.
+    /// Watches this connection for a hang-up. A closed socket is no longer watched.
     fn listen(&self, control: &Control, number: usize) {
         use rustix::event::epoll::{EventData, EventFlags, add};
         let flags = EventFlags::RDHUP | EventFlags::ET;
@@ -181,15 +181,15 @@ impl Watcher {
                 continue;
             }
             for number in ready.iter().map(|event| event.data.u64() as usize) {
-                // Each by itself: a daemon may want all of this process's sessions before it goes on with one.
+                // Each in its own thread: a daemon may need all of this process's sessions before it continues one.
                 let its = self.clone();
-                // Without a thread it goes on when it asks something.
+                // If no thread can be started, the session continues at its next request.
                 let _ = thread::spawn("tensorlend-return", move || its.look_after(number));
             }
         }
     }
 
-    /// Looks after a session whose daemon hung up, until it goes on or is over.
+    /// Tries to continue a session whose daemon hung up, until it continues or is over.
     fn look_after(&self, number: usize) {
         let mut pause = PAUSE.0;
         loop {
@@ -200,7 +200,7 @@ impl Watcher {
                 link.control.settle();
                 return;
             }
-            // Nobody keeps the session for our sake.
+            // This thread must not keep the session alive.
             drop(link);
             std::thread::sleep(pause);
             pause = (pause * 2).min(PAUSE.1);

@@ -33,7 +33,7 @@ impl StreamTable {
         lock(&self.cursors).pop()
     }
 
-    /// Gives a cursor back.
+    /// Returns a cursor.
     pub fn give_cursor(&self, cursor: u16) {
         lock(&self.cursors).push(cursor);
     }

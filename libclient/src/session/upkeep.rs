@@ -1,4 +1,4 @@
-//! What the janitor does for a session that has device memory. It keeps nothing of the session.
+//! The janitor's work for a session with device memory. It holds no strong reference to the session.
 
 use crate::link::Link;
 use crate::peers::PeerTable;

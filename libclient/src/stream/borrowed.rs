@@ -1,4 +1,4 @@
-//! A message that is read before the next one is looked for.
+//! Borrowed messages: a subscriber reads a message before it looks for the next one.
 
 use crate::error::{Error, Result, ValueKind};
 use crate::lease::lease::Dataset;
@@ -7,7 +7,8 @@ use crate::lease::take::hold;
 use crate::lease::value::Value;
 use crate::link::shards::Place;
 use crate::segment::bytes::Bytes;
-use crate::stream::subscriber::{Message, Subscription};
+use crate::stream::message::Message;
+use crate::stream::subscriber::Subscription;
 use crate::tensor::Tensor;
 use std::cell::OnceCell;
 use tensorlend_layout::leases;
@@ -15,17 +16,19 @@ use tensorlend_layout::stream::{Brief, Found, Ring};
 use tensorlend_layout::tensor::SlotInfo;
 use tensorlend_layout::word::{Cell, LeaseWord};
 
-/// A message of a stream, borrowed: see [`Subscription::try_borrow`]. It is let go, and the next one can come, when this is
-/// dropped.
+/// A message of a stream, borrowed from its subscription: see [`Subscription::try_borrow`].
+///
+/// Dropping it marks the message as taken, and the subscription can look for the next one. References into the tensor
+/// cannot outlive it; use [`Subscription::try_recv`] for a message to keep.
 #[derive(Debug)]
 pub struct Borrowed<'s> {
     inner: Inner<'s>,
 }
 
 enum Inner<'s> {
-    /// A tensor of which the stream's entry says all.
+    /// A tensor that the stream's entry describes completely.
     Plain(Plain<'s>),
-    /// Anything else, as [`Subscription::try_recv`] gives it.
+    /// Any other message, as [`Subscription::try_recv`] returns it.
     Whole(Message),
 }
 
@@ -38,25 +41,27 @@ struct Plain<'s> {
     tensor: OnceCell<Box<Tensor>>,
 }
 
-/// Segments that a subscription keeps: as many as a stream's messages are likely to lie in. A client's first few are short.
+/// Number of segments that a subscription keeps: as many as a stream's messages usually use. A client's first few
+/// segments are short.
 const NEAR_MAX: usize = 4;
 
-/// The segments in which the latest messages lay: mostly the next one does, too.
+/// The segments of the latest messages: the next message mostly lies in one of them.
 #[derive(Default)]
 pub(crate) struct Near {
-    /// Each holds its segment as a whole, as the daemon sees it, and none of its slots: so that it stays this producer's
-    /// and this stream's when the producer dies and the stream is deleted. What keeps a single message is the cursor.
+    /// Each lease covers its segment as a whole, as the daemon sees it, and none of its slots. So the memory stays this
+    /// producer's and this stream's when the producer dies and the stream is deleted. The cursor protects the single
+    /// messages.
     segments: Vec<Held>,
-    /// In which of them the latest message lies.
+    /// The index of the latest message's segment.
     latest: usize,
-    /// Under which word of the producer's geometry they are the right ones.
+    /// The producer's geometry word for which the segments are valid.
     geometry: u64,
-    /// On the message that is borrowed, if the producer may replace it meanwhile.
+    /// The lease entry on the borrowed message, if the producer may replace the message in the meantime.
     lease: Option<Place>,
 }
 
 impl Near {
-    /// Finds the segment of a slot.
+    /// Finds the segment of a slot, and makes it the latest.
     #[inline]
     fn find(&mut self, slot: u32) -> bool {
         let holds = |held: &Held| held.segment().holds(slot);
@@ -74,7 +79,7 @@ impl Near {
         &self.segments[self.latest]
     }
 
-    /// Keeps one more.
+    /// Adds a segment.
     fn push(&mut self, held: Held, geometry: u64) {
         if self.geometry != geometry {
             self.segments.clear();
@@ -87,7 +92,7 @@ impl Near {
 }
 
 impl Borrowed<'_> {
-    /// Its number in the stream, from 0 on.
+    /// The message's number in the stream, counted from 0.
     pub fn sequence(&self) -> u64 {
         match &self.inner {
             Inner::Plain(plain) => plain.subscription.next,
@@ -96,6 +101,8 @@ impl Borrowed<'_> {
     }
 
     /// As [`Message::lost`].
+    ///
+    /// The sum over all messages is [`Subscription::lost`].
     pub fn lost(&self) -> u64 {
         match &self.inner {
             Inner::Plain(plain) => plain.lost,
@@ -103,7 +110,7 @@ impl Borrowed<'_> {
         }
     }
 
-    /// The producer's timestamp, in nanoseconds; 0 if none was set.
+    /// The producer's timestamp in nanoseconds; 0 if none was set.
     pub fn timestamp(&self) -> u64 {
         match &self.inner {
             Inner::Plain(plain) => plain.tensor().timestamp(),
@@ -124,10 +131,10 @@ impl Borrowed<'_> {
         }
     }
 
-    /// The tensor that was sent.
+    /// The message's tensor.
     ///
     /// # Errors
-    /// [`Error::Kind`] if it was a dataset.
+    /// [`Error::Kind`] if it is a dataset.
     pub fn tensor(&self) -> Result<&Tensor> {
         match &self.inner {
             Inner::Plain(plain) => Ok(plain.tensor()),
@@ -135,10 +142,10 @@ impl Borrowed<'_> {
         }
     }
 
-    /// The dataset that was sent.
+    /// The message's dataset.
     ///
     /// # Errors
-    /// [`Error::Kind`] if it was a tensor.
+    /// [`Error::Kind`] if it is a tensor.
     pub fn dataset(&self) -> Result<&Dataset> {
         match &self.inner {
             Inner::Plain(_) => Err(Error::Kind {
@@ -157,7 +164,7 @@ impl Plain<'_> {
         self.tensor.get_or_init(|| {
             let info = SlotInfo::of_brief(&self.brief, self.cell.generation());
             let info = info.and_then(std::result::Result::ok).expect("it was checked when the lease was taken");
-            // Kept while it is borrowed.
+            // Cached while the message is borrowed.
             let segment = self.subscription.near.latest().segment();
             let bytes = Bytes::new(&segment.map, info.data_offset, info.data_bytes).expect("it was checked");
             Box::new(Tensor::read(&info, bytes, None).expect("it was checked"))
@@ -188,13 +195,14 @@ impl std::fmt::Debug for Inner<'_> {
 }
 
 impl Subscription {
-    /// The next message, if one is there, to be read before the next call. As [`Subscription::try_recv`], in less than half
-    /// the time: what such a message needs (the segment, the place in the stream) the subscription has already, and keeps
-    /// meanwhile. The producer finds the message taken when it is let go, and not before.
+    /// Borrows the next message, if one is there, to be read before the next call. Never waits.
+    ///
+    /// As [`Subscription::try_recv`], in less than half the time: the subscription already has the message's segment
+    /// and lease, and keeps them. The producer counts the message as taken when the returned value is dropped.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let camera = client.stream("camera").open()?;
     /// let mut frames = client.subscribe("camera")?;
     /// for number in 0..3 {
@@ -225,7 +233,7 @@ impl Subscription {
     fn borrow_whole(&mut self) -> Result<Option<Borrowed<'_>>> {
         let Some(message) = self.try_recv()? else { return Ok(None) };
         if let Some(lease) = message.value().as_tensor() {
-            // While this message is leased, its segment is what it is.
+            // The lease on this message keeps the slot's segment as it is.
             self.come_near(lease.held());
         }
         Ok(Some(Borrowed { inner: Inner::Whole(message) }))
@@ -239,26 +247,27 @@ impl Subscription {
         }
         let segment = message.segment();
         let word = LeaseWord::of_segment(message.catalogue, segment.base);
-        let section = session.shards.section();
-        let Ok(place) = hold(session, &section, message.catalogue, word, &[], geometry) else { return };
-        drop(section);
+        let guard = session.shards.epoch_guard();
+        let Ok(place) = hold(session, &guard, message.catalogue, word, &[], geometry) else { return };
+        drop(guard);
         let held = Held::new(segment.clone(), place, message.catalogue, message.cell, message.home);
         self.near.push(held, geometry);
     }
 
-    /// The next message, if it lies in a segment of those before and the stream's entry says all of it. Anything out
-    /// of the ordinary is left to [`Subscription::try_recv`].
+    /// Borrows the next message, if it lies in a known segment and the stream's entry describes it completely. All
+    /// other cases are left to [`Subscription::try_recv`].
     ///
-    /// The producer of a stream that waits replaces no message before this subscriber's cursor has passed it: the cursor
-    /// is the lease, from the first message on that was leased by the stream's home ([`Cursor::keeps`] says why, and
-    /// what holds when the stream is deleted). Another stream's messages need a lease of their own.
+    /// With a policy that waits, the producer P replaces no message before the subscriber R's cursor has passed it. So
+    /// R's cursor is the lease, from the first message on that R leased through the stream's owner word
+    /// ([`Cursor::keeps`] gives the reason, and the case of a deleted stream). With the other policy a message needs a
+    /// lease of its own.
     #[inline]
     fn borrow_near(&mut self) -> Option<(Cell, Brief)> {
         let near = &mut self.near;
         let ring = Ring { head: &self.at.head, entries: &self.at.entries };
         let Found::Message(cell, brief) = ring.find(self.next) else { return None };
         let (session, catalogue) = (&self.session, self.at.home.catalogue());
-        // It moves with every new life of the number, too.
+        // The word also changes with every new owner of the catalogue number.
         let geometry = session.directory.members[usize::from(catalogue)].geometry.read();
         if near.geometry != geometry || !near.find(cell.slot()) {
             return None;
@@ -267,13 +276,13 @@ impl Subscription {
             return None;
         }
         if self.at.waits {
-            // Ended by the daemon, its cursor says nothing any more.
+            // After the daemon has ended this session, its cursor protects nothing.
             return (ring.stands(self.next, cell) && session.is_member()).then_some((cell, brief));
         }
         let home = session.home(self.at.entry)?;
         let words = [(home, self.at.home.0), (&ring.entry(self.next).cell, cell.0)];
-        let section = session.shards.section();
-        let place = hold(session, &section, catalogue, cell.lease(catalogue), &words, geometry).ok()?;
+        let guard = session.shards.epoch_guard();
+        let place = hold(session, &guard, catalogue, cell.lease(catalogue), &words, geometry).ok()?;
         near.lease = Some(place);
         Some((cell, brief))
     }

@@ -1,21 +1,22 @@
-//! A name that keeps its last values.
+//! Histories: names that keep their last values.
 
 use crate::client::Client;
 use crate::error::{Result, check_name};
 use crate::lease::value::Value;
 use crate::names::version::Version;
 use crate::stream::Stream;
-use crate::stream::subscriber::Start;
+use crate::stream::message::Start;
 use crate::tensor::sendable::Sendable;
 use tensorlend_layout::wire::Policy;
 
 /// A name whose last values stay readable: the newest under the name itself, all of them by [`Client::versions`].
 ///
-/// They are a stream of the same name with [`Policy::DropOldest`]: whoever wants every value subscribes to it.
+/// The values are messages of a stream of the same name with [`Policy::DropOldest`]; subscribe to it to receive every
+/// value.
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// let history = client.keep("temperature", 4)?;
 /// for degrees in 0..10u64 {
 ///     let mut draft = client.create(tensorlend::DType::U64, &[1])?;
@@ -32,11 +33,12 @@ pub struct History {
 }
 
 impl History {
-    /// Publishes the next value; the oldest one goes when there are more than are kept.
+    /// Publishes the next value; the oldest one is dropped when the history is full. Returns the value's version. Never
+    /// waits for readers.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let history = client.keep("pose", 2)?;
     /// for _ in 0..3 {
     ///     history.publish(client.create(tensorlend::DType::F64, &[4, 4])?)?;
@@ -54,12 +56,12 @@ impl History {
 }
 
 impl Client {
-    /// Keeps the last `versions` values of a name (rounded up to a power of two) from now on, with this client as their
-    /// producer.
+    /// Starts a history: keeps the last `versions` values of a name (rounded up to a power of two) from now on, with
+    /// this client as their producer.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let history = client.keep("pose", 8)?;
     /// let version = history.publish(client.create(tensorlend::DType::F64, &[4, 4])?)?;
     /// assert_eq!(client.get("pose")?.version(), version);
@@ -74,11 +76,11 @@ impl Client {
         Ok(History { stream })
     }
 
-    /// Leases on the values that a name has kept, oldest first. Takes two round trips to the daemon.
+    /// Leases the values in a name's history, oldest first. Blocks for two round trips to the daemon.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let history = client.keep("step", 4)?;
     /// for step in 0..3u8 {
     ///     let mut draft = client.create(tensorlend::DType::U8, &[1])?;
@@ -100,7 +102,7 @@ impl Client {
         loop {
             match kept.try_recv() {
                 Ok(Some(message)) => values.push(message.into_value()),
-                // Ended: its producer is gone, and what it kept has been read.
+                // Ended: the producer is gone, and all its values have been read.
                 Ok(None) | Err(crate::Error::StreamEnded(_)) => return Ok(values),
                 Err(e) => return Err(e),
             }

@@ -1,9 +1,13 @@
-//! Streams: their producers' ends, their subscribers' ends.
+//! Streams: the producer's end and the subscriber's end.
 
 pub mod borrowed;
 pub mod history;
+pub mod message;
+pub mod open;
 pub mod producer;
 pub mod ring;
+pub mod subscribe;
 pub mod subscriber;
 
-pub use producer::{Stream, StreamBuilder, TrySendError};
+pub use open::StreamBuilder;
+pub use producer::{Stream, TrySendError};

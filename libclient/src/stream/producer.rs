@@ -1,11 +1,10 @@
 //! The producer's end of a stream.
 
-use crate::error::{Error, Result, check_name};
+use crate::error::{Error, Result};
 use crate::instruments::Silence;
 use crate::names::version::Version;
 use crate::session::Session;
 use crate::session::streams::ClosedRing;
-use crate::stream::ring::map_ring;
 use crate::tensor::draft::Sealed;
 use crate::tensor::sendable::{Sendable, seal, sealed};
 use crate::wait::Waking;
@@ -17,107 +16,10 @@ use tensorlend_layout::leases::{CURSORS, Cursor, LeaseTable};
 use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_layout::stream::{Ring, RingEntry, StreamRing};
 use tensorlend_layout::wake;
-use tensorlend_layout::wire::{Item, Policy, Reply, Request};
+use tensorlend_layout::wire::{Policy, Request};
 use tensorlend_layout::word::{SubscriberWord, Word};
 use tensorlend_os::futex;
-use tensorlend_os::memfd::Access;
 use tensorlend_os::mutex::lock;
-
-/// Messages that a stream holds unless told otherwise.
-pub const CAPACITY_DEFAULT: u32 = 8;
-
-/// How a stream is to be opened. See [`crate::Client::stream`].
-///
-/// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
-/// use tensorlend::Policy;
-///
-/// let camera = client.stream("camera").capacity(6).policy(Policy::DropOldest).open()?;
-/// assert_eq!(camera.capacity(), 8);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug)]
-pub struct StreamBuilder {
-    session: Arc<Session>,
-    name: String,
-    capacity: u32,
-    policy: Policy,
-}
-
-impl StreamBuilder {
-    pub(crate) fn new(session: Arc<Session>, name: &str) -> Self {
-        Self { session, name: name.to_owned(), capacity: CAPACITY_DEFAULT, policy: Policy::Block }
-    }
-
-    /// Messages that the stream holds, for subscribers that lag or come late: rounded up to a power of two, 65,536 at
-    /// most. Their memory is in use as long as the stream holds them. Default: 8.
-    pub fn capacity(mut self, messages: u32) -> Self {
-        self.capacity = messages;
-        self
-    }
-
-    /// What happens when the stream is full and a subscriber has not taken its oldest message. Default:
-    /// [`Policy::Block`].
-    pub fn policy(mut self, policy: Policy) -> Self {
-        self.policy = policy;
-        self
-    }
-
-    /// Opens the stream, with numbers from 0 on. Subscribers of a former stream of this name move over to this one, be
-    /// its producer gone or this same client.
-    ///
-    /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
-    /// # let other = tensorlend::Client::builder().socket(broker.socket()).connect()?;
-    /// let camera = client.stream("camera").open()?;
-    /// assert!(other.stream("camera").open().is_err()); // one producer at a time
-    /// drop(camera);
-    /// let camera = other.stream("camera").open()?;
-    /// assert_eq!((camera.name(), camera.sent()), ("camera", 0));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Name`]; [`Error::Refused`] if another client has it open, at a limit, for a capacity above 65,536, or
-    /// without the right to write.
-    pub fn open(self) -> Result<Stream> {
-        check_name(&self.name)?;
-        self.session.check()?;
-        self.session.streams().retire_closed();
-        let request = Request::StreamOpen { name: self.name.clone(), capacity: self.capacity, policy: self.policy };
-        let mut answer = self.session.control.ask(&request, &[], "open stream", &self.name)?;
-        let Reply::Stream { stream, id, capacity, policy, .. } = answer.reply else { return answer.unexpected() };
-        let mapped = answer.descriptor().and_then(|fd| Ok((map_ring(&fd, capacity, Access::Write)?, fd)));
-        tensorlend_layout::crash_point!("stream: ring mapped");
-        answer.acknowledge()?;
-        let (head, entries) = match mapped {
-            Ok((mapped, fd)) => {
-                self.session.descriptors().insert(Item::Ring { stream, id }, fd);
-                mapped
-            }
-            Err(e) => {
-                // Opened by us, and of no use to anybody.
-                let request = Request::StreamDelete { name: self.name.clone() };
-                let _ = self.session.control.call(&request, "delete stream", &self.name);
-                return Err(e);
-            }
-        };
-        // A stream of this name that we closed before has come to its end now.
-        self.session.streams().retire_closed();
-        Ok(Stream {
-            state: Mutex::new(State { next: 0, version: u64::MAX, subscribers: Vec::new(), slowest: 0 }),
-            session: self.session,
-            name: self.name,
-            head,
-            entries,
-            policy,
-            index: stream,
-            id,
-        })
-    }
-}
 
 struct Subscriber {
     word: SubscriberWord,
@@ -130,28 +32,30 @@ impl Subscriber {
         &self.table.cursors[usize::from(self.word.cursor()) % CURSORS]
     }
 
-    /// The same, to sleep on its bell.
+    /// A copy, to sleep on its bell.
     fn to_watch(&self) -> Self {
         Self { word: self.word, table: self.table.clone(), wake: None }
     }
 }
 
 struct State {
-    /// Number of the next message.
+    /// The number of the next message.
     next: u64,
-    /// Version of the subscribers' list that is cached here.
+    /// The version of the subscribers' list that is cached here.
     version: u64,
     subscribers: Vec<Subscriber>,
-    /// No subscriber was behind this message when last looked.
+    /// No subscriber was behind this message at the last check.
     slowest: u64,
 }
 
-/// The producer's end of a stream. Messages are numbered from 0; each is a tensor or a dataset. Dropping it closes the
-/// stream: subscribers take what it still holds and then find it ended.
+/// The producer's end of a stream. Messages are numbered from 0; each is a tensor or a dataset. Several threads may
+/// send through a shared reference.
+///
+/// Dropping it closes the stream: subscribers receive the messages that it still holds, and then see its end.
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// use std::time::Duration;
 ///
 /// let camera = client.stream("camera").capacity(4).open()?;
@@ -168,33 +72,36 @@ struct State {
 /// assert_eq!((camera.sent(), camera.subscribers()), (1, 1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// With [`Policy::Block`], the slowest subscriber sets the pace. [`Stream::try_send`] and [`Stream::send_timeout`]
+/// bound the wait. A subscriber that is killed blocks the stream until the daemon notices its end, as a rule at once.
 pub struct Stream {
     session: Arc<Session>,
     name: String,
     head: Sheet<StreamRing>,
     entries: Records<RingEntry>,
     policy: Policy,
-    /// Its place in the directory's table of streams, and the id that it has there.
+    /// The stream's index in the directory's table of streams, and its id there.
     index: u32,
     id: u64,
     state: Mutex<State>,
 }
 
-/// Room for one message in a stream.
+/// A free ring slot for one message.
 pub(crate) struct Place<'s> {
     stream: &'s Stream,
     state: MutexGuard<'s, State>,
 }
 
 impl Place<'_> {
-    /// Sends a message; its number.
+    /// Sends a message; returns its number.
     #[inline]
     pub(crate) fn fill(mut self, message: impl Sendable) -> Result<u64> {
         self.stream.push(&mut self.state, message)
     }
 }
 
-/// As [`seal`], while the stream is locked: the program is not asked for memory, since it might ask for the stream.
+/// As [`seal`], while the stream is locked: does not call the program's memory callback, which might use the stream.
 #[inline]
 fn seal_locked(session: &Arc<Session>, message: impl Sendable, sequence: u64, what: &str) -> Result<Sealed> {
     let _locked = message.takes_memory(sealed::INSIDE).then(Silence::new);
@@ -202,11 +109,24 @@ fn seal_locked(session: &Arc<Session>, message: impl Sendable, sequence: u64, wh
 }
 
 impl Stream {
-    /// Sends a message; returns its number. With [`Policy::Block`], waits while a subscriber is a whole ring behind.
+    /// A stream that the daemon has just opened, with its ring and its line in the directory's table of streams.
+    pub(super) fn opened(
+        session: Arc<Session>,
+        name: String,
+        (head, entries): (Sheet<StreamRing>, Records<RingEntry>),
+        policy: Policy,
+        (index, id): (u32, u64),
+    ) -> Self {
+        let state = Mutex::new(State { next: 0, version: u64::MAX, subscribers: Vec::new(), slowest: 0 });
+        Self { session, name, head, entries, policy, index, id, state }
+    }
+
+    /// Sends a message; returns its number. With [`Policy::Block`], blocks while some subscriber is a whole ring
+    /// behind.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let camera = client.stream("camera").open()?;
     /// assert_eq!(camera.send(client.create(tensorlend::DType::U8, &[4, 4])?)?, 0);
     /// assert_eq!(camera.send(client.create(tensorlend::DType::U8, &[4, 4])?)?, 1);
@@ -214,18 +134,21 @@ impl Stream {
     /// ```
     ///
     /// # Errors
-    /// [`Error::StreamFull`] with [`Policy::Error`]; [`Error::StreamEnded`] if the stream was deleted or is another
-    /// producer's by now; [`Error::Argument`] for a draft of another client. On error the message is dropped.
+    /// * [`Error::StreamFull`] with [`Policy::Error`], if the stream is full.
+    /// * [`Error::StreamEnded`] if the stream was deleted, or another producer has opened it again.
+    /// * [`Error::Argument`] for a draft of another client.
+    ///
+    /// On error the message is dropped.
     #[inline]
     pub fn send(&self, message: impl Sendable) -> Result<u64> {
         self.send_until(message, Deadline::new(None))
     }
 
-    /// As [`Stream::send`], but waits for `timeout` at most.
+    /// As [`Stream::send`], but blocks for `timeout` at most.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use std::time::Duration;
     /// use tensorlend::DType;
     ///
@@ -238,16 +161,16 @@ impl Stream {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Timeout`]; otherwise as [`Stream::send`].
+    /// [`Error::Timeout`] if the stream stayed full; otherwise as [`Stream::send`].
     pub fn send_timeout(&self, message: impl Sendable, timeout: Duration) -> Result<u64> {
         self.send_until(message, Deadline::new(Some(timeout)))
     }
 
-    /// As [`Stream::send`], but never waits: a stream that is full gives the message back.
+    /// As [`Stream::send`], but never blocks: if the stream is full, the error returns the message.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use tensorlend::{DType, TrySendError};
     ///
     /// let camera = client.stream("camera").capacity(1).open()?;
@@ -266,7 +189,7 @@ impl Stream {
     /// ```
     ///
     /// # Errors
-    /// [`TrySendError::Full`] with the message, whatever the policy but [`Policy::DropOldest`], which is never full;
+    /// [`TrySendError::Full`] with the message, for every policy except [`Policy::DropOldest`], which is never full;
     /// [`TrySendError::Failed`] with an error of [`Stream::send`].
     pub fn try_send<M: Sendable>(&self, message: M) -> std::result::Result<u64, TrySendError<M>> {
         if let Err(e) = message.ready(sealed::INSIDE) {
@@ -279,10 +202,10 @@ impl Stream {
         }
     }
 
-    /// Room for a message, which nobody else takes meanwhile; `None` if the stream is full.
+    /// Reserves a free ring slot against other threads; `None` if the stream is full.
     #[inline]
     pub(crate) fn place(&self) -> Result<Option<Place<'_>>> {
-        // Before the lock: in the child of a fork, it may be held by a thread that is not there.
+        // Before the lock: in a forked child, a thread that does not exist there may hold it.
         self.session.check()?;
         let mut state = lock(&self.state);
         Ok(self.room(&mut state)?.then_some(Place { stream: self, state }))
@@ -295,11 +218,11 @@ impl Stream {
         self.push(&mut state, message)
     }
 
-    /// Waits until there is room for a message, which another thread may take first.
+    /// Blocks until the stream has a free ring slot, which another thread may take first.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use std::time::Duration;
     ///
     /// let camera = client.stream("camera").capacity(1).open()?;
@@ -312,7 +235,7 @@ impl Stream {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Timeout`]; [`Error::StreamFull`] at once where that is the policy; otherwise as [`Stream::send`].
+    /// [`Error::Timeout`]; [`Error::StreamFull`] at once with [`Policy::Error`]; otherwise as [`Stream::send`].
     pub fn wait_room(&self, timeout: Duration) -> Result<()> {
         self.with_room(Deadline::new(Some(timeout))).map(|_| ())
     }
@@ -333,7 +256,7 @@ impl Stream {
         Ok(state)
     }
 
-    /// The stream's entry in the directory, as long as it is this stream's.
+    /// The stream's entry in the directory, as long as it belongs to this stream.
     #[inline]
     fn listed(&self) -> Result<&StreamEntry> {
         let entry = self.session.directory.streams.get(self.index as usize);
@@ -351,14 +274,14 @@ impl Stream {
             return Ok(true);
         }
         if !self.refresh(state) {
-            // Somebody is or was listed whose cursor we cannot see: it may stand on the oldest message.
+            // Some listed subscriber's cursor is not mapped: it may be at the oldest message.
             return self.listed().map(|_| false);
         }
         state.slowest = state.subscribers.iter().map(|s| s.cursor().next.read()).min().unwrap_or(u64::MAX);
         Ok(state.slowest > oldest)
     }
 
-    /// Sleeps until a subscriber that is behind may have moved. The lock is free meanwhile.
+    /// Sleeps until a slow subscriber may have advanced. Releases the lock in the meantime.
     fn wait_for_room<'s>(&'s self, state: MutexGuard<'s, State>, nap: Duration) -> MutexGuard<'s, State> {
         let behind: Vec<Subscriber> = state.subscribers.iter().take(128).map(Subscriber::to_watch).collect();
         let bells: Vec<_> = behind.iter().map(|s| &s.cursor().bell).map(|bell| (bell, bell.read())).collect();
@@ -368,10 +291,10 @@ impl Stream {
         let same = self.listed().is_ok_and(|entry| entry.subscribers_version.read() == state.version);
         drop(state);
         if full && same {
-            // A subscriber that leaves rings nothing: so a short nap, and the list again.
+            // A subscriber that leaves rings no bell: so sleep briefly and read the list again.
             futex::wait_any(&bells, nap.min(NAP_MAX / 4));
         } else if !same {
-            // Most likely the daemon is away: only with its help the new subscribers' cursors can be seen.
+            // Probably the daemon is gone: only with its help can the producer map the cursors of new subscribers.
             std::thread::sleep(nap.min(Duration::from_millis(1)));
         }
         let mut state = lock(&self.state);
@@ -395,7 +318,7 @@ impl Stream {
         let replaced = ring.send(number, sealed.value, &sealed.brief);
         state.next += 1;
         tensorlend_layout::crash_point!("send: counted");
-        // The message is sent: what follows cannot undo it.
+        // The message is sent: later steps cannot undo it.
         self.wake(state);
         if let Some(replaced) = replaced {
             self.session.alloc().retire(replaced);
@@ -403,7 +326,7 @@ impl Stream {
         number
     }
 
-    /// Wakes those who sleep, before there is a message: see [`crate::Call::soon`].
+    /// Wakes sleeping subscribers before a message is there: see [`crate::Call::soon`].
     pub(crate) fn wake_early(&self) {
         self.wake(&mut lock(&self.state));
     }
@@ -427,11 +350,11 @@ impl Stream {
         }
     }
 
-    /// Reads the subscribers' list again, if it has moved. False: not all of them are known. Without the daemon the new ones
-    /// cannot be fetched: then the old list stays, and is read again the next time.
+    /// Reads the subscribers' list again if it has changed. False: some subscribers are unknown. Without the daemon the
+    /// producer cannot map new ones: it keeps the old list and reads it again the next time.
     fn refresh(&self, state: &mut State) -> bool {
         let Ok(entry) = self.listed() else {
-            // Deleted, or opened anew by somebody: nobody listens here any more.
+            // Deleted, or opened again by another producer: this stream has no subscribers any more.
             state.subscribers.clear();
             return false;
         };
@@ -440,7 +363,7 @@ impl Stream {
             return true;
         }
         let words: Vec<u64> = entry.subscribers.iter().map(Word::read).filter(|&w| w != 0).collect();
-        // The list was this stream's, if the entry still is.
+        // The list belonged to this stream if the entry still does.
         if self.listed().is_err() {
             state.subscribers.clear();
             return false;
@@ -486,14 +409,14 @@ impl Stream {
         Ok(Some(Waking::new(wake, toll)))
     }
 
-    /// Sends a message that is the latest value of a name as well.
+    /// Sends a message that is also the latest value of a name.
     pub(crate) fn send_named(&self, message: impl Sendable, name: &str) -> Result<Version> {
         self.session.check()?;
         message.ready(sealed::INSIDE)?;
         let mut state = lock(&self.state);
         let sealed = seal_locked(&self.session, message, state.next, name)?;
         let value = sealed.value;
-        // Counted for the ring as well: overwritten at once, the name alone would not keep it.
+        // A holder for the ring: the name alone would not keep a value that is overwritten at once.
         self.session.alloc().hold_again(value);
         match self.session.names().publish_value(name, value) {
             Ok(version) => {
@@ -507,7 +430,9 @@ impl Stream {
         }
     }
 
-    /// Messages sent so far; 0 in the child of a fork.
+    /// The number of messages sent so far; 0 in the child of a fork.
+    ///
+    /// The number of the next message.
     pub fn sent(&self) -> u64 {
         if self.session.is_forked() {
             return 0;
@@ -515,12 +440,14 @@ impl Stream {
         lock(&self.state).next
     }
 
-    /// Messages that it holds at most.
+    /// The maximum number of messages that the stream holds.
     pub fn capacity(&self) -> u32 {
         self.entries.len() as u32
     }
 
-    /// Subscribers at the moment.
+    /// The number of subscribers now; 0 in the child of a fork.
+    ///
+    /// Reads shared memory; never blocks. The number may change at any time.
     pub fn subscribers(&self) -> usize {
         if self.session.is_forked() {
             return 0;
@@ -528,11 +455,11 @@ impl Stream {
         self.listed().map_or(0, |entry| entry.subscribers.iter().filter(|w| w.read() != 0).count())
     }
 
-    /// Waits until the stream has at least `count` subscribers, so that the first message finds them.
+    /// Blocks until the stream has at least `count` subscribers, so that they receive the first message.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use std::time::Duration;
     ///
     /// let camera = client.stream("camera").open()?;
@@ -550,7 +477,7 @@ impl Stream {
         while self.subscribers() < count {
             let nap =
                 deadline.nap().ok_or_else(|| deadline.error(format!("{count} subscribers of {:?}", self.name)))?;
-            // Joining is rare, and nothing is rung for it.
+            // Joining is rare, and rings no bell.
             std::thread::sleep(nap.min(Duration::from_millis(2)));
         }
         Ok(())
@@ -563,8 +490,9 @@ impl Stream {
 }
 
 impl Drop for Stream {
-    /// Closes the stream: subscribers take what is left and then find it ended. What it holds stays until the stream is
-    /// deleted or opened anew, or until the daemon ends it: some time after the last subscriber has left (`streams.grace_ms`).
+    /// Closes the stream: subscribers receive the remaining messages and then see its end. The messages stay until the
+    /// stream is deleted or opened again, or until the daemon ends it some time after the last subscriber has left
+    /// (`streams.grace_ms`).
     fn drop(&mut self) {
         if self.session.is_forked() {
             return;
@@ -572,11 +500,12 @@ impl Drop for Stream {
         self.head.closed.set(1);
         tensorlend_layout::crash_point!("stream: closed");
         self.wake(&mut lock(&self.state));
-        // The messages stay in the ring, for those who come late. With our session's end the daemon takes them over.
+        // The messages stay in the ring for late subscribers. When this session ends, the daemon takes them over.
         let sent = lock(&self.state).next;
         let ring = ClosedRing { entries: self.entries.clone(), index: self.index, id: self.id, sent };
         self.session.streams().close(ring);
-        // The daemon counts from here how long the stream stays. The next daemon reads the word when we come back to it.
+        // The daemon starts the stream's grace period. A replaced daemon reads the word when this client comes back to
+        // it.
         if self.session.control.reaches() {
             let request = Request::StreamClosed { stream: self.index, id: self.id };
             let _ = self.session.control.call(&request, "close stream", &self.name);
@@ -593,11 +522,11 @@ impl std::fmt::Debug for Stream {
     }
 }
 
-/// Why [`Stream::try_send`] did not send.
+/// The error of [`Stream::try_send`].
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// use tensorlend::{DType, Policy, TrySendError};
 ///
 /// let camera = client.stream("camera").capacity(1).policy(Policy::Error).open()?;
@@ -609,9 +538,9 @@ impl std::fmt::Debug for Stream {
 /// ```
 #[derive(Debug)]
 pub enum TrySendError<M> {
-    /// The stream is full: here is the message again.
+    /// The stream is full; contains the message.
     Full(M),
-    /// It cannot be sent.
+    /// The message cannot be sent; it was dropped.
     Failed(Error),
 }
 

@@ -1,4 +1,4 @@
-//! Rings, mapped.
+//! Mapping of rings.
 
 use crate::error::{Error, Result};
 use std::os::fd::OwnedFd;
@@ -18,8 +18,8 @@ pub fn map_ring(fd: &OwnedFd, capacity: u32, access: Access) -> Result<(Sheet<St
     let view = map::sheet(fd, bytes, access).map_err(Error::system("map a stream"))?;
     let entries = Records::new(&view, size_of::<StreamRing>(), capacity as usize).ok_or_else(wrong)?;
     let head: Sheet<StreamRing> = Sheet::new(view).ok_or_else(wrong)?;
-    // The daemon may have given the ring up and taken its pages since its reply: a subscriber then reads zeroes, and finds in the
-    // directory that the stream has ended.
+    // The daemon may have given the ring up and freed its pages since its reply. A subscriber then reads zeroes, and
+    // finds in the directory that the stream has ended.
     if access == Access::Write {
         head.sheet.check(Magic::Stream)?;
     }
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
-    /// The daemon takes the pages of a ring that it has given up, so a subscriber may map zeroes.
+    /// The daemon frees the pages of a ring that it has given up, so a subscriber may map zeroes.
     #[test]
     fn a_reader_maps_a_ring_whose_pages_were_taken() {
         let fd = memfd_create("ring", MemfdFlags::CLOEXEC).unwrap();

@@ -1,4 +1,4 @@
-//! A dataset that is being put together.
+//! Drafts of datasets.
 
 use crate::error::{Error, Result, check_name};
 use crate::names::lifetime::Lifetime;
@@ -14,11 +14,11 @@ use tensorlend_layout::stream::Brief;
 use tensorlend_layout::tensor::METADATA_MAX;
 use tensorlend_layout::word::SLOT_NONE;
 
-/// Several tensors that are published together: readers see all of them or none.
+/// A dataset draft: several tensors that are published together. Readers see all of them or none, with one lease.
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// let mut image = client.create(tensorlend::DType::U8, &[4, 4, 3])?;
 /// image.bytes_mut().fill(7);
 /// let mut depth = client.create(tensorlend::DType::F32, &[4, 4])?;
@@ -42,11 +42,11 @@ impl DatasetDraft {
         Self { session, members: Vec::new(), metadata: Vec::new(), timestamp_ns: 0 }
     }
 
-    /// Adds a tensor under a name of its own in the dataset; the order is kept.
+    /// Adds a tensor under a name in the dataset; readers see the tensors in the order of their addition.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let depth = client.create(tensorlend::DType::F32, &[4, 4])?;
     /// let frame = client.dataset().add("depth", depth)?;
     /// let again = client.create(tensorlend::DType::F32, &[4, 4])?;
@@ -55,8 +55,8 @@ impl DatasetDraft {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Name`]; [`Error::Argument`] for a name that is there already, for the 4097th member, or for a draft of
-    /// another client. On error all that was added is dropped.
+    /// [`Error::Name`]; [`Error::Argument`] for a name that the dataset has already, for the 4097th member, or for a
+    /// draft of another client. On error all added tensors are dropped.
     pub fn add(mut self, name: &str, draft: Draft) -> Result<Self> {
         self.check_member(name, &draft)?;
         self.push(name, draft);
@@ -78,7 +78,7 @@ impl DatasetDraft {
         Ok(())
     }
 
-    /// Adds a tensor that was checked.
+    /// Adds a tensor after [`DatasetDraft::check_member`].
     pub(crate) fn push(&mut self, name: &str, draft: Draft) {
         self.members.push((name.to_owned(), draft));
     }
@@ -92,11 +92,11 @@ impl DatasetDraft {
         (self.members, self.metadata, self.timestamp_ns)
     }
 
-    /// Metadata of the whole: any bytes, 64 KiB at most. Each tensor may have its own besides.
+    /// Sets the metadata of the whole dataset: any bytes, 64 KiB at most. Each tensor may have its own in addition.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.dataset().metadata(b"episode 7")?.timestamp(1_700_000_000_000_000_000).publish("frame")?;
     /// let frame = client.get_dataset("frame")?;
     /// assert_eq!(frame.metadata(), b"episode 7");
@@ -105,7 +105,7 @@ impl DatasetDraft {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Metadata`] if there is more.
+    /// [`Error::Metadata`] for more than 64 KiB.
     pub fn metadata(mut self, metadata: &[u8]) -> Result<Self> {
         self.set_metadata(metadata)?;
         Ok(self)
@@ -124,17 +124,17 @@ impl DatasetDraft {
         self.timestamp_ns = nanoseconds;
     }
 
-    /// Timestamp of the whole: nanoseconds since 1970, or of whatever clock its users agree on.
+    /// Sets the timestamp of the whole dataset: nanoseconds since 1970, or of any clock on which its users agree.
     pub fn timestamp(mut self, nanoseconds: u64) -> Self {
         self.timestamp_ns = nanoseconds;
         self
     }
 
-    /// Publishes all of it under one name.
+    /// Publishes the dataset under a name; returns its version. As [`Draft::publish`], for all tensors at once.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let image = client.create(tensorlend::DType::U8, &[4, 4, 3])?;
     /// let depth = client.create(tensorlend::DType::F32, &[4, 4])?;
     /// let version = client.dataset().add("image", image)?.add("depth", depth)?.publish("frame")?;
@@ -143,7 +143,7 @@ impl DatasetDraft {
     /// ```
     ///
     /// # Errors
-    /// As [`Draft::publish`], and [`Error::Refused`] if there is no memory left for the dataset's index.
+    /// As [`Draft::publish`], and [`Error::Refused`] if there is no memory for the dataset's index.
     pub fn publish(self, name: &str) -> Result<Version> {
         check_name(name)?;
         let session = self.session.clone();
@@ -151,11 +151,11 @@ impl DatasetDraft {
         session.names().publish_value(name, sealed.value)
     }
 
-    /// As [`DatasetDraft::publish`], for a name that ends by itself: see [`Draft::publish_for`].
+    /// As [`DatasetDraft::publish`], for a name with a lifetime: see [`Draft::publish_for`].
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use tensorlend::{DType, Lifetime};
     ///
     /// let depth = client.create(DType::F32, &[4, 4])?;
@@ -190,7 +190,7 @@ impl Message for DatasetDraft {
     }
 }
 
-/// Seals the members of a dataset and its index, chained: they live and die together.
+/// Seals the members of a dataset and its index, chained: they are freed together.
 pub fn seal_dataset(
     session: &Arc<Session>,
     members: Vec<(String, Draft)>,
@@ -202,14 +202,14 @@ pub fn seal_dataset(
         .iter()
         .map(|(name, draft)| {
             let cell = draft.cell();
-            // What a member is follows when it is sealed.
+            // The member's header summary is filled in when it is sealed.
             DatasetMember { name, slot: cell.slot(), generation: cell.generation(), brief: Brief::default() }
         })
         .collect();
     let mut head = Draft::index(session, &dataset::encode(&index))?;
     head.set_metadata(metadata)?.set_timestamp(timestamp_ns);
-    // From the last member to the first, so that each is sealed with the one that follows it. A draft whose sealing
-    // fails is dropped with those before it; what is chained behind it is freed here.
+    // From the last member to the first, so that each is sealed with its successor in the chain. If sealing a draft
+    // fails, it is dropped with those before it; the chain behind it is freed here.
     let mut next = SLOT_NONE;
     for (at, (_, draft)) in members.into_iter().enumerate().rev() {
         match draft.seal(sequence, next) {

@@ -6,20 +6,21 @@ use tensorlend_layout::tensor::{NDIM_INLINE, NDIM_MAX};
 #[derive(Clone, Debug)]
 pub struct Dims<T> {
     inline: [T; NDIM_INLINE],
-    /// All of them, if there are more than four. A thin pointer: this struct is moved at every lease.
+    /// All numbers, if there are more than four. A thin pointer, because every lease moves this struct.
     #[expect(clippy::box_collection, reason = "a thin pointer")]
     more: Option<Box<Vec<T>>>,
     ndim: u8,
 }
 
 impl<T: Copy + Default> Dims<T> {
-    /// `None` above 16 dimensions.
+    /// A list of the numbers; `None` above 16 dimensions.
     #[inline]
     pub fn new(numbers: &[T]) -> Option<Self> {
         if numbers.len() > NDIM_MAX {
             return None;
         }
-        // One by one, so that they stay in registers: stored singly and loaded in pairs, they would wait for the store.
+        // One by one, so that they stay in registers: numbers stored singly and loaded in pairs would wait for the
+        // store.
         let number = |at: usize| numbers.get(at).copied().unwrap_or_default();
         let inline = [number(0), number(1), number(2), number(3)];
         let more = (numbers.len() > NDIM_INLINE).then(|| Box::new(numbers.to_vec()));

@@ -1,4 +1,4 @@
-//! A tensor that is being written.
+//! Drafts: tensors that a producer is writing.
 #![allow(unsafe_code)]
 
 use crate::alloc::heap::Taken;
@@ -8,86 +8,20 @@ use crate::names::version::Version;
 use crate::session::Session;
 use crate::tensor::dims::Dims;
 use crate::tensor::element::Element;
+use crate::tensor::spec::TensorSpec;
 use std::sync::Arc;
 use tensorlend_layout::directory::key_word;
 use tensorlend_layout::stream::Brief;
-use tensorlend_layout::tensor::{
-    BadTensor, METADATA_INLINE, METADATA_MAX, NDIM_INLINE, SlotInfo, SlotKind, check_extent,
-};
+use tensorlend_layout::tensor::{METADATA_INLINE, METADATA_MAX, NDIM_INLINE, SlotInfo, SlotKind, check_extent};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 use tensorlend_layout::{DType, Device};
 
-/// What a tensor is to be.
+/// A tensor that its producer is writing, in the shared memory in which readers will read it. No other client sees it
+/// before [`Draft::publish`]; dropping it frees the memory.
 ///
 /// ```
-/// use tensorlend::{DType, TensorSpec};
-///
-/// let spec = TensorSpec::new(DType::F32, &[2, 3]);
-/// assert_eq!(spec.bytes()?, 24);
-/// // The rows in reverse: index 0 lies where the second row begins.
-/// let flipped = TensorSpec { strides: Some(vec![-3, 1]), byte_offset: 12, ..spec };
-/// assert_eq!(flipped.bytes()?, 24);
-/// # Ok::<(), tensorlend::Error>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TensorSpec {
-    /// Element type.
-    pub dtype: DType,
-    /// Sizes, in elements: 0 to 16 dimensions.
-    pub shape: Vec<u64>,
-    /// Strides, in elements; `None`: row-major. A stride may be negative if `byte_offset` leaves room for it.
-    pub strides: Option<Vec<i64>>,
-    /// Where the element with index 0 lies, in bytes from the first byte on.
-    pub byte_offset: u64,
-}
-
-impl TensorSpec {
-    /// A row-major tensor with these sizes, in elements.
-    pub fn new(dtype: DType, shape: &[u64]) -> Self {
-        Self { dtype, shape: shape.to_vec(), strides: None, byte_offset: 0 }
-    }
-
-    /// Bytes that the tensor takes, from the first one to the end of its last element.
-    ///
-    /// # Errors
-    /// [`Error::Tensor`] for more than 16 dimensions, strides of another number, more than 2^63 bytes, elements before
-    /// the first byte, or a byte offset that is no multiple of the element's bytes.
-    pub fn bytes(&self) -> Result<u64> {
-        let fail = |cause| {
-            let strides = self.strides.as_ref().filter(|_| cause == BadTensor::Strides);
-            let strides = strides.map_or_else(String::new, |strides| format!(" with strides {strides:?}"));
-            Error::Tensor { what: format!("tensor of {} {:?}{strides}", self.dtype, self.shape), cause }
-        };
-        let item = self.dtype.item_bytes() as u64;
-        let elements = check_extent(self.dtype, &self.shape, None, 0, i64::MAX as u64).map_err(fail)?;
-        let Some(strides) = &self.strides else {
-            let bytes = (elements * item).checked_add(self.byte_offset).ok_or(BadTensor::Overflow).map_err(fail)?;
-            check_extent(self.dtype, &self.shape, None, self.byte_offset, bytes).map_err(fail)?;
-            return Ok(bytes);
-        };
-        if elements == 0 {
-            check_extent(self.dtype, &self.shape, Some(strides), self.byte_offset, self.byte_offset).map_err(fail)?;
-            return Ok(self.byte_offset);
-        }
-        let reach = self
-            .shape
-            .iter()
-            .zip(strides)
-            .map(|(&dim, &stride)| i128::from(stride).max(0) * (i128::from(dim) - 1))
-            .sum::<i128>();
-        let end = (reach + 1) * i128::from(item) + i128::from(self.byte_offset);
-        let end = u64::try_from(end).unwrap_or(u64::MAX);
-        check_extent(self.dtype, &self.shape, Some(strides), self.byte_offset, end).map_err(fail)?;
-        Ok(end)
-    }
-}
-
-/// A tensor that is being written, in the shared memory where its readers will find it. Nobody else sees it before
-/// [`Draft::publish`]; dropping it gives the memory back.
-///
-/// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// use tensorlend::DType;
 ///
 /// let mut draft = client.create(DType::F32, &[2, 3])?;
@@ -99,28 +33,28 @@ impl TensorSpec {
 /// ```
 pub struct Draft {
     session: Arc<Session>,
-    /// Elsewhere, so that a draft that is dropped and the next one hand on a pointer.
+    /// Boxed, so that a dropped draft hands its slot to the next one as a pointer.
     taken: Option<Box<Taken>>,
     kind: SlotKind,
     dtype: DType,
     shape: Dims<u64>,
     timestamp_ns: u64,
-    /// What few drafts have: elsewhere, so that those of most are small to move.
+    /// Boxed, because few drafts have them: so most drafts are small to move.
     details: Option<Box<Details>>,
 }
 
-// As long as this, moving a draft is a few instructions; a longer one is moved by a call.
+// Up to this size, moving a draft is a few instructions; a larger one is moved by a call.
 const _: () = assert!(size_of::<Result<Draft>>() <= 128);
 
-/// A slot that is ready to be published.
+/// A sealed slot, ready to be published.
 pub struct Sealed {
     /// Slot and generation.
     pub value: Cell,
-    /// What a stream's entry says of it.
+    /// The header summary for a stream's entry.
     pub brief: Brief,
 }
 
-/// What few drafts have.
+/// Rare properties of a draft.
 #[derive(Default)]
 pub struct Details {
     /// `None`: row-major.
@@ -129,7 +63,7 @@ pub struct Details {
     pub metadata: Vec<u8>,
 }
 
-/// What a draft's record says, besides where its bytes are.
+/// The content of a draft's record, except the location of its bytes.
 pub struct Head<'d> {
     pub kind: SlotKind,
     pub dtype: DType,
@@ -140,14 +74,14 @@ pub struct Head<'d> {
 }
 
 impl Head<'_> {
-    /// Whether there is more to say than fits into the record.
+    /// Whether the record is too small for all of it.
     #[inline]
     pub fn is_extended(&self) -> bool {
         self.shape.len() > NDIM_INLINE
             || self.details.is_some_and(|d| d.strides.is_some() || d.metadata.len() > METADATA_INLINE)
     }
 
-    /// What does not fit into the record.
+    /// The bytes that do not fit into the record.
     #[cold]
     pub fn extension(&self) -> Vec<u8> {
         let mut bytes: Vec<u8> = self.shape.iter().flat_map(|d| d.to_le_bytes()).collect();
@@ -158,7 +92,7 @@ impl Head<'_> {
         bytes
     }
 
-    /// The record of a slot that is this draft's, with `bytes` bytes at `offset`.
+    /// The record of this draft in a slot with `bytes` bytes at `offset`.
     #[inline]
     pub fn info(&self, value: Cell, (offset, bytes): (u64, u64), sequence: u64, next: u32, extended: bool) -> SlotInfo {
         let mut info = SlotInfo {
@@ -203,7 +137,7 @@ impl Draft {
     pub(crate) fn new(session: &Arc<Session>, spec: &TensorSpec) -> Result<Self> {
         let bytes = spec.bytes()?;
         let shape = Dims::new(&spec.shape).expect("checked with its bytes");
-        // Strides that say "row-major" are no strides.
+        // Row-major strides are stored as none.
         let plain = Dims::row_major(&shape);
         let strides = spec.strides.as_ref().and_then(|s| Dims::new(s)).filter(|s| **s != *plain);
         let mut draft = Self::with(session, spec.dtype, shape, bytes)?;
@@ -220,7 +154,7 @@ impl Draft {
         let bytes = check_extent(dtype, shape, None, 0, i64::MAX as u64).map(|n| n * dtype.item_bytes() as u64);
         match (bytes, Dims::new(shape)) {
             (Ok(bytes), Some(shape)) => Self::with(session, dtype, shape, bytes),
-            // Says what is wrong.
+            // Returns the detailed error.
             _ => Self::new(session, &TensorSpec::new(dtype, shape)),
         }
     }
@@ -263,7 +197,7 @@ impl Draft {
         self.details.as_ref().map_or(0, |details| details.byte_offset)
     }
 
-    /// The index of a dataset.
+    /// A draft of a dataset's index.
     pub(crate) fn index(session: &Arc<Session>, bytes: &[u8]) -> Result<Self> {
         let mut draft = Self::row_major(session, DType::U8, &[bytes.len() as u64])?;
         draft.kind = SlotKind::Dataset;
@@ -275,7 +209,7 @@ impl Draft {
         self.taken.as_ref().expect("a draft has its slot until it is published")
     }
 
-    /// What the tensor is to be.
+    /// The dtype, shape and memory layout.
     pub fn spec(&self) -> TensorSpec {
         TensorSpec {
             dtype: self.dtype,
@@ -285,7 +219,7 @@ impl Draft {
         }
     }
 
-    /// Sizes, in elements.
+    /// Sizes in elements.
     pub fn shape(&self) -> &[u64] {
         &self.shape
     }
@@ -295,12 +229,12 @@ impl Draft {
         self.dtype
     }
 
-    /// All of its bytes, as they are: whatever lay there before, until they are written. Aligned to 64 bytes, to 4096
-    /// if there are that many.
+    /// All bytes of the draft, for writing. They are uninitialized: they hold what a former tensor left there. Aligned
+    /// to 64 bytes, and to 4096 bytes from that length up.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let mut draft = client.create(tensorlend::DType::U16, &[3])?;
     /// draft.bytes_mut().copy_from_slice(&[1, 0, 2, 0, 3, 0]); // little endian
     /// assert_eq!(draft.as_mut_slice::<u16>()?, [1, 2, 3]);
@@ -308,20 +242,20 @@ impl Draft {
     /// ```
     ///
     /// # Panics
-    /// In the child of a fork: the draft is the parent's.
+    /// Panics in the child of a fork: the draft belongs to the parent.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         assert!(!self.session.is_forked(), "a draft belongs to the process that made it: create one in the child");
         let taken = self.taken.as_mut().expect("a draft has its slot until it is published");
-        // SAFETY: contract 1 and 3: the slot was handed out to this draft alone, which holds the session, and is not
-        // published while it lives.
+        // SAFETY: contract 1 and 3: the heap handed the slot out to this draft alone, which keeps the session, and the
+        // draft is not published while the borrow lives.
         unsafe { taken.bytes.write() }
     }
 
-    /// Copies bytes in: all of them, in memory order. Faster than a plain copy where there are many.
+    /// Copies all bytes in, in memory order. Faster than a plain copy for large tensors.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let mut draft = client.create(tensorlend::DType::U16, &[3])?;
     /// draft.copy_from(&[1, 0, 2, 0, 3, 0])?; // little endian
     /// assert!(draft.copy_from(&[1, 0]).is_err());
@@ -329,7 +263,7 @@ impl Draft {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Length`] if they are more or fewer than [`Draft::bytes_mut`].
+    /// [`Error::Length`] if `bytes` is longer or shorter than [`Draft::bytes_mut`].
     ///
     /// # Panics
     /// As [`Draft::bytes_mut`].
@@ -343,12 +277,12 @@ impl Draft {
         Ok(())
     }
 
-    /// Its elements in memory order: C order, unless it has strides of its own. With those, every place from the first
-    /// byte on, gaps included.
+    /// The elements in memory order, for writing: C order, unless the draft has strides. With strides, all elements
+    /// from the first byte on, gaps included.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let mut draft = client.create(tensorlend::DType::F32, &[2, 3])?;
     /// draft.as_mut_slice::<f32>()?.fill(0.5);
     /// assert!(draft.as_mut_slice::<f64>().is_err());
@@ -370,11 +304,11 @@ impl Draft {
         Ok(bytemuck::cast_slice_mut(self.bytes_mut()))
     }
 
-    /// A view of it as an array of its shape.
+    /// An array view of the draft's shape, for writing. Feature `ndarray`.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let mut draft = client.create(tensorlend::DType::F32, &[2, 3])?;
     /// draft.ndarray_mut::<f32>()?[[1, 2]] = 6.0;
     /// draft.publish("weights")?;
@@ -396,11 +330,12 @@ impl Draft {
         ndarray::ArrayViewMutD::from_shape(shape, elements).map_err(|e| Error::Argument(e.to_string()))
     }
 
-    /// Metadata that travels with the tensor: any bytes, 64 KiB at most. Up to 32 bytes cost nothing.
+    /// Sets metadata that travels with the tensor: any bytes, 64 KiB at most. Up to 32 bytes cost nothing; more take a
+    /// slot of their own.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let mut draft = client.create(tensorlend::DType::U8, &[480, 640, 3])?;
     /// draft.set_metadata(br#"{"encoding": "rgb8"}"#)?;
     /// draft.publish("image")?;
@@ -409,7 +344,7 @@ impl Draft {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Metadata`] if there is more.
+    /// [`Error::Metadata`] for more than 64 KiB.
     pub fn set_metadata(&mut self, metadata: &[u8]) -> Result<&mut Self> {
         if metadata.len() > METADATA_MAX {
             return Err(Error::Metadata(metadata.len()));
@@ -418,11 +353,12 @@ impl Draft {
         Ok(self)
     }
 
-    /// A timestamp that travels with the tensor: nanoseconds since 1970, or of whatever clock its users agree on.
+    /// Sets a timestamp that travels with the tensor: nanoseconds since 1970, or of any clock on which its users agree.
+    /// Default: 0.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use std::time::SystemTime;
     ///
     /// let mut draft = client.create(tensorlend::DType::U8, &[480, 640, 3])?;
@@ -437,13 +373,15 @@ impl Draft {
         self
     }
 
-    /// Gives the tensor a name: from here on every client of the namespace reads it there, and what the name held
-    /// before is gone for new readers. A name that is this client's already is replaced, and one that is nobody's
-    /// taken, without the daemon; one of another client costs a round trip to it.
+    /// Publishes the tensor under a name: from now on every client of the namespace can get it, and the name's former
+    /// value is no longer available to new readers. Leases on the former value stay valid.
+    ///
+    /// Overwriting a name of this client, or publishing a new name, does not wait for the daemon. Overwriting a name of
+    /// another client blocks for a round trip to it.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let mut draft = client.create(tensorlend::DType::U8, &[3])?;
     /// draft.bytes_mut().copy_from_slice(&[1, 2, 3]);
     /// let version = draft.publish("numbers")?;
@@ -452,9 +390,10 @@ impl Draft {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Name`]; [`Error::Refused`] at a limit or without the right to write; [`Error::Disconnected`]. On error
-    /// the draft is dropped. Its memory comes back, unless the daemon hung up before it answered: then it stays in use,
-    /// since the name may lead to it.
+    /// [`Error::Name`]; [`Error::Refused`] at a limit or without the right to write; [`Error::Disconnected`].
+    ///
+    /// On error the draft is dropped and its memory freed. One exception: if the daemon hung up before it answered, the
+    /// memory stays in use, because the name may refer to it.
     pub fn publish(mut self, name: &str) -> Result<Version> {
         check_name(name)?;
         let sealed = self.hand_over(0, SLOT_NONE)?;
@@ -462,12 +401,12 @@ impl Draft {
         self.session.names().publish_value(name, sealed.value)
     }
 
-    /// As [`Draft::publish`], for a name that ends by itself: after a time, or with this client's session. Costs a round
-    /// trip to the daemon each time, which has the clock; and so does overwriting or deleting such a name.
+    /// As [`Draft::publish`], for a name with a lifetime: it ends after a time, or with this client's session. Each
+    /// publication, overwrite and deletion of such a name blocks for a round trip to the daemon, which has the clock.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use std::time::Duration;
     /// use tensorlend::{DType, Lifetime};
     ///
@@ -487,19 +426,19 @@ impl Draft {
         self.session.names().publish_value_for(name, sealed.value, lifetime)
     }
 
-    /// Writes the slot's record; the slot is ready to be published, `sequence` and `next` in place, and the caller's.
+    /// Writes the slot's record with `sequence` and `next`; the slot then belongs to the caller, ready to be published.
     #[inline]
     pub(crate) fn seal(mut self, sequence: u64, next: u32) -> Result<Sealed> {
         self.hand_over(sequence, next)
     }
 
-    /// Whether there is more to say of it than fits into its record.
+    /// Whether the record is too small for its description.
     #[inline]
     pub(crate) fn is_extended(&self) -> bool {
         self.head().is_extended()
     }
 
-    /// What [`Draft::seal`] does: the slot is no longer the draft's to free.
+    /// Seals the slot for [`Draft::seal`]; the draft no longer frees it.
     #[inline]
     fn hand_over(&mut self, sequence: u64, next: u32) -> Result<Sealed> {
         self.session.check()?;
@@ -526,11 +465,13 @@ impl Draft {
     }
 }
 
-/// Puts what does not fit into a record into a slot of its own, in host memory, that lives and dies with the one it is chained to.
+/// Writes the bytes that do not fit into a record into a slot of their own, in host memory, chained to the record's
+/// slot.
 #[cold]
 pub fn extend(session: &Arc<Session>, bytes: &[u8], next: u32) -> Result<u32> {
     let mut taken = session.take(bytes.len() as u64)?;
-    // SAFETY: contract 1 and 3: the slot was just handed out, nobody else has it, and the caller holds the session.
+    // SAFETY: contract 1 and 3: the heap just handed the slot out, no other code has it, and the caller holds the
+    // session.
     unsafe { taken.bytes.write() }.copy_from_slice(bytes);
     let info = SlotInfo {
         generation: taken.generation(),
@@ -556,7 +497,7 @@ pub fn extend(session: &Arc<Session>, bytes: &[u8], next: u32) -> Result<u32> {
     Ok(taken.slot())
 }
 
-/// Writes the record of a slot that was handed out and not published.
+/// Writes the record of a slot that is handed out and not published.
 #[inline]
 fn write(taken: &Taken, info: &SlotInfo) {
     // SAFETY: contract 1: the slot is handed out, and the caller holds the session.

@@ -4,9 +4,10 @@ use half::{bf16, f16};
 use tensorlend_layout::DType;
 
 use crate::error::{Error, Result};
-use crate::tensor::draft::TensorSpec;
+use crate::tensor::spec::TensorSpec;
 
-/// A Rust type with the bytes of a [`DType`]. Every bit pattern must be a value, since the bytes come from others.
+/// A Rust type with the memory layout of a [`DType`]. Every bit pattern must be a valid value, because other processes
+/// write the bytes.
 ///
 /// ```
 /// use tensorlend::{Complex, DType, Element};
@@ -16,7 +17,7 @@ use crate::tensor::draft::TensorSpec;
 /// assert_eq!(size_of::<Complex<f32>>(), DType::C64.item_bytes());
 /// ```
 pub trait Element: bytemuck::Pod {
-    /// Its element type.
+    /// The element type.
     const DTYPE: DType;
 }
 
@@ -32,8 +33,8 @@ elements! {
 /// A complex number: `Complex<f32>` is the element of [`DType::C64`], `Complex<f64>` of [`DType::C128`].
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// use tensorlend::Complex;
 ///
 /// client.put("spectrum", &[Complex::new(1.0f32, -1.0)])?;
@@ -49,12 +50,14 @@ impl Element for Complex<f64> {
     const DTYPE: DType = DType::C128;
 }
 
-/// An array that can be put: row-major elements with a shape. Slices, vectors and arrays of [`Element`]s are tensors of
-/// one dimension; with the feature `ndarray`, its arrays are tensors of their shape.
+/// An array that [`crate::Client::put`] can copy: row-major elements with a shape. Slices, vectors and arrays of
+/// [`Element`]s are tensors of one dimension; with the feature `ndarray`, its arrays are tensors of their shape.
+///
+/// Implement it for your own array types:
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// use tensorlend::{AsTensor, DType};
 ///
 /// struct Grey { width: usize, pixels: Vec<u8> }
@@ -80,19 +83,19 @@ impl Element for Complex<f64> {
 pub trait AsTensor {
     /// Element type.
     fn dtype(&self) -> DType;
-    /// Sizes, in elements.
+    /// Sizes in elements.
     fn shape(&self) -> Vec<u64>;
-    /// Copies the elements, row-major, into `out`, which has exactly their bytes and may hold anything before.
+    /// Copies the elements, row-major, into `out`, which has exactly their length in bytes and is uninitialized.
     fn write_to(&self, out: &mut [u8]);
-    /// Its elements' bytes, if they lie in memory as they are to be written: then they are copied in the way that suits
-    /// the machine, and [`AsTensor::write_to`] is not called. Default: `None`.
+    /// The bytes of the elements, if they are contiguous and row-major in memory: the client then copies them in the
+    /// fastest way and does not call [`AsTensor::write_to`]. Default: `None`.
     fn bytes(&self) -> Option<&[u8]> {
         None
     }
-    /// Whether shape and bytes belong together.
+    /// Checks that shape and bytes match. Default: they do.
     ///
     /// # Errors
-    /// [`Error::Length`] if there are more or fewer bytes than the shape says.
+    /// [`Error::Length`] if there are more or fewer bytes than the shape needs.
     fn check(&self) -> Result<()> {
         Ok(())
     }
@@ -143,11 +146,11 @@ impl<T: Element, const N: usize> AsTensor for [T; N] {
     }
 }
 
-/// Bytes of any element type with a shape: what a file reader or a binding has in hand.
+/// Borrowed bytes of any element type with a shape, for file readers and bindings.
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// use tensorlend::{DType, TensorView};
 ///
 /// client.put("numbers", &TensorView { dtype: DType::U16, shape: &[1, 2], bytes: &[1, 0, 2, 0] })?;
@@ -158,9 +161,9 @@ impl<T: Element, const N: usize> AsTensor for [T; N] {
 pub struct TensorView<'a> {
     /// Element type.
     pub dtype: DType,
-    /// Sizes, in elements.
+    /// Sizes in elements.
     pub shape: &'a [u64],
-    /// Row-major elements, little endian; as many as the shape says.
+    /// Row-major elements, little endian; exactly as many as the shape has.
     pub bytes: &'a [u8],
 }
 
@@ -198,7 +201,7 @@ impl<T: Element, S: ndarray::Data<Elem = T>, D: ndarray::Dimension> AsTensor for
         let item = size_of::<T>();
         match self.as_slice() {
             Some(elements) => out.copy_from_slice(bytemuck::cast_slice(elements)),
-            // Any other memory order: in logical order, one by one.
+            // Any other memory order: copied in logical order, one by one.
             None => {
                 for (place, element) in out.chunks_exact_mut(item).zip(self.iter()) {
                     place.copy_from_slice(bytemuck::bytes_of(element));

@@ -1,5 +1,5 @@
-//! What a leased slot says of itself: shape, strides and metadata, put together from its record and its extension; the
-//! index of a dataset.
+//! The description of a leased slot: shape, strides and metadata, from its record and its extension; the index of a
+//! dataset.
 #![allow(unsafe_code)]
 
 use crate::segment::bytes::Bytes;
@@ -9,10 +9,10 @@ use tensorlend_layout::dataset;
 use tensorlend_layout::tensor::EARLY_BYTES;
 use tensorlend_layout::tensor::{BadTensor, METADATA_INLINE, SlotInfo, check_extent};
 
-/// Where each element of a tensor lies, checked against its bytes; and its metadata.
+/// The location of each element of a tensor, checked against its bytes; and its metadata.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    /// Sizes, in elements.
+    /// Sizes in elements.
     pub shape: Dims<u64>,
     /// Strides in elements.
     pub strides: Dims<i64>,
@@ -20,16 +20,17 @@ pub struct Layout {
     pub row_major: bool,
     /// Number of elements.
     pub elements: u64,
-    /// The producer's bytes.
+    /// The producer's metadata.
     pub metadata: Vec<u8>,
 }
 
-/// Copies the index of a dataset, before anybody looks at it: its owner can write there. The caller holds the lease that
-/// covers `bytes`.
+/// Copies the index of a dataset before any check, because its producer can write to it. The caller holds the lease
+/// that covers `bytes`.
 #[inline(always)]
 pub fn copy_index(bytes: &Bytes, into: &mut Vec<u64>) {
     let length = bytes.len().min(dataset::BYTES_MAX);
-    // SAFETY: the caller holds the lease (contract 2) and the segment (1), and they are copied within this function.
+    // SAFETY: the caller holds the lease (contract 2) and the segment (1), and the bytes are copied within this
+    // function.
     let bytes = unsafe { &bytes.read()[..length] };
     let (words, rest) = bytes.as_chunks::<8>();
     into.extend(words.iter().map(|word| u64::from_ne_bytes(*word)));
@@ -40,32 +41,32 @@ pub fn copy_index(bytes: &Bytes, into: &mut Vec<u64>) {
     }
 }
 
-/// Has the processor fetch the index of a dataset, up to half a kilobyte of it, while the caller looks at others. The
-/// caller holds the lease that covers `bytes`.
+/// Prefetches the index of a dataset, up to 512 bytes, while the caller handles others. The caller holds the lease that
+/// covers `bytes`.
 #[inline(always)]
 pub fn fetch_index(bytes: &Bytes) {
-    // SAFETY: as in copy_index; what is read is not used.
+    // SAFETY: as in `copy_index`; the bytes are not used.
     let bytes = unsafe { bytes.read() };
     for byte in bytes.iter().step_by(64).take(8) {
         std::hint::black_box(*byte);
     }
 }
 
-/// What a tensor that was published early has besides: see [`SlotInfo::early`]. The caller holds the lease that covers both.
+/// The mark of a tensor that was published early: see [`SlotInfo::early`]. The caller holds the lease that covers both.
 #[cfg(feature = "cuda")]
 pub fn early_mark(info: &SlotInfo, extension: &Bytes) -> Option<[u8; EARLY_BYTES]> {
-    // SAFETY: as in read_extended.
+    // SAFETY: as in `read_extended`.
     let bytes = unsafe { extension.read() };
     bytes.get(info.extension_bytes()..)?.first_chunk().copied()
 }
 
-/// Reads and checks. The caller holds the lease that covers `info` and its extension.
+/// Reads and checks a layout. The caller holds the lease that covers `info` and its extension.
 #[inline(always)]
 pub fn read(info: &SlotInfo, bytes_of_slot: u64, extension: Option<&Bytes>) -> Result<Layout, BadTensor> {
     let Some(extension) = extension else {
         let shape = Dims::of_four(info.dims, info.ndim).ok_or(BadTensor::Dimensions)?;
         let elements = check_extent(info.dtype, &shape, None, info.byte_offset, bytes_of_slot)?;
-        // Mostly empty, and then no allocation.
+        // Mostly empty, and then without an allocation.
         let metadata = metadata_of(info);
         let strides = Dims::row_major(&shape);
         return Ok(Layout { shape, strides, row_major: true, elements, metadata });
@@ -75,8 +76,8 @@ pub fn read(info: &SlotInfo, bytes_of_slot: u64, extension: Option<&Bytes>) -> R
 
 #[cold]
 fn read_extended(info: &SlotInfo, bytes_of_slot: u64, extension: &Bytes) -> Result<Layout, BadTensor> {
-    // SAFETY: the extension is covered by the same lease (contract 2), the caller holds its segment (1), and it is copied
-    // within this function.
+    // SAFETY: the lease also covers the extension (contract 2), the caller holds its segment (1), and the bytes are
+    // copied within this function.
     let bytes = unsafe { extension.read() };
     let bytes = bytes.get(..info.extension_bytes()).ok_or(BadTensor::Metadata)?;
     let sizes_bytes = usize::from(info.ndim) * 8;

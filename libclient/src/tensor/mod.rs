@@ -1,4 +1,4 @@
-//! A tensor that can be read where it lies.
+//! Tensors in shared memory, read in place.
 #![allow(unsafe_code)]
 
 pub mod dataset;
@@ -9,6 +9,7 @@ pub mod draft;
 pub mod element;
 pub mod layout_of;
 pub mod sendable;
+pub mod spec;
 pub mod strided;
 pub mod value_draft;
 
@@ -20,12 +21,15 @@ use crate::tensor::strided::gather;
 use tensorlend_layout::tensor::{BadTensor, SlotInfo};
 use tensorlend_layout::{DType, Device};
 
-/// A tensor in shared memory, read-only. It is reached through the lease that keeps it in place ([`crate::Lease`],
-/// [`crate::Dataset`], [`crate::Message`]) and cannot outlive it.
+/// A tensor in shared memory, read-only. You reach it through the lease that keeps it in place ([`crate::Lease`],
+/// [`crate::Dataset`], [`crate::Message`]), and it cannot outlive the lease.
+///
+/// An honest producer never changes the bytes of a leased tensor; see [`crate::Lease::validate`] for leases that the
+/// daemon has ended.
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// use tensorlend::{DType, Device};
 ///
 /// let mut draft = client.create(DType::F32, &[2, 3])?;
@@ -51,7 +55,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Puts a tensor together from its record and its extension. The caller holds the lease that covers both.
+    /// Builds a tensor from its record and its extension. The caller holds the lease that covers both.
     #[inline(always)]
     pub(crate) fn read(
         info: &SlotInfo,
@@ -74,17 +78,17 @@ impl Tensor {
         self.dtype
     }
 
-    /// Where its bytes are: host memory, so far always.
+    /// The location of its bytes; always host memory.
     pub fn device(&self) -> Device {
         self.device
     }
 
-    /// Sizes, in elements.
+    /// Sizes in elements.
     pub fn shape(&self) -> &[u64] {
         &self.layout.shape
     }
 
-    /// Strides, in elements, one for each dimension.
+    /// Strides in elements, one for each dimension.
     pub fn strides(&self) -> &[i64] {
         &self.layout.strides
     }
@@ -93,7 +97,7 @@ impl Tensor {
         (!self.layout.row_major).then_some(&*self.layout.strides)
     }
 
-    /// Whether its elements lie one behind the other, in C order.
+    /// Whether its elements are contiguous, in C order.
     pub fn is_row_major(&self) -> bool {
         self.layout.row_major
     }
@@ -103,39 +107,39 @@ impl Tensor {
         self.layout.elements
     }
 
-    /// Where the element with index 0 lies in [`Tensor::bytes`], in bytes.
+    /// Offset of the element with index 0 in [`Tensor::bytes`], in bytes.
     pub fn byte_offset(&self) -> u64 {
         self.byte_offset
     }
 
-    /// Bytes of the elements: their number times the element's bytes.
+    /// Bytes of the elements: their number times the bytes of one.
     pub fn nbytes(&self) -> u64 {
         self.elements() * self.dtype.item_bytes() as u64
     }
 
-    /// All of its bytes, as they lie in memory: gaps between strided elements included.
+    /// All bytes of the tensor in memory order, including gaps between strided elements.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.put("numbers", &[1u16, 2])?;
     /// assert_eq!(client.get("numbers")?.bytes(), [1, 0, 2, 0]); // little endian
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Panics
-    /// In the child of a fork: the lease is the parent's.
+    /// Panics in the child of a fork: the lease belongs to the parent.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: contract 1 and 2: a Tensor is only reachable by reference through the lease that covers its slot, and
-        // which keeps its segment.
+        // SAFETY: contract 1 and 2: a `Tensor` is only reachable by reference through the lease that covers its slot
+        // and keeps its segment.
         unsafe { self.bytes.read() }
     }
 
-    /// Its elements, where they lie.
+    /// The elements, in place.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.put("numbers", &[1.0f32, 2.0])?;
     /// let numbers = client.get("numbers")?;
     /// assert_eq!(numbers.as_slice::<f32>()?, [1.0, 2.0]);
@@ -158,11 +162,11 @@ impl Tensor {
             .map_err(|_| Error::Damaged { name: "the tensor".into(), cause: BadTensor::Bounds })
     }
 
-    /// The elements' bytes, if they lie in C order: for element types that Rust has no name for.
+    /// The bytes of the elements if they are in C order, otherwise `None`: for element types without a Rust type.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use tensorlend::{DType, TensorView};
     ///
     /// client.put("scales", &TensorView { dtype: DType::F8_E4M3FN, shape: &[2], bytes: &[0x38, 0x40] })?;
@@ -177,11 +181,11 @@ impl Tensor {
         self.is_row_major().then(|| &self.bytes()[from..from + self.nbytes() as usize])
     }
 
-    /// Copies the elements, in C order, into `out`.
+    /// Copies the elements, in C order, into `out`. Works for strided tensors, too.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.put("numbers", &[1u8, 2, 3])?;
     /// let mut copy = [0; 3];
     /// client.get("numbers")?.copy_to(&mut copy)?;
@@ -202,16 +206,16 @@ impl Tensor {
             out.copy_from_slice(bytes);
             return Ok(());
         }
-        // Every element was checked to lie inside when the lease was taken.
+        // Taking the lease checked that every element lies inside.
         gather(self.bytes(), self.dtype.item_bytes(), self.byte_offset, self.shape(), self.strides(), out);
         Ok(())
     }
 
-    /// A view of it as an array, where it lies.
+    /// An array view of the tensor, in place. Feature `ndarray`.
     ///
     /// ```
-    /// # let broker = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.put("numbers", &ndarray::arr2(&[[1.0f32, 2.0], [3.0, 4.0]]))?;
     /// let lease = client.get("numbers")?;
     /// assert_eq!(lease.ndarray::<f32>()?[[1, 0]], 3.0);
@@ -219,7 +223,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::DType`] if it has another element type; [`Error::Strided`] with strides that ndarray does not know
+    /// [`Error::DType`] if it has another element type; [`Error::Strided`] for strides that ndarray does not support
     /// (negative ones: use [`Tensor::copy_to`]).
     ///
     /// # Panics
@@ -244,12 +248,13 @@ impl Tensor {
         ndarray::ArrayViewD::from_shape(shape.strides(strides), elements).map_err(|_| Error::Strided)
     }
 
-    /// Metadata that travels with it: the producer's bytes, copied when the lease was taken; empty if none.
+    /// The metadata that its producer set, copied when the lease was taken; empty if none.
     pub fn metadata(&self) -> &[u8] {
         &self.layout.metadata
     }
 
-    /// Timestamp that its producer set, in nanoseconds of the clock that they agreed on; 0 if none.
+    /// The timestamp that its producer set, in nanoseconds of the clock on which producer and readers agreed; 0 if
+    /// none.
     pub fn timestamp(&self) -> u64 {
         self.timestamp_ns
     }

@@ -1,4 +1,4 @@
-//! What streams and lists take.
+//! The values that streams and lists accept.
 
 use crate::error::{Error, Result};
 use crate::session::Session;
@@ -6,12 +6,12 @@ use crate::tensor::draft::{Draft, Sealed};
 use std::sync::Arc;
 use tensorlend_layout::word::SLOT_NONE;
 
-/// What a stream or a list takes: a [`Draft`], a [`crate::DatasetDraft`], or a [`crate::ValueDraft`] of either. Nothing else
-/// can be one.
+/// A value that a stream or a list accepts: a [`Draft`], a [`crate::DatasetDraft`], or a [`crate::ValueDraft`] of
+/// either. The trait is sealed: other types cannot implement it.
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// use tensorlend::{DType, Sendable, Stream};
 ///
 /// fn send_logged(stream: &Stream, message: impl Sendable) -> tensorlend::Result<()> {
@@ -31,25 +31,25 @@ impl Sendable for Draft {}
 pub(crate) mod sealed {
     use super::{Arc, Draft, Result, SLOT_NONE, Sealed, Session};
 
-    /// What nobody outside this crate can make: without it, the methods below cannot be called from there.
+    /// A token that only this crate can make, so that no other crate can call the methods below.
     #[derive(Clone, Copy)]
     pub struct Inside(());
 
-    /// The only one.
+    /// The token.
     pub(crate) const INSIDE: Inside = Inside(());
 
     /// A draft of one tensor or of several.
     pub trait Message {
-        /// Where it was made.
+        /// The session that made it.
         fn session(&self, _: Inside) -> &Arc<Session>;
-        /// Whether sealing it takes slots besides its own.
+        /// Whether sealing takes slots in addition to its own.
         fn takes_memory(&self, _: Inside) -> bool;
-        /// Waits for whatever writes it, before anything is locked.
+        /// Waits for pending device work on it, before any lock is taken.
         #[inline]
         fn ready(&self, _: Inside) -> Result<()> {
             Ok(())
         }
-        /// Writes its records; the slot is then the caller's.
+        /// Writes its records; the slot then belongs to the caller.
         fn seal_for(self, sequence: u64, _: Inside) -> Result<Sealed>;
     }
 
@@ -68,7 +68,7 @@ pub(crate) mod sealed {
     }
 }
 
-/// Seals a message, if it was made by this client: slots are counted where they were taken.
+/// Seals a message if this client made it: each client counts its own slots.
 #[inline]
 pub(crate) fn seal(session: &Arc<Session>, message: impl Sendable, sequence: u64, what: &str) -> Result<Sealed> {
     if !Arc::ptr_eq(message.session(sealed::INSIDE), session) {

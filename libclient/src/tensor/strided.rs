@@ -1,16 +1,16 @@
-//! Reading elements that do not lie one behind the other.
+//! Copies of strided elements.
 
-/// Copies the elements of a strided tensor, in C order, into `out`. Element 0 lies `byte_offset` bytes into `all`, and
-/// every element inside it; `strides` count elements of `item` bytes.
+/// Copies the elements of a strided tensor, in C order, into `out`. Element 0 is at `byte_offset` in `all`, which
+/// contains every element; `strides` count elements of `item` bytes.
 ///
 /// # Panics
-/// If an element lies outside of `all`.
+/// Panics if an element lies outside `all`.
 pub fn gather(all: &[u8], item: usize, byte_offset: u64, shape: &[u64], strides: &[i64], out: &mut [u8]) {
-    // Sizes beside a zero may be so large that their product is no number.
+    // The other sizes may be so large that their product overflows.
     if shape.contains(&0) {
         return;
     }
-    // The innermost dimensions often lie in one piece: rows that are padded, a part of an image.
+    // The innermost dimensions are often contiguous: padded rows, a part of an image.
     let (mut outer, mut run) = (shape.len(), 1u64);
     while outer > 0 && (shape[outer - 1] == 1 || u64::try_from(strides[outer - 1]) == Ok(run)) {
         run *= shape[outer - 1];
@@ -32,7 +32,7 @@ pub fn gather(all: &[u8], item: usize, byte_offset: u64, shape: &[u64], strides:
     }
 }
 
-/// Whether elements with these strides lie one behind the other, in C order.
+/// Whether elements with these strides are contiguous, in C order.
 #[cfg(feature = "ffi")]
 pub fn is_row_major(shape: &[u64], strides: &[i64]) -> bool {
     let packed = shape.iter().zip(strides).rev().try_fold(1u64, |run, (&dim, &stride)| {

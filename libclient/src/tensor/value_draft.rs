@@ -1,4 +1,4 @@
-//! What becomes a value: the draft of one tensor, or of several.
+//! Drafts of values: of one tensor, or of several.
 
 use crate::error::Result;
 use crate::names::lifetime::Lifetime;
@@ -13,12 +13,12 @@ use crate::tensor::sendable::Sendable;
 use crate::tensor::sendable::sealed::{Inside, Message};
 use std::sync::Arc;
 
-/// The draft of a tensor or of a dataset, for whoever learns only when the program runs which it is: what a
-/// [`Value`](crate::Value) is to readers.
+/// The draft of a tensor or of a dataset, for programs that learn its kind only at run time: the producer's counterpart
+/// of [`Value`](crate::Value).
 ///
 /// ```
-/// # let broker = tensorlend_daemon::embedded()?;
-/// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// use tensorlend::{DType, ValueDraft};
 ///
 /// let camera = client.stream("camera").open()?;
@@ -31,6 +31,8 @@ use std::sync::Arc;
 /// # assert_eq!(camera.sent(), 2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// The enum is `non_exhaustive`: with the feature `cuda`, it has a variant for devices.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ValueDraft {
@@ -38,7 +40,7 @@ pub enum ValueDraft {
     Tensor(Draft),
     /// Several tensors.
     Dataset(DatasetDraft),
-    /// One tensor, on a device.
+    /// One tensor on a device.
     #[cfg(feature = "cuda")]
     Device(DeviceDraft),
 }
@@ -63,7 +65,7 @@ impl From<DatasetDraft> for ValueDraft {
 }
 
 impl ValueDraft {
-    /// Publishes it under a name.
+    /// Publishes it under a name; returns its version.
     ///
     /// # Errors
     /// As [`Draft::publish`] or [`DatasetDraft::publish`].
@@ -76,7 +78,7 @@ impl ValueDraft {
         }
     }
 
-    /// Publishes it under a name that ends by itself.
+    /// Publishes it under a name with a lifetime.
     ///
     /// # Errors
     /// As [`Draft::publish_for`] or [`DatasetDraft::publish_for`].

@@ -1,15 +1,15 @@
-//! When a wait ends.
+//! Deadlines of waits.
 
 use crate::error::Error;
 use std::time::{Duration, Instant};
 
-/// Longest sleep between two looks: a hostile member can keep a ring from arriving, and this bounds what it costs.
+/// Longest sleep between two polls: it bounds the delay that a hostile member causes by not ringing.
 pub const NAP_MAX: Duration = Duration::from_millis(100);
 
-/// When a wait gives up.
+/// The end of a wait.
 #[derive(Clone, Copy)]
 pub struct Deadline {
-    /// None: never. Without one the clock is not read, which costs as much as the rest of a send.
+    /// `None`: no end. Then the clock is not read, which would cost as much as the rest of a send.
     until: Option<(Instant, Duration)>,
 }
 
@@ -19,19 +19,19 @@ impl Deadline {
         Self { until: timeout.map(|timeout| (Instant::now(), timeout)) }
     }
 
-    /// How long to sleep next; `None`: time is up.
+    /// The length of the next sleep; `None` after the deadline.
     pub fn nap(&self) -> Option<Duration> {
         let Some((start, timeout)) = self.until else { return Some(NAP_MAX) };
         let left = timeout.checked_sub(start.elapsed())?;
         (!left.is_zero()).then(|| left.min(NAP_MAX))
     }
 
-    /// What is left; `None`: there is no end.
+    /// The time left; `None` without an end.
     pub fn left(&self) -> Option<Duration> {
         self.until.map(|(start, timeout)| timeout.saturating_sub(start.elapsed()))
     }
 
-    /// The end of a part of this wait.
+    /// A deadline after at most `slice`.
     pub fn at_most(&self, slice: Duration) -> Self {
         Self::new(Some(self.left().map_or(slice, |left| left.min(slice))))
     }

@@ -1,4 +1,4 @@
-//! Waiting: how long, asleep or awake, and what it costs to wake others.
+//! Waiting: spinning, sleeping, and the cost of waking others.
 
 mod deadline;
 mod parking;
@@ -19,11 +19,11 @@ use tensorlend_layout::wire::Request;
 use tensorlend_os::toll::Toll;
 use toll::Tolls;
 
-/// What a session knows of waiting and waking: which of its threads are parked, and what it cost to wake others.
+/// A session's state of waiting and waking: its parked threads, and the cost of waking others.
 pub struct Waiter {
     link: Arc<Link>,
     parking: Parking,
-    /// Whether the daemon has listed this client among those who may be parked.
+    /// Whether the daemon has listed this client among those that may be parked.
     listed: AtomicBool,
     tolls: Tolls,
 }
@@ -34,7 +34,7 @@ impl Waiter {
         Self { link, parking, listed: AtomicBool::new(false), tolls: Tolls::default() }
     }
 
-    /// Reports to the daemon, once, that this client may be parked: publishers look at its parked word from then on.
+    /// Registers with the daemon, once, that this client may be parked: publishers read its parked word from then on.
     pub fn enlist(&self) -> Result<()> {
         self.link.check()?;
         if !self.listed.load(Ordering::Acquire) {
@@ -44,13 +44,13 @@ impl Waiter {
         Ok(())
     }
 
-    /// Declares that a thread waits for `mask`, until the guard is dropped. The bells were sampled before; what is
-    /// waited for must be looked at again after.
+    /// Declares that a thread waits for `mask`, until the guard is dropped. Sample the bells before, and check the
+    /// awaited condition again after.
     pub fn park(&self, mask: u64) -> Parked<'_> {
         self.parking.park(mask)
     }
 
-    /// What the wake descriptors of this member have cost.
+    /// The cost of this member's wake descriptors.
     pub fn toll_of(&self, catalogue: u16) -> Arc<Mutex<Toll>> {
         self.tolls.of(&self.link, catalogue)
     }

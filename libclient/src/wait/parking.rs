@@ -1,4 +1,4 @@
-//! This client's parked word, for all of its threads together.
+//! This client's parked word, for all of its threads.
 
 use std::sync::Mutex;
 use tensorlend_layout::leases::LeaseTable;
@@ -6,7 +6,7 @@ use tensorlend_layout::raw::Sheet;
 use tensorlend_layout::wake;
 use tensorlend_os::mutex::lock;
 
-/// How many threads wait for each bit of the parked word.
+/// The number of waiting threads for each bit of the parked word.
 pub struct Parking {
     table: Sheet<LeaseTable>,
     waiting: Mutex<[u32; 64]>,
@@ -17,8 +17,8 @@ impl Parking {
         Self { table, waiting: Mutex::new([0; 64]) }
     }
 
-    /// Declares that a thread waits for `mask`, until the guard is dropped. The bells were sampled before; what is
-    /// waited for must be looked at again after.
+    /// Declares that a thread waits for `mask`, until the guard is dropped. Sample the bells before, and check the
+    /// awaited condition again after.
     pub fn park(&self, mask: u64) -> Parked<'_> {
         self.change(mask, true);
         Parked { parking: self, mask }
@@ -31,12 +31,12 @@ impl Parking {
             debug_assert!(bit < 64);
         }
         let word = waiting.iter().enumerate().fold(0u64, |word, (bit, &n)| word | u64::from(n > 0) << bit);
-        // Stored under the lock, so that a thread that leaves does not wipe out one that comes.
+        // Stored under the lock, so that a thread that leaves does not erase one that arrives.
         wake::declare(&self.table.parked, word);
     }
 }
 
-/// A thread that is parked.
+/// A guard for a parked thread.
 pub struct Parked<'p> {
     parking: &'p Parking,
     mask: u64,

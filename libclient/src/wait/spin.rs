@@ -1,25 +1,25 @@
-//! Looking again and again for a short while before going to sleep, where that pays.
+//! Adaptive spinning: polling for a short time before sleeping, where that pays.
 //!
-//! A wake-up costs some 20 us. Two parties that answer each other faster than that would put each other to sleep for
-//! ever, once one of them has been late; so a waiter looks for as long as a wake-up costs. But where the other party is
-//! slower, or needs this very processor, looking is a waste. Which of both it is cannot be known beforehand (whoever is
-//! waited for may be pinned to any processor), so it is learnt.
+//! A wake-up costs about 20 us. Two processes that answer each other faster than that would put each other to sleep for
+//! ever after one of them was late once; so a waiting thread polls for as long as a wake-up costs. But if the other
+//! process is slower, or needs this processor, polling is a waste. Nobody knows beforehand which of the two it is (the
+//! other process may be pinned to any processor), so each waiting place learns it.
 
 use crate::error::Result;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long to look at most: about as long as a wake-up takes.
+/// Longest time to poll: about the cost of a wake-up.
 const LOOK_NS_MAX: u32 = 25_000;
-/// Below this it is not worth while to begin.
+/// Below this, polling is not worth starting.
 const LOOK_NS_MIN: u32 = 1_000;
-/// How long to look for what was said to come soon: less than a sleep and another wake-up take together.
+/// How long to poll for an announced event: less than a sleep and another wake-up together.
 const SOON: Duration = Duration::from_micros(50);
-/// Where looking has not paid, it is tried again after so many waits.
+/// After polling has not paid, it is tried again after this many waits.
 const WAITS_WITHOUT: u32 = 16;
 
-/// How long it has paid to look, of one who waits again and again for the same kind of thing.
+/// The polling time that has paid, for repeated waits of one kind.
 #[derive(Debug)]
 pub struct Spin {
     look_ns: AtomicU32,
@@ -31,9 +31,9 @@ impl Spin {
         Self { look_ns: AtomicU32::new(LOOK_NS_MAX), waits_without: AtomicU32::new(0) }
     }
 
-    /// How long to look this time.
+    /// The polling time of the next wait.
     fn next_ns(&self) -> u32 {
-        // Relaxed throughout: a guess, whoever of several threads has the last word.
+        // Relaxed throughout: an estimate, of which any thread may store the last value.
         let look_ns = self.look_ns.load(Ordering::Relaxed);
         if look_ns >= LOOK_NS_MIN {
             return look_ns;
@@ -50,7 +50,7 @@ impl Spin {
         self.look_ns.store(next, Ordering::Relaxed);
     }
 
-    /// Looks until something is found or it no longer pays; what was found. Looks once at least.
+    /// Polls until `look` finds something or polling no longer pays; returns the find. Polls at least once.
     pub fn look<T>(&self, mut look: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
         if let Some(found) = look()? {
             return Ok(Some(found));
@@ -65,13 +65,13 @@ impl Spin {
     }
 }
 
-/// Looks again and again for a short while, as long as that has paid in this process.
+/// Polls for a short time, as long as that has paid in this process.
 pub fn spin<T>(look: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
     static NAMES_AND_LISTS: Spin = Spin::new();
     NAMES_AND_LISTS.look(look)
 }
 
-/// Looks for what was said to come soon. Looks once at least.
+/// Polls for an announced event, at least once.
 pub fn soon<T>(mut look: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
     if alone() { look() } else { look_for(SOON, look) }
 }
@@ -91,10 +91,11 @@ fn look_for<T>(most: Duration, mut look: impl FnMut() -> Result<Option<T>>) -> R
     }
 }
 
-/// Whether the machine has one processor: then whoever is waited for needs it.
+/// Whether the machine has one processor: then the awaited process needs it.
 fn alone() -> bool {
     static ALONE: OnceLock<bool> = OnceLock::new();
-    // Of the machine, and not of this thread: pinned to one processor, it may wait for somebody on another.
+    // Asks for the machine's processors, not this thread's: a thread pinned to one processor may wait for a process on
+    // another.
     *ALONE.get_or_init(|| {
         std::fs::read_to_string("/sys/devices/system/cpu/online").is_ok_and(|online| online.trim() == "0")
     })
@@ -104,7 +105,7 @@ fn alone() -> bool {
 mod tests {
     use super::*;
 
-    /// Waits in vain until looking is given up; how often that took.
+    /// Waits without success until polling stops; returns the number of waits.
     fn tire(spin: &Spin) -> u32 {
         let mut waits = 0;
         while spin.look_ns.load(Ordering::Relaxed) >= LOOK_NS_MIN {

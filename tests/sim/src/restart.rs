@@ -7,7 +7,7 @@ use crate::Flaw;
 use crate::rng::Rng;
 use crate::sim::{File, Kind, Lent, Sim};
 use std::collections::BTreeMap;
-use tensorlend_daemon::core::label::{Kept, Label};
+use tensorlend_daemon::core::label::{Label, Preserved};
 use tensorlend_daemon::core::settings::Settings;
 use tensorlend_daemon::core::{Core, Effect, Event, MemId, Own, Received};
 use tensorlend_layout::directory::{Directory, NameEntry};
@@ -245,7 +245,7 @@ impl Sim {
     }
 
     /// Returns a stored descriptor under its new id.
-    fn inherit(&mut self, label: Label, file: File) -> Kept {
+    fn inherit(&mut self, label: Label, file: File) -> Preserved {
         let number = self.names.len() as u64 + 1;
         let wakes = matches!(label, Label::Wake { .. });
         self.received += u64::from(wakes);
@@ -263,7 +263,7 @@ impl Sim {
             self.copied(file, words.clone());
             view = Some(words);
         }
-        Kept { label, mem, view, bytes, acked, copied }
+        Preserved { label, mem, view, bytes, acked, copied }
     }
 
     /// Records segments that no client has heard of, since the daemon was killed before it lent them.

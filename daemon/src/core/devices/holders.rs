@@ -12,7 +12,7 @@ use crate::core::context::Context;
 use crate::core::device::DeviceNumber;
 use crate::core::env::{Env, Part};
 use crate::core::event::MemId;
-use crate::core::label::{Kept, Label};
+use crate::core::label::{Label, Preserved};
 use crate::core::members::Members;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::wire::{LendingId, Refusal, Reply};
@@ -242,28 +242,28 @@ impl Devices {
         let allocator = env.devices[number].settings.allocator;
         let place = self.places.iter().position(|it| *it == Some(number));
         if let Some(place) = place.filter(|_| allocator != tensorlend_layout::wire::Allocator::Async) {
-            env.lingered_ever += 1;
-            let (namespace, id) = (context.ledger.id(), env.lingered_ever);
-            env.keep(mem, Label::DeviceLingering { namespace, uid, place: place as u8, bytes, id });
+            env.orphaned_ever += 1;
+            let (namespace, id) = (context.ledger.id(), env.orphaned_ever);
+            env.keep(mem, Label::DeviceOrphaned { namespace, uid, place: place as u8, bytes, id });
         }
     }
 
     /// Takes in what was given up before this daemon came, or was about to be: every client of that time may hold it. Whether
     /// its device is there still.
-    pub fn recover_given_up(&mut self, env: &mut Env, context: &Context, uid: u32, kept: &Kept) -> bool {
-        let (Label::DeviceLingering { place, .. } | Label::DeviceSegment { place, .. }) = kept.label else {
+    pub fn recover_given_up(&mut self, env: &mut Env, context: &Context, uid: u32, preserved: &Preserved) -> bool {
+        let (Label::DeviceOrphaned { place, .. } | Label::DeviceSegment { place, .. }) = preserved.label else {
             return false;
         };
         let Some(device) = self.device_at(place.into()) else { return false };
-        if !env.devices[device].pool.can_count(kept.bytes) {
+        if !env.devices[device].pool.can_count(preserved.bytes) {
             return false;
         }
-        env.devices[device].pool.count_kept(kept.bytes);
-        let charge = env.accounts.charge_kept(Some(uid), context.ledger.id(), Kind::Device, kept.bytes);
-        let it = GivenUp { mem: kept.mem, device, bytes: kept.bytes, uid, charge };
+        env.devices[device].pool.count_kept(preserved.bytes);
+        let charge = env.accounts.charge_kept(Some(uid), context.ledger.id(), Kind::Device, preserved.bytes);
+        let it = GivenUp { mem: preserved.mem, device, bytes: preserved.bytes, uid, charge };
         self.holders.recovered.push(it);
-        if let Label::DeviceSegment { .. } = kept.label {
-            self.keep_given_up(env, context, kept.mem, uid, (device, kept.bytes));
+        if let Label::DeviceSegment { .. } = preserved.label {
+            self.keep_given_up(env, context, preserved.mem, uid, (device, preserved.bytes));
         }
         true
     }

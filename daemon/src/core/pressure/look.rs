@@ -2,8 +2,8 @@
 //! the names, announcements and streams of every client whose values are leased. The next look corrects what changes during
 //! this one; a single look charges no client and ends none.
 
-use super::Kept;
 use super::Pressure;
+use super::Retained;
 use crate::core::bindings::Bindings;
 use crate::core::chores::{ENTRIES_STEP, LOOK, SCAN};
 use crate::core::client::{Client, Segment};
@@ -49,7 +49,7 @@ pub struct Look {
     reach: Reach,
     /// Since when the look before knew what to be kept, by holder and lease word.
     before: BTreeMap<(u16, u64), u64>,
-    kept: Vec<Kept>,
+    retained: Vec<Retained>,
 }
 
 /// Not known before.
@@ -57,7 +57,7 @@ const NEW: u64 = u64::MAX;
 
 impl Look {
     /// At its beginning; what was kept before is kept since then, if it still is.
-    pub fn new(before: &[Kept]) -> Self {
+    pub fn new(before: &[Retained]) -> Self {
         Self {
             stage: Stage::Tables(0),
             leases: BTreeMap::new(),
@@ -65,7 +65,7 @@ impl Look {
             named: BTreeSet::new(),
             reach: Reach::default(),
             before: before.iter().map(|k| ((k.holder, k.lease.0), k.since_ns)).collect(),
-            kept: Vec::new(),
+            retained: Vec::new(),
         }
     }
 
@@ -136,10 +136,10 @@ impl Pressure {
     ) -> bool {
         let Some(mut look) = self.look.take() else { return false };
         if Self::go_on_looking(env, context, members, bindings, streams, &mut look) {
-            for new in look.kept.iter_mut().filter(|k| k.since_ns == NEW) {
+            for new in look.retained.iter_mut().filter(|k| k.since_ns == NEW) {
                 new.since_ns = env.now_ns;
             }
-            self.kept = look.kept;
+            self.retained = look.retained;
             self.revoke(env, members);
             env.chores.has_looked();
             return false;
@@ -300,6 +300,6 @@ impl Pressure {
             chain_bytes(env, client, lease.slot())
         };
         let since_ns = look.before.get(&(holder, word)).copied().unwrap_or(NEW);
-        look.kept.push(Kept { holder, owner, lease, bytes, since_ns });
+        look.retained.push(Retained { holder, owner, lease, bytes, since_ns });
     }
 }

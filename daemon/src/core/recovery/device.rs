@@ -62,7 +62,7 @@ impl Namespace {
                 slots,
                 entry,
                 residence: Residence::Memory,
-                shelved_ns: None,
+                released_ns: None,
                 tried_ns: None,
                 device,
             },

@@ -13,7 +13,7 @@ use crate::core::client::{Client, Life, Segment};
 use crate::core::effect::Effect;
 use crate::core::env::{Env, Part};
 use crate::core::event::{ConnId, MemId};
-use crate::core::label::{Kept, Label};
+use crate::core::label::{Label, Preserved};
 use crate::core::length;
 use crate::core::length::SLOTS_LOG2_MAX;
 use crate::core::members::Members;
@@ -39,9 +39,9 @@ pub enum Origin {
 /// A client's sheets.
 #[derive(Default)]
 struct Sheets {
-    catalogue: Option<(Kept, bool)>,
-    leases: Option<Kept>,
-    cells: BTreeMap<u8, Kept>,
+    catalogue: Option<(Preserved, bool)>,
+    leases: Option<Preserved>,
+    cells: BTreeMap<u8, Preserved>,
 }
 
 /// What outlived the other daemon, of one namespace.
@@ -50,54 +50,54 @@ pub struct Descriptors {
     /// Name, view, length, whose it is, and the namespace's name.
     pub directory: Option<(MemId, View, u64, Option<u32>, String)>,
     clients: BTreeMap<u16, Sheets>,
-    segments: BTreeMap<(u16, u32), Kept>,
-    spilled: BTreeMap<(u16, u32), Kept>,
-    pub slots: BTreeMap<(u16, u32), Kept>,
-    rings: BTreeMap<(u32, u64), Kept>,
+    segments: BTreeMap<(u16, u32), Preserved>,
+    spilled: BTreeMap<(u16, u32), Preserved>,
+    pub slots: BTreeMap<(u16, u32), Preserved>,
+    rings: BTreeMap<(u32, u64), Preserved>,
     wakes: Wakes,
-    pub device_segments: BTreeMap<(u16, u32), Kept>,
+    pub device_segments: BTreeMap<(u16, u32), Preserved>,
     /// Device memory that was given up before the other daemon ended.
-    pub on_devices: Vec<Kept>,
+    pub on_devices: Vec<Preserved>,
     /// What was given up before the other daemon ended.
-    pub lingering: Vec<Kept>,
+    pub orphaned: Vec<Preserved>,
 }
 
 impl Descriptors {
     /// Takes something in.
-    pub fn add(&mut self, kept: Kept) {
-        match kept.label {
+    pub fn add(&mut self, preserved: Preserved) {
+        match preserved.label {
             Label::Directory { uid, ref name, .. } => {
-                if let Some(view) = kept.view {
-                    self.directory = Some((kept.mem, view, kept.bytes, uid, name.clone()));
+                if let Some(view) = preserved.view {
+                    self.directory = Some((preserved.mem, view, preserved.bytes, uid, name.clone()));
                 }
             }
             Label::Catalogue { owner, writer, .. } => {
-                self.clients.entry(owner).or_default().catalogue = Some((kept, writer));
+                self.clients.entry(owner).or_default().catalogue = Some((preserved, writer));
             }
-            Label::Leases { owner, .. } => self.clients.entry(owner).or_default().leases = Some(kept),
+            Label::Leases { owner, .. } => self.clients.entry(owner).or_default().leases = Some(preserved),
             Label::Cells { owner, part, .. } => {
-                self.clients.entry(owner).or_default().cells.insert(part, kept);
+                self.clients.entry(owner).or_default().cells.insert(part, preserved);
             }
             Label::Segment { owner, base, .. } => {
-                self.segments.insert((owner, base), kept);
+                self.segments.insert((owner, base), preserved);
             }
             Label::Spilled { owner, base, .. } => {
-                self.spilled.insert((owner, base), kept);
+                self.spilled.insert((owner, base), preserved);
             }
             Label::Slots { owner, base, .. } => {
-                self.slots.insert((owner, base), kept);
+                self.slots.insert((owner, base), preserved);
             }
             Label::Ring { place, id, .. } => {
-                self.rings.insert((place, id), kept);
+                self.rings.insert((place, id), preserved);
             }
             Label::Wake { id, catalogue, cursor, .. } => {
-                self.wakes.insert((id, catalogue, cursor), kept.mem);
+                self.wakes.insert((id, catalogue, cursor), preserved.mem);
             }
             Label::DeviceSegment { owner, base, .. } => {
-                self.device_segments.insert((owner, base), kept);
+                self.device_segments.insert((owner, base), preserved);
             }
-            Label::DeviceLingering { .. } => self.on_devices.push(kept),
-            Label::Lingering { .. } => self.lingering.push(kept),
+            Label::DeviceOrphaned { .. } => self.on_devices.push(preserved),
+            Label::Orphaned { .. } => self.orphaned.push(preserved),
         }
     }
 }
@@ -123,11 +123,11 @@ fn label_of(entry: &MemberEntry) -> String {
 
 impl Env {
     /// What had been given up before the other daemon ended: whoever had it keeps paying for it.
-    pub fn restore_lingering(&mut self, kept: &Kept) {
-        if let Label::Lingering { namespace, uid, segment, .. } = kept.label {
+    pub fn restore_orphaned(&mut self, preserved: &Preserved) {
+        if let Label::Orphaned { namespace, uid, segment, .. } = preserved.label {
             let kind = if segment { Kind::Segment } else { Kind::Sheet };
-            let (charge, segment_bytes) = self.charge_recovered(namespace, (uid, kind), kept.bytes);
-            self.linger_on(uid, kept.mem, charge, segment_bytes);
+            let (charge, segment_bytes) = self.charge_recovered(namespace, (uid, kind), preserved.bytes);
+            self.orphan_again(uid, preserved.mem, charge, segment_bytes);
         }
     }
 
@@ -147,9 +147,9 @@ impl Env {
     }
 
     /// What was about to be given up, or had not been lent yet. Its label may be another's from now on.
-    pub fn linger_recovered(&mut self, namespace: NamespaceId, (uid, kind): (u32, Kind), mem: MemId, bytes: u64) {
+    pub fn orphan_recovered(&mut self, namespace: NamespaceId, (uid, kind): (u32, Kind), mem: MemId, bytes: u64) {
         let (charge, segment_bytes) = self.charge_recovered(namespace, (uid, kind), bytes);
-        self.linger(uid, mem, charge, segment_bytes);
+        self.orphan(uid, mem, charge, segment_bytes);
     }
 
     fn charge_recovered(
@@ -177,9 +177,9 @@ impl Namespace {
         }
         let mut rings: Rings = std::mem::take(&mut descriptors.rings)
             .into_iter()
-            .filter_map(|(key, kept)| {
-                let uid = self.members.get(ring_owner(&self.context.directory, key, kept.bytes)?)?.uid;
-                Some((key, part(env, self.context.ledger.id(), uid, kept)?))
+            .filter_map(|(key, preserved)| {
+                let uid = self.members.get(ring_owner(&self.context.directory, key, preserved.bytes)?)?.uid;
+                Some((key, part(env, self.context.ledger.id(), uid, preserved)?))
             })
             .collect();
         let mut wakes = std::mem::take(&mut descriptors.wakes);
@@ -225,8 +225,8 @@ impl Namespace {
             Label::Directory { .. }
             | Label::Wake { .. }
             | Label::Spilled { .. }
-            | Label::Lingering { .. }
-            | Label::DeviceLingering { .. } => return None,
+            | Label::Orphaned { .. }
+            | Label::DeviceOrphaned { .. } => return None,
         };
         let entry = self.context.directory.members.get(usize::from(owner)).filter(|_| owner != 0)?;
         Some((entry.process.peek() as u32, kind))
@@ -360,7 +360,7 @@ impl Namespace {
                         slots,
                         entry: place,
                         residence,
-                        shelved_ns: None,
+                        released_ns: None,
                         tried_ns: None,
                         device: None,
                     };
@@ -402,10 +402,10 @@ fn ring_owner(d: &Directory, (place, id): (u32, u64), bytes: u64) -> Option<u16>
 }
 
 /// A sheet, charged.
-pub(super) fn part(env: &mut Env, namespace: NamespaceId, uid: u32, kept: Kept) -> Option<Part> {
-    let view = kept.view?;
-    let charge = env.accounts.charge_kept(Some(uid), namespace, Kind::Sheet, kept.bytes);
-    Some(Part { mem: kept.mem, view, charge, acked: kept.acked })
+pub(super) fn part(env: &mut Env, namespace: NamespaceId, uid: u32, preserved: Preserved) -> Option<Part> {
+    let view = preserved.view?;
+    let charge = env.accounts.charge_kept(Some(uid), namespace, Kind::Sheet, preserved.bytes);
+    Some(Part { mem: preserved.mem, view, charge, acked: preserved.acked })
 }
 
 fn restore_client(
@@ -420,18 +420,18 @@ fn restore_client(
     let (pid, uid) = ((entry.process.peek() >> 32) as u32, entry.process.peek() as u32);
     let open = member.state() == MemberState::Open;
     // Its leases count for as long as it is a member: without them it cannot be one.
-    let leases = sheets.leases.filter(|kept| kept.bytes == length::LEASES);
+    let leases = sheets.leases.filter(|preserved| preserved.bytes == length::LEASES);
     if catalogue.bytes != length::CATALOGUE || open && leases.is_none() {
         return None;
     }
     let catalogue = part(env, namespace, uid, catalogue)?;
     unused.remove(&catalogue.mem);
-    let leases = leases.filter(|_| open).and_then(|kept| part(env, namespace, uid, kept));
+    let leases = leases.filter(|_| open).and_then(|preserved| part(env, namespace, uid, preserved));
     let mut cells = Vec::new();
-    for (number, kept) in sheets.cells {
+    for (number, preserved) in sheets.cells {
         // The parts before it, or none.
-        if usize::from(number) == cells.len() + 1 && number < CELL_PARTS && kept.bytes == length::cells(number) {
-            cells.extend(part(env, namespace, uid, kept));
+        if usize::from(number) == cells.len() + 1 && number < CELL_PARTS && preserved.bytes == length::cells(number) {
+            cells.extend(part(env, namespace, uid, preserved));
         }
     }
     for part in leases.iter().chain(&cells) {

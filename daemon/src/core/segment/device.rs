@@ -116,7 +116,7 @@ impl Segments {
             slots: slots.into_part(),
             entry,
             residence: Residence::Memory,
-            shelved_ns: None,
+            released_ns: None,
             tried_ns: None,
             device: Some(on_device),
         };

@@ -1,7 +1,7 @@
 //! Spilled segments: those that nobody writes any more, in files while memory is short.
 //!
 //! They are of clients that are gone, or shelved: a client that lives has let go of one in which it has nothing more to write
-//! ([`Segments::shelve`]), and frees its slots as ever. When a limit of bytes is in the way of
+//! ([`Segments::release_for_spill`]), and frees its slots as ever. When a limit of bytes is in the way of
 //! a request (`Core::spill_for_room`), such a segment goes to a file, if nobody holds it: neither a descriptor nor a mapping of it exists
 //! outside of the daemon. Who wants to read it then has to ask ([`Segments::segment_of`]), as anybody does who has not mapped
 //! it; and waits until its bytes are in fresh memory again. No shared word changes on either way but the figures: names,
@@ -99,14 +99,14 @@ impl Segments {
             let gone = client.is_frozen();
             let is_whole =
                 |s: &Segment| s.device.is_none() && s.slots.acked && matches!(s.residence, Residence::Memory);
-            let whole = client.segments.iter().filter(move |(_, s)| (gone || s.shelved_ns.is_some()) && is_whole(s));
+            let whole = client.segments.iter().filter(move |(_, s)| (gone || s.released_ns.is_some()) && is_whole(s));
             whole.map(move |(&base, segment)| Candidate {
                 tried_ns: segment.tried_ns,
                 since_ns: context.directory.segments[segment.entry as usize].since_ns.peek(),
                 whose: Whose { namespace: context.ledger.id(), catalogue, base },
                 uid: client.uid,
                 bytes: segment.bytes,
-                let_go_ns: segment.shelved_ns.filter(|_| !gone),
+                let_go_ns: segment.released_ns.filter(|_| !gone),
             })
         })
     }

@@ -38,9 +38,9 @@ impl Core {
         if !client.is_away() || client.member.0 != back.member || (client.uid, client.pid) != (peer.uid, peer.pid) {
             return Err(unknown());
         }
-        let shelved: BTreeSet<u32> = back.shelved.iter().copied().collect();
+        let released: BTreeSet<u32> = back.shelved.iter().copied().collect();
         let known =
-            |base: &u32| client.segments.get(base).is_some_and(|segment| !segment.is_lost() || shelved.contains(base));
+            |base: &u32| client.segments.get(base).is_some_and(|segment| !segment.is_lost() || released.contains(base));
         let has_more = back.segments.iter().flatten().any(|base| !known(base))
             || back.segments.is_none() && (client.has_lost || client.segments.values().any(Segment::is_lost))
             || back.cells != u8::MAX && usize::from(back.cells) > client.cells.len();
@@ -49,9 +49,9 @@ impl Core {
             namespace.end_client(&mut self.env, back.catalogue);
             return Err(unknown());
         }
-        for base in &shelved {
+        for base in &released {
             if let Some(segment) = client.segments.get_mut(base).filter(|segment| segment.device.is_none()) {
-                segment.shelved_ns = Some(self.env.now_ns);
+                segment.released_ns = Some(self.env.now_ns);
                 self.env.spills.look_again();
             }
         }

@@ -4,7 +4,7 @@ use super::{Core, GATHERING_NS};
 use crate::core::account::NamespaceId;
 use crate::core::effect::Effect;
 use crate::core::event::MemId;
-use crate::core::label::{Kept, Label};
+use crate::core::label::{Label, Preserved};
 use crate::core::ledger::Ledger;
 use crate::core::names::Names;
 use crate::core::opening::Opening;
@@ -17,34 +17,34 @@ use tensorlend_layout::directory::Directory;
 impl Core {
     /// Takes over what another daemon left. Called once, before any event; memory made later has other names than any of
     /// these. What cannot be used is released.
-    pub fn restore(&mut self, now_ns: u64, kept: Vec<Kept>) -> Vec<Effect> {
+    pub fn restore(&mut self, now_ns: u64, preserved: Vec<Preserved>) -> Vec<Effect> {
         self.env.now_ns = self.env.now_ns.max(now_ns);
-        self.take_over(kept, Origin::Keeper);
+        self.take_over(preserved, Origin::Keeper);
         std::mem::take(&mut self.env.effects)
     }
 
     /// Opens the namespaces of what is there.
-    pub(super) fn take_over(&mut self, kept: Vec<Kept>, from: Origin) {
-        let copied = kept.iter().any(|it| it.copied);
-        let mut unused: BTreeSet<MemId> = kept.iter().map(|it| it.mem).collect();
+    pub(super) fn take_over(&mut self, preserved: Vec<Preserved>, from: Origin) {
+        let copied = preserved.iter().any(|it| it.copied);
+        let mut unused: BTreeSet<MemId> = preserved.iter().map(|it| it.mem).collect();
         let ours = |mem: &&MemId| **mem == MemId(mem.0 & !(1 << 63));
         self.env.memories = self.env.memories.max(unused.iter().filter(ours).map(|mem| mem.0).max().unwrap_or(0));
-        let given_up = kept.iter().filter_map(|it| match it.label {
-            Label::Lingering { id, .. } | Label::DeviceLingering { id, .. } => Some(id),
+        let given_up = preserved.iter().filter_map(|it| match it.label {
+            Label::Orphaned { id, .. } | Label::DeviceOrphaned { id, .. } => Some(id),
             _ => None,
         });
-        self.env.lingered_ever = given_up.fold(self.env.lingered_ever, u64::max);
+        self.env.orphaned_ever = given_up.fold(self.env.orphaned_ever, u64::max);
         let mut descriptors: BTreeMap<NamespaceId, Descriptors> = BTreeMap::new();
         let labels: BTreeMap<MemId, (Label, u64)> =
-            kept.iter().map(|it| (it.mem, (it.label.clone(), it.bytes))).collect();
-        for it in kept {
+            preserved.iter().map(|it| (it.mem, (it.label.clone(), it.bytes))).collect();
+        for it in preserved {
             descriptors.entry(it.label.namespace()).or_default().add(it);
         }
         for (id, mut descriptors) in descriptors {
             self.namespace_ids = self.namespace_ids.max(id);
-            let lingering = std::mem::take(&mut descriptors.lingering);
+            let orphaned = std::mem::take(&mut descriptors.orphaned);
             let on_devices = std::mem::take(&mut descriptors.on_devices);
-            for it in &lingering {
+            for it in &orphaned {
                 unused.remove(&it.mem);
             }
             let directory = descriptors.directory.clone().filter(|(.., name)| !self.by_name.contains_key(name));
@@ -52,7 +52,7 @@ impl Core {
             let sound = |directory: &Directory, bytes| directory.geometry(bytes).is_some();
             let opened = directory.and_then(|it| Some((Directory::new(&it.1).filter(|d| sound(d, it.2))?, it)));
             let Some((directory, (mem, _, bytes, uid, name))) = opened else {
-                self.restore_orphans(id, &lingering);
+                self.restore_orphans(id, &orphaned);
                 continue;
             };
             let (limits, setting) = self.restored_limits(&directory, uid, &name);
@@ -68,14 +68,14 @@ impl Core {
             namespace.devices.list_devices(&self.env, &namespace.context);
             namespace.restore(&mut self.env, descriptors, &mut unused);
             for it in &on_devices {
-                if let Label::DeviceLingering { uid, .. } = it.label
+                if let Label::DeviceOrphaned { uid, .. } = it.label
                     && namespace.devices.recover_given_up(&mut self.env, &namespace.context, uid, it)
                 {
                     unused.remove(&it.mem);
                 }
             }
-            for it in &lingering {
-                self.env.restore_lingering(it);
+            for it in &orphaned {
+                self.env.restore_orphaned(it);
             }
             let mut recovered = Vec::new();
             // Given up at the very end, or never taken up: no line leads to it, and somebody may have it mapped.
@@ -84,17 +84,17 @@ impl Core {
                 let whose = namespace.writer_of(label);
                 if let (Label::DeviceSegment { .. }, Some((uid, _))) = (label, whose) {
                     let (label, bytes) = (label.clone(), *bytes);
-                    let it = Kept { label, mem, view: None, bytes, acked: true, copied: false };
+                    let it = Preserved { label, mem, view: None, bytes, acked: true, copied: false };
                     if namespace.devices.recover_given_up(&mut self.env, &namespace.context, uid, &it) {
                         recovered.push(mem);
                     }
                     continue;
                 }
                 if let Some(whose) = whose.filter(|it| self.env.has_room_for_recovered(from, it.1, *bytes)) {
-                    self.env.linger_recovered(id, whose, mem, *bytes);
+                    self.env.orphan_recovered(id, whose, mem, *bytes);
                 }
             }
-            unused.retain(|mem| !self.env.lingering.contains_key(mem) && !recovered.contains(mem));
+            unused.retain(|mem| !self.env.orphaned.contains_key(mem) && !recovered.contains(mem));
             namespace.devices.begin_again(&mut self.env, &mut namespace.context);
             tracing::info!(
                 namespace = name,
@@ -117,11 +117,11 @@ impl Core {
     }
 
     /// What was given up of a namespace that is no more.
-    fn restore_orphans(&mut self, id: NamespaceId, lingering: &[Kept]) {
-        if !lingering.is_empty() {
+    fn restore_orphans(&mut self, id: NamespaceId, orphaned: &[Preserved]) {
+        if !orphaned.is_empty() {
             self.env.accounts.open(id, "that is gone", "", u64::MAX);
-            for it in lingering {
-                self.env.restore_lingering(it);
+            for it in orphaned {
+                self.env.restore_orphaned(it);
             }
             self.env.accounts.close(id);
         }

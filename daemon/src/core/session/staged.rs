@@ -9,7 +9,7 @@ use super::Core;
 use crate::core::account::{Charge, Kind, NamespaceId};
 use crate::core::env::{Env, Timer};
 use crate::core::event::{ConnId, MemId, Own, Received};
-use crate::core::label::{Kept, Label};
+use crate::core::label::{Label, Preserved};
 use crate::core::length;
 use crate::core::length::SLOTS_LOG2_MAX;
 use crate::core::recovery::restore::Origin;
@@ -60,7 +60,7 @@ impl Claimant {
 #[derive(Debug, Default)]
 struct Claim {
     /// By its label; with it what was charged for its descriptor. Its bytes count when the namespace opens.
-    items: BTreeMap<Label, (Kept, Charge)>,
+    items: BTreeMap<Label, (Preserved, Charge)>,
     /// Whether that is everything.
     done: bool,
 }
@@ -71,7 +71,7 @@ pub struct Staged {
     id: NamespaceId,
     since_ns: u64,
     /// Everybody has it: the first is as good as any.
-    directory: Option<(Kept, Charge)>,
+    directory: Option<(Preserved, Charge)>,
     claims: BTreeMap<Claimant, Claim>,
     /// Whether something came since it was last asked whether it is complete.
     moved: bool,
@@ -85,8 +85,8 @@ impl Staged {
 
     /// Gives all of it up.
     pub fn release(self, env: &mut Env) {
-        for kept in self.look_at(env) {
-            env.release(kept.mem);
+        for preserved in self.look_at(env) {
+            env.release(preserved.mem);
         }
     }
 
@@ -112,28 +112,28 @@ impl Staged {
     }
 
     /// What of it counts; the rest is released, and nothing is charged as staged any more.
-    fn look_at(self, env: &mut Env) -> Vec<Kept> {
+    fn look_at(self, env: &mut Env) -> Vec<Preserved> {
         let directory = self.directory();
         // A number's sheets count only if the directory says that it is the number of whoever brought them.
         let counts = |by: Claimant, label: &Label| {
             directory.as_ref().is_some_and(|d| by.is_genuine(d) && by.owner == owner_of(d, label))
         };
-        let (mut kept, mut rest) = (Vec::new(), Vec::new());
+        let (mut preserved, mut rest) = (Vec::new(), Vec::new());
         for (by, claim) in self.claims {
             for (it, charge) in claim.items.into_values() {
                 env.accounts.refund(charge);
-                if counts(by, &it.label) { &mut kept } else { &mut rest }.push(it);
+                if counts(by, &it.label) { &mut preserved } else { &mut rest }.push(it);
             }
         }
         if let Some((it, charge)) = self.directory {
             env.accounts.refund(charge);
-            kept.push(it);
+            preserved.push(it);
         }
         env.accounts.close(self.id);
         for it in rest {
             env.release(it.mem);
         }
-        kept
+        preserved
     }
 }
 
@@ -200,10 +200,10 @@ fn owner_of(directory: &Directory, label: &Label) -> u16 {
         }
         // Device memory is the keeper's alone to bring: nothing tells of a descriptor what it was lent for.
         Label::Directory { .. }
-        | Label::Lingering { .. }
+        | Label::Orphaned { .. }
         | Label::DeviceSegment { .. }
         | Label::Spilled { .. }
-        | Label::DeviceLingering { .. } => 0,
+        | Label::DeviceOrphaned { .. } => 0,
     }
 }
 
@@ -269,12 +269,12 @@ impl Core {
         // One descriptor; what its length costs it costs if the directory says that it counts.
         let charge = self.env.accounts.charge(Some(peer.uid), id, Kind::Wake, 0)?;
         let Own { bytes, view, acked, copied, .. } = own;
-        let kept = Kept { label: label.clone(), mem, view, bytes, acked, copied };
+        let preserved = Preserved { label: label.clone(), mem, view, bytes, acked, copied };
         let staged = self.staged_of(&namespace);
         staged.moved = true;
         match item {
-            Item::Directory => staged.directory = Some((kept, charge)),
-            _ => _ = staged.claims.entry(by).or_default().items.insert(label, (kept, charge)),
+            Item::Directory => staged.directory = Some((preserved, charge)),
+            _ => _ = staged.claims.entry(by).or_default().items.insert(label, (preserved, charge)),
         }
         Ok(())
     }
@@ -340,12 +340,12 @@ impl Core {
         }
         for name in due {
             let staged = self.staged.remove(&name).expect("listed above");
-            let kept = staged.look_at(&mut self.env);
+            let preserved = staged.look_at(&mut self.env);
             // First: what turns out to be of no use is released, and then kept no longer.
-            for it in &kept {
+            for it in &preserved {
                 self.env.keep(it.mem, it.label.clone());
             }
-            self.take_over(kept, Origin::Clients);
+            self.take_over(preserved, Origin::Clients);
         }
         // Those who wait for it ask again.
         self.env.retry_after(1);

@@ -224,7 +224,7 @@ impl Core {
         }
         for (mem, why) in std::mem::take(&mut self.env.probing) {
             match why {
-                Probing::Lingering => self.env.lingered(mem, true),
+                Probing::Orphaned => self.env.orphan_probed(mem, true),
                 Probing::Ended(..) | Probing::Away(..) | Probing::Departing(..) => {}
             }
         }

@@ -54,7 +54,7 @@ impl Core {
                         self.env.count_no_more(making);
                         self.abandon_work(conn);
                         if bytes.is_some() && on_host {
-                            self.press(None);
+                            self.signal_pressure(None);
                         }
                         let bytes = bytes.unwrap_or_default();
                         self.conclude(conn, Err(Refusal::Memory { bytes, reason }));
@@ -170,7 +170,7 @@ impl Core {
                     namespace.members.leases_looked_at(&mut self.env, &namespace.context, catalogue, mem, quiet);
                 }
             }
-            Some(Probing::Lingering) => self.env.lingered(mem, quiet),
+            Some(Probing::Orphaned) => self.env.orphan_probed(mem, quiet),
             None => {}
         }
     }

@@ -57,8 +57,8 @@ fn until_all_have_told_each_is_taken_for_a_holder() {
     w.on_device_of(&b, &Request::SegmentOf { catalogue: a.number(), slot: given_up.base() });
     returns(&mut w, &a, &given_up);
     w.unmap(&a, &given_up);
-    let label = w.kept.values().find(|label| matches!(label, Label::DeviceLingering { .. })).cloned();
-    assert!(matches!(label, Some(Label::DeviceLingering { bytes: DEVICE_SEGMENT, uid: 1, .. })), "{label:?}");
+    let label = w.stored.values().find(|label| matches!(label, Label::DeviceOrphaned { .. })).cloned();
+    assert!(matches!(label, Some(Label::DeviceOrphaned { bytes: DEVICE_SEGMENT, uid: 1, .. })), "{label:?}");
     w.replace_daemon(system());
     assert_eq!(w.device_bytes().1, 2 * DEVICE_SEGMENT);
     w.come_back(&mut a, Some(vec![lent.base()]));

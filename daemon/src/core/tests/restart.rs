@@ -1,7 +1,7 @@
 //! The daemon ends between any two steps and another one goes on.
 
 use super::world::{Client, SEGMENT, World, hello, settings};
-use crate::core::label::{Kept, Label};
+use crate::core::label::{Label, Preserved};
 use crate::core::settings::{Mode, Settings};
 use crate::core::{ConnId, Core, Event, MemId, Own, length};
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,32 +45,32 @@ impl World {
         let on_device = std::mem::take(&mut self.on_device);
         let files = std::mem::take(&mut self.files);
         self.awaited.clear();
-        let kept: Vec<Kept> = std::mem::take(&mut self.kept)
+        let preserved: Vec<Preserved> = std::mem::take(&mut self.stored)
             .into_iter()
             .map(|(mem, label)| {
-                if let Label::DeviceSegment { bytes, .. } | Label::DeviceLingering { bytes, .. } = label {
+                if let Label::DeviceSegment { bytes, .. } | Label::DeviceOrphaned { bytes, .. } = label {
                     assert_eq!(on_device[&mem], bytes, "its label says how long it is");
                     self.on_device.insert(mem, bytes);
-                    self.kept.insert(mem, label.clone());
-                    return Kept { label, mem, view: None, bytes, acked: true, copied: false };
+                    self.stored.insert(mem, label.clone());
+                    return Preserved { label, mem, view: None, bytes, acked: true, copied: false };
                 }
                 if let Label::Spilled { .. } = label {
                     self.files.insert(mem, files[&mem]);
-                    self.kept.insert(mem, label.clone());
-                    return Kept { label, mem, view: None, bytes: files[&mem].1, acked: true, copied: false };
+                    self.stored.insert(mem, label.clone());
+                    return Preserved { label, mem, view: None, bytes: files[&mem].1, acked: true, copied: false };
                 }
                 let (bytes, view) = memory[&mem].clone();
                 self.memory.insert(mem, (bytes, view.clone()));
-                self.kept.insert(mem, label.clone());
+                self.stored.insert(mem, label.clone());
                 if let Label::Leases { .. } = label {
                     // Its client lives.
                     self.loud.insert(mem);
                 }
                 let copied = user_mode && matches!(label, Label::Directory { .. });
-                Kept { label, mem, view, bytes, acked: self.sealed.contains(&mem), copied }
+                Preserved { label, mem, view, bytes, acked: self.sealed.contains(&mem), copied }
             })
             .collect();
-        let effects = self.core.restore(self.now_ns, kept);
+        let effects = self.core.restore(self.now_ns, preserved);
         let events: Vec<Event> = effects.into_iter().filter_map(|effect| self.perform(effect)).collect();
         for event in events {
             self.happen(event);
@@ -92,7 +92,7 @@ impl World {
             self.say(client.conn, &Request::Ack);
             let its =
                 |label: &Label| matches!(label, Label::Leases { owner, .. } if *owner == client.welcome.catalogue);
-            let leases: Vec<MemId> = self.kept.iter().filter(|(_, label)| its(label)).map(|(&mem, _)| mem).collect();
+            let leases: Vec<MemId> = self.stored.iter().filter(|(_, label)| its(label)).map(|(&mem, _)| mem).collect();
             self.loud.retain(|mem| !leases.contains(mem));
         }
         reply
@@ -254,16 +254,16 @@ fn what_is_missing_takes_nothing_else_with_it() {
         let name = format!("s{}", client.number());
         w.ask(client, &Request::StreamOpen { name, capacity: 1, policy: Policy::Block });
     }
-    let kept: Vec<MemId> = w.kept.keys().copied().collect();
-    let (now_ns, memory, labels) = (w.now_ns, w.memory.clone(), w.kept.clone());
-    for missing in kept {
+    let preserved: Vec<MemId> = w.stored.keys().copied().collect();
+    let (now_ns, memory, labels) = (w.now_ns, w.memory.clone(), w.stored.clone());
+    for missing in preserved {
         if matches!(labels[&missing], Label::Directory { .. }) {
             continue;
         }
         // Words are shared between the rounds: what one round takes away is not there in the next. Only the daemon's
         // conclusions are looked at.
-        (w.now_ns, w.memory, w.kept) = (now_ns, memory.clone(), labels.clone());
-        w.kept.remove(&missing);
+        (w.now_ns, w.memory, w.stored) = (now_ns, memory.clone(), labels.clone());
+        w.stored.remove(&missing);
         w.replace_daemon(system());
         let stat = w.stat();
         assert!(stat.clients + stat.frozen <= 2 && stat.segments <= 2 && stat.names <= 4, "{missing:?}: {stat:?}");
@@ -303,8 +303,8 @@ fn who_has_more_than_the_daemon_knows_cannot_go_on() {
     let mut a = w.join(1);
     let lent = w.segment(&a);
     let lost: Vec<MemId> =
-        w.kept.iter().filter(|(_, label)| matches!(label, Label::Segment { .. })).map(|(&mem, _)| mem).collect();
-    w.kept.remove(&lost[0]);
+        w.stored.iter().filter(|(_, label)| matches!(label, Label::Segment { .. })).map(|(&mem, _)| mem).collect();
+    w.stored.remove(&lost[0]);
     w.replace_daemon(system());
     assert!(matches!(w.come_back(&mut a, Some(vec![lent.base])), Reply::Refused(Refusal::NotFound(_))));
     w.loud.clear();
@@ -346,7 +346,7 @@ fn what_lingers_is_charged_after_it_too() {
         let mut w = World::new(settings());
         let mut a = w.join(1);
         let lent = w.segment(&a);
-        let slots = w.kept.iter().find(|(_, label)| matches!(label, Label::Slots { .. })).map(|(&mem, _)| mem);
+        let slots = w.stored.iter().find(|(_, label)| matches!(label, Label::Slots { .. })).map(|(&mem, _)| mem);
         w.loud.extend([lent.segment, slots.expect("they are kept")]);
         assert_eq!(w.ask(&a, &Request::ReturnSegment { base: lent.base }), Reply::Done);
         let before = w.stat();
@@ -387,7 +387,7 @@ fn what_is_given_up_has_a_short_label_of_its_own() {
         w.now_ns += 1 << 60;
         w.replace_daemon(settings());
         assert!(matches!(w.come_back(&mut a, Some(vec![])), Reply::Welcome(_)));
-        let given_up = w.kept.values().filter(|label| matches!(label, Label::Lingering { segment: true, .. }));
+        let given_up = w.stored.values().filter(|label| matches!(label, Label::Orphaned { segment: true, .. }));
         let texts: BTreeSet<String> = given_up.map(Label::to_string).collect();
         assert_eq!(texts.len(), round, "{texts:?}");
         // Counted from 1 on: each time a segment and its slots, at most.
@@ -406,13 +406,13 @@ fn what_no_line_leads_to_is_charged_until_it_is_quiet() {
     let a = w.join(1);
     let lent = w.segment(&a);
     w.loud.insert(lent.segment);
-    let kept = w.kept.clone();
+    let preserved = w.stored.clone();
     assert_eq!(w.ask(&a, &Request::ReturnSegment { base: lent.base }), Reply::Done);
     // Nor was the keeper told any more.
-    w.kept.insert(lent.segment, kept[&lent.segment].clone());
+    w.stored.insert(lent.segment, preserved[&lent.segment].clone());
     w.replace_daemon(settings());
     assert_eq!((w.stat().segments, w.stat().bytes_in_use), (0, SEGMENT));
-    assert!(w.kept.values().all(|label| !matches!(label, Label::Segment { .. })), "its label is free: {:?}", w.kept);
+    assert!(!w.stored.values().any(|label| matches!(label, Label::Segment { .. })), "not free: {:?}", w.stored);
     w.loud.clear();
     w.assert_empty();
 }
@@ -423,7 +423,7 @@ impl World {
         let mut core = std::mem::replace(&mut self.core, Core::new(settings));
         core.leave();
         drop(core);
-        self.kept.clear();
+        self.stored.clear();
         self.sealed.clear();
         assert!(self.core.expect_clients(self.now_ns));
         self.happen(Event::Start);

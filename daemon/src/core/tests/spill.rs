@@ -266,7 +266,7 @@ fn what_is_in_files_outlives_the_daemon() {
         w.loud.clear();
         w.hang_up(&b);
         w.assert_empty();
-        assert!(w.kept.is_empty(), "{:?}", w.kept);
+        assert!(w.stored.is_empty(), "{:?}", w.stored);
     }
 }
 
@@ -275,10 +275,10 @@ fn what_is_in_files_outlives_the_daemon() {
 fn of_memory_and_file_the_memory_counts() {
     let (mut w, owner, lent, mut b) = two_in_files(Mode::System);
     // As if the daemon had been killed between storing the file and removing the memory.
-    let namespace = w.kept.values().next().unwrap().namespace();
+    let namespace = w.stored.values().next().unwrap().namespace();
     let mem = lent[0].segment;
     w.memory.insert(mem, (SEGMENT, None));
-    w.kept.insert(mem, Label::Segment { namespace, owner, base: lent[0].base });
+    w.stored.insert(mem, Label::Segment { namespace, owner, base: lent[0].base });
     w.replace_daemon(spilling(Mode::System));
     assert_eq!(w.in_files(), [lent[1].segment], "one of them is dropped");
     assert_eq!(w.stat().bytes_spilled, SEGMENT);
@@ -341,7 +341,7 @@ fn between_any_two_steps_one_of_them_is_kept() {
             }
             w.hang_up(&c);
             w.assert_empty();
-            assert!(w.kept.is_empty() && w.files.is_empty(), "{:?}", w.kept);
+            assert!(w.stored.is_empty() && w.files.is_empty(), "{:?}", w.stored);
             if whole {
                 assert!(done > 2, "it was killed in between");
                 break;
@@ -406,14 +406,14 @@ fn what_is_held_is_looked_at_again_later() {
     w.assert_empty();
 }
 
-fn shelve(w: &mut World, client: &Client, lent: &Lent) {
+fn release_for_spill(w: &mut World, client: &Client, lent: &Lent) {
     assert_eq!(w.ask(client, &Request::Shelve { base: lent.base }), Reply::Done);
 }
 
 const FOUR: [&str; 4] = ["a", "b", "c", "d"];
 
 #[test]
-fn what_its_owner_has_shelved_goes_while_he_lives() {
+fn what_its_owner_has_released_is_spilled_while_it_lives() {
     for mode in [Mode::User, Mode::System] {
         let mut settings = spilling(mode);
         settings.spill.as_mut().unwrap().uid_bytes_max = 3 * SEGMENT;
@@ -424,8 +424,8 @@ fn what_its_owner_has_shelved_goes_while_he_lives() {
             matches!(want(&mut w, &a), Reply::Refused(Refusal::Limit { .. })),
             "nothing is spilled that is not shelved"
         );
-        shelve(&mut w, &a, &lent[1]);
-        shelve(&mut w, &a, &lent[0]);
+        release_for_spill(&mut w, &a, &lent[1]);
+        release_for_spill(&mut w, &a, &lent[0]);
         assert!(w.files.is_empty(), "not before somebody wants memory");
         assert!(matches!(want(&mut w, &a), Reply::Segment { .. }));
         assert_eq!(w.in_files(), [lent[0].segment], "the one lent first");
@@ -436,7 +436,7 @@ fn what_its_owner_has_shelved_goes_while_he_lives() {
         assert_eq!(w.in_files(), [lent[0].segment, lent[1].segment]);
         // The owner reads it as any client does; the daemon spills others for it, if there are any.
         assert!(matches!(get(&mut w, &a, (a.number(), &lent[0])).0, Reply::Refused(Refusal::Limit { .. })));
-        shelve(&mut w, &a, &lent[2]);
+        release_for_spill(&mut w, &a, &lent[2]);
         let (reply, mem) = get(&mut w, &a, (a.number(), &lent[0]));
         assert!(matches!(reply, Reply::Segment { .. }) && mem != Some(lent[0].segment));
         assert_eq!(w.in_files(), [lent[1].segment, lent[2].segment]);
@@ -461,7 +461,7 @@ fn what_its_owner_has_shelved_goes_while_he_lives() {
 }
 
 #[test]
-fn nobody_shelves_what_is_not_his_or_for_nothing() {
+fn nobody_releases_segments_of_others_or_without_reason() {
     let mut w = World::new(spilling(Mode::User));
     let (a, lent) = fill(&mut w, &FOUR);
     let b = w.join(1);
@@ -469,7 +469,7 @@ fn nobody_shelves_what_is_not_his_or_for_nothing() {
     assert!(not_found(w.ask(&b, &Request::Shelve { base: lent[0].base })));
     assert!(not_found(w.ask(&a, &Request::Shelve { base: lent[0].base + 1 })));
     // A client that claims to have let go and still holds the segment keeps it in memory: the kernel decides.
-    shelve(&mut w, &a, &lent[0]);
+    release_for_spill(&mut w, &a, &lent[0]);
     w.held.insert(lent[0].segment);
     assert!(matches!(want(&mut w, &a), Reply::Refused(Refusal::Limit { .. })));
     assert!(w.files.is_empty());
@@ -490,7 +490,7 @@ fn a_liar_and_a_neighbour_stand_in_nobodys_way() {
     let liar = w.join(1);
     let held: Vec<Lent> = (0..80).map(|_| w.segment(&liar)).collect();
     for lent in &held {
-        shelve(&mut w, &liar, lent);
+        release_for_spill(&mut w, &liar, lent);
         w.held.insert(lent.segment);
     }
     w.now_ns += 1_000_000;
@@ -522,7 +522,7 @@ fn an_owner_that_ends_on_the_way_is_waited_for() {
         let mut w = World::new(spilling(Mode::System));
         let (a, lent) = fill(&mut w, &FOUR);
         let b = w.join(1);
-        shelve(&mut w, &a, &lent[0]);
+        release_for_spill(&mut w, &a, &lent[0]);
         w.slow_spill = true;
         w.now_ns += 1_000_000_000;
         w.say(b.conn, &Request::Segment { bytes: SEGMENT, slots_log2: 4 });
@@ -562,13 +562,13 @@ fn an_owner_that_ends_on_the_way_is_waited_for() {
 
 /// If the fd store has the file, its owner continues with it, and its segments count as shelved as the owner reports.
 #[test]
-fn what_is_shelved_outlives_the_daemon() {
+fn released_segments_outlive_the_daemon() {
     for mode in [Mode::User, Mode::System] {
         let mut w = World::new(spilling(mode));
         let (mut a, lent) = fill(&mut w, &FOUR);
         let bases: Vec<u32> = lent.iter().map(|it| it.base).collect();
-        shelve(&mut w, &a, &lent[0]);
-        shelve(&mut w, &a, &lent[1]);
+        release_for_spill(&mut w, &a, &lent[0]);
+        release_for_spill(&mut w, &a, &lent[1]);
         let b = w.join(1);
         assert!(matches!(want(&mut w, &b), Reply::Segment { .. }));
         w.hang_up(&b);
@@ -590,16 +590,16 @@ fn what_is_shelved_outlives_the_daemon() {
 /// Without an fd store, readers lose the file's values. The owner continues with the segments that it reports as shelved, and with no
 /// others.
 #[test]
-fn what_is_shelved_may_be_lost_and_nothing_else() {
+fn only_released_segments_may_be_lost() {
     for tells in [true, false] {
         let mut w = World::new(spilling(Mode::User));
         let (mut a, lent) = fill(&mut w, &FOUR);
         let bases: Vec<u32> = lent.iter().map(|it| it.base).collect();
-        shelve(&mut w, &a, &lent[0]);
+        release_for_spill(&mut w, &a, &lent[0]);
         let b = w.join(1);
         assert!(matches!(want(&mut w, &b), Reply::Segment { .. }));
         w.hang_up(&b);
-        w.kept.retain(|_, label| !matches!(label, Label::Spilled { .. }));
+        w.stored.retain(|_, label| !matches!(label, Label::Spilled { .. }));
         w.replace_daemon(spilling(Mode::User));
         let shelved = if tells { vec![lent[0].base] } else { Vec::new() };
         let answer = w.come_back_with(&mut a, Some(bases), shelved);
@@ -632,18 +632,18 @@ fn what_is_shelved_may_be_lost_and_nothing_else() {
         w.hang_up(&b);
         w.wait_ns(60_000_000_000);
         w.assert_empty();
-        assert!(w.kept.is_empty(), "{:?}", w.kept);
+        assert!(w.stored.is_empty(), "{:?}", w.stored);
     }
 }
 
 /// The marks spill shelved segments, too, but not while their owner is about to let go of them.
 #[test]
-fn above_the_high_mark_what_is_shelved_goes_a_little_later() {
+fn above_the_high_mark_released_segments_are_spilled_a_little_later() {
     let mut w = World::new(marked());
     let (a, lent) = fill(&mut w, &FOUR);
     w.held.insert(lent[0].segment);
-    shelve(&mut w, &a, &lent[0]);
-    shelve(&mut w, &a, &lent[1]);
+    release_for_spill(&mut w, &a, &lent[0]);
+    release_for_spill(&mut w, &a, &lent[1]);
     assert!(w.files.is_empty());
     w.held.clear();
     w.wait_ns(100_000_000);

@@ -65,7 +65,7 @@ pub struct World {
     /// So many things more it does, and then nothing: it is killed.
     pub dies_after: Option<usize>,
     /// What outlives the daemon.
-    pub kept: BTreeMap<MemId, Label>,
+    pub stored: BTreeMap<MemId, Label>,
 }
 
 pub struct Client {
@@ -164,7 +164,7 @@ impl World {
             no_parts: false,
             conns: 0,
             received: 0,
-            kept: BTreeMap::new(),
+            stored: BTreeMap::new(),
             files: BTreeMap::new(),
             held: BTreeSet::new(),
             slow_spill: false,
@@ -240,15 +240,15 @@ impl World {
             }
             Effect::DropFile { file } => {
                 assert!(self.files.remove(&file).is_some(), "{file:?} is dropped once");
-                self.kept.remove(&file);
+                self.stored.remove(&file);
             }
             Effect::Release { mem } if self.on_device.contains_key(&mem) => {
                 self.on_device.remove(&mem);
-                self.kept.remove(&mem);
+                self.stored.remove(&mem);
             }
             Effect::Release { mem } => {
                 assert!(self.memory.remove(&mem).is_some(), "{mem:?} is released once");
-                self.kept.remove(&mem);
+                self.stored.remove(&mem);
                 self.sealed.remove(&mem);
             }
             Effect::Allocate { mem, at, bytes, .. } => {
@@ -301,10 +301,10 @@ impl World {
                 let on_device = self.on_device.contains_key(&mem);
                 let exists = self.memory.contains_key(&mem) || self.files.contains_key(&mem) || on_device;
                 assert!(exists, "{mem:?} is kept while it exists");
-                self.kept.insert(mem, label);
+                self.stored.insert(mem, label);
             }
             Effect::Forget { mem } => {
-                self.kept.remove(&mem);
+                self.stored.remove(&mem);
             }
             Effect::Close { conn } => {
                 self.closed.insert(conn);

@@ -1,4 +1,4 @@
-//! A hostile owner of datasets: whatever it writes into an index is noticed, when it writes it.
+//! A hostile owner of datasets: readers notice every damage to an index, whenever it happens.
 #![allow(unsafe_code)]
 
 use super::*;
@@ -8,7 +8,7 @@ use tensorlend_layout::DType;
 use tensorlend_layout::dataset::{self, DatasetMember};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 
-/// What an index says of a member: word 0 to 7 of its 64 bytes, which follow a head of 8.
+/// A member's entry in an index: words 0 to 7 of its 64 bytes, after a head of 8 bytes.
 fn word(index: &mut [u8], member: usize, word: usize) -> &mut [u8] {
     let from = 8 + member * 64 + word * 8;
     &mut index[from..from + 8]
@@ -20,7 +20,7 @@ fn change(index: &mut [u8], member: usize, at: usize, by: impl Fn(u64) -> u64) {
     place.copy_from_slice(&by(value).to_le_bytes());
 }
 
-/// Seals a dataset of three tensors whose owner writes what it likes into the index.
+/// Seals a dataset of three tensors whose owner alters the index.
 fn sealed(client: &Client, alter: &dyn Fn(&mut Vec<u8>)) -> Cell {
     let session = client.session();
     let mut members = Vec::new();
@@ -125,7 +125,7 @@ fn each_damage_to_an_index_is_told_and_keeps_no_lease() {
         assert!(owner.clear("l").unwrap());
         assert_eq!(reader.session().shards.held(), 0, "{what}");
     }
-    // Without a brief, the slot's record tells the same.
+    // Without a header summary, the slot's record has the same data.
     for alter in [&|_: &mut Vec<u8>| (), &|index: &mut Vec<u8>| no_brief(index, 1)] as [&dyn Fn(&mut Vec<u8>); 2] {
         owner.session().names().append("good", &[sealed(&owner, alter)]).unwrap();
     }
@@ -136,7 +136,7 @@ fn each_damage_to_an_index_is_told_and_keeps_no_lease() {
     }
 }
 
-/// The owner rewrites the index of a leased dataset: what was checked is what is used.
+/// The owner rewrites the index of a leased dataset: readers use the copy that they checked.
 #[test]
 fn an_index_that_is_rewritten_under_a_lease_changes_nothing() {
     let broker = tensorlend_daemon::embedded().unwrap();
@@ -153,7 +153,7 @@ fn an_index_that_is_rewritten_under_a_lease_changes_nothing() {
     let value = head.seal(0, cell.slot()).unwrap().value;
     owner.session().names().append("l", &[value]).unwrap();
     let held = reader.get_all("l").unwrap();
-    // SAFETY: the owner keeps its segment mapped, and nobody has a reference to these bytes: readers copy them.
+    // SAFETY: the owner keeps its segment mapped, and no reference to these bytes exists: readers copy them.
     unsafe { bytes.as_mut().unwrap().fill(0xFF) };
     let dataset = held[0].as_dataset().unwrap();
     assert_eq!((dataset.metadata(), dataset.timestamp(), dataset.len()), (&b"meta"[..], 5, 1));

@@ -1,4 +1,4 @@
-//! What a reader holds of a tensor on a device.
+//! Leases on tensors in device memory.
 
 use super::{Described, describe};
 use crate::error::{Error, Result};
@@ -14,8 +14,8 @@ use crate::tensor::device::draft::DeviceDraft;
 use crate::tensor::device::legacy::LegacyExport;
 use crate::tensor::device::slice::BorrowedSlice;
 use crate::tensor::device::staging;
-use crate::tensor::draft::TensorSpec;
 use crate::tensor::element::Element;
+use crate::tensor::spec::TensorSpec;
 use cudarc::driver::CudaStream;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -24,17 +24,17 @@ use tensorlend_layout::word::{Member, MemberState};
 use tensorlend_layout::{DType, Device, Uuid};
 use tensorlend_os::mutex::lock;
 
-/// Between two looks whether a producer has said that its work is done, from ... to.
+/// Shortest and longest pause between two polls for the end of a producer's work.
 const SETTLED_NAP: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(2));
-/// How long a producer's event may refuse to be opened.
-const OPEN_PATIENCE: Duration = Duration::from_secs(2);
+/// How long to retry opening a producer's event.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The right to read one tensor on a device, where it lies. While it lives, its memory is not reused, whatever happens to the
-/// name or to the producer.
+/// The right to read one tensor on a device, in place. While the lease exists, the memory is not reused, whatever
+/// happens to the name or to the producer.
 ///
-/// Dropped, it ends when the work has ended on all streams that were recorded on it ([`DeviceLease::record_stream`],
-/// [`DeviceLease::slice`]), and nobody waits for that. If none was, it ends at once: then the caller has waited for whatever
-/// reads there.
+/// After the drop, the lease ends when the work of all streams recorded on it ([`DeviceLease::record_stream`],
+/// [`DeviceLease::slice`]) has passed; the drop does not block. Without recorded streams it ends at once: the caller
+/// must then have waited for its own device work.
 ///
 /// ```no_run
 /// use tensorlend::Client;
@@ -46,7 +46,7 @@ const OPEN_PATIENCE: Duration = Duration::from_secs(2);
 /// # Ok::<(), tensorlend::Error>(())
 /// ```
 pub struct DeviceLease {
-    /// Until it is dropped.
+    /// `None` only during the drop.
     inner: Option<Box<Inner>>,
 }
 
@@ -56,13 +56,13 @@ struct Inner {
     range: DeviceRange,
     streams: Mutex<Streams>,
     gpu: Arc<Gpu>,
-    /// Before the lease is cleared, nothing is unmapped.
+    /// Declared first: the lease must be cleared before the memory is unmapped.
     held: Held,
     _map: Arc<DeviceMap>,
 }
 
 impl DeviceLease {
-    /// By its record, which was checked against the segment. The producer's work may still be under way.
+    /// A lease by its record, which was checked against the segment. The producer's work may still be pending.
     pub(crate) fn new(session: &Session, held: Held, info: &SlotInfo, name: &str) -> Result<Self> {
         let doing = format!("get {name:?}");
         let said = describe(session, &held, info, name)?;
@@ -70,7 +70,7 @@ impl DeviceLease {
         let map = elsewhere.map(|elsewhere| elsewhere.map.clone());
         let map = map.ok_or_else(|| Error::Damaged { name: name.to_owned(), cause: BadTensor::Record })?;
         let (start, gpu) = map.mapped(&doing)?;
-        // Inside, as the record was checked.
+        // Inside the segment, as the record was checked.
         let range = DeviceRange { ptr: start + info.data_offset, bytes: info.data_bytes };
         let (gpu, streams, name) = (gpu.clone(), Mutex::default(), name.to_owned());
         Ok(Self { inner: Some(Box::new(Inner { name, said, range, streams, gpu, held, _map: map })) })
@@ -84,18 +84,18 @@ impl DeviceLease {
         &self.inner().held
     }
 
-    /// Where its bytes begin on the device. Other clients' memory is mapped read-only: a kernel that writes there fails, and
-    /// takes its context with it.
+    /// The address of its first byte on the device. Other clients' memory is mapped read-only: a kernel that writes to
+    /// it fails, and its context becomes unusable.
     pub fn ptr(&self) -> u64 {
         self.inner().range.ptr
     }
 
-    /// The device, by its name in every process.
+    /// The device's UUID, its name in every process.
     pub fn uuid(&self) -> Uuid {
         self.inner().said.uuid
     }
 
-    /// The device, by the number that it has in this process.
+    /// The device's number in this process.
     pub fn device(&self) -> Device {
         self.inner().gpu.local()
     }
@@ -105,17 +105,17 @@ impl DeviceLease {
         self.inner().said.dtype
     }
 
-    /// Sizes, in elements.
+    /// Sizes in elements.
     pub fn shape(&self) -> &[u64] {
         &self.inner().said.layout.shape
     }
 
-    /// Strides, in elements, one for each dimension.
+    /// Strides in elements, one for each dimension.
     pub fn strides(&self) -> &[i64] {
         &self.inner().said.layout.strides
     }
 
-    /// Whether its elements lie one behind the other, in C order.
+    /// Whether its elements are contiguous, in C order.
     pub fn is_row_major(&self) -> bool {
         self.inner().said.layout.row_major
     }
@@ -125,32 +125,33 @@ impl DeviceLease {
         self.inner().said.layout.elements
     }
 
-    /// Where the element with index 0 lies, in bytes from [`DeviceLease::ptr`] on.
+    /// Offset of the element with index 0 from [`DeviceLease::ptr`], in bytes.
     pub fn byte_offset(&self) -> u64 {
         self.inner().said.byte_offset
     }
 
-    /// Bytes of the elements: their number times the element's bytes.
+    /// Bytes of the elements: their number times the bytes of one.
     pub fn nbytes(&self) -> u64 {
         self.elements() * self.dtype().item_bytes() as u64
     }
 
-    /// Bytes from [`DeviceLease::ptr`] on, gaps between strided elements included.
+    /// Bytes from [`DeviceLease::ptr`] on, including gaps between strided elements.
     pub fn span(&self) -> u64 {
         self.inner().range.bytes
     }
 
-    /// Metadata that travels with it, in host memory; empty if none.
+    /// The metadata that its producer set, in host memory; empty if none.
     pub fn metadata(&self) -> &[u8] {
         &self.inner().said.layout.metadata
     }
 
-    /// Timestamp that its producer set, in nanoseconds of the clock that they agreed on; 0 if none.
+    /// The timestamp that its producer set, in nanoseconds of the clock on which producer and readers agreed; 0 if
+    /// none.
     pub fn timestamp(&self) -> u64 {
         self.inner().said.timestamp_ns
     }
 
-    /// Which value of the name this is.
+    /// The version of the leased value.
     pub fn version(&self) -> Version {
         self.held().version()
     }
@@ -160,10 +161,25 @@ impl DeviceLease {
         self.held().validate()
     }
 
-    /// Work in this stream reads the tensor: when the lease is dropped, it ends only after what is in the stream by then.
+    /// Records a stream whose work reads the tensor: after the drop, the lease ends only when the work that is in the
+    /// stream by then has passed.
+    ///
+    /// Call it before the lease is dropped, and for each stream with work that reads the tensor:
+    ///
+    /// ```no_run
+    /// use std::sync::Arc;
+    /// use tensorlend::Client;
+    ///
+    /// fn consume(client: &Client, stream: &Arc<cudarc::driver::CudaStream>) -> tensorlend::Result<()> {
+    ///     let image = client.get_device("camera/front")?;
+    ///     image.record_stream(stream)?;
+    ///     // ... launch kernels in `stream` that read at image.ptr() ...
+    ///     Ok(()) // the lease is dropped here, and ends after the kernels
+    /// }
+    /// ```
     ///
     /// # Errors
-    /// [`Error::Device`] for a stream of another context than the device's primary one; what the driver answers.
+    /// [`Error::Device`] for a stream of another context than the device's primary one, and for errors of the driver.
     pub fn record_stream(&self, stream: impl Into<OnStream>) -> Result<()> {
         let stream = stream.into();
         stream.check(&self.inner().gpu, "record a stream")?;
@@ -171,11 +187,11 @@ impl DeviceLease {
         Ok(())
     }
 
-    /// What is put into this stream from now on begins after the producer's work on the tensor, if that was published early and
-    /// is still under way; the caller does not wait. The stream is recorded.
+    /// Orders a stream after the producer's work on the tensor, if that was published early and is still pending; does
+    /// not block the caller. Records the stream.
     ///
     /// # Errors
-    /// [`Error::Device`]: [`Unfinished`](crate::DeviceTrouble::Unfinished) if the producer is gone; as
+    /// [`Error::Device`], with [`Unfinished`](crate::DeviceTrouble::Unfinished) if the producer is gone; otherwise as
     /// [`DeviceLease::record_stream`].
     pub fn wait(&self, stream: impl Into<OnStream>) -> Result<()> {
         let (stream, doing) = (stream.into(), "wait for a tensor that was published early");
@@ -186,21 +202,22 @@ impl DeviceLease {
         inner.gpu.order(&stream, &event, doing)
     }
 
-    /// Whether it was published early, and the producer's work on it may still be under way.
+    /// Whether it was published early, and the producer's work on it may still be pending.
     pub fn is_early(&self) -> bool {
         self.inner().outstanding().is_some()
     }
 
-    /// Waits, on the host, for the producer's work on a tensor that was published early.
+    /// Blocks until the producer's work on a tensor that was published early is done.
     ///
     /// # Errors
-    /// [`Error::Device`]: [`Unfinished`](crate::DeviceTrouble::Unfinished) if the producer is gone.
+    /// [`Error::Device`], with [`Unfinished`](crate::DeviceTrouble::Unfinished) if the producer is gone.
     pub fn finish(&self) -> Result<()> {
         let inner = self.inner();
         let Some(mark) = inner.outstanding() else { return Ok(()) };
         let Some(event) = inner.open(mark)? else { return Ok(()) };
         event.synchronize().map_err(trouble("wait for a tensor that was published early"))?;
-        // Of a producer that was killed the event fires, too: so its word counts, which follows at once.
+        // The event also fires when its producer is killed. So only the producer's own mark counts, which follows at
+        // once.
         let mut nap = SETTLED_NAP.0;
         while !self.is_finished()? {
             std::thread::sleep(nap);
@@ -209,15 +226,24 @@ impl DeviceLease {
         Ok(())
     }
 
-    /// Whether the producer's work on the tensor is known to be done: always, unless it was published early. Who had a stream
-    /// wait for it asks this after what he did there, and can rely on that if the answer is yes.
+    /// Whether the producer's work on the tensor is known to be done: always, unless it was published early. A reader
+    /// that made a stream wait calls this after its own work: true means that the work read the finished tensor.
+    ///
+    /// ```no_run
+    /// let client = tensorlend::Client::connect()?;
+    /// let image = client.get_device_early("camera/front")?;
+    /// # fn use_in_a_stream(_: &tensorlend::DeviceLease) -> tensorlend::Result<()> { Ok(()) }
+    /// use_in_a_stream(&image)?; // with image.wait(stream) before
+    /// assert!(image.is_finished()?, "the producer has finished the tensor");
+    /// # Ok::<(), tensorlend::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// [`Error::Device`]: [`Unfinished`](crate::DeviceTrouble::Unfinished) if the producer was gone before.
+    /// [`Error::Device`], with [`Unfinished`](crate::DeviceTrouble::Unfinished) if the producer was gone before.
     pub fn is_finished(&self) -> Result<bool> {
         let inner = self.inner();
         inner.check_process()?;
-        // In this order: the producer says so while it lives.
+        // In this order: a live producer clears the mark before it ends.
         let lives = inner.producer_lives();
         if inner.outstanding().is_none() {
             return Ok(true);
@@ -225,11 +251,19 @@ impl DeviceLease {
         if lives { Ok(false) } else { Err(unfinished(&inner.name)) }
     }
 
-    /// Copies the elements, in C order, to the host.
+    /// Copies the elements, in C order, to the host; blocks until the copy is done.
+    ///
+    /// ```no_run
+    /// let client = tensorlend::Client::connect()?;
+    /// let image = client.get_device("camera/front")?;
+    /// let mut pixels = vec![0.0f32; image.elements() as usize];
+    /// image.copy_to_host(&mut pixels)?;
+    /// # Ok::<(), tensorlend::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::DType`] if it has another element type; [`Error::Length`] unless `out` has exactly
-    /// [`DeviceLease::elements`] elements; what the driver answers.
+    /// [`DeviceLease::elements`] elements; [`Error::Device`] for errors of the driver.
     pub fn copy_to_host<T: Element>(&self, out: &mut [T]) -> Result<()> {
         if T::DTYPE != self.dtype() {
             return Err(Error::DType { found: self.dtype(), wanted: T::DTYPE });
@@ -237,10 +271,11 @@ impl DeviceLease {
         self.copy_to_bytes(bytemuck::cast_slice_mut(out))
     }
 
-    /// Copies the elements' bytes, in C order, to the host.
+    /// Copies the elements' bytes, in C order, to the host; blocks until the copy is done.
     ///
     /// # Errors
-    /// [`Error::Length`] unless `out` has exactly [`DeviceLease::nbytes`] bytes; what the driver answers.
+    /// [`Error::Length`] unless `out` has exactly [`DeviceLease::nbytes`] bytes; [`Error::Device`] for errors of the
+    /// driver.
     pub fn copy_to_bytes(&self, out: &mut [u8]) -> Result<()> {
         let (inner, nbytes) = (self.inner(), self.nbytes());
         if out.len() as u64 != nbytes {
@@ -258,7 +293,7 @@ impl DeviceLease {
         Ok(())
     }
 
-    /// The elements, in C order, on the host.
+    /// Copies the elements, in C order, into a new vector on the host; blocks until the copy is done.
     ///
     /// # Errors
     /// As [`DeviceLease::copy_to_host`].
@@ -271,7 +306,7 @@ impl DeviceLease {
         Ok(all)
     }
 
-    /// Its elements as `cudarc` takes them, to be read by work in this stream, which is recorded.
+    /// The elements as a slice of `cudarc`, for reading by work in a stream, which is recorded.
     ///
     /// # Errors
     /// [`Error::DType`] if it has another element type; [`Error::Strided`] unless it is row-major; otherwise as
@@ -288,18 +323,18 @@ impl DeviceLease {
         Ok(BorrowedSlice::new(range, stream))
     }
 
-    /// A copy in a plain block of the device's memory, for a program that knows only CUDA's older handles
-    /// (`cuIpcOpenMemHandle`). Nothing of tensorlend protects or counts it: whoever knows the handle can open the block, and
-    /// write there.
+    /// Copies the tensor into a plain block of device memory, for a program that only knows CUDA's older handles
+    /// (`cuIpcOpenMemHandle`). tensorlend neither protects nor counts the block: any process that knows the handle can
+    /// open it and write to it.
     ///
     /// # Errors
-    /// [`Error::Device`] where device or machine know no such handles, or without memory.
+    /// [`Error::Device`] where the device or the machine does not support such handles, or without free device memory.
     pub fn legacy_export(&self) -> Result<LegacyExport> {
         self.inner().check_process()?;
         LegacyExport::new(&self.inner().gpu, self.inner().range)
     }
 
-    /// A draft on the same device, with its contents.
+    /// A draft on the same device with the same contents.
     pub(crate) fn duplicate(&self, session: &Arc<Session>) -> Result<DeviceDraft> {
         let layout = &self.inner().said.layout;
         let spec = TensorSpec {
@@ -320,7 +355,7 @@ impl Inner {
         self.held.link().check()
     }
 
-    /// What readers must still wait for, as the record tells it now.
+    /// The mark of the producer's pending work, as the record has it now.
     fn outstanding(&self) -> Option<&Mark> {
         let mark = self.said.early.as_ref()?;
         let segment = self.held.segment();
@@ -334,7 +369,7 @@ impl Inner {
         Member(member.member.read()).state() == MemberState::Open
     }
 
-    /// The event; `None` if there is nothing to wait for any more.
+    /// The event; `None` if no work is pending any more.
     fn open(&self, mark: &Mark) -> Result<Option<Arc<tensorlend_cuda::Event>>> {
         let start = Instant::now();
         loop {
@@ -347,8 +382,8 @@ impl Inner {
             }
             match self.gpu.early.open(&self.gpu, mark, "open a producer's event") {
                 Ok(event) => return Ok(Some(event)),
-                // Most likely the producer is gone, and the daemon will know so presently.
-                Err(_) if start.elapsed() < OPEN_PATIENCE => std::thread::sleep(SETTLED_NAP.1),
+                // Probably the producer is gone, and the daemon will notice soon.
+                Err(_) if start.elapsed() < OPEN_TIMEOUT => std::thread::sleep(SETTLED_NAP.1),
                 Err(error) => return Err(error),
             }
         }
@@ -373,7 +408,7 @@ impl Drop for DeviceLease {
                 link.lendings.janitor.leave(Ending { gpu, events, then, dropped: None });
             }
             End::Now => drop(inner),
-            // As long as its session.
+            // The lease then lasts as long as its session.
             End::Unknown => std::mem::forget(inner),
         }
     }

@@ -1,14 +1,15 @@
 //! Tensors on CUDA devices.
 //!
-//! A segment of device memory is a segment: slots, cells, leases and rings do not know the difference. What is different is
-//! here and in `tensor/device`. From the outside in: a `DeviceDraft` is written, a `DeviceLease` read; both hold a `DeviceMap`
-//! (`segment/map.rs`), one lending of one segment, mapped when first used and once for each session. When the last of them lets
-//! go of it, it is unmapped, and the janitor (`segment/janitor.rs`) tells the daemon, for whom this process was a holder until
-//! then. Leases on which streams were recorded end when those have come past; the janitor sees to that, too.
+//! Slots, cells, leases and rings treat a segment of device memory like any other. The differences are here and in
+//! `tensor/device`. A producer writes a `DeviceDraft`, a reader holds a `DeviceLease`; both hold a `DeviceMap`
+//! (`segment/map.rs`): one lent segment, mapped at its first use and once per session. When the last of them is
+//! dropped, the segment is unmapped, and the janitor (`segment/janitor.rs`) reports that to the daemon, which until
+//! then counts this process as a holder. The janitor also ends leases with recorded streams once those have passed.
 //!
-//! Addresses on a device are numbers here: no reference is ever made of one.
+//! Device addresses are numbers here; no code makes a reference of one.
 //!
-//! Without the feature `cuda` there is this file: enough to name such tensors, and to say why they cannot be read.
+//! Without the feature `cuda`, this file alone is compiled: it names such tensors, and the reason why they cannot be
+//! read.
 
 #[cfg(feature = "cuda")]
 pub mod lease;
@@ -29,7 +30,7 @@ use tensorlend_layout::tensor::EARLY_BYTES;
 use tensorlend_layout::tensor::{BadTensor, SlotInfo};
 use tensorlend_layout::{DType, Uuid};
 
-/// A tensor on a device, as its record and its extension tell it.
+/// The description of a tensor on a device, from its record and its extension.
 pub struct Described {
     pub dtype: DType,
     pub uuid: Uuid,
@@ -37,12 +38,12 @@ pub struct Described {
     #[cfg(feature = "cuda")]
     pub byte_offset: u64,
     pub timestamp_ns: u64,
-    /// What it has besides if it was published before the work on it was done.
+    /// The mark of a tensor that was published before the work on it was done.
     #[cfg(feature = "cuda")]
     pub early: Option<[u8; EARLY_BYTES]>,
 }
 
-/// Takes a record apart that was checked against its segment. Asks no driver.
+/// Parses a record that was checked against its segment. Asks no driver.
 pub fn describe(session: &Session, held: &Held, info: &SlotInfo, name: &str) -> Result<Described> {
     let damaged = |cause| Error::Damaged { name: name.to_owned(), cause };
     let elsewhere = held.segment().elsewhere.as_ref().ok_or_else(|| damaged(BadTensor::Record))?;
@@ -66,7 +67,7 @@ pub fn describe(session: &Session, held: &Held, info: &SlotInfo, name: &str) -> 
     })
 }
 
-/// What a reader gets of a tensor on a device.
+/// A reader's value of a tensor on a device.
 #[cfg(feature = "cuda")]
 pub fn value(session: &Session, held: Held, info: &SlotInfo, name: &str) -> Result<Value> {
     let lease = DeviceLease::new(session, held, info, name)?;
@@ -74,7 +75,7 @@ pub fn value(session: &Session, held: Held, info: &SlotInfo, name: &str) -> Resu
     Ok(Value::Device(lease))
 }
 
-/// Why a reader gets nothing of it.
+/// The error without the feature `cuda`.
 #[cfg(not(feature = "cuda"))]
 pub fn value(_: &Session, held: Held, _: &SlotInfo, name: &str) -> Result<Value> {
     drop(held);

@@ -1,4 +1,4 @@
-//! What keeps the memory of a device's draft in place after it was published.
+//! Pins of drafts on devices.
 
 use crate::error::Result;
 use crate::gpu::stream::OnStream;
@@ -9,18 +9,30 @@ use crate::session::Session;
 use crate::tensor::device::draft::DeviceDraft;
 use std::sync::Arc;
 
-/// Keeps the bytes of a [`crate::DeviceDraft`] where they are, as [`Pin`] does those of a draft in host memory. Dropped, it ends
-/// when what is by then in the streams that were recorded on the draft has ended; nobody waits for that.
+/// Keeps the memory of a [`crate::DeviceDraft`] in place, as [`Pin`] does for a draft in host memory. After its drop,
+/// which does not block, the pin ends when the work that is then in the draft's recorded streams has passed.
+///
+/// ```no_run
+/// use tensorlend::{Client, DType, Device};
+///
+/// let client = Client::connect()?;
+/// let draft = client.create_on(Device::cuda(0), DType::F32, &[1024])?;
+/// let pin = draft.pin()?;
+/// draft.publish("weights")?;
+/// client.delete("weights")?; // the memory stays in place
+/// drop(pin); // now it can be reused
+/// # Ok::<(), tensorlend::Error>(())
+/// ```
 pub struct DevicePin {
     session: Arc<Session>,
     gpu: Arc<Gpu>,
     streams: Vec<OnStream>,
-    /// Until it is dropped.
+    /// `None` only during the drop.
     pin: Option<Pin>,
 }
 
 impl DeviceDraft {
-    /// Keeps its memory in place for as long as the answer lives, as [`crate::Draft::pin`] does.
+    /// Pins the draft's memory for the life of the returned value, as [`crate::Draft::pin`] does.
     ///
     /// # Errors
     /// As [`crate::Draft::pin`].
@@ -41,7 +53,7 @@ impl DevicePin {
         pin: Pin,
     ) -> Self {
         if worked && streams.is_empty() {
-            // It comes after what is in any stream but those that were made not to wait for it.
+            // The legacy stream waits for all streams, except those created as non-blocking.
             streams.push(OnStream::LEGACY);
         }
         Self { session: session.clone(), gpu: gpu.clone(), streams, pin: Some(pin) }

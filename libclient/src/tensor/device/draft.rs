@@ -1,8 +1,8 @@
-//! A tensor that is being written on a device.
+//! Drafts on devices: tensors that a producer is writing in device memory.
 #![allow(unsafe_code)]
 
 use super::offer;
-use crate::alloc::heap::rooms::RoomKey;
+use crate::alloc::heap::arenas::ArenaKey;
 use crate::error::{Error, Result, check_name};
 use crate::gpu::early::Mark;
 use crate::gpu::stream::{OnStream, Streams};
@@ -15,10 +15,11 @@ use crate::segment::map::TakenOn;
 use crate::session::Session;
 use crate::tensor::device::slice::BorrowedSliceMut;
 use crate::tensor::dims::Dims;
-use crate::tensor::draft::{Details, Head, Sealed, TensorSpec, extend};
+use crate::tensor::draft::{Details, Head, Sealed, extend};
 use crate::tensor::element::Element;
 use crate::tensor::sendable::Sendable;
 use crate::tensor::sendable::sealed::{Inside, Message};
+use crate::tensor::spec::TensorSpec;
 use cudarc::driver::CudaStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,13 +28,14 @@ use tensorlend_layout::tensor::{METADATA_MAX, SlotKind};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 use tensorlend_layout::{DType, Device, Uuid};
 
-/// A tensor that is being written on a device, in the memory where its readers will find it. Nobody else sees it before it is
-/// published; dropping it gives the memory back.
+/// A tensor that its producer is writing on a device, in the memory in which readers will read it. No other client sees
+/// it before it is published; dropping it frees the memory.
 ///
-/// It is published when the work on it is done: on each stream that was recorded on it ([`DeviceDraft::record_stream`],
-/// [`DeviceDraft::slice`]), or, if none was, on all streams of the device's primary context. The publishing thread waits for that;
-/// for nothing, if nobody has asked where the draft is. Dropping one waits for nothing if streams were recorded, and else as
-/// publishing does: a stream that is stuck, even one that has nothing to do with the draft, holds both up. So record the streams.
+/// Publishing waits on the host until the device work on the draft is done: the work of each stream recorded on it
+/// ([`DeviceDraft::record_stream`], [`DeviceDraft::slice`]), or, if none is recorded, of all streams of the device's
+/// primary context. It waits for nothing if the program has never asked for the draft's address. Dropping a draft waits
+/// for nothing if streams are recorded, and otherwise as publishing does. So record the streams: without them, a stuck
+/// stream blocks both, even one that does not use the draft.
 ///
 /// ```no_run
 /// use tensorlend::{Client, DType, Device};
@@ -54,9 +56,9 @@ pub struct DeviceDraft {
     timestamp_ns: u64,
     details: Details,
     streams: Streams,
-    /// Whether there can be work on it that nobody has waited for.
+    /// Whether device work on it may exist that no thread has waited for.
     worked: AtomicBool,
-    /// Whether work of another draft, which had the slot before, may be under way in the stream that it was created in.
+    /// Whether work of a former draft with the same slot may still be pending in the stream that it was created in.
     inherits: bool,
 }
 
@@ -68,7 +70,7 @@ impl DeviceDraft {
         let offer = offer(session, uuid, doing)?;
         let gpu = Gpu::find(uuid, doing)?;
         let mut streams = Streams::default();
-        let mut key = RoomKey { uuid, stream: 0 };
+        let mut key = ArenaKey { uuid, stream: 0 };
         let worked = AtomicBool::new(stream.is_some());
         let mut dropped = None;
         if let Some(stream) = stream {
@@ -83,7 +85,7 @@ impl DeviceDraft {
         let taken = dropped.map_or_else(|| session.alloc().take_on(&**session, key, offer, bytes, doing), Ok)?;
         let (start, _) = taken.map.mapped(doing)?;
         let shape = Dims::new(&spec.shape).expect("checked with its bytes");
-        // Strides that say "row-major" are no strides.
+        // Row-major strides are stored as none.
         let plain = Dims::row_major(&shape);
         let strides = spec.strides.as_ref().and_then(|s| Dims::new(s)).filter(|s| **s != *plain);
         let details = Details { strides, byte_offset: spec.byte_offset, metadata: Vec::new() };
@@ -93,14 +95,14 @@ impl DeviceDraft {
         Ok(Self { session, taken, gpu, range, dtype, shape, timestamp_ns: 0, details, streams, worked, inherits })
     }
 
-    /// Where its bytes begin on the device: a multiple of 512. Whatever lay there before lies there still.
+    /// The address of its first byte on the device: a multiple of 512. The memory is uninitialized.
     pub fn ptr(&self) -> u64 {
-        // Relaxed: whoever publishes the draft, or drops it, has it from whoever asked.
+        // Relaxed: the thread that publishes or drops the draft received it from this one.
         self.worked.store(true, Ordering::Relaxed);
         self.range.ptr
     }
 
-    /// How many bytes there are, gaps between strided elements included.
+    /// The length in bytes, including gaps between strided elements.
     pub fn nbytes(&self) -> u64 {
         self.range.bytes
     }
@@ -110,12 +112,12 @@ impl DeviceDraft {
         self.dtype
     }
 
-    /// Sizes, in elements.
+    /// Sizes in elements.
     pub fn shape(&self) -> &[u64] {
         &self.shape
     }
 
-    /// What the tensor is to be.
+    /// The dtype, shape and memory layout.
     pub fn spec(&self) -> TensorSpec {
         TensorSpec {
             dtype: self.dtype,
@@ -125,20 +127,20 @@ impl DeviceDraft {
         }
     }
 
-    /// The device, by its name in every process.
+    /// The device's UUID, its name in every process.
     pub fn uuid(&self) -> Uuid {
         self.gpu.uuid
     }
 
-    /// The device, by the number that it has in this process.
+    /// The device's number in this process.
     pub fn device(&self) -> Device {
         self.gpu.local()
     }
 
-    /// Metadata that travels with the tensor: any bytes, 64 KiB at most. They are in host memory.
+    /// Sets metadata that travels with the tensor, in host memory: any bytes, 64 KiB at most.
     ///
     /// # Errors
-    /// [`Error::Metadata`] if there is more.
+    /// [`Error::Metadata`] for more than 64 KiB.
     pub fn set_metadata(&mut self, metadata: &[u8]) -> Result<&mut Self> {
         if metadata.len() > METADATA_MAX {
             return Err(Error::Metadata(metadata.len()));
@@ -147,17 +149,30 @@ impl DeviceDraft {
         Ok(self)
     }
 
-    /// A timestamp that travels with the tensor: as [`crate::Draft::set_timestamp`].
+    /// Sets a timestamp that travels with the tensor: as [`crate::Draft::set_timestamp`].
     pub fn set_timestamp(&mut self, nanoseconds: u64) -> &mut Self {
         self.timestamp_ns = nanoseconds;
         self
     }
 
-    /// The tensor is written by work in this stream: it is published when that is done, and its memory not reused before. Once
-    /// any stream was recorded, others are not looked at.
+    /// Records a stream whose work writes the tensor: publishing waits for that work, and the memory is not reused
+    /// before. Once a stream is recorded, the draft ignores work in streams that are not.
+    ///
+    /// ```no_run
+    /// use std::sync::Arc;
+    /// use tensorlend::{Client, DType, Device};
+    ///
+    /// fn produce(client: &Client, stream: &Arc<cudarc::driver::CudaStream>) -> tensorlend::Result<()> {
+    ///     let mut draft = client.create_on(Device::cuda(0), DType::F32, &[1024])?;
+    ///     draft.record_stream(stream)?;
+    ///     // ... launch kernels in `stream` that write at draft.ptr() ...
+    ///     draft.publish("weights")?;
+    ///     Ok(())
+    /// }
+    /// ```
     ///
     /// # Errors
-    /// [`Error::Device`] for a stream of another context than the device's primary one; what the driver answers.
+    /// [`Error::Device`] for a stream of another context than the device's primary one, and for errors of the driver.
     pub fn record_stream(&mut self, stream: impl Into<OnStream>) -> Result<&mut Self> {
         let stream = stream.into();
         stream.check(&self.gpu, "record a stream")?;
@@ -173,8 +188,8 @@ impl DeviceDraft {
         self.streams.add(stream);
     }
 
-    /// What is put into this stream from now on begins after the work on the draft that is in other streams that were recorded; the
-    /// caller does not wait. The stream is recorded.
+    /// Orders a stream after the draft's work in all other recorded streams, without blocking the caller, and records
+    /// it.
     ///
     /// # Errors
     /// As [`DeviceDraft::record_stream`].
@@ -190,18 +205,19 @@ impl DeviceDraft {
         for other in self.streams.iter().filter(|other| other.as_raw() != stream.as_raw()) {
             let event = self.gpu.record(other, doing)?;
             self.gpu.order(stream, &event, doing)?;
-            // It may be recorded anew: the stream waits for what it stood for.
+            // The event can be recorded again: the stream waits for the state it had.
             self.gpu.give_event(event);
         }
         self.add(stream.clone());
         Ok(())
     }
 
-    /// Copies elements in: all of them, in memory order. When it returns, they are there. Work that is under way in streams
-    /// is not waited for.
+    /// Copies all elements in from the host, in memory order; blocks until the copy is done. Does not wait for pending
+    /// work in streams.
     ///
     /// # Errors
-    /// [`Error::DType`] if it has another element type; [`Error::Length`] if they are more or fewer; what the driver answers.
+    /// [`Error::DType`] if it has another element type; [`Error::Length`] for more or fewer elements; [`Error::Device`]
+    /// for errors of the driver.
     pub fn copy_from_host<T: Element>(&mut self, elements: &[T]) -> Result<()> {
         if T::DTYPE != self.dtype {
             return Err(Error::DType { found: self.dtype, wanted: T::DTYPE });
@@ -209,10 +225,10 @@ impl DeviceDraft {
         self.copy_from_bytes(bytemuck::cast_slice(elements))
     }
 
-    /// Copies bytes in, as [`DeviceDraft::copy_from_host`] does elements.
+    /// Copies all bytes in from the host, as [`DeviceDraft::copy_from_host`].
     ///
     /// # Errors
-    /// [`Error::Length`] if they are more or fewer; what the driver answers.
+    /// [`Error::Length`] for more or fewer bytes; [`Error::Device`] for errors of the driver.
     pub fn copy_from_bytes(&mut self, bytes: &[u8]) -> Result<()> {
         if bytes.len() as u64 != self.range.bytes {
             let (found, given) = (self.range.bytes, bytes.len() as u64);
@@ -222,7 +238,8 @@ impl DeviceDraft {
         crate::tensor::device::staging::copy_in(&self.session, &self.gpu, self.range, bytes)
     }
 
-    /// What comes now is in no stream of the draft's: it must not be overtaken by the work of the draft that had the slot before.
+    /// Waits for the work of the former draft with this slot, because the next operation is in none of the draft's
+    /// streams.
     fn disinherit(&mut self) -> Result<()> {
         if self.inherits {
             self.settle()?;
@@ -231,14 +248,15 @@ impl DeviceDraft {
         Ok(())
     }
 
-    /// Copies bytes in from elsewhere on the device, all of them, in memory order and in the order of a stream, which is recorded.
+    /// Copies all bytes in from elsewhere on the device, in memory order, as work of a stream, which is recorded. Does
+    /// not block.
     ///
     /// # Errors
-    /// As [`DeviceDraft::record_stream`]; what the driver answers.
+    /// As [`DeviceDraft::record_stream`]; [`Error::Device`] for errors of the driver.
     ///
     /// # Safety
-    /// From `from` on, [`DeviceDraft::nbytes`] bytes can be read on the device, and are not written, until the stream has come
-    /// past this: at the latest when the draft was published, or [`DeviceDraft::finish`] has returned.
+    /// [`DeviceDraft::nbytes`] bytes from `from` on must be readable on the device, and must not be written, until the
+    /// stream has passed the copy: at the latest when the draft is published, or [`DeviceDraft::finish`] has returned.
     pub unsafe fn copy_from_ptr(&mut self, from: u64, stream: impl Into<OnStream>) -> Result<()> {
         let doing = "copy on a device";
         let stream = stream.into();
@@ -248,7 +266,7 @@ impl DeviceDraft {
         }
         let context = self.gpu.context(doing)?;
         let _current = context.enter().map_err(trouble(doing))?;
-        // SAFETY: `from` by the caller; the draft's own memory is not given back before the stream has come past.
+        // SAFETY: the caller guarantees `from`; the draft's memory is not freed before the stream has passed the copy.
         let copied = unsafe {
             tensorlend_cuda::copy::dtod_async(self.range.ptr, from, self.range.bytes as usize, stream.by_ref())
         };
@@ -260,11 +278,11 @@ impl DeviceDraft {
         crate::tensor::device::staging::copy_on(&self.gpu, self.range, from)
     }
 
-    /// Its elements as `cudarc` takes them, for work in this stream, which is recorded.
+    /// The elements as a slice of `cudarc`, for work in a stream, which is recorded.
     ///
     /// # Errors
-    /// [`Error::DType`] if it has another element type; [`Error::Strided`] with strides or a byte offset of its own; otherwise
-    /// as [`DeviceDraft::record_stream`].
+    /// [`Error::DType`] if it has another element type; [`Error::Strided`] for a draft with strides or a byte offset;
+    /// otherwise as [`DeviceDraft::record_stream`].
     pub fn slice<T: Element>(&mut self, stream: &Arc<CudaStream>) -> Result<BorrowedSliceMut<'_, T>> {
         if T::DTYPE != self.dtype {
             return Err(Error::DType { found: self.dtype, wanted: T::DTYPE });
@@ -276,8 +294,8 @@ impl DeviceDraft {
         Ok(BorrowedSliceMut::new(self.range, stream))
     }
 
-    /// Waits, on the host, for the work on it, as publishing does, which then waits for nothing: until another stream is recorded, or
-    /// somebody asks again where it is.
+    /// Blocks until the device work on the draft is done, as publishing does. A publication right after it waits for
+    /// nothing, unless another stream is recorded or the address is asked for in between.
     ///
     /// # Errors
     /// [`Error::Device`] if the work failed.
@@ -286,10 +304,10 @@ impl DeviceDraft {
         Ok(self.at_rest())
     }
 
-    /// As [`DeviceDraft::finish`], for work in streams that nobody knows: waits for all that is in the device's primary context.
+    /// As [`DeviceDraft::finish`], for work in unknown streams: waits for all work in the device's primary context.
     ///
     /// # Errors
-    /// [`Error::Device`] if some of it failed.
+    /// [`Error::Device`] if any of it failed.
     pub fn finish_all(&mut self) -> Result<&mut Self> {
         self.session.check()?;
         self.gpu.synchronize("wait for the work on a tensor")?;
@@ -303,7 +321,7 @@ impl DeviceDraft {
         self
     }
 
-    /// Waits for the work on it, on the host.
+    /// Waits on the host for the work on the draft.
     pub(crate) fn settle(&self) -> Result<()> {
         let doing = "wait for the work on a tensor";
         self.session.check()?;
@@ -318,7 +336,8 @@ impl DeviceDraft {
         self.streams.iter().try_for_each(|stream| stream.by_ref().synchronize().map_err(trouble(doing)))
     }
 
-    /// Gives the tensor a name, once the work on it is done: see [`crate::Draft::publish`].
+    /// Publishes the tensor under a name, after blocking until the device work on it is done: see
+    /// [`crate::Draft::publish`].
     ///
     /// # Errors
     /// [`Error::Device`] if the work failed; otherwise as [`crate::Draft::publish`]. On error the draft is dropped.
@@ -328,13 +347,13 @@ impl DeviceDraft {
         self.publish_settled(name)
     }
 
-    /// As [`DeviceDraft::publish`], where nothing is under way.
+    /// As [`DeviceDraft::publish`], without pending work.
     pub(crate) fn publish_settled(mut self, name: &str) -> Result<Version> {
         let sealed = self.hand_over(0, SLOT_NONE, None)?;
         self.session.names().publish_value(name, sealed.value)
     }
 
-    /// As [`DeviceDraft::publish`], for a name that ends by itself: see [`crate::Draft::publish_for`].
+    /// As [`DeviceDraft::publish`], for a name with a lifetime: see [`crate::Draft::publish_for`].
     ///
     /// # Errors
     /// [`Error::Argument`] for a time to live of 0; otherwise as [`DeviceDraft::publish`].
@@ -346,13 +365,27 @@ impl DeviceDraft {
         self.session.names().publish_value_for(name, sealed.value, lifetime)
     }
 
-    /// Gives the tensor a name while the work on it is still in `stream`; other streams that were recorded come before. Readers
-    /// wait for an event of this process, on the host ([`crate::Client::get_device`]) or in a stream of theirs
-    /// ([`crate::Client::get_device_early`]): so they trust the producer. If it is killed before the work is done, they get
-    /// [`crate::DeviceTrouble::Unfinished`].
+    /// Publishes the tensor under a name while the work on it is still pending in `stream`; that stream comes after
+    /// other recorded streams. Does not block.
+    ///
+    /// Readers wait for an event of this process, on the host ([`crate::Client::get_device`]) or in a stream of theirs
+    /// ([`crate::Client::get_device_early`]), so they trust the producer. If the producer is killed before the work is
+    /// done, they get [`crate::DeviceTrouble::Unfinished`].
+    ///
+    /// ```no_run
+    /// use std::sync::Arc;
+    /// use tensorlend::{Client, DType, Device};
+    ///
+    /// fn produce(client: &Client, stream: &Arc<cudarc::driver::CudaStream>) -> tensorlend::Result<()> {
+    ///     let draft = client.create_on(Device::cuda(0), DType::F32, &[1024])?;
+    ///     // ... launch kernels in `stream` that write at draft.ptr() ...
+    ///     draft.publish_early("weights", stream)?; // returns at once
+    ///     Ok(())
+    /// }
+    /// ```
     ///
     /// # Errors
-    /// [`Error::Device`] where events cannot be shared between processes; otherwise as [`DeviceDraft::publish`].
+    /// [`Error::Device`] where processes cannot share events; otherwise as [`DeviceDraft::publish`].
     pub fn publish_early(mut self, name: &str, stream: impl Into<OnStream>) -> Result<Version> {
         let doing = "publish a tensor early";
         check_name(name)?;
@@ -365,14 +398,14 @@ impl DeviceDraft {
         let Some(record) = self.taken.as_ref().map(|taken| taken.record) else { return Err(Error::SessionEnded) };
         let sealed = self.hand_over(0, SLOT_NONE, Some(mark))?;
         let slot = sealed.value.slot();
-        // Whatever becomes of the name, the memory is not reused before the work on it is done.
+        // Whatever happens to the name, the memory must not be reused before the work on it is done.
         session.alloc().pin(slot);
         let published = session.names().publish_value(name, sealed.value);
         let after = session.clone();
         let then = Box::new(move |done| {
-            // Only this store says that the work was done.
+            // Only this store tells readers that the work is done.
             if done {
-                // SAFETY: contract 1 of `bytes.rs`: the slot is pinned, so that its segment and records stay mapped.
+                // SAFETY: contract 1 of `bytes.rs`: the slot is pinned, so its segment and records stay mapped.
                 unsafe { record.get() }.settle();
             }
             after.alloc().unpin(slot);
@@ -381,7 +414,7 @@ impl DeviceDraft {
         published
     }
 
-    /// The work on it is done: what [`crate::Draft::seal`] does.
+    /// Seals the slot after the work on it is done, as [`crate::Draft::seal`].
     pub(crate) fn seal(mut self, sequence: u64, next: u32) -> Result<Sealed> {
         self.settle()?;
         self.hand_over(sequence, next, None)
@@ -396,7 +429,7 @@ impl DeviceDraft {
         self.taken.as_ref().map(|taken| taken.value).ok_or(Error::SessionEnded)
     }
 
-    /// The work on it that is known: the device, the streams that were recorded, and whether there is other work.
+    /// The known work on the draft: the device, the recorded streams, and whether other work may exist.
     pub(crate) fn work(&self) -> (&Arc<Gpu>, Vec<OnStream>, bool) {
         (&self.gpu, self.streams.iter().cloned().collect(), self.worked.load(Ordering::Relaxed))
     }
@@ -412,7 +445,7 @@ impl DeviceDraft {
         }
     }
 
-    /// Writes the slot's record; the slot is no longer the draft's to free.
+    /// Writes the slot's record; the draft no longer frees the slot.
     fn hand_over(&mut self, sequence: u64, next: u32, early: Option<Mark>) -> Result<Sealed> {
         self.session.check()?;
         let head = self.head();
@@ -450,9 +483,9 @@ impl Drop for DeviceDraft {
         match self.gpu.end_of(streams.iter(), "drop a draft") {
             End::Events(events) => {
                 let session = self.session.clone();
-                // The segment stays mapped until then, for the slot is not free.
+                // The segment stays mapped until then, because the slot is not free.
                 let then = Box::new(move |_| session.alloc().drop_slot(slot));
-                // Who has pinned it may look at it still.
+                // The holder of a pin may still read it.
                 let pinned = self.session.alloc().has_pins();
                 let one = streams.only().filter(|_| !pinned);
                 let dropped = one.map(|stream| Dropped { taken, stream: stream.as_raw() });

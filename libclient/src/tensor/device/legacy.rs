@@ -1,4 +1,4 @@
-//! A copy for programs that know CUDA's older handles only.
+//! Copies for programs that only know CUDA's older IPC handles.
 
 use crate::error::Result;
 use crate::gpu::{Gpu, trouble};
@@ -7,12 +7,22 @@ use crate::tensor::device::staging;
 use std::sync::Arc;
 use tensorlend_cuda::ipc::PlainBlock;
 
-/// A copy of a tensor in a plain block of device memory (`cuMemAlloc`), with its handle for other processes. The block is freed
-/// when this is dropped: whoever has opened it closes it before.
+/// A copy of a tensor in a plain block of device memory (`cuMemAlloc`), with a handle for other processes. Dropping it
+/// frees the block: processes that have opened it must close it before.
+///
+/// [`crate::DeviceLease::legacy_export`] makes one:
+///
+/// ```no_run
+/// let client = tensorlend::Client::connect()?;
+/// let image = client.get_device("camera/front")?;
+/// let export = image.legacy_export()?;
+/// println!("{:02x?}: {} bytes", export.handle(), export.nbytes());
+/// # Ok::<(), tensorlend::Error>(())
+/// ```
 pub struct LegacyExport {
     block: PlainBlock,
     handle: [u8; 64],
-    /// Its context lasts as long.
+    /// Keeps the block's context.
     _gpu: Arc<Gpu>,
 }
 
@@ -27,17 +37,17 @@ impl LegacyExport {
         Ok(Self { block, handle, _gpu: gpu.clone() })
     }
 
-    /// A `CUipcMemHandle`: 64 bytes, which any process of this machine may open that may use the device.
+    /// The `CUipcMemHandle`: 64 bytes, which any process of this machine that may use the device can open.
     pub fn handle(&self) -> &[u8; 64] {
         &self.handle
     }
 
-    /// Where the block is in this process.
+    /// The address of the block in this process.
     pub fn ptr(&self) -> u64 {
         self.block.ptr()
     }
 
-    /// How long it is.
+    /// The length of the block in bytes.
     pub fn nbytes(&self) -> u64 {
         self.block.bytes()
     }

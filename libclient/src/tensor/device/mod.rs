@@ -1,4 +1,4 @@
-//! Drafts on CUDA devices, and what leases there share with them.
+//! Drafts on CUDA devices, and code that leases on devices share with them.
 
 pub mod draft;
 pub mod legacy;
@@ -10,7 +10,7 @@ use crate::session::Session;
 use tensorlend_layout::Uuid;
 use tensorlend_layout::wire::DeviceOffer;
 
-/// What the daemon offers of a device.
+/// The daemon's offer for a device.
 pub fn offer<'s>(session: &'s Session, uuid: Uuid, doing: &str) -> Result<&'s DeviceOffer> {
     let offers = &session.welcome.devices;
     offers.iter().find(|offer| offer.uuid == uuid).ok_or_else(|| {

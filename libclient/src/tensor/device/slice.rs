@@ -1,7 +1,7 @@
-//! Device memory that is lent, as `cudarc` takes it.
+//! Leased device memory as slices of `cudarc`.
 //!
-//! The contract: 1. the range is the elements of a draft or a lease that is borrowed meanwhile, and whose segment is mapped;
-//! 2. `cudarc` frees what a slice of its own names: so none of ours is ever dropped.
+//! The contract: 1. the range contains the elements of a draft or a lease that is borrowed in the meantime, and its
+//! segment is mapped; 2. `cudarc` frees the memory of a slice that it owns, so these slices are never dropped.
 #![allow(unsafe_code)]
 
 use crate::segment::map::DeviceRange;
@@ -16,7 +16,8 @@ struct Unowned<T>(Option<CudaSlice<T>>);
 impl<T> Unowned<T> {
     fn new(range: DeviceRange, stream: &Arc<CudaStream>) -> Self {
         let elements = range.bytes as usize / size_of::<T>().max(1);
-        // SAFETY: 1: so many elements lie there, of a type with any bit pattern. 2: Drop leaks it.
+        // SAFETY: 1: the range holds that many elements, of a type for which every bit pattern is valid. 2: `drop`
+        // leaks the slice.
         Self(Some(unsafe { stream.upgrade_device_ptr(range.ptr, elements) }))
     }
 
@@ -27,13 +28,15 @@ impl<T> Unowned<T> {
 
 impl<T> Drop for Unowned<T> {
     fn drop(&mut self) {
-        // Its stream is made to wait for what was done with the slice in others.
+        // Leaking makes the slice's stream wait for work on the slice in other streams.
         self.0.take().map(CudaSlice::leak);
     }
 }
 
-/// The elements of a [`crate::DeviceLease`] as a slice of `cudarc`, for whatever takes one by reference: copies, kernels'
-/// arguments. To be read.
+/// The elements of a [`crate::DeviceLease`] as a slice of `cudarc`, for reading: pass it to copies and kernels that
+/// take a slice by reference. [`crate::DeviceLease::slice`] makes one.
+///
+/// It borrows the lease and derefs to `CudaSlice<T>`. Dropping it does not free the memory.
 pub struct BorrowedSlice<'l, T> {
     slice: Unowned<T>,
     of: PhantomData<&'l T>,
@@ -53,7 +56,10 @@ impl<T> Deref for BorrowedSlice<'_, T> {
     }
 }
 
-/// The elements of a [`crate::DeviceDraft`] as a slice of `cudarc`, to be written.
+/// The elements of a [`crate::DeviceDraft`] as a slice of `cudarc`, for writing. [`crate::DeviceDraft::slice`] makes
+/// one.
+///
+/// It borrows the draft and derefs to `CudaSlice<T>`. Dropping it does not free the memory.
 pub struct BorrowedSliceMut<'d, T> {
     slice: Unowned<T>,
     of: PhantomData<&'d mut T>,

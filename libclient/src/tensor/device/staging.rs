@@ -1,7 +1,7 @@
-//! Bytes between host and device.
+//! Copies between host and device.
 //!
-//! The contract: 1. a device range lies in a mapped segment, and is a draft's to write or a lease's to read; 2. who copies waits
-//! until that is done, so that borrows on the host last long enough.
+//! The contract: 1. a device range lies in a mapped segment, and belongs to a draft (to write) or a lease (to read); 2.
+//! the copying function waits until the copy is done, so that borrows on the host last long enough.
 #![allow(unsafe_code)]
 
 use crate::error::Result;
@@ -12,12 +12,12 @@ use crate::session::Session;
 use std::sync::Arc;
 use tensorlend_cuda::{Stream, copy};
 
-/// Shorter copies go the driver's own way, which is as fast.
+/// Shorter copies use the driver's own path, which is as fast.
 const STAGED_BYTES_MIN: usize = 256 << 10;
-/// Bytes on the way at a time, in two halves: one is filled while the other is read.
+/// Bytes of one half of the staging buffer: the host fills one half while the device reads the other.
 const HALF_BYTES: usize = 2 << 20;
 
-/// Copies all of `bytes` to the device, and waits.
+/// Copies all of `bytes` to the device; blocks until it is done.
 pub fn copy_in(session: &Arc<Session>, gpu: &Gpu, to: DeviceRange, bytes: &[u8]) -> Result<()> {
     let doing = "copy to a device";
     assert!(bytes.len() as u64 <= to.bytes, "more than there is room for");
@@ -31,13 +31,13 @@ pub fn copy_in(session: &Arc<Session>, gpu: &Gpu, to: DeviceRange, bytes: &[u8])
     }
     let context = gpu.context(doing)?;
     let _current = context.enter().map_err(trouble(doing))?;
-    // SAFETY: 1, and the length was compared; the bytes are borrowed until all of it is done (2).
+    // SAFETY: 1, and the length was compared; the bytes are borrowed until the copy is done (2).
     unsafe { copy::htod(to.ptr, bytes.as_ptr(), bytes.len()) }.map_err(trouble(doing))?;
     // From pageable memory the call returns before the bytes have arrived.
     tensorlend_cuda::StreamRef::LEGACY.synchronize().map_err(trouble(doing))
 }
 
-/// Copies `from` to the host, and waits. `out` is as long.
+/// Copies `from` to the host; blocks until it is done. `out` has the same length.
 pub fn copy_out(gpu: &Gpu, from: DeviceRange, out: &mut [u8]) -> Result<()> {
     let doing = "copy from a device";
     assert!(out.len() as u64 <= from.bytes, "more than there is");
@@ -46,11 +46,11 @@ pub fn copy_out(gpu: &Gpu, from: DeviceRange, out: &mut [u8]) -> Result<()> {
     }
     let context = gpu.context(doing)?;
     let _current = context.enter().map_err(trouble(doing))?;
-    // SAFETY: 1, and the length was compared; it returns when all of it is done.
+    // SAFETY: 1, and the length was compared; the call returns when the copy is done.
     unsafe { copy::dtoh(out.as_mut_ptr(), from.ptr, out.len()) }.map_err(trouble(doing))
 }
 
-/// Copies on the device, and waits: as many bytes as the range has, from where as many lie.
+/// Copies on the device, as many bytes as the range has; blocks until it is done.
 pub fn copy_on(gpu: &Gpu, to: DeviceRange, from: u64) -> Result<()> {
     let doing = "copy on a device";
     if to.bytes == 0 {
@@ -58,12 +58,12 @@ pub fn copy_on(gpu: &Gpu, to: DeviceRange, from: u64) -> Result<()> {
     }
     let context = gpu.context(doing)?;
     let _current = context.enter().map_err(trouble(doing))?;
-    // SAFETY: 1, for both; they are different slots or blocks.
+    // SAFETY: 1 for both ranges; they are different slots or blocks.
     unsafe { copy::dtod(to.ptr, from, to.bytes as usize) }.map_err(trouble(doing))?;
     tensorlend_cuda::StreamRef::LEGACY.synchronize().map_err(trouble(doing))
 }
 
-/// A slot of our own in host memory, whose pages stay where they are.
+/// A page-locked slot in this client's host memory.
 struct Stage<'s> {
     session: &'s Arc<Session>,
     slot: u32,
@@ -93,17 +93,18 @@ impl<'s> Stage<'s> {
                 if turn >= 2 {
                     event.synchronize().map_err(trouble(doing))?;
                 }
-                // SAFETY: contract 1 and 3 of `bytes.rs`: the slot is ours, and this half of it was read.
+                // SAFETY: contract 1 and 3 of `bytes.rs`: the slot belongs to this stage, and the device has read this
+                // half.
                 let half = &mut unsafe { self.bytes.write() }[turn % 2 * HALF_BYTES..][..part.len()];
                 half.copy_from_slice(part);
-                // SAFETY: 1; the slot is kept until the stream has come past, below.
+                // SAFETY: 1; the slot is kept until the stream has passed the copy, below.
                 unsafe { copy::htod_async(to, half.as_ptr(), half.len(), &self.stream) }.map_err(trouble(doing))?;
                 event.record(&self.stream).map_err(trouble(doing))?;
                 to += part.len() as u64;
             }
             Ok(())
         })();
-        // Whatever happened: what is under way ends before the slot goes.
+        // Even after an error: pending copies end before the slot is freed.
         let done = self.stream.synchronize().map_err(trouble(doing));
         for event in events {
             gpu.give_event(event);
@@ -114,7 +115,7 @@ impl<'s> Stage<'s> {
 
 impl Drop for Stage<'_> {
     fn drop(&mut self) {
-        // The instruments were told nothing of it.
+        // The instruments did not count it.
         self.session.alloc().drop_unkept(self.slot);
     }
 }

@@ -1,32 +1,33 @@
-//! A line, as its caller sees it: knocked for, open, hung up.
+//! A channel from its caller's side: connecting, open, closed.
 
 use super::service::{Id, Service};
 use crate::client::Client;
 use crate::error::Result;
 use crate::stream::Stream;
-use crate::stream::subscriber::{Start, Subscription};
+use crate::stream::message::Start;
+use crate::stream::subscriber::Subscription;
 use std::time::{Duration, Instant};
 use tensorlend_layout::DType;
 use tensorlend_layout::wire::Policy;
 
-/// A line that its server has been told of, and has not opened yet.
-pub struct Knock {
+/// A channel that its server has been asked to open.
+pub struct Connecting {
     client: Client,
     service: Service,
     pub server: Id,
     pub since: Instant,
     id: Id,
-    /// Taken when it is opened, or given up.
+    /// `None` once the channel is open or given up.
     requests: Option<Stream>,
 }
 
-impl Knock {
-    /// Knocks at a server's door.
+impl Connecting {
+    /// Asks a server to open a channel.
     pub fn at(client: &Client, service: &Service, server: Id, capacity: u32) -> Result<Self> {
         let id = Id::random()?;
         let requests = client.stream(&service.requests(server, id)).capacity(capacity).policy(Policy::Block).open()?;
-        // From here on the stream goes when this is dropped.
-        let knock = Self {
+        // From here on, dropping this value deletes the stream.
+        let connecting = Self {
             client: client.clone(),
             service: service.clone(),
             server,
@@ -36,59 +37,59 @@ impl Knock {
         };
         let mut word = client.create(DType::U64, &[1])?;
         word.as_mut_slice::<u64>()?.fill(id.0);
-        client.append_ephemeral(&service.door(server), word)?;
-        Ok(knock)
+        client.append_ephemeral(&service.connect_list(server), word)?;
+        Ok(connecting)
     }
 
     /// Waits until the server has opened its end.
     ///
     /// # Errors
-    /// That of a timeout; then it may be asked again.
-    pub fn wait(&mut self, timeout: Duration) -> Result<Line> {
+    /// A timeout, after which the caller may wait again.
+    pub fn wait(&mut self, timeout: Duration) -> Result<Channel> {
         let name = self.service.answers(self.server, self.id);
         let answers = self.client.subscription(&name).from(Start::Oldest).wait(timeout).open()?;
-        let requests = self.requests.take().expect("a knock is answered once");
-        Ok(Line { server: self.server, id: self.id, requests, answers, waiting: 0, spare_since: Instant::now() })
+        let requests = self.requests.take().expect("a channel opens once");
+        Ok(Channel { server: self.server, id: self.id, requests, answers, waiting: 0, spare_since: Instant::now() })
     }
 }
 
-impl Drop for Knock {
+impl Drop for Connecting {
     fn drop(&mut self) {
         let Some(requests) = self.requests.take() else { return };
         drop(requests);
         let session = self.client.session();
-        // Without a daemon it would be waited for; the next server sweeps such streams away.
+        // Without a daemon, deleting would block; the next server deletes such streams.
         if !session.is_forked() && session.control.is_up() {
-            // A server that has opened it meanwhile sees the one end, and removes the other.
+            // A server that has opened the channel in the meantime sees the end of one stream and deletes the other.
             let _ = self.client.delete_stream(&self.service.requests(self.server, self.id));
         }
     }
 }
 
-/// One line.
-pub struct Line {
+/// An open channel.
+pub struct Channel {
     pub server: Id,
     id: Id,
     pub requests: Stream,
     pub answers: Subscription,
-    /// Number of the first request that has no answer yet.
+    /// The number of the first request without a reply.
     pub waiting: u64,
-    /// Since when another line is used in its place.
+    /// The time since which another channel is used in its place.
     pub spare_since: Instant,
 }
 
-impl Line {
-    /// Requests on their way.
+impl Channel {
+    /// The number of outstanding requests.
     pub fn outstanding(&self) -> u64 {
         self.requests.sent() - self.waiting
     }
 
-    /// Whether its server is there.
+    /// Whether its server is alive.
     pub fn goes_on(&self) -> Result<bool> {
         self.answers.goes_on()
     }
 
-    /// Ends it, with all that is on its way.
+    /// Closes the channel, with all outstanding requests.
     pub fn hang_up(self, client: &Client, service: &Service) {
         let Self { server, id, requests, answers, .. } = self;
         drop((requests, answers));

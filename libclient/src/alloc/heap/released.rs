@@ -1,25 +1,25 @@
-//! Segments that their owner has let go of, so that the daemon may have them in a file.
+//! Segments that this client has released for spill, so that the daemon can move them to a file.
 //!
-//! A slot is written between the moment at which it is handed out and the one at which its record is ("sealed"), and never
-//! again in the same life. So a segment in which every slot in use is sealed can be unmapped: its bytes are for readers alone,
-//! this client being one of them like any other, by a mapping of its own. What is left to do with it touches no byte: its slots are
-//! retired and freed as ever, and when the last one is, it goes back. Nothing more is handed out in it, and it is never mapped for
-//! writing again.
+//! A producer writes a slot between two moments: the heap hands the slot out, and the producer stores its record
+//! ("sealed"). It never writes the slot again in the same generation. So a segment whose slots in use are all sealed
+//! can be unmapped: only readers use its bytes, and this client reads them through a mapping of its own, like any other
+//! reader. The slots are retired and freed as before, which touches no byte; when the last one is freed, the client
+//! returns the segment. The heap hands out nothing more in a released segment and never maps it for writing again.
 
-use super::{HOST, Heap, Memory, Own, SHELF};
+use super::{HOST, Heap, Memory, Own, RELEASED};
 use tensorlend_os::map::Segment;
 
-/// What is to be shelved.
+/// The segments to release.
 #[derive(Clone, Copy, Debug)]
 pub enum Wanted {
-    /// All that can be: memory was refused.
+    /// All that can be released: the daemon has refused memory.
     All,
-    /// So many bytes, and nothing in which something was freed since the last but one segment was lent: who overwrites what
-    /// he has published writes there again.
+    /// This many bytes, and no segment in which a slot was freed since the second-last segment was lent: a producer
+    /// that overwrites its values writes there again.
     Cold(u64),
 }
 
-/// Bytes of slots in use, and of segments.
+/// Bytes of slots in use, and bytes of segments.
 #[derive(Clone, Copy, Default)]
 pub struct Figures {
     pub used_bytes: u64,
@@ -32,13 +32,13 @@ impl Own {
         self.slots.iter().map(|slot| slot.capacity).sum()
     }
 
-    /// Whether nothing will be written to its bytes unless a slot is handed out.
+    /// Whether all its slots in use are sealed, so that no producer writes to its bytes.
     fn is_sealed(&self) -> bool {
         let mut used = self.slots.iter().enumerate().filter(|(_, slot)| slot.capacity > 0);
         used.all(|(place, slot)| slot.holders > 0 && self.records[place].generation() == slot.generation)
     }
 
-    /// Whether its pages are a device's to copy from or to.
+    /// Whether its pages are locked for device copies.
     #[cfg_attr(not(feature = "cuda"), expect(clippy::unused_self, reason = "as with the feature"))]
     fn is_locked(&self) -> bool {
         #[cfg(feature = "cuda")]
@@ -49,9 +49,9 @@ impl Own {
 }
 
 impl Heap {
-    /// Puts a segment on the shelf: the one lent first of those in which there is nothing to write any more, and more in use than not.
-    /// Returns its base and bytes; it is mapped still.
-    pub fn shelve(&mut self, wanted: Wanted) -> Option<(u32, u64)> {
+    /// Releases the oldest segment that fits: all slots in use are sealed, and more than half its bytes are in use.
+    /// Returns its base and bytes. It is still mapped.
+    pub fn release_for_spill(&mut self, wanted: Wanted) -> Option<(u32, u64)> {
         let is_cold = |own: &Own| own.freed + 1 < self.lent;
         let is_wanted = |own: &Own| match wanted {
             Wanted::All => true,
@@ -63,7 +63,7 @@ impl Heap {
         if oldest.is_empty() {
             return None;
         }
-        // What is kept for the next of its length looks as if it were in use.
+        // Slots kept for reuse look as if they were in use.
         for slot in self.recent.flush() {
             self.free(slot);
         }
@@ -78,16 +78,16 @@ impl Heap {
             let fits = used_bytes > own.memory.bytes() / 2 && !own.is_locked() && !is_pinned(own) && own.is_sealed();
             fits.then_some((at, used_bytes))
         })?;
-        self.move_to(at, SHELF, used_bytes);
+        self.move_to(at, RELEASED, used_bytes);
         let own = &self.segments[at];
         Some((own.base, own.memory.bytes()))
     }
 
-    /// The daemon does not want it: as it was.
-    pub fn unshelve(&mut self, base: u32) {
+    /// Takes a release back, because the daemon refused it.
+    pub fn take_back(&mut self, base: u32) {
         let Ok(at) = self.segments.binary_search_by_key(&base, |own| own.base) else { return };
-        // It may have been given back meanwhile, and this be another one, or the same, in use.
-        if self.segments[at].place == SHELF {
+        // The segment may have been returned in the meantime, and the base lent again, to a segment in use.
+        if self.segments[at].place == RELEASED {
             let used_bytes = self.segments[at].used_bytes();
             self.move_to(at, HOST, used_bytes);
         }
@@ -99,34 +99,35 @@ impl Heap {
         for (place, add) in [(from, false), (place, true)] {
             let step = |figure: &mut u64, by: u64| *figure = if add { *figure + by } else { *figure - by };
             step(self.segment_bytes_of(place), bytes);
-            step(if place == SHELF { &mut self.shelved.used_bytes } else { &mut self.used_bytes }, used_bytes);
+            step(if place == RELEASED { &mut self.released.used_bytes } else { &mut self.used_bytes }, used_bytes);
         }
     }
 
-    /// The segments on the shelf in which nothing is any more.
-    pub fn unused_on_shelf(&self) -> Vec<u32> {
-        if self.shelved.segment_bytes == 0 { Vec::new() } else { self.unused(SHELF) }
+    /// The released segments without a slot in use.
+    pub fn unused_released(&self) -> Vec<u32> {
+        if self.released.segment_bytes == 0 { Vec::new() } else { self.unused(RELEASED) }
     }
 
-    /// First slots of all segments on the shelf, where they are too many to say with [`Heap::bases`].
-    pub fn untold(&self) -> Vec<u32> {
-        if self.are_too_many() { self.on_shelf().collect() } else { Vec::new() }
+    /// First slots of all released segments, if [`Heap::bases`] had too many to list.
+    pub fn unreported(&self) -> Vec<u32> {
+        if self.are_too_many() { self.released_bases().collect() } else { Vec::new() }
     }
 
-    /// First slots of the segments on the shelf.
-    pub(super) fn on_shelf(&self) -> impl Iterator<Item = u32> + '_ {
-        self.segments.iter().filter(|own| own.place == SHELF).map(|own| own.base)
+    /// First slots of the released segments.
+    pub(super) fn released_bases(&self) -> impl Iterator<Item = u32> + '_ {
+        self.segments.iter().filter(|own| own.place == RELEASED).map(|own| own.base)
     }
 
-    /// The mapping of a segment that is on the shelf, to be dropped. Whoever freed the last slot meanwhile has given it back.
+    /// Takes the mapping of a released segment, to be dropped. `None` if a thread freed its last slot and returned it
+    /// in the meantime.
     pub fn unmap(&mut self, base: u32) -> Option<Segment> {
         let at = self.segments.binary_search_by_key(&base, |own| own.base).ok()?;
         let own = &mut self.segments[at];
-        if own.place != SHELF {
+        if own.place != RELEASED {
             return None;
         }
-        // What is unmapped already stays as it is: no device's memory is on the shelf.
-        let shelved = Memory::Shelved(own.memory.bytes());
-        if let Memory::Host(map) = std::mem::replace(&mut own.memory, shelved) { Some(map) } else { None }
+        // A segment unmapped before stays as it is; device segments are never released.
+        let released = Memory::Released(own.memory.bytes());
+        if let Memory::Host(map) = std::mem::replace(&mut own.memory, released) { Some(map) } else { None }
     }
 }

@@ -43,7 +43,7 @@ impl Core {
         }
         match &answer {
             Err(Refusal::Limit { kind, .. }) if kind.is_tensor_memory() => {
-                if self.press((*kind == LimitKind::NamespaceBytes).then_some(seat.namespace)) {
+                if self.signal_pressure((*kind == LimitKind::NamespaceBytes).then_some(seat.namespace)) {
                     answer = lend(self);
                 }
                 self.or_spill(answer, seat, Some(uid), since_ns)
@@ -123,9 +123,9 @@ impl Core {
 
     /// A request for memory was refused: looks what leases keep, in the namespace whose limit was met, or in all. Returns whether
     /// that has changed who is charged for what.
-    pub(super) fn press(&mut self, full: Option<NamespaceId>) -> bool {
+    pub(super) fn signal_pressure(&mut self, full: Option<NamespaceId>) -> bool {
         for namespace in self.namespaces.values_mut().filter(|n| full.is_none_or(|id| n.context.ledger.id() == id)) {
-            namespace.pressure.press(&mut self.env, &namespace.context);
+            namespace.pressure.signal_pressure(&mut self.env, &namespace.context);
         }
         self.do_chores();
         self.move_charges()

@@ -1,0 +1,121 @@
+//! Messages of streams, as subscribers receive them, and the first one to receive.
+
+use crate::error::{Error, Result, ValueKind};
+use crate::lease::lease::{Dataset, Lease};
+use crate::lease::value::Value;
+
+/// The position at which a subscription begins.
+///
+/// ```
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
+/// use tensorlend::{DType, Start};
+///
+/// let camera = client.stream("camera").open()?;
+/// for _ in 0..3 {
+///     camera.send(client.create(DType::U8, &[4, 4])?)?;
+/// }
+/// let position = |start| client.subscription("camera").from(start).open().map(|frames| frames.position());
+/// assert_eq!(position(Start::Oldest)?, 0);
+/// assert_eq!(position(Start::Newest)?, 2);
+/// assert_eq!(position(Start::Next)?, 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Start {
+    /// The newest message that the stream holds, then all that follow.
+    #[default]
+    Newest,
+    /// The oldest message that the stream still holds.
+    Oldest,
+    /// The first message that is sent after the subscription.
+    Next,
+}
+
+/// A message of a stream: a lease on a tensor or a dataset, with its number.
+///
+/// The producer may replace the message in its ring at any time; the lease keeps the value.
+///
+/// ```
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
+/// let camera = client.stream("camera").open()?;
+/// let mut frames = client.subscribe("camera")?;
+/// let mut frame = client.create(tensorlend::DType::U8, &[480, 640, 3])?;
+/// frame.set_timestamp(1_700_000_000_000_000_000);
+/// camera.send(frame)?;
+///
+/// let message = frames.recv()?;
+/// assert_eq!((message.sequence(), message.lost()), (0, 0));
+/// assert_eq!(message.timestamp(), 1_700_000_000_000_000_000);
+/// assert_eq!(message.tensor()?.shape(), [480, 640, 3]);
+/// assert!(message.dataset().is_err() && message.value().as_tensor().is_some());
+/// drop(frames);
+/// let kept = message.into_value(); // outlives the subscription
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Message {
+    pub(super) sequence: u64,
+    pub(super) lost: u64,
+    pub(super) value: Value,
+}
+
+impl Message {
+    /// The message's number in the stream, counted from 0.
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// The number of messages lost between the previous message and this one: more than 0 only with
+    /// [`crate::Policy::DropOldest`].
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// The message's value.
+    pub fn value(&self) -> &Value {
+        &self.value
+    }
+
+    /// Turns the message into its value, to keep.
+    pub fn into_value(self) -> Value {
+        self.value
+    }
+
+    /// The message's tensor.
+    ///
+    /// # Errors
+    /// [`Error::Kind`] if it is a dataset.
+    pub fn tensor(&self) -> Result<&Lease> {
+        self.value.as_tensor().ok_or_else(|| Error::Kind {
+            name: format!("message {}", self.sequence),
+            found: ValueKind::Dataset,
+            wanted: ValueKind::Tensor,
+            remedy: "dataset",
+        })
+    }
+
+    /// The message's dataset.
+    ///
+    /// # Errors
+    /// [`Error::Kind`] if it is a tensor.
+    pub fn dataset(&self) -> Result<&Dataset> {
+        self.value.as_dataset().ok_or_else(|| Error::Kind {
+            name: format!("message {}", self.sequence),
+            found: ValueKind::Tensor,
+            wanted: ValueKind::Dataset,
+            remedy: "tensor",
+        })
+    }
+
+    /// The producer's timestamp in nanoseconds; 0 if none was set.
+    pub fn timestamp(&self) -> u64 {
+        match &self.value {
+            Value::Tensor(lease) => lease.timestamp(),
+            Value::Dataset(dataset) => dataset.timestamp(),
+            #[cfg(feature = "cuda")]
+            Value::Device(lease) => lease.timestamp(),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Options of a stream, and its opening.
+
+use crate::error::{Result, check_name};
+use crate::session::Session;
+use crate::stream::producer::Stream;
+use crate::stream::ring::map_ring;
+use std::sync::Arc;
+use tensorlend_layout::wire::{Item, Policy, Reply, Request};
+use tensorlend_os::memfd::Access;
+
+/// Default capacity of a stream in messages.
+pub const CAPACITY_DEFAULT: u32 = 8;
+
+/// Options of a stream. See [`crate::Client::stream`].
+///
+/// ```
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
+/// use tensorlend::Policy;
+///
+/// let camera = client.stream("camera").capacity(6).policy(Policy::DropOldest).open()?;
+/// assert_eq!(camera.capacity(), 8);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct StreamBuilder {
+    session: Arc<Session>,
+    name: String,
+    capacity: u32,
+    policy: Policy,
+}
+
+impl StreamBuilder {
+    pub(crate) fn new(session: Arc<Session>, name: &str) -> Self {
+        Self { session, name: name.to_owned(), capacity: CAPACITY_DEFAULT, policy: Policy::Block }
+    }
+
+    /// Sets the number of messages that the stream holds for subscribers that lag or join late: rounded up to a power
+    /// of two, at most 65,536. Default: 8. The stream keeps the memory of its messages in use.
+    pub fn capacity(mut self, messages: u32) -> Self {
+        self.capacity = messages;
+        self
+    }
+
+    /// Sets the behaviour of a full stream whose oldest message some subscriber has not taken: wait, fail, or drop the
+    /// oldest. Default: [`Policy::Block`].
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Opens the stream, with message numbers from 0. Subscribers of a former stream of this name move to this one,
+    /// whether its producer is gone or is this client. Blocks for a round trip to the daemon.
+    ///
+    /// ```
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
+    /// # let other = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
+    /// let camera = client.stream("camera").open()?;
+    /// assert!(other.stream("camera").open().is_err()); // one producer at a time
+    /// drop(camera);
+    /// let camera = other.stream("camera").open()?;
+    /// assert_eq!((camera.name(), camera.sent()), ("camera", 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`crate::Error::Name`]; [`crate::Error::Refused`] if another client has it open, at a limit, for a capacity above
+    /// 65,536, or without the right to write.
+    pub fn open(self) -> Result<Stream> {
+        check_name(&self.name)?;
+        self.session.check()?;
+        self.session.streams().retire_closed();
+        let request = Request::StreamOpen { name: self.name.clone(), capacity: self.capacity, policy: self.policy };
+        let mut answer = self.session.control.ask(&request, &[], "open stream", &self.name)?;
+        let Reply::Stream { stream, id, capacity, policy, .. } = answer.reply else { return answer.unexpected() };
+        let mapped = answer.descriptor().and_then(|fd| Ok((map_ring(&fd, capacity, Access::Write)?, fd)));
+        tensorlend_layout::crash_point!("stream: ring mapped");
+        answer.acknowledge()?;
+        let (head, entries) = match mapped {
+            Ok((mapped, fd)) => {
+                self.session.descriptors().insert(Item::Ring { stream, id }, fd);
+                mapped
+            }
+            Err(e) => {
+                // The stream is open, but unusable: delete it.
+                let request = Request::StreamDelete { name: self.name.clone() };
+                let _ = self.session.control.call(&request, "delete stream", &self.name);
+                return Err(e);
+            }
+        };
+        // A stream of this name that this client closed before has ended now.
+        self.session.streams().retire_closed();
+        Ok(Stream::opened(self.session, self.name, (head, entries), policy, (stream, id)))
+    }
+}

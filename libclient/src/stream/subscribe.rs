@@ -1,0 +1,114 @@
+//! Options of a subscription: where it begins, for whom it waits, how it is polled.
+
+use crate::client::Client;
+use crate::error::{Error, Result, check_name};
+use crate::lease::wait::wait_entry;
+use crate::stream::message::Start;
+use crate::stream::subscriber::Subscription;
+use crate::wait::Deadline;
+use std::time::Duration;
+use tensorlend_layout::name::stream_key;
+
+/// Options of a subscription. See [`crate::Client::subscription`].
+///
+/// ```
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
+/// use std::time::Duration;
+/// use tensorlend::Start;
+///
+/// let producer = client.clone();
+/// let thread = std::thread::spawn(move || {
+///     let camera = producer.stream("camera").open()?;
+///     camera.send(producer.create(tensorlend::DType::U8, &[4, 4])?)
+/// });
+/// let mut frames = client.subscription("camera").from(Start::Oldest).wait(Duration::from_secs(10)).open()?;
+/// assert_eq!(frames.recv()?.sequence(), 0);
+/// # thread.join().unwrap()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct SubscriptionBuilder {
+    client: Client,
+    name: String,
+    start: Start,
+    wake: bool,
+    wait: Option<Duration>,
+}
+
+impl SubscriptionBuilder {
+    pub(crate) fn new(client: Client, name: &str) -> Self {
+        Self { client, name: name.to_owned(), start: Start::Newest, wake: false, wait: None }
+    }
+
+    /// Sets the first message to receive. Default: [`Start::Newest`].
+    pub fn from(mut self, start: Start) -> Self {
+        self.start = start;
+        self
+    }
+
+    /// Gives the subscription a descriptor for poll and epoll ([`AsFd`](std::os::fd::AsFd)).
+    ///
+    /// Call [`Subscription::try_recv`] until it returns `None` before the first wait, and after each: the call that
+    /// returns `None` asks the producer to make the descriptor readable. Nobody does so for a producer that was killed,
+    /// nor for a stream that was deleted or opened again: poll in addition, say every 100 ms. The descriptor changes
+    /// when the stream is opened again. With the feature `tokio`, `AsyncSubscription` does all this.
+    ///
+    /// ```
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
+    /// use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    ///
+    /// let camera = client.stream("camera").open()?;
+    /// let mut frames = client.subscription("camera").pollable().open()?;
+    /// assert!(frames.try_recv()?.is_none());
+    /// camera.send(client.create(tensorlend::DType::U8, &[4, 4])?)?;
+    ///
+    /// let soon = Timespec { tv_sec: 10, tv_nsec: 0 };
+    /// assert_eq!(poll(&mut [PollFd::new(&frames, PollFlags::IN)], Some(&soon))?, 1);
+    /// assert!(frames.try_recv()?.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// A producer stops writing to the descriptor if the writes repeatedly take it milliseconds, as with tens of
+    /// thousands of epoll watches on it. Then nothing wakes its poller.
+    pub fn pollable(mut self) -> Self {
+        self.wake = true;
+        self
+    }
+
+    /// Waits for the stream to be opened, for `timeout` at most. Default: the stream must exist.
+    pub fn wait(mut self, timeout: Duration) -> Self {
+        self.wait = Some(timeout);
+        self
+    }
+
+    /// Subscribes. Blocks for a round trip to the daemon, and for the stream if [`SubscriptionBuilder::wait`] is set.
+    ///
+    /// ```
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
+    /// let missing = client.subscription("camera").open();
+    /// assert!(missing.unwrap_err().is_not_found());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// * [`Error::NoSuch`] if there is no such stream, or [`Error::Timeout`] if it was not opened in time.
+    /// * [`Error::Cursors`] with 256 subscriptions open already.
+    /// * [`Error::Refused`] if the stream has the maximum number of subscribers.
+    /// * [`Error::Remote`] for a stream of another machine only.
+    pub fn open(self) -> Result<Subscription> {
+        check_name(&self.name)?;
+        let deadline = self.wait.map(|timeout| Deadline::new(Some(timeout)));
+        let here = self.client.stream_anywhere(&self.name, deadline)?;
+        let session = self.client.session();
+        if let Some(deadline) = deadline {
+            wait_entry(session, &stream_key(here), deadline, here)?;
+        }
+        match Subscription::open(session, here, self.start, self.wake) {
+            Err(e) if e.is_not_found() => Err(Error::NoSuch { kind: "stream", name: self.name }),
+            other => other,
+        }
+    }
+}

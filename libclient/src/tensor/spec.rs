@@ -1,0 +1,71 @@
+//! Descriptions of tensors to create.
+
+use crate::error::{Error, Result};
+use tensorlend_layout::DType;
+use tensorlend_layout::tensor::{BadTensor, check_extent};
+
+/// The dtype, shape and memory layout of a tensor to create.
+///
+/// ```
+/// use tensorlend::{DType, TensorSpec};
+///
+/// let spec = TensorSpec::new(DType::F32, &[2, 3]);
+/// assert_eq!(spec.bytes()?, 24);
+/// // The rows in reverse: index 0 lies where the second row begins.
+/// let flipped = TensorSpec { strides: Some(vec![-3, 1]), byte_offset: 12, ..spec };
+/// assert_eq!(flipped.bytes()?, 24);
+/// # Ok::<(), tensorlend::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorSpec {
+    /// Element type.
+    pub dtype: DType,
+    /// Sizes in elements: 0 to 16 dimensions.
+    pub shape: Vec<u64>,
+    /// Strides in elements; `None`: row-major. A stride may be negative if `byte_offset` leaves enough bytes before the
+    /// first element.
+    pub strides: Option<Vec<i64>>,
+    /// Offset of the element with index 0, in bytes from the first byte.
+    pub byte_offset: u64,
+}
+
+impl TensorSpec {
+    /// A row-major tensor with these sizes in elements.
+    pub fn new(dtype: DType, shape: &[u64]) -> Self {
+        Self { dtype, shape: shape.to_vec(), strides: None, byte_offset: 0 }
+    }
+
+    /// Returns the bytes that the tensor takes, from its first byte to the end of its last element.
+    ///
+    /// # Errors
+    /// [`Error::Tensor`] for more than 16 dimensions, a wrong number of strides, more than 2^63 bytes, elements before
+    /// the first byte, or a byte offset that is not a multiple of the element's bytes.
+    pub fn bytes(&self) -> Result<u64> {
+        let fail = |cause| {
+            let strides = self.strides.as_ref().filter(|_| cause == BadTensor::Strides);
+            let strides = strides.map_or_else(String::new, |strides| format!(" with strides {strides:?}"));
+            Error::Tensor { what: format!("tensor of {} {:?}{strides}", self.dtype, self.shape), cause }
+        };
+        let item = self.dtype.item_bytes() as u64;
+        let elements = check_extent(self.dtype, &self.shape, None, 0, i64::MAX as u64).map_err(fail)?;
+        let Some(strides) = &self.strides else {
+            let bytes = (elements * item).checked_add(self.byte_offset).ok_or(BadTensor::Overflow).map_err(fail)?;
+            check_extent(self.dtype, &self.shape, None, self.byte_offset, bytes).map_err(fail)?;
+            return Ok(bytes);
+        };
+        if elements == 0 {
+            check_extent(self.dtype, &self.shape, Some(strides), self.byte_offset, self.byte_offset).map_err(fail)?;
+            return Ok(self.byte_offset);
+        }
+        let reach = self
+            .shape
+            .iter()
+            .zip(strides)
+            .map(|(&dim, &stride)| i128::from(stride).max(0) * (i128::from(dim) - 1))
+            .sum::<i128>();
+        let end = (reach + 1) * i128::from(item) + i128::from(self.byte_offset);
+        let end = u64::try_from(end).unwrap_or(u64::MAX);
+        check_extent(self.dtype, &self.shape, Some(strides), self.byte_offset, end).map_err(fail)?;
+        Ok(end)
+    }
+}
