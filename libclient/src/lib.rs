@@ -27,7 +27,7 @@
 //! * Datasets: [`Client::dataset`]: several tensors, seen together or not at all.
 //! * Lists: [`Client::append`], [`Client::get_all`]: what many producers collect.
 //! * Calls: [`Client::serve`], [`Client::caller`]: a request for one of several servers, and its answer.
-//! * Models: [`Client::put_model`], [`Client::run_model`]: computed beside the data, by `tensorlend-runner`.
+//! * Models: the crate `tensorlend-model` runs them by `tensorlend-runner`, where the data is.
 //! * Other machines: [`Client::get`] of `NODE/NAME`, [`Client::put_remote`], [`Client::nodes`]: by `tensorlend-gateway`, see [`remote`].
 //! * Devices: with the feature `cuda`, `Client::create_on`, `Client::get_device`: tensors in a GPU's memory, by the same names.
 //! * Tasks: with the feature `tokio`, an `AsyncClient` awaits names, an `AsyncSubscription` messages.
@@ -56,7 +56,6 @@ mod lease;
 mod link;
 mod list;
 mod listing;
-pub mod model;
 mod names;
 pub mod observe;
 mod peers;
@@ -78,7 +77,7 @@ pub use asynchronous::{AsyncClient, AsyncSubscription};
 pub use call::{Call, Caller, CallerBuilder, Reply, Server, ServerBuilder};
 pub use client::{Client, ClientBuilder};
 pub use control::default_sockets;
-pub use error::{DeviceTrouble, Error, RemoteTrouble, Result, ValueKind};
+pub use error::{DeviceTrouble, Error, RemoteTrouble, Result, ValueKind, check_name};
 pub use glob::Glob;
 #[cfg(feature = "cuda")]
 pub use gpu::stream::OnStream;
@@ -92,7 +91,6 @@ pub use lease::value::Value;
 pub use lease::watch::NameWatch;
 pub use list::Length;
 pub use listing::{Collection, Info, InfoKind, Listing, Spilled, TensorInfo};
-pub use model::{Model, ModelAnswer, ModelInfo, ModelOptions, ModelRequest, ModelStatistics, Step};
 pub use names::lifetime::Lifetime;
 pub use names::version::Version;
 pub use stream::borrowed::Borrowed;
@@ -121,8 +119,3 @@ pub use tensorlend_layout::{BadUuid, DType, Device, Uuid};
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;
-
-/// So does the manual's.
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/models.md")]
-struct Models;

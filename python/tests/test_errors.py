@@ -69,7 +69,7 @@ def test_objects_are_made_by_a_client_only():
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 #: Whose texts can reach a program in Python.
-SOURCES = ["libclient/src", "python/src", "shm-layout/src", "os/src", "cuda/src", "daemon/src/embedded.rs", "daemon/src/config.rs"]
+SOURCES = ["libclient/src", "model/src", "python/src", "shm-layout/src", "os/src", "cuda/src", "daemon/src/embedded.rs", "daemon/src/config.rs"]
 #: Texts of other languages' interfaces, and of programs.
 ELSEWHERE = ("ffi", "tests", "tests.rs", "sabotage.rs", "observe", "bin")
 LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)

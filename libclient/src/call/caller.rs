@@ -214,7 +214,7 @@ impl Caller {
         goes_on: &mut dyn FnMut() -> bool,
     ) -> Result<Option<u64>> {
         // Of a line that has ended with requests on their way, sending tells.
-        while self.outstanding() == 0 && !self.is_open()? {
+        while self.outstanding() == 0 && !self.has_server()? {
             match self.ready(deadline.at_most(ASK_OPENING)) {
                 Err(error) if error.is_timeout() => {
                     deadline.nap().ok_or_else(|| deadline.error(format!("a server of {:?}", self.service.name)))?;
@@ -228,11 +228,7 @@ impl Caller {
         self.send_until(request, deadline).map(Some)
     }
 
-    pub(crate) fn recv_asking(
-        &mut self,
-        deadline: Deadline,
-        goes_on: &mut dyn FnMut() -> bool,
-    ) -> Result<Option<Value>> {
+    fn recv_asking(&mut self, deadline: Deadline, goes_on: &mut dyn FnMut() -> bool) -> Result<Option<Value>> {
         loop {
             match self.recv_until(deadline.at_most(ASK)).1 {
                 Err(error) if error.is_timeout() => {
@@ -328,10 +324,39 @@ impl Caller {
         line.hang_up(&self.client, &self.service);
     }
 
-    /// Whether there is a server that goes on; with requests on their way, theirs.
-    pub(crate) fn is_open(&self) -> Result<bool> {
+    /// Returns true while the caller is connected to a server that lives. With requests in flight, that is the server that
+    /// has them.
+    ///
+    /// # Errors
+    /// [`Error::Forked`]; [`Error::SessionEnded`].
+    pub fn has_server(&self) -> Result<bool> {
         let lines = if self.outstanding() > 0 { &self.lines[..1] } else { &self.lines[..] };
         lines.iter().try_fold(false, |open, line| Ok(open || line.goes_on()?))
+    }
+
+    /// Waits until the caller is connected to a server, and sends nothing: the first request then need not find one. `None`:
+    /// waits for ever. With requests in flight it returns at once.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let mut server = client.serve("size").open()?;
+    /// # let thread = std::thread::spawn(move || { let _ = server.recv_timeout(std::time::Duration::from_secs(60)); });
+    /// use std::time::Duration;
+    ///
+    /// let mut caller = client.caller("size").open()?;
+    /// assert!(!caller.has_server()?);
+    /// caller.wait_server(Some(Duration::from_secs(60)))?;
+    /// assert!(caller.has_server()?);
+    /// # caller.send(client.create(tensorlend::DType::U8, &[1])?, None)?;
+    /// # thread.join().unwrap();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] if no server came.
+    pub fn wait_server(&mut self, timeout: Option<Duration>) -> Result<()> {
+        self.ready(Deadline::new(timeout))
     }
 
     /// Waits for a server, and sends nothing. With nothing on its way, it is the one to which a request goes best.
@@ -436,7 +461,7 @@ impl Caller {
         Error::ServerGone(self.service.name.clone())
     }
 
-    pub(crate) fn send_until(&mut self, request: impl Sendable, deadline: Deadline) -> Result<u64> {
+    fn send_until(&mut self, request: impl Sendable, deadline: Deadline) -> Result<u64> {
         if self.outstanding() >= u64::from(self.capacity) {
             return Err(Error::Argument(format!(
                 "{} requests to {:?} are on their way, as many as can be: take answers with recv, or open the caller with more capacity",
@@ -444,7 +469,7 @@ impl Caller {
                 self.service.name
             )));
         }
-        if self.outstanding() > 0 && !self.is_open()? {
+        if self.outstanding() > 0 && !self.has_server()? {
             // Noticed before anything is sent, so that nobody need ask whether it was carried out.
             self.give_up();
             return Err(self.gone());
@@ -465,7 +490,7 @@ impl Caller {
         }
     }
 
-    pub(crate) fn recv_until(&mut self, deadline: Deadline) -> (u64, Result<Value>) {
+    fn recv_until(&mut self, deadline: Deadline) -> (u64, Result<Value>) {
         let number = self.sent - self.outstanding();
         let Some(line) = self.lines.first_mut().filter(|line| line.outstanding() > 0) else {
             let none = format!("no request to {:?} is on its way: send one first", self.service.name);

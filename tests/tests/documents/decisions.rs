@@ -165,7 +165,7 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
 /// Blocks that another test uses: page, language, that test.
 pub const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("README.md", "rust", "libclient/src/lib.rs"),
-    ("docs/models.md", "rust", "libclient/src/lib.rs"),
+    ("docs/models.md", "rust", "model/src/lib.rs"),
     ("README.md", "python", "python/tests/test_docs.py"),
     ("docs/", "python", "python/tests/test_docs.py"),
     ("docs/c.md", "c", "tests/tests/capi/guide.rs"),

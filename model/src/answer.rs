@@ -1,15 +1,10 @@
 //! What an answer of a model says beside the outputs.
 
-use super::document::{DOCUMENT_VERSION, encode};
-use crate::client::Client;
-use crate::error::{Error, Result};
-use crate::lease::lease::Dataset;
-use crate::names::version::Version;
-use crate::tensor::dataset::DatasetDraft;
+use crate::document::{DOCUMENT_VERSION, encode};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use tensorlend_layout::DType;
+use tensorlend::{Client, DType, Dataset, DatasetDraft, Error, Result, Version};
 
 /// The member of an answer that has the versions of what was published.
 const VERSIONS: &str = ".versions";
@@ -18,9 +13,9 @@ const VERSIONS: &str = ".versions";
 ///
 /// ```no_run
 /// # let client = tensorlend::Client::connect()?;
-/// use tensorlend::{ModelAnswer, ModelRequest};
+/// use tensorlend_model::{ModelAnswer, ModelRequest, Models};
 ///
-/// let answer = client.model("classifier")?.run(ModelRequest::new().input_from("x", "image"), None)?;
+/// let answer = Models::new(&client).open("classifier")?.run(ModelRequest::new().input_from("x", "image"), None)?;
 /// let told = ModelAnswer::of(&answer)?;
 /// println!("waited {:?}, computed {:?}", told.queue, told.run);
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -1,15 +1,10 @@
 //! A model to be run: a caller that knows what became of a runner.
 
-use super::document::Fault;
-use super::{ModelRequest, model_bytes_name, model_fault_name, model_service};
-use crate::call::Caller;
-use crate::client::Client;
-use crate::error::{Error, Result, check_name};
-use crate::lease::lease::Dataset;
-use crate::lease::value::Value;
-use crate::names::version::Version;
-use crate::wait::Deadline;
+use crate::deadline::Deadline;
+use crate::document::Fault;
+use crate::{ModelRequest, Models, model_bytes_name, model_fault_name, model_service};
 use std::time::Duration;
+use tensorlend::{Caller, Client, Dataset, Error, Result, Value, Version, check_name};
 
 /// How often who waits for a runner looks whether there is a reason why none comes.
 const LOOK: Duration = Duration::from_millis(200);
@@ -20,7 +15,7 @@ const GONE_MAX: u32 = 3;
 
 /// A model to be run, by whichever runner serves it. For several threads, make several.
 pub struct Model {
-    client: Client,
+    models: Models,
     name: String,
     caller: Caller,
     /// The last fault that is known: a later one is news.
@@ -28,10 +23,10 @@ pub struct Model {
 }
 
 impl Model {
-    pub(super) fn open(client: &Client, name: &str) -> Result<Self> {
+    pub(crate) fn open(models: &Models, name: &str) -> Result<Self> {
         check_name(&model_bytes_name(name))?;
-        let caller = client.caller(&model_service(name)).open()?;
-        Ok(Self { client: client.clone(), name: name.to_owned(), caller, seen: Version::NONE })
+        let caller = models.client().caller(&model_service(name)).open()?;
+        Ok(Self { models: models.clone(), name: name.to_owned(), caller, seen: Version::NONE })
     }
 
     /// Its name.
@@ -40,7 +35,7 @@ impl Model {
     }
 
     /// Runs it: sends the request to a runner and waits for the answer, for `timeout` at most (`None`: for ever). The answer is
-    /// a dataset: outputs by name, and what [`ModelAnswer`](super::ModelAnswer) reads.
+    /// a dataset: outputs by name, and what [`ModelAnswer`](crate::ModelAnswer) reads.
     ///
     /// A request that brings no tensors along is made again where a runner ended without a fault of the model: since a model's
     /// answer follows from its inputs, it may be carried out twice.
@@ -73,14 +68,10 @@ impl Model {
                 return Ok(None);
             }
             let repeatable = request.is_repeatable();
-            let message = request.message(&self.client)?;
-            let sent = self.caller.send_until(message, deadline);
-            match sent.and_then(|_| self.caller.recv_asking(deadline, &mut goes_on)) {
+            let message = request.message(self.client())?;
+            match self.caller.call_while(message, deadline.left(), &mut goes_on) {
                 Ok(Some(Value::Dataset(outputs))) => return Ok(Some(outputs)),
-                Ok(None) => {
-                    self.caller.give_up();
-                    return Ok(None);
-                }
+                Ok(None) => return Ok(None),
                 Ok(Some(_)) => {
                     let why = "what serves it answered with something else than a dataset: is it a runner?".into();
                     return Err(Error::Answer { service: model_service(&self.name), why });
@@ -91,44 +82,45 @@ impl Model {
                         return Err(Error::Answer { service, why: fault.why });
                     }
                     gone += 1;
-                    if !repeatable || gone == GONE_MAX || deadline.nap().is_none() {
+                    if !repeatable || gone == GONE_MAX || deadline.is_over() {
                         return Err(Error::ServerGone(service));
                     }
                 }
-                Err(error) => {
-                    if error.is_timeout() {
-                        self.caller.give_up();
-                    }
-                    return Err(error);
-                }
+                // Of the whole wait, and not of its last part.
+                Err(Error::Timeout { what, .. }) => return Err(deadline.error(what)),
+                Err(error) => return Err(error),
             }
         }
     }
 
+    fn client(&self) -> &Client {
+        self.models.client()
+    }
+
     /// Waits for a runner, unless it is known why none comes; whether it went on.
     fn ready(&mut self, deadline: Deadline, goes_on: &mut dyn FnMut() -> bool) -> Result<bool> {
-        if self.caller.is_open()? {
+        if self.caller.has_server()? {
             return Ok(true);
         }
         // What was said before is no news of the runner that is found.
-        if let Ok(old) = self.client.get(&model_fault_name(&self.name)) {
+        if let Ok(old) = self.client().get(&model_fault_name(&self.name)) {
             self.seen = old.version();
         }
         loop {
-            let model = match self.client.info(&model_bytes_name(&self.name)) {
+            let model = match self.client().info(&model_bytes_name(&self.name)) {
                 Ok(info) => info.version,
                 Err(error) if error.is_not_found() => {
                     return Err(Error::NotFound(model_bytes_name(&self.name)));
                 }
                 Err(error) => return Err(error),
             };
-            if let Ok(Some(fault)) = self.client.model_fault(&self.name)
+            if let Ok(Some(fault)) = self.models.fault(&self.name)
                 && fault.refused == Some(model.words())
             {
                 return Err(Error::Answer { service: model_service(&self.name), why: fault.why });
             }
-            match self.caller.ready(deadline.at_most(LOOK)) {
-                Err(error) if error.is_timeout() && deadline.nap().is_some() => {
+            match self.caller.wait_server(Some(deadline.at_most(LOOK))) {
+                Err(error) if error.is_timeout() && !deadline.is_over() => {
                     if !goes_on() {
                         return Ok(false);
                     }
@@ -143,7 +135,7 @@ impl Model {
 
     /// A fault that was not known.
     fn news(&mut self, timeout: Duration) -> Result<Option<Fault>> {
-        match self.client.wait_newer(&model_fault_name(&self.name), self.seen, Some(timeout)) {
+        match self.client().wait_newer(&model_fault_name(&self.name), self.seen, Some(timeout)) {
             Ok(lease) => {
                 self.seen = lease.version();
                 Ok(lease.as_slice::<u8>().ok().and_then(|bytes| serde_json::from_slice(bytes).ok()))

@@ -61,7 +61,7 @@ impl ModelOptions {
     }
 
     /// Whether they can be.
-    pub(super) fn check(&self) -> std::result::Result<(), String> {
+    pub(crate) fn check(&self) -> std::result::Result<(), String> {
         if self.v != DOCUMENT_VERSION {
             return Err(format!("options of version {}, and {DOCUMENT_VERSION} is known", self.v));
         }
@@ -90,7 +90,7 @@ pub struct Fault {
     pub why: String,
     /// The runner's process.
     pub runner: u32,
-    /// Words of the version of the model that cannot be loaded ([`crate::Version::words`]); `None`: it was served before.
+    /// Words of the version of the model that cannot be loaded ([`tensorlend::Version::words`]); `None`: it was served before.
     pub refused: Option<[u64; 2]>,
 }
 
@@ -187,7 +187,7 @@ impl Step {
     /// Steps as a request has them: a list, in JSON.
     ///
     /// ```
-    /// use tensorlend::Step;
+    /// use tensorlend_model::Step;
     ///
     /// assert_eq!(Step::parse_list(r#"[{"scale": 0.5}, "chw"]"#), Ok(vec![Step::Scale(0.5), Step::Chw]));
     /// assert!(Step::parse_list(r#"["blur"]"#).is_err());

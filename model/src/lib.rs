@@ -1,6 +1,6 @@
 //! Models beside the data: what is put, run and taken away by name, and computed by a runner in a process of its own.
 //!
-//! A model is a name like others, and its runners are servers of a service ([`crate::Client::serve`]), so that a request takes
+//! A model is a name like others, and its runners are servers of a service ([`Client::serve`]), so that a request takes
 //! the way of every call and each of the words below is somebody's:
 //!
 //! | name | holds | owner |
@@ -13,6 +13,7 @@
 //! All four say what they have to say in JSON with a version `v`, so that programs without this library can take part.
 
 mod answer;
+mod deadline;
 mod document;
 mod handle;
 mod request;
@@ -22,11 +23,8 @@ pub use document::{Fault, ModelOptions, ModelStatistics, Quantiles, Step};
 pub use handle::Model;
 pub use request::{ModelRequest, RequestDocument};
 
-use crate::client::Client;
-use crate::error::{Error, Result, check_name};
-use crate::lease::lease::Dataset;
-use crate::names::version::Version;
 use std::time::Duration;
+use tensorlend::{Client, DType, Dataset, Error, Lease, Result, Version, check_name};
 
 /// Bytes of a model, at most, unless a runner allows more.
 pub const MODEL_BYTES_MAX: u64 = 2 << 30;
@@ -34,7 +32,7 @@ pub const MODEL_BYTES_MAX: u64 = 2 << 30;
 /// A model that was added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelInfo {
-    /// Its name, as [`Client::model`] takes it.
+    /// Its name, as [`Models::open`] takes it.
     pub name: String,
     /// Length of its file, in bytes.
     pub nbytes: u64,
@@ -67,32 +65,60 @@ pub fn model_of_bytes_name(name: &str) -> Option<&str> {
     name.strip_prefix("model/")?.strip_suffix("/.onnx").filter(|model| !model.is_empty())
 }
 
-impl Client {
+/// The models of a client's namespace.
+///
+/// ```no_run
+/// use tensorlend::Client;
+/// use tensorlend_model::{ModelOptions, Models};
+///
+/// let client = Client::connect()?;
+/// let models = Models::new(&client);
+/// models.put("resnet", &std::fs::read("resnet50.onnx")?, &ModelOptions::default())?;
+/// models.run("resnet", &[("x", "image")], &[("y", "classes")], None)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Models {
+    client: Client,
+}
+
+impl Models {
+    /// Returns the models of this client's namespace. Asks nobody anything; the client is cloned, which costs little.
+    pub fn new(client: &Client) -> Self {
+        Self { client: client.clone() }
+    }
+
+    /// The client.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// Adds a model, or replaces it: runners take it up by themselves. It is copied once, into shared memory.
     ///
     /// ```
     /// # let broker = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
     /// # let bytes = [8u8; 64];
-    /// use tensorlend::ModelOptions;
+    /// use tensorlend_model::{ModelOptions, Models};
     ///
-    /// client.put_model("resnet", &bytes, &ModelOptions::default())?; // a file's bytes
-    /// assert_eq!(client.models("*")?[0].name, "resnet");
-    /// assert_eq!(client.get_model("resnet")?.0.as_slice::<u8>()?, bytes);
-    /// assert!(client.delete_model("resnet")?);
+    /// let models = Models::new(&client);
+    /// models.put("resnet", &bytes, &ModelOptions::default())?; // a file's bytes
+    /// assert_eq!(models.list("*")?[0].name, "resnet");
+    /// assert_eq!(models.get("resnet")?.0.as_slice::<u8>()?, bytes);
+    /// assert!(models.delete("resnet")?);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::Argument`] for options that cannot be, or no bytes; [`Error::Name`]; otherwise as [`Client::put`].
-    pub fn put_model(&self, model: &str, bytes: &[u8], options: &ModelOptions) -> Result<Version> {
+    pub fn put(&self, model: &str, bytes: &[u8], options: &ModelOptions) -> Result<Version> {
         let name = model_bytes_name(model);
         check_name(&name)?;
         options.check().map_err(|why| Error::Argument(format!("model {model:?}: {why}")))?;
         if bytes.is_empty() {
             return Err(Error::Argument(format!("model {model:?} has no bytes: give those of an ONNX file")));
         }
-        let mut draft = self.create(tensorlend_layout::DType::U8, &[bytes.len() as u64])?;
+        let mut draft = self.client.create(DType::U8, &[bytes.len() as u64])?;
         draft.copy_from(bytes)?;
         draft.set_metadata(&document::encode(options))?;
         draft.publish(&name)
@@ -102,8 +128,8 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Argument`] for options that this version does not know.
-    pub fn get_model(&self, model: &str) -> Result<(crate::Lease, ModelOptions)> {
-        let lease = self.get(&model_bytes_name(model))?;
+    pub fn get(&self, model: &str) -> Result<(Lease, ModelOptions)> {
+        let lease = self.client.get(&model_bytes_name(model))?;
         let options = ModelOptions::parse(lease.metadata())
             .map_err(|why| Error::Argument(format!("the options of model {model:?}: {why}")))?;
         Ok((lease, options))
@@ -113,16 +139,16 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::delete`].
-    pub fn delete_model(&self, model: &str) -> Result<bool> {
-        self.delete(&model_bytes_name(model))
+    pub fn delete(&self, model: &str) -> Result<bool> {
+        self.client.delete(&model_bytes_name(model))
     }
 
     /// The models whose names match a glob, sorted by name.
     ///
     /// # Errors
     /// As [`Client::list`].
-    pub fn models(&self, glob: &str) -> Result<Vec<ModelInfo>> {
-        let found = self.list(&model_bytes_name(glob))?.into_iter().filter_map(|info| {
+    pub fn list(&self, glob: &str) -> Result<Vec<ModelInfo>> {
+        let found = self.client.list(&model_bytes_name(glob))?.into_iter().filter_map(|info| {
             let name = model_of_bytes_name(&info.name)?.to_owned();
             Some(ModelInfo { name, nbytes: info.nbytes, version: info.version })
         });
@@ -134,8 +160,8 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::get`]; that there is no fault is none.
-    pub fn model_fault(&self, model: &str) -> Result<Option<Fault>> {
-        match self.get(&model_fault_name(model)) {
+    pub fn fault(&self, model: &str) -> Result<Option<Fault>> {
+        match self.client.get(&model_fault_name(model)) {
             // Of another version of tensorlend: nothing that could be told.
             Ok(lease) => Ok(lease.as_slice::<u8>().ok().and_then(|bytes| serde_json::from_slice(bytes).ok())),
             Err(error) if error.is_not_found() => Ok(None),
@@ -147,12 +173,12 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::list`].
-    pub fn model_statistics(&self, model: &str) -> Result<Vec<ModelStatistics>> {
+    pub fn statistics(&self, model: &str) -> Result<Vec<ModelStatistics>> {
         let of_one = format!("{}/.stat/*", globset::escape(&model_service(model)));
         let mut all = Vec::new();
-        for info in self.list(&of_one)? {
+        for info in self.client.list(&of_one)? {
             // One that has ended meanwhile, or speaks another version, says nothing.
-            let Ok(lease) = self.get(&info.name) else { continue };
+            let Ok(lease) = self.client.get(&info.name) else { continue };
             all.extend(lease.as_slice::<u8>().ok().and_then(|bytes| serde_json::from_slice(bytes).ok()));
         }
         Ok(all)
@@ -162,26 +188,28 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Name`].
-    pub fn model(&self, model: &str) -> Result<Model> {
+    pub fn open(&self, model: &str) -> Result<Model> {
         Model::open(self, model)
     }
 
     /// Runs a model once: its inputs are tensors by name, and so are its outputs, each as (the model's name for it, the tensor's
     /// name). Without outputs all of them are in what is returned; else the versions that were published, by
-    /// [`ModelAnswer`] of it. For many runs keep a [`Client::model`]: this one opens a way to a runner each time.
+    /// [`ModelAnswer`] of it. For many runs keep a [`Model`]: this one opens a way to a runner each time.
     ///
     /// ```
     /// # let broker = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use tensorlend_model::Models;
+    ///
     /// client.put("image", &[0f32; 3])?;
-    /// let missing = client.run_model("resnet", &[("x", "image")], &[("y", "classes")], None);
+    /// let missing = Models::new(&client).run("resnet", &[("x", "image")], &[("y", "classes")], None);
     /// assert!(missing.unwrap_err().is_not_found()); // no such model was added
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// As [`Model::run`].
-    pub fn run_model(
+    pub fn run(
         &self,
         model: &str,
         inputs: &[(&str, &str)],
@@ -195,6 +223,11 @@ impl Client {
         for (output, tensor) in outputs {
             request = request.output_to(output, tensor);
         }
-        self.model(model)?.run(request, timeout)
+        self.open(model)?.run(request, timeout)
     }
 }
+
+/// The manual's example compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/models.md")]
+struct Manual;

@@ -1,12 +1,9 @@
 //! A request to a model.
 
-use super::document::{DOCUMENT_VERSION, Step, encode};
-use crate::client::Client;
-use crate::error::Result;
-use crate::tensor::dataset::DatasetDraft;
-use crate::tensor::draft::Draft;
+use crate::document::{DOCUMENT_VERSION, Step, encode};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use tensorlend::{Client, DatasetDraft, Draft, Result};
 
 /// What a request says beside the tensors that it brings: its metadata, as JSON. A request without metadata brings all inputs,
 /// and its answer all outputs.
@@ -49,7 +46,8 @@ impl RequestDocument {
 /// ```
 /// # let broker = tensorlend_daemon::embedded()?;
 /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
-/// use tensorlend::{DType, ModelRequest, Step};
+/// use tensorlend::DType;
+/// use tensorlend_model::{ModelRequest, Step};
 ///
 /// let mut state = client.create(DType::F32, &[2, 1, 128])?;
 /// state.as_mut_slice::<f32>()?.fill(0.0);
@@ -106,12 +104,12 @@ impl ModelRequest {
     }
 
     /// Whether it can be made again: it brings nothing that is used up.
-    pub(super) fn is_repeatable(&self) -> bool {
+    pub(crate) fn is_repeatable(&self) -> bool {
         self.brought.is_empty()
     }
 
     /// The message; what was brought goes with it.
-    pub(super) fn message(&mut self, client: &Client) -> Result<DatasetDraft> {
+    pub(crate) fn message(&mut self, client: &Client) -> Result<DatasetDraft> {
         let mut message = client.dataset();
         for (input, draft) in std::mem::take(&mut self.brought) {
             message = message.add(&input, draft)?;
