@@ -46,8 +46,6 @@ mod call;
 mod client;
 mod control;
 mod error;
-#[cfg(feature = "ffi")]
-mod ffi;
 mod glob;
 #[cfg(feature = "cuda")]
 mod gpu;

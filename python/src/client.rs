@@ -903,9 +903,8 @@ impl Client {
         batch_wait_ms: f64,
         tag: &str,
     ) -> PyResult<Version> {
-        let models = Models::new(&self.session(py)?);
-        let options =
-            ModelOptions { batch_max, batch_min, batch_wait_ms, tag: tag.to_owned(), ..ModelOptions::default() };
+        let (models, tag) = (Models::new(&self.session(py)?), tag.to_owned());
+        let options = ModelOptions { batch_max, batch_min, batch_wait_ms, tag, ..ModelOptions::default() };
         py.detach(|| models.put(name, &model, &options)).or_raise().map(Version)
     }
 

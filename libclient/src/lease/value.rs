@@ -71,6 +71,11 @@ impl Value {
         }
     }
 
+    /// As [`Lease::validate`].
+    pub fn validate(&self) -> bool {
+        self.held().validate()
+    }
+
     /// Which value of the name this is.
     pub fn version(&self) -> Version {
         match self {

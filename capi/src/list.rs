@@ -1,14 +1,13 @@
 //! Lists: what many producers collect, in one order.
 
-use super::arguments::{Out, Place, patience, tell, text, values};
+use super::arguments::{Out, Place, handle, patience, tell, text, values};
 use super::client::tensorlend_client;
 use super::draft::{take, tensorlend_draft};
 use super::leases::tensorlend_leases;
 use super::names::both;
 use super::status::{guard, tensorlend_status};
-use crate::Length;
-use crate::error::{Error, Result};
 use std::ffi::c_char;
+use tensorlend::{Error, Length, Result};
 
 /// How many items to wait for.
 #[repr(i32)]
@@ -74,9 +73,11 @@ pub unsafe extern "C" fn tensorlend_list_length(
 ) -> tensorlend_status {
     guard(|| {
         // SAFETY: 2, 1, 3.
-        let (length, (client, list)) = unsafe { (Place::new(length, "length")?, both(client, list)?) };
-        client.session().check()?;
-        length.fill(client.len(list));
+        let (length, client) = unsafe { (Place::new(length, "length")?, handle(client, "client")?) };
+        // SAFETY: 3.
+        let list = unsafe { text(list, "name") }?;
+        client.check()?;
+        length.fill(client.client.len(list));
         Ok(())
     })
 }

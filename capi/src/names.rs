@@ -5,9 +5,8 @@ use super::client::tensorlend_client;
 use super::lease::tensorlend_lease;
 use super::status::{guard, tensorlend_status};
 use super::version::tensorlend_version;
-use crate::error::Result;
-use crate::{Client, Value, Version};
 use std::ffi::{c_char, c_void};
+use tensorlend::{Client, Result, Value, Version};
 
 /// A client and a name.
 ///

@@ -1,7 +1,7 @@
 //! Which library this is, and which value of a name.
 
-use crate::names::version::Version;
 use std::ffi::c_char;
+use tensorlend::Version;
 
 /// Number of this binary interface, and of the shared library: `libtensorlend.so.0`. It is raised when a function, a
 /// constant or a field is taken away or changed.
@@ -33,13 +33,13 @@ impl tensorlend_version {
 
 impl From<Version> for tensorlend_version {
     fn from(version: Version) -> Self {
-        Self { opaque: [version.home, version.cell] }
+        Self { opaque: version.words() }
     }
 }
 
 impl From<tensorlend_version> for Version {
     fn from(version: tensorlend_version) -> Self {
-        Self { home: version.opaque[0], cell: version.opaque[1] }
+        Self::from_words(version.opaque)
     }
 }
 

@@ -5,10 +5,9 @@ use super::client::tensorlend_client;
 use super::draft::{check_taking, take, tensorlend_draft};
 use super::names::both;
 use super::status::{guard, look, tensorlend_status};
-use crate::error::{Error, Result};
-use crate::stream::Stream;
 use std::ffi::{CString, c_char};
-use tensorlend_layout::wire::Policy;
+use std::time::Duration;
+use tensorlend::{Error, Policy, Result, Stream, TrySendError};
 
 /// What happens when a stream is full and a subscriber has not taken its oldest message.
 #[repr(i32)]
@@ -99,15 +98,26 @@ pub unsafe extern "C" fn tensorlend_stream_try_send(
     guard(|| {
         // SAFETY: 1.
         let stream = unsafe { &handle(stream, "stream")?.stream };
+        let full = || Error::StreamFull(stream.name().to_owned());
         // SAFETY: 1, 2.
         unsafe { check_taking(message) }?;
         // Room first, so that a draft that finds none is not touched.
-        let place = stream.place()?.ok_or_else(|| Error::StreamFull(stream.name().to_owned()))?;
+        stream.wait_room(Duration::ZERO).map_err(|error| if error.is_timeout() { full() } else { error })?;
         // SAFETY: 1, 2.
-        let sent = place.fill(unsafe { take(message) }?)?;
-        // SAFETY: 2.
-        unsafe { tell(number, sent) };
-        Ok(())
+        match stream.try_send(unsafe { take(message) }?) {
+            Ok(sent) => {
+                // SAFETY: 2.
+                unsafe { tell(number, sent) };
+                Ok(())
+            }
+            // Another thread took the room in between.
+            Err(TrySendError::Full(draft)) => {
+                // SAFETY: 2: `take` has set the caller's variable to NULL.
+                unsafe { message.write(Box::into_raw(Box::new(tensorlend_draft::of(draft)))) };
+                Err(full().into())
+            }
+            Err(TrySendError::Failed(error)) => Err(error.into()),
+        }
     })
 }
 

@@ -2,16 +2,12 @@
 
 use super::arguments::{Out, handle, tell, values};
 use super::client::tensorlend_client;
-use super::draft::{Shared, filled, tensorlend_draft};
+use super::draft::{Shared, tensorlend_draft};
 use super::dtype::dtype;
 use super::lease::{optional, shared, tensorlend_lease};
 use super::names::both;
 use super::status::{Fault, guard, look, tensorlend_status};
 use super::version::tensorlend_version;
-use crate::error::{Error, Result, check_name};
-use crate::tensor::dims::Dims;
-use crate::tensor::strided::{gather, is_row_major};
-use crate::{Client, Draft, TensorSpec, ValueDraft};
 use dlpark::DlpackFlags;
 use dlpark::ffi::{
     DLDataType, DLDataTypeCode, DLDevice, DLDeviceType, DLManagedTensorVersioned, DLPACK_MAJOR_VERSION,
@@ -19,8 +15,8 @@ use dlpark::ffi::{
 };
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
-use tensorlend_layout::DType;
-use tensorlend_layout::tensor::{NDIM_MAX, check_extent};
+use tensorlend::{Client, DType, Draft, Error, Result, TensorSpec, ValueDraft, check_name};
+use tensorlend_layout::tensor::{NDIM_MAX, Strides, check_extent};
 
 /// What a tensor that is handed out keeps alive.
 enum Owner {
@@ -110,7 +106,7 @@ pub unsafe extern "C" fn tensorlend_dlpack_free(tensor: *mut DLManagedTensorVers
 
 /// Of a shape with no more dimensions than a tensor has.
 fn row_major_strides(shape: &[u64]) -> Vec<i64> {
-    Dims::new(shape).map_or_else(Vec::new, |shape| Dims::row_major(&shape).to_vec())
+    Strides::row_major(shape).map_or_else(Vec::new, |strides| strides.to_vec())
 }
 
 /// Hands a leased tensor to another library, read-only (`DLPACK_FLAG_BITMASK_READ_ONLY`), where it lies: `member` is NULL,
@@ -154,8 +150,7 @@ pub unsafe extern "C" fn tensorlend_draft_to_dlpack(
         let spec = draft.change(|payload| match payload {
             ValueDraft::Tensor(tensor) => Ok(tensor.spec()),
             ValueDraft::Dataset(_) => Err(Error::Argument("the draft is a dataset: hand out its members".into())),
-            #[cfg(feature = "cuda")]
-            ValueDraft::Device(_) => Err(Error::Argument("the draft is on a device".into())),
+            _ => Err(Error::Argument("the draft is on a device".into())),
         })?;
         let looks = Looks {
             dtype: spec.dtype,
@@ -252,11 +247,8 @@ unsafe fn copied(client: &Client, tensor: *const DLManagedTensorVersioned) -> st
     let first = tensor.data.cast::<u8>().wrapping_add(tensor.byte_offset as usize);
     // SAFETY: 5.
     let (bytes, offset) = unsafe { reached(first, &spec, &strides) }?;
-    if is_row_major(&shape, &strides) {
-        return Ok(filled(client, spec, bytes)?);
-    }
     let mut draft = client.create_spec(spec)?;
-    gather(bytes, dtype.item_bytes(), offset, &shape, &strides, draft.bytes_mut());
+    draft.copy_from_strided(bytes, offset, &strides)?;
     Ok(draft)
 }
 
@@ -280,7 +272,7 @@ unsafe fn reached<'a>(first: *const u8, spec: &TensorSpec, strides: &[i64]) -> R
         return Err(Error::Argument(format!("strides {strides:?} lead out of memory")));
     };
     let spec = TensorSpec { strides: Some(strides.to_vec()), byte_offset: offset, ..spec.clone() };
-    // The same check as for what comes from shared memory: from here on `gather` stays inside.
+    // The same check as for what comes from shared memory: from here on the copy stays inside.
     check_extent(spec.dtype, &spec.shape, Some(strides), offset, length as u64)
         .map_err(|cause| Error::Tensor { what: "the DLPack tensor".into(), cause })?;
     // SAFETY: the lowest and the highest of these bytes are elements' bytes, which can be read; what lies between them is

@@ -1,9 +1,9 @@
 //! What C hands in, turned into what Rust can rely on. The numbers are those of the contract in `mod.rs`.
 
 use super::status::look;
-use crate::error::{Error, Result};
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::time::Duration;
+use tensorlend::{Error, Result};
 
 fn null(what: &str) -> Error {
     Error::Argument(format!("{what} is NULL"))

@@ -7,8 +7,8 @@ use super::leases::tensorlend_leases;
 use super::names::both;
 use super::status::{guard, tensorlend_status};
 use super::version::tensorlend_version;
-use crate::History;
 use std::ffi::c_char;
+use tensorlend::History;
 
 /// The producer's end of a name that keeps its last values. Any thread may use it. `tensorlend_history_close` ends it.
 pub struct tensorlend_history {

@@ -42,6 +42,7 @@ mod list;
 mod listing;
 mod names;
 mod options;
+mod process;
 mod stat;
 mod status;
 mod stream;
@@ -52,8 +53,8 @@ mod version;
 const _: fn() = || {
     fn by_all<T: Send + Sync>() {}
     fn by_one_at_a_time<T: Send>() {}
-    by_all::<crate::Client>();
-    by_all::<crate::Stream>();
-    by_all::<crate::History>();
-    by_one_at_a_time::<crate::Subscription>();
+    by_all::<tensorlend::Client>();
+    by_all::<tensorlend::Stream>();
+    by_all::<tensorlend::History>();
+    by_one_at_a_time::<tensorlend::Subscription>();
 };

@@ -2,12 +2,12 @@
 
 use super::arguments::{Out, buffer, bytes_or_null, c_text, handle, text};
 use super::dtype::tensorlend_dtype;
+use super::process::Process;
 use super::status::{guard, look, tensorlend_status};
 use super::version::tensorlend_version;
-use crate::error::{Error, Result, ValueKind};
-use crate::{Tensor, Value};
 use std::ffi::{CString, c_char, c_void};
 use std::sync::Arc;
+use tensorlend::{Error, Result, Tensor, Value};
 
 /// A tensor that can be read where it lies, for as long as the lease that it was borrowed from lives. The library makes
 /// these; later versions may have further fields at the end. The description is checked, and stays; the elements are the
@@ -77,6 +77,7 @@ pub enum tensorlend_kind {
 /// name, to the producer or to the daemon. Any thread may use it, several at a time. `tensorlend_lease_free` ends it.
 pub struct tensorlend_lease {
     pub(super) value: Value,
+    process: Process,
     /// The description of a tensor: here, since a vector would be one more allocation for each `get`.
     tensor: Option<tensorlend_tensor>,
     /// Those of a dataset's members, and their names.
@@ -97,7 +98,8 @@ const _: fn() = || {
 
 impl tensorlend_lease {
     pub(super) fn of(value: Value) -> Arc<Self> {
-        let mut lease = Arc::new(Self { value, tensor: None, members: Vec::new(), names: Vec::new() });
+        let mut lease =
+            Arc::new(Self { value, process: Process::current(), tensor: None, members: Vec::new(), names: Vec::new() });
         // Described in its final place, since the descriptions point into it.
         let inner = Arc::get_mut(&mut lease).expect("nobody else has it yet");
         match &inner.value {
@@ -107,9 +109,8 @@ impl tensorlend_lease {
                 let named = inner.names.iter().zip(dataset.iter());
                 inner.members = named.map(|(name, (_, tensor))| tensorlend_tensor::of(name.as_ptr(), tensor)).collect();
             }
-            // Described to nobody: this interface has no words for it.
-            #[cfg(feature = "cuda")]
-            Value::Device(_) => {}
+            // A tensor on a device is described to nobody: this interface has no words for it.
+            _ => {}
         }
         lease
     }
@@ -120,20 +121,17 @@ impl tensorlend_lease {
 
     /// A dataset's member by its name; the tensor itself for no name.
     pub(super) fn find(&self, name: Option<&str>) -> Result<&Tensor> {
-        if self.value.held().link().is_forked() {
-            return Err(Error::Forked);
-        }
+        self.process.check()?;
         match (&self.value, name) {
             (Value::Tensor(tensor), None) => Ok(tensor),
             (Value::Dataset(dataset), Some(name)) => dataset.get(name).ok_or_else(|| Error::NotFound(name.to_owned())),
             (Value::Tensor(_), Some(name)) => {
                 Err(Error::Argument(format!("the lease is on a tensor, which has no member {name:?}: give NULL")))
             }
-            #[cfg(feature = "cuda")]
-            (Value::Device(_), _) => Err(crate::lease::value::on_device("the leased value", ValueKind::Tensor)),
             (Value::Dataset(_), None) => {
                 Err(Error::Argument("the lease is on a dataset: name one of its members".into()))
             }
+            _ => Err(Error::Argument("the leased tensor is on a device".into())),
         }
     }
 }
@@ -244,9 +242,7 @@ pub unsafe extern "C" fn tensorlend_lease_metadata(lease: *const tensorlend_leas
         let metadata = match unsafe { lease.as_ref() }.map(|lease| &lease.value) {
             Some(Value::Tensor(tensor)) => tensor.metadata(),
             Some(Value::Dataset(dataset)) => dataset.metadata(),
-            #[cfg(feature = "cuda")]
-            Some(Value::Device(lease)) => lease.metadata(),
-            None => &[],
+            _ => &[],
         };
         // SAFETY: 2.
         unsafe { super::arguments::tell(bytes, metadata.len() as u64) };
@@ -262,8 +258,7 @@ pub unsafe extern "C" fn tensorlend_lease_timestamp(lease: *const tensorlend_lea
         Some(match &unsafe { lease.as_ref() }?.value {
             Value::Tensor(tensor) => tensor.timestamp(),
             Value::Dataset(dataset) => dataset.timestamp(),
-            #[cfg(feature = "cuda")]
-            Value::Device(lease) => lease.timestamp(),
+            _ => 0,
         })
     })
 }
@@ -281,7 +276,7 @@ pub unsafe extern "C" fn tensorlend_lease_version(lease: *const tensorlend_lease
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_validate(lease: *const tensorlend_lease) -> bool {
     // SAFETY: 1.
-    look(false, || unsafe { lease.as_ref() }.map(|lease| lease.value.held().validate()))
+    look(false, || unsafe { lease.as_ref() }.map(|lease| lease.value.validate()))
 }
 
 /// Copies the elements of a tensor, in C order, into `to`, which has exactly the tensor's `nbytes` bytes. `member` is NULL,

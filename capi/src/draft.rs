@@ -3,14 +3,13 @@
 use super::arguments::{Out, free, handle, tell, text, values};
 use super::client::tensorlend_client;
 use super::dtype::{dtype, tensorlend_dtype};
+use super::process::Process;
 use super::status::{Fault, guard, look, tensorlend_status};
 use super::version::tensorlend_version;
-use crate::error::{Error, Result, check_name};
-use crate::tensor::sendable::sealed::{INSIDE, Message};
-use crate::{Client, Draft, Lifetime, TensorSpec, ValueDraft};
 use std::ffi::{c_char, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tensorlend::{Client, Draft, Error, Lifetime, Result, TensorSpec, ValueDraft, check_name};
 use tensorlend_layout::tensor::NDIM_MAX;
 
 /// A tensor, or a dataset of several, that is being written where its readers will find it; nobody else sees it before it
@@ -22,6 +21,7 @@ use tensorlend_layout::tensor::NDIM_MAX;
 pub struct tensorlend_draft {
     /// Shared with the `DLPack` tensors that were made of it.
     pub(super) shared: Arc<Shared>,
+    process: Process,
     data: *mut u8,
     bytes: u64,
     dtype: tensorlend_dtype,
@@ -38,11 +38,10 @@ impl tensorlend_draft {
                 let bytes = draft.bytes_mut();
                 (bytes.as_mut_ptr(), bytes.len() as u64, dtype)
             }
-            ValueDraft::Dataset(_) => (std::ptr::null_mut(), 0, 0),
-            #[cfg(feature = "cuda")]
-            ValueDraft::Device(_) => (std::ptr::null_mut(), 0, 0),
+            // A dataset, or a tensor on a device.
+            _ => (std::ptr::null_mut(), 0, 0),
         };
-        Self { shared: Arc::new(Mutex::new(payload)), data, bytes, dtype }
+        Self { shared: Arc::new(Mutex::new(payload)), process: Process::current(), data, bytes, dtype }
     }
 
     /// Its first byte; NULL for a dataset.
@@ -52,9 +51,8 @@ impl tensorlend_draft {
 
     /// The draft is changed by whoever holds its handle, one thread at a time: the lock is for the deleters.
     pub(super) fn change<T>(&self, how: impl FnOnce(&mut ValueDraft) -> Result<T>) -> Result<T> {
-        let mut payload = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        Message::session(&*payload, INSIDE).check()?;
-        how(&mut payload)
+        self.process.check()?;
+        how(&mut self.shared.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -194,12 +192,11 @@ pub unsafe extern "C" fn tensorlend_dataset_add(
             given.change(|member| match member {
                 ValueDraft::Tensor(member) => whole.check_member(name, member),
                 ValueDraft::Dataset(_) => Err(Error::Argument("a dataset's members are tensors".into())),
-                #[cfg(feature = "cuda")]
-                ValueDraft::Device(_) => Err(Error::Argument("a dataset's members are in host memory".into())),
+                _ => Err(Error::Argument("a dataset's members are in host memory".into())),
             })?;
             // SAFETY: 1, 2.
             if let ValueDraft::Tensor(member) = unsafe { take(member) }? {
-                whole.push(name, member);
+                whole.push(name, member)?;
             }
             Ok(())
         })?;
@@ -242,9 +239,8 @@ pub unsafe extern "C" fn tensorlend_draft_set_metadata(
         let (draft, metadata) = unsafe { (handle(draft, "draft")?, values(metadata.cast(), bytes, "metadata")?) };
         draft.change(|payload| match payload {
             ValueDraft::Tensor(tensor) => tensor.set_metadata(metadata).map(|_| ()),
-            ValueDraft::Dataset(dataset) => dataset.set_metadata(metadata),
-            #[cfg(feature = "cuda")]
-            ValueDraft::Device(tensor) => tensor.set_metadata(metadata).map(|_| ()),
+            ValueDraft::Dataset(dataset) => dataset.set_metadata(metadata).map(|_| ()),
+            _ => Err(Error::Argument("the draft is on a device".into())),
         })?;
         Ok(())
     })
@@ -263,11 +259,10 @@ pub unsafe extern "C" fn tensorlend_draft_set_timestamp(
                 ValueDraft::Tensor(tensor) => {
                     tensor.set_timestamp(nanoseconds);
                 }
-                ValueDraft::Dataset(dataset) => dataset.set_timestamp(nanoseconds),
-                #[cfg(feature = "cuda")]
-                ValueDraft::Device(tensor) => {
-                    tensor.set_timestamp(nanoseconds);
+                ValueDraft::Dataset(dataset) => {
+                    dataset.set_timestamp(nanoseconds);
                 }
+                _ => return Err(Error::Argument("the draft is on a device".into())),
             }
             Ok(())
         })?;
@@ -327,7 +322,8 @@ pub unsafe extern "C" fn tensorlend_publish_for(
         let lifetime = lifetime(ttl_ns, flags)?;
         // SAFETY: 1, 2.
         let draft = unsafe { take(draft) }?;
-        let published = if lifetime.is_forever() { draft.publish(name)? } else { draft.publish_for(name, lifetime)? };
+        let published =
+            if lifetime == Lifetime::default() { draft.publish(name)? } else { draft.publish_for(name, lifetime)? };
         // SAFETY: 2.
         unsafe { tell(version, published.into()) };
         Ok(())
@@ -364,7 +360,7 @@ pub unsafe extern "C" fn tensorlend_put(
 /// A draft with these bytes.
 pub(super) fn filled(client: &Client, spec: TensorSpec, bytes: &[u8]) -> Result<Draft> {
     let mut draft = client.create_spec(spec)?;
-    crate::segment::copy::into_shared(draft.bytes_mut(), bytes);
+    draft.copy_from(bytes)?;
     Ok(draft)
 }
 

@@ -1,7 +1,7 @@
 //! Element types, as `DLPack` numbers them.
 
 use super::status::Fault;
-use tensorlend_layout::DType;
+use tensorlend::DType;
 
 /// An element type: `DLDataType`'s code in the lowest byte, its bits in the next, its lanes in the upper two.
 pub type tensorlend_dtype = u32;

@@ -2,9 +2,8 @@
 
 use super::arguments::{Out, c_bool, free, handle_mut, path, text};
 use super::status::{guard, tensorlend_status};
-use crate::error::Error;
-use crate::{Client, ClientBuilder, Relief};
 use std::ffi::{c_char, c_void};
+use tensorlend::{Client, ClientBuilder, Error, Relief};
 
 /// How to connect: to which daemon, into which namespace, under which label.
 pub struct tensorlend_options {
@@ -187,11 +186,11 @@ pub unsafe extern "C" fn tensorlend_options_on_memory_pressure(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ffi::client::{tensorlend_client_free, tensorlend_connect};
-    use crate::ffi::draft::{tensorlend_create, tensorlend_draft_free};
-    use crate::ffi::dtype::TENSORLEND_U8;
-    use crate::ffi::instruments::{tensorlend_statistics_enable, tensorlend_statistics_get};
-    use crate::ffi::status::tensorlend_status::{TENSORLEND_LIMIT, TENSORLEND_OK};
+    use crate::client::{tensorlend_client_free, tensorlend_connect};
+    use crate::draft::{tensorlend_create, tensorlend_draft_free};
+    use crate::dtype::TENSORLEND_U8;
+    use crate::instruments::{tensorlend_statistics_enable, tensorlend_statistics_get};
+    use crate::status::tensorlend_status::{TENSORLEND_LIMIT, TENSORLEND_OK};
     use std::ffi::CString;
     use std::os::unix::ffi::OsStrExt;
     use std::ptr::{null, null_mut};

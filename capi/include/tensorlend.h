@@ -1,6 +1,6 @@
 /* The C interface of tensorlend: tensors in shared memory, lent between processes without a copy.
  *
- * This file is generated: docs/c.md is the guide, libclient/src/ffi the source.
+ * This file is generated: docs/c.md is the guide, capi/src the source.
  *
  * Every call that can fail returns a tensorlend_status, and tensorlend_error_message() says what
  * happened, to what, and what can be done. Where a handle is asked for, the variable is NULL if the

@@ -3,8 +3,8 @@
 use super::arguments::{Out, Place, c_bool, c_text, free, handle, path};
 use super::client::tensorlend_client;
 use super::status::{guard, look, tensorlend_status};
-use crate::error::Error;
 use std::ffi::{CString, c_char};
+use tensorlend::Error;
 
 /// Allocations of a client since counting began. The caller's own, so that it never grows.
 #[repr(C)]

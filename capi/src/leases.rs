@@ -3,8 +3,8 @@
 use super::arguments::{Out, free};
 use super::lease::tensorlend_lease;
 use super::status::look;
-use crate::Value;
 use std::sync::Arc;
+use tensorlend::Value;
 
 /// Leases in an order. `tensorlend_leases_free` ends all of them.
 pub struct tensorlend_leases {

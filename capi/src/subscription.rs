@@ -5,10 +5,9 @@ use super::client::tensorlend_client;
 use super::lease::tensorlend_lease;
 use super::names::both;
 use super::status::{guard, look, tensorlend_status};
-use crate::error::{Error, Result};
-use crate::{Message, Start, Subscription};
 use std::ffi::{CString, c_char};
 use std::os::fd::{AsFd, AsRawFd};
+use tensorlend::{Error, Message, Result, Start, Subscription};
 
 /// With which message a subscription begins.
 #[repr(i32)]

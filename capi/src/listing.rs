@@ -6,9 +6,8 @@ use super::lease::{tensorlend_kind, tensorlend_tensor};
 use super::names::both;
 use super::status::{guard, look, tensorlend_status};
 use super::version::tensorlend_version;
-use crate::tensor::strided::is_row_major;
-use crate::{Collection, Info, InfoKind, TensorInfo};
 use std::ffi::{CString, c_char};
+use tensorlend::{Collection, Info, InfoKind, TensorInfo};
 use tensorlend_kind::{TENSORLEND_KIND_DATASET, TENSORLEND_KIND_LIST, TENSORLEND_KIND_STREAM, TENSORLEND_KIND_TENSOR};
 
 /// What a name holds, or what is known of a stream or a list: then all but `name`, `kind` and `count` is 0. Borrowed from
@@ -145,7 +144,7 @@ fn described(name: *const c_char, tensor: &TensorInfo) -> tensorlend_tensor {
         timestamp_ns: 0,
         dtype: tensor.dtype.pack(),
         ndim: tensor.shape.len() as u32,
-        row_major: is_row_major(&tensor.shape, &tensor.strides),
+        row_major: tensor.is_row_major(),
     }
 }
 

@@ -2,14 +2,15 @@
 
 use super::arguments::{Out, Place, c_text, free, handle, tell};
 use super::options::tensorlend_options;
+use super::process::Process;
 use super::status::{guard, look, tensorlend_status};
-use crate::Client;
-use crate::error::Result;
 use std::ffi::{CString, c_char};
+use tensorlend::{Client, Result};
 
 /// A session with the daemon, in one namespace. Any thread may use it, several at a time. What it published outlives it.
 pub struct tensorlend_client {
     pub(super) client: Client,
+    process: Process,
     namespace: CString,
     daemon: CString,
 }
@@ -17,7 +18,7 @@ pub struct tensorlend_client {
 impl tensorlend_client {
     /// For calls that would answer without a look at the session.
     pub(super) fn check(&self) -> Result<()> {
-        self.client.session().check()
+        self.process.check()
     }
 }
 
@@ -36,7 +37,7 @@ pub unsafe extern "C" fn tensorlend_connect(
         let (out, options) = unsafe { (Out::new(client, "client")?, options.as_ref()) };
         let client = options.map_or_else(Client::builder, |options| options.builder.clone()).connect()?;
         let (namespace, daemon) = (c_text(client.namespace()), c_text(client.daemon_version()));
-        out.fill(tensorlend_client { client, namespace, daemon });
+        out.fill(tensorlend_client { client, process: Process::current(), namespace, daemon });
         Ok(())
     })
 }
