@@ -2,34 +2,35 @@
  *
  * This file is generated: docs/c.md is the guide, capi/src the source.
  *
- * Every call that can fail returns a tensorlend_status, and tensorlend_error_message() says what
- * happened, to what, and what can be done. Where a handle is asked for, the variable is NULL if the
- * call fails. NULL where something is needed is an error, never a crash; what may be NULL says so.
+ * Every call that can fail returns a tensorlend_status, and tensorlend_error_message() returns the
+ * event, the object and the remedy. A variable that a call fills with a handle is NULL if the call
+ * fails. NULL for a required argument is an error, never a crash; comments name the arguments that
+ * may be NULL.
  *
  * Who frees what:
  *   - A handle that a call puts into a variable of yours is yours: end it with the function named
  *     after it (_free, _close). These take NULL.
- *   - A DLPack tensor that a call puts into a variable of yours ends with tensorlend_dlpack_free, or
- *     with the library that you pass it on to.
- *   - A pointer that a call returns, and whatever it leads to, is borrowed from the handle that was
+ *   - A DLPack tensor that a call puts into a variable of yours is freed by tensorlend_dlpack_free,
+ *     or by the library to which you pass it.
+ *   - A pointer that a call returns, with the memory behind it, is borrowed from the handle that was
  *     given: it is valid until that handle is ended. Never free it.
- *   - A call that takes a handle over is given the address of your variable, and sets that to NULL
- *     once it has. What it left there is still yours. So a program may end all of its variables
- *     when it is done, whatever succeeded and whatever did not.
+ *   - A call that takes a handle over gets the address of your variable, and sets that to NULL once
+ *     it has. A handle that is still there is yours. So a program may end all of its variables when
+ *     it is done, whether calls failed or not.
  *
  * Threads: a client, a lease, a stream, a list of leases and a history may be used by several
- * threads at once; a draft and a subscription by one at a time. A handle is ended once nobody uses
- * it any more.
+ * threads at once; a draft and a subscription by one at a time. End a handle only when no thread
+ * uses it.
  *
  * Signals: nothing here may be called in a signal handler, and no thread may be cancelled
  * (pthread_cancel) or left by longjmp while it is in a call. The library's own threads take no
  * signals.
  *
- * Memory: what is read is written by others. A producer that is broken or hostile may change
- * elements at any time, also while they are read; shapes, sizes and names are checked copies.
+ * Memory: other processes write what you read. A producer that is broken or hostile may change
+ * elements at any time, also while you read them; shapes, sizes and names are checked copies.
  *
- * Fork: what the parent opened and holds is the parent's. In the child, calls fail with
- * TENSORLEND_FORKED, borrowed data must not be touched, and handles may be ended; connect anew.
+ * Fork: the parent's handles stay the parent's. In the child, calls on them fail with
+ * TENSORLEND_FORKED, borrowed data must not be touched, and handles may be ended; connect again.
  */
 
 
@@ -44,7 +45,7 @@ typedef struct DLManagedTensorVersioned DLManagedTensorVersioned;
 
 /**
  * Number of this binary interface, and of the shared library: libtensorlend.so.0. It is raised when a function, a
- * constant or a field is taken away or changed.
+ * constant or a field is removed or changed.
  */
 #define TENSORLEND_ABI 0
 
@@ -59,7 +60,7 @@ typedef struct DLManagedTensorVersioned DLManagedTensorVersioned;
 #define TENSORLEND_POLLABLE 1
 
 /**
- * What a call returns. The numbers are stable; others may be added.
+ * The result of a call. The numbers are stable; others may be added.
  */
 enum tensorlend_status
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -75,11 +76,11 @@ enum tensorlend_status
      */
     TENSORLEND_NOT_FOUND = 1,
     /**
-     * The wait is over and what was waited for has not come.
+     * The timeout passed before the awaited event.
      */
     TENSORLEND_TIMEOUT = 2,
     /**
-     * No daemon answers, or it has hung up, or ended this session: connect again.
+     * No daemon responds, or it has disconnected or ended this session: connect again.
      */
     TENSORLEND_DISCONNECTED = 3,
     /**
@@ -87,7 +88,7 @@ enum tensorlend_status
      */
     TENSORLEND_LIMIT = 4,
     /**
-     * An argument that cannot be: NULL, a bad name, a shape, a length, a handle that is still in use.
+     * An invalid argument: NULL, a bad name, a shape, a length, a handle that is still in use.
      */
     TENSORLEND_ARGUMENT = 5,
     /**
@@ -95,7 +96,7 @@ enum tensorlend_status
      */
     TENSORLEND_DTYPE = 6,
     /**
-     * The name holds a dataset and a tensor was asked for, or the other way round.
+     * The name has a dataset and the call wants a tensor, or the reverse.
      */
     TENSORLEND_KIND = 7,
     /**
@@ -123,11 +124,11 @@ enum tensorlend_status
      */
     TENSORLEND_DAMAGED = 13,
     /**
-     * Library, daemon and kernel do not go together.
+     * Library, daemon and kernel are incompatible.
      */
     TENSORLEND_INCOMPATIBLE = 14,
     /**
-     * A fault of this library. Free what was involved, and report it with the message.
+     * A bug of this library. Free the handles involved, and report it with the message.
      */
     TENSORLEND_PANIC = 15,
     /**
@@ -144,7 +145,7 @@ typedef int32_t tensorlend_status;
 #endif // __cplusplus
 
 /**
- * What something is.
+ * The kind of a value.
  */
 enum tensorlend_kind
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -189,7 +190,7 @@ enum tensorlend_policy
      */
     TENSORLEND_POLICY_BLOCK = 0,
     /**
-     * The oldest message is replaced: the subscriber loses it, and is told how many it lost.
+     * The oldest message is replaced: the subscriber loses it, and can read how many it lost.
      */
     TENSORLEND_POLICY_DROP_OLDEST = 1,
     /**
@@ -206,7 +207,7 @@ typedef int32_t tensorlend_policy;
 #endif // __cplusplus
 
 /**
- * With which message a subscription begins.
+ * The first message of a subscription.
  */
 enum tensorlend_start
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -214,15 +215,15 @@ enum tensorlend_start
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
     /**
-     * With the newest that the stream holds, then all that follow.
+     * The newest message of the stream.
      */
     TENSORLEND_START_NEWEST = 0,
     /**
-     * With the oldest that the stream still holds.
+     * The oldest message that the stream still has.
      */
     TENSORLEND_START_OLDEST = 1,
     /**
-     * With the first that is sent from now on.
+     * The next message that the producer sends.
      */
     TENSORLEND_START_NEXT = 2,
 };
@@ -235,7 +236,7 @@ typedef int32_t tensorlend_start;
 #endif // __cplusplus
 
 /**
- * How many items to wait for.
+ * The length that a wait is for.
  */
 enum tensorlend_length
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -243,15 +244,15 @@ enum tensorlend_length
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
     /**
-     * Exactly so many.
+     * Exactly this many items.
      */
     TENSORLEND_LENGTH_EXACTLY = 0,
     /**
-     * So many or more.
+     * This many items or more.
      */
     TENSORLEND_LENGTH_AT_LEAST = 1,
     /**
-     * So many or fewer.
+     * This many items or fewer.
      */
     TENSORLEND_LENGTH_AT_MOST = 2,
 };
@@ -417,72 +418,74 @@ typedef int32_t tensorlend_limit;
 #endif // __cplusplus
 
 /**
- * A session with the daemon, in one namespace. Any thread may use it, several at a time. What it published outlives it.
+ * A session with the daemon, in one namespace. Any thread may use it, several at a time. Published tensors outlive the
+ * session.
  */
 typedef struct tensorlend_client tensorlend_client;
 
 /**
- * A tensor, or a dataset of several, that is being written where its readers will find it; nobody else sees it before it
- * is published, sent or appended. One thread at a time uses it.
+ * A tensor, or a dataset of several, that the program writes where its readers will read it. Other clients see it once
+ * it is published, sent or appended. One thread at a time uses it.
  *
- * Calls that publish, send or append take it over: they are given the address of the variable that holds it, and set that
- * to NULL as soon as the draft is no longer the caller's, also where they fail afterwards. tensorlend_draft_free ends
- * what is still there.
+ * Calls that publish, send or append take it over: they are given the address of the variable that holds it, and set
+ * that to NULL as soon as the draft is no longer the caller's, also if they fail afterwards. tensorlend_draft_free
+ * frees a draft that was not taken over.
  */
 typedef struct tensorlend_draft tensorlend_draft;
 
 /**
- * The producer's end of a name that keeps its last values. Any thread may use it. tensorlend_history_close ends it.
+ * The producer's handle of a name that keeps its last values. Any thread may use it. tensorlend_history_close frees
+ * it.
  */
 typedef struct tensorlend_history tensorlend_history;
 
 /**
- * The right to read a tensor or a dataset where it lies. While it lives, the memory is not reused, whatever happens to the
- * name, to the producer or to the daemon. Any thread may use it, several at a time. tensorlend_lease_free ends it.
+ * The right to read a tensor or a dataset in place. While the lease lives, its memory is not reused, even if the name,
+ * the producer or the daemon ends. Any thread may use it, several at a time. tensorlend_lease_free ends it.
  */
 typedef struct tensorlend_lease tensorlend_lease;
 
 /**
- * Leases in an order. tensorlend_leases_free ends all of them.
+ * An ordered list of leases. tensorlend_leases_free ends all of them.
  */
 typedef struct tensorlend_leases tensorlend_leases;
 
 /**
- * Entries, sorted by name. tensorlend_listing_free ends it.
+ * Entries, sorted by name. tensorlend_listing_free frees them.
  */
 typedef struct tensorlend_listing tensorlend_listing;
 
 /**
- * How to connect: to which daemon, into which namespace, under which label.
+ * Options of a connection: daemon, namespace, label, limits.
  */
 typedef struct tensorlend_options tensorlend_options;
 
 /**
- * What a client has allocated and not freed, at one moment. tensorlend_outstanding_free ends it.
+ * The allocations of a client that are not freed, at one moment. tensorlend_outstanding_free frees it.
  */
 typedef struct tensorlend_outstanding tensorlend_outstanding;
 
 /**
- * What the daemon told of itself. tensorlend_stat_free ends it.
+ * A snapshot of the daemon's metrics. tensorlend_stat_free frees it.
  */
 typedef struct tensorlend_stat tensorlend_stat;
 
 /**
- * The producer's end of a stream. Any thread may use it. tensorlend_stream_close ends it.
+ * The producer's handle of a stream. Any thread may use it. tensorlend_stream_close ends it.
  */
 typedef struct tensorlend_stream tensorlend_stream;
 
 /**
- * A subscriber's end of a stream. One thread at a time uses it. tensorlend_subscription_close ends it.
+ * A subscription to a stream. One thread at a time uses it. tensorlend_subscription_close ends it.
  */
 typedef struct tensorlend_subscription tensorlend_subscription;
 
 /**
- * Which value of a name something is. One of zeros stands for none. Compare with tensorlend_version_equal.
+ * The version of a name's value. Zeros mean none. Compare with tensorlend_version_equal.
  */
 typedef struct {
     /**
-     * For the library alone.
+     * Opaque to programs.
      */
     uint64_t opaque[2];
 } tensorlend_version;
@@ -493,16 +496,16 @@ typedef struct {
 typedef uint32_t tensorlend_dtype;
 
 /**
- * What is asked before an allocation of bytes fails for want of memory, be it at this client's limit or at one of the
- * daemon's, for the attemptth time, from 1 on. It may delete names, and free drafts other than one that was given
- * to the call that allocates, and returns whether to try again.
+ * A function that the library calls before an allocation of bytes bytes fails at the client's or the daemon's memory
+ * limit. attempt counts its calls for one allocation, from 1. It may delete names, and free drafts except one that
+ * the allocating call was given. It returns whether to try again.
  */
 typedef bool (*tensorlend_relief)(void *context, uint64_t bytes, uint32_t attempt);
 
 /**
- * A tensor that can be read where it lies, for as long as the lease that it was borrowed from lives. The library makes
- * these; later versions may have further fields at the end. The description is checked, and stays; the elements are the
- * producer's: one that is broken or hostile may write to them at any time. Copy what is checked before it is used.
+ * A tensor that the program reads in place, as long as the lease lives from which it is borrowed. The library makes
+ * these; later versions may have further fields at the end. The description is a checked copy. The elements are the
+ * producer's, and a broken or hostile producer may change them at any time: copy elements before you check them.
  */
 typedef struct {
     /**
@@ -510,7 +513,7 @@ typedef struct {
      */
     const char *name;
     /**
-     * The element with index 0. Nobody writes here; NULL where only the description is known (tensorlend_info).
+     * The element with index 0, read-only; NULL where only the description is known (tensorlend_info).
      */
     const void *data;
     /**
@@ -522,7 +525,7 @@ typedef struct {
      */
     const int64_t *strides;
     /**
-     * metadata_bytes bytes of its producer's; NULL if that is 0.
+     * metadata_bytes bytes of metadata; NULL if that is 0.
      */
     const void *metadata;
     /**
@@ -550,14 +553,14 @@ typedef struct {
      */
     uint32_t ndim;
     /**
-     * Whether the elements lie one behind the other, in C order: then nbytes can be read from data on.
+     * Whether the elements are contiguous, in C order: then nbytes bytes can be read from data on.
      */
     bool row_major;
 } tensorlend_tensor;
 
 /**
- * What a name holds, or what is known of a stream or a list: then all but name, kind and count is 0. Borrowed from
- * the listing. The library makes these; later versions may have further fields at the end.
+ * A name with its value, or a stream or a list, for which all fields except name, kind and count are 0. Borrowed
+ * from the listing. The library makes these; later versions may have further fields at the end.
  */
 typedef struct {
     /**
@@ -589,23 +592,23 @@ typedef struct {
      */
     uint64_t timestamp_ns;
     /**
-     * What is left of its life, in nanoseconds; 0 if no clock ends it.
+     * Remaining time to live, in nanoseconds; 0 if it has none.
      */
     uint64_t ttl_ns;
     /**
-     * Which value it is.
+     * Version of its value.
      */
     tensorlend_version version;
     /**
-     * What it is.
+     * Its kind.
      */
     tensorlend_kind kind;
     /**
-     * Its owner's process.
+     * Process id of its owner.
      */
     uint32_t pid;
     /**
-     * Its owner's user.
+     * User id of its owner.
      */
     uint32_t uid;
     /**
@@ -619,8 +622,8 @@ typedef struct {
 } tensorlend_entry;
 
 /**
- * The daemon's figures, borrowed from their handle. The library makes these; later versions may have further fields at the
- * end.
+ * The daemon's metrics, borrowed from their handle. The library makes these; later versions may have further fields at
+ * the end.
  */
 typedef struct {
     /**
@@ -632,7 +635,7 @@ typedef struct {
      */
     const char *mode;
     /**
-     * Since when it runs, in nanoseconds.
+     * Time since it started, in nanoseconds.
      */
     uint64_t uptime_ns;
     /**
@@ -644,7 +647,7 @@ typedef struct {
      */
     uint64_t pool_bytes;
     /**
-     * Bytes of segments that are lent, or whose owner is gone.
+     * Bytes of segments that are lent, or whose owner has disconnected.
      */
     uint64_t bytes_in_use;
     /**
@@ -652,7 +655,7 @@ typedef struct {
      */
     uint64_t bytes_spare;
     /**
-     * Bytes of what clients and daemon share besides tensors.
+     * Bytes of names and descriptors that clients and daemon share.
      */
     uint64_t bytes_sheets;
     /**
@@ -680,11 +683,11 @@ typedef struct {
      */
     uint64_t refusals;
     /**
-     * Times that the daemon woke up.
+     * Wakeups of the daemon.
      */
     uint64_t wakeups;
     /**
-     * Its process.
+     * Process id of the daemon.
      */
     uint32_t pid;
     /**
@@ -696,7 +699,7 @@ typedef struct {
      */
     uint32_t clients;
     /**
-     * Clients that are gone and whose tensors live on.
+     * Disconnected clients whose tensors remain.
      */
     uint32_t frozen;
     /**
@@ -710,7 +713,7 @@ typedef struct {
 } tensorlend_figures;
 
 /**
- * Allocations of a client since counting began. The caller's own, so that it never grows.
+ * Allocations of a client since counting began. The caller owns the structure, so it never grows.
  */
 typedef struct {
     /**
@@ -859,24 +862,24 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * What went wrong in this thread's last call that failed: what happened, to what, and what can be done. Never NULL; empty
+ * The error message of this thread's last call that failed: the event, the object and the remedy. Never NULL; empty
  * if none has failed. It stays until another call of this thread fails: copy it to keep it.
  */
 const char *tensorlend_error_message(void);
 
 /**
- * The limit that this thread's last call that failed has reached: one of tensorlend_limit, 0 if it failed for another reason or
- * none has failed. Decide by it, and not by words of the message.
+ * The limit that this thread's last call that failed has reached: one of tensorlend_limit, 0 if it failed for another
+ * reason or none has failed. Decide by it, and not by words of the message.
  */
 int32_t tensorlend_error_limit(void);
 
 /**
- * A limit in a word, "pool-bytes". Never NULL, valid for ever; "unknown" for what is none.
+ * Name of a limit, "pool-bytes". Never NULL, valid for ever; "unknown" for other numbers.
  */
 const char *tensorlend_limit_name(int32_t limit);
 
 /**
- * A status in a word, "not found". Never NULL, valid for ever; "unknown" for what is none.
+ * Name of a status, "not found". Never NULL, valid for ever; "unknown" for other numbers.
  */
 const char *tensorlend_status_name(int32_t status);
 
@@ -891,7 +894,7 @@ uint32_t tensorlend_abi(void);
 const char *tensorlend_library_version(void);
 
 /**
- * Whether both are the same value of the same name.
+ * Returns true if both are the same value of the same name.
  */
 bool tensorlend_version_equal(tensorlend_version one, tensorlend_version other);
 
@@ -906,12 +909,12 @@ uint64_t tensorlend_dtype_bytes(tensorlend_dtype dtype);
 const char *tensorlend_dtype_name(tensorlend_dtype dtype);
 
 /**
- * Options as they are unless told otherwise. tensorlend_options_free ends them.
+ * Creates default options. tensorlend_options_free frees them.
  */
 tensorlend_status tensorlend_options_new(tensorlend_options **options);
 
 /**
- * Ends options; NULL is none.
+ * Frees options; NULL does nothing.
  */
 void tensorlend_options_free(tensorlend_options *options);
 
@@ -929,61 +932,63 @@ tensorlend_status tensorlend_options_namespace(tensorlend_options *options,
                                                const char *name);
 
 /**
- * What to call this client in listings: its first 63 bytes are kept. Default: the program's name.
+ * The client's label in listings, of which the first 63 bytes are kept. Default: the program's name.
  */
-tensorlend_status tensorlend_options_label(tensorlend_options *options, const char *label);
+tensorlend_status tensorlend_options_label(tensorlend_options *options,
+                                           const char *label);
 
 /**
- * Whether to keep other processes of this user out of this one: from the connection on, none of them can trace it, read
- * or write its memory, or take its descriptors. The whole process has no core dumps then. Default: false.
+ * Whether to keep other processes of this user out of this one: from the connection on, none of them can trace it,
+ * read or write its memory, or take its descriptors. The whole process has no core dumps then. Default: false.
  */
 tensorlend_status tensorlend_options_harden(tensorlend_options *options,
                                             bool harden);
 
 /**
- * The most bytes that this client may have in use; what would pass them fails with TENSORLEND_LIMIT. Default: only the
- * daemon's limits.
+ * Maximum number of bytes that this client may use. An allocation above it fails with TENSORLEND_LIMIT. Default:
+ * only the daemon's limits.
  */
 tensorlend_status tensorlend_options_memory_limit(tensorlend_options *options,
                                                   uint64_t bytes);
 
 /**
- * Counts allocations from the beginning: see tensorlend_statistics_get. Default: off.
+ * Counts allocations from the connection on: see tensorlend_statistics_get. Default: off.
  */
 tensorlend_status tensorlend_options_statistics(tensorlend_options *options);
 
 /**
- * Writes every allocation into this file, as CSV: see tensorlend_log_start. Default: $TENSORLEND_ALLOC_LOG, else none.
+ * Writes every allocation into this file, as CSV: see tensorlend_log_start. Default: $TENSORLEND_ALLOC_LOG, else
+ * none.
  */
 tensorlend_status tensorlend_options_log(tensorlend_options *options,
                                          const char *file);
 
 /**
- * Keeps account of what is outstanding: see tensorlend_outstanding_get. Default: off.
+ * Tracks outstanding allocations: see tensorlend_outstanding_get. Default: off.
  */
 tensorlend_status tensorlend_options_tracking(tensorlend_options *options);
 
 /**
- * Has relief asked, with context, before an allocation fails. It runs on the thread that allocates, on several at a time
- * if need be, as long as the client or anything that came from it lives; it may use the client, and what it allocates itself
- * fails without another call. It must return: no exception, no longjmp. Default: nobody is asked.
+ * Calls relief with context before an allocation fails. It runs on the allocating threads, on several at a time,
+ * as long as the client or anything that came from it lives. It may use the client; its own allocations fail without
+ * another call. It must return: no exception, no longjmp. Default: none.
  */
 tensorlend_status tensorlend_options_on_memory_pressure(tensorlend_options *options,
                                                         tensorlend_relief relief,
                                                         void *context);
 
 /**
- * Connects; options may be NULL and stay the caller's. tensorlend_client_free ends the session. Leases, drafts,
- * streams and subscriptions may outlive the handle.
+ * Connects. options may be NULL, and the caller keeps them. tensorlend_client_free ends the session. Leases,
+ * drafts, streams and subscriptions may outlive the handle.
  *
- * TENSORLEND_DISCONNECTED if no daemon answers; TENSORLEND_INCOMPATIBLE if daemon or kernel are too old or too new;
- * TENSORLEND_REFUSED for a namespace that is not for this user.
+ * TENSORLEND_DISCONNECTED if no daemon answers; TENSORLEND_INCOMPATIBLE if daemon or kernel are too old or too
+ * new; TENSORLEND_REFUSED for a namespace that this user may not join.
  */
 tensorlend_status tensorlend_connect(const tensorlend_options *options,
                                      tensorlend_client **client);
 
 /**
- * Ends a session, once nothing else that came from it lives; NULL is none.
+ * Frees the client. The session ends when nothing else that came from it lives. NULL does nothing.
  */
 void tensorlend_client_free(tensorlend_client *client);
 
@@ -998,35 +1003,35 @@ const char *tensorlend_client_namespace(const tensorlend_client *client);
 const char *tensorlend_client_daemon_version(const tensorlend_client *client);
 
 /**
- * Asks the daemon for a sign of life; how long that took goes to *nanoseconds, unless it is NULL.
+ * Asks the daemon for a response, and writes the round trip to *nanoseconds, unless it is NULL.
  */
 tensorlend_status tensorlend_ping(const tensorlend_client *client, uint64_t *nanoseconds);
 
 /**
  * Memory of this client, in bytes: of its tensors (drafts, published, replaced and not yet reclaimed), and of the
- * segments that it was lent. Either pointer may be NULL.
+ * segments that the daemon lends to it. Either pointer may be NULL.
  */
 tensorlend_status tensorlend_memory(const tensorlend_client *client,
                                     uint64_t *slot_bytes,
                                     uint64_t *segment_bytes);
 
 /**
- * Bytes of the namespace's tensors that some client holds a lease on now.
+ * Writes to *bytes the bytes of the namespace's tensors on which some client holds a lease now.
  */
 tensorlend_status tensorlend_leased_bytes(const tensorlend_client *client, uint64_t *bytes);
 
 /**
- * Another handle of the same lease: the memory is kept until both are freed.
+ * Creates another handle of the same lease: the memory is kept until both are freed.
  */
 tensorlend_status tensorlend_lease_clone(const tensorlend_lease *lease, tensorlend_lease **another);
 
 /**
- * Ends a lease; NULL is none. What was borrowed from it must not be used any more.
+ * Ends a lease; NULL does nothing. Pointers that were borrowed from it are invalid then.
  */
 void tensorlend_lease_free(tensorlend_lease *lease);
 
 /**
- * Whether it is a tensor or a dataset; TENSORLEND_KIND_TENSOR for NULL.
+ * Returns whether the lease is on a tensor or a dataset; TENSORLEND_KIND_TENSOR for NULL.
  */
 tensorlend_kind tensorlend_lease_kind(const tensorlend_lease *lease);
 
@@ -1036,12 +1041,13 @@ tensorlend_kind tensorlend_lease_kind(const tensorlend_lease *lease);
 const tensorlend_tensor *tensorlend_lease_tensor(const tensorlend_lease *lease);
 
 /**
- * How many tensors a dataset has; 0 for a tensor, and for NULL.
+ * Number of tensors of a dataset; 0 for a tensor, and for NULL.
  */
 uint64_t tensorlend_lease_members(const tensorlend_lease *lease);
 
 /**
- * A dataset's tensor by its number, in the order in which they were added; borrowed from the lease, NULL if there is none.
+ * A dataset's tensor by its number, in the order in which they were added; borrowed from the lease, NULL if there is
+ * none.
  */
 const tensorlend_tensor *tensorlend_lease_member(const tensorlend_lease *lease,
                                                  uint64_t number);
@@ -1052,8 +1058,8 @@ const tensorlend_tensor *tensorlend_lease_member(const tensorlend_lease *lease,
 const tensorlend_tensor *tensorlend_lease_find(const tensorlend_lease *lease, const char *name);
 
 /**
- * Metadata of the whole, borrowed from the lease; its length goes to *bytes, unless that is NULL. NULL if there is none,
- * and for NULL.
+ * Metadata of the whole, borrowed from the lease; its length goes to *bytes, unless that is NULL. NULL if there is
+ * none, and for NULL.
  */
 const void *tensorlend_lease_metadata(const tensorlend_lease *lease,
                                       uint64_t *bytes);
@@ -1064,20 +1070,20 @@ const void *tensorlend_lease_metadata(const tensorlend_lease *lease,
 uint64_t tensorlend_lease_timestamp(const tensorlend_lease *lease);
 
 /**
- * Which value of the name it is; none for NULL.
+ * Version of the leased value; zeros for NULL.
  */
 tensorlend_version tensorlend_lease_version(const tensorlend_lease *lease);
 
 /**
- * Whether the session that took the lease still stands, so that its memory is kept for it: look after reading, where that
- * matters. False only after the daemon has ended the session while the process ran on, in the child of a fork, and for
- * NULL.
+ * Returns true while the session that took the lease lives, so that the lease protects its memory: check after
+ * reading, where that matters. False only after the daemon has ended the session of a running process, in the child of
+ * a fork, and for NULL.
  */
 bool tensorlend_lease_validate(const tensorlend_lease *lease);
 
 /**
- * Copies the elements of a tensor, in C order, into to, which has exactly the tensor's nbytes bytes. member is NULL,
- * or of a dataset the name of the tensor.
+ * Copies the elements of a tensor, in C order, into to, which has exactly the tensor's nbytes bytes. member is
+ * NULL for a tensor, and the name of the tensor for a dataset.
  *
  * TENSORLEND_ARGUMENT for another length; TENSORLEND_NOT_FOUND if there is no such member.
  */
@@ -1087,26 +1093,26 @@ tensorlend_status tensorlend_lease_copy(const tensorlend_lease *lease,
                                         uint64_t bytes);
 
 /**
- * How many there are; 0 for NULL.
+ * Number of leases; 0 for NULL.
  */
 uint64_t tensorlend_leases_count(const tensorlend_leases *leases);
 
 /**
- * One of them, borrowed; NULL if there are not so many. tensorlend_lease_clone makes one that stays.
+ * A lease by its number, borrowed; NULL beyond the end. tensorlend_lease_clone makes a handle of your own.
  */
 const tensorlend_lease *tensorlend_leases_at(const tensorlend_leases *leases,
                                              uint64_t number);
 
 /**
- * Ends all of them that were not cloned; NULL is none.
+ * Ends all leases that were not cloned; NULL does nothing.
  */
 void tensorlend_leases_free(tensorlend_leases *leases);
 
 /**
- * A tensor to be written in place: row-major, with ndim sizes in elements (0 to 16; shape may be NULL for 0). Its
- * bytes are whatever lay there before.
+ * Creates a tensor that the program writes in place: row-major, with ndim sizes in elements (0 to 16; shape may be
+ * NULL for 0). Its bytes keep their previous contents until they are written.
  *
- * TENSORLEND_ARGUMENT for a shape that cannot be; TENSORLEND_LIMIT when there is no memory left to lend.
+ * TENSORLEND_ARGUMENT for an invalid shape; TENSORLEND_LIMIT when the memory limit is reached.
  */
 tensorlend_status tensorlend_create(const tensorlend_client *client,
                                     tensorlend_dtype dtype,
@@ -1115,8 +1121,8 @@ tensorlend_status tensorlend_create(const tensorlend_client *client,
                                     tensorlend_draft **draft);
 
 /**
- * As tensorlend_create, with ndim strides in elements (NULL: row-major), and the element with index 0 byte_offset
- * bytes into the data. A stride may be negative if byte_offset leaves room for it.
+ * As tensorlend_create, with ndim strides in elements (NULL: row-major), and the element with index 0
+ * byte_offset bytes into the data. A stride may be negative if byte_offset leaves room for it.
  */
 tensorlend_status tensorlend_create_strided(const tensorlend_client *client,
                                             tensorlend_dtype dtype,
@@ -1127,7 +1133,8 @@ tensorlend_status tensorlend_create_strided(const tensorlend_client *client,
                                             tensorlend_draft **draft);
 
 /**
- * Several tensors that are published together: readers see all of them or none. Add them by tensorlend_dataset_add.
+ * Creates a dataset: several tensors that are published together, of which readers see all or none. Add them with
+ * tensorlend_dataset_add.
  */
 tensorlend_status tensorlend_create_dataset(const tensorlend_client *client,
                                             tensorlend_draft **dataset);
@@ -1135,17 +1142,16 @@ tensorlend_status tensorlend_create_dataset(const tensorlend_client *client,
 /**
  * Adds a tensor to a dataset, under a name of its own in it; the order is kept. Takes *member over, unless it fails.
  *
- * TENSORLEND_ARGUMENT for a name that is there already, for the 4097th tensor, for a member that is a dataset or another
- * client's.
+ * TENSORLEND_ARGUMENT for a name that the dataset has already, for the 4097th tensor, and for a member that is a
+ * dataset or another client's.
  */
 tensorlend_status tensorlend_dataset_add(tensorlend_draft *dataset,
                                          const char *name,
                                          tensorlend_draft **member);
 
 /**
- * Where a tensor's bytes are to be written, borrowed from the draft: tensorlend_draft_bytes of them, aligned to 64 bytes,
- * to 4096 if there are that many. They belong to the process that made the draft, not to the child of a fork. NULL for a
- * dataset, and for NULL.
+ * The memory of a tensor, borrowed from the draft, where the program writes: tensorlend_draft_bytes bytes, aligned to 64
+ * bytes, to 4096 if there are that many. The child of a fork must not use it. NULL for a dataset, and for NULL.
  */
 void *tensorlend_draft_data(tensorlend_draft *draft);
 
@@ -1160,27 +1166,26 @@ tensorlend_dtype tensorlend_draft_dtype(const tensorlend_draft *draft);
 uint64_t tensorlend_draft_bytes(const tensorlend_draft *draft);
 
 /**
- * Metadata that travels with it: any bytes, 64 KiB at most, copied. Up to 32 bytes cost nothing.
+ * Sets metadata: any bytes, 64 KiB at most, copied. Up to 32 bytes cost nothing.
  */
 tensorlend_status tensorlend_draft_set_metadata(tensorlend_draft *draft,
                                                 const void *metadata,
                                                 uint64_t bytes);
 
 /**
- * A timestamp that travels with it: nanoseconds since 1970, or of whatever clock its users agree on.
+ * Sets a timestamp: nanoseconds since 1970, or of any clock that producer and readers agree on.
  */
-tensorlend_status tensorlend_draft_set_timestamp(tensorlend_draft *draft,
-                                                 uint64_t nanoseconds);
+tensorlend_status tensorlend_draft_set_timestamp(tensorlend_draft *draft, uint64_t nanoseconds);
 
 /**
- * Ends a draft that was not taken over; NULL is none. Its memory comes back, once DLPack tensors that were made of it
- * are deleted too.
+ * Frees a draft that was not taken over; NULL does nothing. Its memory is free once its DLPack tensors are freed
+ * too.
  */
 void tensorlend_draft_free(tensorlend_draft *draft);
 
 /**
- * Gives a draft a name: from here on every client of the namespace reads it there. Takes *draft over. Which value it is
- * goes to *version, unless that is NULL.
+ * Publishes a draft under a name, where every client of the namespace can read it. Takes *draft over. Writes its
+ * version to *version, unless that is NULL.
  *
  * TENSORLEND_LIMIT and TENSORLEND_REFUSED at a limit or without the right to write; TENSORLEND_DISCONNECTED.
  */
@@ -1189,9 +1194,9 @@ tensorlend_status tensorlend_publish(tensorlend_draft **draft,
                                      tensorlend_version *version);
 
 /**
- * As tensorlend_publish, for a name that ends by itself: after ttl_ns nanoseconds (0: no clock ends it), or with this
- * client's session (TENSORLEND_EPHEMERAL in flags), whichever is first. Costs a round trip to the daemon, unless both
- * are 0.
+ * As tensorlend_publish, for a name that ends by itself: after ttl_ns nanoseconds (0: no clock ends it), or with
+ * this client's session (TENSORLEND_EPHEMERAL in flags), whichever is first. Costs a round trip to the daemon,
+ * unless both are 0.
  */
 tensorlend_status tensorlend_publish_for(tensorlend_draft **draft,
                                          const char *name,
@@ -1212,7 +1217,7 @@ tensorlend_status tensorlend_put(const tensorlend_client *client,
                                  tensorlend_version *version);
 
 /**
- * Leases the tensor that the name holds now. No copy is made, and what is published later does not change it.
+ * Leases the name's current tensor, without a copy. Later values of the name do not change it.
  *
  * TENSORLEND_NOT_FOUND; TENSORLEND_KIND for a dataset; TENSORLEND_LIMIT with 4096 leases held already.
  */
@@ -1221,21 +1226,21 @@ tensorlend_status tensorlend_get(const tensorlend_client *client,
                                  tensorlend_lease **lease);
 
 /**
- * Leases the dataset that the name holds now: all of its tensors, with one lease. Errors are those of tensorlend_get.
+ * Leases the name's current dataset: all of its tensors, with one lease. Errors are those of tensorlend_get.
  */
 tensorlend_status tensorlend_get_dataset(const tensorlend_client *client,
                                          const char *name,
                                          tensorlend_lease **lease);
 
 /**
- * Leases whatever the name holds now, a tensor or a dataset.
+ * Leases the name's current value, a tensor or a dataset.
  */
 tensorlend_status tensorlend_get_value(const tensorlend_client *client,
                                        const char *name,
                                        tensorlend_lease **lease);
 
 /**
- * Copies the tensor that the name holds now, in C order, into to, which has exactly its bytes. version may be NULL.
+ * Copies the name's current tensor, in C order, into to, which has exactly its size in bytes. version may be NULL.
  *
  * TENSORLEND_ARGUMENT for another length; otherwise as tensorlend_get.
  */
@@ -1246,8 +1251,8 @@ tensorlend_status tensorlend_get_into(const tensorlend_client *client,
                                       tensorlend_version *version);
 
 /**
- * As tensorlend_get, and waits for a name that is not there yet: timeout_ns nanoseconds at most, for ever if that is
- * below 0. TENSORLEND_TIMEOUT when time is up.
+ * As tensorlend_get, and waits for a name that does not exist yet: at most timeout_ns nanoseconds, for ever if
+ * that is below 0. TENSORLEND_TIMEOUT after that time.
  */
 tensorlend_status tensorlend_wait_for(const tensorlend_client *client,
                                       const char *name,
@@ -1255,8 +1260,8 @@ tensorlend_status tensorlend_wait_for(const tensorlend_client *client,
                                       tensorlend_lease **lease);
 
 /**
- * As tensorlend_wait_for, for a value, tensor or dataset, that is another one than seen: what
- * tensorlend_lease_version said of the last, or tensorlend_version of zeros for any.
+ * As tensorlend_wait_for, for a tensor or dataset with another version than seen: the tensorlend_lease_version
+ * of the last value, or a tensorlend_version of zeros for any.
  */
 tensorlend_status tensorlend_wait_newer(const tensorlend_client *client,
                                         const char *name,
@@ -1265,28 +1270,28 @@ tensorlend_status tensorlend_wait_newer(const tensorlend_client *client,
                                         tensorlend_lease **lease);
 
 /**
- * Whether the name holds something goes to *exists. Takes no lease.
+ * Writes to *exists whether the name exists. Takes no lease.
  */
 tensorlend_status tensorlend_exists(const tensorlend_client *client,
                                     const char *name,
                                     bool *exists);
 
 /**
- * Which value the name holds goes to *version: the one of zeros if it holds none. Takes no lease.
+ * Writes the version of the name's value to *version: zeros if the name does not exist. Takes no lease.
  */
 tensorlend_status tensorlend_current_version(const tensorlend_client *client,
                                              const char *name,
                                              tensorlend_version *version);
 
 /**
- * Deletes a name; whether there was one goes to *existed, unless that is NULL. Leases on its value stand.
+ * Deletes a name. Writes whether it existed to *existed, unless that is NULL. Leases on its value remain valid.
  */
 tensorlend_status tensorlend_delete(const tensorlend_client *client,
                                     const char *name,
                                     bool *existed);
 
 /**
- * Gives a value another name; what that held is gone for new readers. TENSORLEND_NOT_FOUND if there is no from.
+ * Renames a value. It replaces a value of the new name. TENSORLEND_NOT_FOUND if from does not exist.
  */
 tensorlend_status tensorlend_rename(const tensorlend_client *client,
                                     const char *from,
@@ -1301,8 +1306,8 @@ tensorlend_status tensorlend_copy(const tensorlend_client *client,
                                   tensorlend_version *version);
 
 /**
- * Appends an item, a tensor or a dataset, to a list, which is made if there is none. Takes *item over. Its number in the
- * list goes to *number, unless that is NULL.
+ * Appends an item, a tensor or a dataset, to a list, which is made if there is none. Takes *item over. Its number in
+ * the list goes to *number, unless that is NULL.
  */
 tensorlend_status tensorlend_list_append(const tensorlend_client *client,
                                          const char *list,
@@ -1310,9 +1315,9 @@ tensorlend_status tensorlend_list_append(const tensorlend_client *client,
                                          uint64_t *number);
 
 /**
- * Appends what count names hold now, without a copy, all or none; the names go on. The number of the first goes to
- * *number, unless that is NULL. TENSORLEND_NOT_FOUND if a name is missing; TENSORLEND_REFUSED or
- * TENSORLEND_ARGUMENT for one that is not this client's.
+ * Appends the current values of count names without a copy, all or none. The names keep their values. Writes the
+ * number of the first item to *number, unless that is NULL. TENSORLEND_NOT_FOUND if a name is missing;
+ * TENSORLEND_REFUSED or TENSORLEND_ARGUMENT for one that is not this client's.
  */
 tensorlend_status tensorlend_list_append_names(const tensorlend_client *client,
                                                const char *list,
@@ -1321,15 +1326,15 @@ tensorlend_status tensorlend_list_append_names(const tensorlend_client *client,
                                                uint64_t *number);
 
 /**
- * How many items a list has goes to *length: 0 if there is no such list.
+ * Writes the number of a list's items to *length: 0 if the list does not exist.
  */
 tensorlend_status tensorlend_list_length(const tensorlend_client *client,
                                          const char *list,
                                          uint64_t *length);
 
 /**
- * Waits until a list has so many items, as how, a tensorlend_length, says: timeout_ns nanoseconds at most, for ever if
- * that is below 0. Its length then goes to *length, unless that is NULL.
+ * Waits until a list has items items, compared by how, a tensorlend_length: at most timeout_ns nanoseconds,
+ * for ever if that is below 0. Writes the length to *length, unless that is NULL.
  */
 tensorlend_status tensorlend_list_wait(const tensorlend_client *client,
                                        const char *list,
@@ -1350,22 +1355,23 @@ tensorlend_status tensorlend_list_get(const tensorlend_client *client,
                                       tensorlend_leases **leases);
 
 /**
- * Removes a list and its items; whether there was one goes to *existed, unless that is NULL. Leases on its items stand.
+ * Removes a list and its items. Writes whether the list existed to *existed, unless that is NULL. Leases on its
+ * items remain valid.
  */
 tensorlend_status tensorlend_list_clear(const tensorlend_client *client,
                                         const char *list,
                                         bool *existed);
 
 /**
- * Gives a list another name; a list that had it is removed. TENSORLEND_NOT_FOUND if there is no list from.
+ * Renames a list, and removes a list with the new name. TENSORLEND_NOT_FOUND if the list from does not exist.
  */
 tensorlend_status tensorlend_list_rename(const tensorlend_client *client,
                                          const char *from,
                                          const char *to);
 
 /**
- * Opens a stream, with numbers from 0 on, that holds capacity messages (0: 8; rounded up to a power of two, 65,536 at
- * most) for subscribers that lag or come late. policy is a tensorlend_policy.
+ * Opens a stream, with numbers from 0 on, that holds capacity messages (0: 8; rounded up to a power of two, 65,536
+ * at most) for subscribers that lag or subscribe late. policy is a tensorlend_policy.
  *
  * TENSORLEND_REFUSED if another client has it open, or without the right to write; TENSORLEND_LIMIT at a limit.
  */
@@ -1376,11 +1382,12 @@ tensorlend_status tensorlend_stream_open(const tensorlend_client *client,
                                          tensorlend_stream **stream);
 
 /**
- * Sends a message; waits while the stream is full, with TENSORLEND_POLICY_BLOCK: timeout_ns nanoseconds at most, for
- * ever if that is below 0. Takes *message over, and drops it if it fails. Its number goes to *number, unless NULL.
+ * Sends a message; waits while the stream is full, with TENSORLEND_POLICY_BLOCK: timeout_ns nanoseconds at most,
+ * for ever if that is below 0. Takes *message over, and drops it if it fails. Its number goes to *number, unless
+ * NULL.
  *
  * TENSORLEND_TIMEOUT; TENSORLEND_FULL with TENSORLEND_POLICY_ERROR; TENSORLEND_STREAM_ENDED if the stream was
- * deleted or is another producer's by now; TENSORLEND_ARGUMENT for a draft of another client.
+ * deleted or has another producer now; TENSORLEND_ARGUMENT for a draft of another client.
  */
 tensorlend_status tensorlend_stream_send(const tensorlend_stream *stream,
                                          tensorlend_draft **message,
@@ -1388,16 +1395,16 @@ tensorlend_status tensorlend_stream_send(const tensorlend_stream *stream,
                                          uint64_t *number);
 
 /**
- * As tensorlend_stream_send, but never waits: with TENSORLEND_FULL, *message is the same draft still, to be sent
- * later.
+ * As tensorlend_stream_send, but never waits: with TENSORLEND_FULL, *message is still the same draft, which you
+ * can send later.
  */
 tensorlend_status tensorlend_stream_try_send(const tensorlend_stream *stream,
                                              tensorlend_draft **message,
                                              uint64_t *number);
 
 /**
- * Waits until the stream has at least count subscribers, so that the first message finds them: timeout_ns nanoseconds
- * at most, for ever if that is below 0.
+ * Waits until the stream has at least count subscribers, so that the first message finds them: timeout_ns
+ * nanoseconds at most, for ever if that is below 0.
  */
 tensorlend_status tensorlend_stream_wait_subscribers(const tensorlend_stream *stream,
                                                      uint64_t count,
@@ -1424,20 +1431,22 @@ uint64_t tensorlend_stream_sent(const tensorlend_stream *stream);
 uint64_t tensorlend_stream_subscribers(const tensorlend_stream *stream);
 
 /**
- * Closes the stream, and frees the handle; NULL is none. Subscribers take what it still holds and then find it ended.
+ * Closes the stream, and frees the handle; NULL does nothing. Subscribers take its remaining messages and then get
+ * TENSORLEND_STREAM_ENDED.
  */
 void tensorlend_stream_close(tensorlend_stream *stream);
 
 /**
- * Deletes a stream, whoever has it open, and what it holds; whether there was one goes to *existed, unless NULL.
+ * Deletes a stream with its messages, even if a producer has it open. Writes whether it existed to *existed, unless
+ * NULL.
  */
 tensorlend_status tensorlend_stream_delete(const tensorlend_client *client,
                                            const char *name,
                                            bool *existed);
 
 /**
- * Subscribes to a stream. start is a tensorlend_start, flags 0 or TENSORLEND_POLLABLE. A stream that is not open
- * yet is waited for: wait_ns nanoseconds at most, for ever if that is below 0, not at all if it is 0.
+ * Subscribes to a stream. start is a tensorlend_start, flags 0 or TENSORLEND_POLLABLE. The call waits for a
+ * stream that is not open yet: at most wait_ns nanoseconds, for ever if that is below 0, not at all if it is 0.
  *
  * TENSORLEND_NOT_FOUND if there is no such stream, TENSORLEND_TIMEOUT if it was not opened in time;
  * TENSORLEND_LIMIT with 256 subscriptions open already, or if the stream has as many subscribers as it can.
@@ -1450,11 +1459,11 @@ tensorlend_status tensorlend_subscribe(const tensorlend_client *client,
                                        tensorlend_subscription **subscription);
 
 /**
- * Takes the next message; waits for it timeout_ns nanoseconds at most, for ever if that is below 0. A lease on it goes to
- * *message, its number to *number, unless that is NULL.
+ * Takes the next message; waits for it timeout_ns nanoseconds at most, for ever if that is below 0. A lease on it
+ * goes to *message, its number to *number, unless that is NULL.
  *
- * TENSORLEND_TIMEOUT; TENSORLEND_STREAM_ENDED once the producer has closed the stream, or is gone, and every message
- * was taken: the subscription goes on when somebody opens the stream again.
+ * TENSORLEND_TIMEOUT; TENSORLEND_STREAM_ENDED once the producer has closed the stream or disconnected, and every
+ * message was taken. The subscription continues when a producer opens the stream again.
  */
 tensorlend_status tensorlend_subscription_recv(tensorlend_subscription *subscription,
                                                int64_t timeout_ns,
@@ -1472,10 +1481,10 @@ tensorlend_status tensorlend_subscription_try_recv(tensorlend_subscription *subs
 /**
  * A descriptor for poll and epoll, borrowed from the subscription; -1 without TENSORLEND_POLLABLE, and for NULL.
  *
- * Call tensorlend_subscription_try_recv until there is no message before the first wait, and after each: the call that
- * finds none asks the producer to make the descriptor readable. Nobody does so for a producer that was killed, nor for a
- * stream that was deleted or opened anew: look once more every now and then, say every 100 ms. The descriptor is another
- * one once the stream was opened anew.
+ * Before the first wait and after each wait, call tensorlend_subscription_try_recv until it returns no message: that
+ * last call asks the producer to make the descriptor readable. A producer that was killed does not do so, nor does one
+ * whose stream was deleted or opened again: poll also every 100 ms or so. The descriptor changes when the stream is
+ * opened again.
  */
 int32_t tensorlend_subscription_fd(const tensorlend_subscription *subscription);
 
@@ -1495,7 +1504,7 @@ uint64_t tensorlend_subscription_position(const tensorlend_subscription *subscri
 const char *tensorlend_subscription_name(const tensorlend_subscription *subscription);
 
 /**
- * Ends a subscription, and frees the handle; NULL is none. Messages that were taken stay.
+ * Ends a subscription, and frees the handle; NULL does nothing. Leases on its messages remain valid.
  */
 void tensorlend_subscription_close(tensorlend_subscription *subscription);
 
@@ -1509,34 +1518,35 @@ tensorlend_status tensorlend_keep(const tensorlend_client *client,
                                   tensorlend_history **history);
 
 /**
- * Publishes the next value; the oldest one goes when there are more than are kept. Takes *draft over. version may be
- * NULL. Errors are those of tensorlend_publish, and TENSORLEND_STREAM_ENDED if another client keeps the name by now.
+ * Publishes the next value; the oldest one is removed when the name has more than it keeps. Takes *draft over.
+ * version may be NULL. Errors are those of tensorlend_publish, and TENSORLEND_STREAM_ENDED if another client
+ * keeps the name now.
  */
 tensorlend_status tensorlend_history_publish(const tensorlend_history *history,
                                              tensorlend_draft **draft,
                                              tensorlend_version *version);
 
 /**
- * Stops keeping; the name and its last value stay. NULL is none.
+ * Stops keeping values; the name and its last value stay. NULL does nothing.
  */
 void tensorlend_history_close(tensorlend_history *history);
 
 /**
- * Leases on the values that a name has kept, oldest first. TENSORLEND_NOT_FOUND if it keeps none.
+ * Leases the values that a name has kept, oldest first. TENSORLEND_NOT_FOUND if it keeps none.
  */
 tensorlend_status tensorlend_versions(const tensorlend_client *client,
                                       const char *name,
                                       tensorlend_leases **leases);
 
 /**
- * Lists the names that match the pattern glob ("*": all), and what they hold.
+ * Lists the names that match the pattern glob ("*": all), and describes their values.
  */
 tensorlend_status tensorlend_list_names(const tensorlend_client *client,
                                         const char *glob,
                                         tensorlend_listing **listing);
 
 /**
- * What one name holds, as a listing of one. TENSORLEND_NOT_FOUND if there is no such name.
+ * Describes the value of one name, as a listing of one entry. TENSORLEND_NOT_FOUND if the name does not exist.
  */
 tensorlend_status tensorlend_info(const tensorlend_client *client,
                                   const char *name,
@@ -1557,31 +1567,32 @@ tensorlend_status tensorlend_list_lists(const tensorlend_client *client,
                                         tensorlend_listing **listing);
 
 /**
- * How many entries there are; 0 for NULL.
+ * Number of entries; 0 for NULL.
  */
 uint64_t tensorlend_listing_count(const tensorlend_listing *listing);
 
 /**
- * One of them, borrowed from the listing; NULL if there are not so many.
+ * An entry by its number, borrowed from the listing; NULL beyond the end.
  */
 const tensorlend_entry *tensorlend_listing_at(const tensorlend_listing *listing, uint64_t number);
 
 /**
- * Ends a listing; NULL is none.
+ * Frees a listing; NULL does nothing.
  */
 void tensorlend_listing_free(tensorlend_listing *listing);
 
 /**
- * Ends a tensor that another library or this one handed out, by its deleter; NULL is none. What came of
- * tensorlend_lease_to_dlpack or tensorlend_draft_to_dlpack is ended by this, or by the library that it was passed on
- * to: once, and on whatever thread.
+ * Frees a tensor of this or another library by its deleter; NULL does nothing. A tensor of
+ * tensorlend_lease_to_dlpack or tensorlend_draft_to_dlpack is freed once, on any thread: by this call, or by the
+ * library that took it over.
  */
 void tensorlend_dlpack_free(DLManagedTensorVersioned *tensor);
 
 /**
- * Hands a leased tensor to another library, read-only (DLPACK_FLAG_BITMASK_READ_ONLY), where it lies: member is NULL,
- * or of a dataset the name of the tensor. The lease's memory is kept until both the tensor's deleter was called and the
- * handle is freed, in whatever order. End it with tensorlend_dlpack_free, unless another library took it over.
+ * Exports a leased tensor in place to another library, read-only (DLPACK_FLAG_BITMASK_READ_ONLY). member is NULL
+ * for a tensor, and the name of the tensor for a dataset. The lease's memory is kept until the tensor's deleter was
+ * called and the handle is freed, in any order. Free the tensor with tensorlend_dlpack_free, unless another library
+ * took it over.
  *
  * TENSORLEND_NOT_FOUND if there is no such member.
  */
@@ -1590,25 +1601,25 @@ tensorlend_status tensorlend_lease_to_dlpack(const tensorlend_lease *lease,
                                              DLManagedTensorVersioned **tensor);
 
 /**
- * Hands a draft to another library to be written in place. Until the tensor was ended (tensorlend_dlpack_free, or
- * by the library that took it over), the draft cannot be published, sent or appended (TENSORLEND_ARGUMENT).
+ * Exports a draft to another library, which writes it in place. Until the tensor is freed (tensorlend_dlpack_free,
+ * or by the library that took it over), the draft cannot be published, sent or appended (TENSORLEND_ARGUMENT).
  */
 tensorlend_status tensorlend_draft_to_dlpack(tensorlend_draft *draft,
                                              DLManagedTensorVersioned **tensor);
 
 /**
- * A draft, row-major, that is a copy of another library's tensor, strided or not. The tensor stays the caller's, who
- * ends it.
+ * Creates a row-major draft from a copy of another library's tensor, strided or not. The caller keeps the tensor.
  *
- * TENSORLEND_ARGUMENT for a DLPack version other than 1 or memory of a device; TENSORLEND_DTYPE for an element type
- * that tensorlend does not know; otherwise as tensorlend_create.
+ * TENSORLEND_ARGUMENT for a DLPack version other than 1 or memory of a device; TENSORLEND_DTYPE for an element
+ * type that tensorlend does not know; otherwise as tensorlend_create.
  */
 tensorlend_status tensorlend_create_from_dlpack(const tensorlend_client *client,
                                                 const DLManagedTensorVersioned *tensor,
                                                 tensorlend_draft **draft);
 
 /**
- * Copies another library's tensor, strided or not, and publishes it. The tensor stays the caller's, who ends it. version may be NULL. Errors are those of tensorlend_create_from_dlpack and tensorlend_publish.
+ * Copies another library's tensor, strided or not, and publishes it. The caller keeps the tensor. version may be
+ * NULL. Errors are those of tensorlend_create_from_dlpack and tensorlend_publish.
  */
 tensorlend_status tensorlend_put_dlpack(const tensorlend_client *client,
                                         const char *name,
@@ -1616,27 +1627,27 @@ tensorlend_status tensorlend_put_dlpack(const tensorlend_client *client,
                                         tensorlend_version *version);
 
 /**
- * Asks the daemon for its figures.
+ * Asks the daemon for its metrics.
  */
 tensorlend_status tensorlend_stat_get(const tensorlend_client *client, tensorlend_stat **stat);
 
 /**
- * The figures, borrowed; NULL for NULL.
+ * The metrics, borrowed; NULL for NULL.
  */
 const tensorlend_figures *tensorlend_stat_figures(const tensorlend_stat *stat);
 
 /**
- * Ends it; NULL is none.
+ * Frees it; NULL does nothing.
  */
 void tensorlend_stat_free(tensorlend_stat *stat);
 
 /**
- * Begins to count allocations, or ends it.
+ * Starts or stops counting allocations.
  */
 tensorlend_status tensorlend_statistics_enable(const tensorlend_client *client, bool enable);
 
 /**
- * What was counted goes to *statistics: all zeros unless counting is on.
+ * Writes the counts to *statistics: zeros unless counting is on.
  */
 tensorlend_status tensorlend_statistics_get(const tensorlend_client *client,
                                             tensorlend_statistics *statistics);
@@ -1648,24 +1659,24 @@ tensorlend_status tensorlend_log_start(const tensorlend_client *client,
                                        const char *file);
 
 /**
- * Ends the log, and writes what is left of it.
+ * Ends the log, and writes its buffered rest.
  */
 tensorlend_status tensorlend_log_stop(const tensorlend_client *client);
 
 /**
- * Asks what of this client's allocations is outstanding: drafts, what names, streams and lists hold, and what was replaced
- * and is not reclaimed yet. TENSORLEND_ARGUMENT unless the client was opened with tensorlend_options_tracking.
+ * Returns this client's outstanding allocations: drafts, the values of names, streams and lists, and replaced values
+ * that are not reclaimed yet. TENSORLEND_ARGUMENT unless the client was opened with tensorlend_options_tracking.
  */
 tensorlend_status tensorlend_outstanding_get(const tensorlend_client *client,
                                              tensorlend_outstanding **outstanding);
 
 /**
- * A report: each allocation with its bytes and age, by who keeps it. Borrowed; NULL for NULL.
+ * A report: each allocation with its bytes, its age and its holder. Borrowed; NULL for NULL.
  */
 const char *tensorlend_outstanding_text(const tensorlend_outstanding *outstanding);
 
 /**
- * How many allocations there are; 0 for NULL.
+ * Number of allocations; 0 for NULL.
  */
 uint64_t tensorlend_outstanding_count(const tensorlend_outstanding *outstanding);
 
@@ -1675,7 +1686,7 @@ uint64_t tensorlend_outstanding_count(const tensorlend_outstanding *outstanding)
 uint64_t tensorlend_outstanding_bytes(const tensorlend_outstanding *outstanding);
 
 /**
- * Ends it; NULL is none.
+ * Frees it; NULL does nothing.
  */
 void tensorlend_outstanding_free(tensorlend_outstanding *outstanding);
 

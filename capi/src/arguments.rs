@@ -1,4 +1,4 @@
-//! What C hands in, turned into what Rust can rely on. The numbers are those of the contract in `mod.rs`.
+//! Arguments of C programs, converted to Rust values. The numbers are those of the contract in `lib.rs`.
 
 use super::status::look;
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -27,7 +27,7 @@ pub unsafe fn handle_mut<'a, T>(handle: *mut T, what: &str) -> Result<&'a mut T>
     unsafe { handle.as_mut() }.ok_or_else(|| null(what))
 }
 
-/// Ends a handle; NULL is none.
+/// Frees a handle; NULL does nothing.
 ///
 /// # Safety
 /// 1.
@@ -42,11 +42,11 @@ pub unsafe fn free<T>(handle: *mut T) {
     });
 }
 
-/// Where a new handle goes.
+/// The variable that gets a new handle.
 pub struct Out<T>(*mut *mut T);
 
 impl<T> Out<T> {
-    /// The caller's variable; it is NULL from here on, until it is filled.
+    /// Takes the caller's variable and sets it to NULL until it is filled.
     ///
     /// # Safety
     /// 2.
@@ -54,7 +54,8 @@ impl<T> Out<T> {
         if variable.is_null() {
             return Err(null(what));
         }
-        // SAFETY: 2: it leads to a variable of the caller; that may hold anything, which is overwritten and not dropped.
+        // SAFETY: 2: it leads to a variable of the caller; that may hold anything, which is overwritten and not
+        // dropped.
         unsafe { variable.write(std::ptr::null_mut()) };
         Ok(Self(variable))
     }
@@ -63,7 +64,7 @@ impl<T> Out<T> {
         self.fill_boxed(Box::new(value));
     }
 
-    /// For what points into itself, and so has to be in its place before the pointers are taken.
+    /// Fills the variable with a value that points into itself, and so must be in its final place before.
     pub fn fill_boxed(self, value: Box<T>) {
         self.fill_raw(Box::into_raw(value));
     }
@@ -74,11 +75,11 @@ impl<T> Out<T> {
     }
 }
 
-/// Where a plain value goes that the caller asked for.
+/// A required variable that gets a plain value.
 pub struct Place<T>(*mut T);
 
 impl<T: Copy> Place<T> {
-    /// The caller's variable, looked at before anything is done.
+    /// Takes the caller's variable; checked before the call does anything.
     ///
     /// # Safety
     /// 2.
@@ -92,7 +93,7 @@ impl<T: Copy> Place<T> {
     }
 }
 
-/// Tells the caller a plain value, if he wants it.
+/// Writes a plain value to an optional variable.
 ///
 /// # Safety
 /// 2.
@@ -138,8 +139,8 @@ pub unsafe fn values<'a, T>(first: *const T, count: u64, what: &str) -> Result<&
     match (first.is_null(), count) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(null(what)),
-        // SAFETY: 4: it leads to `count` values, aligned, and nobody changes them before the call is over. More bytes than
-        // an address space has cannot be anywhere: that is checked.
+        // SAFETY: 4: it leads to `count` values, aligned, and nobody changes them before the call is over. More bytes
+        // than an address space has cannot be anywhere: that is checked.
         (false, _) => Ok(unsafe { std::slice::from_raw_parts(first, checked::<T>(count, what)?) }),
     }
 }
@@ -152,7 +153,7 @@ pub unsafe fn buffer<'a>(first: *mut c_void, bytes: u64, what: &str) -> Result<&
     match (first.is_null(), bytes) {
         (_, 0) => Ok(&mut []),
         (true, _) => Err(null(what)),
-        // SAFETY: 4: it leads to so many bytes, and nobody else touches them before the call is over. They are only
+        // SAFETY: 4: it leads to `bytes` bytes, and nobody else touches them before the call is over. They are only
         // written.
         (false, _) => Ok(unsafe { std::slice::from_raw_parts_mut(first.cast(), checked::<u8>(bytes, what)?) }),
     }
@@ -163,7 +164,7 @@ fn checked<T>(count: u64, what: &str) -> Result<usize> {
     bytes.map(|_| count as usize).ok_or_else(|| Error::Argument(format!("{what}: {count} are more than there can be")))
 }
 
-/// What the header calls `bool`. To Rust's a byte other than 0 and 1 would be undefined behaviour, and no compiler of C
+/// The header's `bool`. To Rust's a byte other than 0 and 1 would be undefined behaviour, and no compiler of C
 /// vouches for what another language, or a cast, puts here: so every value but 0 is true.
 pub type c_bool = u8;
 
@@ -172,17 +173,17 @@ pub fn bytes_or_null(bytes: &[u8]) -> *const c_void {
     if bytes.is_empty() { std::ptr::null() } else { bytes.as_ptr().cast() }
 }
 
-/// How long to wait: below zero, for ever.
+/// Converts a timeout: below 0 means for ever.
 pub fn patience(timeout_ns: i64) -> Option<Duration> {
     u64::try_from(timeout_ns).ok().map(Duration::from_nanos)
 }
 
-/// As [`patience`], for calls that take no "for ever".
+/// As [`patience`], for calls without "for ever".
 pub fn long(timeout_ns: i64) -> Duration {
     patience(timeout_ns).unwrap_or(Duration::MAX)
 }
 
-/// Text that is handed out: a zero byte, which only a broken client's label can have, ends it.
+/// Converts text for C. It ends at the first zero byte, which only the label of a broken client contains.
 pub fn c_text(text: &str) -> CString {
     let end = text.find('\0').unwrap_or(text.len());
     CString::new(&text[..end]).unwrap_or_default()

@@ -7,7 +7,8 @@ use super::status::{guard, look, tensorlend_status};
 use std::ffi::{CString, c_char};
 use tensorlend::{Client, Result};
 
-/// A session with the daemon, in one namespace. Any thread may use it, several at a time. What it published outlives it.
+/// A session with the daemon, in one namespace. Any thread may use it, several at a time. Published tensors outlive the
+/// session.
 pub struct tensorlend_client {
     pub(super) client: Client,
     process: Process,
@@ -16,17 +17,17 @@ pub struct tensorlend_client {
 }
 
 impl tensorlend_client {
-    /// For calls that would answer without a look at the session.
+    /// Checks the process, for calls that do not check it themselves.
     pub(super) fn check(&self) -> Result<()> {
         self.process.check()
     }
 }
 
-/// Connects; `options` may be NULL and stay the caller's. `tensorlend_client_free` ends the session. Leases, drafts,
-/// streams and subscriptions may outlive the handle.
+/// Connects. `options` may be NULL, and the caller keeps them. `tensorlend_client_free` ends the session. Leases,
+/// drafts, streams and subscriptions may outlive the handle.
 ///
-/// `TENSORLEND_DISCONNECTED` if no daemon answers; `TENSORLEND_INCOMPATIBLE` if daemon or kernel are too old or too new;
-/// `TENSORLEND_REFUSED` for a namespace that is not for this user.
+/// `TENSORLEND_DISCONNECTED` if no daemon answers; `TENSORLEND_INCOMPATIBLE` if daemon or kernel are too old or too
+/// new; `TENSORLEND_REFUSED` for a namespace that this user may not join.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_connect(
     options: *const tensorlend_options,
@@ -42,7 +43,7 @@ pub unsafe extern "C" fn tensorlend_connect(
     })
 }
 
-/// Ends a session, once nothing else that came from it lives; NULL is none.
+/// Frees the client. The session ends when nothing else that came from it lives. NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_client_free(client: *mut tensorlend_client) {
     // SAFETY: 1.
@@ -63,7 +64,7 @@ pub unsafe extern "C" fn tensorlend_client_daemon_version(client: *const tensorl
     look(std::ptr::null(), || unsafe { client.as_ref() }.map(|client| client.daemon.as_ptr()))
 }
 
-/// Asks the daemon for a sign of life; how long that took goes to `*nanoseconds`, unless it is NULL.
+/// Asks the daemon for a response, and writes the round trip to `*nanoseconds`, unless it is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_ping(client: *const tensorlend_client, nanoseconds: *mut u64) -> tensorlend_status {
     guard(|| {
@@ -76,7 +77,7 @@ pub unsafe extern "C" fn tensorlend_ping(client: *const tensorlend_client, nanos
 }
 
 /// Memory of this client, in bytes: of its tensors (drafts, published, replaced and not yet reclaimed), and of the
-/// segments that it was lent. Either pointer may be NULL.
+/// segments that the daemon lends to it. Either pointer may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_memory(
     client: *const tensorlend_client,
@@ -96,7 +97,7 @@ pub unsafe extern "C" fn tensorlend_memory(
     })
 }
 
-/// Bytes of the namespace's tensors that some client holds a lease on now.
+/// Writes to `*bytes` the bytes of the namespace's tensors on which some client holds a lease now.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_leased_bytes(
     client: *const tensorlend_client,

@@ -18,13 +18,13 @@ use std::sync::Arc;
 use tensorlend::{Client, DType, Draft, Error, Result, TensorSpec, ValueDraft, check_name};
 use tensorlend_layout::tensor::{NDIM_MAX, Strides, check_extent};
 
-/// What a tensor that is handed out keeps alive.
+/// The memory that an exported tensor keeps alive.
 enum Owner {
     Lease(#[expect(dead_code, reason = "dropped with the tensor")] Arc<tensorlend_lease>),
     Draft(#[expect(dead_code, reason = "dropped with the tensor")] Arc<Shared>),
 }
 
-/// A tensor that is handed out; its deleter drops it, on whatever thread.
+/// An exported tensor. Its deleter drops it, on any thread.
 struct Handed {
     managed: DLManagedTensorVersioned,
     shape: Vec<i64>,
@@ -32,7 +32,7 @@ struct Handed {
     _owner: Owner,
 }
 
-/// What a tensor looks like from outside.
+/// The description of an exported tensor.
 struct Looks<'a> {
     dtype: DType,
     shape: &'a [u64],
@@ -76,7 +76,7 @@ fn hand_out(out: Out<DLManagedTensorVersioned>, looks: Looks<'_>, owner: Owner) 
     out.fill_raw(unsafe { &raw mut (*handed).managed });
 }
 
-/// What a tensor's user calls at its end.
+/// The deleter of an exported tensor.
 unsafe extern "C" fn delete(tensor: *mut DLManagedTensorVersioned) {
     look((), || {
         // SAFETY: 5: NULL, or one of ours that is still whole.
@@ -87,16 +87,16 @@ unsafe extern "C" fn delete(tensor: *mut DLManagedTensorVersioned) {
     });
 }
 
-/// Ends a tensor that another library or this one handed out, by its deleter; NULL is none. What came of
-/// `tensorlend_lease_to_dlpack` or `tensorlend_draft_to_dlpack` is ended by this, or by the library that it was passed on
-/// to: once, and on whatever thread.
+/// Frees a tensor of this or another library by its deleter; NULL does nothing. A tensor of
+/// `tensorlend_lease_to_dlpack` or `tensorlend_draft_to_dlpack` is freed once, on any thread: by this call, or by the
+/// library that took it over.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_dlpack_free(tensor: *mut DLManagedTensorVersioned) {
     look((), || {
         if tensor.is_null() {
             return None;
         }
-        // SAFETY: 5: of whatever version, the deleter is where it is in this one; NULL if there is nothing to be done.
+        // SAFETY: 5: the deleter is at the same place in every version; NULL if there is nothing to do.
         let deleter = unsafe { (&raw const (*tensor).deleter).read() }?;
         // SAFETY: 5: it was not called before.
         unsafe { deleter(tensor) };
@@ -104,14 +104,15 @@ pub unsafe extern "C" fn tensorlend_dlpack_free(tensor: *mut DLManagedTensorVers
     });
 }
 
-/// Of a shape with no more dimensions than a tensor has.
+/// Returns the row-major strides of a shape with at most 16 dimensions.
 fn row_major_strides(shape: &[u64]) -> Vec<i64> {
     Strides::row_major(shape).map_or_else(Vec::new, |strides| strides.to_vec())
 }
 
-/// Hands a leased tensor to another library, read-only (`DLPACK_FLAG_BITMASK_READ_ONLY`), where it lies: `member` is NULL,
-/// or of a dataset the name of the tensor. The lease's memory is kept until both the tensor's deleter was called and the
-/// handle is freed, in whatever order. End it with `tensorlend_dlpack_free`, unless another library took it over.
+/// Exports a leased tensor in place to another library, read-only (`DLPACK_FLAG_BITMASK_READ_ONLY`). `member` is NULL
+/// for a tensor, and the name of the tensor for a dataset. The lease's memory is kept until the tensor's deleter was
+/// called and the handle is freed, in any order. Free the tensor with `tensorlend_dlpack_free`, unless another library
+/// took it over.
 ///
 /// `TENSORLEND_NOT_FOUND` if there is no such member.
 #[unsafe(no_mangle)]
@@ -137,8 +138,8 @@ pub unsafe extern "C" fn tensorlend_lease_to_dlpack(
     })
 }
 
-/// Hands a draft to another library to be written in place. Until the tensor was ended (`tensorlend_dlpack_free`, or
-/// by the library that took it over), the draft cannot be published, sent or appended (`TENSORLEND_ARGUMENT`).
+/// Exports a draft to another library, which writes it in place. Until the tensor is freed (`tensorlend_dlpack_free`,
+/// or by the library that took it over), the draft cannot be published, sent or appended (`TENSORLEND_ARGUMENT`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_to_dlpack(
     draft: *mut tensorlend_draft,
@@ -164,11 +165,10 @@ pub unsafe extern "C" fn tensorlend_draft_to_dlpack(
     })
 }
 
-/// A draft, row-major, that is a copy of another library's tensor, strided or not. The tensor stays the caller's, who
-/// ends it.
+/// Creates a row-major draft from a copy of another library's tensor, strided or not. The caller keeps the tensor.
 ///
-/// `TENSORLEND_ARGUMENT` for a `DLPack` version other than 1 or memory of a device; `TENSORLEND_DTYPE` for an element type
-/// that tensorlend does not know; otherwise as `tensorlend_create`.
+/// `TENSORLEND_ARGUMENT` for a `DLPack` version other than 1 or memory of a device; `TENSORLEND_DTYPE` for an element
+/// type that tensorlend does not know; otherwise as `tensorlend_create`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_create_from_dlpack(
     client: *const tensorlend_client,
@@ -185,7 +185,8 @@ pub unsafe extern "C" fn tensorlend_create_from_dlpack(
     })
 }
 
-/// Copies another library's tensor, strided or not, and publishes it. The tensor stays the caller's, who ends it. `version` may be NULL. Errors are those of `tensorlend_create_from_dlpack` and `tensorlend_publish`.
+/// Copies another library's tensor, strided or not, and publishes it. The caller keeps the tensor. `version` may be
+/// NULL. Errors are those of `tensorlend_create_from_dlpack` and `tensorlend_publish`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_put_dlpack(
     client: *const tensorlend_client,
@@ -213,8 +214,8 @@ unsafe fn copied(client: &Client, tensor: *const DLManagedTensorVersioned) -> st
     if tensor.is_null() {
         return Err(Error::Argument("tensor is NULL".into()).into());
     }
-    // SAFETY: 5: the version comes first in every one of them. Of another version nothing else may be read, nor need the
-    // rest be there: so there is no reference to the whole before this is known.
+    // SAFETY: 5: the version is the first field of every version of the structure. Only it may be read before it is
+    // checked, so there is no reference to the whole yet.
     let major = unsafe { (&raw const (*tensor).version.major).read() };
     if major != DLPACK_MAJOR_VERSION {
         let why = format!("the tensor is of DLPack {major}: {DLPACK_MAJOR_VERSION} is understood");
@@ -229,7 +230,7 @@ unsafe fn copied(client: &Client, tensor: *const DLManagedTensorVersioned) -> st
     }
     let ndim = u64::try_from(tensor.ndim).ok().filter(|&ndim| ndim <= NDIM_MAX as u64);
     let ndim = ndim.ok_or_else(|| Error::Argument(format!("{} dimensions: 0 to {NDIM_MAX}", tensor.ndim)))?;
-    // SAFETY: 5: so many sizes, and so many strides unless NULL.
+    // SAFETY: 5: `ndim` sizes, and `ndim` strides unless NULL.
     let (sizes, strides) = unsafe {
         let strides = if tensor.strides.is_null() { 0 } else { ndim };
         (values(tensor.shape, ndim, "shape")?, values(tensor.strides, strides, "strides")?)
@@ -240,7 +241,7 @@ unsafe fn copied(client: &Client, tensor: *const DLManagedTensorVersioned) -> st
     let dtype = dtype(u32::from(kind.code.0) | u32::from(kind.bits) << 8 | u32::from(kind.lanes) << 16)?;
     let strides = if tensor.strides.is_null() { row_major_strides(&shape) } else { strides.to_vec() };
     let spec = TensorSpec::new(dtype, &shape);
-    // With an offset added it would be NULL no more.
+    // Checked before the offset is added, after which it would not be NULL.
     if tensor.data.is_null() && spec.bytes()? > 0 {
         return Err(Error::Argument("the tensor's data is NULL, and it has elements".into()).into());
     }
@@ -252,8 +253,8 @@ unsafe fn copied(client: &Client, tensor: *const DLManagedTensorVersioned) -> st
     Ok(draft)
 }
 
-/// The bytes that a tensor's elements reach, from the lowest one to the end of the highest, and where in them the element
-/// with index 0 lies.
+/// Returns the bytes from a tensor's lowest element to the end of its highest, and the offset of the element with index
+/// 0 in them.
 ///
 /// # Safety
 /// Each element of a tensor of these sizes and strides, with its first at `first`, can be read.
@@ -272,10 +273,10 @@ unsafe fn reached<'a>(first: *const u8, spec: &TensorSpec, strides: &[i64]) -> R
         return Err(Error::Argument(format!("strides {strides:?} lead out of memory")));
     };
     let spec = TensorSpec { strides: Some(strides.to_vec()), byte_offset: offset, ..spec.clone() };
-    // The same check as for what comes from shared memory: from here on the copy stays inside.
+    // The same check as for tensors in shared memory. The copy stays inside these bytes.
     check_extent(spec.dtype, &spec.shape, Some(strides), offset, length as u64)
         .map_err(|cause| Error::Tensor { what: "the DLPack tensor".into(), cause })?;
-    // SAFETY: the lowest and the highest of these bytes are elements' bytes, which can be read; what lies between them is
-    // memory of the same allocation, as DLPack's strides mean. The length was checked to fit.
+    // SAFETY: the lowest and the highest of these bytes are elements' bytes, which can be read; what lies between them
+    // is memory of the same allocation, as DLPack's strides mean. The length was checked to fit.
     Ok((unsafe { values(first.wrapping_sub(offset as usize), length as u64, "data") }?, offset))
 }

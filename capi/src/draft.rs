@@ -1,4 +1,4 @@
-//! What is being written.
+//! Drafts: tensors and datasets that a program writes.
 
 use super::arguments::{Out, free, handle, tell, text, values};
 use super::client::tensorlend_client;
@@ -12,12 +12,12 @@ use std::time::Duration;
 use tensorlend::{Client, Draft, Error, Lifetime, Result, TensorSpec, ValueDraft, check_name};
 use tensorlend_layout::tensor::NDIM_MAX;
 
-/// A tensor, or a dataset of several, that is being written where its readers will find it; nobody else sees it before it
-/// is published, sent or appended. One thread at a time uses it.
+/// A tensor, or a dataset of several, that the program writes where its readers will read it. Other clients see it once
+/// it is published, sent or appended. One thread at a time uses it.
 ///
-/// Calls that publish, send or append take it over: they are given the address of the variable that holds it, and set that
-/// to NULL as soon as the draft is no longer the caller's, also where they fail afterwards. `tensorlend_draft_free` ends
-/// what is still there.
+/// Calls that publish, send or append take it over: they are given the address of the variable that holds it, and set
+/// that to NULL as soon as the draft is no longer the caller's, also if they fail afterwards. `tensorlend_draft_free`
+/// frees a draft that was not taken over.
 pub struct tensorlend_draft {
     /// Shared with the `DLPack` tensors that were made of it.
     pub(super) shared: Arc<Shared>,
@@ -27,7 +27,7 @@ pub struct tensorlend_draft {
     dtype: tensorlend_dtype,
 }
 
-/// What a draft and its `DLPack` tensors keep alive together.
+/// The memory that a draft and its `DLPack` tensors keep alive together.
 pub(super) type Shared = Mutex<ValueDraft>;
 
 impl tensorlend_draft {
@@ -49,14 +49,14 @@ impl tensorlend_draft {
         self.data
     }
 
-    /// The draft is changed by whoever holds its handle, one thread at a time: the lock is for the deleters.
+    /// Changes the draft. One thread at a time uses the handle: the lock is for the deleters.
     pub(super) fn change<T>(&self, how: impl FnOnce(&mut ValueDraft) -> Result<T>) -> Result<T> {
         self.process.check()?;
         how(&mut self.shared.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// Refuses a draft that cannot be taken over: there is none, or somebody still writes to it by `DLPack`.
+/// Rejects a draft that cannot be taken over: NULL, or a `DLPack` tensor of it is still in use.
 ///
 /// # Safety
 /// 1, 2.
@@ -72,7 +72,7 @@ pub(super) unsafe fn check_taking(draft: *mut *mut tensorlend_draft) -> Result<(
     Ok(())
 }
 
-/// Takes a draft over: the caller's variable is NULL afterwards. One that cannot be taken stays.
+/// Takes a draft over and sets the caller's variable to NULL. On error the variable is unchanged.
 ///
 /// # Safety
 /// 1, 2.
@@ -88,10 +88,10 @@ pub(super) unsafe fn take(draft: *mut *mut tensorlend_draft) -> Result<ValueDraf
     Ok(payload.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// A tensor to be written in place: row-major, with `ndim` sizes in elements (0 to 16; `shape` may be NULL for 0). Its
-/// bytes are whatever lay there before.
+/// Creates a tensor that the program writes in place: row-major, with `ndim` sizes in elements (0 to 16; `shape` may be
+/// NULL for 0). Its bytes keep their previous contents until they are written.
 ///
-/// `TENSORLEND_ARGUMENT` for a shape that cannot be; `TENSORLEND_LIMIT` when there is no memory left to lend.
+/// `TENSORLEND_ARGUMENT` for an invalid shape; `TENSORLEND_LIMIT` when the memory limit is reached.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_create(
     client: *const tensorlend_client,
@@ -104,8 +104,8 @@ pub unsafe extern "C" fn tensorlend_create(
     unsafe { tensorlend_create_strided(client, dtype, ndim, shape, std::ptr::null(), 0, draft) }
 }
 
-/// As `tensorlend_create`, with `ndim` strides in elements (NULL: row-major), and the element with index 0 `byte_offset`
-/// bytes into the data. A stride may be negative if `byte_offset` leaves room for it.
+/// As `tensorlend_create`, with `ndim` strides in elements (NULL: row-major), and the element with index 0
+/// `byte_offset` bytes into the data. A stride may be negative if `byte_offset` leaves room for it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_create_strided(
     client: *const tensorlend_client,
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn tensorlend_create_strided(
     })
 }
 
-/// A tensor as C describes it.
+/// Reads C's description of a tensor.
 ///
 /// # Safety
 /// 4.
@@ -137,7 +137,7 @@ pub(super) unsafe fn spec(
     strides: *const i64,
     byte_offset: u64,
 ) -> std::result::Result<TensorSpec, Fault> {
-    // Before anything is read: nobody has memory for more.
+    // Checked before the sizes are read.
     if ndim as usize > NDIM_MAX {
         return Err(Error::Argument(format!("{ndim} dimensions: 0 to {NDIM_MAX}")).into());
     }
@@ -152,7 +152,8 @@ pub(super) unsafe fn spec(
     Ok(TensorSpec { dtype: dtype(number)?, shape: shape.to_vec(), strides, byte_offset })
 }
 
-/// Several tensors that are published together: readers see all of them or none. Add them by `tensorlend_dataset_add`.
+/// Creates a dataset: several tensors that are published together, of which readers see all or none. Add them with
+/// `tensorlend_dataset_add`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_create_dataset(
     client: *const tensorlend_client,
@@ -169,8 +170,8 @@ pub unsafe extern "C" fn tensorlend_create_dataset(
 
 /// Adds a tensor to a dataset, under a name of its own in it; the order is kept. Takes `*member` over, unless it fails.
 ///
-/// `TENSORLEND_ARGUMENT` for a name that is there already, for the 4097th tensor, for a member that is a dataset or another
-/// client's.
+/// `TENSORLEND_ARGUMENT` for a name that the dataset has already, for the 4097th tensor, and for a member that is a
+/// dataset or another client's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_dataset_add(
     dataset: *mut tensorlend_draft,
@@ -204,9 +205,8 @@ pub unsafe extern "C" fn tensorlend_dataset_add(
     })
 }
 
-/// Where a tensor's bytes are to be written, borrowed from the draft: `tensorlend_draft_bytes` of them, aligned to 64 bytes,
-/// to 4096 if there are that many. They belong to the process that made the draft, not to the child of a fork. NULL for a
-/// dataset, and for NULL.
+/// The memory of a tensor, borrowed from the draft, where the program writes: `tensorlend_draft_bytes` bytes, aligned to 64
+/// bytes, to 4096 if there are that many. The child of a fork must not use it. NULL for a dataset, and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_data(draft: *mut tensorlend_draft) -> *mut c_void {
     // SAFETY: 1.
@@ -227,7 +227,7 @@ pub unsafe extern "C" fn tensorlend_draft_bytes(draft: *const tensorlend_draft) 
     look(0, || unsafe { draft.as_ref() }.map(|draft| draft.bytes))
 }
 
-/// Metadata that travels with it: any bytes, 64 KiB at most, copied. Up to 32 bytes cost nothing.
+/// Sets metadata: any bytes, 64 KiB at most, copied. Up to 32 bytes cost nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_set_metadata(
     draft: *mut tensorlend_draft,
@@ -246,7 +246,7 @@ pub unsafe extern "C" fn tensorlend_draft_set_metadata(
     })
 }
 
-/// A timestamp that travels with it: nanoseconds since 1970, or of whatever clock its users agree on.
+/// Sets a timestamp: nanoseconds since 1970, or of any clock that producer and readers agree on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_set_timestamp(
     draft: *mut tensorlend_draft,
@@ -270,8 +270,8 @@ pub unsafe extern "C" fn tensorlend_draft_set_timestamp(
     })
 }
 
-/// Ends a draft that was not taken over; NULL is none. Its memory comes back, once `DLPack` tensors that were made of it
-/// are deleted too.
+/// Frees a draft that was not taken over; NULL does nothing. Its memory is free once its `DLPack` tensors are freed
+/// too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_free(draft: *mut tensorlend_draft) {
     // SAFETY: 1.
@@ -281,7 +281,7 @@ pub unsafe extern "C" fn tensorlend_draft_free(draft: *mut tensorlend_draft) {
 /// The name ends with this client's session.
 pub const TENSORLEND_EPHEMERAL: u32 = 1;
 
-/// How long a name lives, as C says it.
+/// Converts a lifetime.
 pub(super) fn lifetime(ttl_ns: u64, flags: u32) -> Result<Lifetime> {
     if flags & !TENSORLEND_EPHEMERAL != 0 {
         return Err(Error::Argument(format!("flags {flags:#x}: there is only TENSORLEND_EPHEMERAL")));
@@ -290,8 +290,8 @@ pub(super) fn lifetime(ttl_ns: u64, flags: u32) -> Result<Lifetime> {
     Ok(Lifetime { ttl, ephemeral: flags & TENSORLEND_EPHEMERAL != 0 })
 }
 
-/// Gives a draft a name: from here on every client of the namespace reads it there. Takes `*draft` over. Which value it is
-/// goes to `*version`, unless that is NULL.
+/// Publishes a draft under a name, where every client of the namespace can read it. Takes `*draft` over. Writes its
+/// version to `*version`, unless that is NULL.
 ///
 /// `TENSORLEND_LIMIT` and `TENSORLEND_REFUSED` at a limit or without the right to write; `TENSORLEND_DISCONNECTED`.
 #[unsafe(no_mangle)]
@@ -304,9 +304,9 @@ pub unsafe extern "C" fn tensorlend_publish(
     unsafe { tensorlend_publish_for(draft, name, 0, 0, version) }
 }
 
-/// As `tensorlend_publish`, for a name that ends by itself: after `ttl_ns` nanoseconds (0: no clock ends it), or with this
-/// client's session (`TENSORLEND_EPHEMERAL` in `flags`), whichever is first. Costs a round trip to the daemon, unless both
-/// are 0.
+/// As `tensorlend_publish`, for a name that ends by itself: after `ttl_ns` nanoseconds (0: no clock ends it), or with
+/// this client's session (`TENSORLEND_EPHEMERAL` in `flags`), whichever is first. Costs a round trip to the daemon,
+/// unless both are 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_publish_for(
     draft: *mut *mut tensorlend_draft,
@@ -364,7 +364,7 @@ pub(super) fn filled(client: &Client, spec: TensorSpec, bytes: &[u8]) -> Result<
     Ok(draft)
 }
 
-/// Only for its promise: a `DLPack` deleter may run on any thread.
+/// Checked by the compiler: a `DLPack` deleter may run on any thread.
 const _: fn() = || {
     fn may_travel<T: Send + Sync>() {}
     may_travel::<Shared>();

@@ -10,7 +10,8 @@ use super::version::tensorlend_version;
 use std::ffi::c_char;
 use tensorlend::History;
 
-/// The producer's end of a name that keeps its last values. Any thread may use it. `tensorlend_history_close` ends it.
+/// The producer's handle of a name that keeps its last values. Any thread may use it. `tensorlend_history_close` frees
+/// it.
 pub struct tensorlend_history {
     history: History,
 }
@@ -32,8 +33,9 @@ pub unsafe extern "C" fn tensorlend_keep(
     })
 }
 
-/// Publishes the next value; the oldest one goes when there are more than are kept. Takes `*draft` over. `version` may be
-/// NULL. Errors are those of `tensorlend_publish`, and `TENSORLEND_STREAM_ENDED` if another client keeps the name by now.
+/// Publishes the next value; the oldest one is removed when the name has more than it keeps. Takes `*draft` over.
+/// `version` may be NULL. Errors are those of `tensorlend_publish`, and `TENSORLEND_STREAM_ENDED` if another client
+/// keeps the name now.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_history_publish(
     history: *const tensorlend_history,
@@ -50,14 +52,14 @@ pub unsafe extern "C" fn tensorlend_history_publish(
     })
 }
 
-/// Stops keeping; the name and its last value stay. NULL is none.
+/// Stops keeping values; the name and its last value stay. NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_history_close(history: *mut tensorlend_history) {
     // SAFETY: 1.
     unsafe { free(history) }
 }
 
-/// Leases on the values that a name has kept, oldest first. `TENSORLEND_NOT_FOUND` if it keeps none.
+/// Leases the values that a name has kept, oldest first. `TENSORLEND_NOT_FOUND` if it keeps none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_versions(
     client: *const tensorlend_client,

@@ -6,7 +6,7 @@ use super::status::{guard, look, tensorlend_status};
 use std::ffi::{CString, c_char};
 use tensorlend::Error;
 
-/// Allocations of a client since counting began. The caller's own, so that it never grows.
+/// Allocations of a client since counting began. The caller owns the structure, so it never grows.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct tensorlend_statistics {
@@ -24,7 +24,7 @@ pub struct tensorlend_statistics {
     pub total_count: u64,
 }
 
-/// Begins to count allocations, or ends it.
+/// Starts or stops counting allocations.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_statistics_enable(
     client: *const tensorlend_client,
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn tensorlend_statistics_enable(
     })
 }
 
-/// What was counted goes to `*statistics`: all zeros unless counting is on.
+/// Writes the counts to `*statistics`: zeros unless counting is on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_statistics_get(
     client: *const tensorlend_client,
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn tensorlend_log_start(
     })
 }
 
-/// Ends the log, and writes what is left of it.
+/// Ends the log, and writes its buffered rest.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_log_stop(client: *const tensorlend_client) -> tensorlend_status {
     guard(|| {
@@ -91,15 +91,15 @@ pub unsafe extern "C" fn tensorlend_log_stop(client: *const tensorlend_client) -
     })
 }
 
-/// What a client has allocated and not freed, at one moment. `tensorlend_outstanding_free` ends it.
+/// The allocations of a client that are not freed, at one moment. `tensorlend_outstanding_free` frees it.
 pub struct tensorlend_outstanding {
     text: CString,
     count: u64,
     bytes: u64,
 }
 
-/// Asks what of this client's allocations is outstanding: drafts, what names, streams and lists hold, and what was replaced
-/// and is not reclaimed yet. `TENSORLEND_ARGUMENT` unless the client was opened with `tensorlend_options_tracking`.
+/// Returns this client's outstanding allocations: drafts, the values of names, streams and lists, and replaced values
+/// that are not reclaimed yet. `TENSORLEND_ARGUMENT` unless the client was opened with `tensorlend_options_tracking`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_outstanding_get(
     client: *const tensorlend_client,
@@ -118,14 +118,14 @@ pub unsafe extern "C" fn tensorlend_outstanding_get(
     })
 }
 
-/// A report: each allocation with its bytes and age, by who keeps it. Borrowed; NULL for NULL.
+/// A report: each allocation with its bytes, its age and its holder. Borrowed; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_outstanding_text(outstanding: *const tensorlend_outstanding) -> *const c_char {
     // SAFETY: 1.
     look(std::ptr::null(), || unsafe { outstanding.as_ref() }.map(|it| it.text.as_ptr()))
 }
 
-/// How many allocations there are; 0 for NULL.
+/// Number of allocations; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_outstanding_count(outstanding: *const tensorlend_outstanding) -> u64 {
     // SAFETY: 1.
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn tensorlend_outstanding_bytes(outstanding: *const tensor
     look(0, || unsafe { outstanding.as_ref() }.map(|it| it.bytes))
 }
 
-/// Ends it; NULL is none.
+/// Frees it; NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_outstanding_free(outstanding: *mut tensorlend_outstanding) {
     // SAFETY: 1.

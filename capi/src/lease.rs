@@ -1,4 +1,4 @@
-//! What is read.
+//! Leases: tensors and datasets that a program reads.
 
 use super::arguments::{Out, buffer, bytes_or_null, c_text, handle, text};
 use super::dtype::tensorlend_dtype;
@@ -9,20 +9,20 @@ use std::ffi::{CString, c_char, c_void};
 use std::sync::Arc;
 use tensorlend::{Error, Result, Tensor, Value};
 
-/// A tensor that can be read where it lies, for as long as the lease that it was borrowed from lives. The library makes
-/// these; later versions may have further fields at the end. The description is checked, and stays; the elements are the
-/// producer's: one that is broken or hostile may write to them at any time. Copy what is checked before it is used.
+/// A tensor that the program reads in place, as long as the lease lives from which it is borrowed. The library makes
+/// these; later versions may have further fields at the end. The description is a checked copy. The elements are the
+/// producer's, and a broken or hostile producer may change them at any time: copy elements before you check them.
 #[repr(C)]
 pub struct tensorlend_tensor {
     /// Its name in its dataset; NULL for a tensor that is in none.
     pub name: *const c_char,
-    /// The element with index 0. Nobody writes here; NULL where only the description is known (`tensorlend_info`).
+    /// The element with index 0, read-only; NULL where only the description is known (`tensorlend_info`).
     pub data: *const c_void,
     /// `ndim` sizes, in elements.
     pub shape: *const u64,
     /// `ndim` strides, in elements: never NULL unless `ndim` is 0.
     pub strides: *const i64,
-    /// `metadata_bytes` bytes of its producer's; NULL if that is 0.
+    /// `metadata_bytes` bytes of metadata; NULL if that is 0.
     pub metadata: *const c_void,
     /// Length of the metadata, in bytes.
     pub metadata_bytes: u64,
@@ -36,7 +36,7 @@ pub struct tensorlend_tensor {
     pub dtype: tensorlend_dtype,
     /// Number of dimensions, 0 to 16.
     pub ndim: u32,
-    /// Whether the elements lie one behind the other, in C order: then `nbytes` can be read from `data` on.
+    /// Whether the elements are contiguous, in C order: then `nbytes` bytes can be read from `data` on.
     pub row_major: bool,
 }
 
@@ -59,7 +59,7 @@ impl tensorlend_tensor {
     }
 }
 
-/// What something is.
+/// The kind of a value.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum tensorlend_kind {
@@ -73,12 +73,12 @@ pub enum tensorlend_kind {
     TENSORLEND_KIND_LIST = 3,
 }
 
-/// The right to read a tensor or a dataset where it lies. While it lives, the memory is not reused, whatever happens to the
-/// name, to the producer or to the daemon. Any thread may use it, several at a time. `tensorlend_lease_free` ends it.
+/// The right to read a tensor or a dataset in place. While the lease lives, its memory is not reused, even if the name,
+/// the producer or the daemon ends. Any thread may use it, several at a time. `tensorlend_lease_free` ends it.
 pub struct tensorlend_lease {
     pub(super) value: Value,
     process: Process,
-    /// The description of a tensor: here, since a vector would be one more allocation for each `get`.
+    /// The description of a tensor. It is not in `members`, since a vector would cost each `get` an allocation.
     tensor: Option<tensorlend_tensor>,
     /// Those of a dataset's members, and their names.
     members: Vec<tensorlend_tensor>,
@@ -90,7 +90,7 @@ unsafe impl Send for tensorlend_lease {}
 // SAFETY: as above; nothing in it changes.
 unsafe impl Sync for tensorlend_lease {}
 
-/// Only for its promise: what `Send` and `Sync` above rest on.
+/// Checked by the compiler: `Send` and `Sync` above rest on it.
 const _: fn() = || {
     fn may_travel<T: Send + Sync>() {}
     may_travel::<Value>();
@@ -109,7 +109,7 @@ impl tensorlend_lease {
                 let named = inner.names.iter().zip(dataset.iter());
                 inner.members = named.map(|(name, (_, tensor))| tensorlend_tensor::of(name.as_ptr(), tensor)).collect();
             }
-            // A tensor on a device is described to nobody: this interface has no words for it.
+            // The C interface has no description of tensors on devices.
             _ => {}
         }
         lease
@@ -119,7 +119,7 @@ impl tensorlend_lease {
         self.value.as_dataset().is_some()
     }
 
-    /// A dataset's member by its name; the tensor itself for no name.
+    /// Returns a dataset's member by its name, and the tensor itself without a name.
     pub(super) fn find(&self, name: Option<&str>) -> Result<&Tensor> {
         self.process.check()?;
         match (&self.value, name) {
@@ -137,13 +137,13 @@ impl tensorlend_lease {
 }
 
 impl Out<tensorlend_lease> {
-    /// Hands a lease out.
+    /// Fills the variable with a lease.
     pub(super) fn lend(self, value: Value) {
         self.fill_raw(Arc::into_raw(tensorlend_lease::of(value)).cast_mut());
     }
 }
 
-/// The same lease once more.
+/// Returns another reference to the lease.
 ///
 /// # Safety
 /// 1.
@@ -156,7 +156,7 @@ pub(super) unsafe fn shared(lease: *const tensorlend_lease) -> Result<Arc<tensor
     Ok(unsafe { Arc::from_raw(lease) })
 }
 
-/// Another handle of the same lease: the memory is kept until both are freed.
+/// Creates another handle of the same lease: the memory is kept until both are freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_clone(
     lease: *const tensorlend_lease,
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn tensorlend_lease_clone(
     })
 }
 
-/// Ends a lease; NULL is none. What was borrowed from it must not be used any more.
+/// Ends a lease; NULL does nothing. Pointers that were borrowed from it are invalid then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_free(lease: *mut tensorlend_lease) {
     look((), || {
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn tensorlend_lease_free(lease: *mut tensorlend_lease) {
     });
 }
 
-/// Whether it is a tensor or a dataset; `TENSORLEND_KIND_TENSOR` for NULL.
+/// Returns whether the lease is on a tensor or a dataset; `TENSORLEND_KIND_TENSOR` for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_kind(lease: *const tensorlend_lease) -> tensorlend_kind {
     look(tensorlend_kind::TENSORLEND_KIND_TENSOR, || {
@@ -199,14 +199,15 @@ pub unsafe extern "C" fn tensorlend_lease_tensor(lease: *const tensorlend_lease)
     look(std::ptr::null(), || unsafe { lease.as_ref() }?.tensor.as_ref().map(std::ptr::from_ref))
 }
 
-/// How many tensors a dataset has; 0 for a tensor, and for NULL.
+/// Number of tensors of a dataset; 0 for a tensor, and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_members(lease: *const tensorlend_lease) -> u64 {
     // SAFETY: 1.
     look(0, || unsafe { lease.as_ref() }.map(|lease| lease.members.len() as u64))
 }
 
-/// A dataset's tensor by its number, in the order in which they were added; borrowed from the lease, NULL if there is none.
+/// A dataset's tensor by its number, in the order in which they were added; borrowed from the lease, NULL if there is
+/// none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_member(
     lease: *const tensorlend_lease,
@@ -233,8 +234,8 @@ pub unsafe extern "C" fn tensorlend_lease_find(
     })
 }
 
-/// Metadata of the whole, borrowed from the lease; its length goes to `*bytes`, unless that is NULL. NULL if there is none,
-/// and for NULL.
+/// Metadata of the whole, borrowed from the lease; its length goes to `*bytes`, unless that is NULL. NULL if there is
+/// none, and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_metadata(lease: *const tensorlend_lease, bytes: *mut u64) -> *const c_void {
     look(std::ptr::null(), || {
@@ -263,24 +264,24 @@ pub unsafe extern "C" fn tensorlend_lease_timestamp(lease: *const tensorlend_lea
     })
 }
 
-/// Which value of the name it is; none for NULL.
+/// Version of the leased value; zeros for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_version(lease: *const tensorlend_lease) -> tensorlend_version {
     // SAFETY: 1.
     look(tensorlend_version::NONE, || unsafe { lease.as_ref() }.map(|lease| lease.value.version().into()))
 }
 
-/// Whether the session that took the lease still stands, so that its memory is kept for it: look after reading, where that
-/// matters. False only after the daemon has ended the session while the process ran on, in the child of a fork, and for
-/// NULL.
+/// Returns true while the session that took the lease lives, so that the lease protects its memory: check after
+/// reading, where that matters. False only after the daemon has ended the session of a running process, in the child of
+/// a fork, and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_validate(lease: *const tensorlend_lease) -> bool {
     // SAFETY: 1.
     look(false, || unsafe { lease.as_ref() }.map(|lease| lease.value.validate()))
 }
 
-/// Copies the elements of a tensor, in C order, into `to`, which has exactly the tensor's `nbytes` bytes. `member` is NULL,
-/// or of a dataset the name of the tensor.
+/// Copies the elements of a tensor, in C order, into `to`, which has exactly the tensor's `nbytes` bytes. `member` is
+/// NULL for a tensor, and the name of the tensor for a dataset.
 ///
 /// `TENSORLEND_ARGUMENT` for another length; `TENSORLEND_NOT_FOUND` if there is no such member.
 #[unsafe(no_mangle)]

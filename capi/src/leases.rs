@@ -1,4 +1,4 @@
-//! Several leases at once: a part of a list, the values that a name has kept.
+//! Several leases at once: items of a list, or the kept values of a name.
 
 use super::arguments::{Out, free};
 use super::lease::tensorlend_lease;
@@ -6,26 +6,26 @@ use super::status::look;
 use std::sync::Arc;
 use tensorlend::Value;
 
-/// Leases in an order. `tensorlend_leases_free` ends all of them.
+/// An ordered list of leases. `tensorlend_leases_free` ends all of them.
 pub struct tensorlend_leases {
     all: Vec<Arc<tensorlend_lease>>,
 }
 
 impl Out<tensorlend_leases> {
-    /// Hands leases out.
+    /// Fills the variable with leases.
     pub(super) fn lend_all(self, values: Vec<Value>) {
         self.fill(tensorlend_leases { all: values.into_iter().map(tensorlend_lease::of).collect() });
     }
 }
 
-/// How many there are; 0 for NULL.
+/// Number of leases; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_leases_count(leases: *const tensorlend_leases) -> u64 {
     // SAFETY: 1.
     look(0, || unsafe { leases.as_ref() }.map(|leases| leases.all.len() as u64))
 }
 
-/// One of them, borrowed; NULL if there are not so many. `tensorlend_lease_clone` makes one that stays.
+/// A lease by its number, borrowed; NULL beyond the end. `tensorlend_lease_clone` makes a handle of your own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_leases_at(
     leases: *const tensorlend_leases,
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn tensorlend_leases_at(
     })
 }
 
-/// Ends all of them that were not cloned; NULL is none.
+/// Ends all leases that were not cloned; NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_leases_free(leases: *mut tensorlend_leases) {
     // SAFETY: 1.

@@ -1,16 +1,16 @@
 //! The library for C: `libtensorlend.so`, `libtensorlend.a` and `tensorlend.h`, made by `scripts/capi`.
 //!
-//! What C sees are opaque handles, a status for each call that can fail, and a message for each that did. One file here is
-//! one noun there. The header is generated from these files: the comments at `pub` items are written for its readers, and
-//! names are those of C. Three rules keep the two sides apart:
+//! The interface consists of opaque handles, a status for each call that can fail, and a message for each that failed. Each
+//! file has one noun of the interface. The header is generated from these files: the comments of `pub` items address its
+//! readers, and names are those of C. Three rules separate the two languages:
 //!
-//! * No panic crosses: every body runs inside [`status::guard`] or [`status::look`].
-//! * Nothing is allocated that C has to guess how to free: a handle has a `_free` of its own, and whatever else is handed
-//!   out is borrowed from a handle and goes with it.
-//! * A handle that a call takes over is given by the address of the caller's variable, which is NULL afterwards. What was
-//!   not taken over is still there, so that a program may free everything at its end, come what may.
+//! * No panic crosses: every body runs inside `status::guard` or `status::look`.
+//! * C never guesses how to free memory: each kind of handle has its own `_free`, and every other pointer is borrowed from a
+//!   handle and ends with it.
+//! * A call takes a handle over by the address of the caller's variable, and sets it to NULL. A handle that was not taken
+//!   over is still there, so a program may free all of its variables at its end.
 //!
-//! Rust cannot check what a C program hands in. What the header asks of it, and what every `SAFETY` comment here rests on:
+//! Rust cannot check the arguments of a C program. The header requires the following, and every `SAFETY` comment relies on it:
 //!
 //! 1. A pointer to a handle is NULL, or one that this library made and nobody has freed. Drafts and subscriptions are used
 //!    by one thread at a time; handles are freed once no other thread uses them.
@@ -23,10 +23,10 @@
 //! 6. A callback is a function of its type that returns, and may be called with its context on any thread, on several at a
 //!    time, for as long as its comment says.
 //!
-//! NULL where something is needed is an error, never a crash.
-#![allow(unsafe_code, reason = "what C hands in cannot be checked; the contract stands above")]
+//! NULL for a required argument is an error, never a crash.
+#![allow(unsafe_code, reason = "arguments of C cannot be checked; the contract is above")]
 #![allow(non_camel_case_types, reason = "names are those of C")]
-// Who reads these functions reads the header, where the contract stands once for all of them.
+// The header states the contract once for all functions.
 #![allow(clippy::missing_safety_doc, clippy::upper_case_acronyms, clippy::enum_variant_names)]
 
 mod arguments;
@@ -49,7 +49,7 @@ mod stream;
 mod subscription;
 mod version;
 
-/// Only for their promises: what the header says of threads.
+/// Checked by the compiler: the header's rules for threads.
 const _: fn() = || {
     fn by_all<T: Send + Sync>() {}
     fn by_one_at_a_time<T: Send>() {}

@@ -1,4 +1,4 @@
-//! Lists: what many producers collect, in one order.
+//! Lists: collections that many producers append to, in one order.
 
 use super::arguments::{Out, Place, handle, patience, tell, text, values};
 use super::client::tensorlend_client;
@@ -9,20 +9,20 @@ use super::status::{guard, tensorlend_status};
 use std::ffi::c_char;
 use tensorlend::{Error, Length, Result};
 
-/// How many items to wait for.
+/// The length that a wait is for.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum tensorlend_length {
-    /// Exactly so many.
+    /// Exactly this many items.
     TENSORLEND_LENGTH_EXACTLY = 0,
-    /// So many or more.
+    /// This many items or more.
     TENSORLEND_LENGTH_AT_LEAST = 1,
-    /// So many or fewer.
+    /// This many items or fewer.
     TENSORLEND_LENGTH_AT_MOST = 2,
 }
 
-/// Appends an item, a tensor or a dataset, to a list, which is made if there is none. Takes `*item` over. Its number in the
-/// list goes to `*number`, unless that is NULL.
+/// Appends an item, a tensor or a dataset, to a list, which is made if there is none. Takes `*item` over. Its number in
+/// the list goes to `*number`, unless that is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_list_append(
     client: *const tensorlend_client,
@@ -41,9 +41,9 @@ pub unsafe extern "C" fn tensorlend_list_append(
     })
 }
 
-/// Appends what `count` names hold now, without a copy, all or none; the names go on. The number of the first goes to
-/// `*number`, unless that is NULL. `TENSORLEND_NOT_FOUND` if a name is missing; `TENSORLEND_REFUSED` or
-/// `TENSORLEND_ARGUMENT` for one that is not this client's.
+/// Appends the current values of `count` names without a copy, all or none. The names keep their values. Writes the
+/// number of the first item to `*number`, unless that is NULL. `TENSORLEND_NOT_FOUND` if a name is missing;
+/// `TENSORLEND_REFUSED` or `TENSORLEND_ARGUMENT` for one that is not this client's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_list_append_names(
     client: *const tensorlend_client,
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn tensorlend_list_append_names(
     })
 }
 
-/// How many items a list has goes to `*length`: 0 if there is no such list.
+/// Writes the number of a list's items to `*length`: 0 if the list does not exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_list_length(
     client: *const tensorlend_client,
@@ -82,8 +82,8 @@ pub unsafe extern "C" fn tensorlend_list_length(
     })
 }
 
-/// Waits until a list has so many items, as `how`, a `tensorlend_length`, says: `timeout_ns` nanoseconds at most, for ever if
-/// that is below 0. Its length then goes to `*length`, unless that is NULL.
+/// Waits until a list has `items` items, compared by `how`, a `tensorlend_length`: at most `timeout_ns` nanoseconds,
+/// for ever if that is below 0. Writes the length to `*length`, unless that is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_list_wait(
     client: *const tensorlend_client,
@@ -138,7 +138,8 @@ pub unsafe extern "C" fn tensorlend_list_get(
     })
 }
 
-/// Removes a list and its items; whether there was one goes to `*existed`, unless that is NULL. Leases on its items stand.
+/// Removes a list and its items. Writes whether the list existed to `*existed`, unless that is NULL. Leases on its
+/// items remain valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_list_clear(
     client: *const tensorlend_client,
@@ -155,7 +156,7 @@ pub unsafe extern "C" fn tensorlend_list_clear(
     })
 }
 
-/// Gives a list another name; a list that had it is removed. `TENSORLEND_NOT_FOUND` if there is no list `from`.
+/// Renames a list, and removes a list with the new name. `TENSORLEND_NOT_FOUND` if the list `from` does not exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_list_rename(
     client: *const tensorlend_client,

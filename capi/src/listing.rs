@@ -1,4 +1,4 @@
-//! What names, streams and lists there are.
+//! Listings of names, streams and lists.
 
 use super::arguments::{Out, c_text, free};
 use super::client::tensorlend_client;
@@ -10,8 +10,8 @@ use std::ffi::{CString, c_char};
 use tensorlend::{Collection, Info, InfoKind, TensorInfo};
 use tensorlend_kind::{TENSORLEND_KIND_DATASET, TENSORLEND_KIND_LIST, TENSORLEND_KIND_STREAM, TENSORLEND_KIND_TENSOR};
 
-/// What a name holds, or what is known of a stream or a list: then all but `name`, `kind` and `count` is 0. Borrowed from
-/// the listing. The library makes these; later versions may have further fields at the end.
+/// A name with its value, or a stream or a list, for which all fields except `name`, `kind` and `count` are 0. Borrowed
+/// from the listing. The library makes these; later versions may have further fields at the end.
 #[repr(C)]
 pub struct tensorlend_entry {
     /// Its name.
@@ -28,15 +28,15 @@ pub struct tensorlend_entry {
     pub metadata_bytes: u64,
     /// Timestamp that its producer set, in nanoseconds; 0 if none.
     pub timestamp_ns: u64,
-    /// What is left of its life, in nanoseconds; 0 if no clock ends it.
+    /// Remaining time to live, in nanoseconds; 0 if it has none.
     pub ttl_ns: u64,
-    /// Which value it is.
+    /// Version of its value.
     pub version: tensorlend_version,
-    /// What it is.
+    /// Its kind.
     pub kind: tensorlend_kind,
-    /// Its owner's process.
+    /// Process id of its owner.
     pub pid: u32,
-    /// Its owner's user.
+    /// User id of its owner.
     pub uid: u32,
     /// Whether its owner is connected.
     pub alive: bool,
@@ -44,13 +44,13 @@ pub struct tensorlend_entry {
     pub ephemeral: bool,
 }
 
-/// Entries, sorted by name. `tensorlend_listing_free` ends it.
+/// Entries, sorted by name. `tensorlend_listing_free` frees them.
 pub struct tensorlend_listing {
     rows: Vec<Row>,
 }
 
-/// An entry and what it points to. The pointers are taken in its final place, by [`Row::point`]: what owns memory and is
-/// moved afterwards would not let them stand.
+/// An entry and the memory to which it points. [`Row::point`] takes the pointers once the row is in its final place,
+/// since a move would invalidate them.
 struct Row {
     entry: tensorlend_entry,
     name: CString,
@@ -130,7 +130,7 @@ impl Out<tensorlend_listing> {
 }
 
 fn described(name: *const c_char, tensor: &TensorInfo) -> tensorlend_tensor {
-    // A zero makes it none, whatever the others say.
+    // A size of 0 makes the tensor empty, even where the product of the others overflows.
     let elements = if tensor.shape.contains(&0) { 0 } else { tensor.shape.iter().product() };
     tensorlend_tensor {
         name,
@@ -148,7 +148,7 @@ fn described(name: *const c_char, tensor: &TensorInfo) -> tensorlend_tensor {
     }
 }
 
-/// Lists the names that match the pattern `glob` ("*": all), and what they hold.
+/// Lists the names that match the pattern `glob` ("*": all), and describes their values.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_list_names(
     client: *const tensorlend_client,
@@ -163,7 +163,7 @@ pub unsafe extern "C" fn tensorlend_list_names(
     })
 }
 
-/// What one name holds, as a listing of one. `TENSORLEND_NOT_FOUND` if there is no such name.
+/// Describes the value of one name, as a listing of one entry. `TENSORLEND_NOT_FOUND` if the name does not exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_info(
     client: *const tensorlend_client,
@@ -212,14 +212,14 @@ fn collected(all: &[Collection], kind: tensorlend_kind) -> impl Iterator<Item = 
     all.iter().map(move |one| Row::new(&one.name, kind, one.count))
 }
 
-/// How many entries there are; 0 for NULL.
+/// Number of entries; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_listing_count(listing: *const tensorlend_listing) -> u64 {
     // SAFETY: 1.
     look(0, || unsafe { listing.as_ref() }.map(|listing| listing.rows.len() as u64))
 }
 
-/// One of them, borrowed from the listing; NULL if there are not so many.
+/// An entry by its number, borrowed from the listing; NULL beyond the end.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_listing_at(
     listing: *const tensorlend_listing,
@@ -232,7 +232,7 @@ pub unsafe extern "C" fn tensorlend_listing_at(
     })
 }
 
-/// Ends a listing; NULL is none.
+/// Frees a listing; NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_listing_free(listing: *mut tensorlend_listing) {
     // SAFETY: 1.

@@ -1,4 +1,4 @@
-//! Names: the latest value of something.
+//! Names and their latest values.
 
 use super::arguments::{Out, Place, buffer, handle, patience, tell, text};
 use super::client::tensorlend_client;
@@ -17,7 +17,7 @@ pub(super) unsafe fn both<'a>(client: *const tensorlend_client, name: *const c_c
     Ok(unsafe { (&handle(client, "client")?.client, text(name, "name")?) })
 }
 
-/// Leases the tensor that the name holds now. No copy is made, and what is published later does not change it.
+/// Leases the name's current tensor, without a copy. Later values of the name do not change it.
 ///
 /// `TENSORLEND_NOT_FOUND`; `TENSORLEND_KIND` for a dataset; `TENSORLEND_LIMIT` with 4096 leases held already.
 #[unsafe(no_mangle)]
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn tensorlend_get(
     })
 }
 
-/// Leases the dataset that the name holds now: all of its tensors, with one lease. Errors are those of `tensorlend_get`.
+/// Leases the name's current dataset: all of its tensors, with one lease. Errors are those of `tensorlend_get`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_get_dataset(
     client: *const tensorlend_client,
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn tensorlend_get_dataset(
     })
 }
 
-/// Leases whatever the name holds now, a tensor or a dataset.
+/// Leases the name's current value, a tensor or a dataset.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_get_value(
     client: *const tensorlend_client,
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn tensorlend_get_value(
     })
 }
 
-/// Copies the tensor that the name holds now, in C order, into `to`, which has exactly its bytes. `version` may be NULL.
+/// Copies the name's current tensor, in C order, into `to`, which has exactly its size in bytes. `version` may be NULL.
 ///
 /// `TENSORLEND_ARGUMENT` for another length; otherwise as `tensorlend_get`.
 #[unsafe(no_mangle)]
@@ -85,8 +85,8 @@ pub unsafe extern "C" fn tensorlend_get_into(
     })
 }
 
-/// As `tensorlend_get`, and waits for a name that is not there yet: `timeout_ns` nanoseconds at most, for ever if that is
-/// below 0. `TENSORLEND_TIMEOUT` when time is up.
+/// As `tensorlend_get`, and waits for a name that does not exist yet: at most `timeout_ns` nanoseconds, for ever if
+/// that is below 0. `TENSORLEND_TIMEOUT` after that time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_wait_for(
     client: *const tensorlend_client,
@@ -102,8 +102,8 @@ pub unsafe extern "C" fn tensorlend_wait_for(
     })
 }
 
-/// As `tensorlend_wait_for`, for a value, tensor or dataset, that is another one than `seen`: what
-/// `tensorlend_lease_version` said of the last, or `tensorlend_version` of zeros for any.
+/// As `tensorlend_wait_for`, for a tensor or dataset with another version than `seen`: the `tensorlend_lease_version`
+/// of the last value, or a `tensorlend_version` of zeros for any.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_wait_newer(
     client: *const tensorlend_client,
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn tensorlend_wait_newer(
     })
 }
 
-/// Whether the name holds something goes to `*exists`. Takes no lease.
+/// Writes to `*exists` whether the name exists. Takes no lease.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_exists(
     client: *const tensorlend_client,
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn tensorlend_exists(
     })
 }
 
-/// Which value the name holds goes to `*version`: the one of zeros if it holds none. Takes no lease.
+/// Writes the version of the name's value to `*version`: zeros if the name does not exist. Takes no lease.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_current_version(
     client: *const tensorlend_client,
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn tensorlend_current_version(
     })
 }
 
-/// Deletes a name; whether there was one goes to `*existed`, unless that is NULL. Leases on its value stand.
+/// Deletes a name. Writes whether it existed to `*existed`, unless that is NULL. Leases on its value remain valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_delete(
     client: *const tensorlend_client,
@@ -167,7 +167,7 @@ pub unsafe extern "C" fn tensorlend_delete(
     })
 }
 
-/// Gives a value another name; what that held is gone for new readers. `TENSORLEND_NOT_FOUND` if there is no `from`.
+/// Renames a value. It replaces a value of the new name. `TENSORLEND_NOT_FOUND` if `from` does not exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_rename(
     client: *const tensorlend_client,

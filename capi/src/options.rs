@@ -1,11 +1,11 @@
-//! How to connect.
+//! Options of a connection.
 
 use super::arguments::{Out, c_bool, free, handle_mut, path, text};
 use super::status::{guard, tensorlend_status};
 use std::ffi::{c_char, c_void};
 use tensorlend::{Client, ClientBuilder, Error, Relief};
 
-/// How to connect: to which daemon, into which namespace, under which label.
+/// Options of a connection: daemon, namespace, label, limits.
 pub struct tensorlend_options {
     pub(super) builder: ClientBuilder,
 }
@@ -16,7 +16,7 @@ impl tensorlend_options {
     }
 }
 
-/// Options as they are unless told otherwise. `tensorlend_options_free` ends them.
+/// Creates default options. `tensorlend_options_free` frees them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_new(options: *mut *mut tensorlend_options) -> tensorlend_status {
     guard(|| {
@@ -27,7 +27,7 @@ pub unsafe extern "C" fn tensorlend_options_new(options: *mut *mut tensorlend_op
     })
 }
 
-/// Ends options; NULL is none.
+/// Frees options; NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_free(options: *mut tensorlend_options) {
     // SAFETY: 1.
@@ -63,7 +63,7 @@ pub unsafe extern "C" fn tensorlend_options_namespace(
     })
 }
 
-/// What to call this client in listings: its first 63 bytes are kept. Default: the program's name.
+/// The client's label in listings, of which the first 63 bytes are kept. Default: the program's name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_label(
     options: *mut tensorlend_options,
@@ -77,8 +77,8 @@ pub unsafe extern "C" fn tensorlend_options_label(
     })
 }
 
-/// Whether to keep other processes of this user out of this one: from the connection on, none of them can trace it, read
-/// or write its memory, or take its descriptors. The whole process has no core dumps then. Default: false.
+/// Whether to keep other processes of this user out of this one: from the connection on, none of them can trace it,
+/// read or write its memory, or take its descriptors. The whole process has no core dumps then. Default: false.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_harden(
     options: *mut tensorlend_options,
@@ -91,8 +91,8 @@ pub unsafe extern "C" fn tensorlend_options_harden(
     })
 }
 
-/// The most bytes that this client may have in use; what would pass them fails with `TENSORLEND_LIMIT`. Default: only the
-/// daemon's limits.
+/// Maximum number of bytes that this client may use. An allocation above it fails with `TENSORLEND_LIMIT`. Default:
+/// only the daemon's limits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_memory_limit(
     options: *mut tensorlend_options,
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn tensorlend_options_memory_limit(
     })
 }
 
-/// Counts allocations from the beginning: see `tensorlend_statistics_get`. Default: off.
+/// Counts allocations from the connection on: see `tensorlend_statistics_get`. Default: off.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_statistics(options: *mut tensorlend_options) -> tensorlend_status {
     guard(|| {
@@ -115,7 +115,8 @@ pub unsafe extern "C" fn tensorlend_options_statistics(options: *mut tensorlend_
     })
 }
 
-/// Writes every allocation into this file, as CSV: see `tensorlend_log_start`. Default: `$TENSORLEND_ALLOC_LOG`, else none.
+/// Writes every allocation into this file, as CSV: see `tensorlend_log_start`. Default: `$TENSORLEND_ALLOC_LOG`, else
+/// none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_log(
     options: *mut tensorlend_options,
@@ -129,7 +130,7 @@ pub unsafe extern "C" fn tensorlend_options_log(
     })
 }
 
-/// Keeps account of what is outstanding: see `tensorlend_outstanding_get`. Default: off.
+/// Tracks outstanding allocations: see `tensorlend_outstanding_get`. Default: off.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_tracking(options: *mut tensorlend_options) -> tensorlend_status {
     guard(|| {
@@ -139,12 +140,12 @@ pub unsafe extern "C" fn tensorlend_options_tracking(options: *mut tensorlend_op
     })
 }
 
-/// What is asked before an allocation of `bytes` fails for want of memory, be it at this client's limit or at one of the
-/// daemon's, for the `attempt`th time, from 1 on. It may delete names, and free drafts other than one that was given
-/// to the call that allocates, and returns whether to try again.
+/// A function that the library calls before an allocation of `bytes` bytes fails at the client's or the daemon's memory
+/// limit. `attempt` counts its calls for one allocation, from 1. It may delete names, and free drafts except one that
+/// the allocating call was given. It returns whether to try again.
 pub type tensorlend_relief = Option<unsafe extern "C" fn(context: *mut c_void, bytes: u64, attempt: u32) -> c_bool>;
 
-/// What the caller gave with a callback.
+/// The caller's context of a callback.
 struct Context(*mut c_void);
 
 // SAFETY: 6: the callback may be called with it on any thread.
@@ -158,9 +159,9 @@ impl Context {
     }
 }
 
-/// Has `relief` asked, with `context`, before an allocation fails. It runs on the thread that allocates, on several at a time
-/// if need be, as long as the client or anything that came from it lives; it may use the client, and what it allocates itself
-/// fails without another call. It must return: no exception, no `longjmp`. Default: nobody is asked.
+/// Calls `relief` with `context` before an allocation fails. It runs on the allocating threads, on several at a time,
+/// as long as the client or anything that came from it lives. It may use the client; its own allocations fail without
+/// another call. It must return: no exception, no `longjmp`. Default: none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_on_memory_pressure(
     options: *mut tensorlend_options,
@@ -196,7 +197,7 @@ mod tests {
     use std::ptr::{null, null_mut};
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// Says that it is worth another try by a byte that is neither 0 nor 1, twice.
+    /// Asks for another try twice, by a byte that is neither 0 nor 1.
     unsafe extern "C" fn relieve(asked: *mut c_void, _bytes: u64, attempt: u32) -> c_bool {
         // SAFETY: the test gives a counter that outlives the client.
         unsafe { &*asked.cast::<AtomicU32>() }.fetch_add(1, Ordering::Relaxed);

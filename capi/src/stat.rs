@@ -1,29 +1,29 @@
-//! The daemon's figures.
+//! The daemon's metrics.
 
 use super::arguments::{Out, c_text, free, handle};
 use super::client::tensorlend_client;
 use super::status::{guard, look, tensorlend_status};
 use std::ffi::{CString, c_char};
 
-/// The daemon's figures, borrowed from their handle. The library makes these; later versions may have further fields at the
-/// end.
+/// The daemon's metrics, borrowed from their handle. The library makes these; later versions may have further fields at
+/// the end.
 #[repr(C)]
 pub struct tensorlend_figures {
     /// Version of the daemon.
     pub version: *const c_char,
     /// "system" or "user".
     pub mode: *const c_char,
-    /// Since when it runs, in nanoseconds.
+    /// Time since it started, in nanoseconds.
     pub uptime_ns: u64,
     /// Bytes that the pool may have.
     pub pool_bytes_max: u64,
     /// Bytes of segments that exist: lent, spare and idle.
     pub pool_bytes: u64,
-    /// Bytes of segments that are lent, or whose owner is gone.
+    /// Bytes of segments that are lent, or whose owner has disconnected.
     pub bytes_in_use: u64,
     /// Bytes of spare segments, ready to lend.
     pub bytes_spare: u64,
-    /// Bytes of what clients and daemon share besides tensors.
+    /// Bytes of names and descriptors that clients and daemon share.
     pub bytes_sheets: u64,
     /// Names in all namespaces.
     pub names: u64,
@@ -37,15 +37,15 @@ pub struct tensorlend_figures {
     pub requests: u64,
     /// Requests refused.
     pub refusals: u64,
-    /// Times that the daemon woke up.
+    /// Wakeups of the daemon.
     pub wakeups: u64,
-    /// Its process.
+    /// Process id of the daemon.
     pub pid: u32,
     /// Segments lent.
     pub segments: u32,
     /// Clients connected.
     pub clients: u32,
-    /// Clients that are gone and whose tensors live on.
+    /// Disconnected clients whose tensors remain.
     pub frozen: u32,
     /// Bytes of segments that are in files, since memory was short.
     pub bytes_spilled: u64,
@@ -53,14 +53,14 @@ pub struct tensorlend_figures {
     pub spill_failures: u64,
 }
 
-/// What the daemon told of itself. `tensorlend_stat_free` ends it.
+/// A snapshot of the daemon's metrics. `tensorlend_stat_free` frees it.
 pub struct tensorlend_stat {
     figures: tensorlend_figures,
-    /// What the figures point to.
+    /// The texts to which the metrics point.
     texts: [CString; 2],
 }
 
-/// Asks the daemon for its figures.
+/// Asks the daemon for its metrics.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stat_get(
     client: *const tensorlend_client,
@@ -102,14 +102,14 @@ pub unsafe extern "C" fn tensorlend_stat_get(
     })
 }
 
-/// The figures, borrowed; NULL for NULL.
+/// The metrics, borrowed; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stat_figures(stat: *const tensorlend_stat) -> *const tensorlend_figures {
     // SAFETY: 1.
     look(std::ptr::null(), || unsafe { stat.as_ref() }.map(|stat| std::ptr::from_ref(&stat.figures)))
 }
 
-/// Ends it; NULL is none.
+/// Frees it; NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stat_free(stat: *mut tensorlend_stat) {
     // SAFETY: 1.

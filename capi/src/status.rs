@@ -1,4 +1,4 @@
-//! What a call returns, and the words that go with it.
+//! Statuses of calls, and error messages.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -6,7 +6,7 @@ use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tensorlend::{Error, LimitKind, Refusal, RemoteTrouble};
 
-/// What a call returns. The numbers are stable; others may be added.
+/// The result of a call. The numbers are stable; others may be added.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum tensorlend_status {
@@ -14,17 +14,17 @@ pub enum tensorlend_status {
     TENSORLEND_OK = 0,
     /// There is no such name, stream or list.
     TENSORLEND_NOT_FOUND = 1,
-    /// The wait is over and what was waited for has not come.
+    /// The timeout passed before the awaited event.
     TENSORLEND_TIMEOUT = 2,
-    /// No daemon answers, or it has hung up, or ended this session: connect again.
+    /// No daemon responds, or it has disconnected or ended this session: connect again.
     TENSORLEND_DISCONNECTED = 3,
     /// A limit of the daemon's configuration, of this client or of the machine is reached.
     TENSORLEND_LIMIT = 4,
-    /// An argument that cannot be: NULL, a bad name, a shape, a length, a handle that is still in use.
+    /// An invalid argument: NULL, a bad name, a shape, a length, a handle that is still in use.
     TENSORLEND_ARGUMENT = 5,
     /// An element type that tensorlend does not know.
     TENSORLEND_DTYPE = 6,
-    /// The name holds a dataset and a tensor was asked for, or the other way round.
+    /// The name has a dataset and the call wants a tensor, or the reverse.
     TENSORLEND_KIND = 7,
     /// The stream has ended.
     TENSORLEND_STREAM_ENDED = 8,
@@ -38,9 +38,9 @@ pub enum tensorlend_status {
     TENSORLEND_SYSTEM = 12,
     /// A broken client published it; only what that client published is affected.
     TENSORLEND_DAMAGED = 13,
-    /// Library, daemon and kernel do not go together.
+    /// Library, daemon and kernel are incompatible.
     TENSORLEND_INCOMPATIBLE = 14,
-    /// A fault of this library. Free what was involved, and report it with the message.
+    /// A bug of this library. Free the handles involved, and report it with the message.
     TENSORLEND_PANIC = 15,
     /// The name is another machine's, which cannot be reached or refuses; or this machine's gateway does not answer.
     TENSORLEND_REMOTE = 16,
@@ -133,7 +133,7 @@ thread_local! {
     static LIMIT: Cell<Option<LimitKind>> = const { Cell::new(None) };
 }
 
-/// What went wrong in this thread's last call that failed: what happened, to what, and what can be done. Never NULL; empty
+/// The error message of this thread's last call that failed: the event, the object and the remedy. Never NULL; empty
 /// if none has failed. It stays until another call of this thread fails: copy it to keep it.
 #[unsafe(no_mangle)]
 pub extern "C" fn tensorlend_error_message() -> *const c_char {
@@ -141,14 +141,14 @@ pub extern "C" fn tensorlend_error_message() -> *const c_char {
     MESSAGE.try_with(|message| message.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// The limit that this thread's last call that failed has reached: one of tensorlend_limit, 0 if it failed for another reason or
-/// none has failed. Decide by it, and not by words of the message.
+/// The limit that this thread's last call that failed has reached: one of tensorlend_limit, 0 if it failed for another
+/// reason or none has failed. Decide by it, and not by words of the message.
 #[unsafe(no_mangle)]
 pub extern "C" fn tensorlend_error_limit() -> i32 {
     LIMIT.try_with(Cell::get).ok().flatten().map_or(0, |kind| kind.number().into())
 }
 
-/// A limit in a word, "pool-bytes". Never NULL, valid for ever; "unknown" for what is none.
+/// Name of a limit, "pool-bytes". Never NULL, valid for ever; "unknown" for other numbers.
 #[unsafe(no_mangle)]
 pub extern "C" fn tensorlend_limit_name(limit: i32) -> *const c_char {
     limit_name(limit).as_ptr()
@@ -159,7 +159,7 @@ fn limit_name(limit: i32) -> &'static CStr {
     kind.map_or(c"unknown", |kind| kind.c_name())
 }
 
-/// A status in a word, "not found". Never NULL, valid for ever; "unknown" for what is none.
+/// Name of a status, "not found". Never NULL, valid for ever; "unknown" for other numbers.
 #[unsafe(no_mangle)]
 pub extern "C" fn tensorlend_status_name(status: i32) -> *const c_char {
     name(status).as_ptr()
@@ -188,11 +188,11 @@ fn name(status: i32) -> &'static CStr {
     NAMES.iter().find(|(of, _)| *of as i32 == status).map_or(c"unknown", |(_, name)| name)
 }
 
-/// Why a call fails.
+/// The reason why a call failed.
 pub enum Fault {
-    /// For a reason that Rust's callers can meet too.
+    /// An error of the client library.
     Client(Error),
-    /// For an element type that Rust's callers cannot even name.
+    /// An element type that the client library does not have.
     DType(u32),
 }
 
@@ -202,7 +202,7 @@ impl From<Error> for Fault {
     }
 }
 
-/// Which of them an error is.
+/// Returns the status of an error.
 #[deny(
     clippy::wildcard_enum_match_arm,
     clippy::match_wildcard_for_single_variants,
@@ -237,8 +237,8 @@ fn status_of(error: &Error) -> tensorlend_status {
         Error::Damaged { .. } => TENSORLEND_DAMAGED,
         Error::Kernel(_) | Error::Protocol { .. } | Error::Sheet(_) => TENSORLEND_INCOMPATIBLE,
         Error::Refused { refusal, .. } => status_of_refusal(refusal),
-        // The compiler asks for it, since the client library may add errors.
-        _ => TENSORLEND_SYSTEM,
+        // The compiler requires this arm; clippy reports an error that only it matches.
+        _ => TENSORLEND_PANIC,
     }
 }
 
@@ -266,7 +266,7 @@ fn of_panic(panic: &(dyn Any + Send)) -> String {
 
 /// Runs the body of a call that can fail.
 pub fn guard(body: impl FnOnce() -> Result<(), Fault>) -> tensorlend_status {
-    // Whatever a panic left half-done belongs to handles that the caller is told to free.
+    // Only handles can be half-changed after a panic, and the caller is to free them.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => TENSORLEND_OK,
         Ok(Err(Fault::Client(error))) => tell(status_of(&error), error.limit_kind(), error.to_string()),

@@ -1,4 +1,4 @@
-//! The producer's end of a stream.
+//! The producer's handle of a stream.
 
 use super::arguments::{Out, c_text, free, handle, long, patience, tell};
 use super::client::tensorlend_client;
@@ -15,20 +15,20 @@ use tensorlend::{Error, Policy, Result, Stream, TrySendError};
 pub enum tensorlend_policy {
     /// Sending waits.
     TENSORLEND_POLICY_BLOCK = 0,
-    /// The oldest message is replaced: the subscriber loses it, and is told how many it lost.
+    /// The oldest message is replaced: the subscriber loses it, and can read how many it lost.
     TENSORLEND_POLICY_DROP_OLDEST = 1,
     /// Sending fails with `TENSORLEND_FULL`.
     TENSORLEND_POLICY_ERROR = 2,
 }
 
-/// The producer's end of a stream. Any thread may use it. `tensorlend_stream_close` ends it.
+/// The producer's handle of a stream. Any thread may use it. `tensorlend_stream_close` ends it.
 pub struct tensorlend_stream {
     stream: Stream,
     name: CString,
 }
 
-/// Opens a stream, with numbers from 0 on, that holds `capacity` messages (0: 8; rounded up to a power of two, 65,536 at
-/// most) for subscribers that lag or come late. `policy` is a `tensorlend_policy`.
+/// Opens a stream, with numbers from 0 on, that holds `capacity` messages (0: 8; rounded up to a power of two, 65,536
+/// at most) for subscribers that lag or subscribe late. `policy` is a `tensorlend_policy`.
 ///
 /// `TENSORLEND_REFUSED` if another client has it open, or without the right to write; `TENSORLEND_LIMIT` at a limit.
 #[unsafe(no_mangle)]
@@ -62,11 +62,12 @@ fn policy_of(number: i32) -> Result<Policy> {
     }
 }
 
-/// Sends a message; waits while the stream is full, with `TENSORLEND_POLICY_BLOCK`: `timeout_ns` nanoseconds at most, for
-/// ever if that is below 0. Takes `*message` over, and drops it if it fails. Its number goes to `*number`, unless NULL.
+/// Sends a message; waits while the stream is full, with `TENSORLEND_POLICY_BLOCK`: `timeout_ns` nanoseconds at most,
+/// for ever if that is below 0. Takes `*message` over, and drops it if it fails. Its number goes to `*number`, unless
+/// NULL.
 ///
 /// `TENSORLEND_TIMEOUT`; `TENSORLEND_FULL` with `TENSORLEND_POLICY_ERROR`; `TENSORLEND_STREAM_ENDED` if the stream was
-/// deleted or is another producer's by now; `TENSORLEND_ARGUMENT` for a draft of another client.
+/// deleted or has another producer now; `TENSORLEND_ARGUMENT` for a draft of another client.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stream_send(
     stream: *const tensorlend_stream,
@@ -87,8 +88,8 @@ pub unsafe extern "C" fn tensorlend_stream_send(
     })
 }
 
-/// As `tensorlend_stream_send`, but never waits: with `TENSORLEND_FULL`, `*message` is the same draft still, to be sent
-/// later.
+/// As `tensorlend_stream_send`, but never waits: with `TENSORLEND_FULL`, `*message` is still the same draft, which you
+/// can send later.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stream_try_send(
     stream: *const tensorlend_stream,
@@ -121,8 +122,8 @@ pub unsafe extern "C" fn tensorlend_stream_try_send(
     })
 }
 
-/// Waits until the stream has at least `count` subscribers, so that the first message finds them: `timeout_ns` nanoseconds
-/// at most, for ever if that is below 0.
+/// Waits until the stream has at least `count` subscribers, so that the first message finds them: `timeout_ns`
+/// nanoseconds at most, for ever if that is below 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stream_wait_subscribers(
     stream: *const tensorlend_stream,
@@ -165,14 +166,16 @@ pub unsafe extern "C" fn tensorlend_stream_subscribers(stream: *const tensorlend
     look(0, || unsafe { stream.as_ref() }.map(|stream| stream.stream.subscribers() as u64))
 }
 
-/// Closes the stream, and frees the handle; NULL is none. Subscribers take what it still holds and then find it ended.
+/// Closes the stream, and frees the handle; NULL does nothing. Subscribers take its remaining messages and then get
+/// `TENSORLEND_STREAM_ENDED`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stream_close(stream: *mut tensorlend_stream) {
     // SAFETY: 1.
     unsafe { free(stream) }
 }
 
-/// Deletes a stream, whoever has it open, and what it holds; whether there was one goes to `*existed`, unless NULL.
+/// Deletes a stream with its messages, even if a producer has it open. Writes whether it existed to `*existed`, unless
+/// NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stream_delete(
     client: *const tensorlend_client,

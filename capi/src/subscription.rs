@@ -1,4 +1,4 @@
-//! A subscriber's end of a stream.
+//! Subscriptions to streams.
 
 use super::arguments::{Out, c_text, free, handle_mut, long, patience, tell};
 use super::client::tensorlend_client;
@@ -9,30 +9,30 @@ use std::ffi::{CString, c_char};
 use std::os::fd::{AsFd, AsRawFd};
 use tensorlend::{Error, Message, Result, Start, Subscription};
 
-/// With which message a subscription begins.
+/// The first message of a subscription.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum tensorlend_start {
-    /// With the newest that the stream holds, then all that follow.
+    /// The newest message of the stream.
     TENSORLEND_START_NEWEST = 0,
-    /// With the oldest that the stream still holds.
+    /// The oldest message that the stream still has.
     TENSORLEND_START_OLDEST = 1,
-    /// With the first that is sent from now on.
+    /// The next message that the producer sends.
     TENSORLEND_START_NEXT = 2,
 }
 
 /// A subscription has a descriptor for poll and epoll.
 pub const TENSORLEND_POLLABLE: u32 = 1;
 
-/// A subscriber's end of a stream. One thread at a time uses it. `tensorlend_subscription_close` ends it.
+/// A subscription to a stream. One thread at a time uses it. `tensorlend_subscription_close` ends it.
 pub struct tensorlend_subscription {
     subscription: Subscription,
     pollable: bool,
     name: CString,
 }
 
-/// Subscribes to a stream. `start` is a `tensorlend_start`, `flags` 0 or `TENSORLEND_POLLABLE`. A stream that is not open
-/// yet is waited for: `wait_ns` nanoseconds at most, for ever if that is below 0, not at all if it is 0.
+/// Subscribes to a stream. `start` is a `tensorlend_start`, `flags` 0 or `TENSORLEND_POLLABLE`. The call waits for a
+/// stream that is not open yet: at most `wait_ns` nanoseconds, for ever if that is below 0, not at all if it is 0.
 ///
 /// `TENSORLEND_NOT_FOUND` if there is no such stream, `TENSORLEND_TIMEOUT` if it was not opened in time;
 /// `TENSORLEND_LIMIT` with 256 subscriptions open already, or if the stream has as many subscribers as it can.
@@ -73,11 +73,11 @@ fn start_of(number: i32) -> Result<Start> {
     }
 }
 
-/// Takes the next message; waits for it `timeout_ns` nanoseconds at most, for ever if that is below 0. A lease on it goes to
-/// `*message`, its number to `*number`, unless that is NULL.
+/// Takes the next message; waits for it `timeout_ns` nanoseconds at most, for ever if that is below 0. A lease on it
+/// goes to `*message`, its number to `*number`, unless that is NULL.
 ///
-/// `TENSORLEND_TIMEOUT`; `TENSORLEND_STREAM_ENDED` once the producer has closed the stream, or is gone, and every message
-/// was taken: the subscription goes on when somebody opens the stream again.
+/// `TENSORLEND_TIMEOUT`; `TENSORLEND_STREAM_ENDED` once the producer has closed the stream or disconnected, and every
+/// message was taken. The subscription continues when a producer opens the stream again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_subscription_recv(
     subscription: *mut tensorlend_subscription,
@@ -127,10 +127,10 @@ unsafe fn hand_out(message: Message, out: Out<tensorlend_lease>, number: *mut u6
 
 /// A descriptor for poll and epoll, borrowed from the subscription; -1 without `TENSORLEND_POLLABLE`, and for NULL.
 ///
-/// Call `tensorlend_subscription_try_recv` until there is no message before the first wait, and after each: the call that
-/// finds none asks the producer to make the descriptor readable. Nobody does so for a producer that was killed, nor for a
-/// stream that was deleted or opened anew: look once more every now and then, say every 100 ms. The descriptor is another
-/// one once the stream was opened anew.
+/// Before the first wait and after each wait, call `tensorlend_subscription_try_recv` until it returns no message: that
+/// last call asks the producer to make the descriptor readable. A producer that was killed does not do so, nor does one
+/// whose stream was deleted or opened again: poll also every 100 ms or so. The descriptor changes when the stream is
+/// opened again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_subscription_fd(subscription: *const tensorlend_subscription) -> i32 {
     look(-1, || {
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn tensorlend_subscription_name(subscription: *const tenso
     look(std::ptr::null(), || unsafe { subscription.as_ref() }.map(|it| it.name.as_ptr()))
 }
 
-/// Ends a subscription, and frees the handle; NULL is none. Messages that were taken stay.
+/// Ends a subscription, and frees the handle; NULL does nothing. Leases on its messages remain valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_subscription_close(subscription: *mut tensorlend_subscription) {
     // SAFETY: 1.

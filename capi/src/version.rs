@@ -1,10 +1,10 @@
-//! Which library this is, and which value of a name.
+//! Versions: of the library, and of a name's values.
 
 use std::ffi::c_char;
 use tensorlend::Version;
 
 /// Number of this binary interface, and of the shared library: `libtensorlend.so.0`. It is raised when a function, a
-/// constant or a field is taken away or changed.
+/// constant or a field is removed or changed.
 pub const TENSORLEND_ABI: u32 = 0;
 
 /// The library's `TENSORLEND_ABI`: differs from the header's if a program was built with another one.
@@ -19,11 +19,11 @@ pub extern "C" fn tensorlend_library_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// Which value of a name something is. One of zeros stands for none. Compare with `tensorlend_version_equal`.
+/// The version of a name's value. Zeros mean none. Compare with `tensorlend_version_equal`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct tensorlend_version {
-    /// For the library alone.
+    /// Opaque to programs.
     pub opaque: [u64; 2],
 }
 
@@ -43,7 +43,7 @@ impl From<tensorlend_version> for Version {
     }
 }
 
-/// Whether both are the same value of the same name.
+/// Returns true if both are the same value of the same name.
 #[unsafe(no_mangle)]
 pub extern "C" fn tensorlend_version_equal(one: tensorlend_version, other: tensorlend_version) -> bool {
     Version::from(one) == Version::from(other)

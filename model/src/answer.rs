@@ -1,4 +1,4 @@
-//! What an answer of a model says beside the outputs.
+//! The part of a response that is not an output.
 
 use crate::document::{DOCUMENT_VERSION, encode};
 use serde::{Deserialize, Serialize};
@@ -6,48 +6,50 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tensorlend::{Client, DType, Dataset, DatasetDraft, Error, Result, Version};
 
-/// The member of an answer that has the versions of what was published.
+/// The member of a response with the versions of the published outputs.
 const VERSIONS: &str = ".versions";
 
-/// What an answer says beside its outputs: how long they took, and what was published in place of being brought.
+/// The metadata of a response: how long the request took, and the versions of the outputs that the runner published.
 ///
 /// ```no_run
 /// # let client = tensorlend::Client::connect()?;
 /// use tensorlend_model::{ModelAnswer, ModelRequest, Models};
 ///
 /// let answer = Models::new(&client).open("classifier")?.run(ModelRequest::new().input_from("x", "image"), None)?;
-/// let told = ModelAnswer::of(&answer)?;
-/// println!("waited {:?}, computed {:?}", told.queue, told.run);
+/// let times = ModelAnswer::of(&answer)?;
+/// println!("waited {:?}, computed {:?}", times.queue, times.run);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ModelAnswer {
-    /// From the request's sending to its run; zero where the request did not say when it was sent.
+    /// Time from sending the request to its run; zero if the request has no timestamp.
     pub queue: Duration,
-    /// The model alone; of several requests that were run together, all of that run.
+    /// Time of the model alone; for a batch of requests, of the whole batch.
     pub run: Duration,
-    /// The versions that were published for the request, by the model's names of the outputs.
+    /// Versions of the published outputs, by the model's names of the outputs.
     pub versions: BTreeMap<String, Version>,
 }
 
-/// The metadata of an answer, as JSON.
+/// The metadata of a response, as JSON.
 #[derive(Debug, Serialize, Deserialize)]
 struct Document {
     v: u32,
     queue_us: f64,
     run_us: f64,
-    /// Outputs that were published, in the order of the rows of `.versions`.
+    /// The published outputs, in the order of the rows of `.versions`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     published: Vec<String>,
 }
 
 impl ModelAnswer {
-    /// From an answer of a runner.
+    /// Reads a runner's response.
     ///
     /// # Errors
-    /// [`Error::Argument`] for an answer that is none.
+    /// [`Error::Argument`] for a dataset that is not a runner's response.
     pub fn of(answer: &Dataset) -> Result<Self> {
-        let odd = || Error::Argument("the answer does not tell what a runner's does".into());
+        let odd = || {
+            Error::Argument("the dataset is not a response of tensorlend-runner: check what serves the model".into())
+        };
         let Document { v, queue_us, run_us, published } =
             serde_json::from_slice(answer.metadata()).map_err(|_| odd())?;
         let words = answer.get(VERSIONS).map(|words| words.as_slice::<u64>()).transpose();
@@ -60,7 +62,7 @@ impl ModelAnswer {
         Ok(Self { queue: span(queue_us)?, run: span(run_us)?, versions: published.into_iter().zip(versions).collect() })
     }
 
-    /// Adds it to the draft of an answer, for who serves a model.
+    /// Adds the metadata to the draft of a response: for servers of models.
     ///
     /// # Errors
     /// As [`Client::create`] and [`DatasetDraft::add`].

@@ -15,7 +15,7 @@ impl Deadline {
         Self { until: timeout.map(|timeout| (Instant::now(), timeout)) }
     }
 
-    /// Returns the remaining time; `None`: there is no end.
+    /// Returns the remaining time; `None`: the wait has no end.
     pub fn left(&self) -> Option<Duration> {
         self.until.map(|(start, timeout)| timeout.saturating_sub(start.elapsed()))
     }

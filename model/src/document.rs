@@ -1,35 +1,35 @@
-//! What is said of models, as JSON: options, faults, statistics, and the steps before a model.
+//! The JSON documents of models: options, faults, statistics, and preparation steps.
 
 use serde::{Deserialize, Serialize};
 
 /// The version of all documents of models.
 pub const DOCUMENT_VERSION: u32 = 1;
 
-/// Rows of one run, at most.
+/// Maximum number of rows in a batch.
 const BATCH_MAX: u32 = 4096;
-/// The longest that a request may be kept for others to join it, in milliseconds.
+/// Maximum time that a request waits for others to join its batch, in milliseconds.
 const BATCH_WAIT_MS_MAX: f64 = 10_000.0;
 
-/// A document as bytes.
+/// Encodes a document.
 pub fn encode(document: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(document).expect("strings, numbers and maps by name have a JSON form")
 }
 
-/// How a model is to be run: what is added with it.
+/// Options of a model, stored with its bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelOptions {
     /// Version of this document: 1.
     pub v: u32,
-    /// Where it is run: `cpu`.
+    /// Device that runs the model: `cpu`.
     pub device: String,
-    /// Rows (sizes of the first dimension, summed) that are run together, at most; 1: each request alone.
+    /// Maximum number of rows (sizes of the first dimension, summed) in a batch; 1: no batches.
     pub batch_max: u32,
-    /// Rows with which a run begins without waiting for more; default: `batch_max`.
+    /// Number of rows at which a batch starts without waiting for more; default: `batch_max`.
     pub batch_min: Option<u32>,
-    /// How long the first request of a run waits for others, in milliseconds; 0: what is there already joins it.
+    /// Time that the first request of a batch waits for others, in milliseconds; 0: only requests that have arrived join it.
     pub batch_wait_ms: f64,
-    /// A word of whoever added it.
+    /// A label that the publisher of the model chooses.
     pub tag: String,
 }
 
@@ -47,10 +47,10 @@ impl Default for ModelOptions {
 }
 
 impl ModelOptions {
-    /// Reads a model's metadata; none is the defaults.
+    /// Parses a model's metadata; empty metadata means the defaults.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The reason, as text.
     pub fn parse(metadata: &[u8]) -> std::result::Result<Self, String> {
         if metadata.is_empty() {
             return Ok(Self::default());
@@ -60,7 +60,7 @@ impl ModelOptions {
         Ok(options)
     }
 
-    /// Whether they can be.
+    /// Checks the ranges of the options.
     pub(crate) fn check(&self) -> std::result::Result<(), String> {
         if self.v != DOCUMENT_VERSION {
             return Err(format!("options of version {}, and {DOCUMENT_VERSION} is known", self.v));
@@ -81,110 +81,111 @@ impl ModelOptions {
     }
 }
 
-/// Why a runner's worker ended, or could not begin.
+/// The reason why a runner's worker ended, or could not start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     /// Version of this document: 1.
     pub v: u32,
-    /// What happened, and what can be done.
+    /// The cause and the remedy.
     pub why: String,
-    /// The runner's process.
+    /// Process id of the runner.
     pub runner: u32,
-    /// Words of the version of the model that cannot be loaded ([`tensorlend::Version::words`]); `None`: it was served before.
+    /// The version of the model that the runner cannot load, as [`tensorlend::Version::words`]; `None`: the worker ended while it
+    /// served.
     pub refused: Option<[u64; 2]>,
 }
 
 impl Fault {
-    /// As bytes.
+    /// Encodes the document.
     pub fn encode(&self) -> Vec<u8> {
         encode(self)
     }
 }
 
-/// The middle and the end of what was measured of late, in microseconds.
+/// Quantiles of recent measurements, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Quantiles {
-    /// Half of them took no longer.
+    /// Median.
     pub p50: f64,
-    /// 99 of 100 took no longer.
+    /// 99th percentile.
     pub p99: f64,
 }
 
-/// What one runner says of itself, since it loaded the model.
+/// Metrics of one runner since it loaded the model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ModelStatistics {
     /// Version of this document: 1.
     pub v: u32,
-    /// The worker's process.
+    /// Process id of the worker.
     pub pid: u32,
-    /// What computes, with its version.
+    /// Name and version of the engine.
     pub engine: String,
-    /// Requests that were answered.
+    /// Requests that got a response.
     pub requests: u64,
     /// Requests that got an error.
     pub failures: u64,
-    /// Times that the model was run.
+    /// Runs of the model.
     pub runs: u64,
-    /// Runs by the number of their requests: the first counts runs of one.
+    /// Runs by the number of their requests: the first element counts runs of one request.
     pub batches: Vec<u64>,
-    /// Rows (sizes of the first dimension, summed) that were run; a run whose inputs have none in common counts as one.
+    /// Rows (sizes of the first dimension, summed) of all runs; a run whose inputs have no first dimension in common counts as one.
     #[serde(default)]
     pub rows: u64,
-    /// What all runs took together, in microseconds.
+    /// Total time of all runs, in microseconds.
     #[serde(default)]
     pub run_us_sum: f64,
-    /// From a request's sending to its run, of the last 1024 requests.
+    /// Time from sending a request to its run, of the last 1024 requests.
     pub queue_us: Quantiles,
-    /// The model alone, of the last 1024 runs.
+    /// Time of the model alone, of the last 1024 runs.
     pub run_us: Quantiles,
 }
 
 impl ModelStatistics {
-    /// As bytes.
+    /// Encodes the document.
     pub fn encode(&self) -> Vec<u8> {
         encode(self)
     }
 }
 
-/// One step from an image to a model's input. An image has elements u8 or f32 and the shape (height, width, channels), or (images,
-/// height, width, channels).
+/// One step of preparing an image as a model's input. An image has elements u8 or f32, and the shape (height, width, channels) or
+/// (images, height, width, channels).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Step {
-    /// Bilinear: each pixel from all that it covers (`antialias`), as Pillow does, or from its four neighbours.
+    /// Bilinear resampling, from all covered pixels (`antialias`, as Pillow does it) or from the four neighbours.
     Resize {
-        /// Pixels in a row.
+        /// Width, in pixels.
         width: u32,
-        /// Rows.
+        /// Height, in pixels.
         height: u32,
-        /// Whether pixels that lie between count when it becomes smaller.
+        /// Whether a smaller image averages all pixels that each of its pixels covers.
         #[serde(default)]
         antialias: bool,
     },
-    /// The middle of it; the left and upper edge round half to even, as torchvision's do.
+    /// Crops the centre. The left and upper edges round half to even, as torchvision's do.
     CenterCrop {
-        /// Pixels in a row.
+        /// Width, in pixels.
         width: u32,
-        /// Rows.
+        /// Height, in pixels.
         height: u32,
     },
-    /// Each element times a number, as f32: 1/255 makes 0 to 1 of u8.
+    /// Multiplies each element by a number, as f32: 1/255 maps u8 to 0 to 1.
     Scale(f32),
-    /// Each channel less its mean, divided by its deviation, as f32.
+    /// Subtracts its mean from each channel and divides by its standard deviation, as f32.
     Normalize {
-        /// One for each channel.
+        /// One value for each channel.
         mean: Vec<f32>,
-        /// One for each channel.
+        /// One value for each channel.
         std: Vec<f32>,
     },
-    /// Channels first: (channels, height, width). Nothing else but `batch` can follow.
+    /// Moves the channels first: (channels, height, width). Only `batch` can follow.
     Chw,
-    /// A first dimension of size 1.
+    /// Inserts a first dimension of size 1.
     Batch,
 }
 
 impl Step {
-    /// Steps as a request has them: a list, in JSON.
+    /// Parses the steps of a request: a JSON list.
     ///
     /// ```
     /// use tensorlend_model::Step;
@@ -194,7 +195,7 @@ impl Step {
     /// ```
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The reason, as text.
     pub fn parse_list(text: &str) -> std::result::Result<Vec<Self>, String> {
         serde_json::from_str(text).map_err(|e| format!("the steps before a model: {e}"))
     }

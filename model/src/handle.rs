@@ -1,4 +1,4 @@
-//! A model to be run: a caller that knows what became of a runner.
+//! A connection to the runners of one model.
 
 use crate::deadline::Deadline;
 use crate::document::Fault;
@@ -6,19 +6,19 @@ use crate::{ModelRequest, Models, model_bytes_name, model_fault_name, model_serv
 use std::time::Duration;
 use tensorlend::{Caller, Client, Dataset, Error, Result, Value, Version, check_name};
 
-/// How often who waits for a runner looks whether there is a reason why none comes.
+/// How often a caller that waits for a runner checks whether the model exists and has a fault.
 const LOOK: Duration = Duration::from_millis(200);
-/// How long a runner has to say why its worker ended.
+/// How long a caller waits for the reason why a worker ended.
 const REASON: Duration = Duration::from_secs(1);
-/// Runners that may end in a row without a reason before a request is given up: each may have been replaced at that moment.
+/// Runners in a row that may end without a reason before a request fails: each may have been replaced at that moment.
 const GONE_MAX: u32 = 3;
 
-/// A model to be run, by whichever runner serves it. For several threads, make several.
+/// A connection to the runners of one model. Open one for each thread.
 pub struct Model {
     models: Models,
     name: String,
     caller: Caller,
-    /// The last fault that is known: a later one is news.
+    /// The last known fault.
     seen: Version,
 }
 
@@ -29,29 +29,29 @@ impl Model {
         Ok(Self { models: models.clone(), name: name.to_owned(), caller, seen: Version::NONE })
     }
 
-    /// Its name.
+    /// The model's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Runs it: sends the request to a runner and waits for the answer, for `timeout` at most (`None`: for ever). The answer is
-    /// a dataset: outputs by name, and what [`ModelAnswer`](crate::ModelAnswer) reads.
+    /// Runs the model: sends the request to a runner and waits for the response, at most `timeout` (`None`: for ever). The response
+    /// is a dataset of outputs by name; [`ModelAnswer`](crate::ModelAnswer) reads its metadata.
     ///
-    /// A request that brings no tensors along is made again where a runner ended without a fault of the model: since a model's
-    /// answer follows from its inputs, it may be carried out twice.
+    /// If a runner ends without a fault of the model, the client repeats a request whose inputs are all names. The model then may
+    /// run twice on the same inputs.
     ///
     /// # Errors
-    /// [`Error::Answer`] with the reason, where the runner refused the request, the model failed, or its worker crashed or was
-    /// stopped; [`Error::NotFound`] if no such model was added; [`Error::Timeout`]; [`Error::ServerGone`] if a runner ended
-    /// without a word, and the request cannot be made again.
+    /// [`Error::Answer`] with the reason if the runner rejected the request, the model failed, or its worker crashed or was
+    /// stopped; [`Error::NotFound`] if there is no such model; [`Error::Timeout`]; [`Error::ServerGone`] if a runner ended
+    /// without a reason, and the request cannot be repeated.
     pub fn run(&mut self, request: ModelRequest, timeout: Option<Duration>) -> Result<Dataset> {
-        // It goes on until there is an answer or an error.
+        // The wait ends with a response or an error only.
         let answer = self.run_while(request, timeout, || true)?;
         answer.ok_or_else(|| Error::ServerGone(model_service(&self.name)))
     }
 
-    /// As [`Model::run`], for who may have to stop waiting: `goes_on` is asked several times a second. If it says no, the runner is
-    /// given up, and `None` comes back.
+    /// As [`Model::run`], for waits that may have to end early: calls `goes_on` several times a second. If it returns false, the
+    /// client disconnects from the runner and returns `None`.
     ///
     /// # Errors
     /// As [`Model::run`].
@@ -73,7 +73,8 @@ impl Model {
                 Ok(Some(Value::Dataset(outputs))) => return Ok(Some(outputs)),
                 Ok(None) => return Ok(None),
                 Ok(Some(_)) => {
-                    let why = "what serves it answered with something else than a dataset: is it a runner?".into();
+                    let why =
+                        "its server responded with a tensor, not a dataset: check that it is tensorlend-runner".into();
                     return Err(Error::Answer { service: model_service(&self.name), why });
                 }
                 Err(Error::ServerGone(service)) => {
@@ -86,7 +87,7 @@ impl Model {
                         return Err(Error::ServerGone(service));
                     }
                 }
-                // Of the whole wait, and not of its last part.
+                // Names the whole wait, not its last part.
                 Err(Error::Timeout { what, .. }) => return Err(deadline.error(what)),
                 Err(error) => return Err(error),
             }
@@ -97,12 +98,12 @@ impl Model {
         self.models.client()
     }
 
-    /// Waits for a runner, unless it is known why none comes; whether it went on.
+    /// Connects to a runner. Returns false if `goes_on` ended the wait, and an error if no runner can come.
     fn ready(&mut self, deadline: Deadline, goes_on: &mut dyn FnMut() -> bool) -> Result<bool> {
         if self.caller.has_server()? {
             return Ok(true);
         }
-        // What was said before is no news of the runner that is found.
+        // Faults of earlier runners do not concern the runner that is found.
         if let Ok(old) = self.client().get(&model_fault_name(&self.name)) {
             self.seen = old.version();
         }
@@ -133,7 +134,7 @@ impl Model {
         }
     }
 
-    /// A fault that was not known.
+    /// Waits for a fault that is newer than the last known one.
     fn news(&mut self, timeout: Duration) -> Result<Option<Fault>> {
         match self.client().wait_newer(&model_fault_name(&self.name), self.seen, Some(timeout)) {
             Ok(lease) => {

@@ -1,16 +1,15 @@
-//! Models beside the data: what is put, run and taken away by name, and computed by a runner in a process of its own.
+//! Models beside the tensors: clients put, run and delete them by name, and `tensorlend-runner` computes them in its own process.
 //!
-//! A model is a name like others, and its runners are servers of a service ([`Client::serve`]), so that a request takes
-//! the way of every call and each of the words below is somebody's:
+//! A model is a tensor with a name, and its runners are servers of a service ([`Client::serve`]). Each name has one owner:
 //!
 //! | name | holds | owner |
 //! |---|---|---|
-//! | `model/NAME/.onnx` | the model's bytes, u8; [`ModelOptions`] as metadata | who adds it |
-//! | `model/NAME` | the service: `.server`, `.door`, `.line` as of every service | runners, callers |
-//! | `model/NAME/.stat/R` | [`ModelStatistics`] of one runner, ephemeral | that runner's worker |
-//! | `model/NAME/.fault` | [`Fault`]: why the last worker ended, ephemeral | a runner |
+//! | `model/NAME/.onnx` | the model's bytes, u8; [`ModelOptions`] as metadata | its publisher |
+//! | `model/NAME` | the service, with `.server`, `.door` and `.line` as every service | runners, callers |
+//! | `model/NAME/.stat/R` | [`ModelStatistics`] of one runner, ephemeral | the runner's worker |
+//! | `model/NAME/.fault` | [`Fault`]: the reason why the last worker ended, ephemeral | a runner |
 //!
-//! All four say what they have to say in JSON with a version `v`, so that programs without this library can take part.
+//! All documents are JSON with a version `v`, so that programs without this library can take part.
 
 mod answer;
 mod deadline;
@@ -26,41 +25,41 @@ pub use request::{ModelRequest, RequestDocument};
 use std::time::Duration;
 use tensorlend::{Client, DType, Dataset, Error, Lease, Result, Version, check_name};
 
-/// Bytes of a model, at most, unless a runner allows more.
+/// Maximum size of a model in bytes, unless a runner allows more.
 pub const MODEL_BYTES_MAX: u64 = 2 << 30;
 
-/// A model that was added.
+/// A model of the namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelInfo {
-    /// Its name, as [`Models::open`] takes it.
+    /// The name, as [`Models::open`] takes it.
     pub name: String,
-    /// Length of its file, in bytes.
+    /// Size of its file, in bytes.
     pub nbytes: u64,
-    /// Which value of `model/NAME/.onnx` it is.
+    /// Version of `model/NAME/.onnx`.
     pub version: Version,
 }
 
-/// The service of a model.
+/// Returns the name of a model's service.
 pub fn model_service(model: &str) -> String {
     format!("model/{model}")
 }
 
-/// The name of its bytes.
+/// Returns the name of a model's bytes.
 pub fn model_bytes_name(model: &str) -> String {
     format!("model/{model}/.onnx")
 }
 
-/// The name of its last fault.
+/// Returns the name of a model's last fault.
 pub fn model_fault_name(model: &str) -> String {
     format!("model/{model}/.fault")
 }
 
-/// The name of one runner's statistics.
+/// Returns the name of one runner's statistics.
 pub fn model_statistics_name(model: &str, runner: u32) -> String {
     format!("model/{model}/.stat/{runner}")
 }
 
-/// The model to which a name of model bytes belongs.
+/// Returns the model to which the name of its bytes belongs.
 pub fn model_of_bytes_name(name: &str) -> Option<&str> {
     name.strip_prefix("model/")?.strip_suffix("/.onnx").filter(|model| !model.is_empty())
 }
@@ -83,7 +82,7 @@ pub struct Models {
 }
 
 impl Models {
-    /// Returns the models of this client's namespace. Asks nobody anything; the client is cloned, which costs little.
+    /// Returns the models of this client's namespace, without a request. It holds a clone of the client.
     pub fn new(client: &Client) -> Self {
         Self { client: client.clone() }
     }
@@ -93,7 +92,7 @@ impl Models {
         &self.client
     }
 
-    /// Adds a model, or replaces it: runners take it up by themselves. It is copied once, into shared memory.
+    /// Adds a model, or replaces it: runners load it by themselves. The bytes are copied once, into shared memory.
     ///
     /// ```
     /// # let broker = tensorlend_daemon::embedded()?;
@@ -110,7 +109,7 @@ impl Models {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Argument`] for options that cannot be, or no bytes; [`Error::Name`]; otherwise as [`Client::put`].
+    /// [`Error::Argument`] for invalid options or no bytes; [`Error::Name`]; otherwise as [`Client::put`].
     pub fn put(&self, model: &str, bytes: &[u8], options: &ModelOptions) -> Result<Version> {
         let name = model_bytes_name(model);
         check_name(&name)?;
@@ -124,7 +123,7 @@ impl Models {
         draft.publish(&name)
     }
 
-    /// A model's bytes, where they lie, and its options.
+    /// Leases a model's bytes, and returns its options.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Argument`] for options that this version does not know.
@@ -135,7 +134,7 @@ impl Models {
         Ok((lease, options))
     }
 
-    /// Takes a model away: its runners end. False if there was none.
+    /// Deletes a model: its runners end. Returns false if it does not exist.
     ///
     /// # Errors
     /// As [`Client::delete`].
@@ -143,7 +142,7 @@ impl Models {
         self.client.delete(&model_bytes_name(model))
     }
 
-    /// The models whose names match a glob, sorted by name.
+    /// Lists the models whose names match a glob, sorted by name.
     ///
     /// # Errors
     /// As [`Client::list`].
@@ -155,21 +154,21 @@ impl Models {
         Ok(found.collect())
     }
 
-    /// Why a runner's worker for this model ended last; `None`: none did, or the runner that knows of it has ended. With
-    /// [`Fault::refused`], of the version that those words are of, no runner serves it until it is replaced.
+    /// Returns the reason why a worker of this model ended last; `None`: no worker ended, or its runner has ended too. The runners
+    /// do not serve the version in [`Fault::refused`] until it is replaced.
     ///
     /// # Errors
-    /// As [`Client::get`]; that there is no fault is none.
+    /// As [`Client::get`], except for a missing fault.
     pub fn fault(&self, model: &str) -> Result<Option<Fault>> {
         match self.client.get(&model_fault_name(model)) {
-            // Of another version of tensorlend: nothing that could be told.
+            // A document of another version of tensorlend counts as none.
             Ok(lease) => Ok(lease.as_slice::<u8>().ok().and_then(|bytes| serde_json::from_slice(bytes).ok())),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// What a model's runners say of themselves, one each.
+    /// Returns the metrics of each of a model's runners.
     ///
     /// # Errors
     /// As [`Client::list`].
@@ -177,14 +176,14 @@ impl Models {
         let of_one = format!("{}/.stat/*", globset::escape(&model_service(model)));
         let mut all = Vec::new();
         for info in self.client.list(&of_one)? {
-            // One that has ended meanwhile, or speaks another version, says nothing.
+            // Skips runners that have ended since, or are of another version.
             let Ok(lease) = self.client.get(&info.name) else { continue };
             all.extend(lease.as_slice::<u8>().ok().and_then(|bytes| serde_json::from_slice(bytes).ok()));
         }
         Ok(all)
     }
 
-    /// A model to be run: keep it, since its way to a runner is opened once. See [`Model::run`].
+    /// Opens a model that is run many times: its connection to a runner is opened once. See [`Model::run`].
     ///
     /// # Errors
     /// [`Error::Name`].
@@ -192,9 +191,9 @@ impl Models {
         Model::open(self, model)
     }
 
-    /// Runs a model once: its inputs are tensors by name, and so are its outputs, each as (the model's name for it, the tensor's
-    /// name). Without outputs all of them are in what is returned; else the versions that were published, by
-    /// [`ModelAnswer`] of it. For many runs keep a [`Model`]: this one opens a way to a runner each time.
+    /// Runs a model once. Inputs and outputs are tensors of the namespace: the model's name of each, and the tensor's name. Without
+    /// `outputs` the returned dataset contains all outputs; otherwise [`ModelAnswer::of`] returns the published versions from it.
+    /// For many runs open a [`Model`]: this method opens a connection to a runner each time.
     ///
     /// ```
     /// # let broker = tensorlend_daemon::embedded()?;
@@ -227,7 +226,7 @@ impl Models {
     }
 }
 
-/// The manual's example compiles.
+/// Compiles the manual's example.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/models.md")]
 struct Manual;

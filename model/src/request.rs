@@ -5,30 +5,29 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tensorlend::{Client, DatasetDraft, Draft, Result};
 
-/// What a request says beside the tensors that it brings: its metadata, as JSON. A request without metadata brings all inputs,
-/// and its answer all outputs.
+/// The metadata of a request, as JSON. A request without metadata contains all inputs, and its response all outputs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RequestDocument {
     /// Version of this document: 1.
     pub v: u32,
-    /// Inputs that lie under names of the namespace: the model's name for each, and the tensor's.
+    /// Inputs that are tensors of the namespace: the model's name of each, and the tensor's name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub inputs: BTreeMap<String, String>,
-    /// The outputs that are wanted: the model's name for each, and the name under which it is published; `null`: in the answer.
-    /// Empty: all, in the answer.
+    /// Requested outputs: the model's name of each, and the name under which the runner publishes it; `null`: in the response.
+    /// Empty: all outputs, in the response.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub outputs: BTreeMap<String, Option<String>>,
-    /// What is done to inputs before.
+    /// Preparation steps, by input.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub prepare: BTreeMap<String, Vec<Step>>,
 }
 
 impl RequestDocument {
-    /// Reads a request's metadata; none says nothing.
+    /// Parses a request's metadata; empty metadata means an empty document.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The reason, as text.
     pub fn parse(metadata: &[u8]) -> std::result::Result<Self, String> {
         if metadata.is_empty() {
             return Ok(Self { v: DOCUMENT_VERSION, ..Self::default() });
@@ -41,7 +40,7 @@ impl RequestDocument {
     }
 }
 
-/// A request to a model: what its inputs are, and where its outputs go.
+/// A request to a model: its inputs, and the destinations of its outputs.
 ///
 /// ```
 /// # let broker = tensorlend_daemon::embedded()?;
@@ -52,10 +51,10 @@ impl RequestDocument {
 /// let mut state = client.create(DType::F32, &[2, 1, 128])?;
 /// state.as_mut_slice::<f32>()?.fill(0.0);
 /// let request = ModelRequest::new()
-///     .input("state", state)                    // brought along
-///     .input_from("image", "camera/front")      // a tensor of the namespace, read where it lies
+///     .input("state", state)                    // in the request
+///     .input_from("image", "camera/front")      // a tensor of the namespace, read in place
 ///     .prepare("image", &[Step::Resize { width: 224, height: 224, antialias: true }, Step::Scale(1.0 / 255.0)])
-///     .output("label")                          // in the answer
+///     .output("label")                          // in the response
 ///     .output_to("state", "camera/front/state"); // published
 /// # drop(request);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -68,47 +67,47 @@ pub struct ModelRequest {
 }
 
 impl ModelRequest {
-    /// Without inputs, and for all outputs.
+    /// Returns a request without inputs, for all outputs.
     pub fn new() -> Self {
         Self { brought: Vec::new(), document: RequestDocument { v: DOCUMENT_VERSION, ..RequestDocument::default() } }
     }
 
-    /// An input that is brought along.
+    /// Adds an input that the request contains.
     pub fn input(mut self, input: &str, draft: Draft) -> Self {
         self.brought.push((input.to_owned(), draft));
         self
     }
 
-    /// An input that is a tensor of the namespace; what it holds when the runner takes the request.
+    /// Adds an input that is a tensor of the namespace. The runner reads its value when it takes the request.
     pub fn input_from(mut self, input: &str, tensor: &str) -> Self {
         self.document.inputs.insert(input.to_owned(), tensor.to_owned());
         self
     }
 
-    /// Steps from an image to this input.
+    /// Sets the steps that prepare an image as this input.
     pub fn prepare(mut self, input: &str, steps: &[Step]) -> Self {
         self.document.prepare.insert(input.to_owned(), steps.to_vec());
         self
     }
 
-    /// An output that the answer brings. Without any output named, it brings all of them.
+    /// Requests an output in the response. A request that names no outputs gets all of them.
     pub fn output(mut self, output: &str) -> Self {
         self.document.outputs.insert(output.to_owned(), None);
         self
     }
 
-    /// An output that is published under a name, by the runner.
+    /// Requests an output that the runner publishes under a name.
     pub fn output_to(mut self, output: &str, tensor: &str) -> Self {
         self.document.outputs.insert(output.to_owned(), Some(tensor.to_owned()));
         self
     }
 
-    /// Whether it can be made again: it brings nothing that is used up.
+    /// Returns true if the request can be sent again: it contains no tensors.
     pub(crate) fn is_repeatable(&self) -> bool {
         self.brought.is_empty()
     }
 
-    /// The message; what was brought goes with it.
+    /// Returns the message, with the tensors that the request contains.
     pub(crate) fn message(&mut self, client: &Client) -> Result<DatasetDraft> {
         let mut message = client.dataset();
         for (input, draft) in std::mem::take(&mut self.brought) {
