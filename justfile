@@ -14,7 +14,7 @@ test:
 quick:
     cargo fmt --all --check
     cargo clippy --workspace --exclude tensorlend-gateway --exclude tensorlend-runner --exclude tensorlend-benches --all-targets -- -D warnings
-    cargo nextest run -p tensorlend-layout -p tensorlend-os -p tensorlend-daemon -p tensorlend --lib
+    cargo nextest run -p tensorlend-layout -p tensorlend-os -p tensorlend-daemon -p tensorlend -p tensorlend-model -p tensorlend-capi --lib
 
 # Real tensors between processes, beside what serializing and copying cost.
 demo *ARGS:

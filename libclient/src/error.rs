@@ -507,7 +507,18 @@ fn remedy(pid: Option<u32>) -> String {
     }
 }
 
+/// Checks that a name is valid: 1 to 255 bytes of UTF-8 without control characters. Every call that takes a name checks it;
+/// this one tells before a value is computed that could not be published.
+///
+/// ```
+/// assert!(tensorlend::check_name("camera/front").is_ok());
+/// assert!(tensorlend::check_name("").is_err());
+/// assert!(tensorlend::check_name("line\n").is_err());
+/// ```
+///
+/// # Errors
+/// [`Error::Name`].
 #[inline]
-pub(crate) fn check_name(name: &str) -> Result<()> {
+pub fn check_name(name: &str) -> Result<()> {
     tensorlend_layout::name::check(name).map_err(|cause| Error::Name { name: name.chars().take(40).collect(), cause })
 }

@@ -35,7 +35,7 @@
 //! * Datasets: [`Client::dataset`]: several tensors that readers see together or not at all.
 //! * Lists: [`Client::append`], [`Client::get_all`]: results that many producers collect.
 //! * Requests: [`Client::serve`], [`Client::caller`]: a request to one of several servers, and its reply.
-//! * Models: [`Client::put_model`], [`Client::run_model`]: inference on the same machine by `tensorlend-runner`.
+//! * Models: the crate `tensorlend-model`: inference on the same machine by `tensorlend-runner`.
 //! * Other machines: [`Client::get`] of `NODE/NAME`, [`Client::put_remote`], [`Client::nodes`]: by
 //!   `tensorlend-gateway`, see [`remote`].
 //! * Devices: with the feature `cuda`, `Client::create_on`, `Client::get_device`: tensors in a GPU's memory, by the
@@ -63,8 +63,6 @@ mod call;
 mod client;
 mod control;
 mod error;
-#[cfg(feature = "ffi")]
-mod ffi;
 mod glob;
 #[cfg(feature = "cuda")]
 mod gpu;
@@ -73,7 +71,6 @@ mod lease;
 mod link;
 mod list;
 mod listing;
-pub mod model;
 mod names;
 pub mod observe;
 mod peers;
@@ -95,7 +92,7 @@ pub use asynchronous::{AsyncClient, AsyncSubscription};
 pub use call::{Call, Caller, CallerBuilder, Reply, Server, ServerBuilder};
 pub use client::{Client, ClientBuilder};
 pub use control::default_sockets;
-pub use error::{DeviceTrouble, Error, RemoteTrouble, Result, ValueKind};
+pub use error::{DeviceTrouble, Error, RemoteTrouble, Result, ValueKind, check_name};
 pub use glob::Glob;
 #[cfg(feature = "cuda")]
 pub use gpu::stream::OnStream;
@@ -109,7 +106,6 @@ pub use lease::value::Value;
 pub use lease::watch::NameWatch;
 pub use list::Length;
 pub use listing::{Collection, Info, InfoKind, Listing, Spilled, TensorInfo};
-pub use model::{Model, ModelAnswer, ModelInfo, ModelOptions, ModelRequest, ModelStatistics, Step};
 pub use names::lifetime::Lifetime;
 pub use names::version::Version;
 pub use stream::borrowed::Borrowed;
@@ -141,8 +137,3 @@ pub use tensorlend_layout::{BadUuid, DType, Device, Uuid};
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;
-
-/// Compiles the manual's examples for models.
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/models.md")]
-struct Models;

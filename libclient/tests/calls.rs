@@ -51,6 +51,25 @@ fn lines(client: &Client) -> Vec<String> {
 }
 
 #[test]
+fn a_caller_connects_before_its_first_request() {
+    let broker = broker();
+    let end = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let client = client(&broker);
+        let mut caller = client.caller("add").open().unwrap();
+        assert!(caller.wait_server(Some(Duration::from_millis(1))).unwrap_err().is_timeout());
+        assert!(!caller.has_server().unwrap());
+        let server = scope.spawn(|| add(&self::client(&broker), 1, &end));
+        caller.wait_server(LONG).unwrap();
+        assert!(caller.has_server().unwrap());
+        assert_eq!(number(&caller.call(draft(&client, 1), LONG).unwrap()), 2);
+        end.store(true, Ordering::Relaxed);
+        server.join().unwrap();
+        assert!(!caller.has_server().unwrap());
+    });
+}
+
+#[test]
 fn many_callers_and_two_servers() {
     let broker = broker();
     let end = AtomicBool::new(false);

@@ -28,7 +28,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tensorlend::{DatasetDraft, Error, Length, Lifetime, ModelOptions, TensorSpec, Value, ValueDraft, ValueKind};
+use tensorlend::{DatasetDraft, Error, Length, Lifetime, TensorSpec, Value, ValueDraft, ValueKind};
+use tensorlend_model::{ModelOptions, Models};
 use tensorlend_os::fork;
 
 /// Maximum length of a new name that is published without waiting for the daemon.
@@ -902,35 +903,34 @@ impl Client {
         batch_wait_ms: f64,
         tag: &str,
     ) -> PyResult<Version> {
-        let client = self.session(py)?;
-        let tag = tag.to_owned();
+        let (models, tag) = (Models::new(&self.session(py)?), tag.to_owned());
         let options = ModelOptions { batch_max, batch_min, batch_wait_ms, tag, ..ModelOptions::default() };
-        py.detach(|| client.put_model(name, &model, &options)).or_raise().map(Version)
+        py.detach(|| models.put(name, &model, &options)).or_raise().map(Version)
     }
 
     /// Leases a model's bytes.
     fn get_model(&self, py: Python<'_>, name: &str) -> PyResult<Py<PyAny>> {
-        self.get(py, &tensorlend::model::model_bytes_name(name), "read", None)
+        self.get(py, &tensorlend_model::model_bytes_name(name), "read", None)
     }
 
     /// Removes a model; False if it does not exist.
     fn delete_model(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
-        let client = self.session(py)?;
-        py.detach(|| client.delete_model(name)).or_raise()
+        let models = Models::new(&self.session(py)?);
+        py.detach(|| models.delete(name)).or_raise()
     }
 
     /// Names of the models that match a glob.
     #[pyo3(signature = (glob="*"))]
     fn models(&self, py: Python<'_>, glob: &str) -> PyResult<Vec<String>> {
-        let client = self.session(py)?;
-        let models = py.detach(|| client.models(glob)).or_raise()?;
-        Ok(models.into_iter().map(|model| model.name).collect())
+        let models = Models::new(&self.session(py)?);
+        let found = py.detach(|| models.list(glob)).or_raise()?;
+        Ok(found.into_iter().map(|model| model.name).collect())
     }
 
     /// Metrics of a model's runners: a dict for each.
     fn model_statistics<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        let client = self.session(py)?;
-        let all = py.detach(|| client.model_statistics(name)).or_raise()?;
+        let models = Models::new(&self.session(py)?);
+        let all = py.detach(|| models.statistics(name)).or_raise()?;
         all.iter().map(|one| metadata::to_dict(py, &one.encode())).collect()
     }
 
@@ -938,7 +938,7 @@ impl Client {
     fn model(&self, py: Python<'_>, name: &str) -> PyResult<Model> {
         let client = self.session(py)?;
         let awaited = self.awaited(&client);
-        Model::of(client, awaited, name, self.origin(&tensorlend::model::model_service(name), false))
+        Model::of(client, awaited, name, self.origin(&tensorlend_model::model_service(name), false))
     }
 
     /// Runs a model once: as model(name).run(inputs, outputs, ...).

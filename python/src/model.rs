@@ -10,14 +10,15 @@ use crate::wait::{Awaited, Interrupt, timeout};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::sync::Mutex;
-use tensorlend::{ModelRequest, Step, ValueDraft};
+use tensorlend::ValueDraft;
+use tensorlend_model::{ModelRequest, Models, Step};
 
 /// A model to run: its connection to a runner is opened once. Created by Client.model.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Model {
     name: String,
     client: tensorlend::Client,
-    way: Mutex<tensorlend::Model>,
+    way: Mutex<tensorlend_model::Model>,
     /// Ends waits in other threads.
     interrupt: Interrupt,
     awaited: Awaited,
@@ -27,7 +28,7 @@ pub struct Model {
 impl Model {
     /// Opens the model with this name.
     pub fn of(client: tensorlend::Client, awaited: Awaited, name: &str, origin: Origin) -> PyResult<Self> {
-        let way = Mutex::new(client.model(name).or_raise()?);
+        let way = Mutex::new(Models::new(&client).open(name).or_raise()?);
         Ok(Self { name: name.to_owned(), client, way, interrupt: Interrupt::default(), awaited, origin })
     }
 }

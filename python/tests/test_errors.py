@@ -69,9 +69,9 @@ def test_objects_are_made_by_a_client_only():
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 #: Whose texts can reach a program in Python.
-SOURCES = ["libclient/src", "python/src", "shm-layout/src", "os/src", "cuda/src", "daemon/src/embedded.rs", "daemon/src/config.rs"]
+SOURCES = ["libclient/src", "model/src", "python/src", "shm-layout/src", "os/src", "cuda/src", "daemon/src/embedded.rs", "daemon/src/config.rs"]
 #: Texts of other languages' interfaces, and of programs.
-ELSEWHERE = ("ffi", "tests", "tests.rs", "sabotage.rs", "observe", "bin")
+ELSEWHERE = ("tests", "tests.rs", "sabotage.rs", "observe", "bin")
 LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 #: What no message of Python's says: Rust's paths, its calls (those of torch and numpy have a dot before them), its values.
 RUST = re.compile(r"\w::\w|(?<![.\w])(?!to_host\(|ascontiguousarray)[a-z_]+\(\)|\b[A-Z][a-z]+(?:[A-Z][a-z]+)*\(\d|\b(?:Some|None|Ok|Err)\(")

@@ -5,7 +5,8 @@ use crate::job::Job;
 use crate::statistics::Recorder;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
-use tensorlend::{Client, DType, ModelOptions};
+use tensorlend::{Client, DType};
+use tensorlend_model::ModelOptions;
 
 /// After so long a run its caller sleeps, and is woken while the answer is written.
 const SOON: Duration = Duration::from_millis(1);

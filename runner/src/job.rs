@@ -5,8 +5,8 @@ use crate::prepare;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use tensorlend::model::RequestDocument;
-use tensorlend::{Call, Client, DType, Lease, ModelAnswer, Step, Tensor, Value};
+use tensorlend::{Call, Client, DType, Lease, Tensor, Value};
+use tensorlend_model::{ModelAnswer, RequestDocument, Step};
 
 /// Bytes of a tensor with strides that are put in order, at most.
 const ORDERED_BYTES_MAX: u64 = 1 << 30;

@@ -1,8 +1,7 @@
 //! What a worker knows of its own work.
 
 use std::time::Duration;
-use tensorlend::ModelStatistics;
-use tensorlend::model::Quantiles;
+use tensorlend_model::{ModelStatistics, Quantiles};
 
 /// Measurements of which quantiles are made.
 const KEPT: usize = 1024;

@@ -7,8 +7,8 @@ use crate::worker::Trouble;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
-use tensorlend::model::{Fault, model_fault_name};
 use tensorlend::{Client, Lifetime, Version};
+use tensorlend_model::{Fault, Models, model_fault_name};
 
 /// How often it looks which models there are, at most.
 const LOOK: Duration = Duration::from_millis(250);
@@ -85,8 +85,8 @@ struct Tended {
 impl Supervisor<'_> {
     /// Which models there are.
     fn look(&mut self) -> tensorlend::Result<()> {
-        let found: BTreeMap<String, Version> =
-            self.client.models(&self.args.model)?.into_iter().map(|model| (model.name, model.version)).collect();
+        let found = Models::new(&self.client).list(&self.args.model)?;
+        let found: BTreeMap<String, Version> = found.into_iter().map(|model| (model.name, model.version)).collect();
         for (name, tended) in &mut self.models {
             if tended.version.is_some() && !found.contains_key(name) {
                 tracing::info!("model {name:?} was removed");

@@ -12,8 +12,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tensorlend::model::{model_bytes_name, model_service, model_statistics_name};
-use tensorlend::{Call, Client, Error, Lease, Lifetime, ModelOptions, Server, Version};
+use tensorlend::{Call, Client, Error, Lease, Lifetime, Server, Version};
+use tensorlend_model::{ModelOptions, model_bytes_name, model_service, model_statistics_name};
 
 /// How often it looks whether its model is still the one that it has, and says how it is.
 const LOOK: Duration = Duration::from_millis(250);

@@ -6,8 +6,9 @@ mod common;
 
 use common::{LONG, Runner, broker, client, draft, eventually, models};
 use rustix::process::{Pid, Signal, kill_process};
-use tensorlend::{Client, Error, Model, ModelOptions, ModelRequest};
+use tensorlend::{Client, Error};
 use tensorlend_daemon::Embedded;
+use tensorlend_model::{Model, ModelOptions, ModelRequest, Models};
 
 fn repeat(client: &Client, model: &mut Model, times: i64) -> Result<f32, Error> {
     let times = draft(client, &[], &[times]);
@@ -18,14 +19,15 @@ fn repeat(client: &Client, model: &mut Model, times: i64) -> Result<f32, Error> 
 /// A client with a model that runs for as long as it is asked to.
 fn looping(broker: &Embedded) -> (Client, Model) {
     let client = client(broker);
-    client.put_model("loop", &models::looping(), &ModelOptions::default()).unwrap();
-    let model = client.model("loop").unwrap();
+    let models = Models::new(&client);
+    models.put("loop", &models::looping(), &ModelOptions::default()).unwrap();
+    let model = models.open("loop").unwrap();
     (client, model)
 }
 
 /// The process of that model's worker.
 fn worker(client: &Client) -> u32 {
-    let pid = || client.model_statistics("loop").unwrap().first().map(|of| of.pid);
+    let pid = || Models::new(client).statistics("loop").unwrap().first().map(|of| of.pid);
     eventually("the worker's statistics", || pid().is_some());
     pid().unwrap()
 }
@@ -59,7 +61,7 @@ fn a_worker_that_crashes_is_replaced_and_its_callers_are_told() {
     std::thread::scope(|scope| {
         let asking = scope.spawn(|| {
             let client = common::client(&broker);
-            repeat(&client, &mut client.model("loop").unwrap(), 2_000_000_000)
+            repeat(&client, &mut Models::new(&client).open("loop").unwrap(), 2_000_000_000)
         });
         // Whether the request was taken yet does not matter: its line is there.
         eventually("a second line", || client.streams("model/loop/.line/*/answers").unwrap().len() == 2);
@@ -90,8 +92,9 @@ fn a_model_that_takes_too_much_memory_ends_its_worker() {
     let broker = broker();
     let mut runner = Runner::start(&broker, &["--memory", "1024"]);
     let client = client(&broker);
-    client.put_model("growing", &models::growing(), &ModelOptions::default()).unwrap();
-    let mut model = client.model("growing").unwrap();
+    let models = Models::new(&client);
+    models.put("growing", &models::growing(), &ModelOptions::default()).unwrap();
+    let mut model = models.open("growing").unwrap();
     let mut grow = |rows: i64| {
         let shape = draft(&client, &[2], &[rows, 1 << 20]);
         let request = ModelRequest::new().input("x", draft(&client, &[1], &[1.0f32])).input("shape", shape);
@@ -109,19 +112,20 @@ fn a_file_that_is_none_is_refused_at_once_and_tried_again_when_replaced() {
     let broker = broker();
     let mut runner = Runner::start(&broker, &["--model-size", "1"]);
     let client = client(&broker);
+    let models = Models::new(&client);
     let file = models::affine(2.0);
     let truncated = &file[..file.len() / 2];
     let long = vec![0; (1 << 20) + 1];
     let cases: [(&[u8], &str); 3] =
         [(b"no model at all", "it cannot be read"), (truncated, "it cannot be read"), (&long, "--model-size")];
     for (bytes, word) in cases {
-        client.put_model("m", bytes, &ModelOptions::default()).unwrap();
-        let refused = client.run_model("m", &[], &[], LONG).unwrap_err();
+        models.put("m", bytes, &ModelOptions::default()).unwrap();
+        let refused = models.run("m", &[], &[], LONG).unwrap_err();
         let refused = why(refused);
         assert!(refused.contains(word) && refused.contains("until it is replaced"), "{refused}");
     }
-    client.put_model("m", &file, &ModelOptions::default()).unwrap();
-    let mut model = client.model("m").unwrap();
+    models.put("m", &file, &ModelOptions::default()).unwrap();
+    let mut model = models.open("m").unwrap();
     let x = draft(&client, &[1, 3], &[1.0f32; 3]);
     let answer = model.run(ModelRequest::new().input("x", x), LONG).unwrap();
     assert_eq!(answer.get("y").unwrap().as_slice::<f32>().unwrap(), [3.0; 3]);
@@ -134,9 +138,10 @@ fn a_worker_that_is_killed_while_it_reads_its_model_is_replaced() {
     let broker = broker();
     let mut runner = Runner::start(&broker, &[]);
     let client = client(&broker);
+    let models = Models::new(&client);
     let killed = |runner: &Runner| runner.log().matches("was ended by SIGKILL while it read the model").count();
     // Each right after its start. One that was quicker, and served already, does not count.
-    client.put_model("m", &models::affine(2.0), &ModelOptions::default()).unwrap();
+    models.put("m", &models::affine(2.0), &ModelOptions::default()).unwrap();
     eventually("workers that were killed while they read", || {
         for worker in runner.workers() {
             let _ = kill_process(Pid::from_raw(worker as i32).unwrap(), Signal::KILL);
@@ -144,7 +149,7 @@ fn a_worker_that_is_killed_while_it_reads_its_model_is_replaced() {
         killed(&runner) >= 4
     });
     assert!(!runner.log().contains("not tried again"), "{}", runner.log());
-    let mut model = client.model("m").unwrap();
+    let mut model = models.open("m").unwrap();
     let x = draft(&client, &[1, 3], &[1.0f32; 3]);
     let answer = model.run(ModelRequest::new().input("x", x), LONG).unwrap();
     assert_eq!(answer.get("y").unwrap().as_slice::<f32>().unwrap(), [3.0; 3]);
@@ -157,6 +162,7 @@ fn damaged_files_do_no_harm() {
     let broker = broker();
     let mut runner = Runner::start(&broker, &["--memory", "1024", "--load-timeout", "5", "--timeout", "2"]);
     let client = client(&broker);
+    let models = Models::new(&client);
     let file = models::weighty();
     let mut random = 0x2545_f491_4f6c_dd1du64;
     let mut next = |below: usize| {
@@ -176,8 +182,8 @@ fn damaged_files_do_no_harm() {
             }
         }
         let name = format!("m{round}");
-        client.put_model(&name, &bytes, &ModelOptions::default()).unwrap();
-        let mut model = client.model(&name).unwrap();
+        models.put(&name, &bytes, &ModelOptions::default()).unwrap();
+        let mut model = models.open(&name).unwrap();
         let x = draft(&client, &[1, 8], &[1.0f32; 8]);
         match model.run(ModelRequest::new().input("x", x), LONG) {
             Ok(_) => served += 1,
@@ -185,7 +191,7 @@ fn damaged_files_do_no_harm() {
             Err(other) => panic!("round {round}: {other}"),
         }
         assert!(runner.is_running(), "round {round}");
-        client.delete_model(&name).unwrap();
+        models.delete(&name).unwrap();
     }
     assert!(served > 0 && refused > 0, "{served} served, {refused} refused");
 }

@@ -6,7 +6,8 @@ mod common;
 
 use common::{LONG, Runner, broker, client, draft, eventually, models, put};
 use std::time::Duration;
-use tensorlend::{DType, Error, ModelAnswer, ModelOptions, ModelRequest, Step};
+use tensorlend::{DType, Error};
+use tensorlend_model::{ModelAnswer, ModelOptions, ModelRequest, Models, Step};
 
 fn why(error: Error) -> String {
     match error {
@@ -20,11 +21,12 @@ fn inputs_are_brought_along_or_named_and_outputs_answered_or_published() {
     let broker = broker();
     let _runner = Runner::start(&broker, &[]);
     let client = client(&broker);
-    client.put_model("pair", &models::pair(), &ModelOptions::default()).unwrap();
+    let models = Models::new(&client);
+    models.put("pair", &models::pair(), &ModelOptions::default()).unwrap();
     put(&client, "left", &[2], &[5.0f32, 7.0]);
     put(&client, "count", &[1], &[21i64]);
 
-    let mut model = client.model("pair").unwrap();
+    let mut model = models.open("pair").unwrap();
     let mixed = || {
         let right = draft(&client, &[2], &[1.0f32, 2.0]);
         ModelRequest::new().input_from("a", "left").input("b", right).input_from("count", "count")
@@ -48,7 +50,7 @@ fn inputs_are_brought_along_or_named_and_outputs_answered_or_published() {
 
     put(&client, "right", &[2], &[0.0f32, 0.0]);
     let inputs = [("a", "left"), ("b", "right"), ("count", "count")];
-    client.run_model("pair", &inputs, &[("sum", "total")], LONG).unwrap();
+    models.run("pair", &inputs, &[("sum", "total")], LONG).unwrap();
     assert_eq!(client.get("total").unwrap().as_slice::<f32>().unwrap(), [5.0, 7.0]);
 }
 
@@ -57,10 +59,11 @@ fn inputs_that_are_brought_along_may_be_said_by_their_places() {
     let broker = broker();
     let _runner = Runner::start(&broker, &[]);
     let client = client(&broker);
-    client.put_model("pair", &models::pair(), &ModelOptions::default()).unwrap();
+    let models = Models::new(&client);
+    models.put("pair", &models::pair(), &ModelOptions::default()).unwrap();
     put(&client, "count", &[1], &[21i64]);
     let two = |a: f32, b: f32| draft(&client, &[2], &[a, b]);
-    let mut model = client.model("pair").unwrap();
+    let mut model = models.open("pair").unwrap();
     let request = ModelRequest::new().input("#1", two(1.0, 2.0)).input("a", two(5.0, 7.0)).input_from("#2", "count");
     let answer = model.run(request.output("#1"), LONG).unwrap();
     assert_eq!(answer.get("#1").unwrap().as_slice::<f32>().unwrap(), [4.0, 5.0]);
@@ -81,7 +84,8 @@ fn a_request_without_the_library_is_a_dataset_of_inputs() {
     let broker = broker();
     let _runner = Runner::start(&broker, &[]);
     let client = client(&broker);
-    client.put_model("affine", &models::affine(2.0), &ModelOptions::default()).unwrap();
+    let models = Models::new(&client);
+    models.put("affine", &models::affine(2.0), &ModelOptions::default()).unwrap();
     let mut caller = client.caller("model/affine").open().unwrap();
     let request = client.dataset().add("x", draft(&client, &[1, 3], &[1.0f32, 2.0, 3.0])).unwrap();
     let answer = caller.call(request, LONG).unwrap();
@@ -96,12 +100,13 @@ fn what_does_not_fit_is_refused_with_both_shapes() {
     let broker = broker();
     let _runner = Runner::start(&broker, &[]);
     let client = client(&broker);
-    client.put_model("pair", &models::pair(), &ModelOptions::default()).unwrap();
+    let models = Models::new(&client);
+    models.put("pair", &models::pair(), &ModelOptions::default()).unwrap();
     put(&client, "two", &[2], &[1.0f32; 2]);
     put(&client, "three", &[3], &[1.0f32; 3]);
     put(&client, "double", &[2], &[1.0f64; 2]);
     put(&client, "count", &[1], &[1i64 << 40]);
-    let mut model = client.model("pair").unwrap();
+    let mut model = models.open("pair").unwrap();
     let mut refused = |a: &str, b: &str, count: &str| {
         let request = ModelRequest::new().input_from("a", a).input_from("b", b).input_from("count", count);
         why(model.run(request, LONG).unwrap_err())
@@ -130,33 +135,34 @@ fn models_are_replaced_and_removed() {
     let broker = broker();
     let _runner = Runner::start(&broker, &["--model", "a*"]);
     let client = client(&broker);
+    let models = Models::new(&client);
     put(&client, "x", &[1, 3], &[1.0f32, 2.0, 3.0]);
     let run = |name: &str, timeout| {
-        let answer = client.run_model(name, &[("x", "x")], &[], timeout)?;
+        let answer = models.run(name, &[("x", "x")], &[], timeout)?;
         Ok::<f32, Error>(answer.get("y").unwrap().as_slice::<f32>()?[0])
     };
     assert!(run("affine", LONG).unwrap_err().is_not_found());
-    client.put_model("affine", &models::affine(2.0), &ModelOptions::default()).unwrap();
+    models.put("affine", &models::affine(2.0), &ModelOptions::default()).unwrap();
     assert_eq!(run("affine", LONG).unwrap(), 3.0);
-    client.put_model("affine", &models::affine(10.0), &ModelOptions::default()).unwrap();
+    models.put("affine", &models::affine(10.0), &ModelOptions::default()).unwrap();
     eventually("the new model", || run("affine", LONG).unwrap() == 11.0);
 
     // One that is kept finds the next runner by itself.
-    let mut kept = client.model("affine").unwrap();
+    let mut kept = models.open("affine").unwrap();
     for factor in [3.0, 4.0] {
-        client.put_model("affine", &models::affine(factor), &ModelOptions::default()).unwrap();
+        models.put("affine", &models::affine(factor), &ModelOptions::default()).unwrap();
         eventually("the next model", || {
             let answer = kept.run(ModelRequest::new().input_from("x", "x"), LONG).unwrap();
             answer.get("y").unwrap().as_slice::<f32>().unwrap()[0] == factor + 1.0
         });
     }
-    client.put_model("other", &models::affine(2.0), &ModelOptions::default()).unwrap();
+    models.put("other", &models::affine(2.0), &ModelOptions::default()).unwrap();
     assert!(run("other", Some(Duration::from_millis(600))).unwrap_err().is_timeout());
 
-    assert!(client.delete_model("affine").unwrap());
+    assert!(models.delete("affine").unwrap());
     eventually("its end", || client.list("model/affine/*").unwrap().is_empty());
     assert!(run("affine", LONG).unwrap_err().is_not_found());
-    assert_eq!(client.models("*").unwrap().iter().map(|m| m.name.as_str()).collect::<Vec<_>>(), ["other"]);
+    assert_eq!(models.list("*").unwrap().iter().map(|m| m.name.as_str()).collect::<Vec<_>>(), ["other"]);
 }
 
 #[test]
@@ -164,14 +170,15 @@ fn requests_of_many_are_run_together_and_each_gets_its_own() {
     let broker = broker();
     let _runner = Runner::start(&broker, &[]);
     let client = client(&broker);
+    let models = Models::new(&client);
     let options = ModelOptions { batch_max: 16, batch_wait_ms: 500.0, ..ModelOptions::default() };
-    client.put_model("affine", &models::affine(2.0), &options).unwrap();
+    models.put("affine", &models::affine(2.0), &options).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..4u32 {
             let (broker, barrier) = (&broker, &client);
             scope.spawn(move || {
                 let client = common::client(broker);
-                let mut model = client.model("affine").unwrap();
+                let mut model = Models::new(&client).open("affine").unwrap();
                 for round in 0..6u32 {
                     let rows = 1 + u64::from((thread + round) % 3);
                     let value = (thread * 100 + round) as f32;
@@ -186,7 +193,7 @@ fn requests_of_many_are_run_together_and_each_gets_its_own() {
         }
     });
     eventually("statistics", || {
-        client.model_statistics("affine").unwrap().iter().any(|of| {
+        models.statistics("affine").unwrap().iter().any(|of| {
             of.requests == 24 && of.failures == 0 && of.runs < 24 && of.batches.iter().skip(1).any(|&count| count > 0)
         })
     });
@@ -197,10 +204,11 @@ fn two_runners_share_a_model_and_one_goes_on_alone() {
     let broker = broker();
     let mut runners = [Runner::start(&broker, &[]), Runner::start(&broker, &[])];
     let client = client(&broker);
-    client.put_model("affine", &models::affine(2.0), &ModelOptions::default()).unwrap();
+    let models = Models::new(&client);
+    models.put("affine", &models::affine(2.0), &ModelOptions::default()).unwrap();
     put(&client, "x", &[1, 3], &[1.0f32; 3]);
     eventually("two servers", || client.list("model/affine/.server/*").unwrap().len() == 2);
-    let mut handles: Vec<_> = (0..4).map(|_| client.model("affine").unwrap()).collect();
+    let mut handles: Vec<_> = (0..4).map(|_| models.open("affine").unwrap()).collect();
     let mut all = || {
         for model in &mut handles {
             let answer = model.run(ModelRequest::new().input_from("x", "x"), LONG).unwrap();
@@ -209,7 +217,7 @@ fn two_runners_share_a_model_and_one_goes_on_alone() {
     };
     all();
     eventually("statistics of both", || {
-        client.model_statistics("affine").unwrap().iter().filter(|of| of.requests == 2).count() == 2
+        models.statistics("affine").unwrap().iter().filter(|of| of.requests == 2).count() == 2
     });
     runners[0].kill();
     all();
@@ -224,10 +232,11 @@ fn steps_before_a_model_are_named_in_the_request() {
     let broker = broker();
     let _runner = Runner::start(&broker, &[]);
     let client = client(&broker);
-    client.put_model("affine", &models::affine(1.0), &ModelOptions::default()).unwrap();
+    let models = Models::new(&client);
+    models.put("affine", &models::affine(1.0), &ModelOptions::default()).unwrap();
     // Two pixels of three channels.
     put(&client, "image", &[1, 2, 3], &[0u8, 51, 102, 255, 204, 153]);
-    let mut model = client.model("affine").unwrap();
+    let mut model = models.open("affine").unwrap();
     let steps = [Step::CenterCrop { width: 1, height: 1 }, Step::Scale(1.0 / 51.0)];
     let request = || ModelRequest::new().input_from("x", "image");
     // An image has three dimensions, and the model takes two.
@@ -244,7 +253,8 @@ fn a_tensor_with_strides_is_put_in_order() {
     let broker = broker();
     let _runner = Runner::start(&broker, &[]);
     let client = client(&broker);
-    client.put_model("affine", &models::affine(1.0), &ModelOptions::default()).unwrap();
+    let models = Models::new(&client);
+    models.put("affine", &models::affine(1.0), &ModelOptions::default()).unwrap();
     let spec = tensorlend::TensorSpec { strides: Some(vec![1, 2]), ..tensorlend::TensorSpec::new(DType::F32, &[2, 3]) };
     let mut turned = client.create_spec(spec).unwrap();
     turned.as_mut_slice::<f32>().unwrap().copy_from_slice(&[0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);
@@ -255,9 +265,9 @@ fn a_tensor_with_strides_is_put_in_order() {
         ..tensorlend::TensorSpec::new(DType::F32, &[1_000_000_000, 3])
     };
     client.create_spec(spec).unwrap().publish("repeated").unwrap();
-    let large = client.run_model("affine", &[("x", "repeated")], &[], LONG).unwrap_err();
+    let large = models.run("affine", &[("x", "repeated")], &[], LONG).unwrap_err();
     assert!(why(large).contains("row-major"));
-    let answer = client.run_model("affine", &[("x", "turned")], &[], LONG).unwrap();
+    let answer = models.run("affine", &[("x", "turned")], &[], LONG).unwrap();
     assert_eq!(answer.get("y").unwrap().as_slice::<f32>().unwrap(), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
 }
 
@@ -269,13 +279,14 @@ fn dropout_and_local_response_normalization() {
     let broker = broker();
     let _runner = Runner::start(&broker, &[]);
     let client = client(&broker);
+    let models = Models::new(&client);
     let x: Vec<f32> = (0..2 * CHANNELS * REST).map(|i| (i * 7 % 11) as f32 - 4.0).collect();
     for (name, size, alpha, beta, bias) in
         [("odd", 3, 0.5, 0.75, 2.0), ("even", 4, 1.5, 0.5, 1.0), ("one", 1, 1e-4, 0.75, 1.0)]
     {
-        client.put_model(name, &models::normalized(size as i64, alpha, beta, bias), &ModelOptions::default()).unwrap();
+        models.put(name, &models::normalized(size as i64, alpha, beta, bias), &ModelOptions::default()).unwrap();
         let input = draft(&client, &[2, CHANNELS as u64, REST as u64], &x);
-        let answer = client.model(name).unwrap().run(ModelRequest::new().input("x", input), LONG).unwrap();
+        let answer = models.open(name).unwrap().run(ModelRequest::new().input("x", input), LONG).unwrap();
         let y = answer.get("y").unwrap();
         assert_eq!(y.shape(), [2, CHANNELS as u64, REST as u64]);
         // As the operator is defined.

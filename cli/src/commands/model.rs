@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use serde::Serialize;
-use tensorlend::model::MODEL_BYTES_MAX;
-use tensorlend::{Client, Error, ModelAnswer, ModelOptions, ModelRequest, ModelStatistics};
+use tensorlend::{Client, Error};
+use tensorlend_model::{MODEL_BYTES_MAX, ModelAnswer, ModelOptions, ModelRequest, ModelStatistics, Models, Quantiles};
 
 use crate::args::{Json, seconds};
 use crate::failure::Failure;
@@ -148,18 +148,19 @@ impl State {
 
 impl ModelArgs {
     pub fn run(&self, client: &Client) -> Result<(), Failure> {
+        let models = &Models::new(client);
         match &self.verb {
-            Verb::Add(add) => add.run(client),
-            Verb::Ls(ls) => ls.run(client),
-            Verb::Rm(rm) => rm.run(client),
-            Verb::Run(run) => run.run(client),
-            Verb::Stat(stat) => stat.run(client),
+            Verb::Add(add) => add.run(models),
+            Verb::Ls(ls) => ls.run(models),
+            Verb::Rm(rm) => rm.run(models),
+            Verb::Run(run) => run.run(models),
+            Verb::Stat(stat) => stat.run(models),
         }
     }
 }
 
 impl AddArgs {
-    fn run(&self, client: &Client) -> Result<(), Failure> {
+    fn run(&self, models: &Models) -> Result<(), Failure> {
         let bytes = read(&self.file)?;
         if !bytes.is_empty() {
             crate::onnx::check(&bytes).map_err(|what| {
@@ -173,7 +174,7 @@ impl AddArgs {
             batch_wait_ms: self.batch_wait_ms,
             ..ModelOptions::default()
         };
-        client.put_model(&self.name, &bytes, &options)?;
+        models.put(&self.name, &bytes, &options)?;
         if self.json.on {
             let (name, nbytes) = (self.name.clone(), bytes.len() as u64);
             let (state, why) = (State::Waiting, None);
@@ -184,18 +185,18 @@ impl AddArgs {
 }
 
 impl LsArgs {
-    fn run(&self, client: &Client) -> Result<(), Failure> {
+    fn run(&self, models: &Models) -> Result<(), Failure> {
         let mut all = Vec::new();
-        for model in client.models(&self.glob)? {
+        for model in models.list(&self.glob)? {
             // The model may have been removed since it was listed.
-            let (options, wrong) = match client.get_model(&model.name) {
+            let (options, wrong) = match models.get(&model.name) {
                 Ok((_, options)) => (Some(options), None),
                 Err(error) if error.is_not_found() => continue,
                 Err(Error::Argument(why)) => (None, Some(why)),
                 Err(error) => return Err(error.into()),
             };
-            let runners = client.model_statistics(&model.name)?.len();
-            let fault = client.model_fault(&model.name)?;
+            let runners = models.statistics(&model.name)?.len();
+            let fault = models.fault(&model.name)?;
             // A refusal applies to one version of the file, not to its replacement.
             let is_of_another = |refused: [u64; 2]| refused != model.version.words();
             let fault = fault.filter(|fault| !fault.refused.is_some_and(is_of_another));
@@ -225,8 +226,8 @@ impl LsArgs {
 }
 
 impl RmArgs {
-    fn run(&self, client: &Client) -> Result<(), Failure> {
-        if !client.delete_model(&self.name)? {
+    fn run(&self, models: &Models) -> Result<(), Failure> {
+        if !models.delete(&self.name)? {
             return Err(missing(&self.name));
         }
         output::line(format_args!("removed model {}", self.name))
@@ -234,7 +235,7 @@ impl RmArgs {
 }
 
 impl RunArgs {
-    fn run(&self, client: &Client) -> Result<(), Failure> {
+    fn run(&self, models: &Models) -> Result<(), Failure> {
         let mut request = ModelRequest::new();
         for (input, tensor) in &self.inputs {
             request = request.input_from(input, tensor);
@@ -242,7 +243,7 @@ impl RunArgs {
         for (output, tensor) in &self.outputs {
             request = request.output_to(output, tensor);
         }
-        let answer = match client.model(&self.name)?.run(request, Some(self.timeout)) {
+        let answer = match models.open(&self.name)?.run(request, Some(self.timeout)) {
             Err(Error::NotFound(_)) => return Err(missing(&self.name)),
             other => other?,
         };
@@ -260,9 +261,9 @@ impl RunArgs {
 }
 
 impl StatArgs {
-    fn run(&self, client: &Client) -> Result<(), Failure> {
-        let all = client.model_statistics(&self.name)?;
-        if all.is_empty() && client.models("*")?.iter().all(|model| model.name != self.name) {
+    fn run(&self, models: &Models) -> Result<(), Failure> {
+        let all = models.statistics(&self.name)?;
+        if all.is_empty() && models.list("*")?.iter().all(|model| model.name != self.name) {
             return Err(missing(&self.name));
         }
         if self.json.on {
@@ -271,7 +272,7 @@ impl StatArgs {
         let head = ["PROCESS", "ENGINE", ">REQUESTS", ">FAILED", ">RUNS", ">QUEUE p50/p99 us", ">RUN p50/p99 us"];
         let mut table = Table::new(&head);
         for ModelStatistics { pid, engine, requests, failures, runs, queue_us, run_us, .. } in all {
-            let two = |of: tensorlend::model::Quantiles| format!("{:.0}/{:.0}", of.p50, of.p99);
+            let two = |of: Quantiles| format!("{:.0}/{:.0}", of.p50, of.p99);
             let counts = [requests.to_string(), failures.to_string(), runs.to_string()];
             let [requests, failures, runs] = counts;
             table.row([pid.to_string(), engine, requests, failures, runs, two(queue_us), two(run_us)]);

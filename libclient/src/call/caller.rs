@@ -221,7 +221,7 @@ impl Caller {
         goes_on: &mut dyn FnMut() -> bool,
     ) -> Result<Option<u64>> {
         // If the channel has ended with requests outstanding, sending returns the error.
-        while self.outstanding() == 0 && !self.is_open()? {
+        while self.outstanding() == 0 && !self.has_server()? {
             match self.ready(deadline.at_most(ASK_OPENING)) {
                 Err(error) if error.is_timeout() => {
                     deadline.nap().ok_or_else(|| deadline.error(format!("a server of {:?}", self.service.name)))?;
@@ -235,11 +235,7 @@ impl Caller {
         self.send_until(request, deadline).map(Some)
     }
 
-    pub(crate) fn recv_asking(
-        &mut self,
-        deadline: Deadline,
-        goes_on: &mut dyn FnMut() -> bool,
-    ) -> Result<Option<Value>> {
+    fn recv_asking(&mut self, deadline: Deadline, goes_on: &mut dyn FnMut() -> bool) -> Result<Option<Value>> {
         loop {
             match self.recv_until(deadline.at_most(ASK)).1 {
                 Err(error) if error.is_timeout() => {
@@ -342,10 +338,32 @@ impl Caller {
         channel.hang_up(&self.client, &self.service);
     }
 
-    /// Whether some server is alive; with requests outstanding, whether theirs is.
-    pub(crate) fn is_open(&self) -> Result<bool> {
+    /// Returns true while the caller is connected to a server that lives. With requests in flight, that is the server that
+    /// has them.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn has_server(&self) -> Result<bool> {
+        self.client.session().check()?;
         let channels = if self.outstanding() > 0 { &self.channels[..1] } else { &self.channels[..] };
         channels.iter().try_fold(false, |open, channel| Ok(open || channel.goes_on()?))
+    }
+
+    /// Connects to a server, and sends nothing: the first request then need not wait for one. `None` waits for a server
+    /// without limit. With requests in flight, the call returns at once.
+    ///
+    /// ```no_run
+    /// # let client = tensorlend::Client::connect()?;
+    /// let mut caller = client.caller("resize").open()?;
+    /// caller.wait_server(None)?;
+    /// # Ok::<(), tensorlend::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] if no server came.
+    pub fn wait_server(&mut self, timeout: Option<Duration>) -> Result<()> {
+        self.client.session().check()?;
+        self.ready(Deadline::new(timeout))
     }
 
     /// Waits for a server, and sends nothing. With no request outstanding, chooses the best server for the next one.
@@ -451,7 +469,7 @@ impl Caller {
         Error::ServerGone(self.service.name.clone())
     }
 
-    pub(crate) fn send_until(&mut self, request: impl Sendable, deadline: Deadline) -> Result<u64> {
+    fn send_until(&mut self, request: impl Sendable, deadline: Deadline) -> Result<u64> {
         if self.outstanding() >= u64::from(self.capacity) {
             return Err(Error::Argument(format!(
                 "{} requests to {:?} are on their way, as many as can be: take answers with recv, or open the caller with more capacity",
@@ -459,7 +477,7 @@ impl Caller {
                 self.service.name
             )));
         }
-        if self.outstanding() > 0 && !self.is_open()? {
+        if self.outstanding() > 0 && !self.has_server()? {
             // Checked before anything is sent, so that it is certain that the request was not carried out.
             self.give_up();
             return Err(self.gone());
@@ -480,7 +498,7 @@ impl Caller {
         }
     }
 
-    pub(crate) fn recv_until(&mut self, deadline: Deadline) -> (u64, Result<Value>) {
+    fn recv_until(&mut self, deadline: Deadline) -> (u64, Result<Value>) {
         let number = self.sent - self.outstanding();
         let Some(channel) = self.channels.first_mut().filter(|channel| channel.outstanding() > 0) else {
             let none = format!("no request to {:?} is on its way: send one first", self.service.name);

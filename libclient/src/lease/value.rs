@@ -75,6 +75,11 @@ impl Value {
         }
     }
 
+    /// As [`Lease::validate`].
+    pub fn validate(&self) -> bool {
+        self.held().validate()
+    }
+
     /// The version of the leased value.
     pub fn version(&self) -> Version {
         match self {

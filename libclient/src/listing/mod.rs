@@ -14,6 +14,7 @@ use crate::names::lifetime::Lifetime;
 use crate::names::version::Version;
 use crate::session::Session;
 use crate::tensor::Tensor;
+use crate::tensor::strided::is_row_major;
 use std::sync::Arc;
 use tensorlend_layout::name::{KeyKind, parse};
 use tensorlend_layout::word::{Home, Member, MemberState};
@@ -107,6 +108,11 @@ pub struct TensorInfo {
 }
 
 impl TensorInfo {
+    /// Returns true if the elements are contiguous, in C order, as [`Tensor::is_row_major`].
+    pub fn is_row_major(&self) -> bool {
+        is_row_major(&self.shape, &self.strides)
+    }
+
     fn of(tensor: &Tensor) -> Self {
         Self { dtype: tensor.dtype(), shape: tensor.shape().to_vec(), strides: tensor.strides().to_vec() }
     }

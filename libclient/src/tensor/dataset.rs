@@ -58,13 +58,39 @@ impl DatasetDraft {
     /// [`Error::Name`]; [`Error::Argument`] for a name that the dataset has already, for the 4097th member, or for a
     /// draft of another client. On error all added tensors are dropped.
     pub fn add(mut self, name: &str, draft: Draft) -> Result<Self> {
-        self.check_member(name, &draft)?;
-        self.push(name, draft);
+        self.push(name, draft)?;
         Ok(self)
     }
 
-    /// Whether a tensor may be added under this name.
-    pub(crate) fn check_member(&self, name: &str, draft: &Draft) -> Result<()> {
+    /// As [`DatasetDraft::add`], in place: on error the dataset stays as it was, and only `draft` is dropped.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let mut frame = client.dataset();
+    /// for name in ["left", "right"] {
+    ///     frame.push(name, client.create(tensorlend::DType::F32, &[4, 4])?)?;
+    /// }
+    /// assert!(frame.push("left", client.create(tensorlend::DType::F32, &[4, 4])?).is_err());
+    /// frame.set_metadata(b"episode 7")?.set_timestamp(1_700_000_000_000_000_000);
+    /// frame.publish("frame")?;
+    /// assert_eq!(client.get_dataset("frame")?.len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`DatasetDraft::add`].
+    pub fn push(&mut self, name: &str, draft: Draft) -> Result<()> {
+        self.check_member(name, &draft)?;
+        self.members.push((name.to_owned(), draft));
+        Ok(())
+    }
+
+    /// Checks whether a tensor can be added under this name.
+    ///
+    /// # Errors
+    /// As [`DatasetDraft::add`].
+    pub fn check_member(&self, name: &str, draft: &Draft) -> Result<()> {
         check_name(name)?;
         if self.members.iter().any(|(n, _)| n == name) {
             return Err(Error::Argument(format!("the dataset has a tensor {name:?} already: choose another name")));
@@ -76,11 +102,6 @@ impl DatasetDraft {
             return Err(Error::Argument(format!("the draft for {name:?} was made by another client")));
         }
         Ok(())
-    }
-
-    /// Adds a tensor after [`DatasetDraft::check_member`].
-    pub(crate) fn push(&mut self, name: &str, draft: Draft) {
-        self.members.push((name.to_owned(), draft));
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -111,17 +132,22 @@ impl DatasetDraft {
         Ok(self)
     }
 
-    pub(crate) fn set_metadata(&mut self, metadata: &[u8]) -> Result<()> {
+    /// As [`DatasetDraft::metadata`], in place.
+    ///
+    /// # Errors
+    /// [`Error::Metadata`] above 64 KiB.
+    pub fn set_metadata(&mut self, metadata: &[u8]) -> Result<&mut Self> {
         if metadata.len() > METADATA_MAX {
             return Err(Error::Metadata(metadata.len()));
         }
         self.metadata = metadata.to_vec();
-        Ok(())
+        Ok(self)
     }
 
-    #[cfg(feature = "ffi")]
-    pub(crate) fn set_timestamp(&mut self, nanoseconds: u64) {
+    /// As [`DatasetDraft::timestamp`], in place.
+    pub fn set_timestamp(&mut self, nanoseconds: u64) -> &mut Self {
         self.timestamp_ns = nanoseconds;
+        self
     }
 
     /// Sets the timestamp of the whole dataset: nanoseconds since 1970, or of any clock on which its users agree.

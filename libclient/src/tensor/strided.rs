@@ -1,5 +1,52 @@
 //! Copies of strided elements.
 
+use crate::error::{Error, Result};
+use crate::tensor::draft::Draft;
+use tensorlend_layout::tensor::check_extent;
+
+impl Draft {
+    /// Copies the elements of a strided array, in C order, into this row-major draft: a transposed matrix, a part of an image.
+    /// The array has the draft's element type and shape. Its elements are in `bytes`, the one with index 0 at `byte_offset`;
+    /// `strides` count elements and may be negative.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// let matrix = [1u8, 2, 3, 4, 5, 6]; // two rows of three
+    /// let mut transposed = client.create(tensorlend::DType::U8, &[3, 2])?;
+    /// transposed.copy_from_strided(&matrix, 0, &[1, 3])?;
+    /// assert_eq!(transposed.bytes_mut(), [1, 4, 2, 5, 3, 6]);
+    /// assert!(transposed.copy_from_strided(&matrix, 1, &[1, 3]).is_err()); // beyond its end
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Tensor`] if an element is not in `bytes`, or there is not one stride for each dimension; [`Error::Argument`] if the
+    /// draft is not row-major.
+    ///
+    /// # Panics
+    /// As [`Draft::bytes_mut`].
+    pub fn copy_from_strided(&mut self, bytes: &[u8], byte_offset: u64, strides: &[i64]) -> Result<()> {
+        let spec = self.spec();
+        if spec.strides.is_some() || spec.byte_offset != 0 {
+            return Err(Error::Argument("the draft is strided: create it row-major to copy into it".into()));
+        }
+        let elements = check_extent(spec.dtype, &spec.shape, Some(strides), byte_offset, bytes.len() as u64);
+        let elements = elements.map_err(|cause| {
+            let what =
+                format!("array of {} {:?} with strides {strides:?} in {} bytes", spec.dtype, spec.shape, bytes.len());
+            Error::Tensor { what, cause }
+        })?;
+        let item = spec.dtype.item_bytes();
+        if is_row_major(&spec.shape, strides) {
+            let first = byte_offset as usize;
+            return self.copy_from(&bytes[first..first + elements as usize * item]);
+        }
+        gather(bytes, item, byte_offset, &spec.shape, strides, self.bytes_mut());
+        Ok(())
+    }
+}
+
 /// Copies the elements of a strided tensor, in C order, into `out`. Element 0 is at `byte_offset` in `all`, which
 /// contains every element; `strides` count elements of `item` bytes.
 ///
@@ -33,7 +80,6 @@ pub fn gather(all: &[u8], item: usize, byte_offset: u64, shape: &[u64], strides:
 }
 
 /// Whether elements with these strides are contiguous, in C order.
-#[cfg(feature = "ffi")]
 pub fn is_row_major(shape: &[u64], strides: &[i64]) -> bool {
     let packed = shape.iter().zip(strides).rev().try_fold(1u64, |run, (&dim, &stride)| {
         (dim == 1 || u64::try_from(stride) == Ok(run)).then(|| run.wrapping_mul(dim))

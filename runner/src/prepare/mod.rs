@@ -3,7 +3,8 @@
 mod resize;
 
 use crate::engine::{Feed, Own};
-use tensorlend::{DType, Step};
+use tensorlend::DType;
+use tensorlend_model::Step;
 
 /// Pixels along one side, at most.
 const SIDE_MAX: u32 = 1 << 15;

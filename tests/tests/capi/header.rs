@@ -1,4 +1,4 @@
-//! `libclient/include/tensorlend.h` is generated from `libclient/src/ffi`, and must be up to date.
+//! `capi/include/tensorlend.h` is generated from `capi/src`, and must be up to date.
 
 use std::path::{Path, PathBuf};
 
@@ -23,20 +23,20 @@ const FILES: &[&str] = &[
     "instruments",
 ];
 
-fn libclient() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../libclient")
+fn capi() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../capi")
 }
 
 /// Returns the path of the committed header.
 pub fn path() -> PathBuf {
-    libclient().join("include/tensorlend.h")
+    capi().join("include/tensorlend.h")
 }
 
 fn generated() -> String {
-    let config = cbindgen::Config::from_file(libclient().join("cbindgen.toml")).expect("cbindgen.toml is one");
+    let config = cbindgen::Config::from_file(capi().join("cbindgen.toml")).expect("cbindgen.toml is one");
     let mut builder = cbindgen::Builder::new().with_config(config);
     for file in FILES {
-        builder = builder.with_src(libclient().join(format!("src/ffi/{file}.rs")));
+        builder = builder.with_src(capi().join(format!("src/{file}.rs")));
     }
     let mut text = Vec::new();
     builder.generate().expect("the files are understood").write(&mut text);
@@ -52,14 +52,14 @@ pub fn compare() {
     }
     assert!(
         std::fs::read_to_string(path()).unwrap_or_default() == wanted,
-        "libclient/include/tensorlend.h is not what the code says: write it anew with\n    \
+        "capi/include/tensorlend.h is not what the code says: write it anew with\n    \
          TENSORLEND_UPDATE_DOCS=1 cargo test -p tensorlend-tests --test capi the_header"
     );
     let listed = |entry: &std::fs::DirEntry| {
         let name = entry.file_name().to_string_lossy().trim_end_matches(".rs").to_owned();
-        FILES.contains(&name.as_str()) || matches!(name.as_str(), "mod" | "arguments")
+        FILES.contains(&name.as_str()) || matches!(name.as_str(), "lib" | "arguments" | "process")
     };
-    let folder = std::fs::read_dir(libclient().join("src/ffi")).expect("the folder is there");
+    let folder = std::fs::read_dir(capi().join("src")).expect("the folder is there");
     let forgotten: Vec<_> = folder.map(|entry| entry.expect("an entry")).filter(|entry| !listed(entry)).collect();
     assert!(forgotten.is_empty(), "not in the header: {forgotten:?}");
 }

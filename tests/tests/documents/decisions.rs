@@ -192,7 +192,7 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
 /// Blocks that another test uses: page, language, that test.
 pub const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("README.md", "rust", "libclient/src/lib.rs"),
-    ("docs/models.md", "rust", "libclient/src/lib.rs"),
+    ("docs/models.md", "rust", "model/src/lib.rs"),
     ("docs/", "python", "python/tests/test_docs.py"),
     ("docs/c.md", "c", "tests/tests/capi/guide.rs"),
     ("docs/c.md", "cpp", "tests/tests/capi/guide.rs"),

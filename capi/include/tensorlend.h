@@ -1,0 +1,1697 @@
+/* The C interface of tensorlend: tensors in shared memory, lent between processes without a copy.
+ *
+ * This file is generated: docs/c.md is the guide, capi/src the source.
+ *
+ * Every call that can fail returns a tensorlend_status, and tensorlend_error_message() returns the
+ * event, the object and the remedy. A variable that a call fills with a handle is NULL if the call
+ * fails. NULL for a required argument is an error, never a crash; comments name the arguments that
+ * may be NULL.
+ *
+ * Who frees what:
+ *   - A handle that a call puts into a variable of yours is yours: end it with the function named
+ *     after it (_free, _close). These take NULL.
+ *   - A DLPack tensor that a call puts into a variable of yours is freed by tensorlend_dlpack_free,
+ *     or by the library to which you pass it.
+ *   - A pointer that a call returns, with the memory behind it, is borrowed from the handle that was
+ *     given: it is valid until that handle is ended. Never free it.
+ *   - A call that takes a handle over gets the address of your variable, and sets that to NULL once
+ *     it has. A handle that is still there is yours. So a program may end all of its variables when
+ *     it is done, whether calls failed or not.
+ *
+ * Threads: a client, a lease, a stream, a list of leases and a history may be used by several
+ * threads at once; a draft and a subscription by one at a time. End a handle only when no thread
+ * uses it.
+ *
+ * Signals: nothing here may be called in a signal handler, and no thread may be cancelled
+ * (pthread_cancel) or left by longjmp while it is in a call. The library's own threads take no
+ * signals.
+ *
+ * Memory: other processes write what you read. A producer that is broken or hostile may change
+ * elements at any time, also while you read them; shapes, sizes and names are checked copies.
+ *
+ * Fork: the parent's handles stay the parent's. In the child, calls on them fail with
+ * TENSORLEND_FORKED, borrowed data must not be touched, and handles may be ended; connect again.
+ */
+
+
+#ifndef TENSORLEND_H
+#define TENSORLEND_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* DLPack's structure, as <dlpack/dlpack.h> defines it: include that to look inside. */
+typedef struct DLManagedTensorVersioned DLManagedTensorVersioned;
+
+/**
+ * Number of this binary interface, and of the shared library: libtensorlend.so.0. It is raised when a function, a
+ * constant or a field is removed or changed.
+ */
+#define TENSORLEND_ABI 0
+
+/**
+ * The name ends with this client's session.
+ */
+#define TENSORLEND_EPHEMERAL 1
+
+/**
+ * A subscription has a descriptor for poll and epoll.
+ */
+#define TENSORLEND_POLLABLE 1
+
+/**
+ * The result of a call. The numbers are stable; others may be added.
+ */
+enum tensorlend_status
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /**
+     * Done.
+     */
+    TENSORLEND_OK = 0,
+    /**
+     * There is no such name, stream or list.
+     */
+    TENSORLEND_NOT_FOUND = 1,
+    /**
+     * The timeout passed before the awaited event.
+     */
+    TENSORLEND_TIMEOUT = 2,
+    /**
+     * No daemon responds, or it has disconnected or ended this session: connect again.
+     */
+    TENSORLEND_DISCONNECTED = 3,
+    /**
+     * A limit of the daemon's configuration, of this client or of the machine is reached.
+     */
+    TENSORLEND_LIMIT = 4,
+    /**
+     * An invalid argument: NULL, a bad name, a shape, a length, a handle that is still in use.
+     */
+    TENSORLEND_ARGUMENT = 5,
+    /**
+     * An element type that tensorlend does not know.
+     */
+    TENSORLEND_DTYPE = 6,
+    /**
+     * The name has a dataset and the call wants a tensor, or the reverse.
+     */
+    TENSORLEND_KIND = 7,
+    /**
+     * The stream has ended.
+     */
+    TENSORLEND_STREAM_ENDED = 8,
+    /**
+     * The stream is full.
+     */
+    TENSORLEND_FULL = 9,
+    /**
+     * The client was opened by the parent of this process: connect in the child.
+     */
+    TENSORLEND_FORKED = 10,
+    /**
+     * The daemon refuses: no right to write, or to this namespace; another producer has the stream.
+     */
+    TENSORLEND_REFUSED = 11,
+    /**
+     * A system call failed.
+     */
+    TENSORLEND_SYSTEM = 12,
+    /**
+     * A broken client published it; only what that client published is affected.
+     */
+    TENSORLEND_DAMAGED = 13,
+    /**
+     * Library, daemon and kernel are incompatible.
+     */
+    TENSORLEND_INCOMPATIBLE = 14,
+    /**
+     * A bug of this library. Free the handles involved, and report it with the message.
+     */
+    TENSORLEND_PANIC = 15,
+    /**
+     * The name is another machine's, which cannot be reached or refuses; or this machine's gateway does not answer.
+     */
+    TENSORLEND_REMOTE = 16,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum tensorlend_status tensorlend_status;
+#else
+typedef int32_t tensorlend_status;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/**
+ * The kind of a value.
+ */
+enum tensorlend_kind
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /**
+     * One tensor.
+     */
+    TENSORLEND_KIND_TENSOR = 0,
+    /**
+     * Several tensors, published together.
+     */
+    TENSORLEND_KIND_DATASET = 1,
+    /**
+     * A stream.
+     */
+    TENSORLEND_KIND_STREAM = 2,
+    /**
+     * A list.
+     */
+    TENSORLEND_KIND_LIST = 3,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum tensorlend_kind tensorlend_kind;
+#else
+typedef int32_t tensorlend_kind;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/**
+ * What happens when a stream is full and a subscriber has not taken its oldest message.
+ */
+enum tensorlend_policy
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /**
+     * Sending waits.
+     */
+    TENSORLEND_POLICY_BLOCK = 0,
+    /**
+     * The oldest message is replaced: the subscriber loses it, and can read how many it lost.
+     */
+    TENSORLEND_POLICY_DROP_OLDEST = 1,
+    /**
+     * Sending fails with TENSORLEND_FULL.
+     */
+    TENSORLEND_POLICY_ERROR = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum tensorlend_policy tensorlend_policy;
+#else
+typedef int32_t tensorlend_policy;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/**
+ * The first message of a subscription.
+ */
+enum tensorlend_start
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /**
+     * The newest message of the stream.
+     */
+    TENSORLEND_START_NEWEST = 0,
+    /**
+     * The oldest message that the stream still has.
+     */
+    TENSORLEND_START_OLDEST = 1,
+    /**
+     * The next message that the producer sends.
+     */
+    TENSORLEND_START_NEXT = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum tensorlend_start tensorlend_start;
+#else
+typedef int32_t tensorlend_start;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/**
+ * The length that a wait is for.
+ */
+enum tensorlend_length
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /**
+     * Exactly this many items.
+     */
+    TENSORLEND_LENGTH_EXACTLY = 0,
+    /**
+     * This many items or more.
+     */
+    TENSORLEND_LENGTH_AT_LEAST = 1,
+    /**
+     * This many items or fewer.
+     */
+    TENSORLEND_LENGTH_AT_MOST = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum tensorlend_length tensorlend_length;
+#else
+typedef int32_t tensorlend_length;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/**
+ * The limit that was reached, where a call fails with TENSORLEND_LIMIT. The numbers are stable; others may be added.
+ */
+enum tensorlend_limit
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /**
+     * None: the call failed for another reason.
+     */
+    TENSORLEND_LIMIT_NONE = 0,
+    /**
+     * pool.bytes_max: bytes of segments that all users together may have.
+     */
+    TENSORLEND_LIMIT_POOL_BYTES = 1,
+    /**
+     * A user's share of pool.bytes_max.
+     */
+    TENSORLEND_LIMIT_POOL_SHARE = 2,
+    /**
+     * pool.sheet_bytes_max: bytes of names and descriptors that all users together may have.
+     */
+    TENSORLEND_LIMIT_SHEET_BYTES = 3,
+    /**
+     * A user's share of pool.sheet_bytes_max.
+     */
+    TENSORLEND_LIMIT_SHEET_SHARE = 4,
+    /**
+     * bytes_max of a namespace: its segments, names and descriptors.
+     */
+    TENSORLEND_LIMIT_NAMESPACE_BYTES = 5,
+    /**
+     * uid.bytes_max: a user's segments, names and descriptors.
+     */
+    TENSORLEND_LIMIT_USER_BYTES = 6,
+    /**
+     * cuda.bytes_max: bytes that are lent of one device.
+     */
+    TENSORLEND_LIMIT_DEVICE_BYTES = 7,
+    /**
+     * A user's share of the memory of all devices.
+     */
+    TENSORLEND_LIMIT_DEVICE_SHARE = 8,
+    /**
+     * device_bytes_max of a namespace.
+     */
+    TENSORLEND_LIMIT_NAMESPACE_DEVICE_BYTES = 9,
+    /**
+     * uid.device_bytes_max.
+     */
+    TENSORLEND_LIMIT_USER_DEVICE_BYTES = 10,
+    /**
+     * Descriptors that the daemon's process may have open (LimitNOFILE of its unit).
+     */
+    TENSORLEND_LIMIT_DESCRIPTORS = 11,
+    /**
+     * A user's share of the daemon's descriptors.
+     */
+    TENSORLEND_LIMIT_DESCRIPTOR_SHARE = 12,
+    /**
+     * uid.sessions_max: clients of one user that are connected.
+     */
+    TENSORLEND_LIMIT_SESSIONS = 13,
+    /**
+     * names_max of a namespace.
+     */
+    TENSORLEND_LIMIT_NAMES = 14,
+    /**
+     * A user's share of a namespace's names.
+     */
+    TENSORLEND_LIMIT_NAME_SHARE = 15,
+    /**
+     * Names of a namespace longer than 96 bytes: an eighth of its names_max.
+     */
+    TENSORLEND_LIMIT_LONG_NAMES = 16,
+    /**
+     * Cells of one client, by names_max of its namespace.
+     */
+    TENSORLEND_LIMIT_CELLS = 17,
+    /**
+     * members_max of a namespace: its clients, and those that left tensors.
+     */
+    TENSORLEND_LIMIT_MEMBERS = 18,
+    /**
+     * A user's share of a namespace's members.
+     */
+    TENSORLEND_LIMIT_MEMBER_SHARE = 19,
+    /**
+     * segments_max of a namespace.
+     */
+    TENSORLEND_LIMIT_SEGMENTS = 20,
+    /**
+     * A user's share of a namespace's segments.
+     */
+    TENSORLEND_LIMIT_SEGMENT_SHARE = 21,
+    /**
+     * streams_max of a namespace.
+     */
+    TENSORLEND_LIMIT_STREAMS = 22,
+    /**
+     * A user's share of a namespace's streams.
+     */
+    TENSORLEND_LIMIT_STREAM_SHARE = 23,
+    /**
+     * lists_max of a namespace.
+     */
+    TENSORLEND_LIMIT_LISTS = 24,
+    /**
+     * A user's share of a namespace's lists.
+     */
+    TENSORLEND_LIMIT_LIST_SHARE = 25,
+    /**
+     * A user's share of a stream's subscribers.
+     */
+    TENSORLEND_LIMIT_SUBSCRIBER_SHARE = 26,
+    /**
+     * The daemon spills nothing: [spill] has no directory.
+     */
+    TENSORLEND_LIMIT_SPILL = 27,
+    /**
+     * The client's own memory_limit.
+     */
+    TENSORLEND_LIMIT_CLIENT_BYTES = 28,
+    /**
+     * Leases that one client may hold.
+     */
+    TENSORLEND_LIMIT_LEASES = 29,
+    /**
+     * Subscriptions, callers and servers that one client may have open.
+     */
+    TENSORLEND_LIMIT_CURSORS = 30,
+    /**
+     * Files that the client's process may have open (ulimit -n).
+     */
+    TENSORLEND_LIMIT_OPEN_FILES = 31,
+    /**
+     * Memory of the machine.
+     */
+    TENSORLEND_LIMIT_MACHINE_MEMORY = 32,
+    /**
+     * Memory of a device, which has none left.
+     */
+    TENSORLEND_LIMIT_DEVICE_MEMORY = 33,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum tensorlend_limit tensorlend_limit;
+#else
+typedef int32_t tensorlend_limit;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/**
+ * A session with the daemon, in one namespace. Any thread may use it, several at a time. Published tensors outlive the
+ * session.
+ */
+typedef struct tensorlend_client tensorlend_client;
+
+/**
+ * A tensor, or a dataset of several, that the program writes where its readers will read it. Other clients see it once
+ * it is published, sent or appended. One thread at a time uses it.
+ *
+ * Calls that publish, send or append take it over: they are given the address of the variable that holds it, and set
+ * that to NULL as soon as the draft is no longer the caller's, also if they fail afterwards. tensorlend_draft_free
+ * frees a draft that was not taken over.
+ */
+typedef struct tensorlend_draft tensorlend_draft;
+
+/**
+ * The producer's handle of a name that keeps its last values. Any thread may use it. tensorlend_history_close frees
+ * it.
+ */
+typedef struct tensorlend_history tensorlend_history;
+
+/**
+ * The right to read a tensor or a dataset in place. While the lease lives, its memory is not reused, even if the name,
+ * the producer or the daemon ends. Any thread may use it, several at a time. tensorlend_lease_free ends it.
+ */
+typedef struct tensorlend_lease tensorlend_lease;
+
+/**
+ * An ordered list of leases. tensorlend_leases_free ends all of them.
+ */
+typedef struct tensorlend_leases tensorlend_leases;
+
+/**
+ * Entries, sorted by name. tensorlend_listing_free frees them.
+ */
+typedef struct tensorlend_listing tensorlend_listing;
+
+/**
+ * Options of a connection: daemon, namespace, label, limits.
+ */
+typedef struct tensorlend_options tensorlend_options;
+
+/**
+ * The allocations of a client that are not freed, at one moment. tensorlend_outstanding_free frees it.
+ */
+typedef struct tensorlend_outstanding tensorlend_outstanding;
+
+/**
+ * A snapshot of the daemon's metrics. tensorlend_stat_free frees it.
+ */
+typedef struct tensorlend_stat tensorlend_stat;
+
+/**
+ * The producer's handle of a stream. Any thread may use it. tensorlend_stream_close ends it.
+ */
+typedef struct tensorlend_stream tensorlend_stream;
+
+/**
+ * A subscription to a stream. One thread at a time uses it. tensorlend_subscription_close ends it.
+ */
+typedef struct tensorlend_subscription tensorlend_subscription;
+
+/**
+ * The version of a name's value. Zeros mean none. Compare with tensorlend_version_equal.
+ */
+typedef struct {
+    /**
+     * Opaque to programs.
+     */
+    uint64_t opaque[2];
+} tensorlend_version;
+
+/**
+ * An element type: DLDataType's code in the lowest byte, its bits in the next, its lanes in the upper two.
+ */
+typedef uint32_t tensorlend_dtype;
+
+/**
+ * A function that the library calls before an allocation of bytes bytes fails at the client's or the daemon's memory
+ * limit. attempt counts its calls for one allocation, from 1. It may delete names, and free drafts except one that
+ * the allocating call was given. It returns whether to try again.
+ */
+typedef bool (*tensorlend_relief)(void *context, uint64_t bytes, uint32_t attempt);
+
+/**
+ * A tensor that the program reads in place, as long as the lease lives from which it is borrowed. The library makes
+ * these; later versions may have further fields at the end. The description is a checked copy. The elements are the
+ * producer's, and a broken or hostile producer may change them at any time: copy elements before you check them.
+ */
+typedef struct {
+    /**
+     * Its name in its dataset; NULL for a tensor that is in none.
+     */
+    const char *name;
+    /**
+     * The element with index 0, read-only; NULL where only the description is known (tensorlend_info).
+     */
+    const void *data;
+    /**
+     * ndim sizes, in elements.
+     */
+    const uint64_t *shape;
+    /**
+     * ndim strides, in elements: never NULL unless ndim is 0.
+     */
+    const int64_t *strides;
+    /**
+     * metadata_bytes bytes of metadata; NULL if that is 0.
+     */
+    const void *metadata;
+    /**
+     * Length of the metadata, in bytes.
+     */
+    uint64_t metadata_bytes;
+    /**
+     * Number of elements; 1 for a tensor without dimensions.
+     */
+    uint64_t elements;
+    /**
+     * Bytes of the elements: their number times the element's bytes.
+     */
+    uint64_t nbytes;
+    /**
+     * Timestamp that its producer set, in nanoseconds; 0 if none.
+     */
+    uint64_t timestamp_ns;
+    /**
+     * Element type.
+     */
+    tensorlend_dtype dtype;
+    /**
+     * Number of dimensions, 0 to 16.
+     */
+    uint32_t ndim;
+    /**
+     * Whether the elements are contiguous, in C order: then nbytes bytes can be read from data on.
+     */
+    bool row_major;
+} tensorlend_tensor;
+
+/**
+ * A name with its value, or a stream or a list, for which all fields except name, kind and count are 0. Borrowed
+ * from the listing. The library makes these; later versions may have further fields at the end.
+ */
+typedef struct {
+    /**
+     * Its name.
+     */
+    const char *name;
+    /**
+     * Its owner's label; empty for streams and lists.
+     */
+    const char *label;
+    /**
+     * count descriptions of tensors: one of a tensor, all of a dataset; NULL for streams and lists.
+     */
+    const tensorlend_tensor *const *tensors;
+    /**
+     * Tensors of a name, subscribers of a stream, items of a list.
+     */
+    uint64_t count;
+    /**
+     * Bytes of the elements, of all tensors together.
+     */
+    uint64_t nbytes;
+    /**
+     * Length of the metadata, in bytes.
+     */
+    uint64_t metadata_bytes;
+    /**
+     * Timestamp that its producer set, in nanoseconds; 0 if none.
+     */
+    uint64_t timestamp_ns;
+    /**
+     * Remaining time to live, in nanoseconds; 0 if it has none.
+     */
+    uint64_t ttl_ns;
+    /**
+     * Version of its value.
+     */
+    tensorlend_version version;
+    /**
+     * Its kind.
+     */
+    tensorlend_kind kind;
+    /**
+     * Process id of its owner.
+     */
+    uint32_t pid;
+    /**
+     * User id of its owner.
+     */
+    uint32_t uid;
+    /**
+     * Whether its owner is connected.
+     */
+    bool alive;
+    /**
+     * Whether it ends with its owner's session.
+     */
+    bool ephemeral;
+} tensorlend_entry;
+
+/**
+ * The daemon's metrics, borrowed from their handle. The library makes these; later versions may have further fields at
+ * the end.
+ */
+typedef struct {
+    /**
+     * Version of the daemon.
+     */
+    const char *version;
+    /**
+     * "system" or "user".
+     */
+    const char *mode;
+    /**
+     * Time since it started, in nanoseconds.
+     */
+    uint64_t uptime_ns;
+    /**
+     * Bytes that the pool may have.
+     */
+    uint64_t pool_bytes_max;
+    /**
+     * Bytes of segments that exist: lent, spare and idle.
+     */
+    uint64_t pool_bytes;
+    /**
+     * Bytes of segments that are lent, or whose owner has disconnected.
+     */
+    uint64_t bytes_in_use;
+    /**
+     * Bytes of spare segments, ready to lend.
+     */
+    uint64_t bytes_spare;
+    /**
+     * Bytes of names and descriptors that clients and daemon share.
+     */
+    uint64_t bytes_sheets;
+    /**
+     * Names in all namespaces.
+     */
+    uint64_t names;
+    /**
+     * Names that ended because their time to live was over.
+     */
+    uint64_t names_expired;
+    /**
+     * Ephemeral names that ended with their producers' sessions.
+     */
+    uint64_t names_ephemeral_gone;
+    /**
+     * Sessions that were ended because memory was short and their leases kept some.
+     */
+    uint64_t sessions_revoked;
+    /**
+     * Requests answered.
+     */
+    uint64_t requests;
+    /**
+     * Requests refused.
+     */
+    uint64_t refusals;
+    /**
+     * Wakeups of the daemon.
+     */
+    uint64_t wakeups;
+    /**
+     * Process id of the daemon.
+     */
+    uint32_t pid;
+    /**
+     * Segments lent.
+     */
+    uint32_t segments;
+    /**
+     * Clients connected.
+     */
+    uint32_t clients;
+    /**
+     * Disconnected clients whose tensors remain.
+     */
+    uint32_t frozen;
+    /**
+     * Bytes of segments that are in files, since memory was short.
+     */
+    uint64_t bytes_spilled;
+    /**
+     * Files of spilled segments that could not be written or read.
+     */
+    uint64_t spill_failures;
+} tensorlend_figures;
+
+/**
+ * Allocations of a client since counting began. The caller owns the structure, so it never grows.
+ */
+typedef struct {
+    /**
+     * Bytes allocated less bytes freed: below zero where more was freed than allocated since counting began.
+     */
+    int64_t current_bytes;
+    /**
+     * Allocations less frees.
+     */
+    int64_t current_count;
+    /**
+     * The largest current_bytes so far; 0 at least.
+     */
+    uint64_t peak_bytes;
+    /**
+     * The largest current_count so far.
+     */
+    uint64_t peak_count;
+    /**
+     * Bytes of all allocations, freed ones included.
+     */
+    uint64_t total_bytes;
+    /**
+     * All allocations, freed ones included.
+     */
+    uint64_t total_count;
+} tensorlend_statistics;
+
+/**
+ * Signed integer, 8 bits.
+ */
+#define TENSORLEND_I8 67584
+
+/**
+ * Signed integer, 16 bits.
+ */
+#define TENSORLEND_I16 69632
+
+/**
+ * Signed integer, 32 bits.
+ */
+#define TENSORLEND_I32 73728
+
+/**
+ * Signed integer, 64 bits.
+ */
+#define TENSORLEND_I64 81920
+
+/**
+ * Unsigned integer, 8 bits.
+ */
+#define TENSORLEND_U8 67585
+
+/**
+ * Unsigned integer, 16 bits.
+ */
+#define TENSORLEND_U16 69633
+
+/**
+ * Unsigned integer, 32 bits.
+ */
+#define TENSORLEND_U32 73729
+
+/**
+ * Unsigned integer, 64 bits.
+ */
+#define TENSORLEND_U64 81921
+
+/**
+ * IEEE 754 half precision.
+ */
+#define TENSORLEND_F16 69634
+
+/**
+ * IEEE 754 single precision.
+ */
+#define TENSORLEND_F32 73730
+
+/**
+ * IEEE 754 double precision.
+ */
+#define TENSORLEND_F64 81922
+
+/**
+ * Brain floating point: 8 bits of exponent, 7 of mantissa.
+ */
+#define TENSORLEND_BF16 69636
+
+/**
+ * Complex of two f32.
+ */
+#define TENSORLEND_C64 81925
+
+/**
+ * Complex of two f64.
+ */
+#define TENSORLEND_C128 98309
+
+/**
+ * Boolean, one byte: 0, or 1; what a producer wrote is not checked, so that any other value may be read, and is true.
+ */
+#define TENSORLEND_BOOL 67590
+
+/**
+ * 8-bit float, 3 bits of exponent.
+ */
+#define TENSORLEND_F8_E3M4 67591
+
+/**
+ * 8-bit float, 4 bits of exponent.
+ */
+#define TENSORLEND_F8_E4M3 67592
+
+/**
+ * 8-bit float, bias 11, no infinities, one NaN.
+ */
+#define TENSORLEND_F8_E4M3B11FNUZ 67593
+
+/**
+ * 8-bit float, no infinities.
+ */
+#define TENSORLEND_F8_E4M3FN 67594
+
+/**
+ * 8-bit float, no infinities, no negative zero.
+ */
+#define TENSORLEND_F8_E4M3FNUZ 67595
+
+/**
+ * 8-bit float, 5 bits of exponent.
+ */
+#define TENSORLEND_F8_E5M2 67596
+
+/**
+ * 8-bit float, 5 bits of exponent, no infinities, no negative zero.
+ */
+#define TENSORLEND_F8_E5M2FNUZ 67597
+
+/**
+ * 8-bit power of two, for block scales.
+ */
+#define TENSORLEND_F8_E8M0FNU 67598
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * The error message of this thread's last call that failed: the event, the object and the remedy. Never NULL; empty
+ * if none has failed. It stays until another call of this thread fails: copy it to keep it.
+ */
+const char *tensorlend_error_message(void);
+
+/**
+ * The limit that this thread's last call that failed has reached: one of tensorlend_limit, 0 if it failed for another
+ * reason or none has failed. Decide by it, and not by words of the message.
+ */
+int32_t tensorlend_error_limit(void);
+
+/**
+ * Name of a limit, "pool-bytes". Never NULL, valid for ever; "unknown" for other numbers.
+ */
+const char *tensorlend_limit_name(int32_t limit);
+
+/**
+ * Name of a status, "not found". Never NULL, valid for ever; "unknown" for other numbers.
+ */
+const char *tensorlend_status_name(int32_t status);
+
+/**
+ * The library's TENSORLEND_ABI: differs from the header's if a program was built with another one.
+ */
+uint32_t tensorlend_abi(void);
+
+/**
+ * The library's version, "0.1.0". Valid for ever.
+ */
+const char *tensorlend_library_version(void);
+
+/**
+ * Returns true if both are the same value of the same name.
+ */
+bool tensorlend_version_equal(tensorlend_version one, tensorlend_version other);
+
+/**
+ * Bytes of one element; 0 for a type that tensorlend does not know.
+ */
+uint64_t tensorlend_dtype_bytes(tensorlend_dtype dtype);
+
+/**
+ * Name of the type, "f32". Valid for ever; "unknown" for a type that tensorlend does not know.
+ */
+const char *tensorlend_dtype_name(tensorlend_dtype dtype);
+
+/**
+ * Creates default options. tensorlend_options_free frees them.
+ */
+tensorlend_status tensorlend_options_new(tensorlend_options **options);
+
+/**
+ * Frees options; NULL does nothing.
+ */
+void tensorlend_options_free(tensorlend_options *options);
+
+/**
+ * The daemon's socket; called more than once, the sockets are tried in that order. Default: $TENSORLEND_SOCKET, else
+ * the user's daemon at $XDG_RUNTIME_DIR/tensorlend.sock, else the system's at /run/tensorlend/tensorlend.sock.
+ */
+tensorlend_status tensorlend_options_socket(tensorlend_options *options,
+                                            const char *socket);
+
+/**
+ * The namespace to join, as the daemon's configuration names it. Default: the private one of this user.
+ */
+tensorlend_status tensorlend_options_namespace(tensorlend_options *options,
+                                               const char *name);
+
+/**
+ * The client's label in listings, of which the first 63 bytes are kept. Default: the program's name.
+ */
+tensorlend_status tensorlend_options_label(tensorlend_options *options,
+                                           const char *label);
+
+/**
+ * Whether to keep other processes of this user out of this one: from the connection on, none of them can trace it,
+ * read or write its memory, or take its descriptors. The whole process has no core dumps then. Default: false.
+ */
+tensorlend_status tensorlend_options_harden(tensorlend_options *options,
+                                            bool harden);
+
+/**
+ * Maximum number of bytes that this client may use. An allocation above it fails with TENSORLEND_LIMIT. Default:
+ * only the daemon's limits.
+ */
+tensorlend_status tensorlend_options_memory_limit(tensorlend_options *options,
+                                                  uint64_t bytes);
+
+/**
+ * Counts allocations from the connection on: see tensorlend_statistics_get. Default: off.
+ */
+tensorlend_status tensorlend_options_statistics(tensorlend_options *options);
+
+/**
+ * Writes every allocation into this file, as CSV: see tensorlend_log_start. Default: $TENSORLEND_ALLOC_LOG, else
+ * none.
+ */
+tensorlend_status tensorlend_options_log(tensorlend_options *options,
+                                         const char *file);
+
+/**
+ * Tracks outstanding allocations: see tensorlend_outstanding_get. Default: off.
+ */
+tensorlend_status tensorlend_options_tracking(tensorlend_options *options);
+
+/**
+ * Calls relief with context before an allocation fails. It runs on the allocating threads, on several at a time,
+ * as long as the client or anything that came from it lives. It may use the client; its own allocations fail without
+ * another call. It must return: no exception, no longjmp. Default: none.
+ */
+tensorlend_status tensorlend_options_on_memory_pressure(tensorlend_options *options,
+                                                        tensorlend_relief relief,
+                                                        void *context);
+
+/**
+ * Connects. options may be NULL, and the caller keeps them. tensorlend_client_free ends the session. Leases,
+ * drafts, streams and subscriptions may outlive the handle.
+ *
+ * TENSORLEND_DISCONNECTED if no daemon answers; TENSORLEND_INCOMPATIBLE if daemon or kernel are too old or too
+ * new; TENSORLEND_REFUSED for a namespace that this user may not join.
+ */
+tensorlend_status tensorlend_connect(const tensorlend_options *options,
+                                     tensorlend_client **client);
+
+/**
+ * Frees the client. The session ends when nothing else that came from it lives. NULL does nothing.
+ */
+void tensorlend_client_free(tensorlend_client *client);
+
+/**
+ * The namespace's name, borrowed from the client; NULL for NULL.
+ */
+const char *tensorlend_client_namespace(const tensorlend_client *client);
+
+/**
+ * The daemon's version, borrowed from the client; NULL for NULL.
+ */
+const char *tensorlend_client_daemon_version(const tensorlend_client *client);
+
+/**
+ * Asks the daemon for a response, and writes the round trip to *nanoseconds, unless it is NULL.
+ */
+tensorlend_status tensorlend_ping(const tensorlend_client *client, uint64_t *nanoseconds);
+
+/**
+ * Memory of this client, in bytes: of its tensors (drafts, published, replaced and not yet reclaimed), and of the
+ * segments that the daemon lends to it. Either pointer may be NULL.
+ */
+tensorlend_status tensorlend_memory(const tensorlend_client *client,
+                                    uint64_t *slot_bytes,
+                                    uint64_t *segment_bytes);
+
+/**
+ * Writes to *bytes the bytes of the namespace's tensors on which some client holds a lease now.
+ */
+tensorlend_status tensorlend_leased_bytes(const tensorlend_client *client, uint64_t *bytes);
+
+/**
+ * Creates another handle of the same lease: the memory is kept until both are freed.
+ */
+tensorlend_status tensorlend_lease_clone(const tensorlend_lease *lease, tensorlend_lease **another);
+
+/**
+ * Ends a lease; NULL does nothing. Pointers that were borrowed from it are invalid then.
+ */
+void tensorlend_lease_free(tensorlend_lease *lease);
+
+/**
+ * Returns whether the lease is on a tensor or a dataset; TENSORLEND_KIND_TENSOR for NULL.
+ */
+tensorlend_kind tensorlend_lease_kind(const tensorlend_lease *lease);
+
+/**
+ * The tensor, borrowed from the lease; NULL for a dataset, and for NULL.
+ */
+const tensorlend_tensor *tensorlend_lease_tensor(const tensorlend_lease *lease);
+
+/**
+ * Number of tensors of a dataset; 0 for a tensor, and for NULL.
+ */
+uint64_t tensorlend_lease_members(const tensorlend_lease *lease);
+
+/**
+ * A dataset's tensor by its number, in the order in which they were added; borrowed from the lease, NULL if there is
+ * none.
+ */
+const tensorlend_tensor *tensorlend_lease_member(const tensorlend_lease *lease,
+                                                 uint64_t number);
+
+/**
+ * A dataset's tensor by its name, borrowed from the lease; NULL if there is none.
+ */
+const tensorlend_tensor *tensorlend_lease_find(const tensorlend_lease *lease, const char *name);
+
+/**
+ * Metadata of the whole, borrowed from the lease; its length goes to *bytes, unless that is NULL. NULL if there is
+ * none, and for NULL.
+ */
+const void *tensorlend_lease_metadata(const tensorlend_lease *lease,
+                                      uint64_t *bytes);
+
+/**
+ * Timestamp of the whole, in nanoseconds; 0 if none was set.
+ */
+uint64_t tensorlend_lease_timestamp(const tensorlend_lease *lease);
+
+/**
+ * Version of the leased value; zeros for NULL.
+ */
+tensorlend_version tensorlend_lease_version(const tensorlend_lease *lease);
+
+/**
+ * Returns true while the session that took the lease lives, so that the lease protects its memory: check after
+ * reading, where that matters. False only after the daemon has ended the session of a running process, in the child of
+ * a fork, and for NULL.
+ */
+bool tensorlend_lease_validate(const tensorlend_lease *lease);
+
+/**
+ * Copies the elements of a tensor, in C order, into to, which has exactly the tensor's nbytes bytes. member is
+ * NULL for a tensor, and the name of the tensor for a dataset.
+ *
+ * TENSORLEND_ARGUMENT for another length; TENSORLEND_NOT_FOUND if there is no such member.
+ */
+tensorlend_status tensorlend_lease_copy(const tensorlend_lease *lease,
+                                        const char *member,
+                                        void *to,
+                                        uint64_t bytes);
+
+/**
+ * Number of leases; 0 for NULL.
+ */
+uint64_t tensorlend_leases_count(const tensorlend_leases *leases);
+
+/**
+ * A lease by its number, borrowed; NULL beyond the end. tensorlend_lease_clone makes a handle of your own.
+ */
+const tensorlend_lease *tensorlend_leases_at(const tensorlend_leases *leases,
+                                             uint64_t number);
+
+/**
+ * Ends all leases that were not cloned; NULL does nothing.
+ */
+void tensorlend_leases_free(tensorlend_leases *leases);
+
+/**
+ * Creates a tensor that the program writes in place: row-major, with ndim sizes in elements (0 to 16; shape may be
+ * NULL for 0). Its bytes keep their previous contents until they are written.
+ *
+ * TENSORLEND_ARGUMENT for an invalid shape; TENSORLEND_LIMIT when the memory limit is reached.
+ */
+tensorlend_status tensorlend_create(const tensorlend_client *client,
+                                    tensorlend_dtype dtype,
+                                    uint32_t ndim,
+                                    const uint64_t *shape,
+                                    tensorlend_draft **draft);
+
+/**
+ * As tensorlend_create, with ndim strides in elements (NULL: row-major), and the element with index 0
+ * byte_offset bytes into the data. A stride may be negative if byte_offset leaves room for it.
+ */
+tensorlend_status tensorlend_create_strided(const tensorlend_client *client,
+                                            tensorlend_dtype dtype,
+                                            uint32_t ndim,
+                                            const uint64_t *shape,
+                                            const int64_t *strides,
+                                            uint64_t byte_offset,
+                                            tensorlend_draft **draft);
+
+/**
+ * Creates a dataset: several tensors that are published together, of which readers see all or none. Add them with
+ * tensorlend_dataset_add.
+ */
+tensorlend_status tensorlend_create_dataset(const tensorlend_client *client,
+                                            tensorlend_draft **dataset);
+
+/**
+ * Adds a tensor to a dataset, under a name of its own in it; the order is kept. Takes *member over, unless it fails.
+ *
+ * TENSORLEND_ARGUMENT for a name that the dataset has already, for the 4097th tensor, and for a member that is a
+ * dataset or another client's.
+ */
+tensorlend_status tensorlend_dataset_add(tensorlend_draft *dataset,
+                                         const char *name,
+                                         tensorlend_draft **member);
+
+/**
+ * The memory of a tensor, borrowed from the draft, where the program writes: tensorlend_draft_bytes bytes, aligned to 64
+ * bytes, to 4096 if there are that many. The child of a fork must not use it. NULL for a dataset, and for NULL.
+ */
+void *tensorlend_draft_data(tensorlend_draft *draft);
+
+/**
+ * Type of a tensor's elements; 0 for a dataset, and for NULL.
+ */
+tensorlend_dtype tensorlend_draft_dtype(const tensorlend_draft *draft);
+
+/**
+ * Bytes at tensorlend_draft_data, gaps between strided elements included.
+ */
+uint64_t tensorlend_draft_bytes(const tensorlend_draft *draft);
+
+/**
+ * Sets metadata: any bytes, 64 KiB at most, copied. Up to 32 bytes cost nothing.
+ */
+tensorlend_status tensorlend_draft_set_metadata(tensorlend_draft *draft,
+                                                const void *metadata,
+                                                uint64_t bytes);
+
+/**
+ * Sets a timestamp: nanoseconds since 1970, or of any clock that producer and readers agree on.
+ */
+tensorlend_status tensorlend_draft_set_timestamp(tensorlend_draft *draft, uint64_t nanoseconds);
+
+/**
+ * Frees a draft that was not taken over; NULL does nothing. Its memory is free once its DLPack tensors are freed
+ * too.
+ */
+void tensorlend_draft_free(tensorlend_draft *draft);
+
+/**
+ * Publishes a draft under a name, where every client of the namespace can read it. Takes *draft over. Writes its
+ * version to *version, unless that is NULL.
+ *
+ * TENSORLEND_LIMIT and TENSORLEND_REFUSED at a limit or without the right to write; TENSORLEND_DISCONNECTED.
+ */
+tensorlend_status tensorlend_publish(tensorlend_draft **draft,
+                                     const char *name,
+                                     tensorlend_version *version);
+
+/**
+ * As tensorlend_publish, for a name that ends by itself: after ttl_ns nanoseconds (0: no clock ends it), or with
+ * this client's session (TENSORLEND_EPHEMERAL in flags), whichever is first. Costs a round trip to the daemon,
+ * unless both are 0.
+ */
+tensorlend_status tensorlend_publish_for(tensorlend_draft **draft,
+                                         const char *name,
+                                         uint64_t ttl_ns,
+                                         uint32_t flags,
+                                         tensorlend_version *version);
+
+/**
+ * Copies shape's elements, row-major, from data into shared memory and publishes them: one copy, no serialization.
+ * version may be NULL. Errors are those of tensorlend_create and tensorlend_publish.
+ */
+tensorlend_status tensorlend_put(const tensorlend_client *client,
+                                 const char *name,
+                                 tensorlend_dtype dtype,
+                                 uint32_t ndim,
+                                 const uint64_t *shape,
+                                 const void *data,
+                                 tensorlend_version *version);
+
+/**
+ * Leases the name's current tensor, without a copy. Later values of the name do not change it.
+ *
+ * TENSORLEND_NOT_FOUND; TENSORLEND_KIND for a dataset; TENSORLEND_LIMIT with 4096 leases held already.
+ */
+tensorlend_status tensorlend_get(const tensorlend_client *client,
+                                 const char *name,
+                                 tensorlend_lease **lease);
+
+/**
+ * Leases the name's current dataset: all of its tensors, with one lease. Errors are those of tensorlend_get.
+ */
+tensorlend_status tensorlend_get_dataset(const tensorlend_client *client,
+                                         const char *name,
+                                         tensorlend_lease **lease);
+
+/**
+ * Leases the name's current value, a tensor or a dataset.
+ */
+tensorlend_status tensorlend_get_value(const tensorlend_client *client,
+                                       const char *name,
+                                       tensorlend_lease **lease);
+
+/**
+ * Copies the name's current tensor, in C order, into to, which has exactly its size in bytes. version may be NULL.
+ *
+ * TENSORLEND_ARGUMENT for another length; otherwise as tensorlend_get.
+ */
+tensorlend_status tensorlend_get_into(const tensorlend_client *client,
+                                      const char *name,
+                                      void *to,
+                                      uint64_t bytes,
+                                      tensorlend_version *version);
+
+/**
+ * As tensorlend_get, and waits for a name that does not exist yet: at most timeout_ns nanoseconds, for ever if
+ * that is below 0. TENSORLEND_TIMEOUT after that time.
+ */
+tensorlend_status tensorlend_wait_for(const tensorlend_client *client,
+                                      const char *name,
+                                      int64_t timeout_ns,
+                                      tensorlend_lease **lease);
+
+/**
+ * As tensorlend_wait_for, for a tensor or dataset with another version than seen: the tensorlend_lease_version
+ * of the last value, or a tensorlend_version of zeros for any.
+ */
+tensorlend_status tensorlend_wait_newer(const tensorlend_client *client,
+                                        const char *name,
+                                        tensorlend_version seen,
+                                        int64_t timeout_ns,
+                                        tensorlend_lease **lease);
+
+/**
+ * Writes to *exists whether the name exists. Takes no lease.
+ */
+tensorlend_status tensorlend_exists(const tensorlend_client *client,
+                                    const char *name,
+                                    bool *exists);
+
+/**
+ * Writes the version of the name's value to *version: zeros if the name does not exist. Takes no lease.
+ */
+tensorlend_status tensorlend_current_version(const tensorlend_client *client,
+                                             const char *name,
+                                             tensorlend_version *version);
+
+/**
+ * Deletes a name. Writes whether it existed to *existed, unless that is NULL. Leases on its value remain valid.
+ */
+tensorlend_status tensorlend_delete(const tensorlend_client *client,
+                                    const char *name,
+                                    bool *existed);
+
+/**
+ * Renames a value. It replaces a value of the new name. TENSORLEND_NOT_FOUND if from does not exist.
+ */
+tensorlend_status tensorlend_rename(const tensorlend_client *client,
+                                    const char *from,
+                                    const char *to);
+
+/**
+ * Publishes a copy of a value, made by this client, under another name. version may be NULL.
+ */
+tensorlend_status tensorlend_copy(const tensorlend_client *client,
+                                  const char *from,
+                                  const char *to,
+                                  tensorlend_version *version);
+
+/**
+ * Appends an item, a tensor or a dataset, to a list, which is made if there is none. Takes *item over. Its number in
+ * the list goes to *number, unless that is NULL.
+ */
+tensorlend_status tensorlend_list_append(const tensorlend_client *client,
+                                         const char *list,
+                                         tensorlend_draft **item,
+                                         uint64_t *number);
+
+/**
+ * Appends the current values of count names without a copy, all or none. The names keep their values. Writes the
+ * number of the first item to *number, unless that is NULL. TENSORLEND_NOT_FOUND if a name is missing;
+ * TENSORLEND_REFUSED or TENSORLEND_ARGUMENT for one that is not this client's.
+ */
+tensorlend_status tensorlend_list_append_names(const tensorlend_client *client,
+                                               const char *list,
+                                               const char *const *names,
+                                               uint64_t count,
+                                               uint64_t *number);
+
+/**
+ * Writes the number of a list's items to *length: 0 if the list does not exist.
+ */
+tensorlend_status tensorlend_list_length(const tensorlend_client *client,
+                                         const char *list,
+                                         uint64_t *length);
+
+/**
+ * Waits until a list has items items, compared by how, a tensorlend_length: at most timeout_ns nanoseconds,
+ * for ever if that is below 0. Writes the length to *length, unless that is NULL.
+ */
+tensorlend_status tensorlend_list_wait(const tensorlend_client *client,
+                                       const char *list,
+                                       int32_t how,
+                                       uint64_t items,
+                                       int64_t timeout_ns,
+                                       uint64_t *length);
+
+/**
+ * Leases the items first to end - 1 of a list, in order; numbers beyond its end are left out (UINT64_MAX: all).
+ *
+ * TENSORLEND_NOT_FOUND if there is no such list; TENSORLEND_LIMIT for more items than a client can hold (4096).
+ */
+tensorlend_status tensorlend_list_get(const tensorlend_client *client,
+                                      const char *list,
+                                      uint64_t first,
+                                      uint64_t end,
+                                      tensorlend_leases **leases);
+
+/**
+ * Removes a list and its items. Writes whether the list existed to *existed, unless that is NULL. Leases on its
+ * items remain valid.
+ */
+tensorlend_status tensorlend_list_clear(const tensorlend_client *client,
+                                        const char *list,
+                                        bool *existed);
+
+/**
+ * Renames a list, and removes a list with the new name. TENSORLEND_NOT_FOUND if the list from does not exist.
+ */
+tensorlend_status tensorlend_list_rename(const tensorlend_client *client,
+                                         const char *from,
+                                         const char *to);
+
+/**
+ * Opens a stream, with numbers from 0 on, that holds capacity messages (0: 8; rounded up to a power of two, 65,536
+ * at most) for subscribers that lag or subscribe late. policy is a tensorlend_policy.
+ *
+ * TENSORLEND_REFUSED if another client has it open, or without the right to write; TENSORLEND_LIMIT at a limit.
+ */
+tensorlend_status tensorlend_stream_open(const tensorlend_client *client,
+                                         const char *name,
+                                         uint32_t capacity,
+                                         int32_t policy,
+                                         tensorlend_stream **stream);
+
+/**
+ * Sends a message; waits while the stream is full, with TENSORLEND_POLICY_BLOCK: timeout_ns nanoseconds at most,
+ * for ever if that is below 0. Takes *message over, and drops it if it fails. Its number goes to *number, unless
+ * NULL.
+ *
+ * TENSORLEND_TIMEOUT; TENSORLEND_FULL with TENSORLEND_POLICY_ERROR; TENSORLEND_STREAM_ENDED if the stream was
+ * deleted or has another producer now; TENSORLEND_ARGUMENT for a draft of another client.
+ */
+tensorlend_status tensorlend_stream_send(const tensorlend_stream *stream,
+                                         tensorlend_draft **message,
+                                         int64_t timeout_ns,
+                                         uint64_t *number);
+
+/**
+ * As tensorlend_stream_send, but never waits: with TENSORLEND_FULL, *message is still the same draft, which you
+ * can send later.
+ */
+tensorlend_status tensorlend_stream_try_send(const tensorlend_stream *stream,
+                                             tensorlend_draft **message,
+                                             uint64_t *number);
+
+/**
+ * Waits until the stream has at least count subscribers, so that the first message finds them: timeout_ns
+ * nanoseconds at most, for ever if that is below 0.
+ */
+tensorlend_status tensorlend_stream_wait_subscribers(const tensorlend_stream *stream,
+                                                     uint64_t count,
+                                                     int64_t timeout_ns);
+
+/**
+ * The stream's name, borrowed from it; NULL for NULL.
+ */
+const char *tensorlend_stream_name(const tensorlend_stream *stream);
+
+/**
+ * Messages that it holds at most; 0 for NULL.
+ */
+uint32_t tensorlend_stream_capacity(const tensorlend_stream *stream);
+
+/**
+ * Messages sent so far; 0 for NULL, and in the child of a fork.
+ */
+uint64_t tensorlend_stream_sent(const tensorlend_stream *stream);
+
+/**
+ * Subscribers at the moment; 0 for NULL, and in the child of a fork.
+ */
+uint64_t tensorlend_stream_subscribers(const tensorlend_stream *stream);
+
+/**
+ * Closes the stream, and frees the handle; NULL does nothing. Subscribers take its remaining messages and then get
+ * TENSORLEND_STREAM_ENDED.
+ */
+void tensorlend_stream_close(tensorlend_stream *stream);
+
+/**
+ * Deletes a stream with its messages, even if a producer has it open. Writes whether it existed to *existed, unless
+ * NULL.
+ */
+tensorlend_status tensorlend_stream_delete(const tensorlend_client *client,
+                                           const char *name,
+                                           bool *existed);
+
+/**
+ * Subscribes to a stream. start is a tensorlend_start, flags 0 or TENSORLEND_POLLABLE. The call waits for a
+ * stream that is not open yet: at most wait_ns nanoseconds, for ever if that is below 0, not at all if it is 0.
+ *
+ * TENSORLEND_NOT_FOUND if there is no such stream, TENSORLEND_TIMEOUT if it was not opened in time;
+ * TENSORLEND_LIMIT with 256 subscriptions open already, or if the stream has as many subscribers as it can.
+ */
+tensorlend_status tensorlend_subscribe(const tensorlend_client *client,
+                                       const char *name,
+                                       int32_t start,
+                                       uint32_t flags,
+                                       int64_t wait_ns,
+                                       tensorlend_subscription **subscription);
+
+/**
+ * Takes the next message; waits for it timeout_ns nanoseconds at most, for ever if that is below 0. A lease on it
+ * goes to *message, its number to *number, unless that is NULL.
+ *
+ * TENSORLEND_TIMEOUT; TENSORLEND_STREAM_ENDED once the producer has closed the stream or disconnected, and every
+ * message was taken. The subscription continues when a producer opens the stream again.
+ */
+tensorlend_status tensorlend_subscription_recv(tensorlend_subscription *subscription,
+                                               int64_t timeout_ns,
+                                               tensorlend_lease **message,
+                                               uint64_t *number);
+
+/**
+ * Takes the next message if there is one: *message is NULL if there is none now, and the status TENSORLEND_OK. Its
+ * number goes to *number, unless that is NULL.
+ */
+tensorlend_status tensorlend_subscription_try_recv(tensorlend_subscription *subscription,
+                                                   tensorlend_lease **message,
+                                                   uint64_t *number);
+
+/**
+ * A descriptor for poll and epoll, borrowed from the subscription; -1 without TENSORLEND_POLLABLE, and for NULL.
+ *
+ * Before the first wait and after each wait, call tensorlend_subscription_try_recv until it returns no message: that
+ * last call asks the producer to make the descriptor readable. A producer that was killed does not do so, nor does one
+ * whose stream was deleted or opened again: poll also every 100 ms or so. The descriptor changes when the stream is
+ * opened again.
+ */
+int32_t tensorlend_subscription_fd(const tensorlend_subscription *subscription);
+
+/**
+ * Messages lost since the subscription began: they were replaced before they were taken. 0 for NULL.
+ */
+uint64_t tensorlend_subscription_lost(const tensorlend_subscription *subscription);
+
+/**
+ * Number of the next message; 0 for NULL.
+ */
+uint64_t tensorlend_subscription_position(const tensorlend_subscription *subscription);
+
+/**
+ * The stream's name, borrowed from the subscription; NULL for NULL.
+ */
+const char *tensorlend_subscription_name(const tensorlend_subscription *subscription);
+
+/**
+ * Ends a subscription, and frees the handle; NULL does nothing. Leases on its messages remain valid.
+ */
+void tensorlend_subscription_close(tensorlend_subscription *subscription);
+
+/**
+ * Keeps the last versions values of a name (rounded up to a power of two) from now on, with this client as their
+ * producer. Errors are those of tensorlend_stream_open.
+ */
+tensorlend_status tensorlend_keep(const tensorlend_client *client,
+                                  const char *name,
+                                  uint32_t versions,
+                                  tensorlend_history **history);
+
+/**
+ * Publishes the next value; the oldest one is removed when the name has more than it keeps. Takes *draft over.
+ * version may be NULL. Errors are those of tensorlend_publish, and TENSORLEND_STREAM_ENDED if another client
+ * keeps the name now.
+ */
+tensorlend_status tensorlend_history_publish(const tensorlend_history *history,
+                                             tensorlend_draft **draft,
+                                             tensorlend_version *version);
+
+/**
+ * Stops keeping values; the name and its last value stay. NULL does nothing.
+ */
+void tensorlend_history_close(tensorlend_history *history);
+
+/**
+ * Leases the values that a name has kept, oldest first. TENSORLEND_NOT_FOUND if it keeps none.
+ */
+tensorlend_status tensorlend_versions(const tensorlend_client *client,
+                                      const char *name,
+                                      tensorlend_leases **leases);
+
+/**
+ * Lists the names that match the pattern glob ("*": all), and describes their values.
+ */
+tensorlend_status tensorlend_list_names(const tensorlend_client *client,
+                                        const char *glob,
+                                        tensorlend_listing **listing);
+
+/**
+ * Describes the value of one name, as a listing of one entry. TENSORLEND_NOT_FOUND if the name does not exist.
+ */
+tensorlend_status tensorlend_info(const tensorlend_client *client,
+                                  const char *name,
+                                  tensorlend_listing **listing);
+
+/**
+ * Lists the streams that match the pattern glob.
+ */
+tensorlend_status tensorlend_list_streams(const tensorlend_client *client,
+                                          const char *glob,
+                                          tensorlend_listing **listing);
+
+/**
+ * Lists the lists that match the pattern glob.
+ */
+tensorlend_status tensorlend_list_lists(const tensorlend_client *client,
+                                        const char *glob,
+                                        tensorlend_listing **listing);
+
+/**
+ * Number of entries; 0 for NULL.
+ */
+uint64_t tensorlend_listing_count(const tensorlend_listing *listing);
+
+/**
+ * An entry by its number, borrowed from the listing; NULL beyond the end.
+ */
+const tensorlend_entry *tensorlend_listing_at(const tensorlend_listing *listing, uint64_t number);
+
+/**
+ * Frees a listing; NULL does nothing.
+ */
+void tensorlend_listing_free(tensorlend_listing *listing);
+
+/**
+ * Frees a tensor of this or another library by its deleter; NULL does nothing. A tensor of
+ * tensorlend_lease_to_dlpack or tensorlend_draft_to_dlpack is freed once, on any thread: by this call, or by the
+ * library that took it over.
+ */
+void tensorlend_dlpack_free(DLManagedTensorVersioned *tensor);
+
+/**
+ * Exports a leased tensor in place to another library, read-only (DLPACK_FLAG_BITMASK_READ_ONLY). member is NULL
+ * for a tensor, and the name of the tensor for a dataset. The lease's memory is kept until the tensor's deleter was
+ * called and the handle is freed, in any order. Free the tensor with tensorlend_dlpack_free, unless another library
+ * took it over.
+ *
+ * TENSORLEND_NOT_FOUND if there is no such member.
+ */
+tensorlend_status tensorlend_lease_to_dlpack(const tensorlend_lease *lease,
+                                             const char *member,
+                                             DLManagedTensorVersioned **tensor);
+
+/**
+ * Exports a draft to another library, which writes it in place. Until the tensor is freed (tensorlend_dlpack_free,
+ * or by the library that took it over), the draft cannot be published, sent or appended (TENSORLEND_ARGUMENT).
+ */
+tensorlend_status tensorlend_draft_to_dlpack(tensorlend_draft *draft,
+                                             DLManagedTensorVersioned **tensor);
+
+/**
+ * Creates a row-major draft from a copy of another library's tensor, strided or not. The caller keeps the tensor.
+ *
+ * TENSORLEND_ARGUMENT for a DLPack version other than 1 or memory of a device; TENSORLEND_DTYPE for an element
+ * type that tensorlend does not know; otherwise as tensorlend_create.
+ */
+tensorlend_status tensorlend_create_from_dlpack(const tensorlend_client *client,
+                                                const DLManagedTensorVersioned *tensor,
+                                                tensorlend_draft **draft);
+
+/**
+ * Copies another library's tensor, strided or not, and publishes it. The caller keeps the tensor. version may be
+ * NULL. Errors are those of tensorlend_create_from_dlpack and tensorlend_publish.
+ */
+tensorlend_status tensorlend_put_dlpack(const tensorlend_client *client,
+                                        const char *name,
+                                        const DLManagedTensorVersioned *tensor,
+                                        tensorlend_version *version);
+
+/**
+ * Asks the daemon for its metrics.
+ */
+tensorlend_status tensorlend_stat_get(const tensorlend_client *client, tensorlend_stat **stat);
+
+/**
+ * The metrics, borrowed; NULL for NULL.
+ */
+const tensorlend_figures *tensorlend_stat_figures(const tensorlend_stat *stat);
+
+/**
+ * Frees it; NULL does nothing.
+ */
+void tensorlend_stat_free(tensorlend_stat *stat);
+
+/**
+ * Starts or stops counting allocations.
+ */
+tensorlend_status tensorlend_statistics_enable(const tensorlend_client *client, bool enable);
+
+/**
+ * Writes the counts to *statistics: zeros unless counting is on.
+ */
+tensorlend_status tensorlend_statistics_get(const tensorlend_client *client,
+                                            tensorlend_statistics *statistics);
+
+/**
+ * Writes every allocation and free of this client into a file from now on, as CSV; tensorlend replay plays it back.
+ */
+tensorlend_status tensorlend_log_start(const tensorlend_client *client,
+                                       const char *file);
+
+/**
+ * Ends the log, and writes its buffered rest.
+ */
+tensorlend_status tensorlend_log_stop(const tensorlend_client *client);
+
+/**
+ * Returns this client's outstanding allocations: drafts, the values of names, streams and lists, and replaced values
+ * that are not reclaimed yet. TENSORLEND_ARGUMENT unless the client was opened with tensorlend_options_tracking.
+ */
+tensorlend_status tensorlend_outstanding_get(const tensorlend_client *client,
+                                             tensorlend_outstanding **outstanding);
+
+/**
+ * A report: each allocation with its bytes, its age and its holder. Borrowed; NULL for NULL.
+ */
+const char *tensorlend_outstanding_text(const tensorlend_outstanding *outstanding);
+
+/**
+ * Number of allocations; 0 for NULL.
+ */
+uint64_t tensorlend_outstanding_count(const tensorlend_outstanding *outstanding);
+
+/**
+ * Bytes of all of them; 0 for NULL.
+ */
+uint64_t tensorlend_outstanding_bytes(const tensorlend_outstanding *outstanding);
+
+/**
+ * Frees it; NULL does nothing.
+ */
+void tensorlend_outstanding_free(tensorlend_outstanding *outstanding);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* TENSORLEND_H */

@@ -1,0 +1,371 @@
+//! Drafts: tensors and datasets that a program writes.
+
+use super::arguments::{Out, free, handle, tell, text, values};
+use super::client::tensorlend_client;
+use super::dtype::{dtype, tensorlend_dtype};
+use super::process::Process;
+use super::status::{Fault, guard, look, tensorlend_status};
+use super::version::tensorlend_version;
+use std::ffi::{c_char, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tensorlend::{Client, Draft, Error, Lifetime, Result, TensorSpec, ValueDraft, check_name};
+use tensorlend_layout::tensor::NDIM_MAX;
+
+/// A tensor, or a dataset of several, that the program writes where its readers will read it. Other clients see it once
+/// it is published, sent or appended. One thread at a time uses it.
+///
+/// Calls that publish, send or append take it over: they are given the address of the variable that holds it, and set
+/// that to NULL as soon as the draft is no longer the caller's, also if they fail afterwards. `tensorlend_draft_free`
+/// frees a draft that was not taken over.
+pub struct tensorlend_draft {
+    /// Shared with the `DLPack` tensors that were made of it.
+    pub(super) shared: Arc<Shared>,
+    process: Process,
+    data: *mut u8,
+    bytes: u64,
+    dtype: tensorlend_dtype,
+}
+
+/// The memory that a draft and its `DLPack` tensors keep alive together.
+pub(super) type Shared = Mutex<ValueDraft>;
+
+impl tensorlend_draft {
+    pub(super) fn of(mut payload: ValueDraft) -> Self {
+        let (data, bytes, dtype) = match &mut payload {
+            ValueDraft::Tensor(draft) => {
+                let dtype = draft.dtype().pack();
+                let bytes = draft.bytes_mut();
+                (bytes.as_mut_ptr(), bytes.len() as u64, dtype)
+            }
+            // A dataset, or a tensor on a device.
+            _ => (std::ptr::null_mut(), 0, 0),
+        };
+        Self { shared: Arc::new(Mutex::new(payload)), process: Process::current(), data, bytes, dtype }
+    }
+
+    /// Its first byte; NULL for a dataset.
+    pub(super) fn data(&self) -> *mut u8 {
+        self.data
+    }
+
+    /// Changes the draft. One thread at a time uses the handle: the lock is for the deleters.
+    pub(super) fn change<T>(&self, how: impl FnOnce(&mut ValueDraft) -> Result<T>) -> Result<T> {
+        self.process.check()?;
+        how(&mut self.shared.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Rejects a draft that cannot be taken over: NULL, or a `DLPack` tensor of it is still in use.
+///
+/// # Safety
+/// 1, 2.
+pub(super) unsafe fn check_taking(draft: *mut *mut tensorlend_draft) -> Result<()> {
+    if draft.is_null() {
+        return Err(Error::Argument("draft is NULL: give the address of the variable that holds it".into()));
+    }
+    // SAFETY: 2, 1: it leads to a variable of the caller, which holds a handle or NULL.
+    if Arc::strong_count(unsafe { &handle(draft.read(), "the draft")?.shared }) > 1 {
+        let why = "a DLPack tensor made of the draft is still in use: end it with tensorlend_dlpack_free first";
+        return Err(Error::Argument(why.into()));
+    }
+    Ok(())
+}
+
+/// Takes a draft over and sets the caller's variable to NULL. On error the variable is unchanged.
+///
+/// # Safety
+/// 1, 2.
+pub(super) unsafe fn take(draft: *mut *mut tensorlend_draft) -> Result<ValueDraft> {
+    // SAFETY: 1, 2.
+    unsafe { check_taking(draft) }?;
+    // SAFETY: 2: a variable of the caller.
+    let given = unsafe { draft.replace(std::ptr::null_mut()) };
+    // SAFETY: 1: this library made it, by `Out::fill`; the caller has no pointer to it any more.
+    let given = unsafe { Box::from_raw(given) };
+    // Nobody else can share it: only the handle, which we have, makes further DLPack tensors.
+    let payload = Arc::into_inner(given.shared).expect("counted just now");
+    Ok(payload.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Creates a tensor that the program writes in place: row-major, with `ndim` sizes in elements (0 to 16; `shape` may be
+/// NULL for 0). Its bytes keep their previous contents until they are written.
+///
+/// `TENSORLEND_ARGUMENT` for an invalid shape; `TENSORLEND_LIMIT` when the memory limit is reached.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_create(
+    client: *const tensorlend_client,
+    dtype: tensorlend_dtype,
+    ndim: u32,
+    shape: *const u64,
+    draft: *mut *mut tensorlend_draft,
+) -> tensorlend_status {
+    // SAFETY: as ours.
+    unsafe { tensorlend_create_strided(client, dtype, ndim, shape, std::ptr::null(), 0, draft) }
+}
+
+/// As `tensorlend_create`, with `ndim` strides in elements (NULL: row-major), and the element with index 0
+/// `byte_offset` bytes into the data. A stride may be negative if `byte_offset` leaves room for it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_create_strided(
+    client: *const tensorlend_client,
+    dtype: tensorlend_dtype,
+    ndim: u32,
+    shape: *const u64,
+    strides: *const i64,
+    byte_offset: u64,
+    draft: *mut *mut tensorlend_draft,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 2, 1.
+        let (out, client) = unsafe { (Out::new(draft, "draft")?, &handle(client, "client")?.client) };
+        // SAFETY: 4.
+        let spec = unsafe { spec(dtype, ndim, shape, strides, byte_offset) }?;
+        out.fill(tensorlend_draft::of(ValueDraft::Tensor(client.create_spec(spec)?)));
+        Ok(())
+    })
+}
+
+/// Reads C's description of a tensor.
+///
+/// # Safety
+/// 4.
+pub(super) unsafe fn spec(
+    number: tensorlend_dtype,
+    ndim: u32,
+    shape: *const u64,
+    strides: *const i64,
+    byte_offset: u64,
+) -> std::result::Result<TensorSpec, Fault> {
+    // Checked before the sizes are read.
+    if ndim as usize > NDIM_MAX {
+        return Err(Error::Argument(format!("{ndim} dimensions: 0 to {NDIM_MAX}")).into());
+    }
+    // SAFETY: 4.
+    let shape = unsafe { values(shape, ndim.into(), "shape") }?;
+    let strides = if strides.is_null() {
+        None
+    } else {
+        // SAFETY: 4.
+        Some(unsafe { values(strides, ndim.into(), "strides") }?.to_vec())
+    };
+    Ok(TensorSpec { dtype: dtype(number)?, shape: shape.to_vec(), strides, byte_offset })
+}
+
+/// Creates a dataset: several tensors that are published together, of which readers see all or none. Add them with
+/// `tensorlend_dataset_add`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_create_dataset(
+    client: *const tensorlend_client,
+    dataset: *mut *mut tensorlend_draft,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 2, 1.
+        let (out, client) = unsafe { (Out::new(dataset, "dataset")?, handle(client, "client")?) };
+        client.check()?;
+        out.fill(tensorlend_draft::of(ValueDraft::Dataset(client.client.dataset())));
+        Ok(())
+    })
+}
+
+/// Adds a tensor to a dataset, under a name of its own in it; the order is kept. Takes `*member` over, unless it fails.
+///
+/// `TENSORLEND_ARGUMENT` for a name that the dataset has already, for the 4097th tensor, and for a member that is a
+/// dataset or another client's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_dataset_add(
+    dataset: *mut tensorlend_draft,
+    name: *const c_char,
+    member: *mut *mut tensorlend_draft,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1, 3.
+        let (dataset, name) = unsafe { (handle(dataset, "dataset")?, text(name, "name")?) };
+        // SAFETY: 2, 1.
+        let given = unsafe { handle(*handle(member, "member")?, "member")? };
+        if std::ptr::eq(given, dataset) {
+            return Err(Error::Argument("a dataset cannot be a member of itself".into()).into());
+        }
+        dataset.change(|whole| {
+            let ValueDraft::Dataset(whole) = whole else {
+                return Err(Error::Argument("this draft is a tensor: make one with tensorlend_create_dataset".into()));
+            };
+            given.change(|member| match member {
+                ValueDraft::Tensor(member) => whole.check_member(name, member),
+                ValueDraft::Dataset(_) => Err(Error::Argument("a dataset's members are tensors".into())),
+                _ => Err(Error::Argument("a dataset's members are in host memory".into())),
+            })?;
+            // SAFETY: 1, 2.
+            if let ValueDraft::Tensor(member) = unsafe { take(member) }? {
+                whole.push(name, member)?;
+            }
+            Ok(())
+        })?;
+        Ok(())
+    })
+}
+
+/// The memory of a tensor, borrowed from the draft, where the program writes: `tensorlend_draft_bytes` bytes, aligned to 64
+/// bytes, to 4096 if there are that many. The child of a fork must not use it. NULL for a dataset, and for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_draft_data(draft: *mut tensorlend_draft) -> *mut c_void {
+    // SAFETY: 1.
+    look(std::ptr::null_mut(), || unsafe { draft.as_ref() }.map(|draft| draft.data.cast()))
+}
+
+/// Type of a tensor's elements; 0 for a dataset, and for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_draft_dtype(draft: *const tensorlend_draft) -> tensorlend_dtype {
+    // SAFETY: 1.
+    look(0, || unsafe { draft.as_ref() }.map(|draft| draft.dtype))
+}
+
+/// Bytes at `tensorlend_draft_data`, gaps between strided elements included.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_draft_bytes(draft: *const tensorlend_draft) -> u64 {
+    // SAFETY: 1.
+    look(0, || unsafe { draft.as_ref() }.map(|draft| draft.bytes))
+}
+
+/// Sets metadata: any bytes, 64 KiB at most, copied. Up to 32 bytes cost nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_draft_set_metadata(
+    draft: *mut tensorlend_draft,
+    metadata: *const c_void,
+    bytes: u64,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1, 4.
+        let (draft, metadata) = unsafe { (handle(draft, "draft")?, values(metadata.cast(), bytes, "metadata")?) };
+        draft.change(|payload| match payload {
+            ValueDraft::Tensor(tensor) => tensor.set_metadata(metadata).map(|_| ()),
+            ValueDraft::Dataset(dataset) => dataset.set_metadata(metadata).map(|_| ()),
+            _ => Err(Error::Argument("the draft is on a device".into())),
+        })?;
+        Ok(())
+    })
+}
+
+/// Sets a timestamp: nanoseconds since 1970, or of any clock that producer and readers agree on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_draft_set_timestamp(
+    draft: *mut tensorlend_draft,
+    nanoseconds: u64,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1.
+        unsafe { handle(draft, "draft") }?.change(|payload| {
+            match payload {
+                ValueDraft::Tensor(tensor) => {
+                    tensor.set_timestamp(nanoseconds);
+                }
+                ValueDraft::Dataset(dataset) => {
+                    dataset.set_timestamp(nanoseconds);
+                }
+                _ => return Err(Error::Argument("the draft is on a device".into())),
+            }
+            Ok(())
+        })?;
+        Ok(())
+    })
+}
+
+/// Frees a draft that was not taken over; NULL does nothing. Its memory is free once its `DLPack` tensors are freed
+/// too.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_draft_free(draft: *mut tensorlend_draft) {
+    // SAFETY: 1.
+    unsafe { free(draft) }
+}
+
+/// The name ends with this client's session.
+pub const TENSORLEND_EPHEMERAL: u32 = 1;
+
+/// Converts a lifetime.
+pub(super) fn lifetime(ttl_ns: u64, flags: u32) -> Result<Lifetime> {
+    if flags & !TENSORLEND_EPHEMERAL != 0 {
+        return Err(Error::Argument(format!("flags {flags:#x}: there is only TENSORLEND_EPHEMERAL")));
+    }
+    let ttl = (ttl_ns > 0).then(|| Duration::from_nanos(ttl_ns));
+    Ok(Lifetime { ttl, ephemeral: flags & TENSORLEND_EPHEMERAL != 0 })
+}
+
+/// Publishes a draft under a name, where every client of the namespace can read it. Takes `*draft` over. Writes its
+/// version to `*version`, unless that is NULL.
+///
+/// `TENSORLEND_LIMIT` and `TENSORLEND_REFUSED` at a limit or without the right to write; `TENSORLEND_DISCONNECTED`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_publish(
+    draft: *mut *mut tensorlend_draft,
+    name: *const c_char,
+    version: *mut tensorlend_version,
+) -> tensorlend_status {
+    // SAFETY: as ours.
+    unsafe { tensorlend_publish_for(draft, name, 0, 0, version) }
+}
+
+/// As `tensorlend_publish`, for a name that ends by itself: after `ttl_ns` nanoseconds (0: no clock ends it), or with
+/// this client's session (`TENSORLEND_EPHEMERAL` in `flags`), whichever is first. Costs a round trip to the daemon,
+/// unless both are 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_publish_for(
+    draft: *mut *mut tensorlend_draft,
+    name: *const c_char,
+    ttl_ns: u64,
+    flags: u32,
+    version: *mut tensorlend_version,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 3.
+        let name = unsafe { text(name, "name") }?;
+        check_name(name)?;
+        let lifetime = lifetime(ttl_ns, flags)?;
+        // SAFETY: 1, 2.
+        let draft = unsafe { take(draft) }?;
+        let published =
+            if lifetime == Lifetime::default() { draft.publish(name)? } else { draft.publish_for(name, lifetime)? };
+        // SAFETY: 2.
+        unsafe { tell(version, published.into()) };
+        Ok(())
+    })
+}
+
+/// Copies `shape`'s elements, row-major, from `data` into shared memory and publishes them: one copy, no serialization.
+/// `version` may be NULL. Errors are those of `tensorlend_create` and `tensorlend_publish`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_put(
+    client: *const tensorlend_client,
+    name: *const c_char,
+    dtype: tensorlend_dtype,
+    ndim: u32,
+    shape: *const u64,
+    data: *const c_void,
+    version: *mut tensorlend_version,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1, 3.
+        let (client, name) = unsafe { (&handle(client, "client")?.client, text(name, "name")?) };
+        check_name(name)?;
+        // SAFETY: 4.
+        let spec = unsafe { spec(dtype, ndim, shape, std::ptr::null(), 0) }?;
+        // SAFETY: 4: the elements' bytes, which are as many as the shape says.
+        let data = unsafe { values(data.cast(), spec.bytes()?, "data") }?;
+        let published = filled(client, spec, data)?.publish(name)?;
+        // SAFETY: 2.
+        unsafe { tell(version, published.into()) };
+        Ok(())
+    })
+}
+
+/// A draft with these bytes.
+pub(super) fn filled(client: &Client, spec: TensorSpec, bytes: &[u8]) -> Result<Draft> {
+    let mut draft = client.create_spec(spec)?;
+    draft.copy_from(bytes)?;
+    Ok(draft)
+}
+
+/// Checked by the compiler: a `DLPack` deleter may run on any thread.
+const _: fn() = || {
+    fn may_travel<T: Send + Sync>() {}
+    may_travel::<Shared>();
+};

@@ -1,0 +1,147 @@
+//! Instruments on a client's memory.
+
+use super::arguments::{Out, Place, c_bool, c_text, free, handle, path};
+use super::client::tensorlend_client;
+use super::status::{guard, look, tensorlend_status};
+use std::ffi::{CString, c_char};
+use tensorlend::Error;
+
+/// Allocations of a client since counting began. The caller owns the structure, so it never grows.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct tensorlend_statistics {
+    /// Bytes allocated less bytes freed: below zero where more was freed than allocated since counting began.
+    pub current_bytes: i64,
+    /// Allocations less frees.
+    pub current_count: i64,
+    /// The largest `current_bytes` so far; 0 at least.
+    pub peak_bytes: u64,
+    /// The largest `current_count` so far.
+    pub peak_count: u64,
+    /// Bytes of all allocations, freed ones included.
+    pub total_bytes: u64,
+    /// All allocations, freed ones included.
+    pub total_count: u64,
+}
+
+/// Starts or stops counting allocations.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_statistics_enable(
+    client: *const tensorlend_client,
+    enable: c_bool,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1.
+        let client = unsafe { handle(client, "client") }?;
+        client.check()?;
+        let client = &client.client;
+        if enable != 0 {
+            client.enable_statistics();
+        } else {
+            client.disable_statistics();
+        }
+        Ok(())
+    })
+}
+
+/// Writes the counts to `*statistics`: zeros unless counting is on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_statistics_get(
+    client: *const tensorlend_client,
+    statistics: *mut tensorlend_statistics,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 2, 1.
+        let (out, client) = unsafe { (Place::new(statistics, "statistics")?, handle(client, "client")?) };
+        client.check()?;
+        let counted = client.client.statistics().unwrap_or_default();
+        out.fill(tensorlend_statistics {
+            current_bytes: counted.current_bytes,
+            current_count: counted.current_count,
+            peak_bytes: counted.peak_bytes,
+            peak_count: counted.peak_count,
+            total_bytes: counted.total_bytes,
+            total_count: counted.total_count,
+        });
+        Ok(())
+    })
+}
+
+/// Writes every allocation and free of this client into a file from now on, as CSV; `tensorlend replay` plays it back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_log_start(
+    client: *const tensorlend_client,
+    file: *const c_char,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1, 3.
+        let (client, file) = unsafe { (&handle(client, "client")?.client, path(file, "the file")?) };
+        client.start_allocation_log(file)?;
+        Ok(())
+    })
+}
+
+/// Ends the log, and writes its buffered rest.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_log_stop(client: *const tensorlend_client) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1.
+        unsafe { handle(client, "client") }?.client.stop_allocation_log()?;
+        Ok(())
+    })
+}
+
+/// The allocations of a client that are not freed, at one moment. `tensorlend_outstanding_free` frees it.
+pub struct tensorlend_outstanding {
+    text: CString,
+    count: u64,
+    bytes: u64,
+}
+
+/// Returns this client's outstanding allocations: drafts, the values of names, streams and lists, and replaced values
+/// that are not reclaimed yet. `TENSORLEND_ARGUMENT` unless the client was opened with `tensorlend_options_tracking`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_outstanding_get(
+    client: *const tensorlend_client,
+    outstanding: *mut *mut tensorlend_outstanding,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 2, 1.
+        let (out, client) = unsafe { (Out::new(outstanding, "outstanding")?, handle(client, "client")?) };
+        client.check()?;
+        let found = client.client.outstanding().ok_or_else(|| {
+            Error::Argument("allocations are not tracked: connect with tensorlend_options_tracking".into())
+        })?;
+        let (count, bytes) = (found.allocations().len() as u64, found.bytes());
+        out.fill(tensorlend_outstanding { text: c_text(&found.to_string()), count, bytes });
+        Ok(())
+    })
+}
+
+/// A report: each allocation with its bytes, its age and its holder. Borrowed; NULL for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_outstanding_text(outstanding: *const tensorlend_outstanding) -> *const c_char {
+    // SAFETY: 1.
+    look(std::ptr::null(), || unsafe { outstanding.as_ref() }.map(|it| it.text.as_ptr()))
+}
+
+/// Number of allocations; 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_outstanding_count(outstanding: *const tensorlend_outstanding) -> u64 {
+    // SAFETY: 1.
+    look(0, || unsafe { outstanding.as_ref() }.map(|it| it.count))
+}
+
+/// Bytes of all of them; 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_outstanding_bytes(outstanding: *const tensorlend_outstanding) -> u64 {
+    // SAFETY: 1.
+    look(0, || unsafe { outstanding.as_ref() }.map(|it| it.bytes))
+}
+
+/// Frees it; NULL does nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_outstanding_free(outstanding: *mut tensorlend_outstanding) {
+    // SAFETY: 1.
+    unsafe { free(outstanding) }
+}

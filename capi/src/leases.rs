@@ -1,0 +1,46 @@
+//! Several leases at once: items of a list, or the kept values of a name.
+
+use super::arguments::{Out, free};
+use super::lease::tensorlend_lease;
+use super::status::look;
+use std::sync::Arc;
+use tensorlend::Value;
+
+/// An ordered list of leases. `tensorlend_leases_free` ends all of them.
+pub struct tensorlend_leases {
+    all: Vec<Arc<tensorlend_lease>>,
+}
+
+impl Out<tensorlend_leases> {
+    /// Fills the variable with leases.
+    pub(super) fn lend_all(self, values: Vec<Value>) {
+        self.fill(tensorlend_leases { all: values.into_iter().map(tensorlend_lease::of).collect() });
+    }
+}
+
+/// Number of leases; 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_leases_count(leases: *const tensorlend_leases) -> u64 {
+    // SAFETY: 1.
+    look(0, || unsafe { leases.as_ref() }.map(|leases| leases.all.len() as u64))
+}
+
+/// A lease by its number, borrowed; NULL beyond the end. `tensorlend_lease_clone` makes a handle of your own.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_leases_at(
+    leases: *const tensorlend_leases,
+    number: u64,
+) -> *const tensorlend_lease {
+    look(std::ptr::null(), || {
+        // SAFETY: 1.
+        let leases = unsafe { leases.as_ref() }?;
+        leases.all.get(usize::try_from(number).ok()?).map(Arc::as_ptr)
+    })
+}
+
+/// Ends all leases that were not cloned; NULL does nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_leases_free(leases: *mut tensorlend_leases) {
+    // SAFETY: 1.
+    unsafe { free(leases) }
+}

@@ -1,0 +1,60 @@
+//! The library for C: `libtensorlend.so`, `libtensorlend.a` and `tensorlend.h`, made by `scripts/capi`.
+//!
+//! The interface consists of opaque handles, a status for each call that can fail, and a message for each that failed. Each
+//! file has one noun of the interface. The header is generated from these files: the comments of `pub` items address its
+//! readers, and names are those of C. Three rules separate the two languages:
+//!
+//! * No panic crosses: every body runs inside `status::guard` or `status::look`.
+//! * C never guesses how to free memory: each kind of handle has its own `_free`, and every other pointer is borrowed from a
+//!   handle and ends with it.
+//! * A call takes a handle over by the address of the caller's variable, and sets it to NULL. A handle that was not taken
+//!   over is still there, so a program may free all of its variables at its end.
+//!
+//! Rust cannot check the arguments of a C program. The header requires the following, and every `SAFETY` comment relies on it:
+//!
+//! 1. A pointer to a handle is NULL, or one that this library made and nobody has freed. Drafts and subscriptions are used
+//!    by one thread at a time; handles are freed once no other thread uses them.
+//! 2. A pointer to a variable is NULL, or leads to one of its type that nobody else touches during the call.
+//! 3. A string is NULL, or ends with a zero byte, and nobody changes it during the call.
+//! 4. A pointer that comes with a length is NULL with a length of 0, or leads to that much, aligned for its type, and
+//!    nobody changes what is only read, nor touches what is written, during the call.
+//! 5. A `DLManagedTensorVersioned` is NULL, or as the `DLPack` specification wants it, and its owner leaves it alone during
+//!    the call.
+//! 6. A callback is a function of its type that returns, and may be called with its context on any thread, on several at a
+//!    time, for as long as its comment says.
+//!
+//! NULL for a required argument is an error, never a crash.
+#![allow(unsafe_code, reason = "arguments of C cannot be checked; the contract is above")]
+#![allow(non_camel_case_types, reason = "names are those of C")]
+// The header states the contract once for all functions.
+#![allow(clippy::missing_safety_doc, clippy::upper_case_acronyms, clippy::enum_variant_names)]
+
+mod arguments;
+mod client;
+mod dlpack;
+mod draft;
+mod dtype;
+mod history;
+mod instruments;
+mod lease;
+mod leases;
+mod list;
+mod listing;
+mod names;
+mod options;
+mod process;
+mod stat;
+mod status;
+mod stream;
+mod subscription;
+mod version;
+
+/// Checked by the compiler: the header's rules for threads.
+const _: fn() = || {
+    fn by_all<T: Send + Sync>() {}
+    fn by_one_at_a_time<T: Send>() {}
+    by_all::<tensorlend::Client>();
+    by_all::<tensorlend::Stream>();
+    by_all::<tensorlend::History>();
+    by_one_at_a_time::<tensorlend::Subscription>();
+};

@@ -1,0 +1,172 @@
+//! Lists: collections that many producers append to, in one order.
+
+use super::arguments::{Out, Place, handle, patience, tell, text, values};
+use super::client::tensorlend_client;
+use super::draft::{take, tensorlend_draft};
+use super::leases::tensorlend_leases;
+use super::names::both;
+use super::status::{guard, tensorlend_status};
+use std::ffi::c_char;
+use tensorlend::{Error, Length, Result};
+
+/// The length that a wait is for.
+#[repr(i32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum tensorlend_length {
+    /// Exactly this many items.
+    TENSORLEND_LENGTH_EXACTLY = 0,
+    /// This many items or more.
+    TENSORLEND_LENGTH_AT_LEAST = 1,
+    /// This many items or fewer.
+    TENSORLEND_LENGTH_AT_MOST = 2,
+}
+
+/// Appends an item, a tensor or a dataset, to a list, which is made if there is none. Takes `*item` over. Its number in
+/// the list goes to `*number`, unless that is NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_list_append(
+    client: *const tensorlend_client,
+    list: *const c_char,
+    item: *mut *mut tensorlend_draft,
+    number: *mut u64,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1, 3.
+        let (client, list) = unsafe { both(client, list) }?;
+        // SAFETY: 1, 2.
+        let at = client.append(list, unsafe { take(item) }?)?;
+        // SAFETY: 2.
+        unsafe { tell(number, at) };
+        Ok(())
+    })
+}
+
+/// Appends the current values of `count` names without a copy, all or none. The names keep their values. Writes the
+/// number of the first item to `*number`, unless that is NULL. `TENSORLEND_NOT_FOUND` if a name is missing;
+/// `TENSORLEND_REFUSED` or `TENSORLEND_ARGUMENT` for one that is not this client's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_list_append_names(
+    client: *const tensorlend_client,
+    list: *const c_char,
+    names: *const *const c_char,
+    count: u64,
+    number: *mut u64,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1, 3, 4.
+        let ((client, list), names) = unsafe { (both(client, list)?, values(names, count, "names")?) };
+        // SAFETY: 3.
+        let names: Vec<&str> = names.iter().map(|&name| unsafe { text(name, "a name") }).collect::<Result<_>>()?;
+        let at = client.append_names(list, &names)?;
+        // SAFETY: 2.
+        unsafe { tell(number, at) };
+        Ok(())
+    })
+}
+
+/// Writes the number of a list's items to `*length`: 0 if the list does not exist.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_list_length(
+    client: *const tensorlend_client,
+    list: *const c_char,
+    length: *mut u64,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 2, 1, 3.
+        let (length, client) = unsafe { (Place::new(length, "length")?, handle(client, "client")?) };
+        // SAFETY: 3.
+        let list = unsafe { text(list, "name") }?;
+        client.check()?;
+        length.fill(client.client.len(list));
+        Ok(())
+    })
+}
+
+/// Waits until a list has `items` items, compared by `how`, a `tensorlend_length`: at most `timeout_ns` nanoseconds,
+/// for ever if that is below 0. Writes the length to `*length`, unless that is NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_list_wait(
+    client: *const tensorlend_client,
+    list: *const c_char,
+    how: i32,
+    items: u64,
+    timeout_ns: i64,
+    length: *mut u64,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1, 3.
+        let (client, list) = unsafe { both(client, list) }?;
+        let found = client.wait_len(list, wanted(how, items)?, patience(timeout_ns))?;
+        // SAFETY: 2.
+        unsafe { tell(length, found) };
+        Ok(())
+    })
+}
+
+fn wanted(how: i32, items: u64) -> Result<Length> {
+    use tensorlend_length::{TENSORLEND_LENGTH_AT_LEAST, TENSORLEND_LENGTH_AT_MOST, TENSORLEND_LENGTH_EXACTLY};
+    const EXACTLY: i32 = TENSORLEND_LENGTH_EXACTLY as i32;
+    const AT_LEAST: i32 = TENSORLEND_LENGTH_AT_LEAST as i32;
+    const AT_MOST: i32 = TENSORLEND_LENGTH_AT_MOST as i32;
+    match how {
+        EXACTLY => Ok(Length::Exactly(items)),
+        AT_LEAST => Ok(Length::AtLeast(items)),
+        AT_MOST => Ok(Length::AtMost(items)),
+        other => Err(Error::Argument(format!("length {other}: use one of tensorlend_length"))),
+    }
+}
+
+/// Leases the items `first` to `end - 1` of a list, in order; numbers beyond its end are left out (`UINT64_MAX`: all).
+///
+/// `TENSORLEND_NOT_FOUND` if there is no such list; `TENSORLEND_LIMIT` for more items than a client can hold (4096).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_list_get(
+    client: *const tensorlend_client,
+    list: *const c_char,
+    first: u64,
+    end: u64,
+    leases: *mut *mut tensorlend_leases,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 2, 1, 3.
+        let (out, (client, list)) = unsafe { (Out::new(leases, "leases")?, both(client, list)?) };
+        if first > end {
+            return Err(Error::Argument(format!("items {first} to {end}: the end is before the first")).into());
+        }
+        out.lend_all(client.range(list, first..end)?);
+        Ok(())
+    })
+}
+
+/// Removes a list and its items. Writes whether the list existed to `*existed`, unless that is NULL. Leases on its
+/// items remain valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_list_clear(
+    client: *const tensorlend_client,
+    list: *const c_char,
+    existed: *mut bool,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1, 3.
+        let (client, list) = unsafe { both(client, list) }?;
+        let cleared = client.clear(list)?;
+        // SAFETY: 2.
+        unsafe { tell(existed, cleared) };
+        Ok(())
+    })
+}
+
+/// Renames a list, and removes a list with the new name. `TENSORLEND_NOT_FOUND` if the list `from` does not exist.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_list_rename(
+    client: *const tensorlend_client,
+    from: *const c_char,
+    to: *const c_char,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1, 3.
+        let ((client, from), to) = unsafe { (both(client, from)?, text(to, "to")?) };
+        client.rename_list(from, to)?;
+        Ok(())
+    })
+}

@@ -1,0 +1,20 @@
+//! The process to which a handle belongs.
+
+use tensorlend::{Error, Result};
+use tensorlend_os::fork;
+
+/// The process in which a handle was made. In the child of a fork the handle is the parent's.
+#[derive(Clone, Copy)]
+pub struct Process(u64);
+
+impl Process {
+    /// Returns this process, in which a client is connected.
+    pub fn current() -> Self {
+        Self(fork::generation())
+    }
+
+    /// Returns [`Error::Forked`] in the child of a fork.
+    pub fn check(self) -> Result<()> {
+        if self.0 == fork::generation() { Ok(()) } else { Err(Error::Forked) }
+    }
+}

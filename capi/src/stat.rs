@@ -1,0 +1,117 @@
+//! The daemon's metrics.
+
+use super::arguments::{Out, c_text, free, handle};
+use super::client::tensorlend_client;
+use super::status::{guard, look, tensorlend_status};
+use std::ffi::{CString, c_char};
+
+/// The daemon's metrics, borrowed from their handle. The library makes these; later versions may have further fields at
+/// the end.
+#[repr(C)]
+pub struct tensorlend_figures {
+    /// Version of the daemon.
+    pub version: *const c_char,
+    /// "system" or "user".
+    pub mode: *const c_char,
+    /// Time since it started, in nanoseconds.
+    pub uptime_ns: u64,
+    /// Bytes that the pool may have.
+    pub pool_bytes_max: u64,
+    /// Bytes of segments that exist: lent, spare and idle.
+    pub pool_bytes: u64,
+    /// Bytes of segments that are lent, or whose owner has disconnected.
+    pub bytes_in_use: u64,
+    /// Bytes of spare segments, ready to lend.
+    pub bytes_spare: u64,
+    /// Bytes of names and descriptors that clients and daemon share.
+    pub bytes_sheets: u64,
+    /// Names in all namespaces.
+    pub names: u64,
+    /// Names that ended because their time to live was over.
+    pub names_expired: u64,
+    /// Ephemeral names that ended with their producers' sessions.
+    pub names_ephemeral_gone: u64,
+    /// Sessions that were ended because memory was short and their leases kept some.
+    pub sessions_revoked: u64,
+    /// Requests answered.
+    pub requests: u64,
+    /// Requests refused.
+    pub refusals: u64,
+    /// Wakeups of the daemon.
+    pub wakeups: u64,
+    /// Process id of the daemon.
+    pub pid: u32,
+    /// Segments lent.
+    pub segments: u32,
+    /// Clients connected.
+    pub clients: u32,
+    /// Disconnected clients whose tensors remain.
+    pub frozen: u32,
+    /// Bytes of segments that are in files, since memory was short.
+    pub bytes_spilled: u64,
+    /// Files of spilled segments that could not be written or read.
+    pub spill_failures: u64,
+}
+
+/// A snapshot of the daemon's metrics. `tensorlend_stat_free` frees it.
+pub struct tensorlend_stat {
+    figures: tensorlend_figures,
+    /// The texts to which the metrics point.
+    texts: [CString; 2],
+}
+
+/// Asks the daemon for its metrics.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_stat_get(
+    client: *const tensorlend_client,
+    stat: *mut *mut tensorlend_stat,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 2, 1.
+        let (out, client) = unsafe { (Out::new(stat, "stat")?, &handle(client, "client")?.client) };
+        let it = client.stat()?;
+        let texts = [c_text(&it.version), c_text(&it.mode)];
+        let figures = tensorlend_figures {
+            version: std::ptr::null(),
+            mode: std::ptr::null(),
+            uptime_ns: it.uptime_ns,
+            pool_bytes_max: it.pool_bytes_max,
+            pool_bytes: it.pool_bytes,
+            bytes_in_use: it.bytes_in_use,
+            bytes_spare: it.bytes_spare,
+            bytes_sheets: it.bytes_sheets,
+            names: it.names,
+            names_expired: it.names_expired,
+            names_ephemeral_gone: it.names_ephemeral_gone,
+            sessions_revoked: it.sessions_revoked,
+            requests: it.requests,
+            refusals: it.refusals,
+            wakeups: it.wakeups,
+            pid: it.pid,
+            segments: it.segments,
+            clients: it.clients,
+            frozen: it.frozen,
+            bytes_spilled: it.bytes_spilled,
+            spill_failures: it.spill_failures,
+        };
+        let mut stat = Box::new(tensorlend_stat { figures, texts });
+        stat.figures.version = stat.texts[0].as_ptr();
+        stat.figures.mode = stat.texts[1].as_ptr();
+        out.fill_boxed(stat);
+        Ok(())
+    })
+}
+
+/// The metrics, borrowed; NULL for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_stat_figures(stat: *const tensorlend_stat) -> *const tensorlend_figures {
+    // SAFETY: 1.
+    look(std::ptr::null(), || unsafe { stat.as_ref() }.map(|stat| std::ptr::from_ref(&stat.figures)))
+}
+
+/// Frees it; NULL does nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_stat_free(stat: *mut tensorlend_stat) {
+    // SAFETY: 1.
+    unsafe { free(stat) }
+}

@@ -1,0 +1,193 @@
+//! The producer's handle of a stream.
+
+use super::arguments::{Out, c_text, free, handle, long, patience, tell};
+use super::client::tensorlend_client;
+use super::draft::{check_taking, take, tensorlend_draft};
+use super::names::both;
+use super::status::{guard, look, tensorlend_status};
+use std::ffi::{CString, c_char};
+use std::time::Duration;
+use tensorlend::{Error, Policy, Result, Stream, TrySendError};
+
+/// What happens when a stream is full and a subscriber has not taken its oldest message.
+#[repr(i32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum tensorlend_policy {
+    /// Sending waits.
+    TENSORLEND_POLICY_BLOCK = 0,
+    /// The oldest message is replaced: the subscriber loses it, and can read how many it lost.
+    TENSORLEND_POLICY_DROP_OLDEST = 1,
+    /// Sending fails with `TENSORLEND_FULL`.
+    TENSORLEND_POLICY_ERROR = 2,
+}
+
+/// The producer's handle of a stream. Any thread may use it. `tensorlend_stream_close` ends it.
+pub struct tensorlend_stream {
+    stream: Stream,
+    name: CString,
+}
+
+/// Opens a stream, with numbers from 0 on, that holds `capacity` messages (0: 8; rounded up to a power of two, 65,536
+/// at most) for subscribers that lag or subscribe late. `policy` is a `tensorlend_policy`.
+///
+/// `TENSORLEND_REFUSED` if another client has it open, or without the right to write; `TENSORLEND_LIMIT` at a limit.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_stream_open(
+    client: *const tensorlend_client,
+    name: *const c_char,
+    capacity: u32,
+    policy: i32,
+    stream: *mut *mut tensorlend_stream,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 2, 1, 3.
+        let (out, (client, name)) = unsafe { (Out::new(stream, "stream")?, both(client, name)?) };
+        let builder = client.stream(name).policy(policy_of(policy)?);
+        let stream = if capacity == 0 { builder } else { builder.capacity(capacity) }.open()?;
+        out.fill(tensorlend_stream { stream, name: c_text(name) });
+        Ok(())
+    })
+}
+
+fn policy_of(number: i32) -> Result<Policy> {
+    use tensorlend_policy::{TENSORLEND_POLICY_BLOCK, TENSORLEND_POLICY_DROP_OLDEST, TENSORLEND_POLICY_ERROR};
+    const BLOCK: i32 = TENSORLEND_POLICY_BLOCK as i32;
+    const DROP_OLDEST: i32 = TENSORLEND_POLICY_DROP_OLDEST as i32;
+    const ERROR: i32 = TENSORLEND_POLICY_ERROR as i32;
+    match number {
+        BLOCK => Ok(Policy::Block),
+        DROP_OLDEST => Ok(Policy::DropOldest),
+        ERROR => Ok(Policy::Error),
+        other => Err(Error::Argument(format!("policy {other}: use one of tensorlend_policy"))),
+    }
+}
+
+/// Sends a message; waits while the stream is full, with `TENSORLEND_POLICY_BLOCK`: `timeout_ns` nanoseconds at most,
+/// for ever if that is below 0. Takes `*message` over, and drops it if it fails. Its number goes to `*number`, unless
+/// NULL.
+///
+/// `TENSORLEND_TIMEOUT`; `TENSORLEND_FULL` with `TENSORLEND_POLICY_ERROR`; `TENSORLEND_STREAM_ENDED` if the stream was
+/// deleted or has another producer now; `TENSORLEND_ARGUMENT` for a draft of another client.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_stream_send(
+    stream: *const tensorlend_stream,
+    message: *mut *mut tensorlend_draft,
+    timeout_ns: i64,
+    number: *mut u64,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1, 2.
+        let (stream, message) = unsafe { (&handle(stream, "stream")?.stream, take(message)?) };
+        let sent = match patience(timeout_ns) {
+            None => stream.send(message),
+            Some(timeout) => stream.send_timeout(message, timeout),
+        }?;
+        // SAFETY: 2.
+        unsafe { tell(number, sent) };
+        Ok(())
+    })
+}
+
+/// As `tensorlend_stream_send`, but never waits: with `TENSORLEND_FULL`, `*message` is still the same draft, which you
+/// can send later.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_stream_try_send(
+    stream: *const tensorlend_stream,
+    message: *mut *mut tensorlend_draft,
+    number: *mut u64,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1.
+        let stream = unsafe { &handle(stream, "stream")?.stream };
+        let full = || Error::StreamFull(stream.name().to_owned());
+        // SAFETY: 1, 2.
+        unsafe { check_taking(message) }?;
+        // Room first, so that a draft that finds none is not touched.
+        stream.wait_room(Duration::ZERO).map_err(|error| if error.is_timeout() { full() } else { error })?;
+        // SAFETY: 1, 2.
+        match stream.try_send(unsafe { take(message) }?) {
+            Ok(sent) => {
+                // SAFETY: 2.
+                unsafe { tell(number, sent) };
+                Ok(())
+            }
+            // Another thread took the room in between.
+            Err(TrySendError::Full(draft)) => {
+                // SAFETY: 2: `take` has set the caller's variable to NULL.
+                unsafe { message.write(Box::into_raw(Box::new(tensorlend_draft::of(draft)))) };
+                Err(full().into())
+            }
+            Err(TrySendError::Failed(error)) => Err(error.into()),
+        }
+    })
+}
+
+/// Waits until the stream has at least `count` subscribers, so that the first message finds them: `timeout_ns`
+/// nanoseconds at most, for ever if that is below 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_stream_wait_subscribers(
+    stream: *const tensorlend_stream,
+    count: u64,
+    timeout_ns: i64,
+) -> tensorlend_status {
+    guard(|| {
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        // SAFETY: 1.
+        unsafe { handle(stream, "stream") }?.stream.wait_subscribers(count, long(timeout_ns))?;
+        Ok(())
+    })
+}
+
+/// The stream's name, borrowed from it; NULL for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_stream_name(stream: *const tensorlend_stream) -> *const c_char {
+    // SAFETY: 1.
+    look(std::ptr::null(), || unsafe { stream.as_ref() }.map(|stream| stream.name.as_ptr()))
+}
+
+/// Messages that it holds at most; 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_stream_capacity(stream: *const tensorlend_stream) -> u32 {
+    // SAFETY: 1.
+    look(0, || unsafe { stream.as_ref() }.map(|stream| stream.stream.capacity()))
+}
+
+/// Messages sent so far; 0 for NULL, and in the child of a fork.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_stream_sent(stream: *const tensorlend_stream) -> u64 {
+    // SAFETY: 1.
+    look(0, || unsafe { stream.as_ref() }.map(|stream| stream.stream.sent()))
+}
+
+/// Subscribers at the moment; 0 for NULL, and in the child of a fork.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_stream_subscribers(stream: *const tensorlend_stream) -> u64 {
+    // SAFETY: 1.
+    look(0, || unsafe { stream.as_ref() }.map(|stream| stream.stream.subscribers() as u64))
+}
+
+/// Closes the stream, and frees the handle; NULL does nothing. Subscribers take its remaining messages and then get
+/// `TENSORLEND_STREAM_ENDED`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_stream_close(stream: *mut tensorlend_stream) {
+    // SAFETY: 1.
+    unsafe { free(stream) }
+}
+
+/// Deletes a stream with its messages, even if a producer has it open. Writes whether it existed to `*existed`, unless
+/// NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_stream_delete(
+    client: *const tensorlend_client,
+    name: *const c_char,
+    existed: *mut bool,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 1, 3.
+        let (client, name) = unsafe { both(client, name) }?;
+        let deleted = client.delete_stream(name)?;
+        // SAFETY: 2.
+        unsafe { tell(existed, deleted) };
+        Ok(())
+    })
+}

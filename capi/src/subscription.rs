@@ -1,0 +1,169 @@
+//! Subscriptions to streams.
+
+use super::arguments::{Out, c_text, free, handle_mut, long, patience, tell};
+use super::client::tensorlend_client;
+use super::lease::tensorlend_lease;
+use super::names::both;
+use super::status::{guard, look, tensorlend_status};
+use std::ffi::{CString, c_char};
+use std::os::fd::{AsFd, AsRawFd};
+use tensorlend::{Error, Message, Result, Start, Subscription};
+
+/// The first message of a subscription.
+#[repr(i32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum tensorlend_start {
+    /// The newest message of the stream.
+    TENSORLEND_START_NEWEST = 0,
+    /// The oldest message that the stream still has.
+    TENSORLEND_START_OLDEST = 1,
+    /// The next message that the producer sends.
+    TENSORLEND_START_NEXT = 2,
+}
+
+/// A subscription has a descriptor for poll and epoll.
+pub const TENSORLEND_POLLABLE: u32 = 1;
+
+/// A subscription to a stream. One thread at a time uses it. `tensorlend_subscription_close` ends it.
+pub struct tensorlend_subscription {
+    subscription: Subscription,
+    pollable: bool,
+    name: CString,
+}
+
+/// Subscribes to a stream. `start` is a `tensorlend_start`, `flags` 0 or `TENSORLEND_POLLABLE`. The call waits for a
+/// stream that is not open yet: at most `wait_ns` nanoseconds, for ever if that is below 0, not at all if it is 0.
+///
+/// `TENSORLEND_NOT_FOUND` if there is no such stream, `TENSORLEND_TIMEOUT` if it was not opened in time;
+/// `TENSORLEND_LIMIT` with 256 subscriptions open already, or if the stream has as many subscribers as it can.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_subscribe(
+    client: *const tensorlend_client,
+    name: *const c_char,
+    start: i32,
+    flags: u32,
+    wait_ns: i64,
+    subscription: *mut *mut tensorlend_subscription,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 2, 1, 3.
+        let (out, (client, name)) = unsafe { (Out::new(subscription, "subscription")?, both(client, name)?) };
+        if flags & !TENSORLEND_POLLABLE != 0 {
+            return Err(Error::Argument(format!("flags {flags:#x}: there is only TENSORLEND_POLLABLE")).into());
+        }
+        let pollable = flags & TENSORLEND_POLLABLE != 0;
+        let builder = client.subscription(name).from(start_of(start)?);
+        let builder = if pollable { builder.pollable() } else { builder };
+        let builder = if wait_ns == 0 { builder } else { builder.wait(long(wait_ns)) };
+        out.fill(tensorlend_subscription { subscription: builder.open()?, pollable, name: c_text(name) });
+        Ok(())
+    })
+}
+
+fn start_of(number: i32) -> Result<Start> {
+    use tensorlend_start::{TENSORLEND_START_NEWEST, TENSORLEND_START_NEXT, TENSORLEND_START_OLDEST};
+    const NEWEST: i32 = TENSORLEND_START_NEWEST as i32;
+    const OLDEST: i32 = TENSORLEND_START_OLDEST as i32;
+    const NEXT: i32 = TENSORLEND_START_NEXT as i32;
+    match number {
+        NEWEST => Ok(Start::Newest),
+        OLDEST => Ok(Start::Oldest),
+        NEXT => Ok(Start::Next),
+        other => Err(Error::Argument(format!("start {other}: use one of tensorlend_start"))),
+    }
+}
+
+/// Takes the next message; waits for it `timeout_ns` nanoseconds at most, for ever if that is below 0. A lease on it
+/// goes to `*message`, its number to `*number`, unless that is NULL.
+///
+/// `TENSORLEND_TIMEOUT`; `TENSORLEND_STREAM_ENDED` once the producer has closed the stream or disconnected, and every
+/// message was taken. The subscription continues when a producer opens the stream again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_subscription_recv(
+    subscription: *mut tensorlend_subscription,
+    timeout_ns: i64,
+    message: *mut *mut tensorlend_lease,
+    number: *mut u64,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 2, 1.
+        let (out, from) = unsafe { (Out::new(message, "message")?, handle_mut(subscription, "subscription")?) };
+        let received = match patience(timeout_ns) {
+            None => from.subscription.recv(),
+            Some(timeout) => from.subscription.recv_timeout(timeout),
+        }?;
+        // SAFETY: 2.
+        unsafe { hand_out(received, out, number) };
+        Ok(())
+    })
+}
+
+/// Takes the next message if there is one: `*message` is NULL if there is none now, and the status `TENSORLEND_OK`. Its
+/// number goes to `*number`, unless that is NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_subscription_try_recv(
+    subscription: *mut tensorlend_subscription,
+    message: *mut *mut tensorlend_lease,
+    number: *mut u64,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: 2, 1.
+        let (out, from) = unsafe { (Out::new(message, "message")?, handle_mut(subscription, "subscription")?) };
+        if let Some(received) = from.subscription.try_recv()? {
+            // SAFETY: 2.
+            unsafe { hand_out(received, out, number) };
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// 2.
+unsafe fn hand_out(message: Message, out: Out<tensorlend_lease>, number: *mut u64) {
+    // SAFETY: 2.
+    unsafe { tell(number, message.sequence()) };
+    out.lend(message.into_value());
+}
+
+/// A descriptor for poll and epoll, borrowed from the subscription; -1 without `TENSORLEND_POLLABLE`, and for NULL.
+///
+/// Before the first wait and after each wait, call `tensorlend_subscription_try_recv` until it returns no message: that
+/// last call asks the producer to make the descriptor readable. A producer that was killed does not do so, nor does one
+/// whose stream was deleted or opened again: poll also every 100 ms or so. The descriptor changes when the stream is
+/// opened again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_subscription_fd(subscription: *const tensorlend_subscription) -> i32 {
+    look(-1, || {
+        // SAFETY: 1.
+        let it = unsafe { subscription.as_ref() }.filter(|it| it.pollable)?;
+        Some(it.subscription.as_fd().as_raw_fd())
+    })
+}
+
+/// Messages lost since the subscription began: they were replaced before they were taken. 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_subscription_lost(subscription: *const tensorlend_subscription) -> u64 {
+    // SAFETY: 1.
+    look(0, || unsafe { subscription.as_ref() }.map(|it| it.subscription.lost()))
+}
+
+/// Number of the next message; 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_subscription_position(subscription: *const tensorlend_subscription) -> u64 {
+    // SAFETY: 1.
+    look(0, || unsafe { subscription.as_ref() }.map(|it| it.subscription.position()))
+}
+
+/// The stream's name, borrowed from the subscription; NULL for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_subscription_name(subscription: *const tensorlend_subscription) -> *const c_char {
+    // SAFETY: 1.
+    look(std::ptr::null(), || unsafe { subscription.as_ref() }.map(|it| it.name.as_ptr()))
+}
+
+/// Ends a subscription, and frees the handle; NULL does nothing. Leases on its messages remain valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_subscription_close(subscription: *mut tensorlend_subscription) {
+    // SAFETY: 1.
+    unsafe { free(subscription) }
+}

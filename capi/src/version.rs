@@ -1,0 +1,50 @@
+//! Versions: of the library, and of a name's values.
+
+use std::ffi::c_char;
+use tensorlend::Version;
+
+/// Number of this binary interface, and of the shared library: `libtensorlend.so.0`. It is raised when a function, a
+/// constant or a field is removed or changed.
+pub const TENSORLEND_ABI: u32 = 0;
+
+/// The library's `TENSORLEND_ABI`: differs from the header's if a program was built with another one.
+#[unsafe(no_mangle)]
+pub extern "C" fn tensorlend_abi() -> u32 {
+    TENSORLEND_ABI
+}
+
+/// The library's version, "0.1.0". Valid for ever.
+#[unsafe(no_mangle)]
+pub extern "C" fn tensorlend_library_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
+
+/// The version of a name's value. Zeros mean none. Compare with `tensorlend_version_equal`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct tensorlend_version {
+    /// Opaque to programs.
+    pub opaque: [u64; 2],
+}
+
+impl tensorlend_version {
+    pub(super) const NONE: Self = Self { opaque: [0; 2] };
+}
+
+impl From<Version> for tensorlend_version {
+    fn from(version: Version) -> Self {
+        Self { opaque: version.words() }
+    }
+}
+
+impl From<tensorlend_version> for Version {
+    fn from(version: tensorlend_version) -> Self {
+        Self::from_words(version.opaque)
+    }
+}
+
+/// Returns true if both are the same value of the same name.
+#[unsafe(no_mangle)]
+pub extern "C" fn tensorlend_version_equal(one: tensorlend_version, other: tensorlend_version) -> bool {
+    Version::from(one) == Version::from(other)
+}

@@ -1,0 +1,154 @@
+//! A connection to the runners of one model.
+
+use crate::deadline::Deadline;
+use crate::document::Fault;
+use crate::{ModelRequest, Models, model_bytes_name, model_fault_name, model_service};
+use std::time::Duration;
+use tensorlend::{Caller, Client, Dataset, Error, Result, Value, Version, check_name};
+
+/// How often a caller that waits for a runner checks whether the model exists and has a fault.
+const LOOK: Duration = Duration::from_millis(200);
+/// How long a caller waits for the reason why a worker ended.
+const REASON: Duration = Duration::from_secs(1);
+/// Runners in a row that may end without a reason before a request fails: each may have been replaced at that moment.
+const GONE_MAX: u32 = 3;
+
+/// A connection to the runners of one model. Open one for each thread.
+pub struct Model {
+    models: Models,
+    name: String,
+    caller: Caller,
+    /// The last known fault.
+    seen: Version,
+}
+
+impl Model {
+    pub(crate) fn open(models: &Models, name: &str) -> Result<Self> {
+        check_name(&model_bytes_name(name))?;
+        let caller = models.client().caller(&model_service(name)).open()?;
+        Ok(Self { models: models.clone(), name: name.to_owned(), caller, seen: Version::NONE })
+    }
+
+    /// The model's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs the model: sends the request to a runner and waits for the response, at most `timeout` (`None`: for ever). The response
+    /// is a dataset of outputs by name; [`ModelAnswer`](crate::ModelAnswer) reads its metadata.
+    ///
+    /// If a runner ends without a fault of the model, the client repeats a request whose inputs are all names. The model then may
+    /// run twice on the same inputs.
+    ///
+    /// # Errors
+    /// [`Error::Answer`] with the reason if the runner rejected the request, the model failed, or its worker crashed or was
+    /// stopped; [`Error::NotFound`] if there is no such model; [`Error::Timeout`]; [`Error::ServerGone`] if a runner ended
+    /// without a reason, and the request cannot be repeated.
+    pub fn run(&mut self, request: ModelRequest, timeout: Option<Duration>) -> Result<Dataset> {
+        // The wait ends with a response or an error only.
+        let answer = self.run_while(request, timeout, || true)?;
+        answer.ok_or_else(|| Error::ServerGone(model_service(&self.name)))
+    }
+
+    /// As [`Model::run`], for waits that may have to end early: calls `goes_on` several times a second. If it returns false, the
+    /// client disconnects from the runner and returns `None`.
+    ///
+    /// # Errors
+    /// As [`Model::run`].
+    pub fn run_while(
+        &mut self,
+        mut request: ModelRequest,
+        timeout: Option<Duration>,
+        mut goes_on: impl FnMut() -> bool,
+    ) -> Result<Option<Dataset>> {
+        let deadline = Deadline::new(timeout);
+        let mut gone = 0;
+        loop {
+            if !self.ready(deadline, &mut goes_on)? {
+                return Ok(None);
+            }
+            let repeatable = request.is_repeatable();
+            let message = request.message(self.client())?;
+            match self.caller.call_while(message, deadline.left(), &mut goes_on) {
+                Ok(Some(Value::Dataset(outputs))) => return Ok(Some(outputs)),
+                Ok(None) => return Ok(None),
+                Ok(Some(_)) => {
+                    let why =
+                        "its server responded with a tensor, not a dataset: check that it is tensorlend-runner".into();
+                    return Err(Error::Answer { service: model_service(&self.name), why });
+                }
+                Err(Error::ServerGone(service)) => {
+                    let wait = deadline.left().map_or(REASON, |left| left.min(REASON));
+                    if let Some(fault) = self.news(wait)? {
+                        return Err(Error::Answer { service, why: fault.why });
+                    }
+                    gone += 1;
+                    if !repeatable || gone == GONE_MAX || deadline.is_over() {
+                        return Err(Error::ServerGone(service));
+                    }
+                }
+                // Names the whole wait, not its last part.
+                Err(Error::Timeout { what, .. }) => return Err(deadline.error(what)),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn client(&self) -> &Client {
+        self.models.client()
+    }
+
+    /// Connects to a runner. Returns false if `goes_on` ended the wait, and an error if no runner can come.
+    fn ready(&mut self, deadline: Deadline, goes_on: &mut dyn FnMut() -> bool) -> Result<bool> {
+        if self.caller.has_server()? {
+            return Ok(true);
+        }
+        // Faults of earlier runners do not concern the runner that is found.
+        if let Ok(old) = self.client().get(&model_fault_name(&self.name)) {
+            self.seen = old.version();
+        }
+        loop {
+            let model = match self.client().info(&model_bytes_name(&self.name)) {
+                Ok(info) => info.version,
+                Err(error) if error.is_not_found() => {
+                    return Err(Error::NotFound(model_bytes_name(&self.name)));
+                }
+                Err(error) => return Err(error),
+            };
+            if let Ok(Some(fault)) = self.models.fault(&self.name)
+                && fault.refused == Some(model.words())
+            {
+                return Err(Error::Answer { service: model_service(&self.name), why: fault.why });
+            }
+            match self.caller.wait_server(Some(deadline.at_most(LOOK))) {
+                Err(error) if error.is_timeout() && !deadline.is_over() => {
+                    if !goes_on() {
+                        return Ok(false);
+                    }
+                }
+                Err(error) if error.is_timeout() => {
+                    return Err(deadline.error(format!("a runner of model {:?} (tensorlend-runner)", self.name)));
+                }
+                other => return other.map(|()| true),
+            }
+        }
+    }
+
+    /// Waits for a fault that is newer than the last known one.
+    fn news(&mut self, timeout: Duration) -> Result<Option<Fault>> {
+        match self.client().wait_newer(&model_fault_name(&self.name), self.seen, Some(timeout)) {
+            Ok(lease) => {
+                self.seen = lease.version();
+                Ok(lease.as_slice::<u8>().ok().and_then(|bytes| serde_json::from_slice(bytes).ok()))
+            }
+            Err(error) if error.is_timeout() || error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Model").field("name", &self.name).finish_non_exhaustive()
+    }
+}

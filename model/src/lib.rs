@@ -1,0 +1,232 @@
+//! Models beside the tensors: clients put, run and delete them by name, and `tensorlend-runner` computes them in its own process.
+//!
+//! A model is a tensor with a name, and its runners are servers of a service ([`Client::serve`]). Each name has one owner:
+//!
+//! | name | holds | owner |
+//! |---|---|---|
+//! | `model/NAME/.onnx` | the model's bytes, u8; [`ModelOptions`] as metadata | its publisher |
+//! | `model/NAME` | the service, with `.server`, `.door` and `.line` as every service | runners, callers |
+//! | `model/NAME/.stat/R` | [`ModelStatistics`] of one runner, ephemeral | the runner's worker |
+//! | `model/NAME/.fault` | [`Fault`]: the reason why the last worker ended, ephemeral | a runner |
+//!
+//! All documents are JSON with a version `v`, so that programs without this library can take part.
+
+mod answer;
+mod deadline;
+mod document;
+mod handle;
+mod request;
+
+pub use answer::ModelAnswer;
+pub use document::{Fault, ModelOptions, ModelStatistics, Quantiles, Step};
+pub use handle::Model;
+pub use request::{ModelRequest, RequestDocument};
+
+use std::time::Duration;
+use tensorlend::{Client, DType, Dataset, Error, Lease, Result, Version, check_name};
+
+/// Maximum size of a model in bytes, unless a runner allows more.
+pub const MODEL_BYTES_MAX: u64 = 2 << 30;
+
+/// A model of the namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelInfo {
+    /// The name, as [`Models::open`] takes it.
+    pub name: String,
+    /// Size of its file, in bytes.
+    pub nbytes: u64,
+    /// Version of `model/NAME/.onnx`.
+    pub version: Version,
+}
+
+/// Returns the name of a model's service.
+pub fn model_service(model: &str) -> String {
+    format!("model/{model}")
+}
+
+/// Returns the name of a model's bytes.
+pub fn model_bytes_name(model: &str) -> String {
+    format!("model/{model}/.onnx")
+}
+
+/// Returns the name of a model's last fault.
+pub fn model_fault_name(model: &str) -> String {
+    format!("model/{model}/.fault")
+}
+
+/// Returns the name of one runner's statistics.
+pub fn model_statistics_name(model: &str, runner: u32) -> String {
+    format!("model/{model}/.stat/{runner}")
+}
+
+/// Returns the model to which the name of its bytes belongs.
+pub fn model_of_bytes_name(name: &str) -> Option<&str> {
+    name.strip_prefix("model/")?.strip_suffix("/.onnx").filter(|model| !model.is_empty())
+}
+
+/// The models of a client's namespace.
+///
+/// ```no_run
+/// use tensorlend::Client;
+/// use tensorlend_model::{ModelOptions, Models};
+///
+/// let client = Client::connect()?;
+/// let models = Models::new(&client);
+/// models.put("resnet", &std::fs::read("resnet50.onnx")?, &ModelOptions::default())?;
+/// models.run("resnet", &[("x", "image")], &[("y", "classes")], None)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Models {
+    client: Client,
+}
+
+impl Models {
+    /// Returns the models of this client's namespace, without a request. It holds a clone of the client.
+    pub fn new(client: &Client) -> Self {
+        Self { client: client.clone() }
+    }
+
+    /// The client.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Adds a model, or replaces it: runners load it by themselves. The bytes are copied once, into shared memory.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// # let bytes = [8u8; 64];
+    /// use tensorlend_model::{ModelOptions, Models};
+    ///
+    /// let models = Models::new(&client);
+    /// models.put("resnet", &bytes, &ModelOptions::default())?; // a file's bytes
+    /// assert_eq!(models.list("*")?[0].name, "resnet");
+    /// assert_eq!(models.get("resnet")?.0.as_slice::<u8>()?, bytes);
+    /// assert!(models.delete("resnet")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for invalid options or no bytes; [`Error::Name`]; otherwise as [`Client::put`].
+    pub fn put(&self, model: &str, bytes: &[u8], options: &ModelOptions) -> Result<Version> {
+        let name = model_bytes_name(model);
+        check_name(&name)?;
+        options.check().map_err(|why| Error::Argument(format!("model {model:?}: {why}")))?;
+        if bytes.is_empty() {
+            return Err(Error::Argument(format!("model {model:?} has no bytes: give those of an ONNX file")));
+        }
+        let mut draft = self.client.create(DType::U8, &[bytes.len() as u64])?;
+        draft.copy_from(bytes)?;
+        draft.set_metadata(&document::encode(options))?;
+        draft.publish(&name)
+    }
+
+    /// Leases a model's bytes, and returns its options.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Argument`] for options that this version does not know.
+    pub fn get(&self, model: &str) -> Result<(Lease, ModelOptions)> {
+        let lease = self.client.get(&model_bytes_name(model))?;
+        let options = ModelOptions::parse(lease.metadata())
+            .map_err(|why| Error::Argument(format!("the options of model {model:?}: {why}")))?;
+        Ok((lease, options))
+    }
+
+    /// Deletes a model: its runners end. Returns false if it does not exist.
+    ///
+    /// # Errors
+    /// As [`Client::delete`].
+    pub fn delete(&self, model: &str) -> Result<bool> {
+        self.client.delete(&model_bytes_name(model))
+    }
+
+    /// Lists the models whose names match a glob, sorted by name.
+    ///
+    /// # Errors
+    /// As [`Client::list`].
+    pub fn list(&self, glob: &str) -> Result<Vec<ModelInfo>> {
+        let found = self.client.list(&model_bytes_name(glob))?.into_iter().filter_map(|info| {
+            let name = model_of_bytes_name(&info.name)?.to_owned();
+            Some(ModelInfo { name, nbytes: info.nbytes, version: info.version })
+        });
+        Ok(found.collect())
+    }
+
+    /// Returns the reason why a worker of this model ended last; `None`: no worker ended, or its runner has ended too. The runners
+    /// do not serve the version in [`Fault::refused`] until it is replaced.
+    ///
+    /// # Errors
+    /// As [`Client::get`], except for a missing fault.
+    pub fn fault(&self, model: &str) -> Result<Option<Fault>> {
+        match self.client.get(&model_fault_name(model)) {
+            // A document of another version of tensorlend counts as none.
+            Ok(lease) => Ok(lease.as_slice::<u8>().ok().and_then(|bytes| serde_json::from_slice(bytes).ok())),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns the metrics of each of a model's runners.
+    ///
+    /// # Errors
+    /// As [`Client::list`].
+    pub fn statistics(&self, model: &str) -> Result<Vec<ModelStatistics>> {
+        let of_one = format!("{}/.stat/*", globset::escape(&model_service(model)));
+        let mut all = Vec::new();
+        for info in self.client.list(&of_one)? {
+            // Skips runners that have ended since, or are of another version.
+            let Ok(lease) = self.client.get(&info.name) else { continue };
+            all.extend(lease.as_slice::<u8>().ok().and_then(|bytes| serde_json::from_slice(bytes).ok()));
+        }
+        Ok(all)
+    }
+
+    /// Opens a model that is run many times: its connection to a runner is opened once. See [`Model::run`].
+    ///
+    /// # Errors
+    /// [`Error::Name`].
+    pub fn open(&self, model: &str) -> Result<Model> {
+        Model::open(self, model)
+    }
+
+    /// Runs a model once. Inputs and outputs are tensors of the namespace: the model's name of each, and the tensor's name. Without
+    /// `outputs` the returned dataset contains all outputs; otherwise [`ModelAnswer::of`] returns the published versions from it.
+    /// For many runs open a [`Model`]: this method opens a connection to a runner each time.
+    ///
+    /// ```
+    /// # let broker = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
+    /// use tensorlend_model::Models;
+    ///
+    /// client.put("image", &[0f32; 3])?;
+    /// let missing = Models::new(&client).run("resnet", &[("x", "image")], &[("y", "classes")], None);
+    /// assert!(missing.unwrap_err().is_not_found()); // no such model was added
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Model::run`].
+    pub fn run(
+        &self,
+        model: &str,
+        inputs: &[(&str, &str)],
+        outputs: &[(&str, &str)],
+        timeout: Option<Duration>,
+    ) -> Result<Dataset> {
+        let mut request = ModelRequest::new();
+        for (input, tensor) in inputs {
+            request = request.input_from(input, tensor);
+        }
+        for (output, tensor) in outputs {
+            request = request.output_to(output, tensor);
+        }
+        self.open(model)?.run(request, timeout)
+    }
+}
+
+/// Compiles the manual's example.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/models.md")]
+struct Manual;
