@@ -168,7 +168,7 @@ impl Heap {
             recent: Recent::default(),
             #[cfg(feature = "cuda")]
             arenas: Vec::new(),
-            retired: Retired::new(),
+            retired: Retired::default(),
             pins: BTreeMap::new(),
             used_bytes: 0,
             segment_bytes: 0,
@@ -318,6 +318,18 @@ impl Heap {
         slot.holders == 0
     }
 
+    /// Notes that a cell or ring entry no longer holds this value. After its last holder, the value is retired until no
+    /// lease covers it. Returns true if enough values are retired for a scan ([`Heap::retired`]).
+    #[inline]
+    pub fn retire(&mut self, value: Cell) -> bool {
+        if !self.let_go(value) {
+            return false;
+        }
+        let bytes = self.chain_bytes(value.slot());
+        self.retired.push(value, bytes);
+        self.retired.is_due()
+    }
+
     /// Frees a slot that was never published, and its chain; retires them if one is pinned.
     #[inline]
     pub fn drop_slot(&mut self, slot: u32) -> Unused {
@@ -327,7 +339,8 @@ impl Heap {
         let state = self.slot(slot);
         state.holders = 0;
         let value = Cell::new(state.generation, slot);
-        self.push_retired(value);
+        let bytes = self.chain_bytes(slot);
+        self.retired.push(value, bytes);
         Unused::Nothing
     }
 
@@ -362,6 +375,38 @@ impl Heap {
             slot = self.slot(slot).next;
         }
         false
+    }
+
+    /// Hands out the retired values, in exchange for an empty vector.
+    pub fn retired(&mut self, slots: &mut Vec<Cell>) {
+        self.retired.take(slots);
+    }
+
+    /// Puts back the values that are still leased. `scan_ns`: the approximate duration of the scan that found the
+    /// leases.
+    pub fn still_retired(&mut self, slots: impl Iterator<Item = Cell>, scan_ns: u64) {
+        let (mut count, mut bytes) = (0, 0);
+        for value in slots {
+            let length = self.chain_bytes(value.slot());
+            (count, bytes) = (count + 1, bytes + length);
+            self.retired.push(value, length);
+        }
+        #[cfg(feature = "cuda")]
+        let elsewhere = self.arenas.iter().map(|arena| arena.segment_bytes).sum::<u64>();
+        #[cfg(not(feature = "cuda"))]
+        let elsewhere = 0;
+        self.retired.schedule((count, bytes), self.segment_bytes + elsewhere, scan_ns);
+    }
+
+    /// Whether to request a segment although retired values wait. Otherwise a client with little memory would scan for
+    /// every few slots and never get more. It may get no more bytes than may be retired.
+    pub fn may_grow(&self, length: u64) -> bool {
+        !self.placement.anywhere && self.retired.may_grow(length)
+    }
+
+    /// The retired values.
+    pub fn waiting(&self) -> impl Iterator<Item = Cell> + '_ {
+        self.retired.iter()
     }
 
     /// Whether a slot was sealed since it was handed out, and the next slot of its chain.

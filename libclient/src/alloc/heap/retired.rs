@@ -1,6 +1,5 @@
 //! Retired slots, and the time of the next scan for leases on them.
 
-use super::Heap;
 use tensorlend_layout::word::Cell;
 
 /// Minimum retired slots per scan, unless the byte cap is hit: fewer would each pay too much of a scan.
@@ -17,8 +16,7 @@ const RETIRED_BYTES_MIN: u64 = 256 << 10;
 const RETIRED_BYTES_MAX: (u64, u64) = (8 << 20, 8);
 
 /// Slots that no cell or ring entry holds any more, and that leases may still cover.
-#[derive(Default)]
-pub(super) struct Retired {
+pub struct Retired {
     slots: Vec<Cell>,
     bytes: u64,
     /// The next scan runs at this many slots: those that the last scan found leased, and enough more.
@@ -31,79 +29,62 @@ pub(super) struct Retired {
     enough_bytes: u64,
 }
 
-impl Retired {
-    pub(super) fn new() -> Self {
+impl Default for Retired {
+    fn default() -> Self {
         Self {
+            slots: Vec::new(),
+            bytes: 0,
             due_slots: RETIRED_SLOTS_MIN,
             due_bytes: RETIRED_BYTES_MIN,
             due_few: RETIRED_FEW,
             most_bytes: RETIRED_BYTES_MAX.0,
             enough_bytes: RETIRED_BYTES_MIN,
-            ..Self::default()
         }
     }
 }
 
-impl Heap {
-    /// Adds a value without a holder.
+impl Retired {
+    /// Adds a value of `bytes` bytes.
     #[inline]
-    pub(super) fn push_retired(&mut self, value: Cell) {
-        self.retired.bytes += self.chain_bytes(value.slot());
-        self.retired.slots.push(value);
+    pub fn push(&mut self, value: Cell, bytes: u64) {
+        self.bytes += bytes;
+        self.slots.push(value);
     }
 
-    /// Notes that a cell or ring entry no longer holds this value. After its last holder, the value is retired until no
-    /// lease covers it. Returns true if enough values are retired for a scan ([`Heap::retired`]).
+    /// Whether there are enough values for a scan.
     #[inline]
-    pub fn retire(&mut self, value: Cell) -> bool {
-        if !self.let_go(value) {
-            return false;
-        }
-        self.push_retired(value);
-        let Retired { bytes, due_slots, due_bytes, due_few, most_bytes, .. } = self.retired;
-        let slots = self.retired.slots.len();
-        slots >= due_slots || bytes >= due_bytes && (slots >= due_few || bytes >= most_bytes)
+    pub fn is_due(&self) -> bool {
+        let (slots, bytes) = (self.slots.len(), self.bytes);
+        slots >= self.due_slots || bytes >= self.due_bytes && (slots >= self.due_few || bytes >= self.most_bytes)
     }
 
-    /// Hands out the retired values, in exchange for an empty vector.
-    pub fn retired(&mut self, slots: &mut Vec<Cell>) {
+    /// Hands out the values, in exchange for an empty vector.
+    pub fn take(&mut self, slots: &mut Vec<Cell>) {
         debug_assert!(slots.is_empty());
-        std::mem::swap(&mut self.retired.slots, slots);
-        self.retired.bytes = 0;
+        std::mem::swap(&mut self.slots, slots);
+        self.bytes = 0;
     }
 
-    /// Puts back the values that are still leased. `scan_ns`: the approximate duration of the scan that found the
-    /// leases.
-    pub fn still_retired(&mut self, slots: impl Iterator<Item = Cell>, scan_ns: u64) {
-        let (mut count, mut bytes) = (0, 0);
-        for value in slots {
-            count += 1;
-            bytes += self.chain_bytes(value.slot());
-            self.retired.slots.push(value);
-        }
-        self.retired.bytes += bytes;
-        #[cfg(feature = "cuda")]
-        let elsewhere = self.arenas.iter().map(|arena| arena.segment_bytes).sum::<u64>();
-        #[cfg(not(feature = "cuda"))]
-        let elsewhere = 0;
-        let bytes_max = RETIRED_BYTES_MAX.0.max((self.segment_bytes + elsewhere) / RETIRED_BYTES_MAX.1);
+    /// Sets the next scan, after one of about `scan_ns` nanoseconds found `count` values with `bytes` bytes leased.
+    /// `segment_bytes`: bytes of the client's segments.
+    pub fn schedule(&mut self, (count, bytes): (usize, u64), segment_bytes: u64, scan_ns: u64) {
+        let bytes_max = RETIRED_BYTES_MAX.0.max(segment_bytes / RETIRED_BYTES_MAX.1);
         let enough_bytes = (scan_ns * RETIRED_BYTES_PER_SCAN_NS).clamp(RETIRED_BYTES_MIN, bytes_max);
         let enough_slots = (scan_ns / SCAN_NS_PER_SLOT) as usize;
-        self.retired.due_slots = count + enough_slots.max(RETIRED_SLOTS_MIN);
-        self.retired.due_bytes = bytes + enough_bytes;
-        self.retired.due_few = count + RETIRED_FEW;
-        self.retired.most_bytes = bytes + bytes_max;
-        self.retired.enough_bytes = enough_bytes;
+        self.due_slots = count + enough_slots.max(RETIRED_SLOTS_MIN);
+        self.due_bytes = bytes + enough_bytes;
+        self.due_few = count + RETIRED_FEW;
+        self.most_bytes = bytes + bytes_max;
+        self.enough_bytes = enough_bytes;
     }
 
-    /// Whether to request a segment although retired values wait. Otherwise a client with little memory would scan for
-    /// every few slots and never get more. It may get no more bytes than may be retired.
+    /// Whether values wait, and `length` more bytes would still be few enough for the next scan.
     pub fn may_grow(&self, length: u64) -> bool {
-        !self.placement.anywhere && self.retired.bytes > 0 && self.retired.bytes + length <= self.retired.enough_bytes
+        self.bytes > 0 && self.bytes + length <= self.enough_bytes
     }
 
-    /// The retired values.
-    pub fn waiting(&self) -> impl Iterator<Item = Cell> + '_ {
-        self.retired.slots.iter().copied()
+    /// The values.
+    pub fn iter(&self) -> impl Iterator<Item = Cell> + '_ {
+        self.slots.iter().copied()
     }
 }
