@@ -8,11 +8,13 @@
 mod device;
 mod refusal;
 mod stat;
+mod value;
 
 pub use crate::limit::LimitKind;
 pub use device::{Allocator, DeviceOffer, DeviceSegment, DeviceUse, Export, LendingId};
 pub use refusal::Refusal;
 pub use stat::{NamespaceUse, Stat, UidUse};
+pub use value::{NameAt, VALUES_MAX, ValueAt};
 
 use crate::device::Uuid;
 use serde::{Deserialize, Serialize};
@@ -363,6 +365,12 @@ pub enum Request {
         /// The cells, fresh and filled, in order.
         cells: Vec<u32>,
     },
+    /// Requests the cells and slot records of names, for a listing: the client needs neither the owners' cells nor the
+    /// records of their segments. Reply: [`Reply::Values`].
+    ValuesOf {
+        /// The names, at most [`VALUES_MAX`].
+        names: Vec<NameAt>,
+    },
 }
 
 impl Request {
@@ -467,6 +475,9 @@ pub enum Reply {
     Done,
     /// Refused.
     Refused(Refusal),
+    /// The contents of names, in the order of the request: those of the first name at least. The daemon bounds its work,
+    /// so the client requests the others again.
+    Values(Vec<ValueAt>),
 }
 
 /// The session's parameters, for a client that joins.

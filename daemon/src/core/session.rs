@@ -420,6 +420,7 @@ impl Core {
                 Segments::slots_of(env, &namespace.context, &mut namespace.members, me, *catalogue, *slot)
             }
             Request::CellsOf { catalogue, part } => namespace.members.cells_of(&namespace.context, *catalogue, *part),
+            Request::ValuesOf { names } => namespace.members.values_of(&namespace.context, names),
             Request::LeasesOf { catalogue } => namespace.members.leases_of(*catalogue),
             Request::Bind { name, cell } => namespace.bindings.bind(
                 env,
