@@ -28,15 +28,17 @@ impl World {
     /// Makes what is on order and takes back what is not wanted.
     fn serve(&mut self) {
         loop {
-            let orders = self.names.order(&self.d, 0);
+            self.names.go_on(&self.d);
             for extent in self.names.take_discarded() {
+                assert!(extent.bytes <= DISCARD_BYTES);
                 let words: &[Word] = self.view.array(extent.at as usize, extent.bytes as usize / 8).unwrap();
                 for word in words {
                     word.put(0);
                 }
                 self.discarded += extent.bytes;
             }
-            if orders.is_empty() && !self.names.is_building() {
+            let orders = self.names.order(&self.d, 0);
+            if orders.is_empty() && !self.names.is_building() && !self.names.is_discarding() {
                 return;
             }
             for extent in orders {
@@ -121,14 +123,15 @@ fn names_come_and_go_while_a_table_is_built() {
         let (mut built, mut fresh, mut seed) = (0, 0, 1u64);
         while w.d.table().places() < 1 << 18 {
             // One turn of building, not all of it, and then a name or two.
-            for extent in w.names.order(&w.d, 0) {
-                w.names.arrived(&w.d, extent.at, Ok(()));
-            }
+            w.names.go_on(&w.d);
             for extent in w.names.take_discarded() {
                 let words: &[Word] = w.view.array(extent.at as usize, extent.bytes as usize / 8).unwrap();
                 for word in words {
                     word.put(0);
                 }
+            }
+            for extent in w.names.order(&w.d, 0) {
+                w.names.arrived(&w.d, extent.at, Ok(()));
             }
             let turns = if w.names.is_building() { 20 } else { 500 };
             built += u32::from(w.names.is_building());
