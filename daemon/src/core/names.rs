@@ -5,7 +5,7 @@
 //! A table is replaced by one in the other half of the places, which is built beside it.
 
 use super::building::Building;
-use super::entries::Entries;
+use super::entries::{Entries, EntrySet};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hasher};
 use table::Table;

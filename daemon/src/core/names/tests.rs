@@ -114,6 +114,44 @@ fn thousands_of_names_grow_the_table_and_never_move() {
     }
 }
 
+/// As many requests as like may have room ordered in one turn.
+#[test]
+fn a_table_grows_by_one_slice_in_a_turn() {
+    let mut w = World::new(200_000, true);
+    for i in 0.. {
+        let entry = w.names.place(&w.d, format!("name {i}").as_bytes(), |_| true).unwrap();
+        w.names.set(&w.d, entry, HomeKind::Live, 3, i);
+        w.names.take_discarded();
+        for extent in w.names.order(&w.d, 0) {
+            w.names.arrived(&w.d, extent.at, Ok(()));
+        }
+        if !w.names.is_building() {
+            continue;
+        }
+        let before = w.d.table();
+        for _ in 0..100 {
+            for extent in w.names.order(&w.d, 4096) {
+                w.names.arrived(&w.d, extent.at, Ok(()));
+            }
+        }
+        let mut turns = 0;
+        while w.names.is_building() {
+            w.names.go_on(&w.d);
+            turns += 1;
+        }
+        // The first slice was made at once.
+        let slices = (w.d.table().places() + before.places()).div_ceil(1 << 14);
+        assert!(turns + 1 >= slices, "{turns} turns from {} places", before.places());
+        assert!(w.names.is_discarding() && w.names.take_discarded().iter().all(|it| it.bytes <= DISCARD_BYTES));
+        if before.places() == 1 << 16 {
+            break;
+        }
+        w.serve();
+    }
+    w.serve();
+    w.check();
+}
+
 #[test]
 fn names_come_and_go_while_a_table_is_built() {
     for discards in [true, false] {
