@@ -6,9 +6,15 @@
 //! has more than one message with descriptors in flight. The daemon disconnects a client that breaks these rules.
 
 mod device;
+mod refusal;
+mod stat;
+mod value;
 
 pub use crate::limit::LimitKind;
 pub use device::{Allocator, DeviceOffer, DeviceSegment, DeviceUse, Export, LendingId};
+pub use refusal::Refusal;
+pub use stat::{NamespaceUse, Stat, UidUse};
+pub use value::{NameAt, VALUES_MAX, ValueAt};
 
 use crate::device::Uuid;
 use serde::{Deserialize, Serialize};
@@ -359,6 +365,12 @@ pub enum Request {
         /// The cells, fresh and filled, in order.
         cells: Vec<u32>,
     },
+    /// Requests the cells and slot records of names, for a listing: the client needs neither the owners' cells nor the
+    /// records of their segments. Reply: [`Reply::Values`].
+    ValuesOf {
+        /// The names, at most [`VALUES_MAX`].
+        names: Vec<NameAt>,
+    },
 }
 
 impl Request {
@@ -463,6 +475,9 @@ pub enum Reply {
     Done,
     /// Refused.
     Refused(Refusal),
+    /// The contents of names, in the order of the request: those of the first name at least. The daemon bounds its work,
+    /// so the client requests the others again.
+    Values(Vec<ValueAt>),
 }
 
 /// The session's parameters, for a client that joins.
@@ -486,224 +501,6 @@ pub struct Welcome {
     pub segment_bytes: u64,
     /// Devices whose memory is lent.
     pub devices: Vec<DeviceOffer>,
-}
-
-/// Metrics of the daemon, over all namespaces.
-///
-/// ```
-/// use tensorlend_layout::wire::Stat;
-///
-/// let stat = Stat { pool_bytes: 96 << 20, bytes_in_use: 64 << 20, bytes_spare: 32 << 20, ..Stat::default() };
-/// assert_eq!(stat.pool_bytes, stat.bytes_in_use + stat.bytes_spare);
-/// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stat {
-    /// Version of the daemon.
-    pub version: String,
-    /// Pid of the daemon.
-    pub pid: u32,
-    /// Time since the daemon's start, in nanoseconds.
-    pub uptime_ns: u64,
-    /// "system" or "user".
-    pub mode: String,
-    /// Maximum bytes of the pool.
-    pub pool_bytes_max: u64,
-    /// Bytes of segments that exist: lent, spare and idle.
-    pub pool_bytes: u64,
-    /// Bytes of segments that are lent (or orphaned).
-    pub bytes_in_use: u64,
-    /// Bytes of spare segments, ready to lend.
-    pub bytes_spare: u64,
-    /// Bytes of sheets.
-    pub bytes_sheets: u64,
-    /// Segments lent.
-    pub segments: u32,
-    /// Clients connected.
-    pub clients: u32,
-    /// Clients that are gone and whose tensors still exist.
-    pub frozen: u32,
-    /// Names in all namespaces.
-    pub names: u64,
-    /// Requests served.
-    pub requests: u64,
-    /// Times that the daemon woke up.
-    pub wakeups: u64,
-    /// Requests refused.
-    pub refusals: u64,
-    /// The reason why there is no device memory; empty if there is some.
-    pub device: String,
-    /// Devices whose memory is lent.
-    pub devices: Vec<DeviceUse>,
-    /// Names that ended because their lifetime was over.
-    pub names_expired: u64,
-    /// Ephemeral names that ended with their producers' sessions.
-    pub names_ephemeral_gone: u64,
-    /// Sessions that were ended because memory was short and their leases kept some.
-    pub sessions_revoked: u64,
-    /// Bytes of segments that are in files and not in the pool.
-    pub bytes_spilled: u64,
-    /// Spill files that could not be written or read.
-    pub spill_failures: u64,
-    /// Usage of the requesting uid; for the superuser, of each uid (128 at most).
-    pub uids: Vec<UidUse>,
-    /// Usage of the requesting namespace; for the superuser, of each (128 at most).
-    pub namespaces: Vec<NamespaceUse>,
-}
-
-/// Usage and present limits of one uid.
-///
-/// ```
-/// use tensorlend_layout::wire::UidUse;
-///
-/// let user = UidUse { uid: 1000, bytes: 64 << 20, bytes_max: 512 << 20, ..UidUse::default() };
-/// assert!(user.bytes <= user.bytes_max);
-/// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UidUse {
-    /// The uid.
-    pub uid: u32,
-    /// Bytes of segments and sheets, including those of the user's ended clients.
-    pub bytes: u64,
-    /// Present maximum: its limit, and its share of the common memory.
-    pub bytes_max: u64,
-    /// Bytes that were replaced or deleted and that only its leases keep; known only while memory is short.
-    pub bytes_kept_by_leases: u64,
-    /// Segments lent to the user.
-    pub segments: u32,
-    /// Descriptors that the daemon has open for the user.
-    pub descriptors: u64,
-    /// Present maximum of `descriptors`.
-    pub descriptors_max: u64,
-    /// Bytes of device memory, including those of the user's ended clients.
-    pub device_bytes: u64,
-    /// Sessions.
-    pub sessions: u32,
-    /// Maximum of `sessions`.
-    pub sessions_max: u32,
-    /// Names with values of this uid, including items of lists.
-    pub names: u64,
-    /// Leases that the user's clients hold now.
-    pub leases: u64,
-}
-
-/// Usage and limits of one namespace.
-///
-/// ```
-/// use tensorlend_layout::wire::NamespaceUse;
-///
-/// let lab = NamespaceUse { name: "lab".into(), names: 3, names_max: 65536, ..NamespaceUse::default() };
-/// assert!(lab.names <= u64::from(lab.names_max));
-/// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NamespaceUse {
-    /// The namespace's name.
-    pub name: String,
-    /// Bytes of segments and sheets.
-    pub bytes: u64,
-    /// Maximum of `bytes`; `u64::MAX` if only the pool's maximum applies.
-    pub bytes_max: u64,
-    /// Bytes of device memory.
-    pub device_bytes: u64,
-    /// Segments lent in the namespace.
-    pub segments: u32,
-    /// Maximum of `segments`.
-    pub segments_max: u32,
-    /// Descriptors that the daemon has open for its memory.
-    pub descriptors: u64,
-    /// Names, list items, lists and streams.
-    pub names: u64,
-    /// Maximum of `names`.
-    pub names_max: u32,
-    /// Clients, live and gone.
-    pub clients: u32,
-    /// Maximum of `clients`.
-    pub clients_max: u32,
-}
-
-/// The reason for a refusal: the text is for a person, the variants are for programs.
-///
-/// ```
-/// use tensorlend_layout::wire::{LimitKind, Refusal};
-///
-/// let (what, setting) = ("pool".into(), "pool.bytes_max".into());
-/// let refusal = Refusal::Limit { kind: LimitKind::PoolBytes, what, setting, limit: "1 GiB".into() };
-/// assert_eq!(
-///     refusal.to_string(),
-///     "pool is at its limit of 1 GiB: raise pool.bytes_max in the daemon's configuration, or free some"
-/// );
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum Refusal {
-    /// No common protocol version.
-    #[error(
-        "the daemon speaks control protocol {daemon}, this client {client_min} to {client_max}: install matching versions"
-    )]
-    Protocol {
-        /// Daemon's version.
-        daemon: u16,
-        /// Oldest version that the client speaks.
-        client_min: u16,
-        /// Newest version that the client speaks.
-        client_max: u16,
-    },
-    /// Another shared-memory layout.
-    #[error(
-        "the daemon has shared-memory layout {daemon_version} ({daemon_hash:016x}), this client {client_version} ({client_hash:016x}): install matching versions"
-    )]
-    Layout {
-        /// Daemon's version.
-        daemon_version: u32,
-        /// Daemon's hash.
-        daemon_hash: u64,
-        /// Client's version.
-        client_version: u32,
-        /// Client's hash.
-        client_hash: u64,
-    },
-    /// The namespace does not exist, or this user may not join it: the client does not learn which.
-    #[error("no namespace {0:?} for this user: see [namespace.*] in the daemon's configuration")]
-    Namespace(String),
-    /// A reader requested an operation of writers.
-    #[error("this user may only read in namespace {0:?}: ask for its writer list")]
-    ReadOnly(String),
-    /// A limit is reached.
-    #[error("{what} is at its limit of {limit}: raise {setting} in the daemon's configuration, or free some")]
-    Limit {
-        /// The limit, for programs.
-        kind: LimitKind,
-        /// The limited resource, for people.
-        what: String,
-        /// The configuration's key, for people.
-        setting: String,
-        /// The limit's value, with unit.
-        limit: String,
-    },
-    /// The kernel has no memory.
-    #[error("the machine has no memory for {bytes} bytes more ({reason})")]
-    Memory {
-        /// Requested bytes.
-        bytes: u64,
-        /// The kernel's error.
-        reason: String,
-    },
-    /// The object does not exist.
-    #[error("there is no {0}")]
-    NotFound(String),
-    /// The owner is alive, so its client must perform the operation.
-    #[error("the owner of {0:?} is alive")]
-    NotQuiet(String),
-    /// Another client produces this stream.
-    #[error("stream {0:?} has a live producer already: close it there, or use another name")]
-    StreamTaken(String),
-    /// A malformed or impossible request.
-    #[error("request refused: {0}")]
-    Bad(String),
-    /// The daemon is stopping.
-    #[error("the daemon is stopping")]
-    Stopping,
-    /// The daemon disconnected the client for breaking a rule.
-    #[error("disconnected by the daemon: {0}")]
-    Violation(String),
 }
 
 /// Encodes a message.

@@ -111,9 +111,14 @@ impl Bindings {
         Ok(())
     }
 
-    /// What was reserved for the requests of this turn is anybody's again.
-    pub fn end_turn(&mut self, context: &Context) {
+    /// What was reserved for the requests of this turn is anybody's again. A table that is being built grows by one slice, however
+    /// many requests wait for it.
+    pub fn end_turn(&mut self, env: &mut Env, context: &Context) {
         self.names.reserve(&context.directory, 0);
+        self.names.go_on(&context.directory);
+        for extent in self.names.take_discarded() {
+            env.effects.push(Effect::Discard { mem: context.directory.mem(), at: extent.at, bytes: extent.bytes });
+        }
     }
 
     /// Whether there is memory for so many more names now; if not, it is being made.
@@ -131,17 +136,12 @@ impl Bindings {
 
     /// Sees to it that there is memory for names to come, and gives back what holds none any more.
     pub fn prepare_names(&mut self, env: &mut Env, context: &Context, more: u64) {
-        let extents = self.names.order(&context.directory, more);
-        if self.names.is_building() {
+        for extent in self.names.order(&context.directory, more) {
+            env.allocate(context.directory.mem(), extent.at, extent.bytes);
+        }
+        if self.names.is_building() || self.names.is_discarding() {
             // The next turn goes on with it, after whoever else has something to do.
             env.set_timer(0, Timer::Names);
-        }
-        // First: what is made now may lie where something is given back.
-        for extent in self.names.take_discarded() {
-            env.effects.push(Effect::Discard { mem: context.directory.mem(), at: extent.at, bytes: extent.bytes });
-        }
-        for extent in extents {
-            env.allocate(context.directory.mem(), extent.at, extent.bytes);
         }
     }
 

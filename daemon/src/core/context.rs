@@ -70,11 +70,11 @@ impl DirectoryWriter {
         LifeWord(self.names[entry as usize].life.peek())
     }
 
-    /// Names of lists, streams and items, with their homes.
-    pub fn live_keys(&self) -> Vec<(u32, Home, Vec<u8>)> {
+    /// Live keys of one kind, with their homes, each as `read` has it.
+    pub fn live_keys<K>(&self, kind: KeyKind, read: impl Fn(Vec<u8>) -> Option<K>) -> Vec<(u32, Home, K)> {
         self.entries()
-            .filter(|(_, entry)| KeyKind::of(entry) != KeyKind::Name && Home(entry.home.peek()).is_live())
-            .filter_map(|(at, entry)| Some((at, Home(entry.home.peek()), self.key(entry)?)))
+            .filter(|(_, entry)| KeyKind::of(entry) == kind && Home(entry.home.peek()).is_live())
+            .filter_map(|(at, entry)| Some((at, Home(entry.home.peek()), read(self.key(entry)?)?)))
             .collect()
     }
 

@@ -28,6 +28,37 @@ struct Chunk {
     floor: Home,
 }
 
+/// A set of entries, with a bit for each.
+#[derive(Debug)]
+pub struct EntrySet(Vec<u64>);
+
+impl EntrySet {
+    /// An empty set of entries below `end`.
+    pub fn below(end: u32) -> Self {
+        Self(vec![0; end.div_ceil(64) as usize])
+    }
+
+    /// Whether the set has an entry.
+    pub fn contains(&self, entry: u32) -> bool {
+        self.0.get(entry as usize / 64).is_some_and(|bits| bits >> (entry % 64) & 1 == 1)
+    }
+
+    /// Adds an entry below the end; false if the set has it already.
+    pub fn insert(&mut self, entry: u32) -> bool {
+        let fresh = !self.contains(entry);
+        self.0[entry as usize / 64] |= 1 << (entry % 64);
+        fresh
+    }
+
+    /// The entries, in order.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        let of = |(at, &bits): (usize, &u64)| {
+            (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| at as u32 * 64 + bit)
+        };
+        self.0.iter().enumerate().flat_map(of)
+    }
+}
+
 /// Which entries are in use, and which have memory.
 #[derive(Debug)]
 pub struct Entries {
@@ -51,11 +82,11 @@ impl Entries {
     /// Those of a directory that another daemon wrote last: all below `end` have memory, as far as they are looked at here,
     /// and all but `used` are free. `moved`, if not 0: memory may have been given back, and what is zero since then must not
     /// come by the same versions again.
-    pub fn restore(d: &Directory, end: u32, used: &BTreeSet<u32>, moved: u64) -> Self {
+    pub fn restore(d: &Directory, end: u32, used: &EntrySet, moved: u64) -> Self {
         let mut it = Self::new(d.names.len() as u32);
         for chunk in 0..end.div_ceil(CHUNK) {
             it.chunks.push(Chunk { state: State::There, free: [0; WORDS], count: 0, floor: Home(0) });
-            for number in it.numbers(chunk).filter(|number| *number != 0 && !used.contains(number)) {
+            for number in it.numbers(chunk).filter(|number| *number != 0 && !used.contains(*number)) {
                 let home = &d.names[number as usize].home;
                 // No place leads to it: nobody can have published it.
                 if Home(home.peek()).kind() != HomeKind::Tomb {

@@ -35,6 +35,8 @@ pub enum Timer {
     Absorb(NamespaceId),
     /// Try put-off requests again.
     Retry,
+    /// Try those put-off requests again that were left when a step had tried as many as it may.
+    Untried,
     /// Order spares.
     Spares,
     /// Open what clients have handed back.

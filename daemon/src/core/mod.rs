@@ -43,6 +43,7 @@ mod survey;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod values;
 
 pub use effect::{Effect, Lending, SheetPlan};
 pub use event::{ConnId, Event, MemId, Own, Received};

@@ -5,7 +5,7 @@
 //! A table is replaced by one in the other half of the places, which is built beside it.
 
 use super::building::Building;
-use super::entries::Entries;
+use super::entries::{Entries, EntrySet};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hasher};
 use table::Table;
@@ -95,6 +95,8 @@ const ENTRIES_RESERVE: u64 = RING as u64 + 128;
 const BLOCKS_RESERVE: u32 = 64;
 const BLOCKS_STEP: u32 = 512;
 const INLINE_BYTES: usize = ENTRY_NAME_WORDS * 8;
+/// Memory that is given back in one turn: the kernel takes it from all who have it mapped.
+const DISCARD_BYTES: u64 = 2 << 20;
 const PLACE_BYTES: u64 = size_of::<Word>() as u64;
 
 /// The seed of a table: the daemon alone can tell it beforehand.
@@ -220,7 +222,8 @@ impl Names {
     /// The memory that is to be made so that `more` names find some, and the next ones after them.
     pub fn order(&mut self, d: &Directory, more: u64) -> Vec<Extent> {
         let mut ordered = Vec::new();
-        if self.failed.is_some() {
+        // What is made may lie where something is still to be given back.
+        if self.failed.is_some() || self.is_discarding() {
             return ordered;
         }
         // Not more than could ever be bound.
@@ -231,7 +234,6 @@ impl Names {
             self.orders.insert(extent.at, Piece::Entries(chunk));
             ordered.push(extent);
         }
-        self.build(d);
         if self.building.is_none()
             && let Some(log2) = self.table_wanted(more)
             && !self.orders.values().any(|piece| matches!(piece, Piece::Table(_)))
@@ -288,14 +290,30 @@ impl Names {
         self.show_room(d);
     }
 
-    /// Whether a table is being built: [`Names::order`] goes on with it.
+    /// Whether a table is being built: [`Names::go_on`] goes on with it.
     pub fn is_building(&self) -> bool {
         self.building.is_some()
     }
 
-    /// What is to be given back since this was asked last.
+    /// Whether memory is still to be given back.
+    pub fn is_discarding(&self) -> bool {
+        !self.discarded.is_empty()
+    }
+
+    /// The memory to give back next, [`DISCARD_BYTES`] at most.
     pub fn take_discarded(&mut self) -> Vec<Extent> {
-        std::mem::take(&mut self.discarded)
+        let (mut now, mut left) = (Vec::new(), DISCARD_BYTES);
+        while left > 0
+            && let Some(Extent { at, bytes }) = self.discarded.pop()
+        {
+            let part = bytes.min(left);
+            if part < bytes {
+                self.discarded.push(Extent { at: at + part, bytes: bytes - part });
+            }
+            now.push(Extent { at, bytes: part });
+            left -= part;
+        }
+        now
     }
 
     /// An entry that has the key: its own, or a new one, dead still. `is_own` tells whether the asker's user has the name with
@@ -468,11 +486,11 @@ impl Names {
         let table = TableWord::new(log2, first).with_rebuilds(d.table().rebuilds().wrapping_add(1));
         self.building = Some(Building::new(d, table, seed(self.secret, table)));
         (self.changes, self.is_crowded) = (0, false);
-        self.build(d);
+        self.go_on(d);
     }
 
-    /// Goes on with the table that is being built; publishes it when it is complete.
-    fn build(&mut self, d: &Directory) {
+    /// Goes on with the table that is being built, a slice of it; publishes it when it is complete. Once a turn.
+    pub fn go_on(&mut self, d: &Directory) {
         let Some(building) = &mut self.building else { return };
         if !building.go_on(d) {
             return;

@@ -22,7 +22,7 @@ use super::settings::{Peer, Role, Settings};
 use super::stat::stat;
 use crate::core::segment::Segments;
 use staged::Staged;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use tensorlend_layout::wire::{Refusal, Reply, Request, decode};
 use tensorlend_layout::word::LifeWord;
 
@@ -32,6 +32,8 @@ const GATHERING_NS: u64 = 5_000_000_000;
 
 /// Debug builds check all parts after each step of which the number is a multiple of this: a check goes over all names.
 const CHECK_EVERY: u64 = 64;
+/// Put-off requests that one step tries again. Each is a bounded piece of work, and many may wait for the same thing.
+const RETRIES_MAX: usize = 64;
 /// How long to wait before a claimed name is looked at again.
 const CLAIM_PAUSE_NS: u64 = 100_000;
 /// How long to wait before memory that was just given back is looked at again.
@@ -78,7 +80,11 @@ pub struct Core {
     /// Namespaces whose directory could not be made in this step, and why.
     failed: Vec<(String, u64, String)>,
     namespace_ids: NamespaceId,
-    waiting: Vec<ConnId>,
+    /// Connections whose requests wait. The first `untried` of them were not tried again since something happened.
+    waiting: VecDeque<ConnId>,
+    untried: usize,
+    /// Requests that this step may still try again.
+    retries_left: usize,
     /// What clients of a daemon before have handed back, of namespaces that are not open yet.
     staged: BTreeMap<String, Staged>,
     /// Until when nobody who is new opens a namespace: those who were in it may be about to bring it back.
@@ -100,7 +106,9 @@ impl Core {
             opening: Vec::new(),
             failed: Vec::new(),
             namespace_ids: 0,
-            waiting: Vec::new(),
+            waiting: VecDeque::new(),
+            untried: 0,
+            retries_left: 0,
             staged: BTreeMap::new(),
             expecting_until_ns: 0,
             gathering_until_ns: None,
@@ -114,6 +122,8 @@ impl Core {
         self.env.turn += 1;
         self.env.chores.begin_step();
         self.env.gathering = self.is_gathering();
+        self.retries_left = RETRIES_MAX;
+        let is_alarm = matches!(event, Event::Alarm);
         match event {
             Event::Start => self.env.started_ns = self.env.now_ns,
             Event::Connected { conn, peer } => self.connected(conn, peer),
@@ -131,10 +141,13 @@ impl Core {
             Event::Reload(settings) => self.reload(*settings),
             Event::Alarm => {}
         }
-        self.fire_timers();
-        self.do_chores();
+        let is_due = self.fire_timers();
+        if self.do_chores() || is_due || !is_alarm {
+            self.has_happened();
+        }
         self.retry();
         if self.end_faulty() {
+            self.has_happened();
             self.retry();
         }
         self.tidy_up();
@@ -285,7 +298,7 @@ impl Core {
             self.put_off(conn, wait);
             let state = self.conns.get_mut(&conn).expect("who asks is connected");
             state.phase = Phase::Later { request, wake, since_ns };
-            self.waiting.push(conn);
+            self.waiting.push_back(conn);
             return;
         }
         if answer.is_err() {
@@ -419,6 +432,7 @@ impl Core {
                 Segments::slots_of(env, &namespace.context, &mut namespace.members, me, *catalogue, *slot)
             }
             Request::CellsOf { catalogue, part } => namespace.members.cells_of(&namespace.context, *catalogue, *part),
+            Request::ValuesOf { names } => namespace.members.values_of(&namespace.context, names),
             Request::LeasesOf { catalogue } => namespace.members.leases_of(*catalogue),
             Request::Bind { name, cell } => namespace.bindings.bind(
                 env,

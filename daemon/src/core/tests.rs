@@ -17,4 +17,5 @@ mod restart;
 mod sessions;
 mod spill;
 mod streams;
+mod values;
 pub mod world;

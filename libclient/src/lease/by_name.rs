@@ -1,14 +1,18 @@
-//! Leases on values of names; and lookups without a lease.
+//! Routes from names to cells, the values there, and leases on them.
 
 use crate::error::{Error, Result};
-use crate::lease::take::{At, Leased, Leasing, Route, lease};
+use crate::lease::take::{At, Leased, Leasing, Missing, Route, lease};
+use crate::link::epoch::EpochGuard;
 use crate::names::announce::Announced;
 use crate::names::version::Version;
+use crate::peers::sheets::Peer;
 use crate::session::Session;
 use tensorlend_layout::catalogue::cell_place;
-use tensorlend_layout::directory::FoundName;
 use tensorlend_layout::tensor::BadTensor;
-use tensorlend_layout::word::Cell;
+use tensorlend_layout::word::{Cell, Word};
+
+/// Maximum requests for a part of cells that does not exist while the route there is the same.
+const MISSING_MAX: u32 = 64;
 
 /// Leases the value of a name.
 #[inline]
@@ -34,7 +38,7 @@ pub fn lease_key(session: &Session, key: &[u8], name: &str) -> Result<Option<Lea
 }
 
 /// The route to a name that is announced: through its client's `absorbed` word.
-pub fn route_of<'s>(session: &'s Session, announced: &Announced) -> Route<'s> {
+fn route_of<'s>(session: &'s Session, announced: &Announced) -> Route<'s> {
     let word = &session.directory.members[usize::from(announced.catalogue)].absorbed;
     Route { word, seen: announced.absorbed.0, home: announced.home(), member: announced.member }
 }
@@ -50,51 +54,98 @@ fn lease_announced(session: &Session, hash: u64, key: &[u8], name: &str) -> Resu
     lease(session, announced.catalogue, route_of(session, &announced), At::Cell(announced.cell), name)
 }
 
+/// The route from a name to its cell.
+pub struct CellRoute<'s> {
+    pub route: Route<'s>,
+    pub catalogue: u16,
+    /// The cell's number.
+    pub number: u32,
+    /// The name's entry in the directory; `None`: the name is announced.
+    pub entry: Option<u32>,
+}
+
+/// A cell, as it was read.
+pub struct SeenCell<'s> {
+    /// The owner's memory; `None`: it is this client's own, and not mapped to be read.
+    pub peer: Option<&'s Peer>,
+    pub word: &'s Word,
+    pub cell: Cell,
+}
+
+impl<'s> CellRoute<'s> {
+    /// Finds the route to a name's cell. `None`: the name does not exist.
+    pub fn find(session: &'s Session, key: &[u8]) -> Result<Option<Self>> {
+        let hash = session.directory.hash(key);
+        loop {
+            if let Some(found) = session.find_live(hash, key) {
+                let route = Route::home(&session.directory.names[found.entry as usize].home, found.home);
+                let (catalogue, number) = (found.home.catalogue(), found.home.cell());
+                return Ok(Some(Self { route, catalogue, number, entry: Some(found.entry) }));
+            }
+            if let Some(found) = session.names().announced(hash, key)? {
+                let (route, number) = (route_of(session, &found), found.cell);
+                return Ok(Some(Self { route, catalogue: found.catalogue, number, entry: None }));
+            }
+            // The daemon absorbed it in between: then it is in the directory.
+            if session.find_live(hash, key).is_none() {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Reads the cell, if it is mapped.
+    pub fn look(&self, session: &'s Session, guard: &'s EpochGuard<'_>) -> std::result::Result<SeenCell<'s>, Missing> {
+        let Some(entry) = session.directory.members.get(usize::from(self.catalogue)) else {
+            return Err(Missing::Again);
+        };
+        let member = entry.member.read();
+        if self.route.member != 0 && self.route.member != member {
+            return Err(Missing::Again);
+        }
+        let peer = session.peers().get(guard, self.catalogue).filter(|peer| peer.is_life(member));
+        let word = if self.catalogue == session.me() {
+            session.names().own_cell(self.number).map(|record| &record.cell)
+        } else {
+            peer.and_then(|peer| peer.cell(self.number))
+        };
+        let Some(word) = word else { return Err(Missing::Cells(cell_place(self.number).0)) };
+        Ok(SeenCell { peer, word, cell: Cell(word.read()) })
+    }
+
+    /// Whether the route is still the same.
+    pub fn stands(&self) -> bool {
+        self.route.word.peek() == self.route.seen
+    }
+
+    /// The version of the value in this cell.
+    pub fn version(&self, cell: Cell) -> Version {
+        Version { home: self.route.home, cell: cell.0 }
+    }
+}
+
 /// The present state of a name, without a lease: its version, if it has a value.
 pub fn peek(session: &Session, key: &[u8]) -> Result<Peeked> {
-    let hash = session.directory.hash(key);
     let mut missing = 0;
     loop {
-        let (route, catalogue, number) = match session.find_live(hash, key) {
-            Some(FoundName { entry, home }) => {
-                let word = &session.directory.names[entry as usize].home;
-                (Route::home(word, home), home.catalogue(), home.cell())
-            }
-            None => match session.names().announced(hash, key)? {
-                Some(found) => (route_of(session, &found), found.catalogue, found.cell),
-                None if session.find_live(hash, key).is_some() => continue,
-                None => return Ok(Peeked::default()),
-            },
-        };
-        let cell = if catalogue == session.me() {
-            session.names().own_cell(number).map(|record| Cell(record.cell.read()))
-        } else {
-            let member = session.directory.members[usize::from(catalogue)].member.read();
+        let Some(found) = CellRoute::find(session, key)? else { return Ok(Peeked::default()) };
+        let part = {
             let guard = session.shards.epoch_guard();
-            let peer = session.peers().get(&guard, catalogue).filter(|p| p.is_life(member));
-            if route.member != 0 && route.member != member {
-                continue;
-            }
-            peer.and_then(|p| p.cell(number)).map(|cell| Cell(cell.read()))
-        };
-        match cell {
-            Some(cell) if route.word.peek() == route.seen => {
-                let version = Version { home: route.home, cell: cell.0 };
-                return Ok(Peeked { owner: Some(catalogue), seen: Some(version), exists: cell.is_value() });
-            }
-            Some(_) => {}
-            None => {
-                if !session.peers().fetch_cells(catalogue, cell_place(number).0)? {
-                    missing += 1;
-                    if missing > 64 && route.word.read() == route.seen {
-                        return Err(Error::Damaged {
-                            name: String::from_utf8_lossy(key).into_owned(),
-                            cause: BadTensor::Record,
-                        });
-                    }
-                    std::thread::yield_now();
+            match found.look(session, &guard) {
+                Ok(SeenCell { cell, .. }) if found.stands() => {
+                    let (owner, seen) = (Some(found.catalogue), Some(found.version(cell)));
+                    return Ok(Peeked { owner, seen, exists: cell.is_value() });
                 }
+                Err(Missing::Cells(part)) => part,
+                _ => continue,
             }
+        };
+        if !session.peers().fetch_cells(found.catalogue, part)? {
+            missing += 1;
+            if missing > MISSING_MAX && found.route.word.read() == found.route.seen {
+                let name = String::from_utf8_lossy(key).into_owned();
+                return Err(Error::Damaged { name, cause: BadTensor::Record });
+            }
+            std::thread::yield_now();
         }
     }
 }

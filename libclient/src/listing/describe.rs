@@ -1,12 +1,14 @@
 //! Descriptions of values by the records of their slots alone.
 //!
 //! A record describes a plain tensor completely. The segment with its elements is neither mapped nor requested, so a
-//! spilled value stays in its file. The description takes a lease, as a reader does, while it copies the record.
+//! spilled value stays in its file. The description takes a lease, as a reader does, while it copies the record,
+//! unless the daemon has read the record: see [`Describer::prepare`].
+
+mod batch;
 
 use crate::error::{Error, Result};
-use crate::lease::by_name::route_of;
-use crate::lease::take::hold;
-use crate::lease::take::{NotHeld, Route};
+use crate::lease::by_name::{CellRoute, SeenCell};
+use crate::lease::take::{Missing, NotHeld, hold};
 use crate::listing::info_of;
 use crate::listing::{Info, InfoKind, Spilled, TensorInfo};
 use crate::names::version::Version;
@@ -16,13 +18,12 @@ use crate::session::Session;
 use crate::tensor::layout_of;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use tensorlend_layout::catalogue::{SlotRecord, cell_place};
+use tensorlend_layout::catalogue::SlotRecord;
 use tensorlend_layout::dataset::MEMBERS_MAX;
-use tensorlend_layout::directory::FoundName;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::raw::Records;
 use tensorlend_layout::tensor::{BadTensor, SlotInfo, SlotKind};
-use tensorlend_layout::wire::{Refusal, Reply, Request};
+use tensorlend_layout::wire::{NameAt, Refusal, Reply, Request, ValueAt};
 use tensorlend_layout::word::{Cell, RangeWord, SLOT_NONE};
 use tensorlend_layout::{Device, leases};
 use tensorlend_os::memfd::Access;
@@ -36,6 +37,21 @@ struct Lent {
     at: usize,
     range: u64,
     since_ns: u64,
+}
+
+impl Lent {
+    /// All segments that are lent, in the order in which [`find`] searches.
+    fn all(session: &Session) -> Vec<Self> {
+        let mut lines = Vec::new();
+        for (at, entry) in session.directory.segments.iter().enumerate() {
+            let (range, since_ns) = (entry.range.read(), entry.since_ns.peek());
+            if RangeWord(range).is_lent() && entry.range.read() == range {
+                lines.push(Self { at, range, since_ns });
+            }
+        }
+        lines.sort_unstable_by_key(|lent| (RangeWord(lent.range).catalogue(), RangeWord(lent.range).base()));
+        lines
+    }
 }
 
 /// The description of a name.
@@ -72,6 +88,8 @@ pub struct Describer<'s> {
     in_files: HashSet<Lent>,
     /// Parts of members' cells that do not exist.
     missing: HashSet<(u16, u64, u8)>,
+    /// What the daemon has read of names.
+    said: HashMap<NameAt, ValueAt>,
 }
 
 /// The result of one attempt.
@@ -95,6 +113,7 @@ impl<'s> Describer<'s> {
             records: HashMap::new(),
             in_files: HashSet::new(),
             missing: HashSet::new(),
+            said: HashMap::new(),
         }
     }
 
@@ -140,48 +159,34 @@ impl<'s> Describer<'s> {
         Ok(Described::Lease)
     }
 
-    fn look(&self, name: &str) -> Result<Look> {
+    fn look(&mut self, name: &str) -> Result<Look> {
         let session = self.session;
-        let (key, hash) = (name.as_bytes(), session.directory.hash(name.as_bytes()));
-        let (route, catalogue, number) = match session.find_live(hash, key) {
-            Some(FoundName { entry, home }) => {
-                let word = &session.directory.names[entry as usize].home;
-                (Route::home(word, home), home.catalogue(), home.cell())
-            }
-            None => match session.names().announced(hash, key)? {
-                Some(found) => (route_of(session, &found), found.catalogue, found.cell),
-                None if session.find_live(hash, key).is_some() => return Ok(Look::Again),
-                None => return Ok(Look::Done(Described::Absent)),
-            },
-        };
+        let Some(found) = CellRoute::find(session, name.as_bytes())? else { return Ok(Look::Done(Described::Absent)) };
+        if let Some(look) = self.said(name, &found) {
+            return Ok(look);
+        }
+        let catalogue = found.catalogue;
         let Some(entry) = session.directory.members.get(usize::from(catalogue)) else { return Ok(Look::Again) };
         let member = entry.member.read();
-        if route.member != 0 && route.member != member {
-            return Ok(Look::Again);
-        }
         let guard = session.shards.epoch_guard();
-        let peer = session.peers().get(&guard, catalogue).filter(|peer| peer.is_life(member));
-        let word = if catalogue == session.me() {
-            session.names().own_cell(number).map(|record| &record.cell)
-        } else {
-            peer.and_then(|peer| peer.cell(number))
+        let SeenCell { peer, word, cell: seen } = match found.look(session, &guard) {
+            Ok(seen) => seen,
+            Err(Missing::Cells(part)) => return Ok(Look::Cells(catalogue, member, part)),
+            Err(_) => return Ok(Look::Again),
         };
-        let Some(word) = word else { return Ok(Look::Cells(catalogue, member, cell_place(number).0)) };
-        let seen = Cell(word.read());
-        let stands = || route.word.peek() == route.seen;
         if !seen.is_value() {
-            return Ok(if stands() { Look::Done(Described::Absent) } else { Look::Again });
+            return Ok(if found.stands() { Look::Done(Described::Absent) } else { Look::Again });
         }
         let geometry = entry.geometry.read();
-        let found = self.mapped(peer, seen, geometry).or_else(|| self.fetched(catalogue, seen));
-        let Some((records, base, bytes, lent)) = found else {
-            return Ok(if stands() && word.peek() == seen.0 {
+        let records = self.mapped(peer, seen, geometry).or_else(|| self.fetched(catalogue, seen));
+        let Some((records, base, bytes, lent)) = records else {
+            return Ok(if found.stands() && word.peek() == seen.0 {
                 Look::Records(catalogue, seen.slot())
             } else {
                 Look::Again
             });
         };
-        let words = [(route.word, route.seen), (word, seen.0)];
+        let words = [(found.route.word, found.route.seen), (word, seen.0)];
         let place = match hold(session, &guard, catalogue, seen.lease(catalogue), &words, geometry) {
             Ok(place) => place,
             Err(NotHeld::Full) => return Ok(Look::Full),
@@ -196,7 +201,7 @@ impl<'s> Describer<'s> {
         let Some(record) = record else { return Ok(Look::Records(catalogue, seen.slot())) };
         let Some(record) = record else { return Ok(Look::Damaged(BadTensor::Segment)) };
         let in_file = lent.is_some_and(|lent| self.in_files.contains(&lent));
-        Ok(match self.read(name, (&route, catalogue, seen), &record, (bytes, in_file)) {
+        Ok(match self.read(name, &found, seen, &record, (bytes, in_file)) {
             Ok(look) => look,
             Err(cause) => Look::Damaged(cause),
         })
@@ -228,7 +233,8 @@ impl<'s> Describer<'s> {
     fn read(
         &self,
         name: &str,
-        (route, catalogue, seen): (&Route<'_>, u16, Cell),
+        found: &CellRoute<'_>,
+        seen: Cell,
         record: &[u64; 16],
         (segment_bytes, in_file): (u64, bool),
     ) -> std::result::Result<Look, BadTensor> {
@@ -237,7 +243,7 @@ impl<'s> Describer<'s> {
         if info.device.kind() == Device::cuda(0).kind() {
             return Err(BadTensor::Record);
         }
-        let version = Version { home: route.home, cell: seen.0 };
+        let (catalogue, version) = (found.catalogue, found.version(seen));
         if info.kind != SlotKind::Tensor || info.extended {
             return match info.kind {
                 _ if !self.glances => Ok(Look::Done(Described::Lease)),
@@ -316,14 +322,7 @@ impl<'s> Describer<'s> {
         if let Some(known) = known.filter(|known| self.stands(*known)) {
             return Some(known);
         }
-        let mut lines = Vec::new();
-        for (at, entry) in self.session.directory.segments.iter().enumerate() {
-            let (range, since_ns) = (entry.range.read(), entry.since_ns.peek());
-            if RangeWord(range).is_lent() && entry.range.read() == range {
-                lines.push(Lent { at, range, since_ns });
-            }
-        }
-        lines.sort_unstable_by_key(|lent| (RangeWord(lent.range).catalogue(), RangeWord(lent.range).base()));
+        let lines = Lent::all(self.session);
         let found = find(&lines, catalogue, slot);
         self.lent = Some(lines);
         found

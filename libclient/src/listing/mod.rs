@@ -240,6 +240,7 @@ pub fn listing(session: &Arc<Session>, wanted: impl Fn(&str) -> bool, recalls: b
     names.dedup();
     let mut listing = Listing { infos: Vec::with_capacity(names.len()), unreadable: Vec::new(), spilled: Vec::new() };
     let mut describer = Describer::new(session, !recalls);
+    describer.prepare(names.iter().map(String::as_str))?;
     for name in names {
         let described = match describer.describe(&name) {
             Ok(Described::InFile(spilled)) => {
@@ -287,7 +288,9 @@ pub fn collections(session: &Session, wanted: KeyKind) -> Result<Vec<Collection>
 /// Describes a name's value.
 pub fn info(session: &Arc<Session>, name: &str) -> Result<Info> {
     session.check()?;
-    let described = Describer::new(session, false).describe(name)?;
+    let mut describer = Describer::new(session, false);
+    describer.prepare(std::iter::once(name))?;
+    let described = describer.describe(name)?;
     info_by(session, described, name)?.ok_or_else(|| Error::NotFound(name.to_owned()))
 }
 

@@ -1,13 +1,13 @@
 //! Execution of the core's effects, with the invariants that must hold at that moment.
 
 use crate::Flaw;
-use crate::client::HeldSlot;
+use crate::client::{HeldSlot, cell_record};
 use crate::sim::{File, Kind, Lent, Mem, Order, Seat, Sim};
 use tensorlend_daemon::core::{ConnId, Effect, Event, Lending, MemId};
 use tensorlend_layout::directory::{Directory, audience_bit};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::raw::View;
-use tensorlend_layout::wire::{Allocator, Export, Refusal, Reply};
+use tensorlend_layout::wire::{Allocator, Export, Refusal, Reply, Request, ValueAt};
 use tensorlend_layout::word::{Home, Member, Word};
 
 impl Sim {
@@ -344,7 +344,26 @@ impl Sim {
                 });
                 assert!(found, "a segment is in the directory before it is answered");
             }
+            Reply::Values(ref values) => self.check_values(actor, seat, values),
             _ => {}
+        }
+    }
+
+    /// Checks that the contents of names are those of their cells.
+    fn check_values(&self, actor: usize, seat: &Seat, values: &[ValueAt]) {
+        let question = self.actors[actor].honest.as_ref().and_then(|h| h.question.as_ref());
+        let Some(Request::ValuesOf { names }) = question else { return };
+        assert!(values.len() <= names.len() && values.is_empty() == names.is_empty());
+        for (name, value) in names.iter().zip(values) {
+            let home = Home(name.home);
+            let owner = self.members.get(&(seat.directory_file, home.catalogue())).map(|&owner| &self.actors[owner]);
+            let Some(owner) = owner.filter(|owner| owner.honest.is_some()).and_then(|owner| owner.seat.as_ref()) else {
+                continue;
+            };
+            if let ValueAt::Slot { cell, .. } = *value {
+                let record = cell_record(&owner.catalogue, home.cell()).expect("a cell of its own");
+                assert_eq!(record.cell.read(), cell, "the cell's value");
+            }
         }
     }
 

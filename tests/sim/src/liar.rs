@@ -5,8 +5,8 @@ use crate::sim::{DEVICE, File, Kind, Packet, SEGMENT, Sim};
 use crate::steps::{a_collection, a_name, hello};
 use tensorlend_layout::Uuid;
 use tensorlend_layout::header::Magic;
-use tensorlend_layout::wire::{Hello, Item, LendingId, Policy, Request, Return, encode};
-use tensorlend_layout::word::{Cell, RangeWord, SLOT_NONE, Word};
+use tensorlend_layout::wire::{Hello, Item, LendingId, NameAt, Policy, Request, Return, encode};
+use tensorlend_layout::word::{Cell, Home, RangeWord, SLOT_NONE, Word};
 
 impl Sim {
     pub fn liar_any(&mut self) {
@@ -141,7 +141,7 @@ impl Sim {
         let (name, to) = (a_name(self.rng.next()), a_name(self.rng.next()));
         let (list, other) = (a_collection(self.rng.next()), a_collection(self.rng.next()));
         let (stream, id, cursor) = (self.rng.below(4) as u32, self.rng.below(6), self.rng.pick(&[0, 1, 255, 256]));
-        match self.rng.below(35) {
+        match self.rng.below(36) {
             0 => Request::Ack,
             1 => Request::Hello(hello()),
             2..6 => {
@@ -174,6 +174,10 @@ impl Sim {
             29 => Request::Stat,
             33 => Request::StreamClosed { stream, id },
             34 => Request::ListAppendEphemeral { list, cells: vec![cell; self.rng.pick(&[0, 1, 3])] },
+            35 => {
+                let liar = NameAt { entry: cell, home: self.rng.next() };
+                Request::ValuesOf { names: vec![liar; self.rng.pick(&[0, 1, 3, 321])] }
+            }
             30 => Request::Return(self.any_return(catalogue, slot)),
             31 => {
                 let item = self.rng.pick(&[
@@ -205,6 +209,13 @@ impl Sim {
             4 => Request::Unmapped { lendings: self.any_lendings() },
             _ => Request::Mapped { lendings: self.any_lendings(), last: self.rng.chance(60) },
         }
+    }
+
+    /// Returns names of an actor's namespace, as the directory has them.
+    pub fn any_names(&mut self, actor: usize) -> Vec<NameAt> {
+        let Some(seat) = &self.actors[actor].seat else { return Vec::new() };
+        let names = seat.directory.entries().filter(|(_, entry)| Home(entry.home.read()).is_live());
+        names.map(|(entry, it)| NameAt { entry, home: it.home.read() }).take(8).collect()
     }
 
     /// Returns existing lendings of any client, and some that do not exist.

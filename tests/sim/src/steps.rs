@@ -562,7 +562,8 @@ impl Sim {
         let member = self.rng.below(9) as u16;
         let (name, to) = (a_name(self.rng.next()), a_name(self.rng.next()));
         let (collection, other) = (a_collection(self.rng.next()), a_collection(self.rng.next()));
-        let request = match self.rng.below(22) {
+        let request = match self.rng.below(24) {
+            22 | 23 => Request::ValuesOf { names: self.any_names(actor) },
             14..19 if self.lends_for_long() => Request::DeviceSegment { uuid: DEVICE, bytes: 1, slots_log2: 2 },
             19 | 20 => Request::Unmapped { lendings: self.any_lendings() },
             // This client never maps device memory.

@@ -92,7 +92,7 @@ impl Bindings {
     pub fn restore_lists(&mut self, env: &mut Env, context: &mut Context, members: &mut Members) {
         let mut lists = Lists::new(context.ledger.limits().lists_max);
         let mut ids: BTreeMap<u64, u64> = BTreeMap::new();
-        for (entry, home, key) in context.directory.live_keys() {
+        for (entry, home, key) in context.directory.live_keys(KeyKind::List, Some) {
             let Some((KeyKind::List, name)) = name::parse(&key) else { continue };
             let line = context
                 .directory
@@ -127,10 +127,11 @@ impl Bindings {
         let mut first: BTreeMap<u64, (u64, Option<u32>)> = BTreeMap::new();
         // Items that end with their owners' sessions, and the others.
         let mut items: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-        for (entry, home, key) in context.directory.live_keys() {
-            let [1, item @ ..] = &key[..] else { continue };
-            let (Some(id), Some(number)) = (item.first_chunk::<8>(), item.last_chunk::<8>()) else { continue };
-            let (id, number) = (u64::from_le_bytes(*id), u64::from_le_bytes(*number));
+        let item = |key: Vec<u8>| {
+            let [1, item @ ..] = &key[..] else { return None };
+            Some((u64::from_le_bytes(*item.first_chunk()?), u64::from_le_bytes(*item.last_chunk()?)))
+        };
+        for (entry, home, (id, number)) in context.directory.live_keys(KeyKind::Item, item) {
             // Behind the end: of an append that was not finished.
             let end = ids.get(&id).copied().unwrap_or(0);
             if number >= end {

@@ -3,7 +3,7 @@
 //! Places and entries say all: an entry is in use if a place of the current table leads to it. Where the other one ended
 //! between two steps, an entry has its place and no home yet, or no home any more: it is buried here.
 
-use super::{BLOCKS_STEP, Entries, INLINE_BYTES, Names, PLACE_BYTES, Table, home_of, key_bytes};
+use super::{BLOCKS_STEP, Entries, EntrySet, INLINE_BYTES, Names, PLACE_BYTES, Table, home_of, key_bytes};
 use std::collections::BTreeSet;
 use tensorlend_layout::directory::{Directory, LongName};
 use tensorlend_layout::word::{HomeKind, PlaceWord};
@@ -22,12 +22,12 @@ impl Names {
     pub fn restore(d: &Directory, max: u32, discards: bool, now_ns: u64, secret: u64) -> Self {
         let mut it = Self::with_table(d, max, discards, secret);
         let end = d.head().names_end.peek().min(d.names.len() as u64) as u32;
-        let (mut used, mut blocks) = (BTreeSet::new(), BTreeSet::new());
+        let (mut used, mut blocks) = (EntrySet::below(end), BTreeSet::new());
         it.table = Table::restore(d, |place| {
             let is_own = |entry: u32| PlaceWord::new(d.names[entry as usize].hash.peek(), entry) == place;
             let is_name = place.entry() < end
                 && is_own(place.entry())
-                && !used.contains(&place.entry())
+                && !used.contains(place.entry())
                 && has_key(d, place.entry(), &mut blocks);
             is_name && used.insert(place.entry())
         });
@@ -36,10 +36,10 @@ impl Names {
         it.half_bytes[half] = PLACE_BYTES << it.table.word().log2();
         it.entries = Entries::restore(d, end, &used, if discards { now_ns } else { 0 });
         it.restore_blocks(d, &blocks);
-        for &entry in &used {
+        for entry in used.iter() {
             it.count(d, entry, home_of(d, entry), true);
         }
-        for &entry in used.iter().filter(|&&entry| home_of(d, entry).kind() != HomeKind::Live) {
+        for entry in used.iter().filter(|&entry| home_of(d, entry).kind() != HomeKind::Live) {
             it.bury(d, entry);
         }
         d.head().names_live.set(it.live);

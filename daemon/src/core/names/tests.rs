@@ -28,15 +28,17 @@ impl World {
     /// Makes what is on order and takes back what is not wanted.
     fn serve(&mut self) {
         loop {
-            let orders = self.names.order(&self.d, 0);
+            self.names.go_on(&self.d);
             for extent in self.names.take_discarded() {
+                assert!(extent.bytes <= DISCARD_BYTES);
                 let words: &[Word] = self.view.array(extent.at as usize, extent.bytes as usize / 8).unwrap();
                 for word in words {
                     word.put(0);
                 }
                 self.discarded += extent.bytes;
             }
-            if orders.is_empty() && !self.names.is_building() {
+            let orders = self.names.order(&self.d, 0);
+            if orders.is_empty() && !self.names.is_building() && !self.names.is_discarding() {
                 return;
             }
             for extent in orders {
@@ -112,6 +114,44 @@ fn thousands_of_names_grow_the_table_and_never_move() {
     }
 }
 
+/// As many requests as like may have room ordered in one turn.
+#[test]
+fn a_table_grows_by_one_slice_in_a_turn() {
+    let mut w = World::new(200_000, true);
+    for i in 0.. {
+        let entry = w.names.place(&w.d, format!("name {i}").as_bytes(), |_| true).unwrap();
+        w.names.set(&w.d, entry, HomeKind::Live, 3, i);
+        w.names.take_discarded();
+        for extent in w.names.order(&w.d, 0) {
+            w.names.arrived(&w.d, extent.at, Ok(()));
+        }
+        if !w.names.is_building() {
+            continue;
+        }
+        let before = w.d.table();
+        for _ in 0..100 {
+            for extent in w.names.order(&w.d, 4096) {
+                w.names.arrived(&w.d, extent.at, Ok(()));
+            }
+        }
+        let mut turns = 0;
+        while w.names.is_building() {
+            w.names.go_on(&w.d);
+            turns += 1;
+        }
+        // The first slice was made at once.
+        let slices = (w.d.table().places() + before.places()).div_ceil(1 << 14);
+        assert!(turns + 1 >= slices, "{turns} turns from {} places", before.places());
+        assert!(w.names.is_discarding() && w.names.take_discarded().iter().all(|it| it.bytes <= DISCARD_BYTES));
+        if before.places() == 1 << 16 {
+            break;
+        }
+        w.serve();
+    }
+    w.serve();
+    w.check();
+}
+
 #[test]
 fn names_come_and_go_while_a_table_is_built() {
     for discards in [true, false] {
@@ -121,14 +161,15 @@ fn names_come_and_go_while_a_table_is_built() {
         let (mut built, mut fresh, mut seed) = (0, 0, 1u64);
         while w.d.table().places() < 1 << 18 {
             // One turn of building, not all of it, and then a name or two.
-            for extent in w.names.order(&w.d, 0) {
-                w.names.arrived(&w.d, extent.at, Ok(()));
-            }
+            w.names.go_on(&w.d);
             for extent in w.names.take_discarded() {
                 let words: &[Word] = w.view.array(extent.at as usize, extent.bytes as usize / 8).unwrap();
                 for word in words {
                     word.put(0);
                 }
+            }
+            for extent in w.names.order(&w.d, 0) {
+                w.names.arrived(&w.d, extent.at, Ok(()));
             }
             let turns = if w.names.is_building() { 20 } else { 500 };
             built += u32::from(w.names.is_building());

@@ -4,11 +4,11 @@ use super::Core;
 use crate::core::env::Timer;
 
 impl Core {
-    /// Continues the chores within the cost of this step, in turn.
-    pub(super) fn do_chores(&mut self) {
+    /// Continues the chores within the cost of this step, in turn; whether any were due.
+    pub(super) fn do_chores(&mut self) -> bool {
         let Self { env, namespaces, .. } = self;
         if !env.chores.are_due(env.now_ns) {
-            return;
+            return false;
         }
         while let Some((id, chore)) = env.chores.pop() {
             // A closed namespace has no chores.
@@ -25,6 +25,7 @@ impl Core {
         if env.chores.take_looked() {
             self.move_charges();
         }
+        true
     }
 
     /// Returns the cost of the last step: [`UNITS`](crate::core::chores::UNITS) at most, apart from its last action.

@@ -16,7 +16,10 @@ impl Core {
             return;
         }
         self.abandon_work(conn);
-        self.waiting.retain(|&c| c != conn);
+        if let Some(at) = self.waiting.iter().position(|&c| c == conn) {
+            self.waiting.remove(at);
+            self.untried -= usize::from(at < self.untried);
+        }
         let state = self.conns.get_mut(&conn).expect("checked above");
         if let Phase::Later { request, wake, .. } = std::mem::replace(&mut state.phase, Phase::Idle) {
             if let Some(wake) = wake {
@@ -65,12 +68,16 @@ impl Core {
             .any(|namespace| namespace.members.exited(&mut self.env, &namespace.context, conn));
     }
 
-    pub(super) fn fire_timers(&mut self) {
+    /// Does what is due; whether there was anything but requests that are still to be tried.
+    pub(super) fn fire_timers(&mut self) -> bool {
+        let mut any = false;
         while let Some(&(at, timer)) = self.env.timers.first()
             && at <= self.env.now_ns
         {
             self.env.timers.pop_first();
+            any |= timer != Timer::Untried;
             match timer {
+                Timer::Untried => {}
                 Timer::Retry => self.env.retry_ns = None,
                 // Every turn does.
                 Timer::Spares | Timer::Names | Timer::Staged | Timer::Spill => {}
@@ -136,6 +143,7 @@ impl Core {
                 }
             }
         }
+        any
     }
 
     /// Ends the clients that broke a rule of shared memory; whether there were any.
@@ -149,15 +157,26 @@ impl Core {
         any
     }
 
-    /// Tries put-off requests again: what they wait for may have happened.
+    /// Something has happened for which put-off requests may wait: each of them is to be tried again.
+    pub(super) fn has_happened(&mut self) {
+        self.untried = self.waiting.len();
+    }
+
+    /// Tries put-off requests again, as many as one step may: those that are left in the next steps.
     pub(super) fn retry(&mut self) {
-        for conn in std::mem::take(&mut self.waiting) {
+        while self.untried > 0 && self.retries_left > 0 {
+            (self.untried, self.retries_left) = (self.untried - 1, self.retries_left - 1);
+            let conn = self.waiting.pop_front().expect("it is untried");
             let Some(state) = self.conns.get_mut(&conn) else { continue };
             if let Phase::Later { request, wake, since_ns } = std::mem::replace(&mut state.phase, Phase::Idle) {
                 self.ask(conn, request, wake, since_ns);
             }
         }
-        self.failed.clear();
+        if self.untried > 0 {
+            self.env.set_timer(0, Timer::Untried);
+        } else {
+            self.failed.clear();
+        }
     }
 
     pub(super) fn tidy_up(&mut self) {
@@ -166,7 +185,7 @@ impl Core {
         for namespace in self.namespaces.values_mut() {
             namespace.members.wake(&mut self.env, &mut namespace.context);
             namespace.context.directory.ring_returned(&mut self.env);
-            namespace.bindings.end_turn(&namespace.context);
+            namespace.bindings.end_turn(&mut self.env, &namespace.context);
             namespace.bindings.prepare_names(&mut self.env, &namespace.context, 0);
             namespace.bindings.arm_lifetimes(&mut self.env, &namespace.context);
             namespace.streams.arm_streams(&mut self.env, &namespace.context);

@@ -33,7 +33,7 @@ impl Streams {
         wakes: &mut Wakes,
     ) {
         let mut streams = Streams::new(context.ledger.limits().streams_max);
-        for (entry, home, key) in context.directory.live_keys() {
+        for (entry, home, key) in context.directory.live_keys(KeyKind::Stream, Some) {
             let Some((KeyKind::Stream, name)) = name::parse(&key) else { continue };
             let (place, producer) = (home.cell(), home.catalogue());
             let line = context.directory.streams.get(place as usize).filter(|line| line.id.peek() <= IDS_MAX);

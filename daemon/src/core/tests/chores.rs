@@ -4,6 +4,7 @@ use super::accounts::{figures, write};
 use super::world::{Client, SEGMENT, World, limits, settings};
 use crate::core::chores::{PAUSE_NS, UNITS};
 use crate::core::settings::{Mode, NamespaceLimits, Settings};
+use crate::core::{Effect, Event};
 use tensorlend_layout::catalogue::SlotRecord;
 use tensorlend_layout::name::{item_key, list_key};
 use tensorlend_layout::wire::{Refusal, Reply, Request};
@@ -286,4 +287,43 @@ fn what_leases_keep_of_an_owner_with_many_names_is_looked_for_in_slices() {
     b.release(1);
     w.wait_ns(1_000_000_000);
     assert_eq!(kept_bytes(&mut w, &b), 0);
+}
+
+/// Steps in which something was sent, until nothing is due any more; each with the number of replies.
+fn replies_by_step(w: &mut World) -> Vec<usize> {
+    let mut replies = Vec::new();
+    while let Some(at) = w.core.alarm().filter(|&at| at <= w.now_ns + PAUSE_NS) {
+        w.now_ns = w.now_ns.max(at);
+        let effects = w.core.step(w.now_ns, Event::Alarm);
+        let sent = effects.iter().filter(|effect| matches!(effect, Effect::Send { .. })).count();
+        replies.extend((sent > 0).then_some(sent));
+        for effect in effects {
+            assert!(w.perform(effect).is_none(), "nothing is made");
+        }
+    }
+    replies
+}
+
+#[test]
+fn many_who_wait_for_one_name_are_answered_in_slices() {
+    const CLIENTS: usize = 200;
+    let mut w = World::new(Settings {
+        uid_sessions_max: 1000,
+        private: NamespaceLimits { members_max: 300, ..limits() },
+        ..settings()
+    });
+    let claimant = w.announcer(1);
+    let others: Vec<Client> = (0..CLIENTS).map(|_| w.join(1)).collect();
+    claimant.words().claim.set(claimant.directory.hash(b"x"));
+    for client in &others {
+        client.words().cells[0].cell.set(Cell::new(1, 0).0);
+        w.say(client.conn, &Request::Bind { name: "x".into(), cell: 0 });
+        assert_eq!(w.hear(client.conn), None, "somebody is about to publish it");
+    }
+    claimant.words().claim.set(0);
+    let replies = replies_by_step(&mut w);
+    assert!(replies.iter().all(|&sent| sent <= 64), "{replies:?}");
+    assert_eq!(replies.iter().sum::<usize>(), CLIENTS);
+    assert!(others.iter().all(|client| matches!(w.hear(client.conn), Some((Reply::Bound { .. }, _)))));
+    assert_eq!(w.core.alarm().filter(|&at| at <= w.now_ns), None, "nothing is left to try");
 }

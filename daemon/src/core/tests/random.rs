@@ -5,7 +5,7 @@ use crate::core::settings::Mode;
 use crate::core::{ConnId, Event, MemId};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
-use tensorlend_layout::wire::{Hello, LendingId, Policy, Reply, Request};
+use tensorlend_layout::wire::{Hello, LendingId, NameAt, Policy, Reply, Request};
 
 fn name() -> impl Strategy<Value = String> {
     prop_oneof![
@@ -35,6 +35,9 @@ fn request() -> impl Strategy<Value = Request> {
         1 => Just(Request::GrowCells),
         2 => (catalogue.clone(), 0..64u32).prop_map(|(catalogue, slot)| Request::SegmentOf { catalogue, slot }),
         2 => (catalogue.clone(), 0..64u32).prop_map(|(catalogue, slot)| Request::SlotsOf { catalogue, slot }),
+        2 => prop::collection::vec((0..64u32, any::<u64>()), 0..4).prop_map(|names| Request::ValuesOf {
+            names: names.into_iter().map(|(entry, home)| NameAt { entry, home }).collect()
+        }),
         2 => (catalogue.clone(), 0..3u8).prop_map(|(catalogue, part)| Request::CellsOf { catalogue, part }),
         2 => catalogue.clone().prop_map(|catalogue| Request::LeasesOf { catalogue }),
         6 => (name(), cell.clone()).prop_map(|(name, cell)| Request::Bind { name, cell }),

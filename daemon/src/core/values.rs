@@ -1,0 +1,94 @@
+//! Contents of names, for a client that lists them: read from the memory of their owners, so that the client maps none of it.
+//!
+//! Nobody's lease protects what is read. A record belongs to the value that stood in the cell before and after it was read: a
+//! slot's owner fences between the exchange of the cell and the slot's next use, when it reads the lease tables.
+
+use super::answer::{Answer, Outcome};
+use super::client::{Client, Residence};
+use super::context::Context;
+use super::members::Members;
+use tensorlend_layout::dataset::MEMBERS_MAX;
+use tensorlend_layout::leases::scan_fence;
+use tensorlend_layout::name::KeyKind;
+use tensorlend_layout::wire::{NameAt, Refusal, Reply, VALUES_MAX, ValueAt};
+use tensorlend_layout::word::{Cell, Home, SLOT_NONE};
+
+/// Maximum number of slots of a chain: a dataset's index, its members, and an extension of each.
+const CHAIN_MAX: usize = 2 * (1 + MEMBERS_MAX);
+/// Number of records after which a request ends, apart from the last name's.
+const RECORDS_MAX: usize = 4096;
+
+impl Members {
+    /// A request for the contents of names.
+    pub fn values_of(&self, context: &Context, names: &[NameAt]) -> Answer {
+        if names.len() > VALUES_MAX {
+            let why = format!("a request is for the contents of at most {VALUES_MAX} names, not {}", names.len());
+            return Err(Refusal::Bad(why));
+        }
+        let (mut values, mut records) = (Vec::with_capacity(names.len()), 0);
+        for name in names {
+            if records >= RECORDS_MAX {
+                break;
+            }
+            values.push(self.value_at(context, *name, &mut records));
+        }
+        Ok(Outcome::Reply(Reply::Values(values)))
+    }
+
+    fn value_at(&self, context: &Context, name: NameAt, records: &mut usize) -> ValueAt {
+        *records += 1;
+        let (directory, home) = (&context.directory, Home(name.home));
+        let entry = directory.names.get(name.entry as usize).filter(|_| {
+            // Entries behind it may have no memory, which a look would make.
+            u64::from(name.entry) < directory.head().names_end.peek()
+        });
+        let Some(entry) = entry.filter(|entry| entry.home.peek() == home.0 && home.is_live()) else {
+            return ValueAt::Unknown;
+        };
+        if !KeyKind::of(entry).leads_to_cell() {
+            return ValueAt::Unknown;
+        }
+        let Some(client) = self.get(home.catalogue()) else { return ValueAt::Unknown };
+        let Some(cell) = client.value(home.cell()) else { return ValueAt::Nowhere };
+        if !cell.is_value() {
+            return ValueAt::Deleted;
+        }
+        let value = client.value_in(cell, records);
+        scan_fence();
+        // A value that was replaced says nothing, not even that it leads nowhere.
+        if client.value(home.cell()) == Some(cell) { value } else { ValueAt::Unknown }
+    }
+}
+
+impl Client {
+    fn value_in(&self, cell: Cell, records: &mut usize) -> ValueAt {
+        let Some((_, segment)) = self.segment_of(cell.slot()) else { return ValueAt::Nowhere };
+        if segment.device.is_some() {
+            return ValueAt::OnDevice;
+        }
+        if !segment.slots.acked {
+            return ValueAt::Unknown;
+        }
+        let segment_bytes = segment.bytes;
+        let Some((_, record)) = self.slot(cell.slot()) else { return ValueAt::Nowhere };
+        ValueAt::Slot { cell: cell.0, record, segment_bytes, in_file: self.is_any_in_file(cell.slot(), records) }
+    }
+
+    /// Whether the bytes of a slot are not simply in memory, or those of one that follows it in its chain.
+    fn is_any_in_file(&self, first: u32, records: &mut usize) -> bool {
+        let mut slot = first;
+        for _ in 0..CHAIN_MAX {
+            let Some((_, segment)) = self.segment_of(slot).filter(|(_, it)| it.device.is_none()) else { return false };
+            if !matches!(segment.residence, Residence::Memory) {
+                return true;
+            }
+            let Some((_, record)) = self.slot(slot) else { return false };
+            *records += 1;
+            slot = record[2] as u32 & SLOT_NONE;
+            if slot == SLOT_NONE {
+                return false;
+            }
+        }
+        false
+    }
+}

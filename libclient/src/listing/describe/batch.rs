@@ -1,0 +1,121 @@
+//! The preparation of many descriptions: sheets that many names share are mapped, and of all other names the daemon reads cells and
+//! records, for as many names at a time as fit into a packet.
+
+use super::{Described, Describer, Lent, Look, find};
+use crate::error::{Error, Result};
+use crate::lease::by_name::CellRoute;
+use crate::lease::take::Missing;
+use std::collections::HashMap;
+use tensorlend_layout::tensor::BadTensor;
+use tensorlend_layout::wire::{NameAt, Reply, Request, VALUES_MAX, ValueAt};
+use tensorlend_layout::word::{Cell, SLOT_NONE};
+
+/// From so many names on a sheet is mapped: their records take more of a packet than that takes time.
+const SHARED_BY: usize = 64;
+
+/// A sheet that is not mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Unmapped {
+    /// This part of a member's cells, in this life of it.
+    Cells(u16, u64, u8),
+    Records(Lent),
+}
+
+impl Describer<'_> {
+    /// Prepares the description of these names.
+    pub fn prepare<'n>(&mut self, names: impl Iterator<Item = &'n str>) -> Result<()> {
+        let mut names: Vec<&str> = names.collect();
+        let mut unshared = Vec::new();
+        // Who has the cells mapped learns which records it needs.
+        for _ in 0..2 {
+            let mut by_sheet: HashMap<Unmapped, Vec<(&str, NameAt)>> = HashMap::new();
+            for name in names.drain(..) {
+                if let Some((sheet, at)) = self.unmapped(name)? {
+                    by_sheet.entry(sheet).or_default().push((name, at));
+                }
+            }
+            for (sheet, group) in by_sheet {
+                if group.len() < SHARED_BY {
+                    unshared.extend(group.into_iter().map(|(_, at)| at));
+                    continue;
+                }
+                match sheet {
+                    Unmapped::Cells(catalogue, member, part) => {
+                        if !self.session.peers().fetch_cells(catalogue, part)? {
+                            self.missing.insert((catalogue, member, part));
+                        }
+                    }
+                    Unmapped::Records(lent) => self.fetch(lent)?,
+                }
+                names.extend(group.into_iter().map(|(name, _)| name));
+            }
+        }
+        self.ask_for(&unshared)
+    }
+
+    /// The sheet without which a name cannot be described, if the name is in the directory.
+    fn unmapped(&mut self, name: &str) -> Result<Option<(Unmapped, NameAt)>> {
+        let session = self.session;
+        let Some(found) = CellRoute::find(session, name.as_bytes())? else { return Ok(None) };
+        let Some(entry) = found.entry else { return Ok(None) };
+        let at = NameAt { entry, home: found.route.seen };
+        let member = &session.directory.members[usize::from(found.catalogue)];
+        let guard = session.shards.epoch_guard();
+        let seen = match found.look(session, &guard) {
+            Ok(seen) => seen,
+            Err(Missing::Cells(part)) => {
+                return Ok(Some((Unmapped::Cells(found.catalogue, member.member.read(), part), at)));
+            }
+            Err(_) => return Ok(None),
+        };
+        let geometry = member.geometry.read();
+        let is_known = |it: &Self| {
+            let mapped = it.mapped(seen.peer, seen.cell, geometry);
+            mapped.or_else(|| it.fetched(found.catalogue, seen.cell)).is_some()
+        };
+        if !seen.cell.is_value() || is_known(self) {
+            return Ok(None);
+        }
+        let lent = find(self.lent.get_or_insert_with(|| Lent::all(session)), found.catalogue, seen.cell.slot());
+        let lent = lent.filter(|lent| !self.is_on_device(*lent) && !self.records.contains_key(lent));
+        Ok(lent.map(|lent| (Unmapped::Records(lent), at)))
+    }
+
+    /// Has the daemon read what these names hold.
+    fn ask_for(&mut self, mut names: &[NameAt]) -> Result<()> {
+        const DOING: &str = "read what names hold";
+        while !names.is_empty() {
+            let now = &names[..names.len().min(VALUES_MAX)];
+            let reply = self.session.control.call(&Request::ValuesOf { names: now.to_vec() }, DOING, "")?;
+            let Reply::Values(values) = reply else { return Err(Error::Protocol { doing: DOING }) };
+            if values.is_empty() || values.len() > now.len() {
+                return Err(Error::Protocol { doing: DOING });
+            }
+            names = &names[values.len()..];
+            self.said.extend(now.iter().copied().zip(values));
+        }
+        Ok(())
+    }
+
+    /// What the daemon has read of a name whose route stands. `None`: the name is looked at here.
+    pub(super) fn said(&mut self, name: &str, found: &CellRoute<'_>) -> Option<Look> {
+        let at = NameAt { entry: found.entry?, home: found.route.seen };
+        Some(match self.said.remove(&at)? {
+            ValueAt::Unknown => return None,
+            ValueAt::Deleted => Look::Done(Described::Absent),
+            ValueAt::Nowhere => Look::Damaged(BadTensor::Segment),
+            ValueAt::OnDevice => Look::Done(Described::Lease),
+            ValueAt::Slot { cell, record, segment_bytes, in_file } => {
+                match self.read(name, found, Cell(cell), &record, (segment_bytes, in_file)) {
+                    Ok(Look::Doubtful(mut it)) => {
+                        // The daemon has followed the chain.
+                        it.next = SLOT_NONE;
+                        Look::Doubtful(it)
+                    }
+                    Ok(look) => look,
+                    Err(cause) => Look::Damaged(cause),
+                }
+            }
+        })
+    }
+}

@@ -1,0 +1,136 @@
+//! The daemon's metrics.
+
+use super::DeviceUse;
+use serde::{Deserialize, Serialize};
+
+/// Metrics of the daemon, over all namespaces.
+///
+/// ```
+/// use tensorlend_layout::wire::Stat;
+///
+/// let stat = Stat { pool_bytes: 96 << 20, bytes_in_use: 64 << 20, bytes_spare: 32 << 20, ..Stat::default() };
+/// assert_eq!(stat.pool_bytes, stat.bytes_in_use + stat.bytes_spare);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stat {
+    /// Version of the daemon.
+    pub version: String,
+    /// Pid of the daemon.
+    pub pid: u32,
+    /// Time since the daemon's start, in nanoseconds.
+    pub uptime_ns: u64,
+    /// "system" or "user".
+    pub mode: String,
+    /// Maximum bytes of the pool.
+    pub pool_bytes_max: u64,
+    /// Bytes of segments that exist: lent, spare and idle.
+    pub pool_bytes: u64,
+    /// Bytes of segments that are lent (or orphaned).
+    pub bytes_in_use: u64,
+    /// Bytes of spare segments, ready to lend.
+    pub bytes_spare: u64,
+    /// Bytes of sheets.
+    pub bytes_sheets: u64,
+    /// Segments lent.
+    pub segments: u32,
+    /// Clients connected.
+    pub clients: u32,
+    /// Clients that are gone and whose tensors still exist.
+    pub frozen: u32,
+    /// Names in all namespaces.
+    pub names: u64,
+    /// Requests served.
+    pub requests: u64,
+    /// Times that the daemon woke up.
+    pub wakeups: u64,
+    /// Requests refused.
+    pub refusals: u64,
+    /// The reason why there is no device memory; empty if there is some.
+    pub device: String,
+    /// Devices whose memory is lent.
+    pub devices: Vec<DeviceUse>,
+    /// Names that ended because their lifetime was over.
+    pub names_expired: u64,
+    /// Ephemeral names that ended with their producers' sessions.
+    pub names_ephemeral_gone: u64,
+    /// Sessions that were ended because memory was short and their leases kept some.
+    pub sessions_revoked: u64,
+    /// Bytes of segments that are in files and not in the pool.
+    pub bytes_spilled: u64,
+    /// Spill files that could not be written or read.
+    pub spill_failures: u64,
+    /// Usage of the requesting uid; for the superuser, of each uid (128 at most).
+    pub uids: Vec<UidUse>,
+    /// Usage of the requesting namespace; for the superuser, of each (128 at most).
+    pub namespaces: Vec<NamespaceUse>,
+}
+
+/// Usage and present limits of one uid.
+///
+/// ```
+/// use tensorlend_layout::wire::UidUse;
+///
+/// let user = UidUse { uid: 1000, bytes: 64 << 20, bytes_max: 512 << 20, ..UidUse::default() };
+/// assert!(user.bytes <= user.bytes_max);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UidUse {
+    /// The uid.
+    pub uid: u32,
+    /// Bytes of segments and sheets, including those of the user's ended clients.
+    pub bytes: u64,
+    /// Present maximum: its limit, and its share of the common memory.
+    pub bytes_max: u64,
+    /// Bytes that were replaced or deleted and that only its leases keep; known only while memory is short.
+    pub bytes_kept_by_leases: u64,
+    /// Segments lent to the user.
+    pub segments: u32,
+    /// Descriptors that the daemon has open for the user.
+    pub descriptors: u64,
+    /// Present maximum of `descriptors`.
+    pub descriptors_max: u64,
+    /// Bytes of device memory, including those of the user's ended clients.
+    pub device_bytes: u64,
+    /// Sessions.
+    pub sessions: u32,
+    /// Maximum of `sessions`.
+    pub sessions_max: u32,
+    /// Names with values of this uid, including items of lists.
+    pub names: u64,
+    /// Leases that the user's clients hold now.
+    pub leases: u64,
+}
+
+/// Usage and limits of one namespace.
+///
+/// ```
+/// use tensorlend_layout::wire::NamespaceUse;
+///
+/// let lab = NamespaceUse { name: "lab".into(), names: 3, names_max: 65536, ..NamespaceUse::default() };
+/// assert!(lab.names <= u64::from(lab.names_max));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamespaceUse {
+    /// The namespace's name.
+    pub name: String,
+    /// Bytes of segments and sheets.
+    pub bytes: u64,
+    /// Maximum of `bytes`; `u64::MAX` if only the pool's maximum applies.
+    pub bytes_max: u64,
+    /// Bytes of device memory.
+    pub device_bytes: u64,
+    /// Segments lent in the namespace.
+    pub segments: u32,
+    /// Maximum of `segments`.
+    pub segments_max: u32,
+    /// Descriptors that the daemon has open for its memory.
+    pub descriptors: u64,
+    /// Names, list items, lists and streams.
+    pub names: u64,
+    /// Maximum of `names`.
+    pub names_max: u32,
+    /// Clients, live and gone.
+    pub clients: u32,
+    /// Maximum of `clients`.
+    pub clients_max: u32,
+}

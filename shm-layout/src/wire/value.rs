@@ -1,0 +1,55 @@
+//! The contents of names, for listings.
+
+use serde::{Deserialize, Serialize};
+
+/// Maximum number of names of a [`ValuesOf`](super::Request::ValuesOf): so many contents fit into a packet.
+pub const VALUES_MAX: usize = 320;
+
+/// A name, as a client found it in the directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct NameAt {
+    /// Index of the name's entry in the directory.
+    pub entry: u32,
+    /// The entry's home word.
+    pub home: u64,
+}
+
+/// What a name led to when the daemon looked. Cells and records are their client's allegations, which the reader checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ValueAt {
+    /// The name has another home word since, or its value was replaced at that moment, or the daemon has not heard yet
+    /// that its owner has mapped the memory: the reader looks for itself.
+    Unknown,
+    /// The cell's client deleted the name.
+    Deleted,
+    /// The home leads to no cell of its client, or the cell to no slot of its client.
+    Nowhere,
+    /// The value is in the memory of a device.
+    OnDevice,
+    /// A slot. Its record belonged to the cell's value when the daemon read both.
+    Slot {
+        /// The cell.
+        cell: u64,
+        /// The slot's record.
+        record: [u64; 16],
+        /// Length of the slot's segment in bytes.
+        segment_bytes: u64,
+        /// Whether the bytes of the slot, or of one that follows it in its chain, are in a file or on the way there or
+        /// back. A hint.
+        in_file: bool,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{PACKET_BYTES_MAX, Reply, Request, encode};
+    use super::*;
+
+    #[test]
+    fn the_longest_messages_fit_into_a_packet() {
+        let names = vec![NameAt { entry: u32::MAX, home: u64::MAX }; VALUES_MAX];
+        assert!(encode(&Request::ValuesOf { names }).len() <= PACKET_BYTES_MAX);
+        let value = ValueAt::Slot { cell: u64::MAX, record: [u64::MAX; 16], segment_bytes: u64::MAX, in_file: true };
+        assert!(encode(&Reply::Values(vec![value; VALUES_MAX])).len() <= PACKET_BYTES_MAX);
+    }
+}
