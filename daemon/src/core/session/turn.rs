@@ -77,10 +77,9 @@ impl Core {
             self.env.timers.pop_first();
             any |= timer != Timer::Untried;
             match timer {
-                Timer::Untried => {}
                 Timer::Retry => self.env.retry_ns = None,
                 // Every turn does.
-                Timer::Spares | Timer::Names | Timer::Staged | Timer::Spill => {}
+                Timer::Spares | Timer::Names | Timer::Staged | Timer::Spill | Timer::Untried => {}
                 Timer::Chores => self.env.chores_due(),
                 Timer::Returned(mem) => {
                     if self.env.probing.contains_key(&mem) {
