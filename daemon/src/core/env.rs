@@ -264,14 +264,21 @@ impl Env {
 
     /// Orders memory.
     pub fn create(&mut self, bytes: u64, sheet: Option<SheetPlan>, purpose: Purpose) -> MemId {
-        self.create_partly(bytes, bytes, sheet, purpose)
+        self.create_partly(bytes, bytes, sheet, purpose, false)
     }
 
-    /// Orders memory of which only the first bytes are there from the beginning on.
-    pub fn create_partly(&mut self, bytes: u64, bytes_first: u64, sheet: Option<SheetPlan>, purpose: Purpose) -> MemId {
+    /// Orders memory of which only the first bytes are there from the beginning on; `reserved`: for an administrator.
+    pub fn create_partly(
+        &mut self,
+        bytes: u64,
+        bytes_first: u64,
+        sheet: Option<SheetPlan>,
+        purpose: Purpose,
+        reserved: bool,
+    ) -> MemId {
         let mem = self.name_order(purpose);
         let background = sheet.is_none() || bytes_first > PROMPT_BYTES_MAX;
-        self.effects.push(Effect::Create { mem, bytes, bytes_first, sheet, background });
+        self.effects.push(Effect::Create { mem, bytes, bytes_first, sheet, background, reserved });
         mem
     }
 
@@ -295,7 +302,19 @@ impl Env {
 
     /// Orders a sheet for a request.
     pub fn order_sheet(&mut self, conn: ConnId, bytes: u64, plan: SheetPlan, charge: Charge) -> Making {
-        let mem = self.create(bytes, Some(plan), Purpose::Request(conn));
+        self.order_sheet_for(conn, bytes, plan, charge, false)
+    }
+
+    /// As [`Env::order_sheet`]; `reserved`: for an administrator.
+    pub fn order_sheet_for(
+        &mut self,
+        conn: ConnId,
+        bytes: u64,
+        plan: SheetPlan,
+        charge: Charge,
+        reserved: bool,
+    ) -> Making {
+        let mem = self.create_partly(bytes, bytes, Some(plan), Purpose::Request(conn), reserved);
         Making { mem, charge, segment_bytes: None, device: None, export: None, made: false, view: None }
     }
 

@@ -103,6 +103,7 @@ pub fn settings() -> Settings {
         uid_sessions_max: 6,
         uid_share: false,
         owners: Arc::default(),
+        administrators: Vec::new(),
         stream_grace_ns: STREAM_GRACE_NS,
         descriptors_max: 10_000,
         lease_ns_max: None,
