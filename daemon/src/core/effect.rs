@@ -126,6 +126,8 @@ pub enum Effect {
     Probe {
         /// The memory.
         mem: MemId,
+        /// Whether processes that can only read count, too.
+        readers: bool,
     },
     /// Answer a connection.
     Send {

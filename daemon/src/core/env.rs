@@ -349,10 +349,9 @@ impl Env {
         self.release(part.mem);
     }
 
-    /// Gives up memory that its writer may have mapped still: paid back when it is quiet, and closed then, or kept for the
-    /// same uid if it is a segment that may be lent again. Readers' mappings do not count here, for want of a question that the
-    /// kernel would answer. In system mode the pages are taken away when it is closed; in user mode readers keep them for as
-    /// long as their processes live.
+    /// Gives up memory that its writer may have mapped still: paid back and closed once the kernel says that nobody holds it. A segment
+    /// that may be lent again is kept for the same uid. In system mode the holders that count are those who can write it: the daemon
+    /// takes the pages away when it closes the memory, whoever reads it. In user mode its seal forbids that, so that readers count, too.
     pub fn linger(&mut self, uid: u32, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
         self.lingered_ever += 1;
         let (namespace, segment, id) = (charge.namespace(), segment_bytes.is_some(), self.lingered_ever);
@@ -415,13 +414,13 @@ impl Env {
         let now = self.now_ns;
         let worth = |l: &Lingering| now - l.given_up_ns < EXPEDITE_NS_MAX || l.answered_ns < since_ns;
         let its = |l: &Lingering| l.uid == uid && l.segment_bytes.is_some() && worth(l);
-        let mut any = false;
+        let (mut any, readers) = (false, self.user_mode());
         for (&mem, lingering) in self.lingering.iter_mut().filter(|(_, l)| its(l)).take(64) {
             any = true;
             // The answer makes the asker's request tried again: not asked anew for each.
             if self.now_ns >= lingering.expedited_ns + EXPEDITE_PAUSE_NS {
                 lingering.expedited_ns = self.now_ns;
-                self.effects.push(Effect::Probe { mem });
+                self.effects.push(Effect::Probe { mem, readers });
             }
         }
         any
@@ -526,7 +525,14 @@ impl Env {
     /// Asks whether memory is quiet.
     pub fn probe(&mut self, mem: MemId, why: Probing) {
         self.probing.insert(mem, why);
-        self.effects.push(Effect::Probe { mem });
+        self.look_at(mem, why);
+    }
+
+    /// Has the shell look at memory that is being probed. In user mode memory that was given up has no holder at all before it is
+    /// closed: the daemon cannot take its pages away.
+    pub fn look_at(&mut self, mem: MemId, why: Probing) {
+        let readers = why == Probing::Lingering && self.user_mode();
+        self.effects.push(Effect::Probe { mem, readers });
     }
 
     /// Charges for a sheet.

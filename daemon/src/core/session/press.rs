@@ -9,6 +9,9 @@ use std::collections::BTreeMap;
 use tensorlend_layout::Uuid;
 use tensorlend_layout::wire::{LimitKind, Refusal};
 
+/// How long a request waits at most for memory that was just given back, in user mode.
+const QUIET_USER_NS_MAX: u64 = 1_000_000_000;
+
 /// What has come of the look for memory that is in use no more.
 enum Room {
     /// Nothing: somebody looked not long ago.
@@ -33,13 +36,21 @@ impl Core {
         if !matches!(answer, Err(Refusal::Limit { .. })) || bytes > env.pool.bytes_max() {
             return answer;
         }
-        if env.now_ns - since_ns < QUIET_NS_MAX && env.expedite(uid, since_ns) {
+        // What a look through the memory of the disconnected frees comes back after the kernel's answer, in user mode.
+        let waits_ns = if env.user_mode() { QUIET_USER_NS_MAX } else { QUIET_NS_MAX };
+        if env.now_ns - since_ns < waits_ns && env.expedite(uid, since_ns) {
             return Ok(Outcome::Later(Wait::Quiet));
         }
         match self.collect_for_room(seat, since_ns) {
             Room::Unchanged => {}
             Room::Awaited => return Ok(Outcome::Later(Wait::Chores)),
-            Room::Looked => answer = lend(self),
+            Room::Looked => {
+                answer = lend(self);
+                let is_refused = matches!(answer, Err(Refusal::Limit { .. }));
+                if is_refused && self.env.now_ns - since_ns < waits_ns && self.env.expedite(uid, since_ns) {
+                    return Ok(Outcome::Later(Wait::Quiet));
+                }
+            }
         }
         match &answer {
             Err(Refusal::Limit { kind, .. }) if kind.is_tensor_memory() => {
