@@ -36,7 +36,7 @@ fn a_full_pool_is_an_error_that_costs_nothing() {
 
 #[test]
 fn too_many_names_and_sessions() {
-    let daemon = Daemon::start("[namespace_default]\nnames_max = 1024\n[uid]\nsessions_max = 4\n");
+    let daemon = Daemon::start("[namespace_default]\nnames_max = 1024\n[uid]\nsessions_max = 8\n");
     let client = daemon.client();
     let error = (0..).find_map(|i| client.put(&format!("n{i}"), &[i]).err()).unwrap();
     assert!(error.is_limit() && error.to_string().contains("names_max"), "{error}");

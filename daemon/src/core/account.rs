@@ -2,7 +2,7 @@
 //! made comes back through [`Accounts::refund`]; one that is lost is a defect, and a debug build stops at it.
 
 mod charge;
-
+mod reserve;
 pub use super::owners::SUPERUSER;
 pub use charge::{Charge, Holding, Kind};
 

@@ -58,6 +58,8 @@ pub enum Effect {
         sheet: Option<SheetPlan>,
         /// Whether a worker thread makes it, since it is long.
         background: bool,
+        /// Whether it may use the memory that is left for administrators.
+        reserved: bool,
     },
     /// Have a device's driver make memory, on a worker thread. [`super::Event::CreatedOnDevice`] answers.
     CreateOnDevice {
@@ -124,6 +126,8 @@ pub enum Effect {
     Probe {
         /// The memory.
         mem: MemId,
+        /// Whether processes that can only read count, too.
+        readers: bool,
     },
     /// Answer a connection.
     Send {

@@ -64,6 +64,8 @@ const EXPEDITE_PAUSE_NS: u64 = 400_000;
 const EXPEDITE_NS_MAX: u64 = 10_000_000;
 /// How long after a request for memory the daemon still begins looks for it.
 const QUIET_NS_MAX: u64 = 5_000_000;
+/// The same in user mode, where readers must have unmapped it, too.
+const QUIET_USER_NS_MAX: u64 = 1_000_000_000;
 /// Longest pause between two looks at orphaned memory.
 const ORPHANED_PAUSE_NS_MAX: u64 = 10_000_000_000;
 
@@ -275,14 +277,21 @@ impl Env {
 
     /// Orders memory.
     pub fn create(&mut self, bytes: u64, sheet: Option<SheetPlan>, purpose: Purpose) -> MemId {
-        self.create_partly(bytes, bytes, sheet, purpose)
+        self.create_partly(bytes, bytes, sheet, purpose, false)
     }
 
-    /// Orders memory of which only the first bytes are there from the beginning on.
-    pub fn create_partly(&mut self, bytes: u64, bytes_first: u64, sheet: Option<SheetPlan>, purpose: Purpose) -> MemId {
+    /// Orders memory of which only the first bytes are there from the beginning on; `reserved`: for an administrator.
+    pub fn create_partly(
+        &mut self,
+        bytes: u64,
+        bytes_first: u64,
+        sheet: Option<SheetPlan>,
+        purpose: Purpose,
+        reserved: bool,
+    ) -> MemId {
         let mem = self.name_order(purpose);
         let background = sheet.is_none() || bytes_first > PROMPT_BYTES_MAX;
-        self.effects.push(Effect::Create { mem, bytes, bytes_first, sheet, background });
+        self.effects.push(Effect::Create { mem, bytes, bytes_first, sheet, background, reserved });
         mem
     }
 
@@ -306,7 +315,19 @@ impl Env {
 
     /// Orders a sheet for a request.
     pub fn order_sheet(&mut self, conn: ConnId, bytes: u64, plan: SheetPlan, charge: Charge) -> Making {
-        let mem = self.create(bytes, Some(plan), Purpose::Request(conn));
+        self.order_sheet_for(conn, bytes, plan, charge, false)
+    }
+
+    /// As [`Env::order_sheet`]; `reserved`: for an administrator.
+    pub fn order_sheet_for(
+        &mut self,
+        conn: ConnId,
+        bytes: u64,
+        plan: SheetPlan,
+        charge: Charge,
+        reserved: bool,
+    ) -> Making {
+        let mem = self.create_partly(bytes, bytes, Some(plan), Purpose::Request(conn), reserved);
         Making { mem, charge, segment_bytes: None, device: None, export: None, made: false, view: None }
     }
 
@@ -341,10 +362,9 @@ impl Env {
         self.release(part.mem);
     }
 
-    /// Gives up memory that its writer may have mapped still: paid back when it is quiet, and closed then, or kept for the
-    /// same uid if it is a segment that may be lent again. Readers' mappings do not count here, for want of a question that the
-    /// kernel would answer. In system mode the pages are taken away when it is closed; in user mode readers keep them for as
-    /// long as their processes live.
+    /// Gives up memory that its writer may have mapped still: paid back and closed once the kernel says that nobody holds it. A segment
+    /// that may be lent again is kept for the same uid. In system mode the holders that count are those who can write it: the daemon
+    /// takes the pages away when it closes the memory, whoever reads it. In user mode its seal forbids that, so that readers count, too.
     pub fn orphan(&mut self, uid: u32, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
         self.orphaned_ever += 1;
         let (namespace, segment, id) = (charge.namespace(), segment_bytes.is_some(), self.orphaned_ever);
@@ -406,7 +426,8 @@ impl Env {
     /// long ago are repeated. A look that has begun is always awaited: how late its answer is depends on the load of the machine.
     pub fn expedite(&mut self, uid: u32, since_ns: u64) -> bool {
         let now = self.now_ns;
-        let is_late = now - since_ns >= QUIET_NS_MAX;
+        let readers = self.user_mode();
+        let is_late = now - since_ns >= if readers { QUIET_USER_NS_MAX } else { QUIET_NS_MAX };
         let mut awaited = false;
         let its = |l: &Orphaned| l.uid == uid && l.segment_bytes.is_some();
         let worth =
@@ -415,7 +436,7 @@ impl Env {
             awaited |= orphaned.is_looked_at() || !is_late;
             if !orphaned.is_looked_at() && !is_late && now >= orphaned.expedited_ns + EXPEDITE_PAUSE_NS {
                 orphaned.expedited_ns = now;
-                self.effects.push(Effect::Probe { mem });
+                self.effects.push(Effect::Probe { mem, readers });
             }
         }
         awaited
@@ -520,7 +541,14 @@ impl Env {
     /// Asks whether memory is quiet.
     pub fn probe(&mut self, mem: MemId, why: Probing) {
         self.probing.insert(mem, why);
-        self.effects.push(Effect::Probe { mem });
+        self.look_at(mem, why);
+    }
+
+    /// Has the shell look at memory that is being probed. In user mode memory that was given up has no holder at all before it is
+    /// closed: the daemon cannot take its pages away.
+    pub fn look_at(&mut self, mem: MemId, why: Probing) {
+        let readers = why == Probing::Orphaned && self.user_mode();
+        self.effects.push(Effect::Probe { mem, readers });
     }
 
     /// Charges for a sheet.

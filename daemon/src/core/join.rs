@@ -10,7 +10,7 @@ use super::label::Label;
 use super::length;
 use super::members::Members;
 use super::namespace::Namespace;
-use super::settings::{Peer, Role};
+use super::settings::{Admission, Peer, Role};
 use super::tables::Table;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::catalogue::FIRST_CELLS;
@@ -56,14 +56,17 @@ impl Members {
         context: &Context,
         conn: ConnId,
         peer: &Peer,
-        label: &str,
-        role: Role,
+        (label, role): (&str, Role),
+        Admission { administrator, beyond }: Admission,
     ) -> Answer {
-        context.ledger.check_table_share(Table::Members, peer.uid, self.lines())?;
-        let number = self.number(context)?;
+        if !beyond {
+            context.ledger.check_table_share(Table::Members, peer.uid, self.lines())?;
+        }
+        let number = self.number(context, beyond)?;
         let bytes = [length::CATALOGUE, length::LEASES];
-        let charged = env.charge_sheet(peer.uid, context.ledger.id(), bytes[0]).and_then(|first| {
-            match env.charge_sheet(peer.uid, context.ledger.id(), bytes[1]) {
+        let (uid, namespace) = (Some(peer.uid), context.ledger.id());
+        let charged = env.accounts.charge_admission(uid, namespace, bytes[0], beyond).and_then(|first| {
+            match env.accounts.charge_admission(uid, namespace, bytes[1], beyond) {
                 Ok(second) => Ok([first, second]),
                 Err(refusal) => {
                     env.accounts.refund(first);
@@ -82,8 +85,10 @@ impl Members {
         let cells = FIRST_CELLS as u64;
         let catalogue = SheetPlan { magic: Magic::Catalogue, owner: number, count: cells, first: 0 };
         let leases = SheetPlan { magic: Magic::Leases, owner: number, count: 0, first: 0 };
-        let making =
-            vec![env.order_sheet(conn, bytes[0], catalogue, first), env.order_sheet(conn, bytes[1], leases, second)];
+        let making = vec![
+            env.order_sheet_for(conn, bytes[0], catalogue, first, administrator),
+            env.order_sheet_for(conn, bytes[1], leases, second, administrator),
+        ];
         let what = What::Join { namespace: context.ledger.id(), number, label: label_of(label), role };
         Ok(Outcome::Working(Work { what, making }))
     }

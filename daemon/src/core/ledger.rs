@@ -30,7 +30,7 @@ pub fn open_budget(accounts: &mut Accounts, id: NamespaceId, name: &str, setting
 
 impl Ledger {
     /// Opens the budget of a new namespace and charges `bytes` for its directory: to the namespace, and to the uid whose private
-    /// one it is.
+    /// one it is; `beyond` the limits if an administrator opens it with a place of the reserve.
     ///
     /// # Errors
     /// A limit leaves no room for the directory; then there is no budget.
@@ -39,12 +39,12 @@ impl Ledger {
         id: NamespaceId,
         name: &str,
         (private, limits): (Option<u32>, NamespaceLimits),
-        bytes: u64,
+        (bytes, beyond): (u64, bool),
         (shares_tables, owners): (bool, &Arc<Owners>),
     ) -> Result<Self, Refusal> {
         let setting = if private.is_some() { "namespace_default".into() } else { format!("namespace.{name}") };
         open_budget(accounts, id, name, &setting, &limits);
-        match accounts.charge(private, id, Kind::Sheet, bytes) {
+        match accounts.charge_admission(private, id, bytes, beyond) {
             Ok(charge) => {
                 Ok(Self { id, name: name.into(), setting, limits, charge, shares_tables, owners: Arc::clone(owners) })
             }

@@ -1,6 +1,6 @@
 //! Lengths of sheets, in bytes.
 
-use super::settings::NamespaceLimits;
+use super::settings::{NamespaceLimits, RESERVED_SESSIONS};
 use tensorlend_layout::catalogue::{Catalogue, CellRecord, SlotRecord, cells_count, part_bytes};
 use tensorlend_layout::directory::Geometry;
 use tensorlend_layout::leases::LeaseTable;
@@ -32,12 +32,17 @@ pub fn ring(capacity: u32) -> u64 {
 pub fn geometry(limits: &NamespaceLimits) -> Geometry {
     Geometry {
         // No client has number 0.
-        members: limits.members_max.min(u32::from(u16::MAX)) + 1,
+        members: (limits.members_max + RESERVED_SESSIONS).min(u32::from(u16::MAX)) + 1,
         names: limits.names_max,
         lists: limits.lists_max,
         streams: limits.streams_max,
         segments: limits.segments_max,
     }
+}
+
+/// Returns the number of clients that a directory with so many lines is for, without the lines of the reserve.
+pub fn members_max(lines: usize) -> u32 {
+    (lines as u32).saturating_sub(1 + RESERVED_SESSIONS).max(1)
 }
 
 /// Bytes of the sheets that a namespace with one client needs: directory, catalogue and lease table.

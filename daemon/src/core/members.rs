@@ -127,24 +127,33 @@ impl Members {
         self.values().map(|client| client.uid).chain(self.joining.values().copied()).map(Some)
     }
 
-    /// A number for somebody who joins.
-    pub fn number(&mut self, context: &Context) -> Result<u16, Refusal> {
-        if self.number_fresh < context.directory.members.len() as u32 {
+    /// A number for somebody who joins. The directory has more lines than `members_max` says: the rest is for those who come
+    /// in `beyond` the limits.
+    pub fn number(&mut self, context: &Context, beyond: bool) -> Result<u16, Refusal> {
+        let (most, lines) = (context.ledger.limits().members_max, context.directory.members.len() as u32);
+        let taken = (self.clients.len() + self.joining.len()) as u64;
+        if !beyond && taken >= u64::from(most) {
+            return Err(Self::full(context));
+        }
+        if self.number_fresh < if beyond { lines } else { lines.min(most + 1) } {
             self.number_fresh += 1;
             return Ok(u16::try_from(self.number_fresh - 1).expect("a directory has at most 65536 members"));
         }
-        self.numbers.pop_front().ok_or_else(|| {
-            let what = format!(
-                "the number of clients of namespace {:?} (those gone that left tensors too)",
-                context.ledger.name()
-            );
-            limit(
-                LimitKind::Members,
-                what,
-                format!("{}.members_max", context.ledger.setting()),
-                context.ledger.limits().members_max.to_string(),
-            )
-        })
+        self.numbers.pop_front().ok_or_else(|| Self::full(context))
+    }
+
+    /// The refusal for a table without a free line.
+    fn full(context: &Context) -> Refusal {
+        let what = format!(
+            "the number of clients of namespace {:?} (those gone that left tensors too)",
+            context.ledger.name()
+        );
+        limit(
+            LimitKind::Members,
+            what,
+            format!("{}.members_max", context.ledger.setting()),
+            context.ledger.limits().members_max.to_string(),
+        )
     }
 
     /// Notes whose request to join has this number.

@@ -14,7 +14,7 @@ use super::names::Names;
 use super::namespace::Namespace;
 use super::pressure::Pressure;
 use super::segment::Segments;
-use super::settings::NamespaceLimits;
+use super::settings::{Admission, NamespaceLimits};
 use super::stream::Streams;
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::header::Magic;
@@ -31,22 +31,24 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// Orders a directory. The directory of a private namespace is charged to its uid.
+    /// Orders a directory for somebody who joins. The directory of a private namespace is charged to its uid.
     pub fn begin(
         env: &mut Env,
         id: u64,
         name: &str,
         private: Option<u32>,
         limits: NamespaceLimits,
+        for_whom: Admission,
     ) -> Result<Self, Refusal> {
         let geometry = length::geometry(&limits);
         // All of it is charged, although little of it is there at first: a reader that looks at the rest makes pages.
         let bytes = geometry.bytes();
         // A private one has one user.
         let shares = (env.settings.uid_share && private.is_none(), &env.settings.owners);
-        let ledger = Ledger::open(&mut env.accounts, id, name, (private, limits), bytes, shares)?;
+        let ledger = Ledger::open(&mut env.accounts, id, name, (private, limits), (bytes, for_whom.beyond), shares)?;
         let plan = SheetPlan { magic: Magic::Directory, owner: 0, count: 0, first: 0 };
-        let mem = env.create_partly(bytes, geometry.bytes_first(), Some(plan), Purpose::Directory(id));
+        let (first, reserved) = (geometry.bytes_first(), for_whom.administrator);
+        let mem = env.create_partly(bytes, first, Some(plan), Purpose::Directory(id), reserved);
         Ok(Self { ledger, mem, private })
     }
 
@@ -97,18 +99,18 @@ mod tests {
     fn every_number_is_given_out_once_and_then_again() {
         let limits = NamespaceLimits { members_max: 65535, ..crate::core::tests::world::limits() };
         let mut env = Env::new(crate::core::tests::world::settings());
-        let opening = Opening::begin(&mut env, 1, "lab", None, limits).unwrap();
+        let opening = Opening::begin(&mut env, 1, "lab", None, limits, Admission::default()).unwrap();
         let view = View::anonymous(length::geometry(&limits).bytes() as usize);
         let mut namespace = opening.finish(&mut env, &view);
         namespace.members = Members::restored(BTreeMap::new(), 65534);
         let Namespace { context, members, .. } = &mut namespace;
-        let given: Vec<u16> = (0..65535).map(|_| members.number(context).unwrap()).collect();
+        let given: Vec<u16> = (0..65535).map(|_| members.number(context, false).unwrap()).collect();
         assert_eq!((given[0], given[1]), (65534, 65535), "those that were never used come first");
         assert_eq!(given.iter().collect::<std::collections::BTreeSet<_>>().len(), 65535);
-        assert!(matches!(members.number(context), Err(Refusal::Limit { .. })));
+        assert!(matches!(members.number(context, true), Err(Refusal::Limit { .. })));
         members.unjoin(7);
-        assert_eq!(members.number(context).unwrap(), 7);
-        assert!(members.number(context).is_err(), "the fresh ones do not begin again");
+        assert_eq!(members.number(context, false).unwrap(), 7);
+        assert!(members.number(context, false).is_err(), "the fresh ones do not begin again");
         namespace.context.ledger.close(&mut env.accounts);
     }
 }

@@ -66,6 +66,8 @@ struct Conn {
     peer: Peer,
     /// Whether its uid had as many sessions as it may when it connected.
     over: bool,
+    /// Whether it has a place of the reserve for administrators.
+    reserved: bool,
     seat: Option<Seat>,
     phase: Phase,
 }
@@ -208,14 +210,16 @@ impl Core {
     }
 
     fn connected(&mut self, conn: ConnId, peer: Peer) {
-        let over = !self.env.accounts.begin_session(peer.uid);
+        let begun = self.env.accounts.begin_session(peer.uid);
+        let reserved = !begun && self.has_reserve_for(peer.uid);
+        let over = !begun && !reserved;
         // Who is over the limit is told so when he says hello; but not everybody who never does.
         if over && self.env.accounts.floods(peer.uid) {
             self.env.accounts.end_session(peer.uid);
             self.env.effects.push(Effect::Close { conn });
             return;
         }
-        self.conns.insert(conn, Conn { peer, over, seat: None, phase: Phase::Idle });
+        self.conns.insert(conn, Conn { peer, over, reserved, seat: None, phase: Phase::Idle });
     }
 
     fn packet(&mut self, conn: ConnId, bytes: &[u8], received: Vec<Received>, truncated: bool) {
@@ -401,7 +405,7 @@ impl Core {
         let Some(seat) = state.seat else {
             return match request {
                 Request::Hello(hello) if gathering || self.is_staged(conn, hello) => Ok(Outcome::Later(Wait::Return)),
-                Request::Hello(hello) => self.hello(conn, hello),
+                Request::Hello(hello) => self.admit(conn, hello),
                 Request::Return(back) if self.is_staging(conn, back) => Ok(Outcome::Later(Wait::Return)),
                 Request::Return(back) => self.welcome_back(conn, back),
                 _ => unreachable!("a violation"),

@@ -70,6 +70,18 @@ pub struct Peer {
     pub watched: bool,
 }
 
+/// Sessions of administrators that the daemon admits beyond the limits, at the same time.
+pub const RESERVED_SESSIONS: u32 = 4;
+
+/// For whom the daemon makes the sheets of a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Admission {
+    /// It is an administrator: the memory that is left for administrators may be used.
+    pub administrator: bool,
+    /// It has a place of the reserve: no limit holds.
+    pub beyond: bool,
+}
+
 /// What a peer may do in a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -169,6 +181,8 @@ pub struct Settings {
     pub uid_share: bool,
     /// Which uids are one user's: for the limits and shares of uids.
     pub owners: Arc<Owners>,
+    /// Uids for whose sessions the daemon keeps a reserve: see [`Settings::is_administrator`].
+    pub administrators: Vec<u32>,
     /// How long a stream without producer and subscribers stays readable.
     pub stream_grace_ns: u64,
     /// Descriptors that the daemon may have open for its clients.
@@ -192,6 +206,11 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Returns true if the daemon lets sessions of this uid in beyond every limit, as long as its reserve lasts.
+    pub fn is_administrator(&self, uid: u32) -> bool {
+        self.administrators.contains(&uid)
+    }
+
     /// Takes from `new` what may change while the daemon runs; the rest stays, since clients were told of it, or what there is
     /// has been made by it.
     pub fn reload(&mut self, new: Self) {

@@ -13,6 +13,7 @@ mod lifetimes;
 mod naming;
 mod random;
 mod reload;
+mod reserve;
 mod restart;
 mod sessions;
 mod spill;

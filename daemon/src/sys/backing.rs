@@ -1,6 +1,6 @@
 //! Properties of memory: the size of its pages and, for segments, its NUMA node.
 
-use super::cgroup;
+use super::cgroup::{self, Claim};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -50,9 +50,10 @@ impl Backing {
         fd: BorrowedFd<'_>,
         sheet: &View,
         (at, bytes): (u64, u64),
+        claim: Claim,
         go_on: &dyn Fn() -> bool,
     ) -> io::Result<()> {
-        cgroup::make_room(bytes)?;
+        cgroup::make_room(bytes, claim)?;
         // Populates the mapping first, since only a mapping can request huge pages; then allocates in the file, since
         // only that reports a lack of memory.
         if self.pages == Pages::Advised
@@ -75,7 +76,7 @@ impl Backing {
                 made => return made,
             }
         }
-        cgroup::make_room(bytes)?;
+        cgroup::make_room(bytes, Claim::Users)?;
         let fd = memfd::create_empty(NAME, bytes)?;
         if self.numa != Numa::Local || self.pages == Pages::Advised {
             let mapped = map::segment(&fd, bytes as usize, Access::Write, false)?;

@@ -11,6 +11,18 @@ type Read<'r> = &'r dyn Fn(&Path) -> Option<String>;
 /// Memory left to other processes, and for the kernel's own overhead.
 const MARGIN: u64 = 8 << 20;
 
+/// Memory that is left for the sheets of administrators' sessions.
+const RESERVE: u64 = 16 << 20;
+
+/// For whom memory is allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// Users: the reserve stays.
+    Users,
+    /// Administrators: they may use the reserve.
+    Administrators,
+}
+
 /// A group of this process, or an ancestor of one.
 struct Group {
     folder: PathBuf,
@@ -105,16 +117,20 @@ fn read_file(path: &Path) -> Option<String> {
 ///
 /// # Errors
 /// `OutOfMemory` if they do not fit.
-pub fn make_room(bytes: u64) -> io::Result<()> {
+pub fn make_room(bytes: u64, claim: Claim) -> io::Result<()> {
     static KNOWN: Mutex<u64> = Mutex::new(0);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if *known < bytes {
         let room = room_of(&own(), &read_file);
-        if room < bytes.saturating_add(MARGIN) {
+        let left = MARGIN + if claim == Claim::Users { RESERVE } else { 0 };
+        if room < bytes.saturating_add(left) {
             return Err(io::Error::new(
                 io::ErrorKind::OutOfMemory,
                 format!("the machine, or the daemon's cgroup, has {room} bytes left"),
             ));
+        }
+        if claim == Claim::Administrators {
+            return Ok(());
         }
         *known = (room / 8).max(bytes);
     }
@@ -162,8 +178,8 @@ mod tests {
 
     #[test]
     fn more_than_any_machine_has_is_refused() {
-        make_room(4096).unwrap();
-        assert!(make_room(1 << 60).unwrap_err().to_string().contains("bytes left"));
-        make_room(4096).unwrap();
+        make_room(4096, Claim::Users).unwrap();
+        assert!(make_room(1 << 60, Claim::Administrators).unwrap_err().to_string().contains("bytes left"));
+        make_room(4096, Claim::Administrators).unwrap();
     }
 }

@@ -3,9 +3,10 @@
 use super::backing::{Backing, Pages};
 use super::{DaemonError, cgroup};
 use crate::config::{Bytes, Config, ConfigError, HugePages, LimitsConfig, ModeChoice};
-use crate::core::owners::Owners;
+use crate::core::owners::{Owners, SUPERUSER};
 use crate::core::settings::{Mode, NamespaceLimits, NamespaceRule, Principal, Settings, SpillSettings};
 use nix::unistd::{Group, User};
+use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,6 +15,10 @@ use tensorlend_os::numa::{self, Numa};
 
 /// Descriptors that the daemon needs for itself: its log, its epoll, its threads, and temporary ones.
 const OWN_DESCRIPTORS: u64 = 64;
+
+/// Descriptors for the administrators' sessions that the core's reserve lets in: each has a socket, a process, a wakeup
+/// eventfd and two sheets, some have a directory, and a reply is sent with up to four more.
+const RESERVED_DESCRIPTORS: u64 = 32;
 
 /// The folder through which the daemon reopens descriptors.
 const FD_FOLDER: &str = "/proc/self/fd";
@@ -99,6 +104,7 @@ pub fn settings_and_unknown(config: &Config, mode: Mode) -> Result<(Settings, Ve
         uid_sessions_max: config.uid.sessions_max,
         uid_share: config.uid.share.unwrap_or(mode == Mode::System),
         owners: Arc::new(owners(&config.uid.subuid_file)),
+        administrators: administrators(mode, rustix::process::geteuid().as_raw()),
         stream_grace_ns: config.streams.grace_ms.saturating_mul(1_000_000),
         descriptors_max: descriptors(),
         lease_ns_max: config.uid.lease_ms_max.map(|ms| ms.saturating_mul(1_000_000)),
@@ -115,6 +121,15 @@ pub fn settings_and_unknown(config: &Config, mode: Mode) -> Result<(Settings, Ve
         namespaces,
     };
     Ok((settings, unknown))
+}
+
+/// Returns the uids for which the daemon keeps a reserve: the superuser and, in system mode, the daemon's own user. In user mode
+/// the daemon's user is the clients' user, whom a reserve would not tell apart from an administrator.
+fn administrators(mode: Mode, own: u32) -> Vec<u32> {
+    match mode {
+        Mode::System => BTreeSet::from([SUPERUSER, own]).into_iter().collect(),
+        Mode::User => [SUPERUSER].into_iter().filter(|&uid| uid != own).collect(),
+    }
 }
 
 /// Returns the uids that belong to one user according to this file; none if the file does not exist.
@@ -205,10 +220,10 @@ fn limits(own: &LimitsConfig, default: &LimitsConfig) -> NamespaceLimits {
     }
 }
 
-/// Returns the number of descriptors for clients: this process's limit less the daemon's own need.
+/// Returns the number of descriptors for clients: this process's limit less the daemon's own need and the reserve.
 pub fn descriptors() -> u64 {
     let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
-    most.saturating_sub(OWN_DESCRIPTORS).max(OWN_DESCRIPTORS)
+    most.saturating_sub(OWN_DESCRIPTORS + RESERVED_DESCRIPTORS).max(OWN_DESCRIPTORS)
 }
 
 fn seed() -> u64 {
@@ -295,6 +310,14 @@ mod tests {
         assert_eq!(unknown("         0          0 4294967295\n", overflow), None);
         assert_eq!(unknown("0 1000 1\n1 100000 65536\n", overflow), Some(65534));
         assert_eq!(unknown("0 0 1\n", || None), Some(65534));
+    }
+
+    #[test]
+    fn administrators_are_root_and_a_user_of_the_daemons_own() {
+        assert_eq!(administrators(Mode::System, 990), [0, 990]);
+        assert_eq!(administrators(Mode::System, 0), [0]);
+        assert_eq!(administrators(Mode::User, 1000), [0]);
+        assert_eq!(administrators(Mode::User, 0), [0; 0]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::adopt::{self, Copies};
 use super::backing::Backing;
+use super::cgroup::Claim;
 use super::closer::Closer;
 use super::device::DeviceMemory;
 use crate::core::{Lending, MemId, Received, SheetPlan};
@@ -103,6 +104,8 @@ pub struct Plan {
     pub bytes_first: u64,
     /// A sheet's header.
     pub sheet: Option<SheetPlan>,
+    /// Whether a sheet may use the memory that is left for administrators.
+    pub reserved: bool,
 }
 
 impl Plan {
@@ -134,7 +137,7 @@ pub fn name_of(magic: Magic) -> &'static str {
 /// memory. In user mode a directory is sealed at once: its readers have the daemon's uid, and only the seal prevents
 /// them from reopening it for writing. `go_on` is polled now and then: false cancels.
 pub fn make(plan: Plan, (system, backing): Making, go_on: &dyn Fn() -> bool) -> Made {
-    let Plan { bytes, bytes_first, sheet } = plan;
+    let Plan { bytes, bytes_first, sheet, reserved } = plan;
     let Some(plan) = sheet else {
         let fd = backing.make(bytes, go_on)?;
         if system {
@@ -149,7 +152,8 @@ pub fn make(plan: Plan, (system, backing): Making, go_on: &dyn Fn() -> bool) -> 
     let length = usize::try_from(bytes).map_err(io::Error::other)?;
     let writable = map::sheet(&fd, length, Access::Write)?;
     backing.ask(&writable);
-    backing.allocate(fd.as_fd(), &writable, (0, bytes_first), go_on)?;
+    let claim = if reserved { Claim::Administrators } else { Claim::Users };
+    backing.allocate(fd.as_fd(), &writable, (0, bytes_first), claim, go_on)?;
     plan.initialise(&writable);
     if plan.magic != Magic::Directory {
         let view = map::sheet(&fd, length, Access::Read)?;
@@ -268,9 +272,11 @@ impl Memories {
         }
     }
 
-    /// Returns true if it has no writers. If the kernel does not tell, it may have some.
-    pub fn is_quiet(&self, mem: MemId) -> bool {
-        match self.get(mem).and_then(|fd| Ok(memfd::is_quiet(fd.as_fd())?)) {
+    /// Returns true if it has no writers; with `readers`, if no other process holds it at all. If the kernel does not tell, it may
+    /// have some.
+    pub fn is_let_go(&self, mem: MemId, readers: bool) -> bool {
+        let ask = if readers { memfd::is_unheld } else { memfd::is_quiet };
+        match self.get(mem).and_then(|fd| Ok(ask(fd.as_fd())?)) {
             Ok(quiet) => quiet,
             Err(error) => {
                 tracing::warn!("asking whether {mem:?} is quiet: {error}");
@@ -295,7 +301,7 @@ mod tests {
     #[test]
     fn a_made_sheet_is_quiet_although_the_daemon_reads_it() {
         let plan = SheetPlan { magic: Magic::Leases, owner: 3, count: 0, first: 0 };
-        let plan = Plan { bytes: 69632, bytes_first: 69632, sheet: Some(plan) };
+        let plan = Plan { bytes: 69632, bytes_first: 69632, sheet: Some(plan), reserved: false };
         let (fd, view) = make(plan, (true, Backing::default()), &|| true).unwrap();
         assert!(memfd::is_quiet(fd.as_fd()).unwrap());
         let head: &tensorlend_layout::header::SheetHeader = view.as_ref().unwrap().at(0).unwrap();
@@ -305,7 +311,7 @@ mod tests {
 
     #[test]
     fn what_is_lent_to_several_can_be_sealed_by_none_of_them() {
-        let plan = Plan { bytes: 4096, bytes_first: 4096, sheet: None };
+        let plan = Plan { bytes: 4096, bytes_first: 4096, sheet: None, reserved: false };
         for (system, sealed) in [(true, false), (false, true)] {
             let (fd, _) = make(plan, (system, Backing::default()), &|| true).unwrap();
             let lent = memfd::reopen(fd.as_fd(), Access::Write).unwrap();
@@ -317,7 +323,7 @@ mod tests {
     #[test]
     fn a_directory_has_one_writer_in_either_mode() {
         let plan = SheetPlan { magic: Magic::Directory, owner: 0, count: 0, first: 0 };
-        let plan = Plan { bytes: 1 << 20, bytes_first: 65536, sheet: Some(plan) };
+        let plan = Plan { bytes: 1 << 20, bytes_first: 65536, sheet: Some(plan), reserved: false };
         for system in [true, false] {
             let (fd, view) = make(plan, (system, Backing::default()), &|| true).unwrap();
             let lent = memfd::reopen(fd.as_fd(), Access::Read).unwrap();
@@ -332,7 +338,7 @@ mod tests {
     #[test]
     fn what_a_client_keeps_of_a_released_sheet_has_no_pages_in_system_mode() {
         let plan = SheetPlan { magic: Magic::Slots, owner: 3, count: 1 << 10, first: 0 };
-        let plan = Plan { bytes: 135_168, bytes_first: 135_168, sheet: Some(plan) };
+        let plan = Plan { bytes: 135_168, bytes_first: 135_168, sheet: Some(plan), reserved: false };
         for system in [true, false] {
             let mut memories = Memories::new(system);
             let (fd, view) = make(plan, (system, Backing::default()), &|| true).unwrap();
@@ -344,7 +350,7 @@ mod tests {
             assert!(memfd::is_sealed(writer.as_fd()).unwrap() || memfd::is_marked_mapped(writer.as_fd()).unwrap());
             drop(writer);
             let kept = memories.lend(MemId(1), Lending::Read).unwrap();
-            assert!(memories.is_quiet(MemId(1)));
+            assert!(memories.is_let_go(MemId(1), false) && !memories.is_let_go(MemId(1), true));
             let closer = Closer::start().unwrap();
             memories.release(MemId(1), &closer);
             drop(view);
@@ -369,7 +375,7 @@ mod tests {
     /// Returns a directory as created in user mode, or one that its creator left unsealed.
     fn directory(sealed: bool) -> OwnedFd {
         let plan = SheetPlan { magic: Magic::Directory, owner: 0, count: 0, first: 0 };
-        let plan = Plan { bytes: 1 << 20, bytes_first: 65536, sheet: Some(plan) };
+        let plan = Plan { bytes: 1 << 20, bytes_first: 65536, sheet: Some(plan), reserved: false };
         make(plan, (!sealed, Backing::default()), &|| true).unwrap().0
     }
 

@@ -414,8 +414,8 @@ impl Shell {
 
     fn perform(&mut self, effect: Effect) {
         match effect {
-            Effect::Create { mem, bytes, bytes_first, sheet, background } => {
-                let plan = Plan { bytes, bytes_first, sheet };
+            Effect::Create { mem, bytes, bytes_first, sheet, background, reserved } => {
+                let plan = Plan { bytes, bytes_first, sheet, reserved };
                 if background {
                     self.workers.order(mem, plan);
                 } else {
@@ -460,8 +460,8 @@ impl Shell {
                     self.hung_up(conn.0);
                 }
             }
-            Effect::Probe { mem } => {
-                let quiet = self.memories.is_quiet(mem);
+            Effect::Probe { mem, readers } => {
+                let quiet = self.memories.is_let_go(mem, readers);
                 self.events.push_back(Event::Probed { mem, quiet });
             }
             Effect::Send { conn, reply, lend, close } => self.send(conn.0, &reply, &lend, close),
@@ -479,7 +479,7 @@ impl Shell {
             }
             Effect::Spill { mem, file, bytes } => self.write(mem, file, bytes),
             Effect::Recall { mem, file, bytes } => {
-                let plan = Plan { bytes, bytes_first: bytes, sheet: None };
+                let plan = Plan { bytes, bytes_first: bytes, sheet: None, reserved: false };
                 let file = self.files.get(&file).expect("the core knows what was written");
                 self.workers.order_recall(mem, Arc::clone(file), plan);
             }

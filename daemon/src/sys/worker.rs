@@ -1,5 +1,6 @@
 //! Threads that create long memory outside the loop. They sleep until there is an order.
 
+use super::cgroup::Claim;
 use super::device::{Devices, MadeOnDevice};
 use super::memory::{Made, Making, Plan, make};
 use super::spill::{Files, Spilled, Written};
@@ -34,7 +35,7 @@ pub struct Part {
 impl Part {
     /// Allocates the part's pages.
     pub fn make(&self, (_, backing): Making, go_on: &dyn Fn() -> bool) -> io::Result<()> {
-        backing.allocate(self.fd.as_fd(), &self.sheet, (self.at, self.bytes), go_on)
+        backing.allocate(self.fd.as_fd(), &self.sheet, (self.at, self.bytes), Claim::Users, go_on)
     }
 }
 

@@ -217,6 +217,7 @@ fn settings(rng: &mut Rng) -> Settings {
         // Shares and the maximum age of leases have their own tests: here they limit nobody.
         uid_share: false,
         owners: std::sync::Arc::default(),
+        administrators: if rng.chance(20) { vec![3] } else { Vec::new() },
         stream_grace_ns: rng.pick(&[1_000_000, 50_000_000, 2_000_000_000]),
         descriptors_max: 10_000,
         lease_ns_max: None,

@@ -4,7 +4,7 @@ use super::Core;
 use crate::core::answer::{Answer, Outcome, Wait};
 use crate::core::event::ConnId;
 use crate::core::opening::Opening;
-use crate::core::settings::Role;
+use crate::core::settings::{Admission, RESERVED_SESSIONS, Role};
 use tensorlend_layout::name;
 use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Refusal};
 use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
@@ -26,13 +26,32 @@ pub(super) fn same_version(protocols: (u16, u16), layout: (u32, u64)) -> Result<
 }
 
 impl Core {
-    pub(super) fn hello(&mut self, conn: ConnId, hello: &Hello) -> Answer {
+    /// Returns true if a session of this uid may come in although a limit refuses it.
+    pub(super) fn has_reserve_for(&self, uid: u32) -> bool {
+        let taken = self.conns.values().filter(|state| state.reserved).count();
+        self.env.settings.is_administrator(uid) && taken < RESERVED_SESSIONS as usize
+    }
+
+    /// Lets a client in: within the limits, or with a place of the reserve.
+    pub(super) fn admit(&mut self, conn: ConnId, hello: &Hello) -> Answer {
+        let answer = self.hello(conn, hello);
+        let state = &self.conns[&conn];
+        let is_refused = matches!(answer, Err(Refusal::Limit { .. })) && !state.reserved;
+        if !is_refused || !self.has_reserve_for(state.peer.uid) {
+            return answer;
+        }
+        self.conns.get_mut(&conn).expect("seen above").reserved = true;
+        self.hello(conn, hello)
+    }
+
+    fn hello(&mut self, conn: ConnId, hello: &Hello) -> Answer {
         let state = &self.conns[&conn];
         if state.over {
             return Err(self.env.accounts.too_many_sessions(state.peer.uid));
         }
         same_version((hello.protocol_min, hello.protocol_max), (hello.layout_version, hello.layout_hash))?;
-        let peer = state.peer.clone();
+        let (peer, beyond) = (state.peer.clone(), state.reserved);
+        let admission = Admission { administrator: self.env.settings.is_administrator(peer.uid), beyond };
         let own = format!("uid:{}", peer.uid);
         let (name, limits, private, role) = match &hello.namespace {
             None => (own, self.env.settings.private, Some(peer.uid), Role::Writer),
@@ -51,11 +70,13 @@ impl Core {
         }
         if let Some(id) = self.by_name.get(&name) {
             let namespace = self.namespaces.get_mut(id).expect("names lead to namespaces");
-            return namespace.members.join(&mut self.env, &namespace.context, conn, &peer, &hello.label, role);
+            let how = (&hello.label[..], role);
+            return namespace.members.join(&mut self.env, &namespace.context, conn, &peer, how, admission);
         }
         if !self.opening.iter().any(|o| o.ledger.name() == name) {
             self.namespace_ids += 1;
-            self.opening.push(Opening::begin(&mut self.env, self.namespace_ids, &name, private, limits)?);
+            let id = self.namespace_ids;
+            self.opening.push(Opening::begin(&mut self.env, id, &name, private, limits, admission)?);
         }
         Ok(Outcome::Later(Wait::Directory))
     }

@@ -6,6 +6,7 @@ use crate::core::effect::Effect;
 use crate::core::event::MemId;
 use crate::core::label::{Label, Preserved};
 use crate::core::ledger::Ledger;
+use crate::core::length;
 use crate::core::names::Names;
 use crate::core::opening::Opening;
 use crate::core::recovery::restore::{Descriptors, Origin};
@@ -135,7 +136,7 @@ impl Core {
             _ => (self.env.settings.private, "namespace_default".into()),
         };
         let limits = NamespaceLimits {
-            members_max: d.members.len() as u32 - 1,
+            members_max: length::members_max(d.members.len()),
             names_max: d.names.len() as u32 - 1,
             lists_max: d.lists.len() as u32,
             streams_max: d.streams.len() as u32,

@@ -82,8 +82,8 @@ impl Core {
                 Timer::Spares | Timer::Names | Timer::Staged | Timer::Spill | Timer::Untried => {}
                 Timer::Chores => self.env.chores_due(),
                 Timer::Returned(mem) => {
-                    if self.env.probing.contains_key(&mem) {
-                        self.env.effects.push(Effect::Probe { mem });
+                    if let Some(&why) = self.env.probing.get(&mem) {
+                        self.env.look_at(mem, why);
                     }
                 }
                 Timer::Probe(id, catalogue) => {

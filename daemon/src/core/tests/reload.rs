@@ -2,7 +2,7 @@
 
 use super::world::{Client, SEGMENT, World, hello, limits, settings};
 use crate::core::Event;
-use crate::core::settings::{NamespaceLimits, NamespaceRule, Principal, Settings};
+use crate::core::settings::{NamespaceLimits, NamespaceRule, Principal, RESERVED_SESSIONS, Settings};
 use std::collections::BTreeMap;
 use tensorlend_layout::wire::{Hello, LimitKind, Policy, Refusal, Reply, Request};
 use tensorlend_layout::word::Cell;
@@ -101,7 +101,7 @@ fn sizes_stay_until_a_namespace_is_made_anew() {
     w.wait_ns(60_000_000_000);
     let a = w.join(1);
     assert_eq!(a.directory.streams.len(), 1);
-    assert_eq!(a.directory.members.len(), 3);
+    assert_eq!(a.directory.members.len(), 3 + RESERVED_SESSIONS as usize);
     w.hang_up(&a);
     w.assert_empty();
 }

@@ -103,6 +103,7 @@ pub fn settings() -> Settings {
         uid_sessions_max: 6,
         uid_share: false,
         owners: Arc::default(),
+        administrators: Vec::new(),
         stream_grace_ns: STREAM_GRACE_NS,
         descriptors_max: 10_000,
         lease_ns_max: None,
@@ -269,7 +270,7 @@ impl World {
                 assert!(self.memory.contains_key(&mem));
                 self.sealed.insert(mem);
             }
-            Effect::Probe { mem } => {
+            Effect::Probe { mem, .. } => {
                 assert!(self.memory.contains_key(&mem), "{mem:?} is probed while it exists");
                 if self.late {
                     self.looks.push(mem);

@@ -1,0 +1,73 @@
+//! The reserve: administrators' sessions come in beyond the limits.
+
+use super::world::{World, hello, limits, settings};
+use crate::core::ConnId;
+use crate::core::settings::{NamespaceLimits, RESERVED_SESSIONS, Settings};
+use tensorlend_layout::wire::{Hello, LimitKind, Refusal, Reply, Request};
+
+const ADMINISTRATOR: u32 = 9;
+
+/// Connects as this user and says hello: the connection, if the daemon welcomes it.
+fn enter(w: &mut World, uid: u32, gids: &[u32], namespace: Option<&str>) -> Option<ConnId> {
+    let conn = w.dial(uid, gids);
+    if w.closed.contains(&conn) {
+        return None;
+    }
+    w.say(conn, &Request::Hello(Hello { namespace: namespace.map(Into::into), ..hello() }));
+    match w.hear(conn)? {
+        (Reply::Welcome(_), _) => {
+            w.say(conn, &Request::Ack);
+            Some(conn)
+        }
+        (Reply::Refused(Refusal::Limit { .. }), _) => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Users take all of something, and `RESERVED_SESSIONS` sessions of an administrator still come in.
+#[track_caller]
+fn check(changed: Settings, namespace: Option<&str>) {
+    let mut w = World::new(Settings { administrators: vec![ADMINISTRATOR], ..changed });
+    let mut held: Vec<ConnId> = (1..50).map_while(|_| enter(&mut w, 1, &[], namespace)).collect();
+    assert!(!held.is_empty() && held.len() < 49, "{}", held.len());
+    assert_eq!(enter(&mut w, 2, &[50], namespace), None, "another user is refused");
+    let mut ours: Vec<ConnId> = (0..50).map_while(|_| enter(&mut w, ADMINISTRATOR, &[50], namespace)).collect();
+    assert!(ours.len() >= RESERVED_SESSIONS as usize && ours.len() < 50, "{}", ours.len());
+    // The reserve is for looking.
+    let conn = *ours.last().unwrap();
+    w.say(conn, &Request::Stat);
+    assert!(matches!(w.hear(conn), Some((Reply::Stat(_), _))));
+    // A place of the reserve is free again when its session ends.
+    w.happen(crate::core::Event::HungUp { conn });
+    w.wait_ns(1_000_000_000);
+    *ours.last_mut().unwrap() = enter(&mut w, ADMINISTRATOR, &[50], namespace).expect("a place is free");
+    held.append(&mut ours);
+    for conn in held {
+        w.happen(crate::core::Event::HungUp { conn });
+    }
+    w.assert_empty();
+}
+
+#[test]
+fn an_administrator_finds_a_place_when_sessions_descriptors_sheets_or_lines_have_run_out() {
+    let few = NamespaceLimits { members_max: 3, ..limits() };
+    let lab = |mut settings: Settings| {
+        settings.namespaces.get_mut("lab").unwrap().limits = few;
+        settings
+    };
+    check(lab(settings()), Some("lab"));
+    check(Settings { descriptors_max: 30, uid_sessions_max: 100, ..settings() }, None);
+    check(Settings { descriptors_max: 30, uid_sessions_max: 100, ..settings() }, Some("lab"));
+    check(Settings { sheet_bytes_max: 2 << 20, uid_sessions_max: 100, ..settings() }, None);
+}
+
+#[test]
+fn what_the_reserve_lets_in_gets_no_segment_beyond_the_limits() {
+    let few = Settings { descriptors_max: 30, uid_sessions_max: 100, ..settings() };
+    let mut w = World::new(Settings { administrators: vec![ADMINISTRATOR], ..few });
+    while enter(&mut w, 1, &[], None).is_some() {}
+    let conn = enter(&mut w, ADMINISTRATOR, &[], None).unwrap();
+    w.say(conn, &Request::Segment { bytes: 4096, slots_log2: 0 });
+    let refused = w.refusal(conn);
+    assert!(matches!(refused, Refusal::Limit { kind: LimitKind::Descriptors, .. }), "{refused:?}");
+}
