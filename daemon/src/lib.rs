@@ -10,7 +10,6 @@ mod embedded;
 mod log;
 mod options;
 pub mod program;
-mod reload;
 mod service;
 mod sys;
 
@@ -19,6 +18,6 @@ pub use config::{
     PoolConfig, SpillConfig, StreamsConfig, UidConfig,
 };
 pub use embedded::{Embedded, EmbeddedError, embedded, embedded_with};
-pub use reload::Load;
 pub use service::{ask_to_reload, check, run};
+pub use sys::reload::Load;
 pub use sys::{DaemonError, memory_limit};

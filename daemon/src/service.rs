@@ -2,8 +2,8 @@
 
 use crate::config::{Config, ConfigError};
 use crate::core::settings::{Mode, Settings};
-use crate::reload::{Load, Reloader};
 use crate::sys::notify::{self, Watchdog};
+use crate::sys::reload::{Load, Reloader};
 use crate::sys::{Backing, DaemonError, Devices, Keeper, Listener, Shell, Signals, await_turn, limits, spill};
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Pid, Resource, Rlimit, Signal, kill_process};

@@ -260,6 +260,60 @@ fn modules_form_no_large_circles() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Folders whose parts import downwards only: a crate, and the module whose parts are compared. A part is a file or a folder.
+const LAYERS: [(&str, &[&str]); 8] = [
+    ("libclient", &[]),
+    ("daemon", &[]),
+    ("daemon", &["core"]),
+    ("daemon", &["sys"]),
+    ("gateway", &[]),
+    ("gateway", &["import"]),
+    ("gateway", &["export"]),
+    ("runner", &[]),
+];
+
+/// The parts of a module that import each other in a circle: what stands after every part that imports downwards only is removed.
+fn circular_parts(src: &Path, module: &[&str]) -> BTreeMap<String, BTreeSet<String>> {
+    let modules = modules(src);
+    let part = |path: &[String]| {
+        let inside = path.len() > module.len() && path.iter().zip(module).all(|(one, other)| one == other);
+        inside.then(|| path[module.len()].clone())
+    };
+    let mut parts: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (from, to) in arrows(&modules) {
+        let Some(from) = part(from) else { continue };
+        let imported = to.into_iter().filter_map(|to| part(to)).filter(|to| *to != from);
+        parts.entry(from.clone()).or_default().extend(imported.collect::<Vec<_>>());
+    }
+    assert!(!parts.is_empty(), "{} has parts of {module:?}", src.display());
+    loop {
+        let lowest: Vec<String> = parts.iter().filter(|(_, to)| to.is_empty()).map(|(part, _)| part.clone()).collect();
+        if lowest.is_empty() {
+            // Those that nobody in a circle imports stand above it.
+            let imported: BTreeSet<String> = parts.values().flatten().cloned().collect();
+            let before = parts.len();
+            parts.retain(|part, _| imported.contains(part));
+            if parts.len() == before {
+                return parts;
+            }
+        }
+        parts.retain(|part, _| !lowest.contains(part));
+        parts.values_mut().for_each(|to| to.retain(|part| !lowest.contains(part)));
+    }
+}
+
+#[test]
+fn folders_import_downwards_only() {
+    let mut wrong = Vec::new();
+    for (member, module) in LAYERS {
+        let circle = circular_parts(&root().join(member).join("src"), module);
+        if !circle.is_empty() {
+            wrong.push(format!("{member} {module:?}: {circle:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "parts that import each other:\n{}", wrong.join("\n"));
+}
+
 #[test]
 fn imports_are_read() {
     let text =

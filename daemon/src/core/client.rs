@@ -6,7 +6,9 @@ use super::env::{Making, Part};
 use super::event::ConnId;
 use super::event::MemId;
 use super::settings::Role;
-use super::survey::Survey;
+use survey::Survey;
+
+pub mod survey;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tensorlend_layout::catalogue::{Catalogue, CellRecord, SlotRecord, cell_place, cells_count, cells_first};
 use tensorlend_layout::leases::LeaseTable;

@@ -9,11 +9,11 @@
 //! the fence, and stands in its table until its reader lets go; a client that joins later has none.
 
 use super::chores::{ENTRIES_STEP, LOOK, RELEASE, REMOVAL, SCAN};
+use super::client::survey::{Stage, Survey};
 use super::client::{Client, Life};
 use super::env::{Env, Timer};
 use super::members::LEASES_PAUSE_NS;
 use super::namespace::Namespace;
-use super::survey::{Stage, Survey};
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::word::Home;
 

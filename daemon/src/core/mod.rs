@@ -6,7 +6,6 @@ pub mod account;
 mod answer;
 mod away;
 mod bindings;
-mod building;
 pub mod chores;
 mod client;
 mod collection;
@@ -39,7 +38,6 @@ mod sheets;
 mod spills;
 mod stat;
 mod stream;
-mod survey;
 mod tables;
 #[cfg(test)]
 mod tests;

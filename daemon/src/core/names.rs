@@ -4,8 +4,8 @@
 //! a home word moves its version. An entry never moves; neither does a place within a table.
 //! A table is replaced by one in the other half of the places, which is built beside it.
 
-use super::building::Building;
 use super::entries::{Entries, EntrySet};
+use building::Building;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hasher};
 use table::Table;
@@ -511,6 +511,7 @@ impl Names {
     }
 }
 
+mod building;
 #[cfg(test)]
 pub mod colliding;
 mod restore;

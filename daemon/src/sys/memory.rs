@@ -1,11 +1,13 @@
 //! The descriptors of the core's memory ids.
 
-use super::adopt::{self, Copies};
+pub mod adopt;
+
 use super::backing::Backing;
 use super::cgroup::Claim;
 use super::closer::Closer;
 use super::device::DeviceMemory;
 use crate::core::{Lending, MemId, Received, SheetPlan};
+use adopt::Copies;
 use rustix::net::AddressFamily;
 use std::collections::BTreeMap;
 use std::io;

@@ -2,7 +2,6 @@
 //! the core as an event, and performs the core's effects. An idle daemon sleeps without a timeout, except for a service
 //! manager's watchdog.
 
-mod adopt;
 mod backing;
 mod cgroup;
 mod closer;
@@ -14,6 +13,7 @@ pub mod limits;
 mod listen;
 mod memory;
 pub mod notify;
+pub mod reload;
 mod signals;
 pub mod spill;
 mod worker;
@@ -28,7 +28,6 @@ pub use signals::{Order, Orders, Signals, Stop};
 use crate::config::ConfigError;
 use crate::core::settings::{Mode, Peer, Settings};
 use crate::core::{ConnId, Core, Effect, Event, Lending, MemId};
-use crate::reload::Reloader;
 use closer::Closer;
 use connection::{Bans, Connection, Farewell};
 use device::MadeOnDevice;
@@ -37,6 +36,7 @@ use memory::{Made, Making, Memories, Plan};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
 use notify::Watchdog;
+use reload::Reloader;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
@@ -215,7 +215,7 @@ impl Shell {
         watch(finder.bell(), FINDER).map_err(system("epoll_ctl"))?;
         let mut memories = Memories::new(settings.mode == Mode::System);
         let mut files = BTreeMap::new();
-        let kept = adopt::adopt(heirlooms, (&mut memories, &mut files), &mut keeper);
+        let kept = memory::adopt::adopt(heirlooms, (&mut memories, &mut files), &mut keeper);
         let mut it = Self {
             epoll,
             listener,

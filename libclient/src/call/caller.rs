@@ -2,7 +2,7 @@
 
 use super::channel::{Channel, Connecting};
 use super::servers::Servers;
-use super::service::{CAPACITY_DEFAULT, Id, Service};
+use super::service::{Id, Service};
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::lease::value::Value;
@@ -28,45 +28,6 @@ const ASK: Duration = Duration::from_millis(50);
 /// The same while a channel is opening: a computing server cannot accept, and each attempt costs the daemon a request.
 const ASK_OPENING: Duration = Duration::from_millis(200);
 
-/// Options of a caller. See [`Client::caller`].
-#[derive(Debug)]
-pub struct CallerBuilder {
-    client: Client,
-    service: String,
-    capacity: u32,
-}
-
-impl CallerBuilder {
-    /// Sets the number of requests that can be outstanding at once, from 1 to 1024, rounded up to a power of two.
-    /// Default: 8. The memory of that many requests and replies stays in use until later ones replace them.
-    pub fn capacity(mut self, requests: u32) -> Self {
-        self.capacity = requests;
-        self
-    }
-
-    /// Opens the caller. Asks the daemon nothing: the first request looks for a server.
-    ///
-    /// # Errors
-    /// [`Error::Name`], also for a service's name of more than 207 bytes; [`Error::Argument`] for a capacity out of
-    /// range.
-    pub fn open(self) -> Result<Caller> {
-        if !(1..=1024).contains(&self.capacity) {
-            return Err(Error::Argument(format!("a caller for {} requests at once: give 1 to 1024", self.capacity)));
-        }
-        let service = Service::new(&self.service)?;
-        Ok(Caller {
-            client: self.client,
-            service,
-            capacity: self.capacity,
-            channels: Vec::new(),
-            connecting: None,
-            servers: Servers::default(),
-            shunned: None,
-            sent: 0,
-        })
-    }
-}
-
 /// A caller of one service: sends requests to its servers, one at a time or several at once. A caller serves one
 /// thread; open one for each thread.
 ///
@@ -88,28 +49,13 @@ pub struct Caller {
     sent: u64,
 }
 
-impl Client {
-    /// Starts a caller of a service: it sends requests to a server and receives replies. See [`Client::serve`] for the
-    /// other end.
-    ///
-    /// ```
-    /// # let daemon = tensorlend_daemon::embedded()?;
-    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
-    /// use std::time::Duration;
-    /// use tensorlend::DType;
-    ///
-    /// let mut caller = client.caller("resize").open()?;
-    /// let image = client.create(DType::U8, &[480, 640, 3])?;
-    /// let late = caller.call(image, Some(Duration::from_millis(10)));
-    /// assert!(late.unwrap_err().is_timeout()); // nobody serves
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn caller(&self, service: &str) -> CallerBuilder {
-        CallerBuilder { client: self.clone(), service: service.to_owned(), capacity: CAPACITY_DEFAULT }
-    }
-}
-
 impl Caller {
+    /// Creates a caller without a channel.
+    pub(super) fn new(client: Client, service: Service, capacity: u32) -> Self {
+        let (channels, servers) = (Vec::new(), Servers::default());
+        Self { client, service, capacity, channels, connecting: None, servers, shunned: None, sent: 0 }
+    }
+
     /// Sends a request and blocks until its reply arrives. Also waits for a server if there is none. A timeout of
     /// `None` waits for ever.
     ///

@@ -35,11 +35,13 @@
 
 mod answers;
 mod caller;
+mod caller_builder;
 mod channel;
 mod load;
 mod server;
 mod servers;
 mod service;
 
-pub use caller::{Caller, CallerBuilder};
+pub use caller::Caller;
+pub use caller_builder::CallerBuilder;
 pub use server::{Call, Reply, Server, ServerBuilder};

@@ -3,7 +3,7 @@
 //! It has the names of the places that are copied; those may change meanwhile, and it follows. What lies ahead of the copy
 //! is copied as it is then. Nobody reads it before it is complete and published.
 
-use super::names::table::Table;
+use super::table::Table;
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::word::{PlaceWord, TableWord};
 

@@ -1,11 +1,11 @@
 //! Recovery of stored descriptors: validates and maps them, see `core/recovery/restore.rs`.
 
-use super::device::DeviceMemory;
-use super::keeper::{Heirloom, Keeper};
-use super::memory::{self, Memories};
-use super::spill::Spilled;
+use super::{self as memory, Memories};
 use crate::core::label::{Label, Preserved};
 use crate::core::{MemId, Own, SLOTS_LOG2_MAX};
+use crate::sys::device::DeviceMemory;
+use crate::sys::keeper::{Heirloom, Keeper};
+use crate::sys::spill::Spilled;
 
 use rustix::fs::{SealFlags, SeekFrom, Stat, fstat, seek};
 use rustix::io::Errno;

@@ -1,7 +1,7 @@
-//! How far the look through a disconnected client's memory has come: see [`super::collection`].
+//! How far the look through a disconnected client's memory has come: see [`crate::core::collection`].
 
-use super::client::Client;
-use super::env::Env;
+use super::Client;
+use crate::core::env::Env;
 use std::collections::BTreeMap;
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 
