@@ -298,7 +298,9 @@ fn circular_parts(src: &Path, module: &[&str]) -> BTreeMap<String, BTreeSet<Stri
             }
         }
         parts.retain(|part, _| !lowest.contains(part));
-        parts.values_mut().for_each(|to| to.retain(|part| !lowest.contains(part)));
+        for to in parts.values_mut() {
+            to.retain(|part| !lowest.contains(part));
+        }
     }
 }
 
