@@ -264,7 +264,7 @@ impl Caller {
 
     /// The number of outstanding requests: sent, and not answered yet.
     ///
-    /// At most [`CallerBuilder::capacity`]. Receive their replies with [`Caller::recv`].
+    /// At most [`CallerBuilder::capacity`](crate::CallerBuilder::capacity). Receive their replies with [`Caller::recv`].
     pub fn outstanding(&self) -> u64 {
         self.channels.first().map_or(0, Channel::outstanding)
     }
