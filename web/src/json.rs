@@ -68,7 +68,7 @@ fn device(device: &DeviceUse) -> Value {
 fn uid(uid: &UidUse) -> Value {
     json!({
         "uid": uid.uid, "bytes": uid.bytes, "bytes_max": limit(uid.bytes_max),
-        "bytes_kept_by_leases": uid.bytes_kept_by_leases, "segments": uid.segments, "device_bytes": uid.device_bytes,
+        "bytes_kept_by_leases": uid.bytes_kept_by_leases, "bytes_returned_and_held": uid.bytes_returned_and_held, "segments": uid.segments, "device_bytes": uid.device_bytes,
         "sessions": uid.sessions, "sessions_max": uid.sessions_max, "names": uid.names, "leases": uid.leases,
     })
 }

@@ -41,6 +41,11 @@ pub const METRICS: &[(&str, &str, &str)] = &[
         "gauge",
         "Bytes that only a user's leases keep; known while memory is short.",
     ),
+    (
+        "tensorlend_uid_returned_and_held_bytes",
+        "gauge",
+        "Bytes that a user returned and that some process still holds.",
+    ),
     ("tensorlend_device_bytes", "gauge", "Bytes of device memory allocated."),
     ("tensorlend_device_max_bytes", "gauge", "Bytes of device memory that may be allocated."),
     ("tensorlend_namespace_up", "gauge", "Whether the namespace can be looked at."),
@@ -167,6 +172,7 @@ fn daemon(page: &mut Page, stat: &Stat) {
         page.put_limit("tensorlend_uid_max_bytes", &labels, user.bytes_max);
         page.put("tensorlend_uid_sessions", &labels, f64::from(user.sessions));
         page.put("tensorlend_uid_kept_by_leases_bytes", &labels, user.bytes_kept_by_leases as f64);
+        page.put("tensorlend_uid_returned_and_held_bytes", &labels, user.bytes_returned_and_held as f64);
     }
     for device in &stat.devices {
         let uuid = device.offer.uuid.to_string();

@@ -372,6 +372,11 @@ impl Env {
         self.orphan_again(uid, mem, charge, segment_bytes);
     }
 
+    /// Bytes of orphaned memory that are still charged to a uid: some process holds it.
+    pub fn orphaned_bytes(&self, uid: u32) -> u64 {
+        self.orphaned.values().filter(|it| it.uid == uid).map(|it| it.charge.bytes()).sum()
+    }
+
     /// As [`Env::orphan`], of what has outlived the daemon that it was given back to.
     pub fn orphan_again(&mut self, uid: u32, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
         let orphaned = Orphaned {

@@ -71,6 +71,7 @@ fn uid_use(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, uid: u32) -
             .values()
             .map(|n| n.pressure.retained_by_uid(&n.members, uid))
             .fold(0, u64::saturating_add),
+        bytes_returned_and_held: env.orphaned_bytes(uid),
         device_bytes: held.device_bytes,
         segments: held.segments,
         descriptors: held.descriptors,

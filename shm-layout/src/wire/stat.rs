@@ -83,6 +83,9 @@ pub struct UidUse {
     pub bytes_max: u64,
     /// Bytes that were replaced or deleted and that only its leases keep; known only while memory is short.
     pub bytes_kept_by_leases: u64,
+    /// Bytes that the user's clients returned or left at their end, and that some process still holds. They stay charged to the
+    /// user until the kernel reports that no process can write them (in user mode: that no process holds them).
+    pub bytes_returned_and_held: u64,
     /// Segments lent to the user.
     pub segments: u32,
     /// Descriptors that the daemon has open for the user.

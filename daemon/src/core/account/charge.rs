@@ -39,6 +39,11 @@ impl Charge {
         self.books = Weak::new();
     }
 
+    /// The bytes charged.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Whose budget it is in.
     pub fn namespace(&self) -> NamespaceId {
         self.namespace

@@ -1,5 +1,6 @@
 //! What a client that means harm costs the others: nothing.
 
+use super::accounts::figures;
 use super::world::{SEGMENT, World, settings};
 use crate::core::settings::{Mode, Settings};
 use tensorlend_layout::wire::{LimitKind, Policy, Refusal, Reply, Request};
@@ -38,13 +39,17 @@ fn what_is_given_up_and_kept_mapped_costs_until_it_is_quiet() {
         let a = w.join(1);
         let lent = w.segment(&a);
         let sheets = w.stat().bytes_sheets;
+        assert_eq!(figures(&mut w, &a).uids[0].bytes_returned_and_held, 0);
         w.loud.extend(w.memory.keys().copied().collect::<Vec<_>>());
         assert_eq!(w.ask(&a, &Request::ReturnSegment { base: lent.base }), Reply::Done);
         w.wait_ns(100_000_000_000);
         assert_eq!((w.stat().bytes_in_use, w.stat().bytes_sheets), (SEGMENT, sheets), "{mode:?}");
+        let held = figures(&mut w, &a).uids[0].bytes_returned_and_held;
+        assert!(held > SEGMENT, "the segment and its slot records: {held}");
         w.loud.clear();
         w.wait_ns(10_000_000_000);
         assert_eq!(w.stat().bytes_in_use, 0, "{mode:?}");
+        assert_eq!(figures(&mut w, &a).uids[0].bytes_returned_and_held, 0);
         assert!(w.stat().bytes_sheets < sheets);
         w.hang_up(&a);
         w.assert_empty();
