@@ -166,13 +166,8 @@ pub fn is_quiet(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     probe(reopen(fd, Access::Read)?, libc::F_RDLCK)
 }
 
-/// Returns whether no other holder is left, neither descriptor nor mapping: the kernel grants a write lease only then. It does not
-/// count the descriptor that made the memfd, nor this one.
+/// Returns whether no other holder is left, neither descriptor nor mapping. Only for memfds without [`seal_writers`].
 pub fn is_unheld(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
-    if !rustix::fs::fcntl_getfl(fd)?.contains(OFlags::RDWR) {
-        // It counts as a holder, unless the lease is its own.
-        return probe(rustix::io::fcntl_dupfd_cloexec(fd, 3)?, libc::F_WRLCK);
-    }
     probe(reopen(fd, Access::Write)?, libc::F_WRLCK)
 }
 

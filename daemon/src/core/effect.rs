@@ -126,8 +126,6 @@ pub enum Effect {
     Probe {
         /// The memory.
         mem: MemId,
-        /// Whether processes that can only read count, too.
-        readers: bool,
     },
     /// Answer a connection.
     Send {

@@ -64,8 +64,6 @@ const EXPEDITE_PAUSE_NS: u64 = 400_000;
 const EXPEDITE_NS_MAX: u64 = 10_000_000;
 /// How long after a request for memory the daemon still begins looks for it.
 const QUIET_NS_MAX: u64 = 5_000_000;
-/// The same in user mode, where readers must have unmapped it, too.
-const QUIET_USER_NS_MAX: u64 = 1_000_000_000;
 /// Longest pause between two looks at orphaned memory.
 const ORPHANED_PAUSE_NS_MAX: u64 = 10_000_000_000;
 
@@ -362,9 +360,10 @@ impl Env {
         self.release(part.mem);
     }
 
-    /// Gives up memory that its writer may have mapped still: paid back and closed once the kernel says that nobody holds it. A segment
-    /// that may be lent again is kept for the same uid. In system mode the holders that count are those who can write it: the daemon
-    /// takes the pages away when it closes the memory, whoever reads it. In user mode its seal forbids that, so that readers count, too.
+    /// Gives up memory that its writer may have mapped still: paid back when the kernel reports that no process can write it, and
+    /// closed then, or kept for the same uid if it is a segment that may be lent again. Readers' mappings do not count here. In system
+    /// mode the daemon takes the pages away when it closes the memory; in user mode, where all clients are of one user, idle readers
+    /// keep them until they unmap.
     pub fn orphan(&mut self, uid: u32, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
         self.orphaned_ever += 1;
         let (namespace, segment, id) = (charge.namespace(), segment_bytes.is_some(), self.orphaned_ever);
@@ -431,8 +430,7 @@ impl Env {
     /// long ago are repeated. A look that has begun is always awaited: how late its answer is depends on the load of the machine.
     pub fn expedite(&mut self, uid: u32, since_ns: u64) -> bool {
         let now = self.now_ns;
-        let readers = self.user_mode();
-        let is_late = now - since_ns >= if readers { QUIET_USER_NS_MAX } else { QUIET_NS_MAX };
+        let is_late = now - since_ns >= QUIET_NS_MAX;
         let mut awaited = false;
         let its = |l: &Orphaned| l.uid == uid && l.segment_bytes.is_some();
         let worth =
@@ -441,7 +439,7 @@ impl Env {
             awaited |= orphaned.is_looked_at() || !is_late;
             if !orphaned.is_looked_at() && !is_late && now >= orphaned.expedited_ns + EXPEDITE_PAUSE_NS {
                 orphaned.expedited_ns = now;
-                self.effects.push(Effect::Probe { mem, readers });
+                self.effects.push(Effect::Probe { mem });
             }
         }
         awaited
@@ -546,14 +544,7 @@ impl Env {
     /// Asks whether memory is quiet.
     pub fn probe(&mut self, mem: MemId, why: Probing) {
         self.probing.insert(mem, why);
-        self.look_at(mem, why);
-    }
-
-    /// Has the shell look at memory that is being probed. In user mode memory that was given up has no holder at all before it is
-    /// closed: the daemon cannot take its pages away.
-    pub fn look_at(&mut self, mem: MemId, why: Probing) {
-        let readers = why == Probing::Orphaned && self.user_mode();
-        self.effects.push(Effect::Probe { mem, readers });
+        self.effects.push(Effect::Probe { mem });
     }
 
     /// Charges for a sheet.

@@ -422,15 +422,10 @@ impl Segments {
             Ok(segment) => segment,
             Err(slots) => return env.release_part(slots),
         };
-        let uid = members[catalogue].uid;
-        if env.user_mode() {
-            env.orphan_part(uid, slots);
-            env.orphan(uid, mem, charge, Some(bytes));
-            return;
-        }
         env.accounts.refund(charge);
         env.release_part(slots);
-        if quiet {
+        if quiet && !env.user_mode() {
+            let uid = members[catalogue].uid;
             env.effects.push(Effect::Forget { mem });
             env.keep_idle(mem, bytes, (context.ledger.id(), uid));
         } else {

@@ -274,11 +274,9 @@ impl Memories {
         }
     }
 
-    /// Returns true if it has no writers; with `readers`, if no other process holds it at all. If the kernel does not tell, it may
-    /// have some.
-    pub fn is_let_go(&self, mem: MemId, readers: bool) -> bool {
-        let ask = if readers { memfd::is_unheld } else { memfd::is_quiet };
-        match self.get(mem).and_then(|fd| Ok(ask(fd.as_fd())?)) {
+    /// Returns true if it has no writers. If the kernel does not tell, it may have some.
+    pub fn is_quiet(&self, mem: MemId) -> bool {
+        match self.get(mem).and_then(|fd| Ok(memfd::is_quiet(fd.as_fd())?)) {
             Ok(quiet) => quiet,
             Err(error) => {
                 tracing::warn!("asking whether {mem:?} is quiet: {error}");
@@ -352,7 +350,7 @@ mod tests {
             assert!(memfd::is_sealed(writer.as_fd()).unwrap() || memfd::is_marked_mapped(writer.as_fd()).unwrap());
             drop(writer);
             let kept = memories.lend(MemId(1), Lending::Read).unwrap();
-            assert!(memories.is_let_go(MemId(1), false) && !memories.is_let_go(MemId(1), true));
+            assert!(memories.is_quiet(MemId(1)));
             let closer = Closer::start().unwrap();
             memories.release(MemId(1), &closer);
             drop(view);

@@ -460,8 +460,8 @@ impl Shell {
                     self.hung_up(conn.0);
                 }
             }
-            Effect::Probe { mem, readers } => {
-                let quiet = self.memories.is_let_go(mem, readers);
+            Effect::Probe { mem } => {
+                let quiet = self.memories.is_quiet(mem);
                 self.events.push_back(Event::Probed { mem, quiet });
             }
             Effect::Send { conn, reply, lend, close } => self.send(conn.0, &reply, &lend, close),

@@ -35,7 +35,7 @@ impl Sim {
                 assert!(at + bytes <= whole && at.is_multiple_of(4096), "a part lies inside its memory");
                 self.order(Order::Allocate { mem, at }, background);
             }
-            Effect::Probe { mem, .. } => {
+            Effect::Probe { mem } => {
                 assert!(self.names.contains_key(&mem), "{mem:?} is looked at, and it is gone");
                 self.order(Order::Probe { mem }, false);
             }

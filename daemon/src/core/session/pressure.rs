@@ -39,13 +39,7 @@ impl Core {
         match self.collect_for_room(seat, since_ns) {
             Room::Unchanged => {}
             Room::Awaited => return Ok(Outcome::Later(Wait::Chores)),
-            Room::Looked => {
-                answer = lend(self);
-                let is_refused = matches!(answer, Err(Refusal::Limit { .. }));
-                if is_refused && self.env.expedite(uid, since_ns) {
-                    return Ok(Outcome::Later(Wait::Quiet));
-                }
-            }
+            Room::Looked => answer = lend(self),
         }
         match &answer {
             Err(Refusal::Limit { kind, .. }) if kind.is_tensor_memory() => {

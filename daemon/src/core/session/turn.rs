@@ -82,8 +82,8 @@ impl Core {
                 Timer::Spares | Timer::Names | Timer::Staged | Timer::Spill | Timer::Untried => {}
                 Timer::Chores => self.env.chores_due(),
                 Timer::Returned(mem) => {
-                    if let Some(&why) = self.env.probing.get(&mem) {
-                        self.env.look_at(mem, why);
+                    if self.env.probing.contains_key(&mem) {
+                        self.env.effects.push(Effect::Probe { mem });
                     }
                 }
                 Timer::Probe(id, catalogue) => {

@@ -270,7 +270,7 @@ impl World {
                 assert!(self.memory.contains_key(&mem));
                 self.sealed.insert(mem);
             }
-            Effect::Probe { mem, .. } => {
+            Effect::Probe { mem } => {
                 assert!(self.memory.contains_key(&mem), "{mem:?} is probed while it exists");
                 if self.late {
                     self.looks.push(mem);
