@@ -1,9 +1,9 @@
-//! Names that somebody chooses so that they stand in the way of another one.
+//! Names that an attacker chooses so that they lengthen the search for another one.
 
 use tensorlend_layout::directory::Directory;
 
-/// Names of eight characters whose hashes differ from `target` in the lowest `free` bits only: XXH3 of eight bytes is a
-/// permutation, and who knows the seed, as every member does, can invert it (XXH3_len_4to8_64b in xxhash.h).
+/// Returns names of eight characters whose hashes differ from `target` in the lowest `free` bits only. XXH3 of eight bytes is a
+/// permutation, and every member knows the seed and can invert it (XXH3_len_4to8_64b in xxhash.h).
 pub fn chosen_keys(d: &Directory, target: u64, free: u32) -> impl Iterator<Item = Vec<u8>> + use<> {
     const PRIME: u64 = 0x9FB2_1C65_1E98_DF25;
     let inverse = (0..6).fold(PRIME, |x, _| x.wrapping_mul(2u64.wrapping_sub(PRIME.wrapping_mul(x))));
