@@ -47,9 +47,9 @@ pub struct DeletedList {
 /// The way of finding the items that are left.
 #[derive(Debug)]
 pub enum Left {
-    /// By their numbers.
+    /// Search by their numbers.
     Numbers(std::ops::Range<u64>),
-    /// Among all entries whose homes lead to cells, beginning with this catalogue and entry.
+    /// Search among all entries whose homes lead to cells, beginning with this catalogue and entry.
     Entries(u16, u32),
 }
 

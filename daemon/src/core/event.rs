@@ -92,7 +92,7 @@ pub enum Event {
     Allocated {
         /// The memory.
         mem: MemId,
-        /// Where the part begins.
+        /// Offset of the part.
         at: u64,
         /// The kernel's error, if the allocation failed.
         made: Result<(), String>,

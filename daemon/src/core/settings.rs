@@ -183,7 +183,7 @@ pub struct Settings {
     pub owners: Arc<Owners>,
     /// Uids for whose sessions the daemon keeps a reserve: see [`Settings::is_administrator`].
     pub administrators: Vec<u32>,
-    /// How long a stream without producer and subscribers stays readable.
+    /// Time for which a stream without producer and subscribers stays readable.
     pub stream_grace_ns: u64,
     /// Descriptors that the daemon may have open for its clients.
     pub descriptors_max: u64,

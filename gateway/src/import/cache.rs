@@ -55,7 +55,7 @@ pub enum Verdict {
     Refused(String),
 }
 
-/// What the caller of the cache must do.
+/// An action that the caller of the cache must perform.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Ask the node for the value of a name.

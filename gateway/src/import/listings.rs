@@ -125,7 +125,7 @@ impl Listings {
         let Some(listing) = self.running.remove(&number) else { return };
         let client = context.client(listing.space).clone();
         let import = context.settings.spaces[listing.space].import.clone();
-        // On a worker: it asks the daemon for each name.
+        // A worker answers, since it asks the daemon for each name.
         context.senders.run(move || {
             let Listing { wanted, found, mut silent, is_cut, call, .. } = listing;
             let info = |(node, listed): (NodeName, Listed)| {

@@ -10,7 +10,7 @@ pub fn chosen_keys(d: &Directory, target: u64, free: u32) -> impl Iterator<Item 
     let keyed_of = move |hash: u64| {
         let mut h = (0..3).fold(hash, |h, _| hash ^ h >> 28).wrapping_mul(inverse);
         h = (h ^ ((h >> 35) + 8)).wrapping_mul(inverse);
-        // Of h ^ rotl(h, 49) ^ rotl(h, 24), the 64th power is the identity, so the 63rd is the inverse.
+        // The 64th power of h ^ rotl(h, 49) ^ rotl(h, 24) is the identity, so the 63rd is the inverse.
         (0..6).fold(h, |h, power| h ^ h.rotate_left(49 << power & 63) ^ h.rotate_left(24 << power & 63))
     };
     let as_input = |key: &[u8; 8]| u64::from_le_bytes(*key).rotate_left(32);

@@ -25,7 +25,7 @@ struct Heard {
 /// The nodes from which messages are expected, and the copies to revalidate.
 #[derive(Debug, Default)]
 pub(super) struct Revalidation {
-    /// By node and namespace.
+    /// The messages heard, by node and namespace.
     heard: HashMap<(NodeName, usize), Heard>,
     /// Time of the next check for silence.
     silence: Option<Instant>,
