@@ -6,8 +6,8 @@ use tracing_subscriber::EnvFilter;
 
 /// Reach tensors of other machines' brokers, and let them reach this one's.
 ///
-/// A name NODE/NAME is then read as if it were a local one. What is exported, imported and accepted says the configuration; which
-/// nodes there are, and how they find and believe each other, is zenoh's.
+/// Programs then read a name NODE/NAME like a local one. The configuration lists the names that are exported, imported and
+/// accepted. Zenoh determines the nodes, and how they find and authenticate each other.
 #[derive(Parser, Clone, Debug)]
 #[command(
     name = "tensorlend-gateway",

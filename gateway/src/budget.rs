@@ -57,8 +57,8 @@ impl Budget {
         Share { budget: self, node }
     }
 
-    /// Returns the window of one of `links` streams while the windows of the others sum to `others` bytes: an equal part, as far
-    /// as the others have already shrunk theirs.
+    /// Returns the window of one of `links` streams while the windows of the others sum to `others` bytes: an equal part, as
+    /// far as the others have already shrunk theirs.
     pub fn window(&self, links: usize, others: u64, window_max: u64) -> u64 {
         let half = self.bytes_max / 2;
         let part = half / links.max(1) as u64;
@@ -78,8 +78,8 @@ pub struct Share<'b> {
 }
 
 impl Share<'_> {
-    /// Takes `bytes`; false: there is no room, or the node would hold more than it leaves. If no value holds any, there is always
-    /// room.
+    /// Takes `bytes`; returns false if the budget has no room, or if the node would hold more than it leaves. The first range
+    /// is always accepted if no value holds any bytes.
     pub fn take(&mut self, bytes: u64) -> bool {
         let (left, held) = (self.budget.left(), self.held());
         let is_first = self.budget.values == 0;
@@ -130,7 +130,7 @@ mod tests {
     fn who_takes_all_that_there_is_leaves_as_much() {
         let mut budget = Budget::new(600);
         assert_eq!(take_all(&mut budget, 0), 300);
-        // The first node keeps what it has, and no other node gets all of the rest.
+        // The first node keeps its bytes, and no other node gets all of the rest.
         assert_eq!(take_all(&mut budget, 1), 150);
         budget.of(&node(0)).give(200);
         assert_eq!((take_all(&mut budget, 1), budget.left()), (250, 250));
@@ -146,7 +146,7 @@ mod tests {
     fn streams_have_half_of_it_in_equal_parts() {
         let mut budget = Budget::new(64 << 20);
         assert_eq!(budget.window(1, 0, 16 << 20), 16 << 20);
-        // The other two still have windows for two.
+        // The other two still have windows of an earlier split between two.
         assert_eq!(budget.window(3, 32 << 20, 16 << 20), WINDOW_BYTES_LEAST);
         assert_eq!(budget.window(4, 24 << 20, 16 << 20), 8 << 20);
         budget.on_windows(32 << 20);

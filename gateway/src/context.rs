@@ -16,21 +16,21 @@ use std::time::Duration;
 use tensorlend::remote::{RemoteAnswer, node_name};
 use tensorlend::{Call, Client};
 
-/// The services that all parts of a gateway use: the way to other nodes, the daemon's clients, worker threads, and counters.
+/// The services that all parts of a gateway use: the transport, the daemon's clients, worker threads, and counters.
 pub struct Context {
     /// The configuration.
     pub settings: Arc<Settings>,
-    /// The way to other nodes.
+    /// The transport to other nodes.
     pub transport: Arc<dyn Transport>,
-    /// This gateway, as its questions name it.
+    /// This gateway's identity in its requests.
     pub asker: Asker,
-    /// The nodes, and which of them can be reached.
+    /// The nodes and their reachability.
     pub nodes: Nodes,
     /// The namespaces, in the order of the settings.
     pub spaces: Vec<Space>,
     /// Counters.
     pub statistics: Statistics,
-    /// Bytes that may be on their way to this node.
+    /// Bytes that may be in flight to this node.
     pub budget: Budget,
     /// Threads that copy received bytes into drafts.
     pub copiers: Workers,
@@ -91,7 +91,7 @@ impl Context {
     /// Parses the name of a request of a client of this machine.
     ///
     /// # Errors
-    /// The reason for the client: no remote name, or a name of this machine.
+    /// The reason for the client: the name is not a remote name, or is one of this machine.
     pub fn remote_name(&self, space: usize, name: &str) -> Result<RemoteName, String> {
         let name = RemoteName::parse(space, name)?;
         if name.node == *self.nodes.here() {
@@ -114,8 +114,8 @@ impl Context {
 
     /// Returns true if other machines may read a name. Copies, names that look like copies, and internal names are not exported.
     pub fn is_exported(&self, space: usize, name: &str) -> bool {
-        // A client of this machine takes every name below a published node's document for a copy, whoever published that
-        // document: exporting such a name would have this gateway ask itself.
+        // A client of this machine treats every name below a published node's document as a copy, whoever published that
+        // document: exporting such a name would make this gateway send requests to itself.
         let client = self.client(space);
         let is_below_a_node =
             || client.version(&node_name(first_part(name))).is_ok_and(|known| known.is_some()) || self.is_of_node(name);
@@ -134,7 +134,7 @@ impl Context {
         tracing::debug!(from, %why, "a message was dropped");
     }
 
-    /// Counts and drops a question that this gateway has asked itself; returns whether it was one.
+    /// Counts and drops a request that this gateway has sent itself; returns true if it was one.
     pub fn is_loop(&mut self, asker: &Asker) -> bool {
         let is_loop = asker.node == *self.nodes.here();
         if is_loop {
@@ -144,8 +144,8 @@ impl Context {
         is_loop
     }
 
-    /// Asks another node. `done` runs on a thread of the transport, or on this one if the question cannot be sent: it may only
-    /// post an event for later.
+    /// Sends a request to another node. `done` runs on a thread of the transport, or on this one if the request cannot be sent:
+    /// it may only post an event for later.
     pub fn ask(
         &self,
         key: Key,
@@ -167,7 +167,7 @@ impl Context {
         }
     }
 
-    /// Asks about a name, or an item of a list, of another node; the bytes of an offer may come along.
+    /// Sends a request about a name, or an item of a list, of another node; the request may contain the bytes of an offer.
     pub fn ask_about(
         &self,
         key: Key,
@@ -180,12 +180,12 @@ impl Context {
         self.ask(key, Frame { head: encode(&about), body }, timeout, done);
     }
 
-    /// Answers a question of another node, on a thread that may wait.
+    /// Responds to another node, on a thread that may wait.
     pub fn reply(&self, answer: Answer, head: impl Head + Send + 'static) {
         self.senders.run(move || answer(Frame { head: encode(&head), body: Body::default() }));
     }
 
-    /// Sends a notification, behind all earlier ones; no answer comes.
+    /// Sends a notification after all earlier ones; no response follows.
     pub fn notify(&self, key: Key, head: &impl Head) {
         let (transport, frame) = (self.transport.clone(), Frame { head: encode(head), body: Body::default() });
         self.notifier.run(move || {
@@ -195,7 +195,7 @@ impl Context {
         });
     }
 
-    /// Answers a client of this machine.
+    /// Responds to a client of this machine.
     pub fn answer(&self, space: usize, call: Call, answer: &RemoteAnswer) {
         local::answer(self.client(space), call, answer);
     }

@@ -1,15 +1,15 @@
 //! The state of a gateway: it routes events to the parts that own what they concern.
 //!
-//! All decisions are made here, by one thread at a time ([`crate::runtime::Mailbox`]). The parts wait for nothing but the daemon
-//! of this machine. What may take long (copies, packing, a full transport) is done by worker threads, which post the result.
+//! One thread at a time makes all decisions ([`crate::runtime::Mailbox`]). The parts wait only for the daemon of this machine.
+//! Worker threads do long work (copies, packing, sends into a full transport) and post the result.
 //!
 //! # How to add a kind of object
 //!
-//! A kind (streams, lists, listings) is a part with private fields. Its methods take the [`Context`] and what else they need as
-//! parameters, and never the hub. It is a field of [`Hub`] and appears in [`Hub::on_question`] (questions of other gateways),
-//! [`Hub::on_frame`] (their messages), [`Hub::on_asked`] (requests of clients of this machine), and [`Hub::on_tick`]. Its
-//! worker threads and responses return as an event of its own type, a variant of [`Event`]. A part that wants a value of another
-//! node returns a [`Request`]; the hub gives it to [`Transfers`] and the outcome back to the part.
+//! A kind (streams, lists, listings) is a part with private fields. Its methods take the [`Context`] and their other inputs as
+//! parameters, and never the hub. The part is a field of [`Hub`] and appears in [`Hub::on_question`] (requests of other
+//! gateways), [`Hub::on_frame`] (their messages), [`Hub::on_asked`] (requests of clients of this machine), and
+//! [`Hub::on_tick`]. Its worker threads and responses return as an event of its own type, a variant of [`Event`]. A part that
+//! needs a value of another node returns a [`Request`]; the hub gives it to [`Transfers`] and the outcome back to the part.
 
 use crate::context::Context;
 use crate::error::CannotStart;
@@ -45,39 +45,39 @@ const EXPORTS_POLL: Duration = Duration::from_millis(100);
 /// Interval in which `.gateway/stat` may change.
 const STATISTICS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What happens.
+/// An event of the gateway.
 pub enum Event {
-    /// Another gateway asks.
+    /// A request of another gateway.
     Question(Question),
-    /// Another gateway sends a message.
+    /// A message of another gateway.
     Frame(Key, Frame),
-    /// A node can be reached (true), or not any more (false).
+    /// A node that can be reached (true), or not any more (false).
     Node(NodeName, Epoch, bool),
-    /// On this machine.
+    /// An event of this machine.
     Local(local::Event),
-    /// To a transfer.
+    /// An event of a transfer.
     Transfer(transfer::Event),
-    /// To a question about a name of another node.
+    /// An event of a request about a name of another node.
     Name(names::Event),
-    /// To a list of another node that is copied.
+    /// An event of a list of another node that is copied.
     List(lists::Event),
-    /// To a listing of names of other nodes.
+    /// An event of a listing of names of other nodes.
     Listing(listings::Event),
-    /// To a stream of another node.
+    /// An event of a stream of another node.
     Stream(import_streams::Event),
-    /// To a value that is put on another node.
+    /// An event of a value that is put on another node.
     Offer(offers::Event),
-    /// To a list that another node copies.
+    /// An event of a list that another node copies.
     ListSent(export_lists::Event),
-    /// To a listing that another node wants.
+    /// An event of a listing that another node requested.
     Listed(export_listings::Event),
-    /// Sets what is called when the gateway ends by itself.
+    /// Sets the function to call when the gateway ends by itself.
     OnEnd(Box<dyn FnOnce() + Send>),
     /// The gateway must end.
     Stop,
 }
 
-/// For what a value is fetched.
+/// The purpose of a fetched value.
 enum Purpose {
     Copy(CopyOf),
     Item(ItemOf),
@@ -151,7 +151,7 @@ impl Hub {
         Ok(hub)
     }
 
-    /// Declares to the transport what this gateway answers and listens to. That the node is there comes last.
+    /// Declares to the transport the keys that this gateway serves and listens to. The node's liveliness token comes last.
     fn declare(&self, mailbox: &Mailbox<Self>) -> Result<Vec<Declared>, CannotStart> {
         let (transport, here) = (&self.context.transport, &self.context.asker);
         let mut declared = Vec::new();
@@ -178,7 +178,7 @@ impl Hub {
         Ok(declared)
     }
 
-    /// Another gateway asks.
+    /// Handles a request of another gateway.
     fn on_question(&mut self, question: Question, now: Instant) {
         let Question { key, frame, answer } = question;
         let done = match key {
@@ -214,7 +214,7 @@ impl Hub {
                 let about = decode::<AboutStream>(&frame.head)?;
                 self.sent_streams.on_question(&mut self.context, space, name, about, answer, now);
             }
-            // The items, or the bytes of one of them.
+            // A request for the items, or for the bytes of one of them.
             Kind::List => match decode::<AboutList>(&frame.head) {
                 Ok(about) => {
                     let sent = &self.senders.list_sent;
@@ -266,7 +266,7 @@ impl Hub {
         Ok(())
     }
 
-    /// Another gateway sends a message.
+    /// Handles a message of another gateway.
     fn on_frame(&mut self, key: Key, frame: &Frame, now: Instant) {
         match key {
             Key::Changed { from: Some(from), space: Some(space), .. } => {
@@ -291,7 +291,7 @@ impl Hub {
         }
     }
 
-    /// A client of this machine asks.
+    /// Handles a request of a client of this machine.
     fn on_asked(&mut self, space: usize, request: RemoteRequest, call: Call, now: Instant) {
         let context = &mut self.context;
         match request {
@@ -310,7 +310,7 @@ impl Hub {
 
     fn on_offer(&mut self, event: offers::Event, now: Instant) {
         let Some(settled) = self.offers.on_event(&mut self.context, &mut self.exports, event, now) else { return };
-        // Before the answer: a client that has put a value must not find the old one. The invalidation may come later.
+        // Before the response: a client that has put a value must not find the old one. The invalidation may come later.
         self.imports.on_put(&self.context, &settled.name, now);
         self.context.answer(settled.name.space, settled.call, &settled.answer);
     }
@@ -449,7 +449,7 @@ impl State for Hub {
         self.is_over
     }
 
-    /// Ends first for the other nodes, then for the clients of this machine.
+    /// Ends the gateway first for the other nodes, then for the clients of this machine.
     fn end(mut self) {
         drop(std::mem::take(&mut self.declared));
         self.imports.end(&self.context);

@@ -19,10 +19,10 @@
 //! | `transport/` | one trait; zenoh, and a network in memory that loses, delays and separates as a test says |
 //! | `value` | leased values as bytes to be sent, and drafts into which bytes are received |
 //! | `nodes`, `budget`, `statistics`, `settings`, `error` | state machines and data that all parts use |
-//! | `local/` | the daemon's side: clients, the service that clients ask, what is published for them |
+//! | `local/` | the daemon's side: clients, the service for clients, documents published for them |
 //! | `context` | the services that all parts share |
-//! | `transfer/` | values on their way to this node |
-//! | `export/` | what other nodes read and write here: stamps, subscriptions, retained values, streams, puts |
+//! | `transfer/` | values in flight to this node |
+//! | `export/` | reads and writes of other nodes here: stamps, subscriptions, retained values, streams, puts |
 //! | `import/` | copies of other nodes' values, lists, streams, listings |
 //! | `hub` | the state: routes events to the parts; its head says how to add a kind of object |
 //! | `gateway` | a gateway that runs in this process |

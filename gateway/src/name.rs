@@ -1,4 +1,4 @@
-//! Names of other machines' tensors, and names that no other machine may know.
+//! Names of other machines' tensors, and names that stay on this machine.
 
 use crate::wire::NodeName;
 use tensorlend::remote::{SERVICE, split};
@@ -15,7 +15,7 @@ pub struct RemoteName {
 }
 
 impl RemoteName {
-    /// Parses a name as a client of this machine says it: `NODE/NAME`.
+    /// Parses a name as clients of this machine write it: `NODE/NAME`.
     ///
     /// # Errors
     /// The reason, in words for the client.
@@ -25,7 +25,7 @@ impl RemoteName {
         Ok(Self { space, node, name: rest.to_owned() })
     }
 
-    /// Returns the name under which a copy lies on this machine.
+    /// Returns the name of the local copy.
     pub fn local(&self) -> String {
         format!("{}/{}", self.node, self.name)
     }

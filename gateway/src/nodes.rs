@@ -1,11 +1,11 @@
-//! The nodes, and which of them can be reached.
+//! The nodes, and their reachability.
 //!
 //! A pure state machine: no clock, no socket.
 
 use crate::wire::{Epoch, NodeName};
 use std::collections::BTreeMap;
 
-/// Maximum number of nodes that are remembered: anybody may declare nodes.
+/// Maximum number of remembered nodes: any peer may declare nodes.
 pub const NODES_MAX: usize = 4096;
 
 /// One node.
@@ -42,7 +42,7 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// With this machine's node only.
+    /// Returns the nodes with this machine's node only.
     pub fn new(here: NodeName, epoch: Epoch) -> Self {
         Self { here, epoch, known: BTreeMap::new() }
     }
@@ -57,7 +57,7 @@ impl Nodes {
         self.epoch
     }
 
-    /// A node was declared (true), or its declaration ended (false). Returns what changed.
+    /// Handles the declaration of a node (true), or its end (false). Returns what changed.
     pub fn on_token(&mut self, node: &NodeName, epoch: Epoch, alive: bool) -> Option<Change> {
         if *node == self.here {
             return (alive && epoch != self.epoch).then_some(Change::Double);
@@ -76,13 +76,13 @@ impl Nodes {
                 *known = Known { epoch, alive };
                 news.then_some(Change::Up { epoch, same })
             }
-            // The declaration of an epoch that was over before.
+            // The end of an earlier epoch's declaration.
             (Some(known), false) if known.epoch != epoch => None,
             (Some(known), false) => std::mem::take(&mut known.alive).then_some(Change::Down),
         }
     }
 
-    /// Returns what is known of a node.
+    /// Returns a node's state, if it was ever declared.
     pub fn get(&self, node: &NodeName) -> Option<Known> {
         self.known.get(node).copied()
     }
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(nodes.on_token(&b, Epoch(2), false), None);
         assert!(!nodes.is_alive(&b));
         assert_eq!(nodes.on_token(&b, Epoch(2), true), Some(Change::Up { epoch: Epoch(2), same: true }));
-        // Its gateway was started again before the old declaration ended.
+        // The node's gateway restarted before the old declaration ended.
         assert_eq!(nodes.on_token(&b, Epoch(3), true), Some(Change::Up { epoch: Epoch(3), same: false }));
         assert_eq!(nodes.on_token(&b, Epoch(2), false), None);
         assert!(nodes.is_alive(&b));

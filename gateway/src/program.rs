@@ -1,4 +1,4 @@
-//! The program: from the command line to the end.
+//! The program, from its command line to its end.
 
 use crate::args::Args;
 use crate::config::{Config, EXAMPLE};
@@ -43,9 +43,9 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Why the program ends.
+/// The reason why the program ends.
 enum End {
-    /// The configuration cannot be used: a restart does not help.
+    /// The configuration is invalid: a restart does not help.
     Config(Box<dyn std::error::Error>),
     Other(Box<dyn std::error::Error>),
 }

@@ -72,7 +72,7 @@ impl Globs {
         self.0.is_match(name)
     }
 
-    /// Returns whether there are no globs.
+    /// Returns true if the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

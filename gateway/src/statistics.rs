@@ -13,7 +13,7 @@ pub struct Statistics {
     pub nodes_alive: usize,
     /// Messages dropped as unknown or invalid.
     pub dropped: u64,
-    /// Of these, values that came back to their origin.
+    /// Dropped values that came back to their origin.
     pub loops: u64,
     /// Requests of other nodes answered.
     pub answered: u64,

@@ -56,7 +56,7 @@ impl Outgoing {
             let leased = LeasedBytes { value: value.clone(), member };
             let element = shape.dtype().map_or(1, tensorlend::DType::item_bytes);
             let bytes = match leased.tensor() {
-                // A strided tensor has no row-major bytes: copy it once.
+                // A strided tensor has no row-major bytes, so it is copied once.
                 Some(tensor) if !tensor.is_row_major() => {
                     let mut bytes = vec![0; tensor.nbytes() as usize];
                     tensor.copy_to(&mut bytes).expect("as long as the tensor");
@@ -130,7 +130,7 @@ impl Incoming {
     /// Allocates drafts for a checked descriptor.
     ///
     /// # Errors
-    /// Those of the client, if there is no memory.
+    /// The client's, if it cannot allocate memory.
     pub fn new(client: &Client, descriptor: Arc<Descriptor>) -> tensorlend::Result<Self> {
         let draft = |tensor: &TensorShape| {
             let dtype = tensor.dtype().map_err(|bad| tensorlend::Error::Argument(bad.to_string()))?;
@@ -252,7 +252,7 @@ mod tests {
         NodeName::new("node7").unwrap()
     }
 
-    /// A value of both kinds, sent in chunks of every length to another client.
+    /// Values of both kinds, sent in chunks of every length to another client, arrive unchanged.
     #[test]
     fn values_get_there_in_chunks() {
         let broker = tensorlend_daemon::embedded().unwrap();

@@ -46,7 +46,7 @@ fn pass(point: usize) {
         plan.counting.store(true, Ordering::Relaxed);
     }
     if plan.passed.fetch_add(1, Ordering::Relaxed) + 1 == plan.passage {
-        // As from outside: runs no destructor, flushes no buffer.
+        // Like a kill from outside: runs no destructor, flushes no buffer.
         let _ = kill_process(getpid(), Signal::KILL);
         loop {
             std::thread::park();

@@ -7,15 +7,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the number of forks between the first process that asked and this one. A session stores the number under which it was
-/// opened; another number later means that this process is a child, which shares neither socket nor mappings.
+/// Returns the number of forks between the first process that called this and the current one. A session stores the number
+/// under which it was opened; another number later means that this process is a child, which shares neither socket nor
+/// mappings.
 #[inline]
 pub fn generation() -> u64 {
     // Relaxed: written in the child before it has a second thread.
     FORKS.load(Ordering::Relaxed)
 }
 
-/// Starts counting; must run before the first [`generation`] that matters.
+/// Starts counting; must run before the first [`generation`] whose result matters.
 pub fn watch() {
     extern "C" fn in_child() {
         FORKS.fetch_add(1, Ordering::Relaxed);
@@ -27,7 +28,7 @@ pub fn watch() {
         // threads may run only what is async-signal-safe. This one is part of the program, touches static atomics,
         // calls mmap, and can neither allocate, lock nor panic.
         let registered = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-        // It fails only for want of memory; without it a child could write into its parent's session.
+        // It fails only if memory is exhausted. Without it a child could write into its parent's session.
         assert_eq!(registered, 0, "pthread_atfork");
     });
 }

@@ -1,12 +1,12 @@
-//! What a process has from others: descriptors that a service manager handed to it at its start, and the groups of the process
-//! behind a socket.
+//! Data that a process receives from others: descriptors that a service manager passed to it at its start, and the groups of
+//! the process behind a socket.
 #![allow(unsafe_code)]
 
 use rustix::io::FdFlags;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// Takes an inherited descriptor over and makes it close-on-exec; `None` if there is none with this number.
+/// Takes over an inherited descriptor and makes it close-on-exec; `None` if this number is not open.
 ///
 /// A number does not identify an owner, so the caller ensures that
 /// 1. the service manager named this number as one that it passed on;
@@ -25,13 +25,13 @@ pub fn take(number: RawFd) -> Option<OwnedFd> {
     Some(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Groups for which there is room at the first try.
+/// Number of groups that fit at the first attempt.
 const GROUPS: usize = 64;
-/// Groups that a process may have: the kernel's `NGROUPS_MAX`.
+/// Maximum number of groups of a process: the kernel's `NGROUPS_MAX`.
 const GROUPS_MAX: usize = 65_536;
 
-/// The supplementary groups that the process at the other end of a Unix socket had when it connected, as the kernel has noted
-/// them. No name service is asked, and the process cannot change them any more.
+/// Returns the supplementary groups that the process at the other end of a Unix socket had when it connected, as the kernel
+/// recorded them. No name service is asked, and the process cannot change them any more.
 ///
 /// # Errors
 /// Those of getsockopt(2).
@@ -56,7 +56,8 @@ pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
             return Ok(groups);
         }
         let error = io::Error::last_os_error();
-        // Too many: the kernel has said how many there are. They do not change, so that a second try is the last.
+        // The buffer was too short, and the kernel has returned the number of groups. It does not change, so a second attempt
+        // suffices.
         if error.raw_os_error() != Some(libc::ERANGE) || count <= groups.len() || count > GROUPS_MAX {
             return Err(error);
         }

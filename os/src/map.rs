@@ -33,7 +33,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // In a forked child nothing of it is mapped, and the addresses are reserved, or the child's own by now.
+        // In a forked child the memory is not mapped, and the addresses are reserved, or used by the child.
         if self.is_ours() {
             if let Some(listed) = self.listed {
                 listed.start.store(FREE, Ordering::Release);
@@ -44,15 +44,15 @@ impl Drop for Mapping {
     }
 }
 
-/// Mappings that can be listed at once. A child may map others in the place of those that are not.
+/// Maximum number of mappings that are listed at once. A child may map other memory in place of unlisted ones.
 const LISTED_MAX: usize = 16 << 10;
-/// Entries that are tried before a mapping is left without one.
+/// Number of entries that are tried before a mapping stays unlisted.
 const PROBES: usize = 64;
 const FREE: usize = 0;
 /// An entry that is being written.
 const BUSY: usize = 1;
 
-/// Where a mapping lies: for forked children, see [`reserve`].
+/// The location of a mapping: for forked children, see [`reserve`].
 struct Listed {
     start: AtomicUsize,
     bytes: AtomicUsize,
@@ -60,7 +60,7 @@ struct Listed {
 
 static LISTED: [Listed; LISTED_MAX] =
     [const { Listed { start: AtomicUsize::new(FREE), bytes: AtomicUsize::new(0) } }; LISTED_MAX];
-/// Entries from this one on were never used.
+/// The number of entries that were ever used.
 static LISTED_END: AtomicUsize = AtomicUsize::new(0);
 
 impl Listed {
@@ -74,21 +74,21 @@ impl Listed {
         })?;
         LISTED_END.fetch_max(at + 1, Ordering::Relaxed);
         entry.bytes.store(bytes, Ordering::Relaxed);
-        // Release: who sees the start sees the length.
+        // Release: a thread that reads the start also reads the length.
         entry.start.store(start, Ordering::Release);
         Some(entry)
     }
 }
 
-/// In a forked child: keeps the places free where the parent has its mappings. Else the child's next mapping would lie there, and an
-/// array that it inherited would show the child's own memory, and write to it, where it is to fail.
+/// In a forked child: reserves the addresses of the parent's mappings. Otherwise the child's next mapping could get them, and
+/// an array that the child inherited would read and write the child's own memory instead of failing.
 ///
-/// To be called before the child has a second thread, and safe in the child of a process with several: it makes system calls, and
-/// neither allocates, locks nor panics.
+/// Must be called before the child has a second thread. It is safe in the child of a process with several: it makes system
+/// calls, and neither allocates, locks nor panics.
 pub(crate) fn reserve() {
     for entry in LISTED.iter().take(LISTED_END.load(Ordering::Relaxed)) {
         let (start, bytes) = (entry.start.load(Ordering::Acquire), entry.bytes.load(Ordering::Relaxed));
-        // One that another thread was writing is nobody's in the child.
+        // An entry that another thread of the parent was writing belongs to nobody in the child.
         entry.start.store(FREE, Ordering::Relaxed);
         if start == FREE || start == BUSY {
             continue;

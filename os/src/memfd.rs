@@ -88,7 +88,7 @@ fn empty(name: &str, bytes: u64, more: MemfdFlags) -> rustix::io::Result<OwnedFd
         Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
         made => made?,
     };
-    // Else any uid could reopen it through /proc.
+    // Otherwise any uid could reopen it through /proc.
     rustix::fs::fchmod(&fd, OWNER_ONLY)?;
     rustix::fs::ftruncate(&fd, bytes)?;
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
@@ -176,18 +176,18 @@ pub fn seal_seals(fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
     rustix::fs::fcntl_add_seals(fd, SealFlags::SEAL)
 }
 
-/// Notes at the file itself that its writer has mapped it, for a daemon that comes after this one. Only its owner's uid can.
+/// Records in the file's mode that its writer has mapped it, for a later daemon. Only its owner's uid can.
 pub fn mark_mapped(fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
-    // The bit means nothing for a file that is no folder.
+    // The bit has an effect on directories only.
     rustix::fs::fchmod(fd, OWNER_ONLY | Mode::SVTX)
 }
 
-/// Whether [`mark_mapped`] has been there.
+/// Returns true if [`mark_mapped`] has marked the file.
 pub fn is_marked_mapped(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     Ok(Mode::from_raw_mode(rustix::fs::fstat(fd)?.st_mode).contains(Mode::SVTX))
 }
 
-/// Whether [`seal_writers`], or somebody else's seal of the kind, has been there.
+/// Returns true if [`seal_writers`], or an equivalent seal of another process, was applied.
 pub fn is_sealed(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     Ok(rustix::fs::fcntl_get_seals(fd)?.intersects(SealFlags::FUTURE_WRITE | SealFlags::WRITE))
 }

@@ -21,7 +21,7 @@ const LOCK_INTERVAL: Duration = Duration::from_millis(5);
 /// The contents of a path at which a daemon wants to make a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// There is no file.
+    /// No file exists.
     Nothing,
     /// A socket of this user, on which no process accepts connections.
     Stale,
@@ -117,7 +117,7 @@ pub fn inspect(path: &Path) -> Result<Found> {
     }
 }
 
-/// Replaces a stale socket by the socket `new` in one step; `false`: something else is there by now, and stays.
+/// Replaces a stale socket by the socket `new` in one step; `false`: another file is there by now, and stays.
 ///
 /// Exchanges the two and inspects the old one again: a process that does not take the [`Lock`] may have put a file of its own
 /// there since.
@@ -142,7 +142,7 @@ pub fn replace_stale(_: &Lock, path: &Path, new: &Path) -> Result<bool> {
     Ok(false)
 }
 
-/// Removes a stale socket; `false`: something else is there, and stays.
+/// Removes a stale socket; `false`: another file is there, and stays.
 pub fn remove_stale(path: &Path) -> Result<bool> {
     match inspect(path)? {
         Found::Nothing => Ok(true),

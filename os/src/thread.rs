@@ -5,8 +5,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::thread::{Builder, JoinHandle};
 
-/// Signals that a thread gets for its own faults. If they were blocked, they would end the process without a message from the
-/// handler that reports crashes.
+/// Signals that a thread receives for its own faults. If they were blocked, they would end the process without a message from
+/// the handler that reports crashes.
 const FAULTS: [libc::c_int; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGABRT, libc::SIGSYS];
 
@@ -16,7 +16,7 @@ const FAULTS: [libc::c_int; 7] =
 /// # Errors
 /// Those of [`Builder::spawn`].
 pub fn spawn<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 'static) -> io::Result<JoinHandle<T>> {
-    // A thread inherits its creator's mask at its start, so there is no moment in which it takes any.
+    // A thread inherits its creator's mask, so it starts with these signals blocked.
     let _blocked = Blocked::new();
     Builder::new().name(name.to_owned()).spawn(body)
 }

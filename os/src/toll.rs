@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const SLOW: Duration = Duration::from_millis(1);
 /// Cost of slow calls beyond which a peer counts as excessive.
 const COST_MAX: Duration = Duration::from_millis(20);
-/// A fast call reduces the cost by 1/PART.
+/// The part of the cost by which a fast call reduces it: 1/PART.
 const PART: u32 = 16;
 /// Number of fast calls after which the thread's CPU clock is no longer read.
 const FAST_CALLS: u8 = 64;

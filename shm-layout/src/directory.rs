@@ -1,7 +1,7 @@
-//! The directory of a namespace: who owns which name, who is a member, what is lent.
+//! The directory of a namespace: the owners of its names, its members, and the memory lent to them.
 //!
-//! Writer: the daemon. Readers: the namespace's clients. Its head tells where its tables lie; they have the sizes that
-//! the configuration allows, and the whole sheet is mapped once.
+//! Writer: the daemon. Readers: the namespace's clients. The head contains the offsets of the tables. The configuration sets the
+//! sizes of the tables, and a client maps the whole sheet once.
 
 use crate::describe::{pad, structure};
 use crate::header::SheetHeader;
@@ -14,82 +14,82 @@ use crate::raw::{Records, Sheet, View};
 #[cfg(not(loom))]
 use crate::search::SEARCH_MAX;
 
-/// Words of a name that stand in its entry.
+/// Number of words of a name in its entry.
 pub const ENTRY_NAME_WORDS: usize = if cfg!(loom) { 1 } else { 12 };
-/// Words of a name that stand in a long name's block.
+/// Number of words of a name in a long name's block.
 pub const LONG_NAME_WORDS: usize = if cfg!(loom) { 1 } else { 20 };
-/// Bytes of a directory key: 96 in the entry and 160 in a block.
+/// Maximum length of a directory key in bytes: 96 in the entry and 160 in a block.
 pub const KEY_BYTES_MAX: usize = (ENTRY_NAME_WORDS + LONG_NAME_WORDS) * 8;
-/// Subscribers of one stream.
+/// Maximum number of subscribers of one stream.
 pub const SUBSCRIBERS: usize = if cfg!(loom) { 1 } else { 64 };
-/// Devices of which one daemon may lend memory.
+/// Maximum number of devices whose memory one daemon lends.
 pub const DEVICES: usize = if cfg!(loom) { 1 } else { 16 };
-/// Words of the bitmaps over members: 65,536 bits.
+/// Number of words of the bitmaps over members: 65,536 bits.
 pub const MEMBER_BITMAP_WORDS: usize = if cfg!(loom) { 1 } else { 1024 };
-/// Words of a member's audience: one cache line.
+/// Number of words of a member's audience: one cache line.
 pub const AUDIENCE_WORDS: usize = if cfg!(loom) { 1 } else { 8 };
-/// Bits of a member's audience.
+/// Number of bits of a member's audience.
 pub const AUDIENCE: u16 = 64 * AUDIENCE_WORDS as u16;
 
 structure! {
     /// The directory's head.
     pub struct DirectoryHead [32768] {
-        /// What this sheet is. Writer: the daemon, as of everything here.
+        /// The kind of this sheet. Writer: the daemon, as of all words of the directory.
         0 sheet: SheetHeader,
-        /// The current table of names: log2 of its places 8 . times built anew 16 . index of its first place 40. Stored when the new table
-        /// is complete and before anything changes in it.
+        /// The current table of names: log2 of its places 8 . number of rebuilds 16 . index of its first place 40. Stored when
+        /// the new table is complete and before anything changes in it.
         64 table: Word,
         /// Seed of the hash of names.
         72 seed: Word,
         /// The namespace's number, for lists and observers.
         80 namespace: Word,
-        /// Seeds of the searches in the tables of names: of a table in the first half of the places, and of one in the second. Stored
-        /// before the table is built.
+        /// Seeds of the searches in the tables of names: of a table in the first half of the places, and of one in the second.
+        /// Stored before the daemon builds the table.
         88 table_seeds: [Word; 2],
         /// Kept 0.
         104 reserved: [Word; pad(3)],
-        /// Rung when a name moved or came while somebody was parked.
+        /// Rung when a name moved or was added while a client was parked.
         128 bell: Bell,
         /// Kept 0.
         136 reserved2: [Word; pad(7)],
-        /// How many members may be parked: publishers look at `waiters` only if this is not 0.
+        /// How many members may be parked: publishers read `waiters` only if this is not 0.
         192 waiters_count: Word,
-        /// 1 while the daemon sleeps without looking for announcements: who announces a name nudges it. 0: it will look by
-        /// itself.
+        /// 1 while the daemon sleeps without polling for announcements: a client that announces a name wakes it. 0: the daemon
+        /// polls by itself.
         200 wants_nudge: Word,
-        /// Rung when a segment of device memory is lent no more: whoever has it mapped lets go of it, and says so.
+        /// Rung when the lending of a device segment ends: a client that has it mapped unmaps it and reports that.
         208 returned: Bell,
         /// Kept 0.
         216 reserved3: [Word; pad(5)],
-        /// Where the table of members begins, in bytes.
+        /// Offset of the table of members, in bytes.
         256 members_at: Word,
-        /// Entries of the table of members; a catalogue's number is its place there.
+        /// Entries of the table of members; a catalogue's number is its index there.
         264 members: Word,
-        /// Where the names' entries begin, in bytes.
+        /// Offset of the names' entries, in bytes.
         272 names_at: Word,
-        /// Names' entries; number 0 is none.
+        /// Number of entries of names; number 0 is never used.
         280 names: Word,
-        /// Where the long names' blocks begin, in bytes.
+        /// Offset of the long names' blocks, in bytes.
         288 long_names_at: Word,
-        /// Blocks of long names.
+        /// Number of blocks of long names.
         296 long_names: Word,
-        /// Where the table of lists begins, in bytes.
+        /// Offset of the table of lists, in bytes.
         304 lists_at: Word,
         /// Entries of the table of lists.
         312 lists: Word,
-        /// Where the table of streams begins, in bytes.
+        /// Offset of the table of streams, in bytes.
         320 streams_at: Word,
         /// Entries of the table of streams.
         328 streams: Word,
-        /// Where the table of segments begins, in bytes.
+        /// Offset of the table of segments, in bytes.
         336 segments_at: Word,
         /// Entries of the table of segments.
         344 segments: Word,
-        /// Where the places of names' tables begin, in bytes.
+        /// Offset of the places of names' tables, in bytes.
         352 places_at: Word,
-        /// Places; a table is a run of them.
+        /// Number of places; a table is a range of them.
         360 places: Word,
-        /// Every entry in use has a number below this one: for those who walk over all names.
+        /// Every entry in use has a number below this one, for readers that visit all names.
         368 names_end: Word,
         /// Kept 0.
         376 reserved4: Word,
@@ -97,23 +97,23 @@ structure! {
         384 names_live: Word,
         /// Bytes of segments lent in this namespace. For observers.
         392 bytes_lent: Word,
-        /// Most bytes that this namespace may have.
+        /// Maximum number of bytes that this namespace may have.
         400 bytes_max: Word,
         /// Clients connected. For observers.
         408 clients: Word,
-        /// So many names more find a place and memory now, those announced and not absorbed included. Lowered before
-        /// `absorbed` moves.
+        /// Number of further names that have a place and memory now, including those that are announced and not absorbed. Lowered
+        /// before `absorbed` moves.
         416 names_room: Word,
-        /// UUIDs of the devices of which memory is lent in this namespace, in the order of their bytes; 0: none.
+        /// UUIDs of the devices whose memory the daemon lends in this namespace, in the order of their bytes; 0: none.
         424 devices: [Word; 2 * DEVICES],
         /// Kept 0.
         680 reserved5: [Word; pad(427)],
         /// Kept 0.
         4096 reserved6: [Word; pad(512)],
-        /// Bit c: catalogue c belongs to somebody, live or ended and not yet dropped. Stored when the newcomer has acknowledged its sheets,
-        /// before the reply to its next request.
+        /// Bit c: catalogue c belongs to a client, live or ended and not yet dropped. Stored when a new client has acknowledged
+        /// its sheets, before the reply to its next request.
         8192 present: [Word; MEMBER_BITMAP_WORDS],
-        /// Bit c: member c asked to be looked at when something is published, because it may be parked.
+        /// Bit c: member c may be parked, and publishers must check its lease table.
         16384 waiters: [Word; MEMBER_BITMAP_WORDS],
         /// Bit c: member c may announce names. Stored before its `absorbed` is opened and before the reply to the request that
         /// made it an announcer; cleared when its last announcement is in the directory.
@@ -122,46 +122,46 @@ structure! {
 }
 
 structure! {
-    /// A member: one life of one client.
+    /// A member: one epoch of one client.
     pub struct MemberEntry [192] {
-        /// state 2 . epoch 30 . sheet 32. Ended: its leases no longer count. Its epoch moves with each new life.
+        /// state 2 . epoch 30 . sheet 32. Ended: its leases no longer count. Each new client of the number has a new epoch.
         0 member: Word,
         /// state 2 . index 62: announcements that are in the directory. OPEN from the moment at which the daemon lets the member
         /// announce; ENDING while the daemon drains the last ones.
         8 absorbed: Word,
-        /// Moves when a slot range of this catalogue begins to mean another segment, or the number another client.
-        /// Never goes back, not even between lives.
+        /// Changes when a slot range of this catalogue begins to mean another segment, or the number another client. It never
+        /// decreases, not even between epochs.
         16 geometry: Word,
-        /// Moves when the daemon took a name from this client: ask for the list.
+        /// Changes when the daemon took a name from this client, which then asks for the list.
         24 notices: Word,
         /// pid 32 . uid 32.
         32 process: Word,
-        /// When it connected: nanoseconds of CLOCK_BOOTTIME.
+        /// Time of the connection: nanoseconds of CLOCK_BOOTTIME.
         40 since_ns: Word,
         /// Bytes of segments lent to it.
         48 bytes: Word,
-        /// So many announcements the client may make in its life; what comes after them it asks the daemon for. Only grows.
+        /// Number of announcements that the client may make in its epoch; for further names it sends requests. Only grows.
         56 announce_until: Word,
         /// The client's label, zero-filled UTF-8. For observers.
         64 label: [Word; 8],
-        /// Bit c modulo 512: member c was shown a segment, slot records or a stream of this member's, and may have leases on its
-        /// slots. Stored before the reply that shows it. Members that share a bit count together.
+        /// Bit c modulo 512: the daemon showed member c a segment, slot records or a stream of this member, so c may have leases
+        /// on its slots. Stored before the reply that shows it. Members that share a bit count together.
         128 audience: [Word; AUDIENCE_WORDS],
     }
 }
 
 structure! {
-    /// A name and who owns it. It stays in its entry for as long as it lives.
+    /// A name and its owner. The name stays in its entry for its whole life.
     pub struct NameEntry [128] {
-        /// kind 2 . version 22 . catalogue 16 . cell 24. Read first and read again last: the name beside it stands
-        /// still as long as this word does.
+        /// kind 2 . version 22 . catalogue 16 . cell 24. Read first and again last: the name in this entry is unchanged while
+        /// this word is.
         0 home: Word,
         /// Hash of the key.
         8 hash: Word,
         /// Length of the key 16 . block of its tail 48 (for keys above 96 bytes).
         16 key: Word,
-        /// How long it lives if nobody overwrites it, as [`crate::word::LifeWord`] packs it; 0: until it is deleted. Stored
-        /// before the home that it holds for. An owner overwrites and deletes a name by itself only where this is 0.
+        /// The lifetime of the name unless somebody overwrites it, as [`crate::word::LifeWord`] packs it; 0: until it is deleted.
+        /// Stored before the home that it belongs to. An owner overwrites and deletes a name by itself only if this is 0.
         24 life: Word,
         /// The key's first 96 bytes, zero-filled.
         32 name: [Word; ENTRY_NAME_WORDS],
@@ -177,11 +177,11 @@ structure! {
 }
 
 structure! {
-    /// A list: its items are names of their own, made of the list's id and their number.
+    /// A list. Its items are names, formed of the list's id and their numbers.
     pub struct ListEntry [64] {
-        /// Id of this life of the list; never used again. 0: free.
+        /// Id of this epoch of the list; never used again. 0: free.
         0 id: Word,
-        /// Items ever appended. Stored after the item's home.
+        /// Number of items ever appended. Stored after the item's home.
         8 end: Word,
         /// Kept 0.
         16 reserved: [Word; pad(6)],
@@ -189,19 +189,19 @@ structure! {
 }
 
 structure! {
-    /// A stream: who sends and who listens.
+    /// A stream: its producer and its subscribers.
     pub struct StreamEntry [640] {
-        /// Id of this life of the stream; never used again. 0: free.
+        /// Id of this epoch of the stream; never used again. 0: free.
         0 id: Word,
         /// The producer's catalogue.
         8 catalogue: Word,
-        /// Entries of its ring.
+        /// Number of entries of its ring.
         16 capacity: Word,
         /// Policy when a subscriber lags: 0 block, 1 drop the oldest, 2 error.
         24 policy: Word,
-        /// Moves when a subscriber comes or goes: the producer reads the list again.
+        /// Changes when a subscriber is added or removed: the producer reads the list again.
         32 subscribers_version: Word,
-        /// Subscribers listed: the entries to look at.
+        /// Number of subscribers in the list: the entries to read.
         40 subscribers_count: Word,
         /// Kept 0.
         48 reserved: [Word; pad(10)],
@@ -211,16 +211,16 @@ structure! {
 }
 
 structure! {
-    /// A segment: whose it is, and which slot numbers it holds.
+    /// A segment: its owner and its slot numbers.
     pub struct SegmentEntry [32] {
         /// state 8 . log2 of slots 8 . catalogue 16 . base 24.
         0 range: Word,
         /// Length in bytes.
         8 bytes: Word,
-        /// Since when it is lent: nanoseconds of CLOCK_BOOTTIME.
+        /// Time of the lending: nanoseconds of CLOCK_BOOTTIME.
         16 since_ns: Word,
-        /// Where its bytes are: 0 in host memory, else device 56 . allocator 8, as [`crate::wire::Allocator::code`] says it; the
-        /// device by its place in the head's list.
+        /// Location of its bytes: 0 in host memory, else device 56 . allocator 8, with the code of
+        /// [`crate::wire::Allocator::code`]; the device is its index in the head's list.
         24 place: Word,
     }
 }
@@ -228,12 +228,12 @@ structure! {
 mod geometry;
 pub use geometry::{FIRST_TABLE_LOG2, Geometry};
 
-/// A name's entry as a lookup found it.
+/// A name's entry as a look-up found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundName {
     /// Index in the directory's entry array.
     pub entry: u32,
-    /// Its home word when the key was compared. Whoever acts on it reads the word again.
+    /// Its home word when the key was compared. A client that acts on it reads the word again.
     pub home: Home,
 }
 
@@ -244,7 +244,7 @@ pub struct Directory {
     head: Sheet<DirectoryHead>,
     /// The table of members, by catalogue number.
     pub members: Records<MemberEntry>,
-    /// The places of all tables of names; [`Directory::table`] tells which part is the current table.
+    /// The places of all tables of names; [`Directory::table`] returns the range of the current table.
     pub places: Records<Word>,
     /// Names' entries.
     pub names: Records<NameEntry>,
@@ -260,7 +260,7 @@ pub struct Directory {
 
 #[cfg(not(loom))]
 impl Directory {
-    /// Lays the tables over a mapped directory; `None` if its head says they would lie outside.
+    /// Returns the tables of a mapped directory; `None` if the head places them outside.
     pub fn new(view: &View) -> Option<Self> {
         let head: Sheet<DirectoryHead> = Sheet::new(view.clone())?;
         let place = |at: &Word, count: &Word| (at.read() as usize, count.read() as usize);
@@ -280,8 +280,8 @@ impl Directory {
         })
     }
 
-    /// What it was made for: `None` if its tables do not lie where they lie in a directory of that geometry, which is as long
-    /// as this one, or if it is larger than any can be. Whoever has not made it asks before he works in it.
+    /// Returns the sizes of the tables; `None` if the tables are not where they are in a directory of these sizes and of this
+    /// length, or if the length exceeds the maximum. A daemon calls this before it writes a directory that it did not make.
     pub fn geometry(&self, bytes: u64) -> Option<Geometry> {
         let count = |count: usize, most: u32| u32::try_from(count).ok().filter(|count| *count <= most);
         let most = Geometry::LARGEST;
@@ -311,18 +311,18 @@ impl Directory {
         (geometry.members > 0 && lies && is_table && bytes == geometry.bytes()).then_some(geometry)
     }
 
-    /// The directory's head.
+    /// Returns the directory's head.
     pub fn head(&self) -> &DirectoryHead {
         &self.head
     }
 
-    /// Where the current table of names lies.
+    /// Returns the location of the current table of names.
     #[inline]
     pub fn table(&self) -> TableWord {
         TableWord(self.head.table.read())
     }
 
-    /// The seed of the searches in a table.
+    /// Returns the seed of the searches in a table.
     #[inline]
     pub fn table_seed(&self, table: TableWord) -> u64 {
         self.head.table_seeds[table.half()].read()
@@ -333,28 +333,28 @@ impl Directory {
         begin_table_in(&self.head.table_seeds, table, seed);
     }
 
-    /// The hash of a key in this namespace (XXH3, seeded).
+    /// Returns the hash of a key in this namespace (XXH3, seeded).
     #[inline]
     pub fn hash(&self, key: &[u8]) -> u64 {
         xxhash_rust::xxh3::xxh3_64_with_seed(key, self.head.seed.peek())
     }
 
-    /// Looks a key up. `Err`: the table was replaced during the look-up; look again in the new one. `Ok(None)`: no
-    /// entry had this key while the table was current. A found entry may be in any state; its home word stood still
-    /// while the key was compared. See [`find_in`].
+    /// Looks a key up. `Err`: the table was replaced during the look-up; the caller searches the new one. `Ok(None)`: no entry
+    /// had this key while the table was current. A found entry may be in any state; its home word did not change while the key
+    /// was compared. See [`find_in`].
     #[inline]
     pub fn find(&self, hash: u64, key: &[u8]) -> Result<Option<FoundName>, Replaced> {
         let (table, seeds) = (&self.head.table, &self.head.table_seeds);
         find_in(table, seeds, &self.places, &self.names, &self.long_names, hash, key)
     }
 
-    /// Whether a search for this hash passes more than [`SEARCH_MAX`] places. The daemon refuses such a name if most of them
-    /// are its user's, so a client asks the daemon for it and does not announce it.
+    /// Returns true if a search for this hash passes more than [`SEARCH_MAX`] places. The daemon refuses such a name if most of
+    /// them belong to the client's user, so a client requests it from the daemon instead of announcing it.
     pub fn is_long_search(&self, hash: u64) -> bool {
         self.passed_by(hash).nth(SEARCH_MAX as usize).is_some()
     }
 
-    /// The places of the current table that a search for this hash passes, up to the first free one.
+    /// Returns the places of the current table that a search for this hash passes, up to the first free one.
     pub fn passed_by(&self, hash: u64) -> impl Iterator<Item = PlaceWord> + '_ {
         let table = self.table();
         Search::new(hash, self.table_seed(table), table.log2())
@@ -363,14 +363,14 @@ impl Directory {
             .take_while(|place| !place.is_free())
     }
 
-    /// The entries that may be in use, with their numbers: for those who walk over all names. A name that comes during
-    /// the walk may be missed.
+    /// Returns the entries that may be in use, with their numbers, for readers that visit all names. A name that is added during
+    /// the iteration may be missed.
     pub fn entries(&self) -> impl Iterator<Item = (u32, &NameEntry)> {
         let end = (self.head.names_end.read() as usize).min(self.names.len());
         (0..).zip(&self.names[..end]).skip(1)
     }
 
-    /// Copies an entry's key out. The caller checks that its home word stood still meanwhile.
+    /// Copies an entry's key. The caller checks that the home word did not change during the copy.
     pub fn key(&self, entry: &NameEntry) -> Option<Vec<u8>> {
         let (word, bytes) = (entry.key.peek(), entry.key_bytes());
         let tail =
@@ -383,45 +383,45 @@ impl Directory {
         Some(key)
     }
 
-    /// Catalogue numbers that belong to somebody.
+    /// Returns the catalogue numbers that belong to clients.
     pub fn present(&self) -> impl Iterator<Item = u16> + '_ {
         bits(&self.head.present, self.members.len())
     }
 
-    /// Members that may have leases on slots of this owner, itself left out, and others that share a bit with one of them.
+    /// Returns the members that may have leases on slots of this owner, without the owner, and others that share a bit with them.
     pub fn audience(&self, owner: u16) -> impl Iterator<Item = u16> + '_ {
         let shown = &self.members[usize::from(owner)].audience;
         audience(&self.head.present, shown, self.members.len()).filter(move |&reader| reader != owner)
     }
 
-    /// Members that may announce names.
+    /// Returns the members that may announce names.
     pub fn announcers(&self) -> impl Iterator<Item = u16> + '_ {
         bits(&self.head.announcers, self.members.len())
     }
 
-    /// Members that may be parked.
+    /// Returns the members that may be parked.
     pub fn waiters(&self) -> impl Iterator<Item = u16> + '_ {
         bits(&self.head.waiters, self.members.len())
     }
 }
 
-/// The word and the bit of a reader in an owner's audience.
+/// Returns the word and the bit of a reader in an owner's audience.
 pub const fn audience_bit(reader: u16) -> (usize, u64) {
     ((reader % AUDIENCE / 64) as usize, 1 << (reader % 64))
 }
 
-/// The members below `count` that are `present` and whose bits are set in an owner's audience. To be read behind
-/// [`crate::leases::scan_fence`].
+/// Returns the members below `count` that are `present` and whose bits are set in an owner's audience. The caller reads them
+/// after [`crate::leases::scan_fence`].
 pub fn audience<'d>(present: &'d [Word], shown: &'d [Word], count: usize) -> impl Iterator<Item = u16> + 'd {
     bits_where(present, count, |w| shown[w % shown.len()].read())
 }
 
-/// The set bits below `count`, read word by word.
+/// Returns the set bits below `count`, read word by word.
 pub fn bits(words: &[Word], count: usize) -> impl Iterator<Item = u16> + '_ {
     bits_where(words, count, |_| u64::MAX)
 }
 
-/// The set bits below `count` that `mask` leaves of each word.
+/// Returns the set bits below `count` that `mask` leaves of each word.
 fn bits_where(words: &[Word], count: usize, mask: impl Fn(usize) -> u64) -> impl Iterator<Item = u16> {
     words[..count.div_ceil(64).min(words.len())]
         .iter()
@@ -441,12 +441,12 @@ fn bits_where(words: &[Word], count: usize, mask: impl Fn(usize) -> u64) -> impl
         .map(|bit| bit as u16)
 }
 
-/// [`Directory::find`] over bare tables: the table word, the tables' seeds, all places, the entries, the long names' blocks.
+/// [`Directory::find`] over bare words: the table word, the tables' seeds, all places, the entries, the blocks of long names.
 ///
-/// A place leads to an entry, and an entry says by itself whose it is: so a place that is out of date, in a table that
-/// has been replaced even, leads a look-up astray and never to another name's value. What it must not do is miss a
-/// name that lives. Two duties of the daemon see to that: a name's place in a table stays where it is for as long as the
-/// name lives; and a place becomes free only while no live name stands behind it on that name's search.
+/// A place leads to an entry, and the entry itself contains its key. So an outdated place, even in a table that was replaced, can
+/// mislead a look-up of reader R, but never to another name's value. R must not miss a live name either. Daemon D ensures that by
+/// two rules: a name's place in a table stays where it is while the name lives; and a place becomes free only while no live name
+/// is behind it on that name's search.
 #[inline]
 pub fn find_in(
     table_word: &Word,
@@ -481,24 +481,24 @@ pub fn find_in(
             }
         }
     }
-    // That the name has no value counts only if this table was the current one until here.
+    // The result "no value" counts only if this table was the current one until here.
     if TableWord(table_word.read()) == table { Ok(found) } else { Err(Replaced) }
 }
 
-/// [`Directory::begin_table`] over bare words.
+/// Performs [`Directory::begin_table`] over bare words.
 pub fn begin_table_in(seeds: &[Word; 2], table: TableWord, seed: u64) {
-    // Release, between the store of the table word that replaced the table which was there before and the relaxed stores of this
-    // seed and of this table's places: whoever still searches in that table and reads one of these also finds the table word moved.
+    // Release, between the store of the table word that replaced this half's former table and the relaxed stores of this seed and
+    // the places: a reader R that searches the former table and reads one of these also finds the table word changed.
     fence(Ordering::Release);
     seeds[table.half()].put(seed);
 }
 
 impl NameEntry {
-    /// Compares the entry's key. `Some`: it has the key, and this home word stood still while it was compared.
+    /// Compares the entry's key. Returns the home word if the key is equal and the home word stayed the same.
     ///
-    /// Home first, then the key, then home again: entries are reused, and the key read under one home word belongs to it
-    /// only if that word still stands. If it moved under an equal key, the *same* entry is looked at again: the name was
-    /// taken over, say, and going on would miss it. Every turn of this loop is a store of the daemon.
+    /// The reader loads the home, the key, and the home again: entries are reused, and a key belongs to the home word before it
+    /// only if that word is unchanged. If it changed under an equal key, the reader compares the *same* entry again: the name may
+    /// have been taken over, and the next place would miss it. Every turn of this loop is a store of the daemon.
     #[inline]
     pub fn probe(&self, hash: u64, key: &[u8], long_names: &[LongName]) -> Option<Home> {
         loop {
@@ -512,13 +512,13 @@ impl NameEntry {
         }
     }
 
-    /// Length of the key in bytes; 0: none.
+    /// Returns the length of the key in bytes; 0: none.
     #[inline]
     pub fn key_bytes(&self) -> usize {
         (self.key.peek() & 0xFFFF) as usize
     }
 
-    /// Whether the entry holds this key: its words are compared as they lie.
+    /// Returns true if the entry holds this key, comparing it word by word.
     #[inline]
     fn key_is(&self, key: &[u8], long_names: &[LongName]) -> bool {
         let word = self.key.peek();
@@ -535,16 +535,16 @@ impl NameEntry {
             || long_names.get((word >> 16) as usize).is_some_and(|block| same(&block.bytes))
     }
 
-    /// The home word again, behind the reading of the key.
+    /// Returns the home word, read again after the key.
     #[inline]
     pub fn home_after_key(&self) -> u64 {
-        // Acquire, for the relaxed loads of the key above: if one of them saw a later key, this sees a later home.
+        // Acquire, for the relaxed loads of the key above: if one of them read a later key, this load reads a later home.
         fence(Ordering::Acquire);
         self.home.peek()
     }
 
-    /// Daemon: takes the key from a tomb, so that no look-up stops here any more. Needed before the block of a long key
-    /// is given to another name: the tomb would seem to have that name's key.
+    /// Daemon: removes the key from a tombstone, so that no look-up stops here any more. Required before the block of a long key
+    /// is given to another name: otherwise the tombstone would seem to have that name's key.
     pub fn clear_key(&self) {
         self.assert_dead();
         // Release: as in set_key.
@@ -556,15 +556,15 @@ impl NameEntry {
         assert_eq!(Home(self.home.peek()).kind(), HomeKind::Tomb, "a key changes under a dead home word only");
     }
 
-    /// Daemon: gives the entry to another key. Its home word says `Tomb` already; the store that makes it `Live` or
-    /// `Reserved` follows and publishes the key. `block` is the place of the tail's block in `long_names`; of no
-    /// meaning for a key that fits into the entry.
+    /// Daemon: gives the entry to another key. The home word is a `Tomb`; the store that makes it `Live` or `Reserved` follows
+    /// and publishes the key. `block` is the index of the tail's block in `long_names`; it is ignored for a key that fits into
+    /// the entry.
     ///
-    /// Crash in between: the entry is still a tomb, under a key that is nobody's.
+    /// Crash in between: the entry is still a tombstone, with a key that belongs to no name.
     pub fn set_key(&self, hash: u64, key: &[u8], block: u32, long_names: &[LongName]) {
         self.assert_dead();
-        // Release, between the home word stored before and the words stored below: whoever reads one of these also finds
-        // the entry dead when it looks at home again. The Release of that store orders only what came before it.
+        // Release, between the earlier store of the home word and the stores below: a reader that loads one of these also finds
+        // the entry dead when it reads the home again. The Release of the home store orders only the stores before it.
         fence(Ordering::Release);
         let mut chunks = key.chunks(8);
         let mut fill = |words: &[Word]| words.iter().for_each(|w| w.put(chunks.next().map_or(0, key_word)));
@@ -578,11 +578,11 @@ impl NameEntry {
     }
 }
 
-/// The table of names was replaced by a larger one during the look-up.
+/// The table of names was replaced during the look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replaced;
 
-/// Up to eight bytes of a key as the word that holds them: little endian, zero-filled.
+/// Returns up to eight bytes of a key as a word: little endian, zero-filled.
 #[inline]
 pub fn key_word(bytes: &[u8]) -> u64 {
     match bytes.try_into() {
@@ -609,7 +609,7 @@ mod tests {
         (table.first() + places.nth(after as usize).unwrap()) as usize
     }
 
-    /// Binds `key` in `entry`, so many places behind the one where its search begins.
+    /// Binds `key` in `entry`, `after` places after the first place of its search.
     fn bind(d: &Directory, entry: u32, key: &[u8], block: u32, after: u64) {
         let hash = d.hash(key);
         let name = &d.names[entry as usize];
@@ -645,7 +645,7 @@ mod tests {
         let x = d.hash(b"x");
         d.places[place(&d, b"x", 0)].set(PlaceWord::PASSED.0);
         assert_eq!(d.find(x, b"x"), Ok(None));
-        // Another name's place with the same hash, and one that leads nowhere.
+        // A place of another name with the same hash, and one that leads nowhere.
         bind(&d, 1, b"other", 0, 0);
         d.places[place(&d, b"x", 1)].set(PlaceWord::new(x, 1).0);
         d.places[place(&d, b"x", 2)].set(PlaceWord::new(x, u32::MAX).0);
@@ -656,7 +656,7 @@ mod tests {
         bind(&d, 2, b"x", 0, 3);
         d.places[place(&d, b"x", 2)].set(PlaceWord::FREE.0);
         assert_eq!(d.find(x, b"x"), Ok(None));
-        // A table word that leads out of the sheet is never believed.
+        // A look-up rejects a table word that leads out of the sheet.
         d.head().table.set(TableWord::new(11, d.places.len() as u64 - 1).0);
         assert_eq!(d.find(x, b"x"), Err(Replaced));
     }

@@ -34,8 +34,8 @@ structure! {
 }
 
 structure! {
-    /// The head of a ring; its entries follow at 4096. What a subscriber looks at again and again while nothing comes
-    /// (`closed`) does not lie beside what every send writes.
+    /// The head of a ring; its entries follow at 4096. `closed`, which a waiting subscriber polls, is not in the cache
+    /// line that every send writes.
     pub struct StreamRing [4096] {
         /// What this sheet is; `count` is the ring's capacity. Writer: the daemon, before lending.
         0 sheet: SheetHeader,

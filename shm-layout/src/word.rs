@@ -286,7 +286,7 @@ pub const fn next_generation(generation: u64) -> u64 {
     if next == 0 { 1 } else { next }
 }
 
-/// A lease: catalogue 16 . slot 24 . low 24 bits of the generation; 0 is no lease.
+/// A lease: catalogue 16 . slot 24 . low 24 bits of the generation; 0: none.
 ///
 /// A scanner uses the generation to *exclude* leases only: 24 bits may match by chance, which delays freeing a slot but
 /// never frees one too early.

@@ -23,10 +23,10 @@ const GRID_FINE: RGBColor = RGBColor(0xEC, 0xEC, 0xEC);
 const MARKER_PX: i32 = 5;
 const WHISKER_PX: i32 = 4;
 
-/// The reason why there is no plot.
+/// The reason why a plot cannot be drawn.
 #[derive(Debug, thiserror::Error)]
 pub enum PlotError {
-    /// There are no rows.
+    /// The table is empty.
     #[error("nothing to plot: no row was measured")]
     NoRows,
     /// plotters could not draw.

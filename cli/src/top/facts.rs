@@ -24,7 +24,7 @@ pub struct Facts {
     pub lost: HashMap<u64, u64>,
     /// Memory in use, by user of the memory.
     pub uses: Vec<Use>,
-    /// The reason why there is no new observation.
+    /// The error of the last failed observation.
     pub error: Option<String>,
 }
 

@@ -153,7 +153,7 @@ pub enum Subject {
     Client(u16, u32),
     /// A segment, by its index in the observation.
     Segment(usize),
-    /// A subject for which there is no action.
+    /// A subject without actions.
     Other,
 }
 

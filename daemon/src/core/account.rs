@@ -1,5 +1,5 @@
-//! Who holds how much: bytes, segments, descriptors and sessions, for each uid and each namespace. Every [`Charge`] that is
-//! made comes back through [`Accounts::refund`]; one that is lost is a defect, and a debug build stops at it.
+//! Accounts of bytes, segments, descriptors and sessions, for each uid and each namespace. Every [`Charge`] comes back through
+//! [`Accounts::refund`]; losing one is a defect, at which a debug build panics.
 
 mod charge;
 mod reserve;
@@ -14,13 +14,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tensorlend_layout::wire::{LimitKind, Refusal};
 
-/// A namespace's number; never used again.
+/// The number of a namespace. The daemon never uses it again.
 pub type NamespaceId = u64;
 
-/// Sheets of a few segments and streams: a first client shall be able to do something.
+/// Bytes of the sheets of a few segments and streams. The accounts always leave a first client this much.
 const FEW_SHEETS_BYTES: u64 = 1 << 20;
 
-/// Descriptors that the daemon has open for a session: its socket, its process, its nudge.
+/// Descriptors that the daemon has open for a session: its socket, its process and its wakeup eventfd.
 const SESSION_DESCRIPTORS: u64 = 3;
 
 #[derive(Debug, Default)]
@@ -37,20 +37,20 @@ struct Budget {
     name: String,
     setting: String,
     device_setting: String,
-    /// Its namespace is gone: it goes with its last charge, which is for memory that is still being made.
+    /// The namespace is closed. Its account ends with its last charge, which is for memory that is still being made.
     over: bool,
 }
 
-/// What leases move from one account to another: see `pressure.rs`.
+/// The bytes that leases move from one account to another: see `pressure.rs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
-    /// Bytes of others that this uid's leases keep: they count as its own.
+    /// Bytes of other users that this uid's leases retain: they count as its own.
     pub keeps: u64,
-    /// Bytes of this uid that others' leases keep: they do not count as its own.
+    /// Bytes of this uid that leases of other users retain: they do not count as its own.
     pub kept: u64,
 }
 
-/// All accounts.
+/// The accounts of all uids and namespaces.
 #[derive(Debug)]
 pub struct Accounts {
     books: Arc<()>,
@@ -62,17 +62,17 @@ pub struct Accounts {
     sheet_bytes_max: u64,
     descriptors_max: u64,
     uid_bytes_max: u64,
-    /// Bytes that all devices together may give.
+    /// Bytes that all devices together may lend.
     device_bytes_max: u64,
     uid_device_bytes_max: u64,
     uid_sessions_max: u32,
     uid_share: bool,
     owners: Arc<Owners>,
-    /// Bytes of sheets without which a user could not come at all: no share is less.
+    /// Bytes of sheets without which a user could not join: no share is smaller.
     sheet_bytes_least: u64,
 }
 
-/// A number of bytes for a person.
+/// Formats a number of bytes for a person.
 pub fn bytes_text(bytes: u64) -> String {
     match bytes {
         b if b >= 1 << 30 && b.is_multiple_of(1 << 30) => format!("{} GiB", b >> 30),
@@ -82,12 +82,12 @@ pub fn bytes_text(bytes: u64) -> String {
     }
 }
 
-/// Whether so many bytes are more than this part of those, in percent.
+/// Returns true if `held` is above `percent` percent of `most`.
 pub fn is_above(held: u64, most: u64, percent: u8) -> bool {
     u128::from(held) * 100 > u128::from(most) * u128::from(percent)
 }
 
-/// The refusal for a limit.
+/// Returns the refusal for a limit.
 pub fn limit(
     kind: LimitKind,
     what: impl Into<String>,
@@ -106,7 +106,7 @@ fn over(used: u64, more: u64, most: u64) -> bool {
 }
 
 impl Accounts {
-    /// No accounts yet.
+    /// Returns empty accounts.
     pub fn new(settings: &Settings) -> Self {
         Self {
             books: Arc::new(()),
@@ -127,7 +127,7 @@ impl Accounts {
         }
     }
 
-    /// Other limits from now on. Who holds more than they allow keeps it, and gets no more.
+    /// Replaces the limits. A user above the new ones keeps its memory and gets no more.
     pub fn reload(&mut self, settings: &Settings) {
         self.pool_bytes_max = settings.pool_bytes_max;
         self.sheet_bytes_max = settings.sheet_bytes_max;
@@ -139,14 +139,14 @@ impl Accounts {
         self.sheet_bytes_least = sheet_bytes_least(settings);
     }
 
-    /// Another limit of a namespace's budget; `setting` is the key of the configuration that bounds it now.
+    /// Replaces the limit of a namespace's budget; `setting` is the key of the configuration for it.
     pub fn rebound(&mut self, namespace: NamespaceId, setting: &str, bytes_max: u64) {
         let budget = self.namespaces.get_mut(&namespace).expect("it was opened");
         budget.bytes_max = bytes_max;
         budget.setting = setting.into();
     }
 
-    /// Opens a namespace's budget; `setting` is the key of the configuration that bounds it.
+    /// Opens a namespace's budget; `setting` is the key of the configuration for its limit.
     pub fn open(&mut self, namespace: NamespaceId, name: &str, setting: &str, bytes_max: u64) {
         let held = Holding::default();
         let budget = Budget {
@@ -162,26 +162,26 @@ impl Accounts {
         assert!(before.is_none(), "a namespace's number is used once");
     }
 
-    /// Bounds a namespace's device memory; `setting` is the key of the configuration for it.
+    /// Limits a namespace's device memory; `setting` is the key of the configuration for it.
     pub fn bound_devices(&mut self, namespace: NamespaceId, setting: &str, bytes_max: u64) {
         let budget = self.namespaces.get_mut(&namespace).expect("it was opened");
         budget.device_bytes_max = bytes_max;
         budget.device_setting = setting.into();
     }
 
-    /// Closes a namespace's budget, as soon as it has come back whole.
+    /// Closes a namespace's budget. The account ends when all its charges have been refunded.
     pub fn close(&mut self, namespace: NamespaceId) {
         let budget = self.namespaces.get_mut(&namespace).expect("a budget is closed once");
         budget.over = true;
         self.prune_budget(namespace);
     }
 
-    /// Whether a namespace is there still.
+    /// Returns true if a namespace has an open budget.
     pub fn is_open(&self, namespace: NamespaceId) -> bool {
         self.namespaces.get(&namespace).is_some_and(|budget| !budget.over)
     }
 
-    /// Charges `bytes` to a namespace and, where one is named, to a uid.
+    /// Charges `bytes` to a namespace and, if one is given, to a uid.
     pub fn charge(
         &mut self,
         uid: Option<u32>,
@@ -242,7 +242,7 @@ impl Accounts {
         Ok(())
     }
 
-    /// Charges for what is there already, whatever the limits say: it outlived the daemon that granted it.
+    /// Charges for memory that outlived the daemon that granted it, whatever the limits are now.
     pub fn charge_kept(&mut self, uid: Option<u32>, namespace: NamespaceId, kind: Kind, bytes: u64) -> Charge {
         self.namespaces.get_mut(&namespace).expect("charges go to open namespaces").held.add(kind, bytes);
         if let Some(uid) = uid {
@@ -252,7 +252,7 @@ impl Accounts {
         Charge::new(&self.books, (uid, namespace), kind, bytes)
     }
 
-    /// Takes a charge back.
+    /// Refunds a charge.
     pub fn refund(&mut self, mut charge: Charge) {
         charge.settle();
         let (kind, bytes) = (charge.kind, charge.bytes);
@@ -265,7 +265,7 @@ impl Accounts {
         }
     }
 
-    /// What somebody holds of a stock, and the stock.
+    /// Returns what a uid's user holds of a stock, and the stock.
     fn stock(&self, uid: u32, total: u64, held: u64, of: impl Fn(&Holding) -> u64) -> (u64, Stock) {
         let holding = self.uids.iter().filter(|(_, a)| of(&a.held) > 0);
         let holders = if self.owners.is_empty() {
@@ -276,7 +276,7 @@ impl Accounts {
         (self.sum(uid, |a| of(&a.held)), Stock { total, held, holders: holders as u64 })
     }
 
-    /// A sum over the uids that are one user's with this one.
+    /// Returns the sum over all uids of this uid's user.
     fn sum(&self, uid: u32, of: impl Fn(&Account) -> u64) -> u64 {
         if self.owners.is_empty() {
             return self.uids.get(&uid).map_or(0, of);
@@ -314,7 +314,7 @@ impl Accounts {
                     Moved::default(),
                 )
             }
-            // Of all devices together: of one of two that are alike, whoever comes first may hold all.
+            // All devices count as one stock: a user may hold all of one of two equal devices.
             Kind::Device => {
                 let (own, stock) = self.stock(uid, self.device_bytes_max, self.all.device_bytes, |h| h.device_bytes);
                 (LimitKind::DeviceShare, "the memory of all devices", "cuda.bytes_max", own, stock, Moved::default())
@@ -338,8 +338,8 @@ impl Accounts {
         )
     }
 
-    /// Counts a session of `uid`; false if it has as many as it may. The session is counted either way, so that
-    /// [`Accounts::end_session`] follows either way.
+    /// Counts a session of `uid`; returns false if `uid` is over its limit. The session counts in both cases, and
+    /// [`Accounts::end_session`] must follow.
     pub fn begin_session(&mut self, uid: u32) -> bool {
         let (own, stock) = self.stock(uid, self.descriptors_max, self.all.descriptors, |h| h.descriptors);
         let shared = self.uid_share && uid != SUPERUSER && over(own, SESSION_DESCRIPTORS, stock.share(own));
@@ -351,13 +351,13 @@ impl Accounts {
         self.sum(uid, |a| a.sessions.into()) <= u64::from(self.uid_sessions_max) && !shared && !full
     }
 
-    /// Whether `uid` has so many sessions more than it may, or everybody, that not even a refusal is due.
+    /// Returns true if `uid`, or everybody, is so far over the limit of sessions that the daemon sends no refusal.
     pub fn floods(&self, uid: u32) -> bool {
         let sessions = self.sum(uid, |a| a.sessions.into());
         sessions > 2 * u64::from(self.uid_sessions_max) || self.all.descriptors > self.descriptors_max
     }
 
-    /// The refusal for a uid that has as many sessions as it may.
+    /// Returns the refusal for a uid that is at its limit of sessions.
     pub fn too_many_sessions(&self, uid: u32) -> Refusal {
         if self.sum(uid, |a| a.sessions.into()) <= u64::from(self.uid_sessions_max) {
             return limit(
@@ -371,7 +371,7 @@ impl Accounts {
         limit(LimitKind::Sessions, what, "uid.sessions_max", self.uid_sessions_max.to_string())
     }
 
-    /// A session of `uid` is over.
+    /// Ends a session of `uid`.
     pub fn end_session(&mut self, uid: u32) {
         let account = self.uids.get_mut(&uid).expect("a session has an account");
         account.sessions -= 1;
@@ -380,12 +380,12 @@ impl Accounts {
         self.prune(uid);
     }
 
-    /// What leases move between accounts, from now on; whether it is something else than before.
+    /// Replaces the bytes that leases move between accounts; returns true if they differ from before.
     pub fn move_charges(&mut self, moved: BTreeMap<u32, Moved>) -> bool {
         std::mem::replace(&mut self.moved, moved) != self.moved
     }
 
-    /// What leases move to and from the user whose `uid` is.
+    /// Returns the bytes that leases move to and from the user of `uid`.
     pub fn moved(&self, uid: u32) -> Moved {
         if self.owners.is_empty() {
             return self.moved.get(&uid).copied().unwrap_or_default();
@@ -399,34 +399,34 @@ impl Accounts {
         all
     }
 
-    /// Bytes for which the user stands whose `uid` is: its own, and what its leases keep of others, less what others' leases
-    /// keep of it.
+    /// Returns the bytes that count for the user of `uid`: its own, plus those of others that its leases retain, less its own
+    /// that leases of others retain.
     pub fn charged_bytes(&self, uid: u32) -> u64 {
         let moved = self.moved(uid);
         (self.sum(uid, |a| a.held.bytes()) + moved.keeps).saturating_sub(moved.kept)
     }
 
-    /// Uids that hold something.
+    /// Returns the uids that hold something.
     pub fn uids(&self) -> impl Iterator<Item = u32> + '_ {
         self.uids.keys().copied()
     }
 
-    /// What a uid holds.
+    /// Returns the holding of a uid.
     pub fn held_by(&self, uid: u32) -> Holding {
         self.uids.get(&uid).map(|a| a.held).unwrap_or_default()
     }
 
-    /// What a namespace holds.
+    /// Returns the holding of a namespace.
     pub fn held_in(&self, namespace: NamespaceId) -> Holding {
         self.namespaces.get(&namespace).map(|b| b.held).unwrap_or_default()
     }
 
-    /// Sessions of a uid, and how many it may have.
+    /// Returns the number of sessions of a uid, and its limit.
     pub fn sessions(&self, uid: u32) -> (u32, u32) {
         (self.uids.get(&uid).map_or(0, |a| a.sessions), self.uid_sessions_max)
     }
 
-    /// Bytes of segments and sheets, and descriptors, that a uid may have at this moment.
+    /// Returns the bytes of segments and sheets, and the descriptors, that a uid may have at this moment.
     pub fn most(&self, uid: u32) -> (u64, u64) {
         let most = self.uid_bytes_max.min(self.pool_bytes_max.saturating_add(self.sheet_bytes_max));
         if !self.uid_share || uid == SUPERUSER {
@@ -440,7 +440,7 @@ impl Accounts {
         (most.min(bytes), stock.share(own))
     }
 
-    /// Whether what a uid or a namespace has in the pool is above this part of what it may have at this moment, in percent.
+    /// Returns true if a uid or a namespace is above `percent` percent of the pool bytes that it may have at this moment.
     pub fn is_above(&self, percent: u8, uid: u32, namespace: NamespaceId) -> bool {
         let is_above = |held, most| is_above(held, most, percent);
         let in_namespace = self.namespaces.get(&namespace).is_some_and(|it| is_above(it.held.bytes(), it.bytes_max));
@@ -451,20 +451,20 @@ impl Accounts {
             || shares && is_above(own, pool.share(own))
     }
 
-    /// Bytes of all sheets.
+    /// Returns the bytes of all sheets.
     pub fn sheet_bytes(&self) -> u64 {
         self.all.sheet_bytes
     }
 
-    /// Whether nobody holds anything.
+    /// Returns true if nobody holds anything.
     pub fn is_empty(&self) -> bool {
         self.uids.is_empty() && self.namespaces.is_empty() && self.all == Holding::default()
     }
 
-    /// Checks that the sums agree: all charges are some namespace's, and no uid has more than there is.
+    /// Checks the sums: each charge belongs to a namespace, and no uid holds more than there is.
     ///
     /// # Panics
-    /// They do not.
+    /// Panics if they disagree.
     pub fn check(&self) {
         let (mut namespaces, mut uids) = (Holding::default(), Holding::default());
         for budget in self.namespaces.values() {
@@ -480,7 +480,7 @@ impl Accounts {
         assert!(uids.is_within(&self.all), "uids hold {uids:?} of {:?}", self.all);
     }
 
-    /// Gives up every account: what they hold stays with those who hold it.
+    /// Abandons every account. The charges stay with the objects that carry them.
     pub fn write_off(&mut self) {
         self.books = Arc::new(());
         self.uids.clear();
@@ -577,10 +577,10 @@ mod tests {
         assert_eq!(full(accounts.charge(Some(8), 1, Kind::Segment, 201)), LimitKind::PoolShare);
         charges.push(accounts.charge(Some(8), 1, Kind::Segment, 200).unwrap());
         charges.push(accounts.charge(Some(9), 1, Kind::Segment, 100).unwrap());
-        // Another stock, of which no share is less than what a first client needs.
+        // Another stock, whose smallest share is what a first client needs.
         charges.push(accounts.charge(Some(9), 1, Kind::Sheet, 600).unwrap());
         charges.push(accounts.charge(Some(7), 1, Kind::Sheet, 500).unwrap());
-        // Whoever administers the machine is not held to it, and what he takes is gone.
+        // The superuser has no share, and its holding reduces the shares of others.
         charges.push(accounts.charge(Some(SUPERUSER), 1, Kind::Segment, 290).unwrap());
         assert_eq!(full(accounts.charge(Some(10), 1, Kind::Segment, 2)), LimitKind::PoolShare);
         charges.push(accounts.charge(Some(10), 1, Kind::Segment, 1).unwrap());

@@ -1,4 +1,4 @@
-//! What a request comes to: a reply, a refusal, or a wait.
+//! The outcome of a request: a reply, a refusal, or a wait.
 
 use super::account::NamespaceId;
 use super::effect::Lending;
@@ -7,83 +7,83 @@ use super::event::MemId;
 use super::settings::Role;
 use tensorlend_layout::wire::{Policy, Refusal, Reply};
 
-/// How long after the lending a client may keep others waiting for its acknowledgement.
+/// Maximum time, after lending to a client, for which the client may delay others by not acknowledging.
 const ACK_NS_MAX: u64 = 5_000_000_000;
 
-/// What a request comes to.
+/// The result of a request.
 pub type Answer = Result<Outcome, Refusal>;
 
-/// What a request that is not refused comes to.
+/// The outcome of a request that is not refused.
 #[derive(Debug)]
 pub enum Outcome {
-    /// An answer.
+    /// A response.
     Reply(Reply),
-    /// An answer with descriptors.
+    /// A response with descriptors.
     Lend(Reply, Vec<(MemId, Lending)>, Lent),
-    /// Memory is being made for it.
+    /// The daemon makes memory for the request first.
     Working(Work),
-    /// It has to wait.
+    /// The request waits.
     Later(Wait),
 }
 
-/// What a request waits for.
+/// The reason why a request waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// The directory that is being made.
+    /// The daemon is making the directory.
     Directory,
-    /// A part of the directory that is being made.
+    /// The daemon is making a part of the directory.
     Names,
-    /// A claim in shared memory, of whose end no event tells.
+    /// A claim in shared memory. No event reports its end.
     Claim,
-    /// The acknowledgement of this client.
+    /// The acknowledgement of a client.
     Ack {
-        /// Whose.
+        /// The client.
         catalogue: u16,
-        /// How long after what it was lent.
+        /// Maximum wait, counted from the lending that the client must acknowledge.
         ns_max: u64,
     },
-    /// Segments that the asker gave back and has not unmapped yet.
+    /// Segments that the requester returned and has not unmapped yet.
     Quiet,
-    /// A segment that is on its way into a file, or back.
+    /// A segment that the daemon is writing to a file or reading back.
     Spilled,
-    /// What the daemon is taking apart, and may make room.
+    /// Chores of the daemon that may free memory.
     Chores,
-    /// Clients of this daemon's predecessor, which still read what that one wrote.
+    /// Clients of this daemon's predecessor, which still read the predecessor's directory.
     Return,
 }
 
 impl Wait {
-    /// The acknowledgement of a client that may take its time.
+    /// Returns a wait for the acknowledgement of a client that may be slow.
     pub fn ack(catalogue: u16) -> Self {
         Self::Ack { catalogue, ns_max: ACK_NS_MAX }
     }
 }
 
-/// What a client's next acknowledgement is for.
+/// The memory that a client's next acknowledgement is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lent {
-    /// Somebody else's memory.
+    /// Memory of another client.
     Nothing,
-    /// The directory, to one that comes back.
+    /// The directory, for a client that returns.
     Back,
-    /// Its own sheets.
+    /// The client's own sheets.
     Welcome,
     /// The segment with this first slot number, and its slots.
     Segment(u32),
-    /// This part of its cells.
+    /// This part of the client's cells.
     Cells(u8),
-    /// The ring of the stream at this place, with this id.
+    /// The ring of the stream with this entry and id.
     Ring(u32, u64),
 }
 
-/// A request for which memory is being made.
+/// A request that waits for memory.
 #[derive(Debug)]
 pub struct Work {
     pub what: What,
     pub making: Vec<Making>,
 }
 
-/// What the memory is for.
+/// The use of the memory.
 #[derive(Debug)]
 pub enum What {
     Join { namespace: NamespaceId, number: u16, label: String, role: Role },

@@ -8,13 +8,13 @@ use super::event::{ConnId, MemId};
 use super::members::Members;
 use super::namespace::Namespace;
 
-/// Pauses between two looks for a client that has not come back.
+/// Pause between two probes for a client that has not come back, and its maximum.
 pub const AWAY_PAUSE_NS: u64 = 10_000_000;
 const AWAY_PAUSE_NS_MAX: u64 = 1_000_000_000;
 
 impl Members {
-    /// Asks the kernel whether a client that has not come back is there still: as long as it is, its lease table can be
-    /// written. That tells of a process that has ended as well as of one that has closed its session meanwhile.
+    /// Asks the kernel whether a client that has not come back still runs: while it does, it can write its lease table. The
+    /// probe also detects a process that runs on after closing its session.
     pub fn look_for(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
         let id = context.ledger.id();
         if let Some(client) = self.get(catalogue).filter(|client| client.is_away())
@@ -26,8 +26,8 @@ impl Members {
 }
 
 impl Namespace {
-    /// Seals what a client that will not come back may have published in, without its daemon's having lived to hear that it was
-    /// mapped: others read it only so.
+    /// Seals the memory in which a client of the daemon's predecessor may have published, if that client will not come back.
+    /// The predecessor may have ended before it received the client's acknowledgement, and others read only sealed memory.
     pub fn seal_left(&mut self, env: &mut Env, catalogue: u16) {
         let user_mode = env.user_mode();
         let client = self.members.me(catalogue);
@@ -43,11 +43,11 @@ impl Namespace {
                 seal.push(segment.mem);
             }
         }
-        // Nobody is connected whom a failure would be told.
+        // The client has no connection, so a failure is reported to nobody.
         env.effects.extend(seal.into_iter().map(|mem| Effect::Seal { conn: ConnId(u64::MAX), mem }));
     }
 
-    /// The kernel's answer.
+    /// Handles the kernel's answer to a probe.
     pub fn looked_for(&mut self, env: &mut Env, catalogue: u16, mem: MemId, quiet: bool) {
         let id = self.context.ledger.id();
         let Some(client) = self.members.get_mut(catalogue) else { return };

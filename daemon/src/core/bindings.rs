@@ -1,4 +1,4 @@
-//! The names of a namespace: who owns which, for how long, and which are lists and their items.
+//! The names of a namespace: their owners and lifetimes, the lists, and the items of lists.
 
 mod absorb;
 mod credit;
@@ -19,23 +19,23 @@ use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::wire::Refusal;
 use tensorlend_layout::word::{Home, HomeKind, LifeWord, PARKED_ANY, parked_bit};
 
-/// The names of a namespace. An item of a list is a name, and a list one to which no value belongs.
+/// The names of a namespace. An item of a list is a name; a list is a name without a value.
 #[derive(Debug)]
 pub struct Bindings {
     names: Names,
     lifetimes: Lifetimes,
     lists: Lists,
-    /// When the next turn of absorbing is due.
+    /// Time of the next turn of absorbing.
     absorb_due_ns: Option<u64>,
 }
 
 impl Bindings {
-    /// The names of this directory, at most `lists_max` of which are lists.
+    /// Returns the names of this directory, at most `lists_max` of which are lists.
     pub fn new(directory: &Directory, names: Names, lists_max: u32) -> Self {
         Self { names, lifetimes: Lifetimes::of(directory), lists: Lists::new(lists_max), absorb_due_ns: None }
     }
 
-    /// The table of names, to be read.
+    /// Returns the table of names, for reading.
     pub fn names(&self) -> &Names {
         &self.names
     }
@@ -43,7 +43,7 @@ impl Bindings {
     /// Checks that the table of names, the lifetimes, the lists and the directory agree.
     ///
     /// # Panics
-    /// They do not.
+    /// Panics if they disagree.
     pub fn check(&self, context: &Context, members: &Members) {
         let directory = &context.directory;
         assert_eq!(directory.head().names_live.peek(), self.names.live(), "the directory counts the names");
@@ -60,17 +60,17 @@ impl Bindings {
         self.lists.check(directory);
     }
 
-    /// Returns true if there are no lists.
+    /// Returns true if the namespace has no lists.
     pub fn has_no_lists(&self) -> bool {
         self.lists.is_empty()
     }
 
-    /// Memory that was on order for names is there, or could not be made.
+    /// Handles memory for names that has arrived or could not be made.
     pub fn arrived(&mut self, context: &Context, at: u64, made: Result<(), String>) {
         self.names.arrived(&context.directory, at, made);
     }
 
-    /// An entry for a key that a user asks for.
+    /// Returns an entry for a key that a user requests.
     pub fn place(
         &mut self,
         context: &Context,
@@ -82,26 +82,26 @@ impl Bindings {
         placed.map_err(|full| context.full(full))
     }
 
-    /// Stores where a key leads that belongs to no cell: a stream's or a list's.
+    /// Stores the location of a key that has no cell: a stream or a list.
     pub fn set(&mut self, context: &Context, entry: u32, catalogue: u16, place: u32) -> Home {
         self.names.set(&context.directory, entry, HomeKind::Live, catalogue, place)
     }
 
-    /// Ends such a key.
+    /// Ends a key that has no cell.
     pub fn bury(&mut self, context: &Context, entry: u32) {
         self.names.bury(&context.directory, entry);
     }
 
-    /// Names whose values are a client's of `uid`.
+    /// Returns the number of names whose values belong to clients of `uid`.
     pub fn names_of_uid(&self, members: &Members, uid: u32) -> u64 {
         let its = members.iter().filter(|(_, c)| c.uid == uid);
         its.map(|(number, _)| self.names.owned_count(number) as u64).sum()
     }
 
-    /// Refuses so many more names if they, and those that clients announce meanwhile, would be more than allowed.
+    /// Refuses `more` names if they, together with the names that clients announce now, exceed the limit.
     pub fn check_room(&mut self, context: &Context, members: &Members, more: u64) -> Result<(), Refusal> {
-        // Against the fence between a client's claim and its look at the room: either its claim is seen here, or it sees
-        // that there is less room.
+        // This fence pairs with the fence between client P's claim and P's read of the room. Either daemon D sees the claim
+        // here, or P sees the smaller room.
         self.names.reserve(&context.directory, more);
         scan_fence();
         if self.names.room() < more.saturating_add(Self::announced(members)) {
@@ -111,8 +111,8 @@ impl Bindings {
         Ok(())
     }
 
-    /// What was reserved for the requests of this turn is anybody's again. A table that is being built grows by one slice, however
-    /// many requests wait for it.
+    /// Ends a turn: drops its reservations of names. A table under construction grows by one slice per turn, however many
+    /// requests wait for it.
     pub fn end_turn(&mut self, env: &mut Env, context: &Context) {
         self.names.reserve(&context.directory, 0);
         self.names.go_on(&context.directory);
@@ -121,11 +121,11 @@ impl Bindings {
         }
     }
 
-    /// Whether there is memory for so many more names now; if not, it is being made.
+    /// Returns true if `names` new names have memory now; otherwise orders the memory.
     pub fn names_ready(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, names: u64) -> bool {
         let more = names.saturating_add(Self::announced(members));
         if self.names.ready() < more && more > names {
-            // What is announced needs no memory any more once it is absorbed; and nobody may nudge.
+            // Absorbed announcements need no further memory, and clients need not wake the daemon for them.
             self.absorb_turn(env, context, members);
         }
         let more = names.saturating_add(Self::announced(members));
@@ -134,18 +134,18 @@ impl Bindings {
         ready || self.names.ready() >= more
     }
 
-    /// Sees to it that there is memory for names to come, and gives back what holds none any more.
+    /// Orders memory for future names, and gives back memory that holds no names.
     pub fn prepare_names(&mut self, env: &mut Env, context: &Context, more: u64) {
         for extent in self.names.order(&context.directory, more) {
             env.allocate(context.directory.mem(), extent.at, extent.bytes);
         }
         if self.names.is_building() || self.names.is_discarding() {
-            // The next turn goes on with it, after whoever else has something to do.
+            // The next turn continues this work, after other requests.
             env.set_timer(0, Timer::Names);
         }
     }
 
-    /// Tells a former owner that a cell is its own no more.
+    /// Notifies a former owner that it has lost a cell.
     pub fn disown(&mut self, env: &mut Env, context: &Context, members: &mut Members, home: Home) {
         let Some(client) = members.get_mut(home.catalogue()) else { return };
         match client.life {
@@ -159,7 +159,7 @@ impl Bindings {
         }
     }
 
-    /// Binds a key to a cell, whoever had it, for as long as `life` says.
+    /// Binds a key to a cell, whoever owned the key, with the lifetime `life`.
     #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn take(
         &mut self,
@@ -187,7 +187,7 @@ impl Bindings {
         life: LifeWord,
     ) -> Home {
         let before = Home(context.directory.names[entry as usize].home.peek());
-        // Before the home: an owner that sees the new home sees the new life.
+        // The lifetime is stored before the home: an owner that sees the new home sees the new lifetime.
         self.set_life(context, entry, before, Home::after(before, HomeKind::Live, catalogue, cell), life);
         if before.is_live() && (before.catalogue(), before.cell()) == (catalogue, cell) {
             return before;
@@ -211,7 +211,7 @@ impl Bindings {
     /// Ends a live name.
     pub fn remove(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, entry: u32, tell: bool) {
         let home = Home(context.directory.names[entry as usize].home.peek());
-        // The list of which it is an item that ends with its owner's session.
+        // The list of which it is an ephemeral item.
         let key = if context.directory.life(entry).is_ephemeral() {
             context.directory.key(&context.directory.names[entry as usize])
         } else {
@@ -220,7 +220,7 @@ impl Bindings {
         let list = key.filter(|key| key.first() == Some(&1)).and_then(|key| key[1..].first_chunk().copied());
         tensorlend_layout::crash_point!("daemon: name about to be removed");
         self.names.bury(&context.directory, entry);
-        // After the home: an owner that still sees its name alive still asks the daemon.
+        // The lifetime ends after the home: an owner that still sees its name alive still asks the daemon.
         self.end_life(context, entry, home);
         context.directory.announce(PARKED_ANY | parked_bit(home.catalogue()));
         if tell {
@@ -231,8 +231,8 @@ impl Bindings {
         }
     }
 
-    /// Has a frozen client's memory looked through before long: not at every move of its names, since each look goes
-    /// over all of them.
+    /// Schedules a survey of a frozen client's memory. The survey reads all of its names, so moving one name does not start one
+    /// at once.
     pub fn collect_soon(&mut self, env: &mut Env, context: &Context, members: &mut Members, catalogue: u16) {
         let names = self.names.owned_count(catalogue) as u64;
         let pause_ns = if names == 0 { 0 } else { 1_000_000 + names * 500 };
@@ -245,7 +245,7 @@ impl Bindings {
         }
     }
 
-    /// A client's leases may have been what kept the memory of others who are gone.
+    /// Schedules surveys of the clients whose memory only leases kept: a client that held such leases is gone.
     pub fn collect_held(&mut self, env: &mut Env, context: &Context, members: &mut Members) {
         let held = |c: &Client| matches!(c.life, Life::Frozen { lease_held: true, .. });
         let held: Vec<u16> = members.iter().filter(|(_, c)| held(c)).map(|(n, _)| n).collect();
@@ -255,7 +255,7 @@ impl Bindings {
     }
 }
 
-/// Tells whether a home leads to a client of this user.
+/// Returns a predicate for homes that lead to clients of this user.
 fn is_own(context: &Context, members: &Members, uid: Option<u32>) -> impl Fn(Home) -> bool {
     let own = uid.map(|uid| context.ledger.owner_of(uid));
     move |home| own.is_some() && members.uid_of(home.catalogue()).map(|uid| context.ledger.owner_of(uid)) == own

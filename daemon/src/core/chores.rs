@@ -1,9 +1,9 @@
-//! Work whose amount a client decides: removing the items of a deleted list, looking through the memory of a disconnected
-//! client, and finding the values that leases keep. The daemon does it in slices and serves requests in between: one step
-//! spends at most [`UNITS`] on all namespaces together, and the next slice follows after [`PAUSE_NS`].
+//! Work whose amount a client decides: removing the items of a deleted list, surveying the memory of a disconnected client, and
+//! finding the values that only leases retain. The daemon does it in slices and serves requests in between: one step spends at
+//! most [`UNITS`] on all namespaces together, and the next slice follows after [`PAUSE_NS`].
 //!
-//! A chore begins after everything that other clients may see is done: the list has no name and no line any more, or the
-//! client is closed. A daemon that ends before its chores loses nothing: the next one finds items without a list, and
+//! A chore begins after all changes that clients can see are done: the list has no name and no line any more, or the client is
+//! closed. A daemon that stops before its chores finish loses nothing: the next daemon finds the items without a list, and the
 //! quiescent clients.
 
 use super::account::NamespaceId;
@@ -29,9 +29,9 @@ pub const PAUSE_NS: u64 = 500_000;
 pub enum Chore {
     /// Remove the items of a deleted list.
     Items(DeletedList),
-    /// Look through the memory of the quiescent client with this number.
+    /// Survey the memory of the quiescent client with this number.
     Survey(u16),
-    /// Find the values that leases alone keep.
+    /// Find the values that only leases retain.
     Leases,
 }
 
@@ -44,12 +44,12 @@ pub struct DeletedList {
     pub left: Left,
 }
 
-/// Where the items that are left are looked for.
+/// The way of finding the items that are left.
 #[derive(Debug)]
 pub enum Left {
-    /// By their numbers.
+    /// Search by their numbers.
     Numbers(std::ops::Range<u64>),
-    /// Among all entries whose homes lead to cells: from this catalogue and entry on.
+    /// Search among all entries whose homes lead to cells, beginning with this catalogue and entry.
     Entries(u16, u32),
 }
 
@@ -63,7 +63,7 @@ pub struct Chores {
     units_max: u32,
     /// Earliest time of the next slice; a step that found no chores is not bound by it.
     after_ns: u64,
-    /// A look at leases has finished since the flag was taken last.
+    /// A scan of leases has finished since [`Chores::take_looked`] was called last.
     looked: bool,
     /// There were no chores when the step began.
     idle: bool,
@@ -72,7 +72,7 @@ pub struct Chores {
 }
 
 impl Default for Chores {
-    /// Without chores.
+    /// Returns an empty queue.
     fn default() -> Self {
         let queue = VecDeque::new();
         Self { queue, spent: 0, units_max: UNITS, after_ns: 0, looked: false, idle: true, armed_ns: None }
@@ -97,7 +97,7 @@ impl Chores {
         may
     }
 
-    /// Notes that a look at leases has finished.
+    /// Notes that a scan of leases has finished.
     pub fn has_looked(&mut self) {
         self.looked = true;
     }
@@ -137,7 +137,7 @@ impl Chores {
         self.armed_ns.take()
     }
 
-    /// Returns true if a look at leases has finished since this was asked last.
+    /// Returns true if a scan of leases has finished since this function was called last.
     pub fn take_looked(&mut self) -> bool {
         std::mem::take(&mut self.looked)
     }

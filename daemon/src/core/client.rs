@@ -1,4 +1,4 @@
-//! One life of one client: its sheets, its segments, and how far its life has gone.
+//! One epoch of a client: its sheets, its segments, and its state.
 
 use super::account::Charge;
 use super::device::OnDevice;
@@ -14,81 +14,81 @@ use tensorlend_layout::catalogue::{Catalogue, CellRecord, SlotRecord, cell_place
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::word::{Cell, Member, SLOTS_MAX};
 
-/// What a client that is about to depart waits for.
+/// The condition that a departing client waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Departure {
-    /// The end of its process, of which the shell tells.
+    /// The end of its process, which the shell reports.
     Process(ConnId),
-    /// That nobody can write its lease table any more: it was a client of the daemon before, and has not come back.
+    /// The end of all write access to its lease table: it was a client of the daemon's predecessor and has not come back.
     Leases {
-        /// How long to wait before the next look.
+        /// Pause before the next probe.
         pause_ns: u64,
     },
-    /// The driver's end of what its process had under way.
+    /// The quarantine, in which the driver ends the work of the client's process.
     Quarantine {
-        /// Until when.
+        /// End of the quarantine.
         until_ns: u64,
     },
 }
 
-/// How far a client's life has gone.
+/// The state of a client.
 #[derive(Debug)]
 pub enum Life {
-    /// Its connection stands.
+    /// Connected.
     Live(ConnId),
-    /// The daemon is another one since; it has not come back yet, and goes on with what it has mapped.
+    /// A client of the daemon's predecessor that has not come back yet, and continues with the memory that it has mapped.
     Away {
-        /// How long to wait before it is asked again whether anybody has its lease table.
+        /// Pause before the next probe of its lease table.
         pause_ns: u64,
     },
-    /// Its connection is gone; its memory may still be written.
+    /// Disconnected; the client may still write its memory.
     Ended {
-        /// What is not known to be quiet.
+        /// Memory that is not known to be quiescent.
         loud: VecDeque<MemId>,
-        /// How long to wait before the next look.
+        /// Pause before the next probe.
         pause_ns: u64,
     },
-    /// Nobody can write its memory any more: the daemon acts for it.
+    /// Disconnected, and no process can write its memory: the daemon acts for it.
     Frozen {
-        /// Whether leases alone keep some of its memory.
+        /// Whether some of its memory is in use by leases alone.
         lease_held: bool,
-        /// How long to wait before the next look at those leases.
+        /// Pause before the next scan of those leases.
         pause_ns: u64,
-        /// When its memory is looked through next.
+        /// Time of the next survey of its memory.
         due_ns: Option<u64>,
-        /// How far the look that is under way has come.
+        /// The survey in progress.
         survey: Option<Box<Survey>>,
     },
 }
 
-/// Where the bytes of a segment are.
+/// The location of a segment's bytes.
 #[derive(Debug, Default)]
 pub enum Residence {
-    /// In its memory.
+    /// In memory.
     #[default]
     Memory,
-    /// In its memory, and on their way into a file.
+    /// In memory; a worker is writing them to a file.
     Leaving {
-        /// Whether somebody has been lent it since.
+        /// Whether the segment has been lent since the write began.
         lent: bool,
     },
     /// In a file.
     File {
-        /// Why they could not be read when somebody wanted them.
+        /// The reason why the last read of the file failed.
         failed: Option<String>,
     },
-    /// In a file, and on their way into this memory.
+    /// In a file; a worker is reading them into memory.
     Returning {
-        /// The memory, on order.
+        /// The ordered memory.
         making: Making,
     },
-    /// Nowhere: what the daemon before had of it has ended with that one. Its owner, who had let go of it, lives, and has yet to
-    /// free its slots.
+    /// Lost: the daemon's predecessor had the only copy, and its end destroyed it. The owner had released the segment for
+    /// spill; it lives and has not freed the slots yet.
     Lost,
 }
 
 impl Residence {
-    /// Whether they are in the pool.
+    /// Returns true if the bytes count in the pool.
     pub fn is_in_memory(&self) -> bool {
         matches!(self, Self::Memory | Self::Leaving { .. })
     }
@@ -97,30 +97,30 @@ impl Residence {
 /// A segment lent to a client.
 #[derive(Debug)]
 pub struct Segment {
-    /// The tensor bytes; a file, if they are in one.
+    /// The memory of the tensor bytes, or the file that holds them.
     pub mem: MemId,
-    /// Their number.
+    /// The number of bytes.
     pub bytes: u64,
-    /// What was charged for them.
+    /// The charge for the bytes.
     pub charge: Charge,
-    /// log2 of its slot numbers.
+    /// log2 of the number of its slots.
     pub slots_log2: u8,
-    /// Its slots' records. `acked` holds for the segment too.
+    /// The records of its slots. `acked` holds for the segment, too.
     pub slots: Part,
     /// Its place in the directory's table.
     pub entry: u32,
-    /// Whether its bytes are in that memory, or in a file.
+    /// The location of the bytes.
     pub residence: Residence,
-    /// Since when its owner, who lives, has let go of it: it frees the slots and writes none.
+    /// Time at which its living owner released it for spill; from then on the owner frees slots and writes none.
     pub released_ns: Option<u64>,
-    /// When it was last tried to spill it.
+    /// Time of the last attempt to spill it.
     pub tried_ns: Option<u64>,
-    /// If its bytes are on a device. Where there is a descriptor of the driver's only, the kernel tells nothing of it.
+    /// The device of its bytes, if they are on one. If the driver's descriptor is all there is, the kernel cannot probe it.
     pub device: Option<OnDevice>,
 }
 
 impl Segment {
-    /// Whether its bytes are nowhere any more.
+    /// Returns true if no copy of its bytes exists.
     pub fn is_lost(&self) -> bool {
         matches!(self.residence, Residence::Lost)
     }
@@ -135,42 +135,43 @@ pub struct Client {
     pub role: Role,
     pub life: Life,
     pub member: Member,
-    /// The owners of whom this daemon has shown it something; `None`: a daemon before may have shown it more.
+    /// The owners whose memory this daemon has shown to the client; `None` if a predecessor may have shown it more.
     pub shown: Option<BTreeSet<u16>>,
     /// Whether it may announce names.
     pub announcer: bool,
-    /// New names that it asked this daemon for and got.
+    /// Number of new names that this daemon granted to its requests.
     pub names_asked: usize,
-    /// Announcements taken into the directory.
+    /// Number of its announcements in the directory.
     pub absorbed: u64,
     /// `acked`: the client has mapped its sheets.
     pub catalogue: Part,
-    /// Gone with the session: an ended client's leases do not count.
+    /// `None` after the session: the leases of an ended client do not count.
     pub leases: Option<Part>,
     /// Parts 1, 2, ... of its cells.
     pub cells: Vec<Part>,
-    /// By first slot number.
+    /// Its segments, by first slot number.
     pub segments: BTreeMap<u32, Segment>,
-    /// Cells that the daemon took and the client has not asked for.
+    /// Cells that the daemon took and the client has not fetched the notice of.
     pub notices: BTreeSet<u32>,
-    /// Since when it owes an acknowledgement, if it owes one.
+    /// Time since when it owes an acknowledgement, if it owes one.
     pub lent_ns: u64,
-    /// Announcements taken in the last turn in which there were any: the turn, and how many.
+    /// The last turn that absorbed some of its announcements, and their number.
     pub absorbed_in: (u64, u64),
-    /// The claim that somebody waits for: its word, when it was seen first and when last.
+    /// The claim that a request waits for: its word, and the times when the daemon saw it first and last.
     pub claimed: Option<(u64, u64, u64)>,
-    /// Whether it is listed among those who may sleep.
+    /// Whether the directory lists it among the clients that may sleep.
     pub waits: bool,
-    /// Whether the end of its process will be told.
+    /// Whether the daemon learns of the end of its process.
     pub watched: bool,
-    /// What it waits for that has ended and may have device memory mapped: its leases count until then.
+    /// The condition that it waits for after its end if it may have device memory mapped; its leases count until then.
     pub departing: Option<Departure>,
-    /// Whether device memory of its has not outlived the daemon before: it may go on if it says that it has none of it.
+    /// Whether device memory of this client was lost with the daemon's predecessor. The client may continue if it reports that
+    /// it has none of that memory mapped.
     pub has_lost: bool,
 }
 
 impl Client {
-    /// Its connection, while it lives.
+    /// Returns its connection while it is connected.
     pub fn conn(&self) -> Option<ConnId> {
         match self.life {
             Life::Live(conn) => Some(conn),
@@ -178,54 +179,54 @@ impl Client {
         }
     }
 
-    /// Whether it takes part: its connection stands, or may come back.
+    /// Returns true if it is connected or may come back.
     pub fn is_live(&self) -> bool {
         matches!(self.life, Life::Live(_) | Life::Away { .. })
     }
 
-    /// Whether it has not come back since the daemon is another one.
+    /// Returns true if it was a client of the predecessor and has not come back.
     pub fn is_away(&self) -> bool {
         matches!(self.life, Life::Away { .. })
     }
 
-    /// Whether it may publish.
+    /// Returns true if it may publish.
     pub fn publishes(&self) -> bool {
         self.is_live() && self.role == Role::Writer
     }
 
-    /// Whether its claims and announcements count.
+    /// Returns true if its claims and announcements count.
     pub fn announces(&self) -> bool {
         self.publishes() && self.announcer
     }
 
-    /// Whether something that it announced is not in the directory yet, as it says.
+    /// Returns true if it reports announcements that are not in the directory yet.
     pub fn has_announced(&self) -> bool {
         self.announces() && self.words().ring_head.read() != self.absorbed
     }
 
-    /// Whether it is gone and quiet.
+    /// Returns true if it is gone and its memory is quiescent.
     pub fn is_frozen(&self) -> bool {
         matches!(self.life, Life::Frozen { .. })
     }
 
-    /// The catalogue's first part.
+    /// Returns the first part of its catalogue.
     pub fn words(&self) -> &Catalogue {
         self.catalogue.view.at(0).expect("the daemon made it long enough")
     }
 
-    /// Its lease table, while its leases count.
+    /// Returns its lease table while its leases count.
     pub fn lease_table(&self) -> Option<&LeaseTable> {
         self.leases.as_ref().map(|part| part.view.at(0).expect("the daemon made it long enough"))
     }
 
-    /// Cells that the client may use: those of the parts that it has mapped.
+    /// Returns the number of cells that the client may use: those of the parts that it has mapped.
     pub fn granted(&self) -> u32 {
         let part = self.cells.iter().take_while(|part| part.acked).count() as u8;
         (cells_first(part) + cells_count(part)) as u32
     }
 
-    /// A cell's record, if the client may have it: a part counts from the moment that it was lent, for the client uses it
-    /// before its acknowledgement has arrived.
+    /// Returns a cell's record if the client may have it. A part counts from the moment of its lending, because the client uses
+    /// it before the daemon has received the acknowledgement.
     pub fn cell(&self, cell: u32) -> Option<&CellRecord> {
         let (part, at) = cell_place(cell);
         match part {
@@ -237,25 +238,25 @@ impl Client {
         }
     }
 
-    /// A cell's value, as its client says: an allegation.
+    /// Returns the value of a cell as the client reports it: an allegation.
     pub fn value(&self, cell: u32) -> Option<Cell> {
         self.cell(cell).map(|record| Cell(record.cell.read()))
     }
 
-    /// The segment that holds a slot, and its first slot number.
+    /// Returns the segment of a slot, and its first slot number.
     pub fn segment_of(&self, slot: u32) -> Option<(u32, &Segment)> {
         let (&base, segment) = self.segments.range(..=slot).next_back()?;
         (slot - base < 1 << segment.slots_log2).then_some((base, segment))
     }
 
-    /// A slot's record, as its client says: an allegation.
+    /// Returns a slot's record as the client reports it, and the segment's first slot number: an allegation.
     pub fn slot(&self, slot: u32) -> Option<(u32, [u64; 16])> {
         let (base, segment) = self.segment_of(slot)?;
         let records: &[SlotRecord] = segment.slots.view.array(4096, 1 << segment.slots_log2)?;
         Some((base, records[(slot - base) as usize].copy()))
     }
 
-    /// The first free aligned range of 2^`log2` slot numbers.
+    /// Returns the first free aligned range of 2^`log2` slot numbers.
     pub fn free_range(&self, log2: u8) -> Option<u32> {
         let slots = 1u32 << log2;
         let mut base = 0u32;
@@ -265,11 +266,11 @@ impl Client {
             }
             base = base.max((taken + (1 << segment.slots_log2)).next_multiple_of(slots));
         }
-        // The last number of all means "no slot".
+        // The last slot number means "no slot".
         (base + slots <= SLOTS_MAX).then_some(base)
     }
 
-    /// All memory that it may have been able to write, as far as the kernel can be asked.
+    /// Returns all memory that the client may have been able to write and that the kernel can probe.
     pub fn memories(&self) -> impl Iterator<Item = MemId> + '_ {
         let cells = self.cells.iter().map(|part| part.mem);
         let in_memory = self.segments.values().filter(|s| s.device.is_none() && s.residence.is_in_memory());

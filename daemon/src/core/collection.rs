@@ -1,12 +1,12 @@
-//! The look through a frozen client's memory: which of its segments names, streams and leases lead to. It goes on in slices:
-//! see [`super::chores`].
+//! The survey of a frozen client's memory: which of its segments are reachable from names, streams and leases. It runs in
+//! slices: see [`super::chores`].
 //!
-//! Nobody writes a frozen client's cells, rings and records any more, and only the daemon moves homes. While a survey is
-//! under way, a home can cease to lead to a value of the client's, which the next survey sees; the daemon's own rename of
-//! such a name is the only way in which one can come to, and [`super::members::Members::surveyed`] adds that one. So when the names and
-//! streams have been gone through, no home or ring leads to a segment that was not found, and none ever will. Only then,
-//! behind a fence, the lease tables are read, one after another: a lease on such a segment that is valid was stored before
-//! the fence, and stands in its table until its reader lets go; a client that joins later has none.
+//! No process writes the cells, rings and records of a frozen client C any more, and only daemon D moves homes. During a survey
+//! of C, a home can stop leading to a value of C; the next survey sees that. A home can start leading to one only by D's own
+//! rename of such a name, which [`super::members::Members::surveyed`] adds. So when D has visited the names and streams, no
+//! home or ring leads to a segment that D did not find, and none ever will. Only then, behind a fence, D reads the lease tables
+//! one after another. A valid lease of reader R on such a segment was stored before the fence and stays in R's table until R
+//! drops it; a client that joins later has no such lease.
 
 use super::chores::{ENTRIES_STEP, LOOK, RELEASE, REMOVAL, SCAN};
 use super::client::survey::{Stage, Survey};
@@ -20,7 +20,7 @@ use tensorlend_layout::word::Home;
 const LEASES_PAUSE_NS_MAX: u64 = 30_000_000_000;
 
 impl Namespace {
-    /// Goes on with a survey; whether there is more to do.
+    /// Continues a survey; returns true if there is more to do.
     pub fn survey(&mut self, env: &mut Env, catalogue: u16) -> bool {
         let Some(Client { life: Life::Frozen { survey, .. }, .. }) = self.members.get_mut(catalogue) else {
             return false;
@@ -69,7 +69,7 @@ impl Namespace {
         }
     }
 
-    /// Each of these goes on a little; false: this step may not.
+    /// Continues this stage; returns false if the step has spent its units.
     fn survey_names(&mut self, env: &mut Env, catalogue: u16, survey: &mut Survey, next: u32) -> bool {
         let entries = self.bindings.names().owned_from(catalogue, next, ENTRIES_STEP);
         if entries.is_empty() {
@@ -85,7 +85,8 @@ impl Namespace {
             let value = client.value(home.cell()).filter(|cell| cell.is_value());
             let named = value.filter(|cell| client.segment_of(cell.slot()).is_some_and(|(_, it)| !it.is_lost()));
             let Some(value) = named else {
-                // Deleted by its owner, never rightly filled, or lost; nothing of it can be in flight any more.
+                // Its owner deleted it or never filled it correctly, or its bytes are lost; no operation on it can be in
+                // flight.
                 env.chores.spend(REMOVAL);
                 self.bindings.remove(env, &mut self.context, &mut self.members, entry, false);
                 continue;
@@ -112,15 +113,15 @@ impl Namespace {
         let Some((at, stream)) = self.streams.of_producer_from(catalogue, place) else {
             survey.stage = Stage::Leases(0);
             tensorlend_layout::crash_point!("daemon: memory looked through");
-            // The news (a home moved, an owner's word that a slot is dead) was stored before: whoever leased a slot by the
-            // old route either is seen from here on or sees the news.
+            // The news (a home moved, or an owner stored that a slot is dead) was stored before this fence. A reader R that
+            // leased a slot by the old route either is visible to daemon D from here on, or sees the news.
             scan_fence();
             return true;
         };
         survey.in_use = true;
         let from = if (at, stream) == (place, id) { entry } else { 0 };
         let (end, value) = self.streams.value_from(at, from);
-        // An entry without a value costs next to nothing, but a ring has many.
+        // An entry without a value costs little, but a ring has many.
         env.chores.spend(((end - from) / 16) as u32);
         match value {
             Some(value) => {
@@ -153,7 +154,7 @@ impl Namespace {
         true
     }
 
-    /// Everything was looked at, and what nothing leads to is freed.
+    /// Ends a survey: frees the segments that nothing leads to.
     fn finish(&mut self, env: &mut Env, catalogue: u16, survey: &Survey) {
         if !survey.in_use && !survey.leased {
             self.drop_client(env, catalogue);
@@ -167,7 +168,7 @@ impl Namespace {
         *pause_ns = if *before { (*pause_ns * 2).min(LEASES_PAUSE_NS_MAX) } else { LEASES_PAUSE_NS };
         *before = lease_held;
         let next = lease_held.then_some(now_ns + *pause_ns);
-        // Something may have happened since it began.
+        // A change during the survey may have set an earlier due time.
         *due_ns = [next, *due_ns].into_iter().flatten().min();
         if let Some(at) = *due_ns {
             env.set_timer(at.saturating_sub(now_ns).max(1), Timer::Collect(id, catalogue));

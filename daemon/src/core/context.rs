@@ -1,4 +1,4 @@
-//! What all parts of a namespace use: its ledger and its directory.
+//! The ledger and the directory, which all parts of a namespace use.
 
 use super::effect::Effect;
 use super::env::Env;
@@ -10,27 +10,27 @@ use tensorlend_layout::name::KeyKind;
 use tensorlend_layout::wire::{LimitKind, Refusal};
 use tensorlend_layout::word::{Home, LifeWord};
 
-/// What all parts of a namespace use.
+/// The parts that all others in a namespace use.
 #[derive(Debug)]
 pub struct Context {
-    /// Its limits, and who may have how much.
+    /// The limits of the namespace, and its charges.
     pub ledger: Ledger,
     /// The words that its clients share.
     pub directory: DirectoryWriter,
 }
 
-/// A directory, as its one writer has it, and whom this step's changes to it concern.
+/// A directory with its one writer, and the news of this step for its clients.
 pub struct DirectoryWriter {
     directory: Directory,
     mem: MemId,
-    /// Bits of the parked words of those whom the news of this step concerns.
+    /// Bits of the parked words of the clients that this step's news concerns.
     news: u64,
-    /// Whether device memory was taken back in this step.
+    /// Whether this step took back device memory.
     returned: bool,
 }
 
 impl Context {
-    /// The refusal for a name that has no place.
+    /// Returns the refusal for a name that finds no place.
     pub fn full(&self, full: Full) -> Refusal {
         let (ledger, limits) = (&self.ledger, self.ledger.limits());
         match full {
@@ -50,27 +50,27 @@ impl Context {
 }
 
 impl DirectoryWriter {
-    /// Of this memory.
+    /// Returns the writer of a directory in this memory.
     pub fn new(directory: Directory, mem: MemId) -> Self {
         Self { directory, mem, news: 0, returned: false }
     }
 
-    /// The directory's memory.
+    /// Returns the directory's memory.
     pub fn mem(&self) -> MemId {
         self.mem
     }
 
-    /// The directory's line of a member.
+    /// Returns a member's line in the directory.
     pub fn entry(&self, catalogue: u16) -> &MemberEntry {
         &self.members[usize::from(catalogue)]
     }
 
-    /// The life of what stands in an entry of the names.
+    /// Returns the lifetime of the name in an entry.
     pub fn life(&self, entry: u32) -> LifeWord {
         LifeWord(self.names[entry as usize].life.peek())
     }
 
-    /// Live keys of one kind, with their homes, each as `read` has it.
+    /// Returns the live keys of one kind, with their entries and homes, each as parsed by `read`.
     pub fn live_keys<K>(&self, kind: KeyKind, read: impl Fn(Vec<u8>) -> Option<K>) -> Vec<(u32, Home, K)> {
         self.entries()
             .filter(|(_, entry)| KeyKind::of(entry) == kind && Home(entry.home.peek()).is_live())
@@ -78,7 +78,7 @@ impl DirectoryWriter {
             .collect()
     }
 
-    /// Counts bytes that are lent to a member, or taken back.
+    /// Adds bytes to a member's lent bytes, or subtracts them.
     pub fn count_bytes(&self, catalogue: u16, bytes: u64, add: bool) {
         for word in [&self.head().bytes_lent, &self.entry(catalogue).bytes] {
             let before = word.peek();
@@ -86,22 +86,22 @@ impl DirectoryWriter {
         }
     }
 
-    /// Notes news for those who sleep on `mask`.
+    /// Notes news for the clients that sleep on `mask`.
     pub fn announce(&mut self, mask: u64) {
         self.news |= mask;
     }
 
-    /// Whom the news since this was asked last concerns.
+    /// Returns the clients that the news since the last call concerns, as bits.
     pub fn take_news(&mut self) -> u64 {
         std::mem::take(&mut self.news)
     }
 
-    /// Notes that device memory was taken back.
+    /// Notes that this step took back device memory.
     pub fn note_returned(&mut self) {
         self.returned = true;
     }
 
-    /// Tells whoever has device memory mapped that some was taken back.
+    /// Notifies the clients that have device memory mapped if some was taken back.
     pub fn ring_returned(&mut self, env: &mut Env) {
         if std::mem::take(&mut self.returned) {
             tensorlend_layout::crash_point!("device: range taken back, not rung");

@@ -1,8 +1,8 @@
-//! The end of a client: ended, then quiet, then dropped when nothing of it is in use.
+//! The end of a client: it is ended, then frozen, and dropped when nothing of it is in use.
 //!
-//! *Ended*: its connection is gone; its leases do not count; its cells remain the truth, and it may still write them.
-//! *Frozen*: the kernel says that nobody can write its memory; the daemon reads its cells as final, and frees every
-//! segment that no home, no ring and no lease leads to.
+//! *Ended*: the client is disconnected. Its leases do not count; its cells stay valid, and the client may still write them.
+//! *Frozen*: the kernel reports that no process can write the client's memory. The daemon reads its cells as final, and frees
+//! every segment that no home, ring or lease leads to.
 
 use super::client::{Client, Life};
 use super::context::Context;
@@ -18,10 +18,10 @@ pub const PROBE_PAUSE_NS: u64 = 1_000_000;
 const PROBE_PAUSE_NS_MAX: u64 = 10_000_000_000;
 
 impl Namespace {
-    /// A client's connection is gone.
+    /// Ends a client that has disconnected.
     pub fn end_client(&mut self, env: &mut Env, catalogue: u16) {
-        // The daemon before may have come so far, and its client been about to depart: what that one announced since nobody
-        // has promised to hear.
+        // The daemon's predecessor may have come this far, with the client about to depart. In that case nobody has promised to
+        // absorb what the client announced since.
         if Absorbed(self.context.directory.entry(catalogue).absorbed.peek()).state() != MemberState::Closed {
             self.bindings.drain(env, &mut self.context, &mut self.members, catalogue);
         }
@@ -47,7 +47,7 @@ impl Namespace {
         if holds {
             self.members.depart(env, &self.context, catalogue, conn.filter(|_| watched));
         }
-        // A producer that waits for it, and whoever waits for its names, look again.
+        // Wakes a producer that waits for this client, and every client that waits for its names.
         self.context.directory.announce(u64::MAX);
         self.bindings.end_ephemeral(env, &mut self.context, &mut self.members, catalogue);
         self.members.probe_next(env, &self.context, catalogue);
@@ -56,7 +56,7 @@ impl Namespace {
 }
 
 impl Members {
-    /// Asks for the next of an ended client's memories whether it is quiet.
+    /// Asks the kernel whether the next memory of an ended client is quiescent.
     pub fn probe_next(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
         let id = context.ledger.id();
         let Some(Client { life: Life::Ended { loud, .. }, departing, .. }) = self.get(catalogue) else {
@@ -66,7 +66,7 @@ impl Members {
             Some(&mem) if env.probing.contains_key(&mem) => {}
             Some(_) if !env.may_probe() => env.set_timer(PROBE_PAUSE_NS, Timer::Probe(id, catalogue)),
             Some(&mem) => env.probe(mem, Probing::Ended(id, catalogue)),
-            // What it may still have under way may read and write: see [`super::departure`].
+            // Work that the client has in flight on a device may still read and write: see [`super::departure`].
             None if departing.is_some() => {}
             None => {
                 env.accounts.end_session(self.me(catalogue).uid);
@@ -79,13 +79,13 @@ impl Members {
         }
     }
 
-    /// The kernel's answer.
+    /// Handles the kernel's answer to a probe.
     pub fn probed(&mut self, env: &mut Env, context: &Context, catalogue: u16, mem: MemId, quiet: bool) {
         let id = context.ledger.id();
         let Some(Client { life: Life::Ended { loud, pause_ns }, .. }) = self.get_mut(catalogue) else {
             return;
         };
-        // Another one in front: this one has been released since.
+        // Another memory is in front: this one has been released since the probe.
         if quiet || loud.front() != Some(&mem) {
             loud.pop_front_if(|&mut front| front == mem);
             self.probe_next(env, context, catalogue);
@@ -95,20 +95,20 @@ impl Members {
         }
     }
 
-    /// Memory that an ended client may still write lingers on its own account from now on: it does not matter any more.
+    /// Drops memory from the probes of an ended client. The memory is orphaned and has a charge of its own.
     pub fn forget_loud(&mut self, env: &mut Env, context: &Context, catalogue: u16, mem: MemId) {
         let id = context.ledger.id();
         if let Some(Client { life: Life::Ended { loud, .. }, .. }) = self.get_mut(catalogue) {
             let awaited = loud.front() == Some(&mem);
             loud.retain(|&m| m != mem);
             if awaited {
-                // The answer that would have led on to the next is the orphaned memory's now.
+                // The answer that would have started the next probe now belongs to the orphaned memory.
                 env.set_timer(0, Timer::Probe(id, catalogue));
             }
         }
     }
 
-    /// A timer for a frozen client has come.
+    /// Handles a timer of a frozen client.
     pub fn collect_due(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
         if let Some(Client { life: Life::Frozen { due_ns: Some(due), .. }, .. }) = self.get(catalogue)
             && *due <= env.now_ns
@@ -119,7 +119,7 @@ impl Members {
 }
 
 impl Namespace {
-    /// Nothing of a client is left in use: its number can be given out again.
+    /// Drops a client of which nothing is in use; its number becomes free.
     pub fn drop_client(&mut self, env: &mut Env, catalogue: u16) {
         let bases: Vec<u32> = self.members.me(catalogue).segments.keys().copied().collect();
         let frozen = self.members.me(catalogue).is_frozen();
@@ -153,7 +153,8 @@ impl Namespace {
         tracing::debug!(namespace = self.context.ledger.name(), client = catalogue, "nothing of the client is left");
     }
 
-    /// The connections of clients that broke a rule of shared memory, and the rule. Those that have none are ended here.
+    /// Returns the connections of clients that broke a rule of shared memory, and the rules. Ends such clients without a
+    /// connection.
     pub fn take_faults(&mut self, env: &mut Env) -> Vec<(ConnId, Cow<'static, str>)> {
         let faults = self.members.take_faults();
         for (catalogue, why) in &faults {

@@ -1,8 +1,8 @@
 //! The departure of a client that may have device memory mapped when its connection ends.
 //!
-//! Work on a device goes on after the call that began it, and even after its process was killed. So such a client's names,
-//! streams and cells end as everybody's do, but its leases count and its member word says `Open` until its process is gone,
-//! and a moment has passed in which the driver ends what the process had under way.
+//! Work on a device continues after the call that began it, and even after its process was killed. So the names, streams and
+//! cells of such a client end like everybody's, but its leases count and its member word says `Open` until its process has
+//! ended and a quarantine has passed, in which the driver ends the work of that process.
 
 use super::client::{Client, Departure};
 use super::context::Context;
@@ -13,7 +13,7 @@ use super::members::Members;
 use super::namespace::Namespace;
 use tensorlend_layout::word::MemberState;
 
-/// Pauses between two looks at the lease table of a client whose process this daemon has never seen.
+/// Pauses between two probes of the lease table of a client whose process this daemon has never seen.
 const LEASES_PAUSE_NS: u64 = 10_000_000;
 const LEASES_PAUSE_NS_MAX: u64 = 1_000_000_000;
 
@@ -37,7 +37,7 @@ impl Members {
         }
     }
 
-    /// The kernel's answer about the lease table of one who is about to depart.
+    /// Handles the kernel's answer about the lease table of a departing client.
     pub fn leases_looked_at(&mut self, env: &mut Env, context: &Context, catalogue: u16, mem: MemId, quiet: bool) {
         let id = context.ledger.id();
         let Some(client) = self.get_mut(catalogue) else { return };
@@ -53,7 +53,7 @@ impl Members {
         }
     }
 
-    /// The process of this connection is gone; whether its client was one of this namespace.
+    /// Handles the end of a connection's process; returns true if its client belonged to this namespace.
     pub fn exited(&mut self, env: &mut Env, context: &Context, conn: ConnId) -> bool {
         let its = |client: &Client| client.departing == Some(Departure::Process(conn));
         let Some(catalogue) = self.iter().find_map(|(number, it)| its(it).then_some(number)) else {
@@ -72,7 +72,7 @@ impl Members {
 }
 
 impl Namespace {
-    /// A timer of one who is about to depart has come.
+    /// Handles a timer of a departing client.
     pub fn departure_due(&mut self, env: &mut Env, catalogue: u16) {
         match self.members.get(catalogue).and_then(|client| client.departing) {
             Some(Departure::Leases { .. }) => self.members.look_at_leases(env, &self.context, catalogue),
@@ -87,7 +87,7 @@ impl Namespace {
         }
     }
 
-    /// A client's leases count no more, and nothing of a device's memory is mapped in it.
+    /// Ends the leases of a client that has no device memory mapped any more.
     pub fn departed(&mut self, env: &mut Env, catalogue: u16) {
         let client = self.members.me(catalogue);
         client.member = client.member.with_state(MemberState::Closed);

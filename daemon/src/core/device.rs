@@ -5,7 +5,7 @@ use super::pool::Pool;
 use super::settings::DeviceSettings;
 use tensorlend_layout::wire::{Allocator, DeviceOffer, DeviceUse, Export, LimitKind, Refusal};
 
-/// A device's place among those of the configuration.
+/// The index of a device in the configuration.
 pub type DeviceNumber = usize;
 
 /// Lengths of allocations that a later daemon may have to know are multiples of this.
@@ -43,7 +43,7 @@ impl Device {
         DeviceOffer { uuid, name, allocator, segment_bytes, segment_bytes_max }
     }
 
-    /// Its memory in use.
+    /// Returns the use of its memory.
     pub fn usage(&self) -> DeviceUse {
         DeviceUse {
             offer: self.offer(),
@@ -93,10 +93,10 @@ pub struct OnDevice {
     pub export: Export,
 }
 
-/// A segment's location as the directory has it: see `SegmentEntry::place`.
+/// A segment's location in the directory: see `SegmentEntry::place`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The device, by its place in the directory's list.
+    /// The index of the device in the directory's list.
     pub device: u64,
     /// Its allocator.
     pub allocator: Allocator,

@@ -1,4 +1,4 @@
-//! Device memory in a namespace: the devices that its directory lists, and who may have which of their memory mapped.
+//! Device memory in a namespace: the devices that its directory lists, and the clients that may have their memory mapped.
 
 mod holders;
 
@@ -17,18 +17,18 @@ use tensorlend_layout::wire::{Allocator, DeviceOffer, Export, LendingId, Refusal
 /// Device memory in a namespace.
 #[derive(Debug, Default)]
 pub struct Devices {
-    /// The devices that the directory lists, in its order; `None`: one of which memory is lent no more.
+    /// The devices that the directory lists, in its order; `None` for a device whose memory the daemon does not lend any more.
     places: Vec<Option<DeviceNumber>>,
     holders: Holders,
 }
 
 impl Env {
-    /// The devices, as clients are told.
+    /// Returns the descriptions of all devices for clients.
     pub fn offers(&self) -> Vec<DeviceOffer> {
         self.devices.iter().map(Device::offer).collect()
     }
 
-    /// Which device this is.
+    /// Returns the number of a device.
     pub fn device(&self, uuid: Uuid) -> Result<DeviceNumber, Refusal> {
         let found = self.devices.iter().position(|device| device.settings.uuid == uuid);
         found.ok_or_else(|| {
@@ -37,8 +37,8 @@ impl Env {
         })
     }
 
-    /// A segment of `bytes` for a request: one that this uid let go of in this namespace, or a new one. `None`: the device
-    /// has no room.
+    /// Orders a segment of `bytes` for a request: one that this uid returned in this namespace, or a new one. Returns `None` if
+    /// the device has no room.
     pub fn order_on_device(
         &mut self,
         conn: ConnId,
@@ -58,16 +58,16 @@ impl Env {
         Some((mem, None))
     }
 
-    /// A moment that no lending before it has: two lendings of the same slots differ by it.
+    /// Returns a time later than that of every earlier lending: it tells two lendings of the same slots apart.
     pub fn lending_ns(&mut self) -> u64 {
         self.last_lending_ns = self.now_ns.max(self.last_lending_ns + 1);
         self.last_lending_ns
     }
 
-    /// Nobody has this memory of a device mapped any more.
+    /// Takes back a device's memory that no client has mapped any more.
     pub fn let_go(&mut self, number: DeviceNumber, mem: MemId, bytes: u64, (namespace, uid): (NamespaceId, u32)) {
         let device = &mut self.devices[number];
-        // A block's memory stays with the driver's pool in any case, which lends it on in the same namespace.
+        // The memory of a block stays with the driver's pool in any case, which allocates it again in the same namespace.
         let idles = device.settings.allocator != Allocator::Async && self.accounts.is_open(namespace);
         if !idles {
             device.pool.forget(bytes);
@@ -85,22 +85,22 @@ impl Env {
 }
 
 impl Devices {
-    /// A segment is lent, to its owner or to a reader; `None`: to somebody before this daemon.
+    /// Records that a segment is lent to its owner or a reader; `None` for a client of this daemon's predecessor.
     pub fn lent(&mut self, lending: LendingId, to: Option<u16>) {
         self.holders.lent(lending, to);
     }
 
-    /// Checks that everybody who holds something is there.
+    /// Checks that every holder of device memory exists.
     ///
     /// # Panics
-    /// Somebody is not.
+    /// Panics if one does not.
     pub fn check(&self, is_there: impl Fn(u16) -> bool) {
         for holder in self.holders.numbers() {
             assert!(is_there(holder), "client {holder} holds device memory and is gone");
         }
     }
 
-    /// A client was there before this daemon.
+    /// Records a client of this daemon's predecessor.
     pub fn was_there(&mut self, catalogue: u16) {
         self.holders.was_there(catalogue);
     }
@@ -110,12 +110,13 @@ impl Devices {
         self.holders.is_holder(catalogue)
     }
 
-    /// A client is no holder of anything any more.
+    /// Removes a client from the holders of device memory.
     pub fn departed(&mut self, catalogue: u16) {
         self.holders.departed(catalogue);
     }
 
-    /// The first step of this daemon: what the one before may not have lived to say, and what nobody can hold.
+    /// Performs this daemon's first step: it notifies clients that the predecessor may not have notified, and frees memory that
+    /// no client can hold.
     pub fn begin_again(&mut self, env: &mut Env, context: &mut Context) {
         context.directory.note_returned();
         self.settle_devices(env, context);
@@ -123,8 +124,8 @@ impl Devices {
 }
 
 impl Devices {
-    /// Tells whoever maps the directory which devices there are. A directory that has a list keeps it, as far as it has been
-    /// written: lines of segments lead there.
+    /// Lists the devices in the directory for its clients. The devices that a directory lists already stay, because lines of
+    /// segments refer to them.
     pub fn list_devices(&mut self, env: &Env, context: &Context) {
         let words = &context.directory.head().devices;
         self.places.clear();
@@ -145,7 +146,7 @@ impl Devices {
         }
     }
 
-    /// Where a directory's line says that a segment is, if its device is there still.
+    /// Returns the device at an index of the directory's list, if the daemon still lends its memory.
     pub fn device_at(&self, place: u64) -> Option<DeviceNumber> {
         *self.places.get(usize::try_from(place).ok()?)?
     }
@@ -154,7 +155,7 @@ impl Devices {
         self.places.iter().position(|it| *it == Some(number)).map(|place| place as u64)
     }
 
-    /// The label of a device's memory that is lent.
+    /// Returns the label of lent device memory.
     pub fn device_label(&self, context: &Context, owner: u16, base: u32, number: DeviceNumber, bytes: u64) -> Label {
         let place = self.place_of(number).expect("it was lent under its place") as u8;
         Label::DeviceSegment { namespace: context.ledger.id(), owner, base, place, bytes }

@@ -77,7 +77,7 @@ pub enum Effect {
     Allocate {
         /// The memory.
         mem: MemId,
-        /// Where the part begins.
+        /// Offset of the part.
         at: u64,
         /// Its length.
         bytes: u64,
@@ -88,7 +88,7 @@ pub enum Effect {
     Discard {
         /// The memory.
         mem: MemId,
-        /// Where the part begins.
+        /// Offset of the part.
         at: u64,
         /// Its length.
         bytes: u64,

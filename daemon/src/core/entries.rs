@@ -1,13 +1,13 @@
-//! The entries of a directory, as its one writer hands them out: the lowest free one first, in memory that is made as
-//! they are needed and given back when none of a run is in use.
+//! The entries of a directory, which the daemon hands out: the lowest free one first. The daemon makes their memory when it is
+//! needed, in chunks, and gives a chunk back when none of its entries is in use.
 //!
-//! An entry's version never goes back, not even when its memory has been given back and made anew: see [`Chunk::floor`].
+//! An entry's version never decreases, even if its memory was given back and made again: see [`Chunk::floor`].
 
 use std::collections::BTreeSet;
 use tensorlend_layout::directory::{Directory, NameEntry};
 use tensorlend_layout::word::{Home, HomeKind};
 
-/// Entries whose memory is made together.
+/// Number of entries whose memory is made together.
 pub const CHUNK: u32 = 2048;
 const WORDS: usize = CHUNK as usize / 64;
 
@@ -21,10 +21,10 @@ enum State {
 #[derive(Debug)]
 struct Chunk {
     state: State,
-    /// A bit for each entry that nobody has.
+    /// A bit for each free entry.
     free: [u64; WORDS],
     count: u32,
-    /// A home word with the latest version that an entry of this chunk had when its memory was given back.
+    /// The latest version that an entry of this chunk had when its memory was given back, as a home word.
     floor: Home,
 }
 
@@ -33,24 +33,24 @@ struct Chunk {
 pub struct EntrySet(Vec<u64>);
 
 impl EntrySet {
-    /// An empty set of entries below `end`.
+    /// Returns an empty set of entries below `end`.
     pub fn below(end: u32) -> Self {
         Self(vec![0; end.div_ceil(64) as usize])
     }
 
-    /// Whether the set has an entry.
+    /// Returns true if the set contains an entry.
     pub fn contains(&self, entry: u32) -> bool {
         self.0.get(entry as usize / 64).is_some_and(|bits| bits >> (entry % 64) & 1 == 1)
     }
 
-    /// Adds an entry below the end; false if the set has it already.
+    /// Adds an entry below the end; returns false if the set contains it already.
     pub fn insert(&mut self, entry: u32) -> bool {
         let fresh = !self.contains(entry);
         self.0[entry as usize / 64] |= 1 << (entry % 64);
         fresh
     }
 
-    /// The entries, in order.
+    /// Returns the entries in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         let of = |(at, &bits): (usize, &u64)| {
             (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| at as u32 * 64 + bit)
@@ -59,36 +59,36 @@ impl EntrySet {
     }
 }
 
-/// Which entries are in use, and which have memory.
+/// The use and the memory of all entries.
 #[derive(Debug)]
 pub struct Entries {
-    /// All entries; number 0 is none.
+    /// The number of entries, including number 0, which is never used.
     count: u32,
     chunks: Vec<Chunk>,
     absent: BTreeSet<u32>,
     with_free: BTreeSet<u32>,
     /// Free entries that have memory.
     free: u64,
-    /// Those that will.
+    /// Free entries whose memory is on order.
     ordered: u64,
 }
 
 impl Entries {
-    /// `count` entries, none of which has memory.
+    /// Returns `count` entries without memory.
     pub fn new(count: u32) -> Self {
         Self { count, chunks: Vec::new(), absent: BTreeSet::new(), with_free: BTreeSet::new(), free: 0, ordered: 0 }
     }
 
-    /// Those of a directory that another daemon wrote last: all below `end` have memory, as far as they are looked at here,
-    /// and all but `used` are free. `moved`, if not 0: memory may have been given back, and what is zero since then must not
-    /// come by the same versions again.
+    /// Returns the entries of a directory that another daemon wrote last. All entries below `end` have memory as far as this
+    /// function reads them, and all except `used` are free. If `moved` is not 0, memory may have been given back: entries that
+    /// are zero since then must not use the same versions again.
     pub fn restore(d: &Directory, end: u32, used: &EntrySet, moved: u64) -> Self {
         let mut it = Self::new(d.names.len() as u32);
         for chunk in 0..end.div_ceil(CHUNK) {
             it.chunks.push(Chunk { state: State::There, free: [0; WORDS], count: 0, floor: Home(0) });
             for number in it.numbers(chunk).filter(|number| *number != 0 && !used.contains(*number)) {
                 let home = &d.names[number as usize].home;
-                // No place leads to it: nobody can have published it.
+                // No place leads to this entry: nobody can have published it.
                 if Home(home.peek()).kind() != HomeKind::Tomb {
                     home.set(Home::after(Home(home.peek()), HomeKind::Tomb, 0, 0).0);
                 }
@@ -101,7 +101,7 @@ impl Entries {
         it
     }
 
-    /// Free entries that have memory.
+    /// Returns the number of free entries that have memory.
     pub fn free(&self) -> u64 {
         self.free
     }
@@ -110,7 +110,7 @@ impl Entries {
         chunk * CHUNK..((chunk + 1) * CHUNK).min(self.count)
     }
 
-    /// The next chunk to make memory for, if fewer than `reserve` entries are free: it counts as ordered.
+    /// Returns the next chunk to make memory for, if fewer than `reserve` entries are free. The chunk counts as ordered.
     pub fn order(&mut self, reserve: u64) -> Option<u32> {
         if self.free + self.ordered >= reserve {
             return None;
@@ -129,14 +129,14 @@ impl Entries {
         Some(chunk)
     }
 
-    /// Where a chunk's memory lies among the entries: bytes from their beginning, and how many.
+    /// Returns a chunk's offset from the beginning of the entries and its length, in bytes.
     pub fn extent(&self, chunk: u32) -> (u64, u64) {
         let numbers = self.numbers(chunk);
         let bytes = size_of::<NameEntry>() as u64;
         (u64::from(numbers.start) * bytes, numbers.len() as u64 * bytes)
     }
 
-    /// A chunk's memory is there, or could not be made.
+    /// Handles a chunk's memory that has arrived or could not be made.
     pub fn arrived(&mut self, d: &Directory, chunk: u32, made: bool) {
         let numbers = self.numbers(chunk);
         let it = &mut self.chunks[chunk as usize];
@@ -157,7 +157,7 @@ impl Entries {
         let end = d.head().names_end.peek();
         d.head().names_end.set(end.max(numbers.end.into()));
         for number in numbers {
-            // Number 0 stays taken for ever.
+            // Number 0 stays in use for ever.
             if number != 0 {
                 self.put_back(number);
             }
@@ -174,7 +174,7 @@ impl Entries {
         self.with_free.insert(number / CHUNK);
     }
 
-    /// The lowest free entry.
+    /// Takes the lowest free entry.
     pub fn take(&mut self) -> Option<u32> {
         let number = *self.with_free.first()?;
         let chunk = &mut self.chunks[number as usize];
@@ -189,13 +189,13 @@ impl Entries {
         Some(number * CHUNK + word as u32 * 64 + bit)
     }
 
-    /// Gives back an entry, whose home word says that nothing lives there.
+    /// Gives back an entry whose home word is a tombstone.
     pub fn give(&mut self, number: u32) {
         self.put_back(number);
     }
 
-    /// The chunk of `number`, if its memory is better given back: none of it is in use, and there is `reserve` without it.
-    /// It is absent from then on.
+    /// Returns the chunk of `number` if its memory can be given back: none of its entries is in use, and `reserve` entries are
+    /// free without it. The chunk is absent from then on.
     pub fn surplus(&mut self, d: &Directory, number: u32, reserve: u64) -> Option<u32> {
         let chunk = number / CHUNK;
         let numbers = self.numbers(chunk);

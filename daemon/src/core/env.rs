@@ -1,4 +1,5 @@
-//! What every part of the core shares: the time, the effects so far, the accounts, the pool, memory on order.
+//! The state that every part of the core shares: the time, the effects of the step, the accounts, the pool, and memory on
+//! order.
 
 use super::account::{Accounts, Charge, Kind, NamespaceId};
 use super::chores::{Chore, Chores};
@@ -15,67 +16,67 @@ use tensorlend_layout::header::Magic;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::Export;
 
-/// Sheets, and parts of them, up to this length are made at once; longer ones beside the loop.
+/// Maximum length of a sheet, or a part of one, that the daemon's loop makes itself. Worker threads make longer ones.
 const PROMPT_BYTES_MAX: u64 = 1 << 20;
 
-/// Whom an event that has to come concerns.
+/// The action of a timer, and its subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Timer {
-    /// Ask once more whether a client's memory is quiet.
+    /// Probe a client's memory again.
     Probe(NamespaceId, u16),
-    /// Ask once more whether a client that has not come back is there.
+    /// Probe again for a client that has not come back.
     Away(NamespaceId, u16),
-    /// Look once more which memory of a client that is gone is in use.
+    /// Survey the memory of a disconnected client again.
     Collect(NamespaceId, u16),
-    /// Go on with a client's departure.
+    /// Continue a client's departure.
     Departing(NamespaceId, u16),
-    /// Ask whether something that was given up is quiet.
+    /// Probe orphaned memory.
     Returned(MemId),
-    /// Look for announcements.
+    /// Poll for announcements.
     Absorb(NamespaceId),
-    /// Try put-off requests again.
+    /// Retry delayed requests.
     Retry,
-    /// Try those put-off requests again that were left when a step had tried as many as it may.
+    /// Retry the delayed requests that the last step left because it had retried its maximum.
     Untried,
     /// Order spares.
     Spares,
-    /// Open what clients have handed back.
+    /// Open the namespaces that returning clients have handed back.
     Staged,
-    /// Go on with a table of names.
+    /// Continue the construction of a table of names.
     Names,
-    /// Go on with the chores.
+    /// Continue the chores.
     Chores,
-    /// Look what leases keep.
+    /// Scan the leases.
     Leases(NamespaceId),
-    /// End the names whose time has come.
+    /// End the names whose lifetimes are over.
     Lifetimes(NamespaceId),
     /// End the streams that nobody uses.
     Streams(NamespaceId),
-    /// Try to spill what somebody held when it was tried last.
+    /// Retry a spill that failed because somebody held the segment.
     Spill,
 }
 
-/// The second look at what was given up comes so much later, when its client may have unmapped it; each further one four
-/// times as much.
+/// Pause before the second probe of orphaned memory, after which its client may have unmapped it. Each further pause is four
+/// times as long.
 const RETURNED_PAUSE_NS: u64 = 5_000_000;
-/// Shortest pause between two looks at orphaned memory for which somebody waits.
+/// Minimum pause between two probes of orphaned memory for which a request waits.
 const EXPEDITE_PAUSE_NS: u64 = 400_000;
-/// How long after it was given up somebody waits for it.
+/// Maximum age of orphaned memory for which a request waits.
 const EXPEDITE_NS_MAX: u64 = 10_000_000;
-/// How long after a request for memory the daemon still begins looks for it.
+/// Maximum age of a memory request for which the daemon starts such probes.
 const QUIET_NS_MAX: u64 = 5_000_000;
-/// Longest pause between two looks at orphaned memory.
+/// Maximum pause between two probes of orphaned memory.
 const ORPHANED_PAUSE_NS_MAX: u64 = 10_000_000_000;
 
-/// How long after a segment was asked for a spare is made: whoever asked shall have it and map it meanwhile, and not wait
-/// for what the making of another one takes.
+/// Pause after a request for a segment before the daemon makes a spare: the requester receives and maps its segment first,
+/// without competing with the allocation of the next one.
 const SPARE_PAUSE_NS: u64 = 10_000_000;
 
-/// Ended clients' memories that are looked at in [`BURST_NS`].
+/// Maximum number of probes of ended clients' memory in [`BURST_NS`].
 const BURST: u32 = 256;
 const BURST_NS: u64 = 1_000_000;
 
-/// For whom memory is being made.
+/// The purpose of memory that is being made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// A connection's request.
@@ -86,81 +87,81 @@ pub enum Purpose {
     Spare,
     /// A segment that was spilled.
     Spilled(Whose),
-    /// Nobody any more.
+    /// None: its requester is gone.
     Nobody,
 }
 
-/// Why memory is being probed.
+/// The reason why memory is being probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probing {
-    /// Its client ended.
+    /// Its client has ended.
     Ended(NamespaceId, u16),
-    /// Its client has not come back since the daemon was replaced: its lease table.
+    /// It is the lease table of a client that has not come back since the daemon was replaced.
     Away(NamespaceId, u16),
-    /// Its client is about to depart, and was one of the daemon before: its lease table.
+    /// It is the lease table of a departing client of the daemon's predecessor.
     Departing(NamespaceId, u16),
-    /// It was given up, and costs until nobody can write it.
+    /// It is orphaned, and charged until no process can write it.
     Orphaned,
 }
 
-/// Memory on order for a request.
+/// Memory that is being made for a request.
 #[derive(Debug)]
 pub struct Making {
-    /// Its name.
+    /// Its number.
     pub mem: MemId,
-    /// What was charged for it.
+    /// The charge for it.
     pub charge: Charge,
-    /// Its length if it is a segment, which a pool counts.
+    /// Its length if it is a segment, which counts in a pool.
     pub segment_bytes: Option<u64>,
-    /// On which device it is, if it is not in host memory.
+    /// Its device, unless it is host memory.
     pub device: Option<DeviceNumber>,
-    /// What its descriptor is, if it is on a device and there.
+    /// The kind of its descriptor, for device memory that has arrived.
     pub export: Option<Export>,
-    /// Whether it is there.
+    /// Whether it has arrived.
     pub made: bool,
-    /// Its view, if it is a sheet and there.
+    /// Its view, for a sheet that has arrived.
     pub view: Option<View>,
 }
 
-/// Memory that was given up while somebody may still write it: whoever keeps it mapped keeps paying for it.
+/// Orphaned memory that a process may still write. The charge stays with its user as long as a process has it mapped.
 #[derive(Debug)]
 pub struct Orphaned {
-    /// Who had it.
+    /// The user whose client had it.
     uid: u32,
     charge: Charge,
     segment_bytes: Option<u64>,
     given_up_ns: u64,
-    /// When it is looked at next, and how long the pause after that is.
+    /// Time of the next probe, and the pause after that probe.
     next_ns: u64,
     pause_ns: u64,
-    /// When [`Env::expedite`] asked about it.
+    /// Time of the last probe that [`Env::expedite`] asked for.
     expedited_ns: u64,
-    /// When the last such look was asked for that found it in use.
+    /// The value of `expedited_ns` at the last such probe that found the memory in use.
     answered_ns: u64,
 }
 
 impl Orphaned {
-    /// Returns whether the kernel's answer to such a look is still to come.
+    /// Returns true if the kernel has not answered such a probe yet.
     fn is_looked_at(&self) -> bool {
         self.expedited_ns > self.answered_ns
     }
 }
 
-/// A sheet that is there.
+/// A sheet that exists.
 #[derive(Debug)]
 pub struct Part {
-    /// Its name.
+    /// Its memory.
     pub mem: MemId,
     /// Its words.
     pub view: View,
-    /// What was charged for it.
+    /// The charge for it.
     pub charge: Charge,
     /// Whether its writer has mapped it, so that it is sealed and others may read it.
     pub acked: bool,
 }
 
 impl Making {
-    /// The sheet that was made.
+    /// Returns the sheet that was made.
     pub fn into_part(self) -> Part {
         Part {
             mem: self.mem,
@@ -171,7 +172,7 @@ impl Making {
     }
 }
 
-/// What every part of the core shares.
+/// The state that every part of the core shares.
 #[derive(Debug)]
 pub struct Env {
     pub settings: Settings,
@@ -186,33 +187,33 @@ pub struct Env {
     pub timers: BTreeSet<(u64, Timer)>,
     pub ordered: BTreeMap<MemId, Purpose>,
     pub probing: BTreeMap<MemId, Probing>,
-    /// On order still, and wanted no more.
+    /// Memory that is still on order and that nobody wants any more.
     pub abandoned: BTreeMap<MemId, Making>,
-    /// Given up, and somebody may still write it.
+    /// Memory that was given up and that a process may still write.
     pub orphaned: BTreeMap<MemId, Orphaned>,
-    /// Probes asked for since `burst_ns`: see [`Env::may_probe`].
+    /// Number of probes since `burst_ns`: see [`Env::may_probe`].
     burst: u32,
     burst_ns: u64,
-    /// No spare is ordered before.
+    /// Earliest time of the next order of spares.
     spares_after_ns: u64,
-    /// When put-off requests are tried again.
+    /// Time of the next retry of delayed requests.
     pub retry_ns: Option<u64>,
-    /// Whether clients may still read a directory that ours is a copy of: theirs must stay true.
+    /// Whether clients may still read a directory of which this daemon has a copy: the original must stay correct.
     pub gathering: bool,
-    /// Steps so far.
+    /// Number of steps.
     pub turn: u64,
     pub requests: u64,
     pub refusals: u64,
     pub wakeups: u64,
-    /// Names that ended because their time was over, and because their producers were gone.
+    /// Names that ended because their lifetimes were over, and because their producers were gone.
     pub names_expired: u64,
     pub names_ephemeral_gone: u64,
-    /// Sessions that were ended for what their leases kept.
+    /// Sessions that the daemon ended for the memory that their leases retained.
     pub sessions_revoked: u64,
     pub memories: u64,
-    /// When a device's segment was lent last: see [`Env::lending_ns`].
+    /// Time of the last lending of a device's segment: see [`Env::lending_ns`].
     pub last_lending_ns: u64,
-    /// Counts what was given up: no label of a daemon before this one has a larger number.
+    /// Count of orphaned memories. No label of a predecessor has a larger number.
     pub orphaned_ever: u64,
     seeds: u64,
 }
@@ -260,12 +261,12 @@ impl Env {
         }
     }
 
-    /// Whether segments are sealed for their one producer.
+    /// Returns true if each segment is sealed for its one producer.
     pub fn user_mode(&self) -> bool {
         self.settings.mode == Mode::User
     }
 
-    /// A seed that nobody has. A member that reads one in its directory cannot tell the others from it.
+    /// Returns an unpredictable seed. A member that reads a seed in its directory cannot derive other seeds from it.
     pub fn seed(&mut self) -> u64 {
         self.seeds = self.seeds.wrapping_add(1);
         let mut hasher = DefaultHasher::new();
@@ -278,7 +279,7 @@ impl Env {
         self.create_partly(bytes, bytes, sheet, purpose, false)
     }
 
-    /// Orders memory of which only the first bytes are there from the beginning on; `reserved`: for an administrator.
+    /// Orders memory of which only the first bytes are allocated at the beginning; `reserved` for an administrator.
     pub fn create_partly(
         &mut self,
         bytes: u64,
@@ -293,20 +294,20 @@ impl Env {
         mem
     }
 
-    /// The name of memory that is about to be ordered.
+    /// Reserves the number of memory that is about to be ordered.
     pub fn name_order(&mut self, purpose: Purpose) -> MemId {
         let mem = self.name();
         self.ordered.insert(mem, purpose);
         mem
     }
 
-    /// A name that nothing has.
+    /// Returns an unused number.
     pub fn name(&mut self) -> MemId {
         self.memories += 1;
         MemId(self.memories)
     }
 
-    /// Orders a part of memory.
+    /// Orders the allocation of a part of memory.
     pub fn allocate(&mut self, mem: MemId, at: u64, bytes: u64) {
         self.effects.push(Effect::Allocate { mem, at, bytes, background: bytes > PROMPT_BYTES_MAX });
     }
@@ -316,7 +317,7 @@ impl Env {
         self.order_sheet_for(conn, bytes, plan, charge, false)
     }
 
-    /// As [`Env::order_sheet`]; `reserved`: for an administrator.
+    /// Orders a sheet like [`Env::order_sheet`]; `reserved` for an administrator.
     pub fn order_sheet_for(
         &mut self,
         conn: ConnId,
@@ -329,7 +330,7 @@ impl Env {
         Making { mem, charge, segment_bytes: None, device: None, export: None, made: false, view: None }
     }
 
-    /// Orders the records of the 2^`log2` slots of `owner` that begin with `base`.
+    /// Orders the records of the 2^`log2` slots of `owner` from `base` on.
     pub fn order_slots(
         &mut self,
         conn: ConnId,
@@ -341,12 +342,12 @@ impl Env {
         self.order_sheet(conn, bytes, plan, charge)
     }
 
-    /// Has memory outlive the daemon.
+    /// Stores memory in the fd store, so that it outlives the daemon.
     pub fn keep(&mut self, mem: MemId, label: Label) {
         self.effects.push(Effect::Keep { mem, label });
     }
 
-    /// Closes memory, or sees to it that it is closed as soon as it has been made.
+    /// Closes memory; memory that is still being made is closed when it arrives.
     pub fn release(&mut self, mem: MemId) {
         match self.ordered.get_mut(&mem) {
             Some(purpose) => *purpose = Purpose::Nobody,
@@ -354,16 +355,16 @@ impl Env {
         }
     }
 
-    /// Closes a sheet and takes its charge back.
+    /// Closes a sheet and refunds its charge.
     pub fn release_part(&mut self, part: Part) {
         self.accounts.refund(part.charge);
         self.release(part.mem);
     }
 
-    /// Gives up memory that its writer may have mapped still: paid back when the kernel reports that no process can write it, and
-    /// closed then, or kept for the same uid if it is a segment that may be lent again. Readers' mappings do not count here. In system
-    /// mode the daemon takes the pages away when it closes the memory; in user mode, where all clients are of one user, idle readers
-    /// keep them until they unmap.
+    /// Orphans memory that its writer may still have mapped: the daemon refunds its charge once the kernel reports that no process
+    /// can write it. Then the daemon closes it, or preserves a segment that may be lent again for the same uid. Readers do not
+    /// count as holders. In system mode the daemon frees the pages when it closes the memory, even under readers; in user mode,
+    /// where all clients are of one user, idle readers keep the pages until they unmap them.
     pub fn orphan(&mut self, uid: u32, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
         self.orphaned_ever += 1;
         let (namespace, segment, id) = (charge.namespace(), segment_bytes.is_some(), self.orphaned_ever);
@@ -376,7 +377,7 @@ impl Env {
         self.orphaned.values().filter(|it| it.uid == uid).map(|it| it.charge.bytes()).sum()
     }
 
-    /// As [`Env::orphan`], of what has outlived the daemon that it was given back to.
+    /// Orphans memory like [`Env::orphan`], but memory that was orphaned under this daemon's predecessor.
     pub fn orphan_again(&mut self, uid: u32, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
         let orphaned = Orphaned {
             uid,
@@ -392,12 +393,12 @@ impl Env {
         self.probe(mem, Probing::Orphaned);
     }
 
-    /// As [`Env::orphan`], of a sheet.
+    /// Orphans a sheet like [`Env::orphan`].
     pub fn orphan_part(&mut self, uid: u32, part: Part) {
         self.orphan(uid, part.mem, part.charge, None);
     }
 
-    /// The kernel's answer about orphaned memory.
+    /// Handles the kernel's answer about orphaned memory.
     pub fn orphan_probed(&mut self, mem: MemId, quiet: bool) {
         if quiet {
             let Some(Orphaned { uid, charge, segment_bytes, .. }) = self.orphaned.remove(&mem) else { return };
@@ -414,7 +415,7 @@ impl Env {
         } else if let Some(orphaned) = self.orphaned.get_mut(&mem) {
             self.probing.insert(mem, Probing::Orphaned);
             orphaned.answered_ns = orphaned.expedited_ns;
-            // A look out of turn changes nothing.
+            // A probe out of turn does not change the pauses.
             if self.now_ns >= orphaned.next_ns {
                 let pause_ns = orphaned.pause_ns;
                 orphaned.next_ns = self.now_ns + pause_ns;
@@ -424,10 +425,11 @@ impl Env {
         }
     }
 
-    /// Looks at once at segments that a uid has given back, for its request since `since_ns`. Returns whether the request must wait
-    /// for a look. The client unmaps a segment when it has our reply, and may request memory before we look again. So each request
-    /// waits for one look that began after it; within [`QUIET_NS_MAX`] of the request, looks at segments that were given back not
-    /// long ago are repeated. A look that has begun is always awaited: how late its answer is depends on the load of the machine.
+    /// Probes at once the segments that a uid has returned, for its request made at `since_ns`. Returns true if the request
+    /// must wait for a probe. The client unmaps a segment when it receives the daemon's response, and may request memory before
+    /// the daemon's next probe. So each request waits for one probe that began after it. Within [`QUIET_NS_MAX`] of the
+    /// request, the daemon repeats the probes of segments that were returned recently. A request always waits for a probe that
+    /// has begun, since its duration depends on the load of the machine.
     pub fn expedite(&mut self, uid: u32, since_ns: u64) -> bool {
         let now = self.now_ns;
         let is_late = now - since_ns >= QUIET_NS_MAX;
@@ -445,8 +447,8 @@ impl Env {
         awaited
     }
 
-    /// Gives up what was on order for a request. What is being made still costs until it has come: else whoever orders
-    /// and goes, again and again, has as much made at a time as he likes.
+    /// Abandons memory on order for a request. Its charge stays until it has arrived; otherwise a client that orders and
+    /// disconnects repeatedly could have an unlimited amount made at the same time.
     pub fn abandon(&mut self, making: Making) {
         if let Some(purpose) = self.ordered.get_mut(&making.mem) {
             *purpose = Purpose::Nobody;
@@ -459,7 +461,7 @@ impl Env {
         self.arrived_for_nobody(mem, true);
     }
 
-    /// Something that nobody wants has come, or could not be made.
+    /// Handles abandoned memory that has arrived or could not be made.
     pub fn arrived_for_nobody(&mut self, mem: MemId, made: bool) {
         if let Some(making) = self.abandoned.remove(&mem) {
             self.count_no_more(making);
@@ -469,7 +471,7 @@ impl Env {
         }
     }
 
-    /// Takes back what was charged and counted for memory that will not be lent.
+    /// Refunds the charge of memory that will not be lent, and subtracts it from its pool.
     pub fn count_no_more(&mut self, Making { charge, segment_bytes, device, .. }: Making) {
         self.accounts.refund(charge);
         if let Some(bytes) = segment_bytes {
@@ -478,8 +480,8 @@ impl Env {
         }
     }
 
-    /// A segment of `bytes` for a request: one that this uid gave back in this namespace, a spare, or a new one. `None`:
-    /// the pool has no room. Its bytes are counted in the pool.
+    /// Orders a segment of `bytes` for a request: one that this uid returned in this namespace, a spare, or a new one. Returns
+    /// `None` if the pool has no room. The segment's bytes count in the pool.
     pub fn order_segment(
         &mut self,
         conn: ConnId,
@@ -519,7 +521,7 @@ impl Env {
         }
     }
 
-    /// Keeps a segment that nobody can write any more for the uid that had it, in its namespace.
+    /// Preserves a quiescent segment for the uid that had it, in its namespace.
     pub fn keep_idle(&mut self, mem: MemId, bytes: u64, whose: (NamespaceId, u32)) {
         for mem in self.pool.keep_idle(mem, bytes, whose) {
             self.release(mem);
@@ -532,7 +534,7 @@ impl Env {
         self.release(mem);
     }
 
-    /// Whether one more of an ended client's memories may be looked at before the loop has done something else.
+    /// Returns true if the daemon may probe another memory of an ended client before its loop has done other work.
     pub fn may_probe(&mut self) -> bool {
         if self.now_ns >= self.burst_ns + BURST_NS {
             (self.burst, self.burst_ns) = (0, self.now_ns);
@@ -541,13 +543,13 @@ impl Env {
         self.burst <= BURST
     }
 
-    /// Asks whether memory is quiet.
+    /// Asks the kernel whether memory is quiescent.
     pub fn probe(&mut self, mem: MemId, why: Probing) {
         self.probing.insert(mem, why);
         self.effects.push(Effect::Probe { mem });
     }
 
-    /// Charges for a sheet.
+    /// Charges the bytes of a sheet.
     pub fn charge_sheet(
         &mut self,
         uid: u32,
@@ -557,10 +559,10 @@ impl Env {
         self.accounts.charge(Some(uid), namespace, Kind::Sheet, bytes)
     }
 
-    /// Has put-off requests tried again after this time, or before.
+    /// Schedules a retry of delayed requests after this time at the latest.
     pub fn retry_after(&mut self, after_ns: u64) {
         let at = self.now_ns + after_ns;
-        // Every event tries them again and comes here: one timer is enough.
+        // Every event retries them and comes here, so one timer is enough.
         if self.retry_ns.is_none_or(|before| before > at) {
             self.retry_ns = Some(at);
             self.set_timer(after_ns, Timer::Retry);

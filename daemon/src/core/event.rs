@@ -1,4 +1,4 @@
-//! What happens, and what is named in it.
+//! The events that the core handles, and the names of connections and memory in them.
 
 use super::settings::{Peer, Settings};
 use tensorlend_layout::header::Magic;
@@ -15,7 +15,7 @@ pub struct ConnId(pub u64);
 pub struct MemId(pub u64);
 
 impl MemId {
-    /// The `number`th descriptor that came from a client.
+    /// Returns the name of the `number`th descriptor that came from a client.
     pub fn received(number: u64) -> Self {
         Self(1 << 63 | number)
     }
@@ -24,43 +24,43 @@ impl MemId {
 /// A descriptor that came with a packet.
 #[derive(Clone, Debug)]
 pub struct Received {
-    /// Its name; whoever does not keep it releases it.
+    /// Its name. A part of the core that does not store the descriptor releases it.
     pub mem: MemId,
-    /// Whether it can wake somebody: a Unix socket.
+    /// Whether it is a Unix socket, with which the daemon can wake a client.
     pub wakes: bool,
-    /// What it is if a daemon of this uid made it, so that nobody else can have.
+    /// Its contents, if only a daemon of this uid can have made it.
     pub own: Option<Own>,
 }
 
-/// Memory that a daemon has made.
+/// Memory that a daemon made.
 #[derive(Clone, Debug)]
 pub struct Own {
-    /// What it was made as, if it is a sheet of this layout; else a segment.
+    /// The kind of sheet, if it is a sheet of this layout; `None` for a segment.
     pub magic: Option<Magic>,
-    /// Its length.
+    /// The length in bytes.
     pub bytes: u64,
-    /// Its words if it is a sheet of this layout: writable for a directory, else read-only.
+    /// Its words if it is a sheet of this layout: writable for a directory, read-only otherwise.
     pub view: Option<View>,
     /// Whether its writer had mapped it.
     pub acked: bool,
-    /// Whether the view is of a copy: nobody can write the original any more.
+    /// Whether the view shows a copy. No process can write the original any more.
     pub copied: bool,
 }
 
-/// What happened.
+/// An event.
 #[derive(Debug)]
 pub enum Event {
     /// The daemon starts.
     Start,
-    /// Somebody connected.
+    /// A client has connected.
     Connected {
         /// The connection.
         conn: ConnId,
-        /// Who.
+        /// The process at the other end.
         peer: Peer,
     },
-    /// A packet arrived. One [`super::Effect::Send`], [`super::Effect::Resume`] or [`super::Effect::Close`] answers it, now or later; until
-    /// then the shell reads nothing more from this connection.
+    /// A packet has arrived. One [`super::Effect::Send`], [`super::Effect::Resume`] or [`super::Effect::Close`] answers it, now
+    /// or later. Until then the shell reads nothing more from this connection.
     Packet {
         /// The connection.
         conn: ConnId,
@@ -68,54 +68,54 @@ pub enum Event {
         bytes: Vec<u8>,
         /// Its descriptors.
         descriptors: Vec<Received>,
-        /// Whether it was longer than packets may be.
+        /// Whether it exceeded the maximum length of a packet.
         truncated: bool,
     },
-    /// A client has announced a name and asks that somebody look.
+    /// A client has announced a name and has woken the daemon.
     Nudged {
-        /// Whose.
+        /// The client's connection.
         conn: ConnId,
     },
-    /// A connection ended.
+    /// A connection has ended.
     HungUp {
-        /// Which.
+        /// The connection.
         conn: ConnId,
     },
-    /// Memory was made, or could not be. A sheet comes with its view: read-only, but for a directory.
+    /// Memory was made, or could not be. A sheet comes with a view, which is read-only except for a directory's.
     Created {
-        /// Which.
+        /// The memory.
         mem: MemId,
-        /// Its view if it is a sheet; else the kernel's word.
+        /// The view of a sheet, or the kernel's error.
         made: Result<Option<View>, String>,
     },
     /// The answer to [`super::Effect::Allocate`].
     Allocated {
-        /// Of which memory.
+        /// The memory.
         mem: MemId,
-        /// Where the part begins.
+        /// Offset of the part.
         at: u64,
-        /// Whether it is there; else the kernel's word.
+        /// The kernel's error, if the allocation failed.
         made: Result<(), String>,
     },
     /// The answer to [`super::Effect::Probe`].
     Probed {
-        /// Which memory.
+        /// The memory.
         mem: MemId,
-        /// Whether nobody can write it any more.
+        /// Whether no process can write it any more.
         quiet: bool,
     },
     /// The answer to [`super::Effect::CreateOnDevice`].
     CreatedOnDevice {
-        /// Which memory.
+        /// The memory.
         mem: MemId,
-        /// What its descriptor is; else the driver's word.
+        /// The kind of its descriptor, or the driver's error.
         made: Result<Export, String>,
     },
     /// The answer to [`super::Effect::Spill`].
     Spilled {
         /// The file.
         file: MemId,
-        /// Why there is none: empty if somebody holds the memory.
+        /// The reason why no file was written; empty if a process holds the memory.
         written: Result<(), String>,
     },
     /// The answer to [`super::Effect::AwaitExit`].
@@ -123,8 +123,8 @@ pub enum Event {
         /// The connection that its process had.
         conn: ConnId,
     },
-    /// The configuration was read again. Whatever is lent stays so, whatever the limits are now.
+    /// The configuration was read again. Existing loans survive, whatever the new limits are.
     Reload(Box<Settings>),
-    /// The time that [`super::Core::alarm`] named has come.
+    /// The time that [`super::Core::alarm`] returned has come.
     Alarm,
 }

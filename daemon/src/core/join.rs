@@ -1,4 +1,4 @@
-//! Joining: a namespace opens, a client gets its number and its sheets.
+//! Joining a namespace: the daemon opens the namespace, and gives a client its number and its sheets.
 
 use super::answer::{Answer, Lent, Outcome, What, Work};
 use super::client::{Client, Life};
@@ -19,10 +19,10 @@ use tensorlend_layout::header::Magic;
 use tensorlend_layout::wire::{PROTOCOL_VERSION, Reply, Welcome};
 use tensorlend_layout::word::{Absorbed, Member, MemberState};
 
-/// Bytes of a label that are kept.
+/// Maximum length of a label in bytes.
 const LABEL_BYTES_MAX: usize = 63;
 
-/// A label as it is kept: at most 63 bytes, cut between characters.
+/// Shortens a label to 63 bytes at most, between two characters.
 fn label_of(text: &str) -> String {
     let mut end = text.len().min(LABEL_BYTES_MAX);
     while !text.is_char_boundary(end) {
@@ -32,7 +32,7 @@ fn label_of(text: &str) -> String {
 }
 
 impl Namespace {
-    /// The sheets of a request to join are there.
+    /// Completes a request to join when its sheets have been made.
     pub fn joined(
         &mut self,
         env: &mut Env,
@@ -49,7 +49,7 @@ impl Namespace {
 }
 
 impl Members {
-    /// A request to join: orders the client's sheets.
+    /// Handles a request to join: orders the client's sheets.
     pub fn join(
         &mut self,
         env: &mut Env,
@@ -93,7 +93,7 @@ impl Members {
         Ok(Outcome::Working(Work { what, making }))
     }
 
-    /// The sheets are there: the member is written down, and only then answered.
+    /// Completes a request to join: writes the member's line before the response.
     pub fn joined(
         &mut self,
         env: &mut Env,
@@ -108,8 +108,8 @@ impl Members {
         let epoch = Member(entry.member.peek()).epoch().wrapping_add(1);
         let member = Member::new(MemberState::Open, epoch, catalogue.mem.0 as u32);
         write_member(entry, peer, env.now_ns, &label, context.ledger.first_grant());
-        // Nobody looks at its leases before it has acknowledged its sheets, see [`Members::list_member`], nor at its ring before
-        // it is an announcer.
+        // No client reads its leases before it has acknowledged its sheets (see [`Members::list_member`]), nor the daemon its
+        // ring before it is an announcer.
         entry.absorbed.set(Absorbed::new(MemberState::Vacant, 0).0);
         tensorlend_layout::crash_point!("daemon: member written");
         entry.member.set(member.0);
@@ -162,7 +162,7 @@ impl Members {
         Outcome::Lend(Reply::Welcome(self.welcome(env, context, number)), lend, Lent::Welcome)
     }
 
-    /// What a client learns when it joins, or comes back.
+    /// Returns the response for a client that joins or comes back.
     pub fn welcome(&self, env: &Env, context: &Context, number: u16) -> Welcome {
         let client = &self[number];
         Welcome {
@@ -180,8 +180,8 @@ impl Members {
 }
 
 impl Namespace {
-    /// All that a client has is mapped. What is sealed already stays so: of the seals of one acknowledgement, a daemon that was
-    /// killed may have set some.
+    /// Handles the acknowledgement of all memory of a client. Memory that is sealed already stays sealed: a daemon that was
+    /// killed may have set some seals of one acknowledgement.
     pub fn acknowledged_all(&mut self, env: &mut Env, conn: ConnId, catalogue: u16) {
         let user_mode = env.user_mode();
         let client = self.members.me(catalogue);
@@ -194,7 +194,7 @@ impl Namespace {
         for segment in client.segments.values_mut() {
             segment.slots.acked = true;
             seal.push(segment.slots.mem);
-            // What was shelved may be in a file.
+            // The bytes of a segment that was released for spill may be in a file.
             if user_mode && segment.device.is_none() && segment.residence.is_in_memory() {
                 seal.push(segment.mem);
             }
@@ -205,9 +205,9 @@ impl Namespace {
 }
 
 impl Members {
-    /// Lists a member, whose leases count from now on. Not before it has acknowledged its sheets: until then the daemon lends its
-    /// lease table to nobody, and owners that reclaim memory would have to wait for it. The member takes no lease before the
-    /// daemon has answered a request that it sent after its acknowledgement.
+    /// Lists a member, whose leases count from now on. The daemon does so only after the member's acknowledgement: until then
+    /// it lends the member's lease table to nobody, and owners that reclaim memory would wait for it. The member takes no lease
+    /// before the daemon has answered a request that the member sent after its acknowledgement.
     fn list_member(context: &Context, catalogue: u16) {
         tensorlend_layout::crash_point!("daemon: member not present yet");
         context.directory.head().present[usize::from(catalogue) / 64].set_bits(1 << (catalogue % 64));
@@ -216,7 +216,7 @@ impl Members {
 }
 
 impl Namespace {
-    /// What was lent last is mapped: it is sealed, and others may read it.
+    /// Handles the acknowledgement of the memory lent last: the daemon seals it, and others may read it.
     pub fn acknowledged(&mut self, env: &mut Env, catalogue: u16, lent: &Lent) {
         let user_mode = env.user_mode();
         if *lent == Lent::Welcome {
@@ -258,13 +258,13 @@ impl Namespace {
 }
 
 fn write_member(entry: &MemberEntry, peer: &Peer, now_ns: u64, label: &str, announce_until: u64) {
-    // A new life of this number: whoever kept something of the former one learns it here.
+    // A new epoch of this number: a client with stale mappings of the former one detects it here.
     entry.geometry.add(1);
     entry.process.put(u64::from(peer.pid) << 32 | u64::from(peer.uid));
     entry.since_ns.put(now_ns);
     entry.bytes.put(0);
     entry.announce_until.put(announce_until);
-    // Nobody has seen anything of the new life yet.
+    // No client has seen memory of this epoch yet.
     entry.audience.iter().for_each(|word| word.put(0));
     let mut chunks = label.as_bytes().chunks(8);
     entry.label.iter().for_each(|word| word.put(chunks.next().map_or(0, key_word)));

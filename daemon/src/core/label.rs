@@ -1,8 +1,8 @@
-//! What is to outlive the daemon, and how it is labelled: a service manager keeps descriptors under names, and hands
-//! both to the daemon that comes after this one.
+//! Labels of the descriptors that outlive the daemon. A service manager stores descriptors under names, and hands both to the
+//! next daemon.
 //!
-//! A label says what a descriptor is and where it belongs; all else stands in the directory. Labels are the daemon's and the
-//! manager's words: no client can write one.
+//! A label says what a descriptor is and where it belongs; the directory holds all other data. Only the daemon and the manager
+//! write labels: no client can.
 
 use super::account::NamespaceId;
 use super::device;
@@ -12,66 +12,66 @@ use std::str::FromStr;
 use tensorlend_layout::directory::DEVICES;
 use tensorlend_layout::raw::View;
 
-/// What a kept descriptor is.
+/// The kind and owner of a preserved descriptor.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Label {
     /// A namespace's directory.
     Directory {
         /// The namespace's number.
         namespace: NamespaceId,
-        /// Counts the copies: a daemon that cannot write its predecessor's goes on with a copy of it.
+        /// Number of the copy. A daemon that cannot write its predecessor's directory continues with a copy of it.
         life: u32,
-        /// Whose, if it is a private one.
+        /// The owner of a private namespace.
         uid: Option<u32>,
         /// The namespace's name.
         name: String,
     },
     /// A client's catalogue.
     Catalogue {
-        /// In which namespace.
+        /// The namespace.
         namespace: NamespaceId,
-        /// Whose.
+        /// The client.
         owner: u16,
         /// Whether the client may write in its namespace.
         writer: bool,
     },
     /// A client's lease table.
     Leases {
-        /// In which namespace.
+        /// The namespace.
         namespace: NamespaceId,
-        /// Whose.
+        /// The client.
         owner: u16,
     },
     /// A further part of a client's cells.
     Cells {
-        /// In which namespace.
+        /// The namespace.
         namespace: NamespaceId,
-        /// Whose.
+        /// The client.
         owner: u16,
-        /// Which part.
+        /// The part.
         part: u8,
     },
     /// A segment.
     Segment {
-        /// In which namespace.
+        /// The namespace.
         namespace: NamespaceId,
-        /// Whose.
+        /// The client.
         owner: u16,
         /// Its first slot.
         base: u32,
     },
     /// The records of a segment's slots.
     Slots {
-        /// In which namespace.
+        /// The namespace.
         namespace: NamespaceId,
-        /// Whose.
+        /// The client.
         owner: u16,
-        /// The first of them.
+        /// The first slot.
         base: u32,
     },
     /// A stream's ring.
     Ring {
-        /// In which namespace.
+        /// The namespace.
         namespace: NamespaceId,
         /// The stream's place in the directory.
         place: u32,
@@ -80,7 +80,7 @@ pub enum Label {
     },
     /// A subscriber's wake descriptor.
     Wake {
-        /// In which namespace.
+        /// The namespace.
         namespace: NamespaceId,
         /// The stream's id in the directory.
         id: u64,
@@ -91,57 +91,57 @@ pub enum Label {
     },
     /// A segment of a device's memory.
     DeviceSegment {
-        /// In which namespace.
+        /// The namespace.
         namespace: NamespaceId,
-        /// Whose.
+        /// The client.
         owner: u16,
         /// Its first slot.
         base: u32,
-        /// The device, by its place in the directory's list.
+        /// The index of the device in the directory's list.
         place: u8,
-        /// Its length, of which its descriptor tells nothing: whole units of 2 MiB.
+        /// Its length, a multiple of 2 MiB. The descriptor itself does not contain it.
         bytes: u64,
     },
-    /// Device memory that was given up, and may still be mapped.
+    /// Orphaned device memory, which clients may still have mapped.
     DeviceOrphaned {
-        /// In which namespace.
+        /// The namespace.
         namespace: NamespaceId,
-        /// Who had it.
+        /// The user whose client had it.
         uid: u32,
-        /// As of a segment.
+        /// The device, as for a segment.
         place: u8,
-        /// As of a segment.
+        /// The length, as for a segment.
         bytes: u64,
-        /// As of what is not on a device.
+        /// The id, as for orphaned host memory.
         id: u64,
     },
-    /// A segment's bytes in a file, which alone has them: see `core/segment/spill.rs`.
+    /// The file with a segment's bytes, which exist nowhere else: see `core/segment/spill.rs`.
     Spilled {
-        /// In which namespace.
+        /// The namespace.
         namespace: NamespaceId,
-        /// Whose.
+        /// The client.
         owner: u16,
         /// Its first slot.
         base: u32,
     },
-    /// What was given up, and may still be written by who had it: it has to be paid for.
+    /// Orphaned memory, which its former owner may still write: it stays charged.
     Orphaned {
-        /// In which namespace.
+        /// The namespace.
         namespace: NamespaceId,
-        /// Who had it.
+        /// The user whose client had it.
         uid: u32,
-        /// Whether it is a segment; else a sheet.
+        /// Whether it is a segment; otherwise it is a sheet.
         segment: bool,
-        /// Tells it from others: counted from 1 on, from where the daemon before stopped.
+        /// A unique id. Each daemon continues the count of its predecessor.
         id: u64,
     },
 }
 
-/// What every label begins with: whatever else a manager hands over is not ours.
+/// The beginning of every label. The daemon ignores other names that a manager hands over.
 const MARK: &str = "tl";
 
 impl Label {
-    /// The namespace.
+    /// Returns the namespace.
     pub fn namespace(&self) -> NamespaceId {
         match *self {
             Self::Directory { namespace, .. }
@@ -163,7 +163,7 @@ impl Label {
 impl Label {
     fn kind(&self) -> &'static str {
         match self {
-            // A user's own.
+            // A private namespace.
             Self::Directory { uid: Some(_), .. } => "own",
             Self::Directory { uid: None, .. } => "directory",
             Self::Catalogue { .. } => "catalogue",
@@ -175,7 +175,7 @@ impl Label {
             Self::Wake { .. } => "w",
             Self::DeviceSegment { .. } => "d",
             Self::Spilled { .. } => "f",
-            // Given up: a device's segment, a segment, or pages of a sheet.
+            // Orphaned: a device's segment, a segment, or a sheet.
             Self::DeviceOrphaned { .. } => "gd",
             Self::Orphaned { segment: true, .. } => "gs",
             Self::Orphaned { segment: false, .. } => "gp",
@@ -184,8 +184,8 @@ impl Label {
 }
 
 impl fmt::Display for Label {
-    /// Printable ASCII without colons: what managers take, up to 255 bytes of it. All of them come back in one variable, which
-    /// is bounded too: so numbers have 36 digits, and kinds whose numbers are long have short names.
+    /// Writes printable ASCII without colons, of which managers accept up to 255 bytes. All labels come back in one variable,
+    /// whose length is limited, too. So numbers are in base 36, and kinds with long numbers have short names.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{MARK}.{}.{}", self.kind(), Digits(self.namespace()))?;
         let mut add = |number: u64| write!(f, ".{}", Digits(number));
@@ -239,23 +239,23 @@ impl fmt::Display for Label {
     }
 }
 
-/// Where device memory is and how long it is, as one number.
+/// Encodes the device and the length of device memory as one number.
 fn extent(place: u8, bytes: u64) -> u64 {
     bytes / device::UNIT * DEVICES as u64 + u64::from(place)
 }
 
-/// The inverse of [`extent`].
+/// Decodes a number of [`extent`].
 fn extent_of(number: u64) -> Result<(u8, u64), NoLabel> {
     let bytes = (number / DEVICES as u64).checked_mul(device::UNIT).ok_or(NoLabel)?;
     Ok(((number % DEVICES as u64) as u8, bytes))
 }
 
-/// A number in 36 digits, 0 to z.
+/// A number in base 36.
 struct Digits(u64);
 
 impl fmt::Display for Digits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // As long as the largest one.
+        // The length of the largest number.
         let mut text = [b'0'; 13];
         let (mut at, mut rest) = (text.len(), self.0);
         while rest != 0 || at == text.len() {
@@ -267,7 +267,7 @@ impl fmt::Display for Digits {
     }
 }
 
-/// It is no label.
+/// The error for a name that is not a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoLabel;
 
@@ -320,20 +320,20 @@ impl FromStr for Label {
     }
 }
 
-/// A descriptor that outlived the daemon that made it.
+/// A descriptor that outlived the daemon that created it.
 #[derive(Debug)]
 pub struct Preserved {
-    /// What it is.
+    /// Its label.
     pub label: Label,
-    /// Its name from now on.
+    /// Its name in this daemon.
     pub mem: MemId,
-    /// Its words if it is a sheet: writable for a directory, else read-only.
+    /// Its words if it is a sheet: writable for a directory, read-only otherwise.
     pub view: Option<View>,
     /// Its length.
     pub bytes: u64,
     /// Whether its writer had mapped it.
     pub acked: bool,
-    /// Whether it is a copy, and clients still read what it is a copy of.
+    /// Whether it is a copy whose original clients still read.
     pub copied: bool,
 }
 
@@ -378,13 +378,13 @@ mod tests {
         }
     }
 
-    /// As many as the units keep have to fit into one variable of the environment: see docs/service.md. Directories of shared
-    /// namespaces are longer, of which there are as many as the configuration names.
+    /// The labels of all descriptors that a unit preserves must fit into one environment variable: see docs/service.md. Labels
+    /// of the directories of shared namespaces are longer, but there are only as many as the configuration names.
     #[test]
     fn labels_are_short() {
         const NAME_BYTES: usize = 30;
-        // Namespaces that a machine opens before it is started anew; microseconds of a hundred years; places of streams that
-        // a configuration may have; what is given up, a million times a second for a year.
+        // Assumed maxima: the namespaces that a machine opens between two boots, the microseconds of a hundred years, the
+        // streams of a configuration, and a million orphaned memories per second for a year.
         let (namespace, id, place, given_up) = (36_u64.pow(6) - 1, 3 << 50, 1 << 20, 36_u64.pow(9) - 1);
         let (owner, catalogue) = (u16::MAX, u16::MAX);
         let labels = [
@@ -400,7 +400,7 @@ mod tests {
             Label::Orphaned { namespace, uid: u32::MAX, segment: true, id: given_up },
             Label::Orphaned { namespace, uid: u32::MAX, segment: false, id: given_up },
         ];
-        // Of a device that is larger than any; each of them is longer than what a hundred host segments are called.
+        // A device larger than any existing one. Labels of device memory may be longer than those of host memory.
         let (place, bytes) = (15, 1 << 40);
         let of_devices = [
             Label::DeviceSegment { namespace, owner, base: (1 << 24) - 1, place, bytes },

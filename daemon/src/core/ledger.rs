@@ -1,4 +1,4 @@
-//! A namespace's side of the accounts: who it is, its limits, and what it refuses.
+//! A namespace's side of the accounts: its identity, its limits, and its refusals.
 
 use super::account::{Accounts, Charge, Kind, NamespaceId, SUPERUSER, limit};
 use super::owners::Owners;
@@ -11,29 +11,30 @@ use tensorlend_layout::wire::{LimitKind, Refusal};
 pub struct Ledger {
     id: NamespaceId,
     name: String,
-    /// The key of the configuration below which its limits are.
+    /// The key of the configuration that holds its limits.
     setting: String,
     limits: NamespaceLimits,
-    /// For the directory.
+    /// The charge for the directory.
     charge: Charge,
-    /// Whether each user may have no more than a share of the names, and of the lines of each other table.
+    /// Whether each user may have no more than a share of the names and of the lines of each other table.
     shares_tables: bool,
-    /// Which uids are one user's.
+    /// The owner of each uid.
     owners: Arc<Owners>,
 }
 
-/// Opens a namespace's budget; its limits are below the key `setting` of the configuration.
+/// Opens a namespace's budget; `setting` is the key of the configuration that holds its limits.
 pub fn open_budget(accounts: &mut Accounts, id: NamespaceId, name: &str, setting: &str, limits: &NamespaceLimits) {
     accounts.open(id, name, &format!("{setting}.bytes_max"), limits.bytes_max);
     accounts.bound_devices(id, &format!("{setting}.device_bytes_max"), limits.device_bytes_max);
 }
 
 impl Ledger {
-    /// Opens the budget of a new namespace and charges `bytes` for its directory: to the namespace, and to the uid whose private
-    /// one it is; `beyond` the limits if an administrator opens it with a place of the reserve.
+    /// Opens the budget of a new namespace and charges `bytes` for its directory: to the namespace, and to the uid if the
+    /// namespace is private. The charge may exceed the limits (`beyond`) if an administrator opens the namespace with a
+    /// reserved session.
     ///
     /// # Errors
-    /// A limit leaves no room for the directory; then there is no budget.
+    /// A limit leaves no room for the directory. The budget is closed again.
     pub fn open(
         accounts: &mut Accounts,
         id: NamespaceId,
@@ -55,7 +56,7 @@ impl Ledger {
         }
     }
 
-    /// As [`Ledger::open`], for a namespace of a daemon before, whatever the limits are now.
+    /// Opens the budget of a namespace of this daemon's predecessor, whatever the limits are now.
     pub fn reopen(
         accounts: &mut Accounts,
         id: NamespaceId,
@@ -75,22 +76,22 @@ impl Ledger {
         accounts.close(self.id);
     }
 
-    /// The namespace's number.
+    /// Returns the namespace's number.
     pub fn id(&self) -> NamespaceId {
         self.id
     }
 
-    /// Its name.
+    /// Returns the namespace's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The key of the configuration below which its limits are.
+    /// Returns the key of the configuration that holds its limits.
     pub fn setting(&self) -> &str {
         &self.setting
     }
 
-    /// Its limits.
+    /// Returns its limits.
     pub fn limits(&self) -> &NamespaceLimits {
         &self.limits
     }
@@ -105,27 +106,27 @@ impl Ledger {
         self.shares_tables && uid != SUPERUSER
     }
 
-    /// The number of names that a newcomer may announce before it has been granted any.
+    /// Returns the number of names that a new client may announce before the daemon has granted it any.
     pub fn first_grant(&self) -> u64 {
         if self.shares_tables { 0 } else { u64::MAX }
     }
 
-    /// The user whose uid this is.
+    /// Returns the owner of a uid.
     pub fn owner_of(&self, uid: u32) -> u32 {
         self.owners.of(uid)
     }
 
-    /// The refusal for a table that is full.
+    /// Returns the refusal for a full table.
     pub fn limit(&self, kind: LimitKind, what: &str, key: &str, max: u32) -> Refusal {
         limit(kind, format!("{what} in namespace {:?}", self.name), format!("{}.{key}", self.setting), max.to_string())
     }
 
-    /// The uids of one user are others from now on.
+    /// Replaces the owners of uids.
     pub fn set_owners(&mut self, owners: &Arc<Owners>) {
         self.owners = Arc::clone(owners);
     }
 
-    /// Changes what can change of the limits of a namespace that is there; `setting` is the key below which they are now.
+    /// Replaces the limits that can change while a namespace is open; `setting` is the key that holds them now.
     pub fn rebound(&mut self, accounts: &mut Accounts, setting: String, new: NamespaceLimits) {
         self.setting = setting;
         (self.limits.bytes_max, self.limits.device_bytes_max) = (new.bytes_max, new.device_bytes_max);

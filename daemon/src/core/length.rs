@@ -28,7 +28,7 @@ pub fn ring(capacity: u32) -> u64 {
     (size_of::<StreamRing>() as u64 + u64::from(capacity) * size_of::<RingEntry>() as u64).next_multiple_of(4096)
 }
 
-/// The sizes of the tables of a directory with these limits.
+/// Returns the sizes of the tables of a directory with these limits.
 pub fn geometry(limits: &NamespaceLimits) -> Geometry {
     Geometry {
         // No client has number 0.
@@ -40,12 +40,12 @@ pub fn geometry(limits: &NamespaceLimits) -> Geometry {
     }
 }
 
-/// Returns the number of clients that a directory with so many lines is for, without the lines of the reserve.
+/// Returns the maximum number of clients of a directory with `lines` lines, without the reserved ones.
 pub fn members_max(lines: usize) -> u32 {
     (lines as u32).saturating_sub(1 + RESERVED_SESSIONS).max(1)
 }
 
-/// Bytes of the sheets that a namespace with one client needs: directory, catalogue and lease table.
+/// Returns the bytes of the sheets that a namespace with one client needs: directory, catalogue and lease table.
 pub fn sheet_bytes_min(limits: &NamespaceLimits) -> u64 {
     geometry(limits).bytes() + CATALOGUE + LEASES
 }

@@ -1,4 +1,4 @@
-//! The clients of a namespace, live and gone, and the numbers that they have.
+//! The clients of a namespace, connected and disconnected, and their numbers.
 
 mod announcers;
 mod audience;
@@ -18,37 +18,37 @@ use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::wake::news_fence;
 use tensorlend_layout::wire::{LimitKind, Refusal, Reply};
 
-/// How seldom a limit makes the daemon look for memory that is in use no more.
+/// Minimum pause between two surveys that a limit causes.
 const COLLECT_PAUSE_NS: u64 = 100_000_000;
 
 /// Pause before the second look at leases that alone keep memory.
 pub const LEASES_PAUSE_NS: u64 = 1_000_000_000;
 
-/// Why a client is ended.
+/// The reason for which the daemon ends a client.
 pub type Fault = Cow<'static, str>;
 
 /// The clients of a namespace.
 ///
-/// Each number up to the greatest that was ever given out is one client's, that of a request to join, or free.
+/// Each number up to the greatest ever assigned belongs to a client or to a request to join, or is free.
 #[derive(Debug)]
 pub struct Members {
     clients: BTreeMap<u16, Client>,
-    /// Those of them that may announce names.
+    /// Clients that may announce names.
     announcers: BTreeSet<u16>,
-    /// Numbers used before; the one that came back first is used first.
+    /// Free numbers that were used before, in the order of their return.
     numbers: VecDeque<u16>,
-    /// The least number never used.
+    /// The smallest number never used.
     number_fresh: u32,
-    /// Numbers of the requests to join that are under way, and whose.
+    /// Numbers of the current requests to join, with the uids that make them.
     joining: BTreeMap<u16, u32>,
-    /// When the memory of disconnected clients was last looked through for a request that met a limit.
+    /// Time of the last survey of disconnected clients for a request that met a limit.
     collected_ns: Option<u64>,
-    /// Clients that broke a rule of shared memory, and how.
+    /// Clients that broke a rule of shared memory, and the rules.
     faults: Vec<(u16, Fault)>,
 }
 
 impl Members {
-    /// Nobody yet.
+    /// Returns an empty set of clients.
     pub fn new() -> Self {
         Self {
             clients: BTreeMap::new(),
@@ -61,74 +61,74 @@ impl Members {
         }
     }
 
-    /// These clients of a daemon before, of which the greatest number ever used is below `number_fresh`.
+    /// Returns the clients of this daemon's predecessor; `number_fresh` is above the greatest number ever used.
     pub fn restored(clients: BTreeMap<u16, Client>, number_fresh: u32) -> Self {
         let free = (1..number_fresh).map(|number| number as u16).filter(|number| !clients.contains_key(number));
         Self { numbers: free.collect(), clients, number_fresh, ..Self::new() }
     }
 
-    /// Returns true if nobody is there or about to join.
+    /// Returns true if no client exists or joins.
     pub fn is_empty(&self) -> bool {
         self.clients.is_empty() && self.joining.is_empty()
     }
 
-    /// The number of clients.
+    /// Returns the number of clients.
     pub fn len(&self) -> usize {
         self.clients.len()
     }
 
-    /// A client that may be there, live or gone.
+    /// Returns a client, connected or not, if it exists.
     pub fn get(&self, catalogue: u16) -> Option<&Client> {
         self.clients.get(&catalogue)
     }
 
-    /// As [`Members::get`], to be changed.
+    /// Returns a client like [`Members::get`], mutably.
     pub fn get_mut(&mut self, catalogue: u16) -> Option<&mut Client> {
         self.clients.get_mut(&catalogue)
     }
 
-    /// A client that is there, live or gone.
+    /// Returns a client, connected or not.
     pub fn client(&self, catalogue: u16) -> Result<&Client, Refusal> {
         self.get(catalogue).ok_or_else(|| Refusal::NotFound(format!("client {catalogue}")))
     }
 
-    /// A client that makes requests.
+    /// Returns a client that makes a request.
     pub fn me(&mut self, catalogue: u16) -> &mut Client {
-        self.get_mut(catalogue).expect("who asks is a client")
+        self.get_mut(catalogue).expect("the requester is a client")
     }
 
-    /// All clients, and their numbers.
+    /// Returns all clients with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (u16, &Client)> {
         self.clients.iter().map(|(&number, client)| (number, client))
     }
 
-    /// All clients.
+    /// Returns all clients.
     pub fn values(&self) -> impl Iterator<Item = &Client> {
         self.clients.values()
     }
 
-    /// The numbers of all clients.
+    /// Returns the numbers of all clients.
     pub fn numbers(&self) -> Vec<u16> {
         self.clients.keys().copied().collect()
     }
 
-    /// The first client from this number on.
+    /// Returns the first client from this number on.
     pub fn first_from(&self, number: u16) -> Option<(u16, &Client)> {
         self.clients.range(number..).next().map(|(&number, client)| (number, client))
     }
 
-    /// The user of a client, be it there or gone.
+    /// Returns the uid of a client, connected or not.
     pub fn uid_of(&self, catalogue: u16) -> Option<u32> {
         self.get(catalogue).map(|client| client.uid)
     }
 
-    /// Who has lines of the directory's table of members: clients, and requests to join.
+    /// Returns the uids of the taken lines of the directory's table of members: those of clients, and of requests to join.
     pub fn lines(&self) -> impl Iterator<Item = Option<u32>> {
         self.values().map(|client| client.uid).chain(self.joining.values().copied()).map(Some)
     }
 
-    /// A number for somebody who joins. The directory has more lines than `members_max` says: the rest is for those who come
-    /// in `beyond` the limits.
+    /// Returns a number for a client that joins. The directory has more lines than `members_max`: the rest is for clients that
+    /// join `beyond` the limits.
     pub fn number(&mut self, context: &Context, beyond: bool) -> Result<u16, Refusal> {
         let (most, lines) = (context.ledger.limits().members_max, context.directory.members.len() as u32);
         let taken = (self.clients.len() + self.joining.len()) as u64;
@@ -142,7 +142,7 @@ impl Members {
         self.numbers.pop_front().ok_or_else(|| Self::full(context))
     }
 
-    /// The refusal for a table without a free line.
+    /// Returns the refusal for a table without a free line.
     fn full(context: &Context) -> Refusal {
         let what = format!(
             "the number of clients of namespace {:?} (those gone that left tensors too)",
@@ -156,26 +156,26 @@ impl Members {
         )
     }
 
-    /// Notes whose request to join has this number.
+    /// Assigns a number to a uid's request to join.
     pub fn joining(&mut self, number: u16, uid: u32) {
         self.joining.insert(number, uid);
     }
 
-    /// A client that was to join will not.
+    /// Frees the number of a failed request to join.
     pub fn unjoin(&mut self, number: u16) {
         self.joining.remove(&number);
         self.numbers.push_back(number);
     }
 
-    /// A client has joined.
+    /// Adds a client that has joined.
     pub fn insert(&mut self, number: u16, client: Client) {
         self.joining.remove(&number);
         let before = self.clients.insert(number, client);
         assert!(before.is_none(), "a number is one client's at a time");
     }
 
-    /// Looks through the memory of those of this namespace who are gone, for somebody who hit a limit; whether that may
-    /// have freed some. Each look goes over all of it: so not at every request.
+    /// Surveys the disconnected clients of this namespace for a request that met a limit; returns true if that may have freed
+    /// memory. Each survey reads all of their memory, so not every request starts one.
     pub fn collect_for_room(&mut self, env: &mut Env, context: &Context) -> bool {
         if self.collected_ns.is_some_and(|at| env.now_ns < at + COLLECT_PAUSE_NS) {
             return false;
@@ -190,7 +190,7 @@ impl Members {
         !catalogues.is_empty()
     }
 
-    /// A client whose end nobody would hear of may have no device memory: its work there could go on unseen.
+    /// Refuses device memory to a client whose end the daemon would not learn of: its work on the device could continue unseen.
     pub fn check_watched(&self, catalogue: u16) -> Result<(), Refusal> {
         if self.client(catalogue)?.watched {
             return Ok(());
@@ -200,15 +200,15 @@ impl Members {
         Err(Refusal::Bad(why.into()))
     }
 
-    /// Whose each segment is.
+    /// Returns the uid of each segment.
     pub fn segment_uids(&self) -> impl Iterator<Item = Option<u32>> {
         self.values().flat_map(|client| client.segments.values().map(|_| Some(client.uid)))
     }
 
-    /// Checks that each number is one client's, one request's or free, and that the directory counts the clients.
+    /// Checks that each number is a client's, a request's or free, and that the directory counts the clients.
     ///
     /// # Panics
-    /// They are not so.
+    /// Panics if that is not so.
     pub fn check(&self, context: &Context) {
         let free: BTreeSet<u16> = self.numbers.iter().copied().collect();
         assert_eq!(free.len(), self.numbers.len(), "a number is free once");
@@ -219,9 +219,9 @@ impl Members {
         }
         let head = context.directory.head();
         let live = self.values().filter(|client| client.is_live()).count();
-        assert_eq!(head.clients.peek(), live as u64, "the directory counts those who are there");
+        assert_eq!(head.clients.peek(), live as u64, "the directory counts the connected clients");
         let waiters = self.values().filter(|client| client.waits).count();
-        assert_eq!(head.waiters_count.peek(), waiters as u64, "the directory counts those who may sleep");
+        assert_eq!(head.waiters_count.peek(), waiters as u64, "the directory counts the clients that may sleep");
         for number in &self.announcers {
             assert!(self.get(*number).is_some_and(|client| client.announcer), "{number} may announce");
         }
@@ -234,32 +234,32 @@ impl Members {
         }
     }
 
-    /// Notes that a client broke a rule of shared memory: it is ended at the end of this step.
+    /// Notes that a client broke a rule of shared memory. The daemon ends it at the end of this step.
     pub fn fault(&mut self, catalogue: u16, why: impl Into<Fault>) {
         self.faults.push((catalogue, why.into()));
     }
 
-    /// The clients that broke a rule since this was asked last, and the rules.
+    /// Returns the clients that broke a rule since the last call, and the rules.
     pub fn take_faults(&mut self) -> Vec<(u16, Fault)> {
         std::mem::take(&mut self.faults)
     }
 
-    /// A client's connection, while it is there.
+    /// Returns a client's connection while it is connected.
     pub fn conn(&self, catalogue: u16) -> Option<ConnId> {
         self.get(catalogue)?.conn()
     }
 
-    /// Takes out a client of which nothing is left: its number can be given out again.
+    /// Removes a client of which nothing is left, and frees its number.
     pub fn remove(&mut self, catalogue: u16) -> Client {
         let client = self.clients.remove(&catalogue).expect("it is dropped once");
         self.numbers.push_back(catalogue);
         client
     }
 
-    /// Slots of `catalogue` on which leases of live clients lie.
+    /// Returns the slots of `catalogue` on which live clients have leases.
     pub fn leased(&self, catalogue: u16) -> Vec<u32> {
-        // The news (a home moved, an owner's word that a slot is dead) was stored before: whoever leased a slot by the
-        // old route either is seen here or sees the news.
+        // The news (a home moved, or an owner stored that a slot is dead) was stored before this fence. A reader R that leased
+        // a slot by the old route either is visible to daemon D here, or sees the news.
         scan_fence();
         let mut slots = Vec::new();
         for table in self.values().filter_map(Client::lease_table) {
@@ -272,12 +272,12 @@ impl Members {
         slots
     }
 
-    /// Returns true if somebody has announced something that is not in the directory yet.
+    /// Returns true if a client has announced something that is not in the directory yet.
     pub fn has_announcements(&self) -> bool {
         self.announcing().any(|(_, client)| client.has_announced())
     }
 
-    /// Rings the bell if one of those whom the step's news concerns may be asleep.
+    /// Rings the bell if a client that the step's news concerns may be asleep.
     pub fn wake(&self, env: &mut Env, context: &mut Context) {
         let news = context.directory.take_news();
         let head = context.directory.head();
@@ -292,7 +292,7 @@ impl Members {
         }
     }
 
-    /// Frozen clients whose memory may be in use no more.
+    /// Returns the frozen clients whose memory may be out of use.
     pub fn collectable(&self) -> Vec<u16> {
         let may = |c: &Client| match &c.life {
             Life::Frozen { lease_held, due_ns, survey, .. } => survey.is_none() && (*lease_held || due_ns.is_some()),
@@ -301,14 +301,14 @@ impl Members {
         self.iter().filter(|(_, c)| may(c)).map(|(n, _)| n).collect()
     }
 
-    /// Whether the memory of somebody who is gone is being looked through.
+    /// Returns true if a survey is in progress.
     pub fn is_surveying(&self) -> bool {
         self.values().any(|client| matches!(client.life, Life::Frozen { survey: Some(_), .. }))
     }
 }
 
 impl Members {
-    /// Checks a name and a cell that its client wants to bind.
+    /// Checks a cell to which its client wants to bind a name.
     pub fn check_cell(&self, catalogue: u16, cell: u32) -> Result<(), Refusal> {
         let granted = self.client(catalogue)?.granted();
         if cell < granted {
@@ -318,14 +318,14 @@ impl Members {
         }
     }
 
-    /// What the daemon took from a client.
+    /// Returns the cells that the daemon took from a client.
     pub fn notices(&mut self, catalogue: u16) -> Outcome {
         let notices = &mut self.me(catalogue).notices;
         let cells: Vec<u32> = std::iter::from_fn(|| notices.pop_first()).take(4096).collect();
         Outcome::Reply(Reply::Notices { cells, more: !notices.is_empty() })
     }
 
-    /// Lists a client among those who may sleep.
+    /// Lists a client among those that may sleep.
     pub fn wait(&mut self, context: &Context, catalogue: u16) -> Outcome {
         let client = self.me(catalogue);
         if !std::mem::replace(&mut client.waits, true) {
@@ -336,7 +336,7 @@ impl Members {
         Outcome::Reply(Reply::Done)
     }
 
-    /// Takes a client off that list.
+    /// Removes a client from that list.
     pub fn wait_no_more(&mut self, context: &Context, catalogue: u16) {
         if std::mem::take(&mut self.me(catalogue).waits) {
             let head = context.directory.head();
@@ -347,8 +347,8 @@ impl Members {
 }
 
 impl Members {
-    /// Has a frozen client's memory looked through: buries the names that it deleted, frees the segments that nothing leads
-    /// to, and drops it altogether when nothing is left.
+    /// Begins a survey of a frozen client's memory: it removes the names that the client deleted, frees the segments that
+    /// nothing leads to, and drops the client when nothing is left.
     pub fn collect(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
         let id = context.ledger.id();
         let Some(Client { life: Life::Frozen { due_ns, survey, .. }, .. }) = self.get_mut(catalogue) else {
@@ -359,12 +359,12 @@ impl Members {
             *survey = Some(Box::new(Survey::new()));
             env.take_on(id, Chore::Survey(catalogue));
         } else {
-            // What has happened since may be behind the place that it has come to.
+            // A change may concern a place that the survey has already passed.
             *due_ns = Some(env.now_ns);
         }
     }
 
-    /// A home has come to lead to a cell of a client that is gone.
+    /// Adds a cell of a disconnected client, to which a home now leads, to the survey in progress.
     pub fn surveyed(&mut self, catalogue: u16, cell: u32) {
         let Some(client) = self.get_mut(catalogue) else { return };
         let value = client.value(cell).filter(|value| value.is_value());

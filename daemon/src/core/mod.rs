@@ -1,6 +1,6 @@
-//! The broker as a state machine: events in, effects out. No clock, no descriptor, no thread and no system call: memory
-//! is named by [`MemId`], time comes with each event, and shared words are reached through views that the shell hands
-//! in. So a simulation can run it over ordinary memory, and the same events give the same effects.
+//! The broker as a state machine: events in, effects out. It uses no clock, descriptor, thread or system call: a [`MemId`]
+//! names memory, each event carries the time, and the shell passes views for the access to shared words. So a simulation can
+//! run it over ordinary memory, and the same events give the same effects.
 
 pub mod account;
 mod answer;

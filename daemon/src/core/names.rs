@@ -1,8 +1,9 @@
-//! The directory's names, as their one writer keeps them: an entry for each, and a table of places that lead to entries.
+//! The names of a directory as their only writer, the daemon, maintains them: an entry for each, and a table of places that
+//! refer to entries.
 //!
-//! At most 7/8 of the current table's places are in use; the live names are at most `max`, and each has its place. Every store of
-//! a home word moves its version. An entry never moves; neither does a place within a table.
-//! A table is replaced by one in the other half of the places, which is built beside it.
+//! At most 7/8 of the current table's places are in use; at most `max` names are live, and each has a place. Every store of a
+//! home word changes its version. Entries never move, nor do places within a table. The daemon replaces a table by building a
+//! new one in the other half of the places.
 
 use super::entries::{Entries, EntrySet};
 use building::Building;
@@ -15,40 +16,40 @@ use tensorlend_layout::name::KeyKind;
 use tensorlend_layout::search::SEARCH_MAX;
 use tensorlend_layout::word::{Home, HomeKind, PlaceWord, TableWord, Word};
 
-/// Why a key found no entry.
+/// The reason why a key found no entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Full {
-    /// As many names as allowed.
+    /// The number of names is at its limit.
     Names,
-    /// As many keys of more than 96 bytes as there are blocks for.
+    /// All blocks for keys of more than 96 bytes are in use.
     LongNames,
-    /// Too many of the asker's keys have hashes like this one's.
+    /// Too many keys of the requester have hashes like this one's.
     Collision,
-    /// There is no memory for it, and why.
+    /// No memory is available, with the reason.
     Memory(String),
 }
 
-/// A piece of the directory for which memory is on order.
+/// A part of the directory whose memory is on order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Piece {
     /// A chunk of entries.
     Entries(u32),
-    /// A table of so many places in the half that the current one is not in.
+    /// A table of 2^n places in the half that does not hold the current one.
     Table(u8),
-    /// Blocks of long names, up to this one.
+    /// Blocks of long names, below this number.
     Blocks(u32),
 }
 
-/// A part of the directory, in bytes.
+/// A range of bytes of the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Where it begins.
+    /// Its offset.
     pub at: u64,
-    /// How long it is.
+    /// Its length.
     pub bytes: u64,
 }
 
-/// What the daemon knows of its names.
+/// The daemon's data about the names.
 #[derive(Debug)]
 pub struct Names {
     max: u64,
@@ -56,50 +57,51 @@ pub struct Names {
     /// The current table.
     table: Table,
     log2_max: u8,
-    /// What the seeds of tables are drawn from: known to nobody else.
+    /// A secret from which the seeds of tables are derived.
     secret: u64,
-    /// Names that came and went since the current table was begun.
+    /// Number of names added or removed since the current table was begun.
     changes: u64,
-    /// Whether a name came whose search is longer than a fresh seed would make it.
+    /// Whether a name was added whose search is longer than with a fresh seed.
     is_crowded: bool,
-    /// How many bytes of each half have memory.
+    /// Number of bytes of each half that have memory.
     half_bytes: [u64; 2],
     entries: Entries,
-    /// Live entries that lead to a cell of a catalogue: the daemon's own note, so that nobody has to search for them.
+    /// Live entries that lead to a cell, by catalogue: an index in the daemon's own memory.
     owned: BTreeMap<u16, BTreeSet<u32>>,
-    /// The table that is being built in the other half of the places.
+    /// The table under construction in the other half of the places.
     building: Option<Building>,
     blocks_free: Vec<u32>,
-    /// Blocks from this one on were never used; up to `blocks_there` they have memory.
+    /// The smallest block never used; blocks below `blocks_there` have memory.
     blocks_fresh: u32,
     blocks_there: u32,
-    /// By where they begin.
+    /// Memory on order, by offset.
     orders: BTreeMap<u64, Piece>,
-    /// Why the last order came to nothing.
+    /// The reason why the last order failed.
     failed: Option<String>,
     /// Whether memory can be given back.
     discards: bool,
-    /// What is to be given back.
+    /// Memory to give back.
     discarded: Vec<Extent>,
-    /// Names that the request at hand is about to bind: their room is nobody else's.
+    /// Names that the current request is about to bind: their room is reserved.
     reserved: u64,
 }
 
-/// Places that a search for an announced name passes at most, unless its user's own names fill more of them. Clients announce no
-/// name whose search passes more than [`SEARCH_MAX`]; what others announce meanwhile is within this.
+/// Maximum number of places that a search for an announced name passes, unless its user's own names fill more of them. Clients
+/// announce no name whose search passes more than [`SEARCH_MAX`]; the difference covers names that others announce at the same
+/// time.
 const ANNOUNCED_SEARCH_MAX: u64 = 4 * SEARCH_MAX;
-/// A search that passes more places is long for a table of any load: half as many as would be refused.
+/// Number of places at which a search is long for a table of any load: half the number at which the daemon refuses the name.
 const CROWDED: u64 = SEARCH_MAX / 2;
-/// Entries kept ready: as many as one client can announce before it ends, and some.
+/// Number of entries kept ready: as many as one client can announce before it ends, and some more.
 const ENTRIES_RESERVE: u64 = RING as u64 + 128;
 const BLOCKS_RESERVE: u32 = 64;
 const BLOCKS_STEP: u32 = 512;
 const INLINE_BYTES: usize = ENTRY_NAME_WORDS * 8;
-/// Memory that is given back in one turn: the kernel takes it from all who have it mapped.
+/// Maximum bytes given back in one turn: the kernel unmaps them from every process.
 const DISCARD_BYTES: u64 = 2 << 20;
 const PLACE_BYTES: u64 = size_of::<Word>() as u64;
 
-/// The seed of a table: the daemon alone can tell it beforehand.
+/// Returns the seed of a table, which only the daemon can predict.
 fn seed(secret: u64, table: TableWord) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write_u64(secret);
@@ -115,19 +117,19 @@ fn key_bytes(d: &Directory, entry: u32) -> usize {
     (d.names[entry as usize].key.peek() & 0xFFFF) as usize
 }
 
-/// The entry of a key, in whatever state.
+/// Returns the entry of a key in any state.
 pub fn find(d: &Directory, key: &[u8]) -> Option<FoundName> {
-    d.find(d.hash(key), key).expect("the daemon alone replaces tables, and not meanwhile")
+    d.find(d.hash(key), key).expect("only the daemon replaces tables, and not during a look-up")
 }
 
-/// The entry of a key if it is live.
+/// Returns the entry of a live key.
 pub fn live_home(d: &Directory, key: &[u8]) -> Option<FoundName> {
     find(d, key).filter(|found| found.home.is_live())
 }
 
 impl Names {
-    /// For a fresh directory of at most `max` names. `discards`: memory can be given back. `secret` is a random number that nobody
-    /// else has.
+    /// Returns the names of a fresh directory of at most `max` names. `discards`: memory can be given back. `secret` is a
+    /// random number known to the daemon alone.
     pub fn new(d: &Directory, max: u32, discards: bool, secret: u64) -> Self {
         d.begin_table(d.table(), seed(secret, d.table()));
         Self::with_table(d, max, discards, secret)
@@ -157,48 +159,49 @@ impl Names {
         }
     }
 
-    /// Names that have a home.
+    /// Returns the number of live names.
     pub fn live(&self) -> u64 {
         self.live
     }
 
-    /// How many more names there may be.
+    /// Returns the number of names that may still be added.
     pub fn room(&self) -> u64 {
         self.max - self.live
     }
 
-    /// How many new names find a place and memory now.
+    /// Returns the number of new names that have a place and memory now.
     pub fn absorbable(&self) -> u64 {
         self.room().min(self.entries.free()).min(self.table.room())
     }
 
-    /// In which half of the places the current table is.
+    /// Returns the half of the places that holds the current table.
     fn half(&self) -> usize {
         self.table.word().half()
     }
 
-    /// Keeps room for so many names from those that clients announce, until they are bound or the turn ends.
+    /// Reserves room for `names` names, which clients then cannot announce into, until the names are bound or the turn ends.
     pub fn reserve(&mut self, d: &Directory, names: u64) {
         self.reserved = names;
         self.show_room(d);
     }
 
-    /// Tells the clients how many names they may announce.
+    /// Publishes the number of names that clients may announce.
     fn show_room(&self, d: &Directory) {
         d.head().names_room.set(self.absorbable().saturating_sub(self.reserved));
     }
 
-    /// Entries whose homes lead to cells of `catalogue`.
+    /// Returns the entries whose homes lead to cells of `catalogue`.
     pub fn owned(&self, catalogue: u16) -> Vec<u32> {
         self.owned.get(&catalogue).map(|set| set.iter().copied().collect()).unwrap_or_default()
     }
 
-    /// At most so many of the entries whose homes lead to cells of `catalogue`, from entry `from` on.
+    /// Returns at most `most` of the entries whose homes lead to cells of `catalogue`, from entry `from` on.
     pub fn owned_from(&self, catalogue: u16, from: u32, most: usize) -> Vec<u32> {
         self.owned.get(&catalogue).into_iter().flat_map(|set| set.range(from..)).take(most).copied().collect()
     }
 
-    /// At most so many entries whose homes lead to cells, and whose cells, from this cell's catalogue and this entry on.
+    /// Returns at most `most` entries whose homes lead to cells, with the catalogues of the cells, from this catalogue and
+    /// entry on.
     pub fn all_from(&self, (catalogue, entry): (u16, u32), most: usize) -> Vec<(u16, u32)> {
         let of = |(&owner, set): (&u16, &'_ BTreeSet<u32>)| {
             let from = if owner == catalogue { entry } else { 0 };
@@ -207,26 +210,26 @@ impl Names {
         self.owned.range(catalogue..).flat_map(of).take(most).collect()
     }
 
-    /// How many homes lead to cells of `catalogue`.
+    /// Returns the number of homes that lead to cells of `catalogue`.
     pub fn owned_count(&self, catalogue: u16) -> usize {
         self.owned.get(&catalogue).map_or(0, BTreeSet::len)
     }
 
-    /// How many new names find memory now, as far as there may be so many; those beyond have to wait for
-    /// [`Names::order`]. No limit where memory could not be made: then there is nothing to wait for.
+    /// Returns the number of new names that have memory now; more must wait for [`Names::order`]. Returns no limit if memory
+    /// could not be made: a request would wait for nothing.
     pub fn ready(&self) -> u64 {
         let ready = self.entries.free().min(self.table.room());
         if ready >= self.room() || self.failed.is_some() { u64::MAX } else { ready }
     }
 
-    /// The memory that is to be made so that `more` names find some, and the next ones after them.
+    /// Orders memory for `more` names and for a reserve; returns the parts to allocate.
     pub fn order(&mut self, d: &Directory, more: u64) -> Vec<Extent> {
         let mut ordered = Vec::new();
-        // What is made may lie where something is still to be given back.
+        // New memory may overlap memory that is still to be given back.
         if self.failed.is_some() || self.is_discarding() {
             return ordered;
         }
-        // Not more than could ever be bound.
+        // The reserve is at most the number of names that can still be bound.
         let reserve = ENTRIES_RESERVE.max(more).min(self.room());
         while let Some(chunk) = self.entries.order(reserve) {
             let (offset, bytes) = self.entries.extent(chunk);
@@ -265,7 +268,7 @@ impl Names {
         ordered
     }
 
-    /// Memory that was on order is there, or could not be made.
+    /// Handles memory that has arrived or could not be made.
     pub fn arrived(&mut self, d: &Directory, at: u64, made: Result<(), String>) {
         let piece = self.orders.remove(&at).expect("memory arrives once, and only if ordered");
         let there = made.is_ok();
@@ -274,7 +277,7 @@ impl Names {
             Piece::Table(log2) if there => {
                 let other = 1 - self.half();
                 self.half_bytes[other] = PLACE_BYTES << log2;
-                // It may be wanted no more.
+                // The table may not be wanted any more.
                 if let Some(wanted) = self.table_wanted(0)
                     && wanted <= log2
                 {
@@ -290,17 +293,17 @@ impl Names {
         self.show_room(d);
     }
 
-    /// Whether a table is being built: [`Names::go_on`] goes on with it.
+    /// Returns true if a table is under construction; [`Names::go_on`] continues it.
     pub fn is_building(&self) -> bool {
         self.building.is_some()
     }
 
-    /// Whether memory is still to be given back.
+    /// Returns true if memory is still to be given back.
     pub fn is_discarding(&self) -> bool {
         !self.discarded.is_empty()
     }
 
-    /// The memory to give back next, [`DISCARD_BYTES`] at most.
+    /// Takes the next memory to give back, [`DISCARD_BYTES`] at most.
     pub fn take_discarded(&mut self) -> Vec<Extent> {
         let (mut now, mut left) = (Vec::new(), DISCARD_BYTES);
         while left > 0
@@ -316,18 +319,18 @@ impl Names {
         now
     }
 
-    /// An entry that has the key: its own, or a new one, dead still. `is_own` tells whether the asker's user has the name with
-    /// this home: a user whose own names make the search for the new one long is refused, and nobody else is.
+    /// Returns an entry with the key: its existing one, or a new dead one. `is_own` returns true for homes of names of the
+    /// requester's user. Only a user whose own names make the search for the new one long is refused.
     pub fn place(&mut self, d: &Directory, key: &[u8], is_own: impl Fn(Home) -> bool) -> Result<u32, Full> {
         let named = self.table.named();
         let entry = self.place_within(d, key, SEARCH_MAX, is_own)?;
-        // A name that was there already takes no room.
+        // An existing name uses none of the reservation.
         self.reserved = self.reserved.saturating_sub(self.table.named() - named);
         Ok(entry)
     }
 
-    /// As [`Names::place`], for a name that was published already: clients ask the daemon for a name that would be refused,
-    /// instead of announcing it.
+    /// Returns an entry like [`Names::place`], for a name that is published already. Clients do not announce a name that the
+    /// daemon would refuse, but request it.
     pub fn place_announced(&mut self, d: &Directory, key: &[u8], is_own: impl Fn(Home) -> bool) -> Result<u32, Full> {
         self.place_within(d, key, ANNOUNCED_SEARCH_MAX, is_own)
     }
@@ -346,7 +349,7 @@ impl Names {
             return Err(Full::Names);
         }
         let hash = d.hash(key);
-        // No more of them are counted than decide something.
+        // Counting further places would not change the decision.
         let passed = d.passed_by(hash).take(search_max as usize + 1).count() as u64;
         if passed > search_max {
             let leads =
@@ -388,8 +391,8 @@ impl Names {
         after
     }
 
-    /// Ends a name: its home becomes a tomb, its entry another name's, and the places that no search has to pass become
-    /// free.
+    /// Ends a name: its home becomes a tombstone, its entry becomes free for another name, and so do the places that no search
+    /// has to pass.
     pub fn bury(&mut self, d: &Directory, entry: u32) {
         self.set(d, entry, HomeKind::Tomb, 0, 0);
         tensorlend_layout::crash_point!("daemon: tomb stored");
@@ -413,7 +416,7 @@ impl Names {
             let (offset, bytes) = self.entries.extent(chunk);
             self.discarded.push(Extent { at: d.head().names_at.peek() + offset, bytes });
         }
-        // Memory may have come back: it is worth another try.
+        // Memory may have become free: the next request may order again.
         self.failed = None;
         self.show_room(d);
     }
@@ -452,7 +455,7 @@ impl Names {
         Err(Full::LongNames)
     }
 
-    /// Says why, and lets it be tried again.
+    /// Returns the refusal with the reason, and permits a new order.
     fn no_memory(&mut self) -> Full {
         Full::Memory(self.failed.take().unwrap_or_else(|| "memory for names is still being made".into()))
     }
@@ -463,8 +466,8 @@ impl Names {
         }
     }
 
-    /// log2 of the places of the table that should be there instead of this one, so that `more` names find places too:
-    /// larger, smaller, or as large, without places that are only passed and with another seed.
+    /// Returns log2 of the places of the table that should replace the current one so that `more` names find places, too:
+    /// larger, smaller, or equally large with another seed and without places that searches only pass.
     fn table_wanted(&self, more: u64) -> Option<u8> {
         let (log2, used) = (self.table.word().log2(), self.table.used());
         let places = 1u64 << log2;
@@ -477,7 +480,7 @@ impl Names {
         if log2 > FIRST_TABLE_LOG2 && used * 16 < places {
             return Some(log2 - 1);
         }
-        // The work of building is 32 places for each name that came or went.
+        // Building costs the work of 32 places for each name that was added or removed.
         (self.is_crowded && self.changes * 32 > places).then_some(log2)
     }
 
@@ -489,7 +492,8 @@ impl Names {
         self.go_on(d);
     }
 
-    /// Goes on with the table that is being built, a slice of it; publishes it when it is complete. Once a turn.
+    /// Continues the table under construction for one slice, and publishes it when it is complete. The daemon calls this once a
+    /// turn.
     pub fn go_on(&mut self, d: &Directory) {
         let Some(building) = &mut self.building else { return };
         if !building.go_on(d) {
@@ -500,7 +504,7 @@ impl Names {
         d.head().table.set(table.word().0);
         tensorlend_layout::crash_point!("daemon: table published");
         if self.discards {
-            // Whoever still searches there finds places that lead nowhere, and then another table word.
+            // A client that still searches the old table finds places that lead nowhere, and then another table word.
             let (old, half) = (self.table.word(), self.half());
             let at = d.head().places_at.peek() + old.first() * PLACE_BYTES;
             self.discarded.push(Extent { at, bytes: self.half_bytes[half] });

@@ -1,4 +1,4 @@
-//! A namespace: its directory, who is in it, and who owns which name.
+//! A namespace: its directory, its clients, and the owners of its names.
 
 use super::bindings::Bindings;
 use super::chores::Chore;
@@ -19,13 +19,13 @@ pub struct Namespace {
     pub bindings: Bindings,
     pub streams: Streams,
     pub segments: Segments,
-    /// What leases keep, while memory is short.
+    /// The values that only leases retain, while memory is short.
     pub pressure: Pressure,
     pub devices: Devices,
 }
 
 impl Namespace {
-    /// Whether nothing would be lost with it: it is opened again when somebody joins.
+    /// Returns true if closing the namespace loses nothing: the next client to join opens it again.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty() && self.bindings.has_no_lists() && self.streams.is_empty()
     }
@@ -48,7 +48,7 @@ impl Namespace {
 }
 
 impl Namespace {
-    /// Segments that nobody writes any more, in memory alone.
+    /// Returns the segments that nobody writes any more and that are in memory alone.
     pub fn spillable(&self) -> impl Iterator<Item = Candidate> {
         Segments::spillable(&self.context, &self.members)
     }
@@ -58,7 +58,7 @@ impl Namespace {
     /// Checks each part.
     ///
     /// # Panics
-    /// A part is not as it must be after a step.
+    /// Panics if a part is inconsistent.
     pub fn check(&self) {
         let Self { context, members, bindings, segments, streams, devices, .. } = self;
         members.check(context);

@@ -26,12 +26,12 @@ use tensorlend_layout::wire::Refusal;
 pub struct Opening {
     pub ledger: Ledger,
     pub mem: MemId,
-    /// Whose, if it is a private one.
+    /// The owner of a private namespace.
     pub private: Option<u32>,
 }
 
 impl Opening {
-    /// Orders a directory for somebody who joins. The directory of a private namespace is charged to its uid.
+    /// Orders a directory for a client that joins. The directory of a private namespace is charged to its uid.
     pub fn begin(
         env: &mut Env,
         id: u64,
@@ -41,9 +41,9 @@ impl Opening {
         for_whom: Admission,
     ) -> Result<Self, Refusal> {
         let geometry = length::geometry(&limits);
-        // All of it is charged, although little of it is there at first: a reader that looks at the rest makes pages.
+        // The whole length is charged, although few pages exist at first: a reader that accesses the rest creates them.
         let bytes = geometry.bytes();
-        // A private one has one user.
+        // A private namespace has one user.
         let shares = (env.settings.uid_share && private.is_none(), &env.settings.owners);
         let ledger = Ledger::open(&mut env.accounts, id, name, (private, limits), (bytes, for_whom.beyond), shares)?;
         let plan = SheetPlan { magic: Magic::Directory, owner: 0, count: 0, first: 0 };
@@ -52,12 +52,12 @@ impl Opening {
         Ok(Self { ledger, mem, private })
     }
 
-    /// The directory could not be made.
+    /// Closes the budget of a namespace whose directory could not be made.
     pub fn give_up(self, env: &mut Env) {
         self.ledger.close(&mut env.accounts);
     }
 
-    /// The directory is there.
+    /// Opens the namespace when its directory has been made.
     pub fn finish(self, env: &mut Env, view: &View) -> Namespace {
         let limits = *self.ledger.limits();
         let geometry = length::geometry(&limits);
@@ -75,7 +75,7 @@ impl Opening {
         namespace
     }
 
-    /// The namespace of this directory, with nobody in it.
+    /// Returns the namespace of this directory, without clients.
     pub fn namespace(self, directory: Directory, names: Names, segments: Segments) -> Namespace {
         let limits = *self.ledger.limits();
         Namespace {

@@ -3,23 +3,23 @@
 //!
 //! Access rights and reused memory go by the uid itself.
 
-/// The superuser is not held to a share: nothing that the daemon keeps for others is kept from him. What he takes counts.
+/// The superuser. No share limits this uid; its holding counts in the shares of others.
 pub const SUPERUSER: u32 = 0;
 
 /// The owners of ranges of uids.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owners {
-    /// First and last uid, and owner; by the first, without overlaps.
+    /// First uid, last uid and owner of each range, sorted by the first uid, without overlaps.
     ranges: Vec<(u32, u32, u32)>,
 }
 
-/// Owners of owners that are looked up, at most: ranges may be granted to uids of ranges.
+/// Maximum number of owners that are followed in a chain: a range may be granted to a uid of another range.
 const STEPS: usize = 4;
 
 impl Owners {
-    /// Of these ranges: the first uid, the number of uids, and the owner if known. The uids of a range of the superuser, or of an
-    /// unknown user, count together as the first one, and have none of the superuser's exemptions. Of ranges that overlap, the one
-    /// that begins first has the common uids.
+    /// Returns the owners of these ranges, each with its first uid, its number of uids, and its owner if known. The uids of a
+    /// range of the superuser or of an unknown user count together as the first uid, without the superuser's exemptions. If
+    /// ranges overlap, the one that begins first has the common uids.
     pub fn new(ranges: impl IntoIterator<Item = (u32, u32, Option<u32>)>) -> Self {
         let mut sorted: Vec<_> = ranges.into_iter().filter(|&(_, count, _)| count > 0).collect();
         sorted.sort_unstable();
@@ -34,7 +34,7 @@ impl Owners {
         it
     }
 
-    /// Returns true if there are no ranges.
+    /// Returns true if no range exists.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }

@@ -12,7 +12,7 @@ struct Idle {
     uid: u32,
 }
 
-/// Segments that nobody has, and how many bytes of segments there are.
+/// The segments that no client has, and the bytes of all segments.
 #[derive(Debug)]
 pub struct Pool {
     /// Bytes of segments that exist or are being made.
@@ -25,18 +25,18 @@ pub struct Pool {
     spares: Vec<MemId>,
     /// Spares that are being made.
     ordered: Vec<MemId>,
-    /// Returned segments, the one used longest ago first. Only for who wrote them.
+    /// Returned segments, the least recently used first. Each is lent only to the uid that wrote it.
     idle: VecDeque<Idle>,
-    /// No spare could be made: wait until memory came back.
+    /// Whether no spare could be made: the next attempt follows when memory has come back.
     starved: bool,
 }
 
 /// A fresh segment of the ordinary length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spare {
-    /// It is there.
+    /// Made.
     Ready(MemId),
-    /// It is being made.
+    /// Being made.
     Ordered(MemId),
 }
 
@@ -56,7 +56,7 @@ impl Pool {
         }
     }
 
-    /// Other limits from now on; returns what must be released for them: never what is lent.
+    /// Replaces the limits; returns the unused segments to release. Existing loans survive.
     pub fn reload(&mut self, bytes_max: u64, spare_target: u32, idle_bytes_max: u64) -> Vec<MemId> {
         (self.bytes_max, self.spare_target, self.idle_bytes_max) = (bytes_max, spare_target as usize, idle_bytes_max);
         self.starved = false;
@@ -74,32 +74,32 @@ impl Pool {
         released
     }
 
-    /// Checks that the bytes that nobody has are among those that exist.
+    /// Checks that the bytes of unused segments are among those that exist.
     ///
     /// # Panics
-    /// They are not.
+    /// Panics if they are not.
     pub fn check(&self) {
         let unused = self.spare_bytes() + self.idle_bytes() + self.ordered.len() as u64 * self.segment_bytes;
         assert!(unused <= self.bytes, "{unused} bytes are unused of {}", self.bytes);
         assert!(self.idle_bytes() <= self.idle_bytes_max, "idle segments are bounded");
     }
 
-    /// Bytes of segments that exist or are being made.
+    /// Returns the bytes of segments that exist or are being made.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The most that may exist.
+    /// Returns the maximum of those bytes.
     pub fn bytes_max(&self) -> u64 {
         self.bytes_max
     }
 
-    /// Bytes of spares that are there.
+    /// Returns the bytes of spares that have been made.
     pub fn spare_bytes(&self) -> u64 {
         self.spares.len() as u64 * self.segment_bytes
     }
 
-    /// Bytes that are lent, or belonged to a client that is gone.
+    /// Returns the bytes that are lent, or belonged to a disconnected client.
     pub fn lent_bytes(&self) -> u64 {
         self.bytes - self.spare_bytes() - self.ordered.len() as u64 * self.segment_bytes - self.idle_bytes()
     }
@@ -108,8 +108,8 @@ impl Pool {
         self.idle.iter().map(|i| i.bytes).sum()
     }
 
-    /// Takes a returned segment of exactly `bytes` that this uid wrote in this namespace, so that nobody
-    /// gets what another user may have kept a right to; the one used last, whose pages are warm.
+    /// Takes the most recently used returned segment of exactly `bytes` that this uid wrote in this namespace. No client
+    /// receives memory to which another user may have preserved access.
     pub fn take_idle(&mut self, namespace: NamespaceId, uid: u32, bytes: u64) -> Option<MemId> {
         let at = self.idle.iter().rposition(|i| (i.namespace, i.uid, i.bytes) == (namespace, uid, bytes))?;
         self.idle.remove(at).map(|i| i.mem)
@@ -123,7 +123,7 @@ impl Pool {
         self.spares.pop().map(Spare::Ready).or_else(|| self.ordered.pop().map(Spare::Ordered))
     }
 
-    /// Makes room for `bytes` more and counts them; returns what must be released for it. `None`: there is no room.
+    /// Makes room for `bytes` and counts them; returns the segments to release for it, or `None` if the pool has no room.
     pub fn reserve(&mut self, bytes: u64) -> Option<Vec<MemId>> {
         let reclaimable = self.idle_bytes() + self.spare_bytes();
         if bytes.checked_add(self.bytes - reclaimable).is_none_or(|sum| sum > self.bytes_max) {
@@ -142,7 +142,7 @@ impl Pool {
         Some(released)
     }
 
-    /// Whether so many bytes more can be counted at all: whoever brings something may have made its length up.
+    /// Returns true if `bytes` can be added without overflow: a client may have invented the length of its memory.
     pub fn can_count(&self, bytes: u64) -> bool {
         self.bytes.checked_add(bytes).is_some_and(|sum| sum <= u64::MAX / 4)
     }
@@ -152,13 +152,13 @@ impl Pool {
         self.bytes += bytes;
     }
 
-    /// A segment was released.
+    /// Subtracts a segment that was released.
     pub fn forget(&mut self, bytes: u64) {
         self.bytes -= bytes;
         self.starved = false;
     }
 
-    /// Keeps a returned segment for its namespace; returns what must be released for it, itself if it is too long.
+    /// Stores a returned segment for its namespace; returns the segments to release, including itself if it is too long.
     pub fn keep_idle(&mut self, mem: MemId, bytes: u64, (namespace, uid): (NamespaceId, u32)) -> Vec<MemId> {
         self.idle.push_back(Idle { mem, bytes, namespace, uid });
         self.bound_idle()
@@ -174,7 +174,7 @@ impl Pool {
         released
     }
 
-    /// A namespace ended: its idle segments go.
+    /// Removes the idle segments of a namespace that has ended.
     pub fn drop_namespace(&mut self, namespace: NamespaceId) -> Vec<MemId> {
         let mut released = Vec::new();
         let idle = std::mem::take(&mut self.idle);
@@ -189,8 +189,8 @@ impl Pool {
         released
     }
 
-    /// Whether another spare is wanted and there is room for it. If so, its bytes are counted, and
-    /// [`Pool::ordered`] must follow.
+    /// Returns the length of another spare if one is wanted and the pool has room. The bytes are counted, and [`Pool::ordered`]
+    /// must follow.
     pub fn wants_spare(&mut self) -> Option<u64> {
         let wanted = self.spares.len() + self.ordered.len() < self.spare_target;
         if !wanted || self.starved || self.bytes + self.segment_bytes > self.bytes_max {
@@ -200,13 +200,12 @@ impl Pool {
         Some(self.segment_bytes)
     }
 
-    /// A spare is being made.
+    /// Notes a spare that is being made.
     pub fn ordered(&mut self, mem: MemId) {
         self.ordered.push(mem);
     }
 
-    /// A spare that was being made is there, or could not be made. Whether it is one spare too many by now, and is to be
-    /// released.
+    /// Handles a spare that has been made or could not be made; returns true if it is surplus and must be released.
     pub fn arrived(&mut self, mem: MemId, made: bool) -> bool {
         self.ordered.retain(|&m| m != mem);
         if !made {
@@ -223,7 +222,7 @@ impl Pool {
         excess
     }
 
-    /// Everything that nobody has, for the end.
+    /// Takes all unused segments, for the end of the daemon.
     pub fn drain(&mut self) -> Vec<MemId> {
         self.bytes -= self.spare_bytes() + self.idle_bytes() + self.ordered.len() as u64 * self.segment_bytes;
         let idle = self.idle.drain(..).map(|i| i.mem);
@@ -278,17 +277,17 @@ mod tests {
         for mem in 3..=5 {
             assert!(pool.keep_idle(MemId(mem), 2, (7, 1)).is_empty());
         }
-        // 6 lent, 4 spare, 6 idle. One spare too many, and idle ones.
+        // Lent: 6, spare: 4, idle: 6. The pool releases the surplus spare and idle segments.
         assert_eq!(pool.reload(20, 1, 4), [MemId(3), MemId(2)]);
         assert_eq!((pool.bytes(), pool.lent_bytes()), (12, 6));
-        // First the idle ones, then the spare; what is lent stays.
+        // The pool releases the idle segments, then the spare. Lent segments stay.
         assert_eq!(pool.reload(7, 1, 4), [MemId(4), MemId(5), MemId(1)]);
         assert_eq!((pool.bytes(), pool.lent_bytes()), (6, 6));
         assert_eq!((pool.reload(1, 1, 4), pool.reserve(1), pool.wants_spare()), (vec![], None, None));
         assert_eq!(pool.lent_bytes(), 6);
         assert_eq!(pool.reload(8, 1, 4), []);
         assert_eq!((pool.reserve(3), pool.wants_spare()), (None, Some(2)));
-        // One that is being made meanwhile is one too many when it comes.
+        // A spare that arrives after the reload is surplus.
         pool.ordered(MemId(6));
         assert_eq!(pool.reload(8, 0, 4), []);
         assert!(pool.arrived(MemId(6), true));

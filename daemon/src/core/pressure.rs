@@ -1,13 +1,13 @@
-//! What leases keep: values that no name, stream or announcement leads to any more, and that somebody still reads.
+//! Values that only leases retain: no name, stream or announcement leads to them any more, and a reader still reads them.
 //!
-//! Nobody looks while there is memory enough. When a limit of bytes has refused somebody (`Core::signal_pressure`), the lease tables
-//! are looked through, and again at times while that is not long ago. What has been kept for a second then counts as its
-//! holder's, not its owner's; and where the configuration says so (`uid.lease_ms_max`), who has kept something for longer
-//! than that is ended.
+//! The daemon does not scan while memory is plentiful. When a limit of bytes has refused a request (`Core::signal_pressure`),
+//! the daemon scans the lease tables, and repeats the scan for some time. A value that has been retained for a second then
+//! counts as its holder's, not its owner's. If the configuration limits that time (`uid.lease_ms_max`), the daemon ends the session of a
+//! client that has retained a value for longer.
 //!
-//! Whether a value is replaced, and how long it is, is what its owner says: an allegation, of which no more than the owner's
-//! segments is believed. A lease that ends within a second is never charged, and one that ends in time never revoked, whatever
-//! the owner says: a value that was replaced cannot be leased again.
+//! An owner P alleges that its value was replaced, and how long the value is; daemon D believes no more than the length of P's
+//! segments. A reader R whose lease ends within a second is never charged, and a lease that ends in time is never revoked,
+//! whatever P alleges: no reader can lease a replaced value again.
 
 use super::account::{Moved, bytes_text};
 use super::chores::Chore;
@@ -22,45 +22,45 @@ mod look;
 
 use look::Look;
 
-/// What is kept for so long counts as its holder's.
+/// Time after which a retained value counts as its holder's.
 const STANDING_NS: u64 = 1_000_000_000;
-/// Between two looks, unless leases are to be revoked sooner.
+/// Pause between two scans, unless leases must be revoked sooner.
 const LOOK_PAUSE_NS: u64 = 500_000_000;
-/// No look comes sooner after another.
+/// Minimum pause between two scans.
 const LOOK_PAUSE_NS_MIN: u64 = 25_000_000;
-/// How long after the last refusal somebody still looks.
+/// Time after the last refusal for which scans continue.
 const PRESSED_NS: u64 = 10_000_000_000;
 
-/// A value that nothing but leases keeps.
+/// A value that only leases retain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retained {
-    /// Who reads it.
+    /// The reader.
     pub holder: u16,
-    /// Whose it is.
+    /// The owner of the value.
     pub owner: u16,
     /// The lease.
     pub lease: LeaseWord,
-    /// Bytes that come back when it ends, if no other keeps them.
+    /// Bytes that become free when the lease ends, if no other lease retains them.
     pub bytes: u64,
-    /// Since when it is known to be kept.
+    /// Time since when the daemon knows that the lease retains the value.
     pub since_ns: u64,
 }
 
-/// What a namespace knows of its leases while memory is short.
+/// A namespace's data about its leases while memory is short.
 #[derive(Debug, Default)]
 pub struct Pressure {
-    /// When somebody was refused last; `None`: nobody looks.
+    /// Time of the last refusal; `None` while the daemon does not scan.
     pressed_ns: Option<u64>,
-    /// Somebody was refused since a session was ended for its leases.
+    /// Whether a request was refused since a session was ended for its leases.
     short: bool,
     looked_ns: Option<u64>,
-    /// How far the look that is under way has come.
+    /// The scan in progress.
     look: Option<Box<Look>>,
     retained: Vec<Retained>,
 }
 
 impl Pressure {
-    /// Somebody was refused for want of memory.
+    /// Notes that a request was refused for lack of memory.
     pub fn signal_pressure(&mut self, env: &mut Env, context: &Context) {
         let armed = self.pressed_ns.replace(env.now_ns).is_some();
         self.short = true;
@@ -72,7 +72,7 @@ impl Pressure {
         }
     }
 
-    /// Begins a look, unless one is under way.
+    /// Begins a scan, unless one is in progress.
     fn begin_look(&mut self, env: &mut Env, context: &Context) {
         self.looked_ns = Some(env.now_ns);
         if self.look.is_none() {
@@ -81,12 +81,12 @@ impl Pressure {
         }
     }
 
-    /// The timer has come.
+    /// Handles the timer of the scans.
     pub fn leases_due(&mut self, env: &mut Env, context: &Context) {
         let Some(pressed_ns) = self.pressed_ns else { return };
         let lasts_ns = PRESSED_NS.max(env.settings.lease_ns_max.unwrap_or(0).saturating_mul(3));
         if env.now_ns - pressed_ns > lasts_ns {
-            // What was moved between accounts goes back: it would be wrong before long.
+            // The moved charges return to their owners: without scans they would soon be wrong.
             *self = Pressure::default();
             return;
         }
@@ -94,12 +94,12 @@ impl Pressure {
         env.set_timer(look_pause_ns(env), Timer::Leases(context.ledger.id()));
     }
 
-    /// Ends the session that keeps most, of those that keep something for too long: one for each time that memory was
+    /// Ends the session that retains most, among those that retain a value for too long: one session each time that memory is
     /// short.
     fn revoke(&mut self, env: &mut Env, members: &mut Members) {
         let Some(most_ns) = env.settings.lease_ns_max.filter(|_| self.short) else { return };
         let mut holders: BTreeMap<u16, (u64, u64)> = BTreeMap::new();
-        // Who departs has no session that could be ended any more.
+        // A departing client has no session to end.
         let live = |value: &&Retained| members.get(value.holder).is_some_and(Client::is_live);
         for value in self.retained.iter().filter(live) {
             let age_ns = env.now_ns - value.since_ns;
@@ -121,7 +121,7 @@ impl Pressure {
         members.fault(holder, why);
     }
 
-    /// Adds what leases move between the accounts of different users here.
+    /// Adds the bytes that leases move between the accounts of different users.
     pub fn add_moved(&self, members: &Members, now_ns: u64, moved: &mut BTreeMap<u32, Moved>) {
         let (mut keeps, mut kept) = (BTreeSet::new(), BTreeSet::new());
         for it in self.retained.iter().filter(|k| now_ns - k.since_ns >= STANDING_NS) {
@@ -131,7 +131,7 @@ impl Pressure {
             if holder.uid == owner.uid {
                 continue;
             }
-            // Once for each user, however many of his clients hold it; once for its owner, however many users do.
+            // Each value counts once for each holder's user, and once for its owner's.
             if keeps.insert((holder.uid, it.lease.0)) {
                 moved.entry(holder.uid).or_default().keeps += it.bytes;
             }
@@ -143,7 +143,7 @@ impl Pressure {
 }
 
 impl Members {
-    /// Leases that the clients of `uid` hold.
+    /// Returns the number of leases of the clients of `uid`.
     pub fn leases_of_uid(&self, uid: u32) -> u64 {
         let mut count = 0;
         for table in self.values().filter(|c| c.uid == uid).filter_map(Client::lease_table) {
@@ -154,7 +154,7 @@ impl Members {
 }
 
 impl Pressure {
-    /// Bytes that nothing but leases of `uid` keeps, as far as somebody has looked.
+    /// Returns the bytes that only leases of `uid` retain, as of the last scan.
     pub fn retained_by_uid(&self, members: &Members, uid: u32) -> u64 {
         let its = |k: &&Retained| members.get(k.holder).is_some_and(|c| c.uid == uid);
         self.retained.iter().filter(its).map(|k| k.bytes).fold(0, u64::saturating_add)

@@ -1,4 +1,4 @@
-//! What a daemon takes over from the one before it.
+//! The recovery of a predecessor's state by a new daemon.
 
 mod device;
 pub mod restore;

@@ -1,4 +1,4 @@
-//! Segments and sheets: lent to their writer, shown to readers, given back.
+//! Segments and sheets: their lending to the writer, their display to readers, and their return.
 
 mod device;
 pub mod spill;
@@ -22,27 +22,27 @@ use tensorlend_layout::word::RangeWord;
 
 const PAGE: u64 = 4096;
 
-/// The directory's table of segments: each of its lines is one client's segment, or free.
+/// The directory's table of segments: each of its lines is a client's segment or free.
 #[derive(Debug)]
 pub struct Segments {
     free: Vec<u32>,
 }
 
 impl Segments {
-    /// Of this many lines, all free.
+    /// Returns a table of this many free lines.
     pub fn new(lines: u32) -> Self {
         Self { free: (0..lines).rev().collect() }
     }
 
-    /// Of a directory of a daemon before: [`Segments::put_back`] is told which lines are free.
+    /// Returns the table of a predecessor's directory; the caller adds its free lines with [`Segments::put_back`].
     pub fn restored() -> Self {
         Self { free: Vec::new() }
     }
 
-    /// Checks that each line of the directory is one client's segment or free, and that the bytes add up.
+    /// Checks that each line of the directory is a client's segment or free, and that the bytes add up.
     ///
     /// # Panics
-    /// They are not so.
+    /// Panics if that is not so.
     pub fn check(&self, context: &Context, members: &Members) {
         let lines = &context.directory.segments;
         let mut bytes_lent = 0;
@@ -70,19 +70,19 @@ impl Segments {
         }
     }
 
-    /// A line is free.
+    /// Adds a free line.
     pub fn put_back(&mut self, line: u32) {
         self.free.push(line);
     }
 
-    /// Has the lowest free line given out first.
+    /// Sorts the free lines so that the lowest is used first.
     pub fn lowest_first(&mut self) {
         self.free.sort_unstable_by(|a, b| b.cmp(a));
     }
 }
 
 impl Segments {
-    /// A request for a segment.
+    /// Handles a request for a segment.
     #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn segment(
         &mut self,
@@ -97,7 +97,7 @@ impl Segments {
         let Some(bytes) = bytes.max(1).checked_next_multiple_of(PAGE) else {
             return Err(Refusal::Bad("no machine has that many bytes".into()));
         };
-        // Almost an ordinary one: that is ready, or useful to others later.
+        // A length just below the ordinary one becomes ordinary: such a segment may be ready, and is reusable later.
         let ordinary = env.settings.segment_bytes;
         let large = bytes.max(ordinary).checked_next_multiple_of(env.settings.segment_unit);
         let bytes = if bytes > ordinary / 8 * 7 { large.unwrap_or(bytes) } else { bytes };
@@ -122,7 +122,7 @@ impl Segments {
         Ok(Outcome::Working(Work { what: What::Segment { base, log2 }, making: vec![segment, slots] }))
     }
 
-    /// The first slot of a new segment of this client, if it may have one more.
+    /// Returns the first slot of a new segment of this client, if it may have another one.
     pub fn range_for_segment(
         &mut self,
         context: &Context,
@@ -133,8 +133,8 @@ impl Segments {
         if log2 > SLOTS_LOG2_MAX {
             return Err(Refusal::Bad(format!("a segment has at most 2^{SLOTS_LOG2_MAX} slots, not 2^{log2}")));
         }
-        // A client that has published keeps its number when it goes. The last eighth of the numbers is for those who
-        // have not: they can still look, and delete.
+        // A client that has published keeps its number when it disconnects. The last eighth of the numbers is for clients that
+        // have not published: they can still read and delete.
         let reserved = context.ledger.limits().members_max / 8;
         let first = members[catalogue].segments.is_empty();
         if first && members.len() as u64 > u64::from(context.ledger.limits().members_max - reserved) {
@@ -163,13 +163,13 @@ impl Segments {
 }
 
 impl Segments {
-    /// Charges for the records of 2^`log2` slots, so many bytes.
+    /// Charges the records of 2^`log2` slots; returns their bytes and the charge.
     pub fn charge_slots(env: &mut Env, context: &Context, uid: u32, log2: u8) -> Result<(u64, Charge), Refusal> {
         let bytes = length::slots(1 << log2);
         Ok((bytes, env.charge_sheet(uid, context.ledger.id(), bytes)?))
     }
 
-    /// Segment and slots are there.
+    /// Completes a request for a segment when the segment and its slots have been made.
     #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn segment_made(
         &mut self,
@@ -190,7 +190,7 @@ impl Segments {
                 context.ledger.limits().segments_max,
             )
         };
-        // Others may have been lent segments since this one was ordered.
+        // Other clients may have received segments since this one was ordered.
         let share = context.ledger.check_table_share(Table::Segments, members[catalogue].uid, members.segment_uids());
         let entry = match share.and_then(|()| self.free.last().copied().ok_or_else(full)) {
             Ok(entry) => entry,
@@ -253,7 +253,7 @@ impl Segments {
         ))
     }
 
-    /// A request of `asker` to see somebody's segment.
+    /// Handles a request of `asker` to map a client's segment.
     pub fn segment_of(
         env: &mut Env,
         context: &Context,
@@ -266,9 +266,10 @@ impl Segments {
         let client = members.client(catalogue)?;
         let missing = || Refusal::NotFound(format!("segment with slot {slot} of client {catalogue}"));
         let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
-        // Before its writer has mapped it, nothing is published in it.
+        // Nothing is published in a segment before its writer has mapped it.
         if !segment.slots.acked {
-            // One that is away may have mapped it, and published in it: the daemon before did not live to hear so.
+            // A client of the predecessor may have mapped it and published in it before the predecessor received the
+            // acknowledgement.
             return if client.is_away() { Ok(Outcome::Later(Wait::ack(catalogue))) } else { Err(missing()) };
         }
         if segment.device.is_some() {
@@ -298,8 +299,8 @@ impl Segments {
         Ok(Outcome::Lend(reply, lend, Lent::Nothing))
     }
 
-    /// A request of `asker` to see the records of the slots of somebody's segment in host memory. Its bytes stay where they are: in a
-    /// file, too.
+    /// Handles a request of `asker` to map the records of a host segment's slots. The segment's bytes stay where they are, even
+    /// in a file.
     pub fn slots_of(
         env: &Env,
         context: &Context,
@@ -314,7 +315,7 @@ impl Segments {
         if segment.device.is_some() {
             return Err(missing());
         }
-        // As for the segment itself.
+        // As in [`Segments::segment_of`].
         if !segment.slots.acked {
             return if client.is_away() { Ok(Outcome::Later(Wait::ack(catalogue))) } else { Err(missing()) };
         }
@@ -324,7 +325,7 @@ impl Segments {
             slots_log2: segment.slots_log2,
             geometry: context.directory.entry(catalogue).geometry.peek(),
             short: env.is_short(client.uid, context.ledger.id()),
-            // On its way there counts: who asked for its bytes would have them brought back.
+            // A segment that is being written to a file counts, too: a request for its bytes would bring them back.
             in_file: !matches!(segment.residence, Residence::Memory),
         };
         let lend = vec![(segment.slots.mem, Lending::Read)];
@@ -334,7 +335,7 @@ impl Segments {
 }
 
 impl Segments {
-    /// A request to take a segment back.
+    /// Handles a request to return a segment.
     pub fn return_segment(
         &mut self,
         env: &mut Env,
@@ -359,7 +360,7 @@ impl Segments {
             env.orphan_part(uid, slots);
             return Ok(Outcome::Reply(Reply::Done));
         }
-        // Its owner may have the records mapped still, wherever the bytes are.
+        // Its owner may still have the records mapped, wherever the bytes are.
         match env.free_spilled(uid, segment) {
             Ok(Segment { mem, bytes, charge, slots, .. }) => {
                 env.orphan_part(uid, slots);
@@ -370,7 +371,8 @@ impl Segments {
         Ok(Outcome::Reply(Reply::Done))
     }
 
-    /// The word of a segment's owner that it has let go of it. Whether that is so the kernel tells when it is to be spilled.
+    /// Handles an owner's report that it has unmapped a segment. The kernel confirms the report when the daemon spills the
+    /// segment.
     pub fn release_for_spill(env: &mut Env, members: &mut Members, catalogue: u16, base: u32) -> Answer {
         if env.settings.spill.is_none() {
             return Err(limit(LimitKind::Spill, "what may be spilled", "spill.directory", "nothing"));
@@ -385,10 +387,11 @@ impl Segments {
         Ok(Outcome::Reply(Reply::Done))
     }
 
-    /// A segment's slot numbers mean nothing from now on. Its memory, and what was charged for it, is left to the caller.
+    /// Ends the validity of a segment's slot numbers. The caller keeps the memory and its charge.
     fn unlist(&mut self, context: &Context, catalogue: u16, segment: &Segment) {
-        // The range first: a reader that sees the new geometry sees that this segment is lent no more, and one that
-        // finds a segment lent after it has read a geometry may keep it under that. Both before the numbers are lent again.
+        // The range changes first: a reader R that sees the new geometry sees that this segment is not lent any more. A reader
+        // R that finds a segment lent after R has read a geometry may store the mapping under that geometry. Both words change
+        // before daemon D lends the numbers again.
         context.directory.segments[segment.entry as usize].range.set(0);
         tensorlend_layout::crash_point!("daemon: range taken back");
         context.directory.entry(catalogue).geometry.add(1);
@@ -398,7 +401,7 @@ impl Segments {
         }
     }
 
-    /// Takes back a segment of one who is gone: one that is known to be quiet, or that goes in any case.
+    /// Takes back a segment of a disconnected client: one that is quiescent, or that must end in any case.
     #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn free_segment(
         &mut self,

@@ -1,4 +1,4 @@
-//! Connections: one request, one answer, in order; a reply with descriptors is acknowledged before anything else.
+//! Connections: one response to each request, in order. A client acknowledges a reply with descriptors before its next request.
 
 mod back;
 mod chores;
@@ -26,22 +26,22 @@ use std::collections::{BTreeMap, VecDeque};
 use tensorlend_layout::wire::{Refusal, Reply, Request, decode};
 use tensorlend_layout::word::LifeWord;
 
-/// How long a copy of a directory waits for those who read the old one. They come as soon as they notice, which takes
-/// milliseconds, unless they are stopped.
+/// Maximum time for which a copied directory waits for the clients that read the old one. They return within milliseconds,
+/// unless they are stopped.
 const GATHERING_NS: u64 = 5_000_000_000;
 
-/// Debug builds check all parts after each step of which the number is a multiple of this: a check goes over all names.
+/// Debug builds check all parts after every 64th step: a check reads all names.
 const CHECK_EVERY: u64 = 64;
-/// Put-off requests that one step tries again. Each is a bounded piece of work, and many may wait for the same thing.
+/// Maximum number of delayed requests that one step retries. Each costs a bounded time, and many may wait for the same event.
 const RETRIES_MAX: usize = 64;
-/// How long to wait before a claimed name is looked at again.
+/// Pause before the daemon reads a claimed name again.
 const CLAIM_PAUSE_NS: u64 = 100_000;
-/// How long to wait before memory that was just given back is looked at again.
+/// Pause before the daemon probes memory again that was just returned.
 const QUIET_PAUSE_NS: u64 = 500_000;
-/// How long a request waits at most for what the daemon is taking apart: then it is refused.
+/// Maximum time for which a request waits for the daemon's chores. The daemon then refuses it.
 const CHORES_NS_MAX: u64 = 10_000_000_000;
 
-/// Where a connection sits.
+/// The namespace and the number of a connected client.
 #[derive(Clone, Copy, Debug)]
 struct Seat {
     namespace: NamespaceId,
@@ -51,54 +51,54 @@ struct Seat {
 
 #[derive(Debug)]
 enum Phase {
-    /// It may ask.
+    /// The client may send a request.
     Idle,
-    /// It has to acknowledge.
+    /// The client must acknowledge memory.
     Lent(Lent),
-    /// Its request waits for memory.
+    /// The client's request waits for memory.
     Working(Work),
-    /// Its request waits for another client.
+    /// The client's request waits for another client.
     Later { request: Request, wake: Option<MemId>, since_ns: u64 },
 }
 
 #[derive(Debug)]
 struct Conn {
     peer: Peer,
-    /// Whether its uid had as many sessions as it may when it connected.
+    /// Whether its uid was at its limit of sessions when it connected.
     over: bool,
-    /// Whether it has a place of the reserve for administrators.
+    /// Whether it has one of the sessions reserved for administrators.
     reserved: bool,
     seat: Option<Seat>,
     phase: Phase,
 }
 
-/// The broker.
+/// The state machine of the broker.
 pub struct Core {
     env: Env,
     conns: BTreeMap<ConnId, Conn>,
     namespaces: BTreeMap<NamespaceId, Namespace>,
     by_name: BTreeMap<String, NamespaceId>,
     opening: Vec<Opening>,
-    /// Namespaces whose directory could not be made in this step, and why.
+    /// Namespaces whose directory could not be made in this step, with the reasons.
     failed: Vec<(String, u64, String)>,
     namespace_ids: NamespaceId,
-    /// Connections whose requests wait. The first `untried` of them were not tried again since something happened.
+    /// Connections whose requests wait. The first `untried` of them have not been retried since the last event.
     waiting: VecDeque<ConnId>,
     untried: usize,
-    /// Requests that this step may still try again.
+    /// Number of requests that this step may still retry.
     retries_left: usize,
-    /// What clients of a daemon before have handed back, of namespaces that are not open yet.
+    /// Descriptors that clients of the predecessor have handed back, for namespaces that are not open yet.
     staged: BTreeMap<String, Staged>,
-    /// Until when nobody who is new opens a namespace: those who were in it may be about to bring it back.
+    /// Time until which no new client opens a namespace: former clients may be about to bring it back.
     expecting_until_ns: u64,
-    /// Until when clients of this daemon's predecessor are waited for: see [`Core::restore`].
+    /// Time until which the daemon waits for clients of its predecessor: see [`Core::restore`].
     gathering_until_ns: Option<u64>,
-    /// The daemon is gone: see [`Core::leave`].
+    /// Whether the daemon has ended: see [`Core::leave`].
     left: bool,
 }
 
 impl Core {
-    /// A broker that nobody has talked to.
+    /// Returns a broker without connections.
     pub fn new(settings: Settings) -> Self {
         Self {
             env: Env::new(settings),
@@ -118,7 +118,7 @@ impl Core {
         }
     }
 
-    /// Takes an event in and says what is to be done for it. `now_ns` is CLOCK_BOOTTIME, or a simulation's clock.
+    /// Handles an event and returns its effects. `now_ns` is CLOCK_BOOTTIME, or a simulation's clock.
     pub fn step(&mut self, now_ns: u64, event: Event) -> Vec<Effect> {
         self.env.now_ns = self.env.now_ns.max(now_ns);
         self.env.turn += 1;
@@ -159,10 +159,10 @@ impl Core {
         std::mem::take(&mut self.env.effects)
     }
 
-    /// Checks all parts, as they must be after each step.
+    /// Checks that all parts are consistent, as they must be after each step.
     ///
     /// # Panics
-    /// A part is not as it must be.
+    /// Panics if a part is inconsistent.
     pub fn check(&self) {
         self.env.accounts.check();
         self.env.pool.check();
@@ -177,27 +177,27 @@ impl Core {
         assert_eq!(self.namespaces.len(), self.by_name.len(), "each namespace has a name");
     }
 
-    /// When the core wants an [`Event::Alarm`] if nothing happens before; `None`: never.
+    /// Returns the time at which the core needs an [`Event::Alarm`] if no event comes before; `None`: never.
     pub fn alarm(&self) -> Option<u64> {
         self.env.timers.first().map(|&(at, _)| at)
     }
 
-    /// Counts a wake-up of the daemon, for its figures.
+    /// Counts a wakeup of the daemon, for the metrics.
     pub fn count_wakeup(&mut self) {
         self.env.wakeups += 1;
     }
 
-    /// Counts a refusal that was not the core's, for its figures.
+    /// Counts a refusal by the shell, for the metrics.
     pub fn count_refusal(&mut self) {
         self.env.refusals += 1;
     }
 
-    /// Bytes of segments and sheets that exist, spare and idle ones included: what has to come back to zero.
+    /// Returns the bytes of segments and sheets that exist, including spare and idle ones. They are 0 after the end.
     pub fn bytes(&self) -> u64 {
         self.env.pool.bytes() + self.env.accounts.sheet_bytes()
     }
 
-    /// The figures.
+    /// Returns the metrics.
     pub fn stat(&self) -> tensorlend_layout::wire::Stat {
         stat(&self.env, &self.namespaces, None)
     }
@@ -213,7 +213,8 @@ impl Core {
         let begun = self.env.accounts.begin_session(peer.uid);
         let reserved = !begun && self.has_reserve_for(peer.uid);
         let over = !begun && !reserved;
-        // Who is over the limit is told so when he says hello; but not everybody who never does.
+        // A client over the limit receives its refusal when it says hello; clients that flood the daemon without a hello do
+        // not.
         if over && self.env.accounts.floods(peer.uid) {
             self.env.accounts.end_session(peer.uid);
             self.env.effects.push(Effect::Close { conn });
@@ -241,7 +242,7 @@ impl Core {
             _ => None,
         };
         if !state.peer.known {
-            // Several users would be one, and read each other's tensors.
+            // Several users would share this uid, and could read each other's tensors.
             let uid = state.peer.uid;
             let why =
                 format!("your user is not mapped in the daemon's user namespace, where uid {uid} is all such users");
@@ -294,13 +295,13 @@ impl Core {
         }
     }
 
-    /// Performs a request and does what it comes to.
+    /// Performs a request, and sends its answer or lets it wait.
     fn ask(&mut self, conn: ConnId, request: Request, wake: Option<MemId>, since_ns: u64) {
         let answer = self.perform(conn, &request, wake, since_ns);
         let answer = self.or_wait_for_items(conn, answer, since_ns);
         if let Ok(Outcome::Later(wait)) = answer {
             self.put_off(conn, wait);
-            let state = self.conns.get_mut(&conn).expect("who asks is connected");
+            let state = self.conns.get_mut(&conn).expect("the requester is connected");
             state.phase = Phase::Later { request, wake, since_ns };
             self.waiting.push_back(conn);
             return;
@@ -314,7 +315,7 @@ impl Core {
         self.conclude(conn, answer);
     }
 
-    /// The answer, or a wait where names are short and items of a list that was deleted still count as names.
+    /// Returns the answer, or a wait if names are short while items of a deleted list still count as names.
     fn or_wait_for_items(&self, conn: ConnId, answer: Answer, since_ns: u64) -> Answer {
         match (&answer, self.conns[&conn].seat) {
             (Err(Refusal::Limit { kind, .. }), Some(seat))
@@ -328,7 +329,7 @@ impl Core {
         }
     }
 
-    /// Sees to it that a request which has to wait is tried again in time.
+    /// Schedules the retry of a request that must wait.
     fn put_off(&mut self, conn: ConnId, wait: Wait) {
         match wait {
             Wait::Directory | Wait::Names | Wait::Spilled | Wait::Chores => {}
@@ -344,7 +345,7 @@ impl Core {
             Wait::Ack { catalogue, ns_max } => {
                 let Some(Conn { seat: Some(seat), .. }) = self.conns.get(&conn) else { return };
                 let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
-                // From when it was lent: it does not matter when somebody came to wait for it.
+                // The wait counts from the lending, not from the request.
                 let lent_ns = namespace.members.get(catalogue).map_or(0, |c| c.lent_ns);
                 let waited_ns = self.env.now_ns - lent_ns;
                 if waited_ns < ns_max {
@@ -356,7 +357,7 @@ impl Core {
         }
     }
 
-    /// A request that may have reserved a name comes to nothing.
+    /// Frees the names that a failed request may have reserved.
     fn unreserve(&mut self, conn: ConnId, request: &Request) {
         let Some(Conn { seat: Some(seat), .. }) = self.conns.get(&conn) else { return };
         if let Request::Bind { name, .. } | Request::BindFor { name, .. } | Request::Rename { to: name, .. } = request
@@ -366,9 +367,9 @@ impl Core {
         }
     }
 
-    /// Sends what a request came to.
+    /// Sends the answer to a request.
     fn conclude(&mut self, conn: ConnId, answer: Answer) {
-        let state = self.conns.get_mut(&conn).expect("who asked is connected");
+        let state = self.conns.get_mut(&conn).expect("the requester is connected");
         state.phase = Phase::Idle;
         let (reply, lend) = match answer {
             Ok(Outcome::Reply(reply)) => (reply, Vec::new()),
@@ -398,7 +399,7 @@ impl Core {
     }
 
     fn perform(&mut self, conn: ConnId, request: &Request, wake: Option<MemId>, since_ns: u64) -> Answer {
-        // Whoever has just come back may have been the last.
+        // The client that has just returned may have been the last.
         let gathering = self.is_gathering();
         self.env.gathering = gathering;
         let state = &self.conns[&conn];
@@ -545,7 +546,7 @@ impl Core {
     }
 }
 
-/// Whether only writers may ask this.
+/// Returns true for requests that only writers may make.
 fn writes(request: &Request) -> bool {
     matches!(
         request,

@@ -1,4 +1,4 @@
-//! What the core is told: limits, namespaces, and who may do what in them.
+//! The configuration of the core: limits, namespaces, and access rights.
 
 use super::owners::Owners;
 use std::collections::BTreeMap;
@@ -7,12 +7,12 @@ use std::sync::Arc;
 use tensorlend_layout::Uuid;
 use tensorlend_layout::wire::Allocator;
 
-/// Whose uid the daemon runs under, and with it how it keeps a segment's other holders from writing.
+/// The uid under which the daemon runs. It determines how the daemon keeps other holders of a segment from writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// A uid of its own: clients cannot reopen what they are lent, so segments may be lent again.
+    /// A uid of its own: clients cannot reopen memory for writing, so segments may be lent again.
     System,
-    /// The user's own uid: a segment is sealed for its one producer and freed after it.
+    /// The user's own uid: the daemon seals a segment for its one producer, and frees it afterwards.
     User,
 }
 
@@ -23,7 +23,7 @@ pub struct NamespaceLimits {
     pub bytes_max: u64,
     /// Names, list items and streams.
     pub names_max: u32,
-    /// Clients, live and gone together.
+    /// Clients, connected and disconnected.
     pub members_max: u32,
     /// Lists.
     pub lists_max: u32,
@@ -31,7 +31,7 @@ pub struct NamespaceLimits {
     pub streams_max: u32,
     /// Segments.
     pub segments_max: u32,
-    /// Bytes of devices' memory.
+    /// Bytes of device memory.
     pub device_bytes_max: u64,
 }
 
@@ -47,42 +47,42 @@ pub enum Principal {
 /// A configured namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceRule {
-    /// Who may read.
+    /// The users and groups that may read.
     pub readers: Vec<Principal>,
-    /// Who may read and write.
+    /// The users and groups that may read and write.
     pub writers: Vec<Principal>,
     /// Its limits.
     pub limits: NamespaceLimits,
 }
 
-/// Who is at the other end of a connection, as the kernel says.
+/// The process at the other end of a connection, as the kernel reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Its user.
     pub uid: u32,
-    /// Whether that is one user: false for the uid that stands for all whom the daemon's user namespace does not know.
+    /// Whether the uid is one user. It is not if it stands for all users that the daemon's user namespace does not map.
     pub known: bool,
     /// Its process.
     pub pid: u32,
     /// Its user's groups.
     pub gids: Vec<u32>,
-    /// Whether the end of its process will be told, however its connection ends.
+    /// Whether the daemon learns of the end of the process, even if its connection ends before.
     pub watched: bool,
 }
 
-/// Sessions of administrators that the daemon admits beyond the limits, at the same time.
+/// Number of administrators' sessions that the daemon admits beyond the limits at the same time.
 pub const RESERVED_SESSIONS: u32 = 4;
 
-/// For whom the daemon makes the sheets of a session.
+/// The privileges with which the daemon makes the sheets of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Admission {
-    /// It is an administrator: the memory that is left for administrators may be used.
+    /// Whether an administrator opens the session: it may use the memory left for administrators.
     pub administrator: bool,
-    /// It has a place of the reserve: no limit holds.
+    /// Whether the session is one of the reserved ones, for which no limit holds.
     pub beyond: bool,
 }
 
-/// What a peer may do in a namespace.
+/// The access of a peer to a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Read.
@@ -92,7 +92,7 @@ pub enum Role {
 }
 
 impl NamespaceRule {
-    /// What `peer` may do here; `None`: nothing.
+    /// Returns the access of `peer`; `None` if it has none.
     pub fn role(&self, peer: &Peer) -> Option<Role> {
         let listed = |list: &[Principal]| {
             list.iter().any(|p| match *p {
@@ -110,55 +110,55 @@ impl NamespaceRule {
     }
 }
 
-/// A device of which memory is lent.
+/// A device whose memory the daemon lends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceSettings {
-    /// Which.
+    /// Its UUID.
     pub uuid: Uuid,
     /// Its name.
     pub name: String,
-    /// Who allocates.
+    /// The allocator of its memory.
     pub allocator: Allocator,
     /// Length of an ordinary segment in bytes: a multiple of `unit_bytes`.
     pub segment_bytes: u64,
-    /// Allocations have multiples of so many bytes: itself one of 2 MiB.
+    /// Unit of the lengths of allocations in bytes: a multiple of 2 MiB.
     pub unit_bytes: u64,
     /// Bytes that may be allocated.
     pub bytes_max: u64,
-    /// Bytes that are kept for who had them when nobody has them any more.
+    /// Bytes of returned segments that the daemon preserves for the uids that had them.
     pub idle_bytes_max: u64,
 }
 
-/// Where segments go that nobody holds when memory is short.
+/// The spilling of segments that nobody holds when memory is short.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpillSettings {
-    /// In which directory: the shell's business.
+    /// The directory of the files. Only the shell uses it.
     pub directory: PathBuf,
-    /// Bytes that may be there.
+    /// Maximum bytes of the files.
     pub bytes_max: u64,
-    /// Bytes of each uid's clients that may be there.
+    /// Maximum bytes of the files of each uid's clients.
     pub uid_bytes_max: u64,
-    /// When segments are spilled before anybody was refused; `None`: never.
+    /// Fill levels at which the daemon spills before it refuses a request; `None`: it does not.
     pub marks: Option<SpillMarks>,
 }
 
-/// How full the pool is when spilling begins, and when it ends, in hundredths of what it may lend.
+/// The fill levels of the pool at which spilling begins and ends, in percent of its maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpillMarks {
-    /// It begins above this.
+    /// Spilling begins above this level.
     pub high_percent: u8,
-    /// It ends here, or below.
+    /// Spilling ends at this level or below.
     pub low_percent: u8,
 }
 
-/// Everything that the core is told at its start, and again by [`Event::Reload`](super::Event::Reload).
+/// The configuration that the core receives at its start, and again with [`Event::Reload`](super::Event::Reload).
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// System or user mode.
     pub mode: Mode,
     /// The daemon's process, for `stat`.
     pub pid: u32,
-    /// From which the seeds of the namespaces' hashes are drawn.
+    /// The secret from which the seeds of the namespaces' hashes are drawn.
     pub seed: u64,
     /// Bytes of segments that may exist: lent, spare and idle.
     pub pool_bytes_max: u64,
@@ -166,7 +166,7 @@ pub struct Settings {
     pub sheet_bytes_max: u64,
     /// Length of an ordinary segment in bytes.
     pub segment_bytes: u64,
-    /// Segments of more than half of an ordinary one have a multiple of so many bytes.
+    /// Unit of the lengths of segments longer than half of an ordinary one, in bytes.
     pub segment_unit: u64,
     /// Ordinary segments kept ready to lend.
     pub spare_segments: u32,
@@ -179,25 +179,25 @@ pub struct Settings {
     /// Whether a uid may take no more than its share of the pool, the sheets, the descriptors, and the tables of a shared
     /// namespace.
     pub uid_share: bool,
-    /// Which uids are one user's: for the limits and shares of uids.
+    /// The owners of uids, for the limits and shares of uids.
     pub owners: Arc<Owners>,
     /// Uids for whose sessions the daemon keeps a reserve: see [`Settings::is_administrator`].
     pub administrators: Vec<u32>,
-    /// How long a stream without producer and subscribers stays readable.
+    /// Time for which a stream without producer and subscribers stays readable.
     pub stream_grace_ns: u64,
     /// Descriptors that the daemon may have open for its clients.
     pub descriptors_max: u64,
-    /// After so long a client that keeps memory by leases on what was replaced may be ended when memory is short.
+    /// Time after which the daemon may end, when memory is short, a client whose leases retain replaced values.
     pub lease_ns_max: Option<u64>,
-    /// Devices of which memory is lent.
+    /// Devices whose memory the daemon lends.
     pub devices: Vec<DeviceSettings>,
-    /// Why there are none, for an administrator.
+    /// The reason why the list of devices is empty, for an administrator.
     pub no_device: String,
     /// Bytes of devices' memory that one uid may hold.
     pub uid_device_bytes_max: u64,
-    /// How long the driver is given to end what a process had under way that is gone.
+    /// Time that the driver has to end the device work of a process that has ended.
     pub quarantine_ns: u64,
-    /// Spilling; `None`: none.
+    /// Spilling; `None`: off.
     pub spill: Option<SpillSettings>,
     /// Limits of a uid's private namespace.
     pub private: NamespaceLimits,
@@ -211,8 +211,8 @@ impl Settings {
         self.administrators.contains(&uid)
     }
 
-    /// Takes from `new` what may change while the daemon runs; the rest stays, since clients were told of it, or what there is
-    /// has been made by it.
+    /// Takes from `new` the settings that may change while the daemon runs. The others stay: clients have received them, or
+    /// existing memory depends on them.
     pub fn reload(&mut self, new: Self) {
         let kept = self.clone();
         *self = Self {

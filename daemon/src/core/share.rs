@@ -1,23 +1,23 @@
-//! The share rule: how much of a common stock one user may take, so that something is left for the next one.
+//! The share rule: the maximum part of a common stock that one user may take, so that the next user finds something.
 //!
-//! Of what the others have left, a user may hold one part in `n + 1`, where `n` users hold some of the stock, himself
-//! included. So the first may hold a half; when he does, the second a third of the other half, the third a quarter of what is
-//! left then: the `n`th user finds at least `1 / (n * (n + 1))` of the whole, whatever those before him took, and never
-//! nothing. The scheme is dbus-broker's (its src/util/user.c: between `1/n` and `1/n^2`).
+//! Of the stock that the others have left, a user may hold one part in `n + 1`, where `n` users hold some of the stock, this
+//! user included. So the first user may hold a half. After that the second may hold a third of the other half, and the third a
+//! quarter of the rest. The `n`th user finds at least `1 / (n * (n + 1))` of the whole, whatever the users before took, and
+//! never nothing. The scheme is dbus-broker's (its src/util/user.c: between `1/n` and `1/n^2`).
 
-/// A stock, and who holds how much of it.
+/// A stock, and its holders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stock {
     /// All of it.
     pub total: u64,
-    /// What everybody holds, the asker included.
+    /// The sum that all users hold, including the requester.
     pub held: u64,
-    /// Users who hold some, the asker included if he does.
+    /// Number of users that hold some, including the requester if it does.
     pub holders: u64,
 }
 
 impl Stock {
-    /// The most that a user may hold who holds `own` of it.
+    /// Returns the maximum that a user who holds `own` may hold.
     pub fn share(&self, own: u64) -> u64 {
         let holders = self.holders + u64::from(own == 0);
         let left = self.total.saturating_sub(self.held.saturating_sub(own));
@@ -37,7 +37,7 @@ mod tests {
         assert_eq!(stock(600, 1).share(600), 600, "and no more");
         assert_eq!(stock(600, 1).share(0), 200);
         assert_eq!(stock(800, 2).share(0), 100);
-        // Who has more than his share now, because others came, keeps it and gets no more.
+        // A user that is above its share because others joined keeps its holding and gets no more.
         assert_eq!(stock(800, 2).share(600), 333);
     }
 

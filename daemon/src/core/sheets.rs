@@ -1,4 +1,4 @@
-//! Sheets of a client: further cells, and those that others ask to see.
+//! Sheets of a client: further cells, and the sheets that other clients map.
 
 use super::answer::{Answer, Lent, Outcome, Wait, What, Work};
 use super::context::Context;
@@ -13,11 +13,11 @@ use tensorlend_layout::header::Magic;
 use tensorlend_layout::wire::{LimitKind, Refusal, Reply};
 
 impl Members {
-    /// A request for more cells.
+    /// Handles a request for more cells.
     pub fn grow_cells(&mut self, env: &mut Env, context: &Context, conn: ConnId, catalogue: u16) -> Answer {
         let client = self.me(catalogue);
         let (uid, part, granted) = (client.uid, client.cells.len() as u8 + 1, client.granted());
-        // A client may hold twice as many cells as there may be names: each is fresh when it is bound.
+        // A client may have twice as many cells as there may be names: it binds each name to a fresh cell.
         if part >= CELL_PARTS || u64::from(granted) >= 2 * u64::from(context.ledger.limits().names_max).max(4096) {
             return Err(context.ledger.limit(
                 LimitKind::Cells,
@@ -35,7 +35,7 @@ impl Members {
         Ok(Outcome::Working(Work { what: What::Cells { part }, making }))
     }
 
-    /// The cells are there.
+    /// Completes a request for cells when they have been made.
     pub fn cells_made(
         &mut self,
         env: &mut Env,
@@ -55,7 +55,7 @@ impl Members {
         Outcome::Lend(Reply::Cells { part, geometry }, lend, Lent::Cells(part))
     }
 
-    /// Takes back the parts of a client's cells behind the first so many, which it never had.
+    /// Takes back a client's cells after the first `parts` parts; the client never received them.
     pub fn drop_cells_after(&mut self, env: &mut Env, catalogue: u16, parts: u8) {
         let client = self.me(catalogue);
         let (uid, from) = (client.uid, usize::from(parts).min(client.cells.len()));
@@ -64,7 +64,7 @@ impl Members {
         }
     }
 
-    /// A request to see somebody's cells.
+    /// Handles a request for the cells of a client.
     pub fn cells_of(&self, context: &Context, catalogue: u16, part: u8) -> Answer {
         let client = self.client(catalogue)?;
         let sheet = match part {
@@ -80,7 +80,7 @@ impl Members {
         Ok(Outcome::Lend(Reply::Cells { part, geometry }, vec![(sheet.mem, Lending::Read)], Lent::Nothing))
     }
 
-    /// A request to see somebody's lease table.
+    /// Handles a request for the lease table of a client.
     pub fn leases_of(&self, catalogue: u16) -> Answer {
         let client = self.client(catalogue)?;
         let missing = || Refusal::NotFound(format!("lease table of client {catalogue}: it is gone"));

@@ -1,10 +1,10 @@
-//! What is in files instead of memory.
+//! The segments that are in files instead of memory.
 
 use super::account::NamespaceId;
 use super::event::MemId;
 use std::collections::BTreeMap;
 
-/// Which segment.
+/// The identity of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Whose {
     pub namespace: NamespaceId,
@@ -12,36 +12,36 @@ pub struct Whose {
     pub base: u32,
 }
 
-/// What is in files.
+/// The segments that are in files.
 #[derive(Debug, Default)]
 pub struct Spills {
     bytes: u64,
     uids: BTreeMap<u32, u64>,
-    /// The segment that is on its way into a file, and the memory that it is in: one at a time.
+    /// The segment that a worker is writing to a file, and its memory: one at a time.
     leaving: Option<(Whose, MemId)>,
-    /// Files that could not be written or read.
+    /// Number of files that could not be written or read.
     pub failures: u64,
-    /// Whether the pool was above its high mark and has not come to the low one since.
+    /// Whether the pool was above its high mark and has not come down to the low one since.
     draining: bool,
-    /// Before this nothing has become free to be spilled for the marks, unless [`Spills::look_again`] says so.
+    /// Time before which no segment becomes spillable for the marks, unless [`Spills::look_again`] is called.
     look_ns: u64,
-    /// A file could not be written: none is for the marks before this.
+    /// Earliest time of the next file for the marks, after one could not be written.
     pause_ns: u64,
 }
 
 impl Spills {
-    /// Bytes of segments that are in files only.
+    /// Returns the bytes of segments that are in files only.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// A segment is in a file.
+    /// Adds a segment that is in a file.
     pub fn add(&mut self, uid: u32, bytes: u64) {
         self.bytes += bytes;
         *self.uids.entry(uid).or_default() += bytes;
     }
 
-    /// There may be something that can be spilled.
+    /// Notes that a segment may have become spillable.
     pub fn look_again(&mut self) {
         self.look_ns = 0;
     }
@@ -56,22 +56,22 @@ impl Spills {
         }
     }
 
-    /// A segment is on its way into a file; its memory is `mem`.
+    /// Begins the write of a segment, whose memory is `mem`, to a file.
     pub fn begin(&mut self, whose: Whose, mem: MemId) {
         self.leaving = Some((whose, mem));
     }
 
-    /// The segment that was on its way, and its memory.
+    /// Ends that write; returns the segment and its memory.
     pub fn end(&mut self) -> (Whose, MemId) {
-        self.leaving.take().expect("a segment is spilled because somebody ordered it")
+        self.leaving.take().expect("the daemon ordered the write of this segment")
     }
 
-    /// Returns true if a segment is on its way into a file.
+    /// Returns true if a segment is being written to a file.
     pub fn is_spilling(&self) -> bool {
         self.leaving.is_some()
     }
 
-    /// Bytes of segments of these uids that are in files only.
+    /// Returns the bytes of segments of these uids that are in files only.
     pub fn bytes_of(&self, is_one: impl Fn(u32) -> bool) -> u64 {
         self.uids.iter().filter(|&(&uid, _)| is_one(uid)).map(|(_, bytes)| bytes).sum()
     }
@@ -87,12 +87,12 @@ impl Spills {
         now_ns >= self.look_ns.max(self.pause_ns)
     }
 
-    /// Nothing becomes free to be spilled for the marks before this, by itself.
+    /// Notes that no segment becomes spillable for the marks by itself before this time.
     pub fn look_at(&mut self, at: u64) {
         self.look_ns = at;
     }
 
-    /// A file could not be written: none is for the marks before this.
+    /// Notes that a file could not be written: the next one for the marks follows at this time.
     pub fn pause_until(&mut self, at: u64) {
         self.failures += 1;
         self.pause_ns = at;

@@ -1,4 +1,4 @@
-//! Streams: one producer's ring, many subscribers.
+//! Streams: each has one producer's ring and any number of subscribers.
 
 use super::account::{Charge, Kind};
 use super::answer::{Answer, Lent, Outcome, Wait, What, Work};
@@ -29,7 +29,7 @@ struct Subscriber {
     wake: Option<(MemId, Charge)>,
 }
 
-/// One life of a stream.
+/// One epoch of a stream.
 #[derive(Debug)]
 struct Stream {
     name: String,
@@ -39,12 +39,12 @@ struct Stream {
     capacity: u32,
     policy: Policy,
     subscribers: Vec<Option<Subscriber>>,
-    /// Since when it has neither producer nor subscribers.
+    /// Time since when it has neither producer nor subscribers.
     idle_since_ns: Option<u64>,
 }
 
 impl Stream {
-    /// Takes the subscribers off that `leaves` names. The producer looks again when the version has moved.
+    /// Removes the subscribers for which `leaves` returns true. The producer reads the list again when its version has changed.
     fn drop_subscribers(
         &mut self,
         entry: &tensorlend_layout::directory::StreamEntry,
@@ -67,12 +67,12 @@ impl Stream {
         entry.subscribers_count.set(self.subscribers.len() as u64);
     }
 
-    /// Whether its producer has closed it, as that one says.
+    /// Returns true if its producer reports it closed.
     fn is_closed(&self) -> bool {
         self.ring.view.at::<StreamRing>(0).is_none_or(|head| head.closed.read() != 0)
     }
 
-    /// The entries of its ring.
+    /// Returns the entries of its ring.
     fn entries(&self) -> &[RingEntry] {
         self.ring.view.array(size_of::<StreamRing>(), self.capacity as usize).unwrap_or_default()
     }
@@ -90,14 +90,14 @@ pub struct Streams {
     table: BTreeMap<u32, Stream>,
     places: Vec<u32>,
     ids: u64,
-    /// Streams without producer and subscribers: since when, id, place.
+    /// Streams without producer and subscribers: start of the idle time, id, and entry.
     idle: BTreeSet<(u64, u64, u32)>,
-    /// When the timer that was set last comes.
+    /// Time of the timer that was set last.
     armed_ns: Option<u64>,
 }
 
 impl Streams {
-    /// None yet, at most `max`.
+    /// Returns an empty set of at most `max` streams.
     pub fn new(max: u32) -> Self {
         Self {
             by_name: BTreeMap::new(),
@@ -112,7 +112,7 @@ impl Streams {
     /// Checks that names, lines of the directory and idle streams agree.
     ///
     /// # Panics
-    /// They do not.
+    /// Panics if they disagree.
     pub fn check(&self, context: &Context) {
         let lines = &context.directory.streams;
         assert_eq!(self.by_name.len(), self.table.len(), "each stream has a name");
@@ -134,7 +134,7 @@ impl Streams {
         }
     }
 
-    /// Takes one life of a stream out of the tables.
+    /// Removes one epoch of a stream from the tables.
     fn take_out(&mut self, place: u32) -> Stream {
         let stream = self.table.remove(&place).expect("it is there");
         self.by_name.remove(&stream.name);
@@ -144,34 +144,34 @@ impl Streams {
         stream
     }
 
-    /// The clients that subscribe to a stream, each as often as it does.
+    /// Returns the clients that subscribe to a stream, once for each subscription.
     pub fn subscribers(&self, place: u32) -> impl Iterator<Item = u16> + '_ {
         self.table.get(&place).into_iter().flat_map(|s| s.subscribers.iter().flatten()).map(|s| s.catalogue)
     }
 
-    /// A stream's name.
+    /// Returns a stream's name.
     pub fn name(&self, place: u32) -> &str {
         self.table.get(&place).map_or("", |stream| &stream.name)
     }
 
-    /// The producer of each stream.
+    /// Returns the producer of each stream.
     pub fn producers(&self) -> impl Iterator<Item = u16> + '_ {
         self.table.values().map(|stream| stream.producer)
     }
 
-    /// Whether there is none.
+    /// Returns true if no stream exists.
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
 
-    /// The producer has mapped a ring: what is to be sealed.
+    /// Notes that the producer has mapped a ring; returns the memory to seal.
     pub fn acknowledged(&mut self, place: u32, id: u64) -> Option<MemId> {
         let stream = self.table.get_mut(&place).filter(|s| s.id == id)?;
         stream.ring.acked = true;
         Some(stream.ring.mem)
     }
 
-    /// As [`Streams::acknowledged`], of all rings of a producer.
+    /// Notes that a producer has mapped all its rings; returns the memory to seal.
     pub fn acknowledged_all(&mut self, producer: u16) -> Vec<MemId> {
         let its = |s: &&mut Stream| s.producer == producer;
         let mark = |s: &mut Stream| {
@@ -181,7 +181,7 @@ impl Streams {
         self.table.values_mut().filter(its).map(mark).collect()
     }
 
-    /// Whether a ring or a wake descriptor is one of these streams'.
+    /// Returns true if a ring or a wake descriptor belongs to one of these streams.
     pub fn holds(&self, mem: MemId) -> bool {
         let wakes = |s: &Stream| {
             s.subscribers.iter().flatten().any(|it| it.wake.as_ref().is_some_and(|(wake, _)| *wake == mem))
@@ -189,18 +189,19 @@ impl Streams {
         self.table.values().any(|s| s.ring.mem == mem || wakes(s))
     }
 
-    /// The rings of a producer.
+    /// Returns the rings of a producer.
     pub fn rings(&self, producer: u16) -> Vec<MemId> {
         self.table.values().filter(|s| s.producer == producer).map(|s| s.ring.mem).collect()
     }
 
-    /// The first stream of a producer from this place on: its place and id.
+    /// Returns the entry and id of a producer's first stream from this entry on.
     pub fn of_producer_from(&self, producer: u16, place: u32) -> Option<(u32, u64)> {
         let mut streams = self.table.range(place..);
         streams.find_map(|(&place, stream)| (stream.producer == producer).then_some((place, stream.id)))
     }
 
-    /// The first cell that a ring still holds from this entry on, and the entry after it; without one, the ring's end.
+    /// Returns the first cell that a ring still holds from this entry on, with the number after it; without one, the ring's
+    /// length.
     pub fn value_from(&self, place: u32, entry: usize) -> (usize, Option<Cell>) {
         let Some(stream) = self.table.get(&place) else { return (entry, None) };
         let entries = stream.entries();
@@ -213,7 +214,7 @@ impl Streams {
 }
 
 impl Streams {
-    /// A request to be a stream's producer.
+    /// Handles a request to become a stream's producer.
     #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn stream_open(
         &mut self,
@@ -243,7 +244,7 @@ impl Streams {
         Ok(Outcome::Working(Work { what: What::Ring { name: name.into(), capacity, policy }, making }))
     }
 
-    /// Where the stream stands; `None`: it is new and there is room for it. Streams that nobody uses make room.
+    /// Returns the stream's entry; `None` if it is new and a free entry exists. Unused streams make room.
     fn stream_place(
         &mut self,
         env: &mut Env,
@@ -264,7 +265,7 @@ impl Streams {
                 return Ok(known);
             }
         }
-        // One that another user closed counts as this user's from now on.
+        // A stream that another user closed counts as this user's from now on.
         while let Err(refusal) = context.ledger.check_table_share(
             Table::Streams,
             uid,
@@ -297,7 +298,7 @@ impl Streams {
         Ok(None)
     }
 
-    /// The ring is there.
+    /// Completes a request for a stream when its ring has been made.
     #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn ring_made(
         &mut self,
@@ -364,7 +365,7 @@ impl Streams {
         Ok(Outcome::Lend(reply, lend, Lent::Ring(place, id)))
     }
 
-    /// Ends one life of a stream; its place and its name stay. Returns its producer.
+    /// Ends one epoch of a stream; its entry and its name stay. Returns its producer.
     fn stream_clear(&mut self, env: &mut Env, context: &Context, members: &mut Members, place: u32) -> u16 {
         let mut stream = self.take_out(place);
         let line = &context.directory.streams[place as usize];
@@ -385,7 +386,7 @@ impl Streams {
         }
     }
 
-    /// A request to subscribe. `wake` is released by the caller if this fails or is put off.
+    /// Handles a request to subscribe. The caller releases `wake` if the request fails or waits.
     #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn subscribe(
         &mut self,
@@ -466,7 +467,7 @@ impl Streams {
         Ok(Outcome::Lend(reply, lend, Lent::Nothing))
     }
 
-    /// A request to end a subscription.
+    /// Handles a request to end a subscription.
     #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn unsubscribe(
         &mut self,
@@ -496,7 +497,7 @@ impl Streams {
         }
     }
 
-    /// A producer's request for a subscriber's wake descriptor.
+    /// Handles a producer's request for a subscriber's wake descriptor.
     pub fn wake_descriptor(&self, members: &Members, catalogue: u16, place: u32, whose: u16, cursor: u16) -> Answer {
         let stream = self.table.get(&place).filter(|s| s.producer == catalogue);
         let Some(stream) = stream else {
@@ -511,7 +512,7 @@ impl Streams {
         })
     }
 
-    /// A request to remove a stream.
+    /// Handles a request to remove a stream.
     pub fn stream_delete(
         &mut self,
         env: &mut Env,
@@ -528,7 +529,7 @@ impl Streams {
         Ok(Outcome::Reply(Reply::Deleted { existed: true }))
     }
 
-    /// Ends a stream, its name and its place.
+    /// Ends a stream with its name and its entry.
     fn stream_remove(
         &mut self,
         env: &mut Env,
@@ -537,7 +538,8 @@ impl Streams {
         bindings: &mut Bindings,
         place: u32,
     ) {
-        // The name first: a daemon that ends here leaves a line to which no name leads, and the next one clears it.
+        // The name ends first: a daemon that stops here leaves a line to which no name leads, and its successor clears the
+        // line.
         if let Some(found) = live_home(&context.directory, &stream_key(&self.table[&place].name)) {
             bindings.bury(context, found.entry);
         }
@@ -549,7 +551,7 @@ impl Streams {
         context.directory.announce(u64::MAX);
     }
 
-    /// Releases every stream, for the end.
+    /// Releases all streams, for the end of the daemon.
     pub fn streams_dissolve(&mut self, env: &mut Env, context: &Context, members: &mut Members) {
         let places: Vec<u32> = self.table.keys().copied().collect();
         for place in places {

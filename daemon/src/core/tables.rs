@@ -1,5 +1,5 @@
-//! The tables of a shared namespace's directory, as stocks in which every user has a share: see `share.rs`. The names have
-//! grants besides, since clients announce them without the daemon: see `credit.rs`.
+//! The tables of a shared namespace's directory as stocks in which every user has a share: see `share.rs`. For names there are
+//! grants, too, because clients announce them without the daemon: see `credit.rs`.
 
 use super::account::limit;
 use super::ledger::Ledger;
@@ -11,18 +11,19 @@ use tensorlend_layout::wire::{LimitKind, Refusal};
 /// A table of a directory in which several users have lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Table {
-    /// Clients: those that are there, those that left something, and those that are joining.
+    /// Clients: connected ones, disconnected ones whose tensors remain, and joining ones.
     Members,
-    /// Segments, those on devices included.
+    /// Segments, including those on devices.
     Segments,
-    /// Streams. A stream is its producer's.
+    /// Streams. A stream counts for its producer.
     Streams,
-    /// Lists. A list is its creator's; after a restart of the daemon it is the owner's of the first item that is left.
+    /// Lists. A list counts for its creator; after a restart of the daemon it counts for the owner of the first item that is
+    /// left.
     Lists,
 }
 
 impl Table {
-    /// The kind of limit that a user's share is, the table's name for people, and the option that bounds it.
+    /// Returns the kind of limit of a user's share, the table's name for people, and the option that limits the table.
     fn words(self) -> (LimitKind, &'static str, &'static str) {
         match self {
             Self::Members => (LimitKind::MemberShare, "clients", "members_max"),
@@ -33,7 +34,7 @@ impl Table {
     }
 }
 
-/// Lines of one table, by user, whatever uids he has; those that are nobody's take their places, too.
+/// Lines of one table by user. Lines that belong to nobody count in `all`.
 #[derive(Debug, Default)]
 struct Held {
     uids: BTreeMap<u32, u64>,
@@ -48,11 +49,11 @@ impl Held {
         }
     }
 
-    /// The user's share of `total` lines if one more would be above it.
+    /// Returns the user's share of `total` lines if another line would exceed it.
     fn share_exceeded(&self, uid: u32, total: u64) -> Option<u64> {
         let own = self.uids.get(&uid).copied().unwrap_or(0);
         let stock = Stock { total, held: self.all, holders: self.uids.len() as u64 };
-        // Where a table is so small that shares are less than a line, each user has one as long as there is one.
+        // In a table so small that a share is less than a line, each user may have one line while one is free.
         let share = stock.share(own).max(1);
         (own >= share).then_some(share)
     }
@@ -68,7 +69,7 @@ impl Ledger {
         }
     }
 
-    /// Refuses a user one more line of a table if that is more than its share. `uids`: whose each line is.
+    /// Refuses a user another line of a table if it would exceed the user's share. `uids` are the owners of the lines.
     pub fn check_table_share(
         &self,
         table: Table,
@@ -81,7 +82,8 @@ impl Ledger {
         Err(limit(kind, what, format!("{}.{option}, or set uid.share to false,", self.setting()), share.to_string()))
     }
 
-    /// Refuses a user one more place among a stream's subscribers if that is more than its share. `uids`: whose each one is.
+    /// Refuses a user another subscriber of a stream if it would exceed the user's share. `uids` are the owners of the
+    /// subscribers.
     pub fn check_subscriber_share(
         &self,
         stream: &str,
@@ -98,7 +100,7 @@ impl Ledger {
         ))
     }
 
-    /// The user's share of `total` lines if one more would be above it.
+    /// Returns the user's share of `total` lines if another line would exceed it.
     fn share_exceeded(&self, uid: u32, total: u64, uids: impl Iterator<Item = Option<u32>>) -> Option<u64> {
         if !self.shares_with(uid) {
             return None;

@@ -1,4 +1,4 @@
-//! The core over ordinary memory: a shell of a page, and clients that speak in bare messages.
+//! Tests of the core over ordinary memory: a minimal shell, and clients that send bare messages.
 
 mod accounts;
 mod announcing;

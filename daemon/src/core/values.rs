@@ -1,7 +1,8 @@
-//! Contents of names, for a client that lists them: read from the memory of their owners, so that the client maps none of it.
+//! Contents of names for a client that lists them. The daemon reads them from the owners' memory, so the client maps none of
+//! it.
 //!
-//! Nobody's lease protects what is read. A record belongs to the value that stood in the cell before and after it was read: a
-//! slot's owner fences between the exchange of the cell and the slot's next use, when it reads the lease tables.
+//! No lease protects these reads. Daemon D accepts a record only if the same value was in the cell before and after D read the
+//! record: owner P fences between its exchange of the cell and the slot's next use, when P reads the lease tables.
 
 use super::answer::{Answer, Outcome};
 use super::client::{Client, Residence};
@@ -19,7 +20,7 @@ const CHAIN_MAX: usize = 2 * (1 + MEMBERS_MAX);
 const RECORDS_MAX: usize = 4096;
 
 impl Members {
-    /// A request for the contents of names.
+    /// Handles a request for the contents of names.
     pub fn values_of(&self, context: &Context, names: &[NameAt]) -> Answer {
         if names.len() > VALUES_MAX {
             let why = format!("a request is for the contents of at most {VALUES_MAX} names, not {}", names.len());
@@ -39,7 +40,7 @@ impl Members {
         *records += 1;
         let (directory, home) = (&context.directory, Home(name.home));
         let entry = directory.names.get(name.entry as usize).filter(|_| {
-            // Entries behind it may have no memory, which a look would make.
+            // Entries after it may have no memory, and an access would create it.
             u64::from(name.entry) < directory.head().names_end.peek()
         });
         let Some(entry) = entry.filter(|entry| entry.home.peek() == home.0 && home.is_live()) else {
@@ -55,7 +56,7 @@ impl Members {
         }
         let value = client.value_in(cell, records);
         scan_fence();
-        // A value that was replaced says nothing, not even that it leads nowhere.
+        // A value that was replaced is unknown, even if its record is invalid.
         if client.value(home.cell()) == Some(cell) { value } else { ValueAt::Unknown }
     }
 }
@@ -74,7 +75,7 @@ impl Client {
         ValueAt::Slot { cell: cell.0, record, segment_bytes, in_file: self.is_any_in_file(cell.slot(), records) }
     }
 
-    /// Whether the bytes of a slot are not simply in memory, or those of one that follows it in its chain.
+    /// Returns true if the bytes of a slot, or of a slot that follows it in its chain, are not simply in memory.
     fn is_any_in_file(&self, first: u32, records: &mut usize) -> bool {
         let mut slot = first;
         for _ in 0..CHAIN_MAX {

@@ -1,4 +1,4 @@
-//! Invalidation: which node is subscribed to the next change of which name, and the messages that this causes.
+//! Invalidation: the subscriptions of nodes to the next changes of names, and the messages that they cause.
 //!
 //! A pure state machine: no clock, no socket.
 //!
@@ -31,7 +31,7 @@ pub struct Invalidation {
 struct Channel {
     /// Number of the next message.
     next: u64,
-    /// The value of each name that the subscriber knows: a change to that value is none.
+    /// The value of each name that the subscriber knows: a change to that value causes no message.
     names: HashMap<String, Option<Stamp>>,
     order: VecDeque<String>,
     /// A number was skipped, and the subscriber does not know yet.
@@ -64,12 +64,12 @@ pub struct Subscriptions {
 pub struct Subscribed {
     /// The oldest subscription of a node with too many: the message ends it, although nothing has changed.
     pub evicted: Option<Invalidation>,
-    /// False if there are too many subscribers: the node must not be answered then.
+    /// False if there are too many subscribers: the gateway must not respond to the node then.
     pub is_accepted: bool,
 }
 
 impl Subscriptions {
-    /// Without subscriptions.
+    /// Returns an empty collection.
     pub fn new(epoch: Epoch, max: usize, subscribers_max: usize) -> Self {
         let (subscribers, count) = (BTreeMap::new(), HashMap::new());
         Self { epoch, max: max.max(1), subscribers_max, subscribers, count }
@@ -88,7 +88,7 @@ impl Subscriptions {
             self.subscribers.insert(asker.node.clone(), fresh);
         }
         let Some(subscriber) = self.subscribers.get_mut(&asker.node) else { return Subscribed::default() };
-        // The question shows that its node can be reached.
+        // The request shows that its node can be reached.
         subscriber.reachable = true;
         let channel = subscriber.channels.entry(space).or_insert_with(|| Channel { next: 1, ..Channel::default() });
         if channel.names.insert(name.to_owned(), told).is_some() {
@@ -110,8 +110,8 @@ impl Subscriptions {
         Subscribed { evicted, is_accepted: true }
     }
 
-    /// Makes room for one more subscriber if there is none, by forgetting the nodes that `is_known` does not know. The number of their
-    /// next message is not the one that they expect.
+    /// Makes room for one more subscriber if necessary, by forgetting the nodes for which `is_known` returns false. The number
+    /// of their next message is not the one that they expect.
     pub fn make_room(&mut self, asker: &NodeName, is_known: impl Fn(&NodeName) -> bool) {
         if self.subscribers.len() < self.subscribers_max || self.subscribers.contains_key(asker) {
             return;
@@ -127,7 +127,7 @@ impl Subscriptions {
         self.count.contains_key(&(space, name.to_owned()))
     }
 
-    /// Names changed. Returns the messages to their subscribers.
+    /// Returns the messages to the subscribers of names that changed.
     pub fn on_changed(&mut self, space: usize, names: &[(String, Option<Stamp>)]) -> Vec<Invalidation> {
         let mut messages = Vec::new();
         for (node, subscriber) in &mut self.subscribers {
@@ -158,7 +158,7 @@ impl Subscriptions {
         messages
     }
 
-    /// A node cannot be reached: drops its subscriptions, which the node must learn.
+    /// Drops the subscriptions of an unreachable node, which the node must learn.
     pub fn on_node_down(&mut self, node: &NodeName) {
         let Some(subscriber) = self.subscribers.get_mut(node) else { return };
         subscriber.reachable = false;
@@ -172,7 +172,7 @@ impl Subscriptions {
         }
     }
 
-    /// A node can be reached. Returns the messages that it has missed.
+    /// Returns the messages that a reachable node has missed.
     pub fn on_node_up(&mut self, node: &NodeName, epoch: Epoch) -> Vec<Invalidation> {
         let Some(subscriber) = self.subscribers.get_mut(node) else { return Vec::new() };
         if subscriber.epoch != epoch {
@@ -288,7 +288,7 @@ mod tests {
         assert!(subscriptions.on_changed(0, &[("x".into(), stamp(3))]).is_empty());
         let messages = subscriptions.on_node_up(&a.node, a.epoch);
         assert_eq!(messages[0].changed, Changed { epoch: Epoch(1), number: 3, names: vec![] });
-        // In another life it knows nothing of the old one.
+        // In another epoch the subscriber knows nothing of the old one.
         subscriptions.subscribe(&a, 0, "x", stamp(1));
         assert!(subscriptions.on_node_up(&a.node, Epoch(6)).is_empty());
         assert_eq!(subscriptions.len(), (0, 0));
@@ -305,7 +305,7 @@ mod tests {
         assert!(subscriptions.on_tick(start + HEARTBEAT / 2).is_empty());
         assert_eq!(subscriptions.on_changed(0, &[("x".into(), stamp(2))])[0].changed.number, 2);
         assert_eq!(subscriptions.on_tick(start + HEARTBEAT)[0].changed.number, 3);
-        // And then there is nothing to be said.
+        // No more messages are due.
         assert!(subscriptions.on_tick(start + 9 * HEARTBEAT).is_empty());
     }
 
@@ -329,7 +329,7 @@ mod tests {
     fn a_subscriber_that_knows_the_value_stays_subscribed() {
         let mut subscriptions = Subscriptions::new(Epoch(1), 10, 10);
         subscriptions.subscribe(&asker("a", 5), 0, "x", stamp(1));
-        // It asks again before the change that it is told then is noticed here.
+        // The subscriber asks again before this gateway detects the change.
         subscriptions.subscribe(&asker("a", 5), 0, "x", stamp(2));
         assert!(subscriptions.on_changed(0, &[("x".into(), stamp(2))]).is_empty());
         assert_eq!(subscriptions.on_changed(0, &[("x".into(), stamp(3))]).len(), 1);

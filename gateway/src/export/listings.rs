@@ -1,4 +1,4 @@
-//! The names of this machine, for other nodes that ask.
+//! The names of this machine, for requests of other nodes.
 
 use crate::context::Context;
 use crate::runtime::EventSender;
@@ -14,7 +14,7 @@ pub struct Event {
     answer: Answer,
 }
 
-/// Another gateway asks for the names that match a glob. A worker asks the daemon: many names take long.
+/// Handles another gateway's request for the names that match a glob. A worker asks the daemon, since many names take long.
 pub fn on_question(
     context: &mut Context,
     events: &EventSender<Event>,
@@ -30,7 +30,7 @@ pub fn on_question(
     });
 }
 
-/// Answers with one page of the names that are exported.
+/// Sends one page of the exported names.
 pub fn on_event(context: &Context, event: Event) {
     let Event { space, about, found, answer } = event;
     let page = match found {

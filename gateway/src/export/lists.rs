@@ -14,7 +14,7 @@ use tensorlend::{Client, Value};
 /// A worker has sent this number of bytes of items.
 pub struct Event(u64);
 
-/// Another gateway asks for the items of a list.
+/// Handles another gateway's request for the items of a list.
 pub fn on_question(
     context: &mut Context,
     events: &EventSender<Event>,
@@ -43,7 +43,7 @@ pub fn on_event(context: &mut Context, Event(bytes): Event) {
     context.statistics.sent_bytes += bytes;
 }
 
-/// Another gateway requests a part of an item.
+/// Handles another gateway's request for a part of an item.
 pub fn on_item_question(context: &mut Context, space: usize, name: &str, about: AboutName, answer: Answer) {
     context.statistics.answered += 1;
     let epoch = context.nodes.epoch();
@@ -83,7 +83,7 @@ fn describe(
     let Some((id, length)) = client.list_identity(name) else { return Ok((ListAnswer::Nothing, Vec::new())) };
     let values: Vec<Value> = client.range(name, about.from..about.from.saturating_add(u64::from(about.items)))?;
     if client.list_identity(name).is_none_or(|(now, _)| now != id) {
-        // The list was cleared in this moment: the asker asks again.
+        // The list was cleared at this moment: the requester asks again.
         let said = ListAnswer::Items { list: identity(epoch, id), length, items: Vec::new(), whole: Vec::new() };
         return Ok((said, Vec::new()));
     }

@@ -1,4 +1,4 @@
-//! What other nodes may read of this machine, and write.
+//! Reads and writes of other nodes on this machine.
 
 pub mod invalidation;
 pub mod listings;

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use tensorlend::Version;
 
-/// What is retained for readers.
+/// Limits of the values that are retained for readers.
 const RETAINED: Limits = Limits { count: 256, bytes: 8 << 30, idle: Duration::from_secs(30) };
 /// Maximum number of names to which one node is subscribed.
 const SUBSCRIPTIONS_MAX: usize = 65_536;
@@ -67,7 +67,7 @@ pub struct Exports {
 }
 
 impl Exports {
-    /// Without readers.
+    /// Returns an empty collection.
     pub fn new(context: &Context) -> Self {
         let epoch = context.asker.epoch;
         Self {
@@ -83,7 +83,7 @@ impl Exports {
         (self.subscriptions.len().1, self.retained.len())
     }
 
-    /// Watched names have other values.
+    /// Handles changes of watched names.
     pub fn on_changed(&mut self, context: &mut Context, space: usize, names: &[(String, Option<Version>)]) {
         let stamped: Vec<(String, Option<Stamp>)> = names
             .iter()
@@ -92,17 +92,17 @@ impl Exports {
         notify(context, self.subscriptions.on_changed(space, &stamped));
     }
 
-    /// A node can be reached.
+    /// Handles a node that can be reached.
     pub fn on_node_up(&mut self, context: &mut Context, node: &NodeName, epoch: Epoch) {
         notify(context, self.subscriptions.on_node_up(node, epoch));
     }
 
-    /// A node cannot be reached any more.
+    /// Handles a node that cannot be reached any more.
     pub fn on_node_down(&mut self, node: &NodeName) {
         self.subscriptions.on_node_down(node);
     }
 
-    /// Does what is due by the clock.
+    /// Does the work that is due by the clock.
     pub fn on_tick(&mut self, context: &mut Context, now: Instant) {
         notify(context, self.subscriptions.on_tick(now));
         self.retained.on_tick(now);
@@ -120,8 +120,8 @@ impl Exports {
         self.offered.remove(&(name.clone(), stamp));
     }
 
-    /// Another node asks for the value of a name. It holds the value `have` already, and accepts `inline_max` bytes of another
-    /// one with the response.
+    /// Handles another node's request for the value of a name. That node has the value `have` already, and accepts `inline_max`
+    /// bytes of another one with the response.
     #[expect(clippy::too_many_arguments, reason = "the fields of one question")]
     pub fn on_get(
         &mut self,
@@ -171,7 +171,7 @@ impl Exports {
         });
     }
 
-    /// Another node requests a part of a value.
+    /// Handles another node's request for a part of a value.
     #[expect(clippy::too_many_arguments, reason = "the fields of one question")]
     pub fn on_read(
         &mut self,
@@ -195,7 +195,7 @@ impl Exports {
         context.senders.run(move || answer(part.pack(&value)));
     }
 
-    /// Another node has read a value to its end.
+    /// Handles the end of another node's reads of a value.
     pub fn on_done(&mut self, space: usize, name: &str, stamp: Stamp, asker: &Asker) {
         self.retained.remove_reader((space, name, stamp), &asker.node);
     }
@@ -229,7 +229,7 @@ impl Exports {
         Some(self.stamps.of(space, name, version))
     }
 
-    /// Returns a value by its stamp: one that is offered or retained, or that the name still holds.
+    /// Returns a value by its stamp: an offered or retained one, or the current one of the name.
     fn readable(
         &mut self,
         context: &Context,

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tensorlend::remote::{RemoteAnswer, VALUE, VALUE_METADATA, VALUE_PREFIX};
 use tensorlend::{Call, Tensor};
 
-/// How long the other node has to fetch an offered value and respond, before the offer is repeated.
+/// Time for the other node to fetch an offered value and respond, before the offer is repeated.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -28,12 +28,12 @@ struct Offer {
     value: Outgoing,
     /// Number of the offer, the same in all attempts: the other node takes the value once.
     number: u64,
-    /// When it was offered first.
+    /// Time of the first attempt.
     since: Instant,
     call: Call,
 }
 
-/// What happens to an offer.
+/// An event of an offer.
 pub struct Event(Step);
 
 enum Step {
@@ -60,12 +60,12 @@ pub struct Offers {
 }
 
 impl Offers {
-    /// Without offers.
+    /// Returns an empty collection.
     pub fn new(events: EventSender<Event>) -> Self {
         Self { events, last_number: 0 }
     }
 
-    /// A client wants to put a value on another node.
+    /// Handles a client's request to put a value on another node.
     pub fn on_asked(
         &mut self,
         context: &Context,
@@ -91,7 +91,8 @@ impl Offers {
     fn offer(&self, context: &Context, offer: Box<Offer>) {
         let value = &offer.value;
         let descriptor = Descriptor::clone(value.descriptor());
-        // A small value goes along. Of a large one, which is fetched in chunks, nothing does: the offer may be refused.
+        // A small value goes with the offer. A large one does not, since the offer may be refused: the other node fetches it in
+        // chunks.
         let along = if value.len() <= u64::from(INLINE_BYTES) { value.len() } else { 0 };
         let (body, element) = value.range(0, along);
         let checksum = context.settings.checksum;
@@ -140,7 +141,7 @@ impl Offers {
     }
 
     fn retry(&self, context: &Context, exports: &mut Exports, offer: Box<Offer>, trouble: &Trouble) {
-        // A timeout was a pause already.
+        // The timeout replaces the pause.
         let pause = if *trouble == Trouble::Timeout { Duration::ZERO } else { PAUSE };
         let (events, name, stamp) = (self.events.clone(), offer.name.clone(), offer.stamp);
         let is_queued = context.askers.run(move || {

@@ -10,7 +10,7 @@ use crate::wire::{Asker, Descriptor, Epoch, NameAnswer, NodeName, Stamp, words};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Maximum number of offers that are remembered, so that none is taken twice.
+/// Maximum number of remembered offers, so that none is accepted twice.
 const OFFERS_MAX: usize = 1024;
 
 /// An offer of another node: the node, its gateway's epoch, and the offer's number.
@@ -50,7 +50,7 @@ pub struct Puts {
 }
 
 impl Puts {
-    /// Another node offers a value.
+    /// Handles another node's offer of a value.
     pub fn on_offer(
         &mut self,
         context: &mut Context,
@@ -63,7 +63,7 @@ impl Puts {
         let id = (asker.node.clone(), asker.epoch, offer.number);
         match self.offers.get_mut(&id) {
             Some(State::Fetching(waiting)) => {
-                // The node has given up the question before.
+                // The node has abandoned its earlier request.
                 waiting.clear();
                 waiting.push(answer);
                 return None;
@@ -89,7 +89,7 @@ impl Puts {
         })
     }
 
-    /// Returns why an offer is refused, or makes room for it.
+    /// Makes room for an offer; returns the reason if it is refused.
     fn accept(
         &mut self,
         context: &mut Context,
@@ -119,7 +119,7 @@ impl Puts {
         Ok(())
     }
 
-    /// The transfer of an offered value has ended.
+    /// Handles the end of the transfer of an offered value.
     pub fn on_fetched(&mut self, context: &mut Context, put: PutOf, outcome: Outcome) {
         let PutOf { id, name } = put;
         let result = match outcome {

@@ -4,7 +4,7 @@ use crate::wire::{NodeName, Stamp};
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Limits of what is retained.
+/// Limits of the retained values.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Maximum number of values.
@@ -34,7 +34,7 @@ pub struct Retained<T> {
 }
 
 impl<T> Retained<T> {
-    /// Without values.
+    /// Returns an empty collection.
     pub fn new(limits: Limits) -> Self {
         Self { limits, entries: VecDeque::new() }
     }
@@ -68,7 +68,7 @@ impl<T> Retained<T> {
         Some(&entry.value)
     }
 
-    /// A reader is done with a value.
+    /// Removes a reader that has finished a value.
     pub fn remove_reader(&mut self, (space, name, stamp): (usize, &str, Stamp), reader: &NodeName) {
         self.entries.retain_mut(|e| {
             if e.stamp == stamp && e.space == space && e.name == name {
@@ -89,7 +89,7 @@ impl<T> Retained<T> {
         self.entries.len()
     }
 
-    /// Returns true if there are none.
+    /// Returns true if no value is retained.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -132,7 +132,7 @@ mod tests {
             retained.insert((0, "x", stamp(n)), &a, now, 10, n);
         }
         assert_eq!((retained.len(), retained.get((0, "x", stamp(9)), &a, now)), (3, Some(&9)));
-        // One that is larger than all may be is kept alone.
+        // A value larger than the limit is retained alone.
         retained.insert((0, "y", stamp(20)), &a, now, 1000, 20);
         assert_eq!((retained.len(), retained.bytes()), (1, 1000));
         retained.on_tick(now + Duration::from_secs(4));

@@ -68,7 +68,7 @@ mod tests {
         let second = stamps.of(0, "x", version(2));
         assert_eq!(second.is_after(first), Some(true));
         assert_ne!(stamps.of(1, "x", version(1)), first);
-        // A return to the former version is another value.
+        // A return to the former version is a new value.
         assert_eq!(stamps.of(0, "x", version(1)).is_after(second), Some(true));
     }
 

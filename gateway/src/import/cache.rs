@@ -1,20 +1,20 @@
-//! Copies of other nodes' values: which lie here, whether they are valid, and which clients wait for them.
+//! Copies of other nodes' values: their presence, their validity, and the clients that wait for them.
 //!
-//! A pure state machine: no clock, no socket, no bytes. Events go in with the time, and effects come out, so that a thousand nodes can
-//! be simulated.
+//! A pure state machine: no clock, no socket, no bytes. Events go in with the time, and effects come out, so that a test can
+//! simulate a thousand nodes.
 //!
 //! ```text
 //!                 asked for                     fetched                    changed
 //!   nothing  ---------------->  being fetched ----------->  good (subscribed) --------> bad ---> deleted here, and so nothing
 //!                                    ^                        |      ^        \
-//!                                    |       node came back   |      |         \  somebody waits: fetched anew, and overwritten
+//!                                    |       node came back   |      |         \  a client waits: fetched again, and overwritten
 //!                                    +--- stale <-------------+      +----------+
 //!                                                 node went
 //! ```
 //!
-//! The rule: while its node can be reached, a copy that lies in the local directory for longer than [`GRACE`] is valid, or an
-//! invalidation of it is on its way. A client whose copy was invalid on arrival still gets it, since the name held that value after
-//! the request. [`GRACE`] is the time for the client to lease it.
+//! The rule: while its node can be reached, a copy that has been in the local directory for longer than [`GRACE`] is valid, or
+//! an invalidation of it is in flight. A client whose copy was invalid on arrival still gets it, since the name held that value
+//! after the request. [`GRACE`] is the time for the client to lease it.
 
 mod eviction;
 mod revalidation;
@@ -27,46 +27,46 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 use tensorlend::Version;
 
-/// Minimum time that a copy lies in the directory, for the clients that asked for it.
+/// Minimum time that a copy stays in the directory, for the clients that asked for it.
 pub const GRACE: Duration = Duration::from_millis(20);
-/// Delay before a node that could not be asked is asked again, if a client waits for a new value.
+/// Delay before a failed request is repeated, if a client waits for a new value.
 const AGAIN: Duration = Duration::from_millis(500);
 
 /// A client that waits for an answer.
 pub type Ticket = u64;
-/// One question to another node.
+/// One request to another node.
 pub type Fetch = u64;
 
 /// The answer to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// A copy lies here.
+    /// A copy is present.
     Here {
-        /// True if its node cannot be asked: the copy may be old.
+        /// True if its node cannot be reached: the copy may be old.
         stale: bool,
     },
     /// The node has no such name.
     Nothing,
-    /// The node cannot be asked, and no copy lies here.
+    /// The node cannot be reached, and no copy is present.
     Unreachable,
-    /// The time is over.
+    /// The wait timed out.
     Timeout,
     /// Refused; the reason.
     Refused(String),
 }
 
-/// What the caller of the cache must do.
+/// An action that the caller of the cache must perform.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Ask the node for the value of a name.
     Ask {
         /// The name.
         name: RemoteName,
-        /// The copy that lies here.
+        /// The present copy.
         have: Option<Stamp>,
-        /// Whether another value is wanted. If not, the question only revalidates the copy.
+        /// Whether another value is wanted. If not, the request only revalidates the copy.
         wanted: bool,
-        /// The question's number.
+        /// The request's number.
         fetch: Fetch,
     },
     /// Answer a client.
@@ -75,12 +75,12 @@ pub enum Effect {
     Delete(RemoteName),
 }
 
-/// Why a question has no response.
+/// The reason why a request has no response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The node cannot be asked.
+    /// The node cannot be reached.
     Unreachable,
-    /// It refuses, or its response is invalid.
+    /// The node refuses, or its response is invalid.
     Refused(String),
 }
 
@@ -90,9 +90,9 @@ struct Copy {
     stamp: Stamp,
     version: Version,
     bytes: u64,
-    /// The copy is not deleted before.
+    /// Time before which the copy is not deleted.
     until: Instant,
-    /// Number of its last use: the order of ages.
+    /// Number of its last use, which orders the copies by age.
     used: u64,
 }
 
@@ -100,7 +100,7 @@ struct Copy {
 struct Waiter {
     ticket: Ticket,
     until: Instant,
-    /// The client waits for another value than this; `None`: for any.
+    /// The value for whose change the client waits; `None`: for any value.
     seen: Option<Seen>,
 }
 
@@ -118,18 +118,18 @@ struct Entry {
     good: bool,
     /// The copy will be deleted after its grace period.
     invalid: bool,
-    /// The question that is on its way, and whether the value is wanted.
+    /// The request in flight, and whether its value is wanted.
     fetch: Option<(Fetch, bool)>,
-    /// Invalidations that came in the meantime.
+    /// Invalidations that came during the request.
     invalidations: Vec<Option<Stamp>>,
-    /// The subscription may have been lost in the meantime.
+    /// Whether the subscription may have been lost during the request.
     unconfirmed: bool,
     waiters: Vec<Waiter>,
-    /// The name was found to be nothing, and the node will say when it is something.
+    /// Whether the name was found to have no value, and the node will report its next value.
     subscribed: bool,
-    /// To be asked again, since somebody waits.
+    /// Time of the next request, since a client waits.
     again: Option<Instant>,
-    /// Which value which local version was: of the copy, or of the last one.
+    /// The last stamp with its local version: of the copy, or of the last one.
     last: Option<(Stamp, Version)>,
 }
 
@@ -139,16 +139,16 @@ impl Entry {
     }
 }
 
-/// How good a copy is.
+/// The state of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed {
-    /// Of which value it is a copy.
+    /// The stamp of the copied value.
     pub stamp: Stamp,
-    /// Whether it may be older than what its node has.
+    /// Whether it may be older than its node's value.
     pub stale: bool,
 }
 
-/// All copies.
+/// The copies of all names.
 #[derive(Debug)]
 pub struct Cache {
     bytes_max: u64,
@@ -167,7 +167,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// An empty cache for at most `bytes_max` bytes of copies, and `names_max` names.
+    /// Returns an empty cache for at most `bytes_max` bytes of copies, and `names_max` names.
     pub fn new(bytes_max: u64, names_max: usize) -> Self {
         Self {
             bytes_max,
@@ -211,12 +211,12 @@ impl Cache {
         entry.copy.map(|copy| Placed { stamp: copy.stamp, stale })
     }
 
-    /// A client wants the newest value.
+    /// Handles a client's request for the newest value.
     pub fn on_get(&mut self, name: &RemoteName, ticket: Ticket, until: Instant, now: Instant) -> Vec<Effect> {
         self.on_asked(name, Waiter { ticket, until, seen: None }, now)
     }
 
-    /// A client waits for another value than the one of this local version.
+    /// Handles a client's wait for another value than the one of this local version.
     pub fn on_wait(
         &mut self,
         name: &RemoteName,
@@ -266,7 +266,7 @@ impl Cache {
         out
     }
 
-    /// Asks the node, if a client waits for a value that no subscription announces.
+    /// Sends a request to the node if a client waits for a value that no subscription announces.
     fn want(&mut self, name: &RemoteName, out: &mut Vec<Effect>) {
         let alive = self.alive.contains_key(&name.node);
         let Some(entry) = self.entries.get_mut(name) else { return };
@@ -276,7 +276,7 @@ impl Cache {
             return;
         }
         match &mut entry.fetch {
-            // The question is on its way already.
+            // The request is in flight already.
             Some((_, wanted)) => *wanted = true,
             None => self.ask(name, true, out),
         }
@@ -297,7 +297,7 @@ impl Cache {
         out.push(Effect::Ask { name: name.clone(), have, wanted, fetch });
     }
 
-    /// Ends a question; `None` if there is no such question.
+    /// Ends a request; returns `None` if its number is unknown.
     fn end(&mut self, fetch: Fetch) -> Option<RemoteName> {
         self.revalidation.on_end(fetch);
         let name = self.fetches.remove(&fetch)?;
@@ -311,7 +311,7 @@ impl Cache {
         entry.is_some_and(|e| e.fetch.is_some_and(|(_, wanted)| wanted) && !e.waiters.is_empty())
     }
 
-    /// The value was fetched, and published under this local version.
+    /// Handles a value that was fetched and published under this local version.
     pub fn on_value(&mut self, fetch: Fetch, stamp: Stamp, version: Version, bytes: u64, now: Instant) -> Vec<Effect> {
         let mut out = Vec::new();
         let Some(name) = self.end(fetch) else { return out };
@@ -328,7 +328,7 @@ impl Cache {
         out
     }
 
-    /// The node still holds the value of the copy.
+    /// Handles the response that the node still holds the value of the copy.
     pub fn on_unchanged(&mut self, fetch: Fetch, now: Instant) -> Vec<Effect> {
         let mut out = Vec::new();
         let Some(name) = self.end(fetch) else { return out };
@@ -347,12 +347,12 @@ impl Cache {
         out
     }
 
-    /// A copy was confirmed, or is new: answers the clients that wait for it.
+    /// Answers the clients that wait for a copy that was confirmed or is new.
     fn settle(&mut self, name: &RemoteName, now: Instant, out: &mut Vec<Effect>) {
         let alive = self.alive.get(&name.node).copied();
         let Some(entry) = self.entries.get_mut(name) else { return };
         let Some(copy) = entry.copy else { return };
-        // An invalidation that came while the question was on its way is of a later value, unless its stamp is not.
+        // An invalidation that came during the request is of a later value, unless its stamp is not.
         let later = entry.invalidations.drain(..).any(|stamp| makes_bad(stamp, copy.stamp));
         let bad = later || alive.is_some_and(|epoch| epoch != copy.stamp.epoch);
         // A node that was disconnected in the meantime has dropped the subscription.
@@ -377,7 +377,7 @@ impl Cache {
         }
     }
 
-    /// The copy is invalid: fetches the value again if a client waits, and deletes the copy otherwise.
+    /// Handles an invalid copy: fetches the value again if a client waits, and deletes the copy otherwise.
     fn invalidate(&mut self, name: &RemoteName, now: Instant, out: &mut Vec<Effect>) {
         let Some(entry) = self.entries.get_mut(name) else { return };
         entry.good = false;
@@ -405,7 +405,7 @@ impl Cache {
         out.push(Effect::Delete(name.clone()));
     }
 
-    /// The node holds another value, for which no client waits.
+    /// Handles the response that the node holds another value, for which no client waits.
     pub fn on_other(&mut self, fetch: Fetch, now: Instant) -> Vec<Effect> {
         let mut out = Vec::new();
         let Some(name) = self.end(fetch) else { return out };
@@ -414,7 +414,7 @@ impl Cache {
         out
     }
 
-    /// The node has no such name.
+    /// Handles the response that the node has no such name.
     pub fn on_nothing(&mut self, fetch: Fetch, now: Instant) -> Vec<Effect> {
         let mut out = Vec::new();
         let Some(name) = self.end(fetch) else { return out };
@@ -438,7 +438,7 @@ impl Cache {
         out
     }
 
-    /// The question failed.
+    /// Handles the failure of a request.
     pub fn on_failed(&mut self, fetch: Fetch, why: &Failure, now: Instant) -> Vec<Effect> {
         let mut out = Vec::new();
         let Some(name) = self.end(fetch) else { return out };
@@ -460,7 +460,7 @@ impl Cache {
             if refused {
                 self.invalidate(&name, now, &mut out);
             } else if !entry.waiters.is_empty() || entry.copy.is_some() {
-                // The loss of a node is detected late: the copy stays, and the question is repeated.
+                // The loss of a node is detected late: the copy stays, and the request is repeated.
                 entry.again = Some(now + AGAIN);
                 self.due.insert((now + AGAIN, name.clone()));
             }
@@ -469,7 +469,7 @@ impl Cache {
         out
     }
 
-    /// A node can be reached.
+    /// Handles a node that can be reached.
     pub fn on_node_up(&mut self, node: &NodeName, epoch: Epoch) -> Vec<Effect> {
         let mut out = Vec::new();
         let before = self.alive.insert(node.clone(), epoch);
@@ -487,7 +487,7 @@ impl Cache {
         out
     }
 
-    /// A node cannot be reached: its copies are stale, and stay.
+    /// Handles a node that cannot be reached: its copies become stale, and stay.
     pub fn on_node_down(&mut self, node: &NodeName) {
         self.alive.remove(node);
         for name in self.of_node.get(node).into_iter().flatten() {
@@ -500,7 +500,7 @@ impl Cache {
         }
     }
 
-    /// A client has deleted the copy from the local directory, or written over it.
+    /// Notes that a client has deleted the copy from the local directory, or overwritten it.
     pub fn on_lost(&mut self, name: &RemoteName) {
         let Some(entry) = self.entries.get_mut(name) else { return };
         if let Some(copy) = entry.copy.take() {
@@ -509,11 +509,11 @@ impl Cache {
         }
     }
 
-    /// A client of this machine has put a value on the node: the copy is invalid.
+    /// Invalidates a copy because a client of this machine has put a value on the node.
     pub fn on_put(&mut self, name: &RemoteName, now: Instant) -> Vec<Effect> {
         let mut out = Vec::new();
         self.on_invalidation(name, None, now, &mut out);
-        // No client asked for that copy after the put.
+        // No client has asked for that copy since the put.
         if let Some(entry) = self.entries.get(name)
             && entry.invalid
         {
@@ -522,7 +522,7 @@ impl Cache {
         out
     }
 
-    /// Does what is due by the clock.
+    /// Does the work that is due by the clock.
     pub fn on_tick(&mut self, now: Instant) -> Vec<Effect> {
         let mut out = Vec::new();
         if self.due().is_none_or(|due| due > now) {
@@ -564,7 +564,7 @@ impl Cache {
         out
     }
 
-    /// Returns when something is due.
+    /// Returns the time of the next work.
     pub fn due(&self) -> Option<Instant> {
         self.due.first().map(|(at, _)| *at).into_iter().chain(self.revalidation.due()).min()
     }

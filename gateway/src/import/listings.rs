@@ -1,4 +1,4 @@
-//! Listings of the names of other nodes: all nodes are asked at once, and the answer names those that did not respond.
+//! Listings of the names of other nodes. The gateway asks all nodes at once, and its answer names those that did not respond.
 
 use crate::context::Context;
 use crate::key::Key;
@@ -14,7 +14,7 @@ const NAMES_MAX: usize = 200_000;
 /// Maximum number of listings at the same time.
 const RUNNING_MAX: usize = 64;
 
-/// The response of one node to a listing's question, or that there was none.
+/// The response of one node to a listing's request, or its absence.
 pub struct Event {
     listing: u64,
     node: NodeName,
@@ -28,14 +28,14 @@ struct Listing {
     found: Vec<(NodeName, Listed)>,
     /// Nodes that have not responded.
     silent: Vec<NodeName>,
-    /// There are more names than the listing holds.
+    /// Whether more names exist than the listing holds.
     is_cut: bool,
-    /// Number of nodes whose responses are to come.
+    /// Number of nodes whose responses are pending.
     pending: usize,
     call: Call,
 }
 
-/// Listings whose answers are to come.
+/// Listings whose answers are pending.
 pub struct Listings {
     events: EventSender<Event>,
     running: HashMap<u64, Listing>,
@@ -43,12 +43,12 @@ pub struct Listings {
 }
 
 impl Listings {
-    /// Without listings.
+    /// Returns an empty collection.
     pub fn new(events: EventSender<Event>) -> Self {
         Self { events, running: HashMap::new(), last_number: 0 }
     }
 
-    /// A client of this machine asks for the names of other nodes.
+    /// Handles a client's request for the names of other nodes.
     pub fn on_asked(&mut self, context: &Context, space: usize, glob: &str, call: Call) {
         let wanted = match Glob::new(glob) {
             Ok(wanted) => wanted,
@@ -89,7 +89,7 @@ impl Listings {
         });
     }
 
-    /// A node responded to a listing's question, or did not.
+    /// Handles a node's response to a listing's request, or its absence.
     pub fn on_event(&mut self, context: &mut Context, event: Event) {
         let Event { listing: number, node, glob, response } = event;
         let response = response.map(|frame| decode::<NamesAnswer>(&frame.head));
@@ -125,7 +125,7 @@ impl Listings {
         let Some(listing) = self.running.remove(&number) else { return };
         let client = context.client(listing.space).clone();
         let import = context.settings.spaces[listing.space].import.clone();
-        // On a worker: it asks the daemon for each name.
+        // A worker answers, since it asks the daemon for each name.
         context.senders.run(move || {
             let Listing { wanted, found, mut silent, is_cut, call, .. } = listing;
             let info = |(node, listed): (NodeName, Listed)| {

@@ -1,4 +1,4 @@
-//! Lists of other nodes, copied when a client asks: items that are here already are not fetched again.
+//! Lists of other nodes, copied when a client asks. Items that were copied before are not fetched again.
 
 use crate::context::Context;
 use crate::key::Kind;
@@ -22,10 +22,10 @@ const INLINE_BYTES: u32 = 1 << 20;
 const RUNNING_MAX: usize = 256;
 /// Maximum number of lists whose identity is remembered.
 const KNOWN_MAX: usize = 65_536;
-/// How often the copy of a list that was cleared in the meantime is started again.
+/// Maximum number of restarts of a copy whose list was cleared in the meantime.
 const RESTARTS_MAX: u32 = 16;
 
-/// An item that is not here yet.
+/// An item that has not been copied yet.
 struct Item {
     descriptor: Descriptor,
     number: u64,
@@ -50,11 +50,11 @@ struct Running {
     restarts: u32,
 }
 
-/// What happens to a list.
+/// An event of a list.
 pub enum Event {
     /// Its node responded to the request for items from this one on, or did not.
     Response(RemoteName, u64, Result<Frame, Trouble>),
-    /// A worker has appended the items whose bytes came along.
+    /// A worker has appended the items whose bytes came with the response.
     Appended(Appended),
 }
 
@@ -66,7 +66,7 @@ pub struct Appended {
     result: Result<(), AppendError>,
 }
 
-/// An item that is being fetched, and those behind it.
+/// An item that is being fetched, and those after it.
 pub struct ItemOf {
     name: RemoteName,
     list: Epoch,
@@ -78,17 +78,17 @@ pub struct ItemOf {
 pub struct Lists {
     events: EventSender<Event>,
     running: HashMap<RemoteName, Running>,
-    /// Which list lies here under a name.
+    /// The identity of the list of which a name is a copy.
     known: HashMap<RemoteName, Epoch>,
 }
 
 impl Lists {
-    /// Without copies.
+    /// Returns an empty collection.
     pub fn new(events: EventSender<Event>) -> Self {
         Self { events, running: HashMap::new(), known: HashMap::new() }
     }
 
-    /// A client of this machine wants a list of another node.
+    /// Handles a client's request for a list of another node.
     pub fn on_asked(&mut self, context: &Context, space: usize, name: &str, call: Call) {
         let name = match context.imported_name(space, name) {
             Ok(_) if self.running.len() >= RUNNING_MAX => {
@@ -113,7 +113,7 @@ impl Lists {
         self.end(context, name, &RemoteAnswer::Refused { why });
     }
 
-    /// Requests the items behind those that are here.
+    /// Requests the items after those that were copied.
     fn ask(&self, context: &Context, name: RemoteName) {
         let is_known = self.known.contains_key(&name);
         let from = if is_known { context.client(name.space).len(&name.local()) } else { 0 };
@@ -182,7 +182,7 @@ impl Lists {
         let Page { list, from, length, items, pieces } = page;
         let (client, local) = (context.client(name.space).clone(), name.local());
         if self.known.get(&name) != Some(&list) {
-            // Another list lies here, or one of unknown identity.
+            // The local copy is of another list, or of one with unknown identity.
             if let Err(error) = client.clear(&local) {
                 self.refuse(context, &name, error.to_string());
                 return None;
@@ -197,7 +197,7 @@ impl Lists {
             }
         }
         if items.is_empty() {
-            // A node that claims more items and sends none is asked a limited number of times.
+            // The number of requests to a node that claims more items and sends none is limited.
             if from >= length {
                 self.end(context, &name, &RemoteAnswer::Here { stale: false });
             } else {
@@ -232,7 +232,7 @@ impl Lists {
             Err(AppendError::Damaged(why)) => {
                 context.statistics.damaged += 1;
                 context.drop_message(name.node.as_str(), &why);
-                // Requested by itself, it is requested again if it is damaged again.
+                // An item requested by itself is requested again if it is damaged again.
                 self.fetch(context, name, list, rest)
             }
             Err(AppendError::ForeignWriter) => {
@@ -273,7 +273,7 @@ impl Lists {
         })
     }
 
-    /// The transfer of an item has ended.
+    /// Handles the end of the transfer of an item.
     pub fn on_fetched(&mut self, context: &mut Context, item: ItemOf, outcome: Outcome) -> Option<Request<ItemOf>> {
         let ItemOf { name, list, number, rest } = item;
         match outcome {
@@ -298,9 +298,9 @@ impl Lists {
     }
 }
 
-/// Why an item that came with its bytes was not appended.
+/// The reason why an item that came with its bytes was not appended.
 enum AppendError {
-    /// Its bytes are not those that were sent.
+    /// Its bytes differ from those that were sent.
     Damaged(String),
     /// Another client writes to the copy.
     ForeignWriter,
@@ -322,7 +322,7 @@ fn split(chunks: Vec<Chunk>, body: &Body) -> Option<Vec<Piece>> {
     Some(chunks.into_iter().map(its).collect())
 }
 
-/// Appends items whose bytes are here. Returns the items that are left, and why, unless only their bytes are missing.
+/// Appends items whose bytes have arrived. Returns the items that are left, and the reason unless only their bytes are missing.
 fn append(client: &Client, list: &str, mut items: Items, pieces: Vec<Piece>) -> (Items, Result<(), AppendError>) {
     for piece in pieces {
         let Some(Item { descriptor, number }) = items.front() else { break };

@@ -1,4 +1,4 @@
-//! Copies of what other nodes publish.
+//! Copies of values of other nodes.
 
 pub mod cache;
 pub mod listings;

@@ -22,7 +22,7 @@ const NAMES_MAX: usize = 65_536;
 const ANSWER_MAX: Duration = Duration::from_mins(10);
 /// Maximum time of one wait for a new value: a client that still wants the value asks again.
 const WAIT_MAX: Duration = Duration::from_secs(30);
-/// How often the fetch of a value that changes in the meantime is started again.
+/// Maximum number of restarts of a fetch whose value changes in the meantime.
 const RESTARTS_MAX: u32 = 100;
 
 /// The response of another node to a question about a name.
@@ -38,13 +38,13 @@ pub struct CopyOf {
     bytes: u64,
 }
 
-/// A question about a name, without a final response yet.
+/// A request about a name, without a final response yet.
 #[derive(Clone)]
 struct Question {
     name: RemoteName,
-    /// The value that lies here.
+    /// The stamp of the present copy.
     have: Option<Stamp>,
-    /// How often the value changed while it was fetched.
+    /// Number of changes of the value during the fetch.
     restarts: u32,
 }
 
@@ -59,7 +59,7 @@ pub struct Imports {
 }
 
 impl Imports {
-    /// Without copies.
+    /// Returns an empty collection.
     pub fn new(context: &Context, events: EventSender<Event>) -> Self {
         let cache = Cache::new(context.settings.cache_bytes, NAMES_MAX);
         Self { events, cache, callers: HashMap::new(), last_ticket: 0, questions: HashMap::new() }
@@ -70,7 +70,7 @@ impl Imports {
         self.cache.size()
     }
 
-    /// Returns when the cache has something to do.
+    /// Returns the time of the cache's next work.
     pub fn due(&self) -> Option<Instant> {
         self.cache.due()
     }
@@ -82,7 +82,7 @@ impl Imports {
         }
     }
 
-    /// A client of this machine asks about a name.
+    /// Handles a client's request about a name.
     pub fn on_asked(&mut self, context: &Context, space: usize, request: RemoteRequest, call: Call, now: Instant) {
         let (RemoteRequest::Get { name } | RemoteRequest::Wait { name, .. } | RemoteRequest::Where { name }) = &request
         else {
@@ -136,7 +136,7 @@ impl Imports {
         }
     }
 
-    /// Returns true unless a value of this machine's own lies under a copy's name.
+    /// Returns true unless this machine has a value of its own under a copy's name.
     fn is_free(&self, context: &Context, name: &RemoteName) -> bool {
         let (client, local) = (context.client(name.space), name.local());
         match client.version(&local) {
@@ -148,7 +148,7 @@ impl Imports {
         }
     }
 
-    /// Applies what the cache decides.
+    /// Applies the effects of the cache.
     fn apply(&mut self, context: &Context, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
@@ -189,7 +189,7 @@ impl Imports {
         context.answer(space, call, &answer);
     }
 
-    /// Another node responded to a question about a name, or did not.
+    /// Handles a node's response about a name, or its absence.
     pub fn on_event(&mut self, context: &mut Context, event: Event, now: Instant) -> Option<Request<CopyOf>> {
         let Event { fetch, response } = event;
         let Question { name, have, .. } = self.questions.get(&fetch).cloned()?;
@@ -274,7 +274,7 @@ impl Imports {
         self.apply(context, effects);
     }
 
-    /// The transfer of a copy has ended.
+    /// Handles the end of the transfer of a copy.
     pub fn on_fetched(&mut self, context: &mut Context, copy: &CopyOf, outcome: Outcome, now: Instant) {
         let fetch = copy.fetch;
         match outcome {
@@ -312,7 +312,7 @@ impl Imports {
         }
     }
 
-    /// Another node invalidates names of it.
+    /// Handles a node's invalidation of names.
     pub fn on_changed(
         &mut self,
         context: &mut Context,
@@ -330,24 +330,24 @@ impl Imports {
         self.apply(context, effects);
     }
 
-    /// A client of this machine has put a value on another node: the copy of the old one goes.
+    /// Deletes the copy of a value that a client of this machine has replaced on another node.
     pub fn on_put(&mut self, context: &Context, name: &RemoteName, now: Instant) {
         let effects = self.cache.on_put(name, now);
         self.apply(context, effects);
     }
 
-    /// A node can be reached.
+    /// Handles a node that can be reached.
     pub fn on_node_up(&mut self, context: &Context, node: &NodeName, epoch: Epoch) {
         let effects = self.cache.on_node_up(node, epoch);
         self.apply(context, effects);
     }
 
-    /// A node cannot be reached any more.
+    /// Handles a node that cannot be reached any more.
     pub fn on_node_down(&mut self, node: &NodeName) {
         self.cache.on_node_down(node);
     }
 
-    /// Does what is due by the clock.
+    /// Does the work that is due by the clock.
     pub fn on_tick(&mut self, context: &Context, now: Instant) {
         let effects = self.cache.on_tick(now);
         self.apply(context, effects);

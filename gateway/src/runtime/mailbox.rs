@@ -12,8 +12,8 @@
 //! | `slot` | its holder | its holder; all take it without waiting, except the clock's thread |
 //! | `alarm` | the last holder of `slot`: when the state is due; `post_later`: now | the clock's thread, under its lock |
 //!
-//! *No event is lost.* Poster P appends its event and then tries `slot`. Holder H releases `slot` and then looks at `events`.
-//! If P finds `slot` taken by H, then H's look comes after P's append, and finds the event. A holder that stops early (its batch is
+//! *No event is lost.* Poster P appends its event and then tries `slot`. Holder H releases `slot` and then reads `events`. If P
+//! finds `slot` taken by H, then H's read comes after P's append, and finds the event. A holder that stops early (its batch is
 //! used up, or the state is over) rings the clock. `post_later` also takes `slot` for a moment: it rings the clock after it has
 //! released it, so that the clock's thread serves a P that found `slot` taken by it.
 //!
@@ -33,13 +33,13 @@ const BATCH: usize = 32;
 
 /// The state behind a mailbox.
 pub trait State: Send + Sized + 'static {
-    /// What is posted.
+    /// The type of the posted events.
     type Event: Send + 'static;
 
     /// Applies one event.
     fn on_event(&mut self, event: Self::Event, now: Instant);
 
-    /// Does what is due by the clock.
+    /// Does the work that is due by the clock.
     fn on_tick(&mut self, now: Instant);
 
     /// Returns the latest time of the next [`State::on_tick`].
@@ -67,7 +67,7 @@ struct Inner<S: State> {
 }
 
 enum Slot<S> {
-    /// The state is not there yet: events wait for it.
+    /// The state has not started: events wait for it.
     Empty,
     Taken(Box<S>),
     /// The state has ended: events are dropped.
@@ -76,7 +76,7 @@ enum Slot<S> {
 
 #[derive(Default)]
 struct Alarm {
-    /// When the clock's thread wakes; `None`: at once.
+    /// Time at which the clock's thread wakes; `None`: at once.
     due: Option<Instant>,
 }
 
@@ -107,12 +107,12 @@ impl<S: State> Mailbox<S> {
     /// Posts an event for another thread to apply: the transport's threads must not wait.
     pub fn post_later(&self, event: S::Event) {
         lock(&self.0.events).push_back(event);
-        // After the end no thread looks into the mailbox. Dropping the event here tells its asker that no answer comes.
+        // After the end no thread reads the mailbox. Dropping the event here reports to its sender that no answer comes.
         let is_over = matches!(self.0.slot.try_lock().as_deref(), Ok(Slot::Over));
         if is_over {
             return self.0.combine();
         }
-        // After the look at `slot`, which a poster may have found taken by it.
+        // After the attempt to take `slot`, because of which a poster may have left its event to this thread.
         self.0.ring(None);
     }
 
@@ -125,7 +125,7 @@ impl<S: State> Mailbox<S> {
         }))
     }
 
-    /// Puts the state behind the mailbox.
+    /// Starts the state behind the mailbox.
     pub fn begin(&self, state: S) {
         *lock(&self.0.slot) = Slot::Taken(Box::new(state));
     }
@@ -173,7 +173,7 @@ impl<S: State> Inner<S> {
         loop {
             let mut slot = match self.slot.try_lock() {
                 Ok(slot) => slot,
-                // The holder looks at the events after it has released the lock.
+                // The holder reads the events after it has released the lock.
                 Err(TryLockError::WouldBlock) => return,
                 Err(TryLockError::Poisoned(_)) => return self.ring(None),
             };
@@ -198,7 +198,7 @@ impl<S: State> Inner<S> {
         }
     }
 
-    /// Applies at most `left` events, and what is due. Returns false if events remain.
+    /// Applies at most `left` events, and the work that is due. Returns false if events remain.
     fn work(&self, slot: &mut Slot<S>, left: &mut usize) -> bool {
         let Slot::Taken(state) = slot else { return true };
         let is_done = loop {
@@ -220,7 +220,7 @@ impl<S: State> Inner<S> {
         is_done
     }
 
-    /// Takes the state out, if there is one: from now on events are dropped.
+    /// Takes the state out if it runs: from now on events are dropped.
     fn close(&self) -> Option<Box<S>> {
         let last = std::mem::replace(&mut *lock(&self.slot), Slot::Over);
         self.slot.clear_poison();
@@ -256,11 +256,11 @@ impl<S: State> Inner<S> {
     }
 }
 
-/// On which thread an event is applied.
+/// The thread on which an event is applied.
 enum When {
-    /// On this one, if no other thread is at it.
+    /// This one, unless another thread holds the lock.
     Now,
-    /// On another one.
+    /// Another one.
     Later,
 }
 
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn events_of_many_threads_are_applied_once_and_in_order() {
-        // The clock comes too late to find an event that was left.
+        // The clock comes too late to find a forgotten event.
         let (mailbox, ended) = start(Duration::from_hours(1));
         std::thread::scope(|scope| {
             for thread in 0..THREADS {
@@ -378,7 +378,7 @@ mod tests {
     #[test]
     fn a_panic_ends_the_state() {
         let (mailbox, ended) = start(Duration::from_millis(20));
-        // The panic is the poster's, or the clock's if that has the lock.
+        // The panic occurs in the poster's thread, or in the clock's if that holds the lock.
         let _ = std::thread::spawn(move || mailbox.post(Event::Panic)).join();
         ended.recv_timeout(Duration::from_mins(5)).expect("the clock ends the state");
     }

@@ -1,4 +1,4 @@
-//! Values on their way to this node.
+//! Transfers of values to this node.
 
 mod range;
 mod transfers;

@@ -110,7 +110,7 @@ impl Transfer {
         if now < self.not_before {
             return asked;
         }
-        // After a failure: one range at a time, until one arrives.
+        // After a failure the transfer requests one range at a time, until one arrives.
         let window = if self.troubles > 0 { u64::from(self.rules.chunk_bytes) } else { self.rules.window_bytes };
         loop {
             let fresh = self.again.is_empty();
@@ -123,7 +123,7 @@ impl Transfer {
                 None => return asked,
             };
             let bytes = u64::from(range.bytes);
-            // At least one, however large it is.
+            // At least one range, however large it is.
             let room = self.flying_bytes == 0 || self.flying_bytes + bytes <= window;
             if !room {
                 return asked;
@@ -131,7 +131,7 @@ impl Transfer {
             if !share.take(bytes) {
                 self.held_up = true;
                 if self.flying_bytes == 0 {
-                    // Other transfers hold it up: that is not a stall of this one.
+                    // Other transfers use up the budget, which is not a stall of this one.
                     self.progress = now;
                 }
                 return asked;
@@ -188,7 +188,7 @@ impl Transfer {
         }
     }
 
-    /// Retries at once: the path is back.
+    /// Retries at once, because the node can be reached again.
     pub fn on_way(&mut self, now: Instant) {
         (self.not_before, self.progress) = (now, now);
     }
@@ -284,7 +284,7 @@ mod tests {
     }
 
     proptest! {
-        /// For all losses, delays and damages: each byte lands once, and the budget comes back.
+        /// For all losses, delays and damages: each byte is copied once, and the whole budget is given back.
         #[test]
         fn every_byte_lands_once(total in 0u64..500, here in 0u64..20, steps in proptest::collection::vec((0u8..4, any::<u16>()), 0..600)) {
             let (node, mut now, mut budget) = (node(), Instant::now(), Budget::new(120));

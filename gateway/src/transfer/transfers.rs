@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 use tensorlend::{Client, ValueDraft};
 use tensorlend_os::mutex::lock;
 
-/// How often one range may come damaged.
+/// Maximum number of damaged responses for one range.
 const DAMAGED_MAX: u32 = 3;
-/// Interval of the polls of transfers to which nothing happens.
+/// Interval of the polls of transfers without events.
 const POLL: Duration = Duration::from_millis(5);
 
-/// Maximum size of a value that the hub's own thread copies, if all its bytes are here.
+/// Maximum size of a value that the hub's own thread copies if all its bytes have arrived.
 const SMALL_BYTES: u64 = 64 << 10;
 /// Maximum number of its tensors.
 const SMALL_TENSORS: usize = 16;
@@ -36,7 +36,7 @@ pub struct Source {
     pub stamp: Stamp,
 }
 
-/// A transfer that is to be started. `P` says for what, and comes back with the outcome.
+/// A request for a transfer. `P` is its purpose, which returns with the outcome.
 pub struct Request<P> {
     /// The client that creates the drafts.
     pub client: Client,
@@ -44,9 +44,9 @@ pub struct Request<P> {
     pub source: Source,
     /// Its shape.
     pub descriptor: Arc<Descriptor>,
-    /// Its first bytes, if they are here already.
+    /// Its first bytes, if they have arrived already.
     pub first: Option<Piece>,
-    /// For what.
+    /// The purpose.
     pub purpose: P,
 }
 
@@ -58,28 +58,28 @@ impl<P> Request<P> {
     }
 }
 
-/// How a transfer ended.
+/// The outcome of a transfer.
 #[expect(clippy::large_enum_variant, reason = "handed over once, and never kept")]
 pub enum Outcome {
-    /// All bytes are here, to be published.
+    /// All bytes have arrived; the draft can be published.
     Complete(ValueDraft),
     /// The other node does not hold this value any more.
     Superseded,
     /// No responses for too long.
     Unreachable,
-    /// The value cannot be had; the reason.
+    /// The value is not available; the reason.
     Refused(String),
 }
 
 /// A transfer that has ended.
 pub struct Finished<P> {
-    /// For what it was.
+    /// The purpose of its request.
     pub purpose: P,
-    /// How it ended.
+    /// Its outcome.
     pub outcome: Outcome,
 }
 
-/// What happens to a transfer.
+/// An event of a transfer.
 pub enum Event {
     /// Its drafts were created, or cannot be.
     Created(u64, Result<(), CreateError>),
@@ -92,7 +92,7 @@ pub enum Event {
 /// The drafts while they are written; `None` once the transfer has ended.
 type Drafts = Arc<Mutex<Option<Incoming>>>;
 
-/// Why there are no drafts.
+/// The reason why the drafts could not be created.
 pub struct CreateError {
     why: String,
     /// The other node has sent an impossible message.
@@ -104,9 +104,9 @@ struct Running<P> {
     client: Client,
     ranges: Transfer,
     drafts: Drafts,
-    /// The drafts exist.
+    /// Whether the drafts exist.
     is_ready: bool,
-    /// A range was requested: the other node retains the value.
+    /// Whether a range was requested: the other node then retains the value.
     is_requested: bool,
     purpose: P,
 }
@@ -118,12 +118,12 @@ pub struct Transfers<P> {
     running: BTreeMap<u64, Running<P>>,
     last_number: u64,
     polled: Instant,
-    /// Some transfer waits for a part of the budget: what another gives back is for it.
+    /// Whether a transfer waits for a part of the budget: it gets the bytes that another one gives back.
     is_starved: bool,
 }
 
 impl<P> Transfers<P> {
-    /// Without transfers.
+    /// Returns an empty collection.
     pub fn new(settings: &Settings, events: EventSender<Event>) -> Self {
         let rules = Rules {
             chunk_bytes: settings.chunk_bytes,
@@ -140,27 +140,27 @@ impl<P> Transfers<P> {
         self.running.len()
     }
 
-    /// A node can be reached again: its transfers continue at once.
+    /// Continues the transfers of a reachable node at once.
     pub fn on_node_up(&mut self, node: &NodeName, now: Instant) {
         for running in self.running.values_mut().filter(|running| running.source.name.node == *node) {
             running.ranges.on_way(now);
         }
     }
 
-    /// Returns when the transfers want to be polled.
+    /// Returns the time of the next poll.
     pub fn due(&self) -> Option<Instant> {
-        // The delays between repeated requests are short, and counted in ticks of this.
+        // The delays between repeated requests are short multiples of this interval.
         (!self.running.is_empty()).then(|| Instant::now() + Duration::from_millis(20))
     }
 
-    /// Starts a transfer. A small value whose bytes came along is complete at once.
+    /// Starts a transfer. A small value whose bytes came with the response is complete at once.
     pub fn start(&mut self, context: &mut Context, request: Request<P>) -> Option<Finished<P>> {
         let Request { client, source, descriptor, first, purpose } = request;
         self.last_number += 1;
         let number = self.last_number;
         let total = descriptor.bytes();
         let here = first.as_ref().map_or(0, |first| u64::from(first.chunk.bytes));
-        // The bytes of an item of a list never come along: a worker creates its drafts.
+        // The bytes of a list's item never come with the response, so a worker creates its drafts.
         let has_few_tensors = descriptor.shape.tensors().take(SMALL_TENSORS + 1).count() <= SMALL_TENSORS;
         let is_small = first.is_some() && here == total && total <= SMALL_BYTES && has_few_tensors;
         let drafts = Drafts::default();
@@ -189,7 +189,7 @@ impl<P> Transfers<P> {
             // A worker would take longer to wake than this takes to copy.
             return self.on_created(context, number, create(), Instant::now());
         }
-        // The daemon needs time to give memory for a large value.
+        // The daemon needs time to provide memory for a large value.
         let events = self.events.clone();
         let is_queued = context.copiers.run(move || events.post(Event::Created(number, create())));
         if !is_queued {
@@ -230,7 +230,7 @@ impl<P> Transfers<P> {
         }
     }
 
-    /// Ends a transfer that is complete or has failed; else requests its next ranges.
+    /// Ends a transfer that is complete or has failed; otherwise requests its next ranges.
     fn advance(&mut self, context: &mut Context, number: u64, now: Instant) -> Option<Finished<P>> {
         let running = self.running.get_mut(&number).filter(|running| running.is_ready)?;
         match running.ranges.standing(now) {
@@ -349,9 +349,9 @@ impl<P> Transfers<P> {
         Some(Finished { purpose: running.purpose, outcome })
     }
 
-    /// Polls the transfers to which nothing has happened.
+    /// Polls the transfers without events.
     pub fn on_tick(&mut self, context: &mut Context, now: Instant) -> Vec<Finished<P>> {
-        // An event of a transfer advances it; the others wait for the clock, or for what that one has given back.
+        // An event of a transfer advances it; the others wait for the clock, or for the budget that it has given back.
         if now.saturating_duration_since(self.polled) < POLL && !self.is_starved {
             return Vec::new();
         }

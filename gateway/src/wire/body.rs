@@ -41,7 +41,7 @@ impl Body {
         }
     }
 
-    /// Returns whether there are no bytes.
+    /// Returns true if it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -40,8 +40,8 @@ impl Geometry {
         (u64::from(self.names) / 8).max(256)
     }
 
-    /// What is there from the beginning on comes first. The rest is memory only as far as it is in use: each begins on
-    /// a page.
+    /// The tables that have memory from the beginning come first. The others have memory only where they are in use, so
+    /// each begins on a page.
     pub(super) fn offsets(&self) -> [(u64, u64); 7] {
         let mut at = size_of::<DirectoryHead>() as u64;
         let mut place = |count: u64, bytes: usize| {

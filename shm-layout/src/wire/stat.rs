@@ -45,7 +45,7 @@ pub struct Stat {
     pub wakeups: u64,
     /// Requests refused.
     pub refusals: u64,
-    /// The reason why there is no device memory; empty if there is some.
+    /// The reason why the daemon lends no device memory; empty if it lends some.
     pub device: String,
     /// Devices whose memory is lent.
     pub devices: Vec<DeviceUse>,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of names of a [`ValuesOf`](super::Request::ValuesOf): so many contents fit into a packet.
+/// Maximum number of names of a [`ValuesOf`](super::Request::ValuesOf), so that their contents fit into a packet.
 pub const VALUES_MAX: usize = 320;
 
 /// A name, as a client found it in the directory.

@@ -1,26 +1,26 @@
-//! What is charged, and the receipt for it.
+//! Charges, and the amounts that they are for.
 
 use super::NamespaceId;
 use std::sync::{Arc, Weak};
 
-/// What is charged. Each of them is one descriptor.
+/// The object of a charge. Each one is one descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Tensor bytes: the pool bounds them too.
+    /// Tensor bytes, which the pool limits, too.
     Segment,
-    /// Bytes of a device's memory: limits of their own, and the devices' pools, bound them.
+    /// Bytes of device memory, which their own limits and the devices' pools bound.
     Device,
-    /// Shared words: bounded for all together by `pool.sheet_bytes_max`.
+    /// Shared words: `pool.sheet_bytes_max` limits their sum.
     Sheet,
-    /// A client's wake descriptor, or what it has handed back and nobody has looked at: no bytes.
+    /// A client's wake descriptor, or an object that a client handed back and the daemon has not checked: no bytes.
     Wake,
 }
 
-/// What somebody holds: a receipt, to be given back.
+/// A charge, which its holder must refund.
 #[derive(Debug)]
 #[must_use]
 pub struct Charge {
-    /// Alive while the accounts want it back.
+    /// Alive until the accounts have been refunded.
     books: Weak<()>,
     pub(super) uid: Option<u32>,
     pub(super) namespace: NamespaceId,
@@ -29,12 +29,12 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// A receipt of the accounts that have these books.
+    /// Returns a charge of the accounts with these books.
     pub(super) fn new(books: &Arc<()>, (uid, namespace): (Option<u32>, NamespaceId), kind: Kind, bytes: u64) -> Self {
         Self { books: Arc::downgrade(books), uid, namespace, kind, bytes }
     }
 
-    /// The books have it back.
+    /// Notes that the accounts have been refunded.
     pub(super) fn settle(&mut self) {
         self.books = Weak::new();
     }
@@ -44,7 +44,7 @@ impl Charge {
         self.bytes
     }
 
-    /// Whose budget it is in.
+    /// Returns the namespace of the budget.
     pub fn namespace(&self) -> NamespaceId {
         self.namespace
     }
@@ -58,14 +58,14 @@ impl Drop for Charge {
     }
 }
 
-/// What a uid or a namespace holds.
+/// The sum that a uid or a namespace holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holding {
     /// Bytes of segments.
     pub segment_bytes: u64,
     /// Bytes of sheets.
     pub sheet_bytes: u64,
-    /// Bytes of devices' memory.
+    /// Bytes of device memory.
     pub device_bytes: u64,
     /// Segments.
     pub segments: u32,
@@ -74,12 +74,12 @@ pub struct Holding {
 }
 
 impl Holding {
-    /// Bytes of host memory, of both kinds.
+    /// Returns the bytes of host memory: segments and sheets.
     pub fn bytes(&self) -> u64 {
         self.segment_bytes + self.sheet_bytes
     }
 
-    /// Adds what another one holds.
+    /// Adds another holding.
     pub(super) fn add_all(&mut self, other: &Self) {
         self.segment_bytes += other.segment_bytes;
         self.sheet_bytes += other.sheet_bytes;
@@ -88,7 +88,7 @@ impl Holding {
         self.descriptors += other.descriptors;
     }
 
-    /// Returns true if this is no more than the other in anything.
+    /// Returns true if this holding exceeds the other one in nothing.
     pub(super) fn is_within(&self, other: &Self) -> bool {
         self.segment_bytes <= other.segment_bytes
             && self.sheet_bytes <= other.sheet_bytes

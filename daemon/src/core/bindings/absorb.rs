@@ -1,4 +1,4 @@
-//! Names that clients announce in shared memory: taken into the directory in turns.
+//! Names that clients announce in shared memory, and that the daemon absorbs into the directory in turns.
 
 use super::{Bindings, is_own};
 use crate::core::context::Context;
@@ -11,33 +11,32 @@ use tensorlend_layout::name;
 use tensorlend_layout::wire::Refusal;
 use tensorlend_layout::word::{Absorbed, Home, HomeKind, LifeWord, MemberState};
 
-/// How long a claim may stand while somebody else wants the name.
+/// Maximum time for which a claim may stand while another client wants the name.
 pub(super) const CLAIM_NS_MAX: u64 = 1_000_000_000;
 
-/// A claim that nobody has looked at for so long counts as a new one.
+/// Time without a check after which a claim counts as a new one.
 const CLAIM_GAP_NS: u64 = 100_000_000;
-/// Announcements of one client that are taken in one turn.
+/// Maximum announcements of one client that one turn absorbs.
 const ABSORB_MAX: u64 = 64;
-/// How long to let announcements gather before they are looked for again: a client's ring holds more than it can announce in
-/// that time.
+/// Pause before the daemon polls for announcements again: a client's ring holds more than the client can announce in that time.
 const ABSORB_PAUSE_NS: u64 = 500_000;
-/// Not in this turn any more: the timers that are due now are done in it.
+/// Delay to the next turn: this turn still fires the timers that are due now.
 const NEXT_TURN_NS: u64 = 1;
 
 impl Bindings {
-    /// Names that clients have announced or are about to announce.
+    /// Returns the number of names that clients have announced or are about to announce.
     pub(super) fn announced(members: &Members) -> u64 {
         let announced = members.announcing().map(|(_, c)| {
-            // The claim first, then the ring: a name that leaves the one is in the other.
+            // The claim is read first, then the ring: a name that leaves the claim is in the ring.
             let claims = u64::from(c.words().claim.read() != 0);
             let waiting = c.words().ring_head.read().wrapping_sub(c.absorbed);
-            // More than a ring holds are a lie, for which it is ended when it comes to absorbing.
+            // A number larger than the ring is false. The daemon ends such a client when it absorbs the ring.
             claims + if waiting > RING as u64 { 0 } else { waiting }
         });
         announced.sum()
     }
 
-    /// Makes sure that nobody is publishing this key for the first time. `Ok(false)`: somebody is; ask again.
+    /// Ensures that no client is publishing this key for the first time. Returns `Ok(false)` if one is: the caller asks again.
     pub fn settle(
         &mut self,
         env: &mut Env,
@@ -63,14 +62,16 @@ impl Bindings {
             self.names.set(&context.directory, entry, HomeKind::Reserved, 0, 0);
         }
         tensorlend_layout::crash_point!("daemon: name reserved");
-        // Against the claimant's fence between its claim and its look at this home: one of us sees the other.
+        // This fence pairs with claimant P's fence between its claim and its read of this home: either daemon D sees the claim,
+        // or P sees the home.
         scan_fence();
         let hash = context.directory.hash(key);
         let claimant = members.announcing().find(|(_, c)| c.words().claim.read() == hash);
         let Some(claimant) = claimant.map(|(number, _)| number) else {
             return Ok(self.absorb_all(env, context, members, all));
         };
-        // Counted from when it was seen first, by whomever: who has waited long for others does not count it as old.
+        // The age counts from the time when the daemon first saw this claim, for any requester. A request that has waited long
+        // for other claims does not count this one as old.
         let now = env.now_ns;
         let client = members.me(claimant);
         let first = match client.claimed {
@@ -84,7 +85,7 @@ impl Bindings {
         Ok(false)
     }
 
-    /// A request that had reserved a name is gone.
+    /// Removes the name that an abandoned request had reserved.
     pub fn unreserve(&mut self, context: &Context, key: &[u8]) {
         if let Some(found) = find(&context.directory, key)
             && found.home.kind() == HomeKind::Reserved
@@ -93,27 +94,28 @@ impl Bindings {
         }
     }
 
-    /// A turn of taking announcements in, because somebody nudged or because they may have gone on since the last.
+    /// Performs a turn of absorbing, because a client woke the daemon or because clients may have announced more since the last
+    /// turn.
     pub fn absorb_turn(&mut self, env: &mut Env, context: &mut Context, members: &mut Members) {
         let head = context.directory.head();
         head.wants_nudge.set(0);
         let any = members.has_announcements();
         let pause_ns = if env.gathering {
-            // Who still reads the old directory finds announced names in the rings: they must not be used again.
+            // Clients that still read the old directory find announced names in the rings: these entries must not be reused.
             ABSORB_PAUSE_NS
         } else if !self.absorb_all(env, context, members, false) {
             let announced = Self::announced(members);
             self.prepare_names(env, context, announced);
-            // The rest in the next turn, or when there is memory for it.
+            // The rest follows in the next turn, or when its memory has been made.
             if self.names.absorbable() == 0 { ABSORB_PAUSE_NS } else { NEXT_TURN_NS }
         } else if any {
-            // More will come, mostly: looked for by ourselves, so that each of them costs nobody a system call.
+            // More announcements usually follow. The daemon polls for them, so that they cost no client a system call.
             ABSORB_PAUSE_NS
         } else {
             let head = context.directory.head();
             head.wants_nudge.set(1);
-            // Against the fence between an announcement and its client's look at this word: either it is seen here, or
-            // its client nudges.
+            // This fence pairs with client P's fence between its announcement and its read of `wants_nudge`: either daemon D
+            // sees the announcement here, or P wakes D.
             scan_fence();
             if !members.has_announcements() {
                 return;
@@ -128,8 +130,8 @@ impl Bindings {
         }
     }
 
-    /// Takes everybody's announcements into the directory, a bounded number in one turn unless it must be `all`; whether
-    /// those were all that there were.
+    /// Absorbs the announcements of all clients into the directory, a bounded number in one turn unless `all` is set; returns
+    /// true if none are left.
     pub fn absorb_all(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, all: bool) -> bool {
         let numbers: Vec<u16> = members.announcing().filter(|(_, c)| c.has_announced()).map(|(n, _)| n).collect();
         let mut done = true;
@@ -144,8 +146,8 @@ impl Bindings {
         done
     }
 
-    /// Takes at most so many of a client's announcements into the directory: each home first, then `absorbed`. Whether
-    /// those were all.
+    /// Absorbs at most `most` of a client's announcements into the directory: each home first, then `absorbed`. Returns true if
+    /// none are left.
     pub fn absorb(
         &mut self,
         env: &mut Env,
@@ -165,7 +167,7 @@ impl Bindings {
             members.fault(catalogue, "it announced more names than it was granted");
             return true;
         }
-        // Those for which there is no room wait, and are found where they were announced.
+        // Announcements without room wait in the ring, where look-ups find them.
         let most = most.min(self.names.absorbable());
         let client = members.me(catalogue);
         let end = index.wrapping_add(head.wrapping_sub(index).min(most));
@@ -219,7 +221,7 @@ impl Bindings {
         self.names.place_announced(&context.directory, key, is_own)
     }
 
-    /// Takes in what an ending client has announced; nothing after it.
+    /// Absorbs all that an ending client has announced. Later announcements do not count.
     pub fn drain(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, catalogue: u16) {
         if !members.me(catalogue).announces() {
             return members.close_announcer(context, catalogue);
@@ -227,15 +229,15 @@ impl Bindings {
         let index = members.me(catalogue).absorbed;
         context.directory.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Ending, index).0);
         tensorlend_layout::crash_point!("daemon: ending");
-        // Against its own look at this word after its last announcement: either we drain that one, or it learns that
-        // it may not have been heard.
+        // This fence pairs with client P's read of this word after its last announcement: either daemon D drains that
+        // announcement, or P learns that D may not have seen it.
         scan_fence();
         self.absorb(env, context, members, catalogue, MemberState::Ending, u64::MAX);
         tensorlend_layout::crash_point!("daemon: drained");
         members.close_announcer(context, catalogue);
     }
 
-    /// The timer of the announcements has come.
+    /// Handles the timer of the announcements.
     pub fn absorb_due(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, at: u64) {
         if self.absorb_due_ns.is_some_and(|due| due <= at) {
             self.absorb_due_ns = None;
@@ -243,14 +245,14 @@ impl Bindings {
         }
     }
 
-    /// Has the announcements looked for in this turn.
+    /// Schedules a poll for announcements in this turn.
     pub fn absorb_at_once(&mut self, env: &mut Env, context: &Context) {
         self.absorb_due_ns = Some(env.now_ns);
         env.set_timer(0, Timer::Absorb(context.ledger.id()));
     }
 }
 
-/// The name beside a cell, as its client says; names of more than 64 bytes do not stand there whole.
+/// Returns the name next to a cell as its client reports it. Names of more than 64 bytes do not fit there.
 fn announced_name(record: &tensorlend_layout::catalogue::CellRecord) -> Option<Vec<u8>> {
     let bytes = record.name_bytes.peek() as usize;
     let mut name: Vec<u8> = record.name.iter().flat_map(|w| w.peek().to_le_bytes()).collect();

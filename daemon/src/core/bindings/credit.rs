@@ -1,8 +1,9 @@
-//! The names of a shared namespace, as a stock in which every user has a share: see `share.rs`.
+//! The names of a shared namespace as a stock in which every user has a share: see `share.rs`.
 //!
-//! Names are announced without the daemon, so that it cannot refuse one. It says beforehand how many a client may announce
-//! by itself (`MemberEntry.announce_until`, which only grows); they count as its user's from then on. What comes after them
-//! the client asks for, and may be refused. Nothing is taken back that was granted, so there is nothing to race for.
+//! Clients announce names without the daemon, so the daemon cannot refuse one. Instead it grants each client a number of
+//! announcements in advance (`MemberEntry.announce_until`, which only grows); they count as its user's from then on. For
+//! further names the client sends requests, which the daemon may refuse. The daemon never takes back a grant, so nothing
+//! can race for one.
 
 use super::Bindings;
 use crate::core::account::{SUPERUSER, limit};
@@ -13,13 +14,13 @@ use crate::core::share::Stock;
 use std::collections::BTreeMap;
 use tensorlend_layout::wire::{LimitKind, Refusal};
 
-/// Announcements granted to one client at a time, at most.
+/// Maximum announcements granted to one client at a time.
 const GRANT_MAX: u64 = 512;
-/// All clients' grants together are at most one part in so many of the names that there may be.
+/// All clients' grants together are at most one part in `GRANTS_PART` of the maximum number of names.
 const GRANTS_PART: u64 = 8;
 
 impl Bindings {
-    /// Announcements that a client was granted and has not made, or that are not absorbed.
+    /// Returns the announcements that a client was granted and has not made, or that are not absorbed.
     fn outstanding(context: &Context, catalogue: u16, client: &Client) -> u64 {
         if !client.announces() {
             return 0;
@@ -27,7 +28,7 @@ impl Bindings {
         context.directory.entry(catalogue).announce_until.peek().saturating_sub(client.absorbed)
     }
 
-    /// Names that a user has, and the stock of them.
+    /// Returns the number of a user's names, and the stock of names.
     fn name_stock(&self, context: &Context, members: &Members, uid: u32) -> (u64, Stock) {
         let mut uids: BTreeMap<u32, u64> = BTreeMap::new();
         for (number, client) in members.iter() {
@@ -42,8 +43,7 @@ impl Bindings {
         )
     }
 
-    /// Lets a client announce some more names by itself, if it is about to run out of what it may, and as far as its user's
-    /// share goes.
+    /// Grants a client some more announcements if it has few left, within its user's share.
     pub fn grant(&mut self, context: &Context, members: &Members, catalogue: u16) {
         let Some(client) = members.get(catalogue).filter(|c| context.ledger.shares_tables() && c.announces()) else {
             return;
@@ -64,7 +64,7 @@ impl Bindings {
         word.set(word.peek() + more);
     }
 
-    /// Refuses so many more names for a client if they are more than its user's share.
+    /// Refuses `more` names to a client if they exceed its user's share.
     pub fn check_name_share(
         &mut self,
         context: &Context,

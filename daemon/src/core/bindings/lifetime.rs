@@ -1,7 +1,7 @@
-//! Names that do not live until they are deleted: those with a deadline, and those that go with their owner's session.
+//! Names that end by themselves: those with a deadline, and those that end with their owner's session.
 //!
-//! The truth about them is the word `life` of the directory's entries, which the daemon alone writes. What is kept here is
-//! an index of it, so that nobody has to search: [`Lifetimes::of`] makes it from the directory.
+//! The authoritative data is the word `life` of the directory's entries, which only the daemon writes. This module has an index
+//! of these words, which avoids searches: [`Lifetimes::of`] builds it from the directory.
 
 use super::Bindings;
 use crate::core::chores::{PAUSE_NS, REMOVAL};
@@ -12,24 +12,24 @@ use std::collections::{BTreeSet, VecDeque};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::word::{Home, LifeWord};
 
-/// Names that one turn ends, at most: others shall be served in between.
+/// Maximum number of names that one turn ends. The daemon serves other requests between turns.
 const TURN_MAX: usize = 512;
 
-/// Which names are to end, and when.
+/// The index of names that end by themselves.
 #[derive(Debug, Default)]
 pub struct Lifetimes {
-    /// Deadline and entry, the next one first.
+    /// Deadline and entry, in ascending order.
     due: BTreeSet<(u64, u32)>,
     /// Owner and entry of ephemeral names.
     ephemeral: BTreeSet<(u16, u32)>,
-    /// Owners whose sessions have ended, and whose ephemeral names have not.
+    /// Owners whose sessions have ended, but not yet their ephemeral names.
     gone: VecDeque<u16>,
-    /// When the timer that was set last comes.
+    /// Time of the timer that was set last.
     armed_ns: Option<u64>,
 }
 
 impl Lifetimes {
-    /// The index of a directory's live names.
+    /// Returns the index of a directory's live names.
     pub fn of(d: &Directory) -> Self {
         let mut it = Self::default();
         for (entry, line) in d.entries() {
@@ -41,10 +41,10 @@ impl Lifetimes {
         it
     }
 
-    /// Checks that the index has no more than the directory says.
+    /// Checks that the index contains only what the directory contains.
     ///
     /// # Panics
-    /// It has.
+    /// Panics if it contains more.
     pub fn check(&self, d: &Directory) {
         for &(deadline, entry) in &self.due {
             let life = LifeWord(d.names[entry as usize].life.peek());
@@ -79,7 +79,7 @@ impl Lifetimes {
         self.due.first().filter(|(at, _)| *at <= now_ns).map(|&(_, entry)| entry)
     }
 
-    /// The next ephemeral name of an owner who is gone.
+    /// Returns the next ephemeral name of an owner whose session has ended.
     fn next_gone(&mut self) -> Option<u32> {
         while let Some(&owner) = self.gone.front() {
             if let Some(&(_, entry)) = self.ephemeral.range((owner, 0)..=(owner, u32::MAX)).next() {
@@ -90,14 +90,14 @@ impl Lifetimes {
         None
     }
 
-    /// When something is to be done: at once, or at the first deadline.
+    /// Returns the time of the next work: now, or the first deadline.
     fn wanted_ns(&self, now_ns: u64) -> Option<u64> {
         if self.gone.is_empty() { self.due.first().map(|&(at, _)| at) } else { Some(now_ns) }
     }
 }
 
 impl Bindings {
-    /// Stores how long the name lives that an entry is about to lead to by `home`; what it led to before is `before`.
+    /// Stores the lifetime of the name that an entry is about to lead to by `home`; `before` is the entry's former home.
     pub fn set_life(&mut self, context: &Context, entry: u32, before: Home, home: Home, life: LifeWord) {
         self.end_life(context, entry, before);
         if life != LifeWord::FOREVER {
@@ -106,7 +106,7 @@ impl Bindings {
         }
     }
 
-    /// What an entry led to by `home` is over, or about to be.
+    /// Ends the lifetime of the name that an entry led to by `home`.
     pub fn end_life(&mut self, context: &Context, entry: u32, home: Home) {
         let life = context.directory.life(entry);
         if life != LifeWord::FOREVER {
@@ -115,7 +115,7 @@ impl Bindings {
         }
     }
 
-    /// A client's session has ended, and with it its ephemeral names.
+    /// Ends a client's ephemeral names with its session.
     pub fn end_ephemeral(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, catalogue: u16) {
         if self.lifetimes.ephemeral.range((catalogue, 0)..=(catalogue, u32::MAX)).next().is_some() {
             self.lifetimes.gone.push_back(catalogue);
@@ -123,7 +123,7 @@ impl Bindings {
         }
     }
 
-    /// Ends the names whose time has come, a bounded number in one turn.
+    /// Ends the names that are due, a bounded number in one turn.
     pub fn end_lives(&mut self, env: &mut Env, context: &mut Context, members: &mut Members) {
         for _ in 0..TURN_MAX {
             if !env.chores.spend(0) {
@@ -145,7 +145,7 @@ impl Bindings {
         }
     }
 
-    /// The timer has come.
+    /// Handles the timer of the lifetimes.
     pub fn lifetimes_due(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, at: u64) {
         if self.lifetimes.armed_ns.is_some_and(|armed| armed <= at) {
             self.lifetimes.armed_ns = None;
@@ -153,11 +153,11 @@ impl Bindings {
         self.end_lives(env, context, members);
     }
 
-    /// Sees to it that the next name's end is not missed.
+    /// Sets the timer for the next name's end.
     pub fn arm_lifetimes(&mut self, env: &mut Env, context: &Context) {
         let Some(at) = self.lifetimes.wanted_ns(env.now_ns) else { return };
         if self.lifetimes.armed_ns.is_none_or(|armed| armed > at) {
-            // What is overdue is too much for one turn: others are served in between.
+            // More names are due than one turn ends: the daemon serves others in between.
             let pause_ns = if at <= env.now_ns { PAUSE_NS } else { at - env.now_ns };
             self.lifetimes.armed_ns = Some(env.now_ns + pause_ns);
             env.set_timer(pause_ns, Timer::Lifetimes(context.ledger.id()));

@@ -1,5 +1,5 @@
-//! Lists: collections that many producers append to and the daemon orders. An item is a name of its own, made of the
-//! list's id and its number.
+//! Lists: collections that many producers append to and the daemon orders. Each item is a name, formed of the list's id and the
+//! item's number.
 
 use super::Bindings;
 use crate::core::answer::{Answer, Outcome, Wait};
@@ -15,7 +15,7 @@ use tensorlend_layout::name::{self, KeyKind, item_key, list_key};
 use tensorlend_layout::wire::{LimitKind, Refusal, Reply};
 use tensorlend_layout::word::{HomeKind, LifeWord};
 
-/// Items that one request may append.
+/// Maximum number of items in one request to append.
 const APPEND_MAX: usize = 4096;
 
 #[derive(Debug)]
@@ -23,15 +23,15 @@ struct List {
     id: u64,
     place: u32,
     end: u64,
-    /// Whose it is; `None`: a daemon before made it, and none of its items is left.
+    /// The uid of its creator; `None` after a restart if none of its items is left.
     uid: Option<u32>,
-    /// Items that are there and end with their owners' sessions.
+    /// Number of its items that end with their owners' sessions.
     ephemeral: u64,
-    /// Whether it has had an item that does not end so.
+    /// Whether it has ever had an item that does not end with a session.
     lasting: bool,
 }
 
-/// Ids, and lengths, that were counted are less.
+/// Upper bound of counted ids and lengths.
 const COUNTED_MAX: u64 = u64::MAX / 4;
 
 /// A namespace's lists.
@@ -45,7 +45,7 @@ pub struct Lists {
 }
 
 impl Lists {
-    /// None yet, at most `max`.
+    /// Returns an empty set of at most `max` lists.
     pub fn new(max: u32) -> Self {
         Self { by_name: BTreeMap::new(), names: BTreeMap::new(), places: (0..max).rev().collect(), ids: 0 }
     }
@@ -53,7 +53,7 @@ impl Lists {
     /// Checks that names, ids and lines of the directory agree.
     ///
     /// # Panics
-    /// They do not.
+    /// Panics if they disagree.
     pub fn check(&self, d: &Directory) {
         assert_eq!(self.by_name.len(), self.names.len(), "each list has a name and an id");
         assert_eq!(self.by_name.len() + self.places.len(), d.lists.len(), "each line is free or a list's");
@@ -75,20 +75,20 @@ impl Lists {
         Some(list)
     }
 
-    /// The user of each list.
+    /// Returns the user of each list.
     pub fn uids(&self) -> impl Iterator<Item = Option<u32>> + '_ {
         self.by_name.values().map(|list| list.uid)
     }
 
-    /// Whether there is none.
+    /// Returns true if no list exists.
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }
 }
 
 impl Bindings {
-    /// The lists of a directory that another daemon wrote last, wherever that one ended: a list has a name and a line; items
-    /// without a list belonged to one that was being removed.
+    /// Restores the lists of a directory that another daemon wrote last and may have left at any step. A list has a name and a
+    /// line; items without a list belonged to one that was being removed.
     pub fn restore_lists(&mut self, env: &mut Env, context: &mut Context, members: &mut Members) {
         let mut lists = Lists::new(context.ledger.limits().lists_max);
         let mut ids: BTreeMap<u64, u64> = BTreeMap::new();
@@ -99,7 +99,7 @@ impl Bindings {
                 .lists
                 .get(home.cell() as usize)
                 .filter(|line| (1..=COUNTED_MAX).contains(&line.id.peek()) && line.end.peek() <= COUNTED_MAX);
-            // Renamed in that moment: both names lead to it.
+            // The predecessor was renaming the list: both names lead to it.
             match line.filter(|line| ids.insert(line.id.peek(), line.end.peek()).is_none()) {
                 Some(line) => {
                     let list = List {
@@ -120,19 +120,19 @@ impl Bindings {
         for &place in &lists.places {
             context.directory.lists[place as usize].id.set(0);
         }
-        // Ids are never used again: those of lists that are gone were counted up from less than the time.
+        // Ids are never used again: the ids of former lists were below the current time.
         lists.ids = ids.last_key_value().map_or(0, |(&id, _)| id).max(env.now_ns);
         self.lists = lists;
-        // The first item that is left of each list, and whose it is.
+        // The first remaining item of each list, and its owner.
         let mut first: BTreeMap<u64, (u64, Option<u32>)> = BTreeMap::new();
-        // Items that end with their owners' sessions, and the others.
+        // The numbers of ephemeral items and of the others.
         let mut items: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         let item = |key: Vec<u8>| {
             let [1, item @ ..] = &key[..] else { return None };
             Some((u64::from_le_bytes(*item.first_chunk()?), u64::from_le_bytes(*item.last_chunk()?)))
         };
         for (entry, home, (id, number)) in context.directory.live_keys(KeyKind::Item, item) {
-            // Behind the end: of an append that was not finished.
+            // An item after the end belongs to an append that was not finished.
             let end = ids.get(&id).copied().unwrap_or(0);
             if number >= end {
                 self.remove(env, context, members, entry, false);
@@ -154,7 +154,7 @@ impl Bindings {
 }
 
 impl Bindings {
-    /// A request to append cells. All of them are appended, or none.
+    /// Handles a request to append cells: all of them or none.
     #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn list_append(
         &mut self,
@@ -190,7 +190,7 @@ impl Bindings {
         };
         for (number, &cell) in (first..).zip(cells) {
             if let Err(refusal) = self.take(env, context, members, &item_key(id, number), catalogue, cell, life) {
-                // All or nothing: the client uses the cells again.
+                // The request fails as a whole: the client reuses the cells.
                 for number in first..number {
                     if let Some(found) = live_home(&context.directory, &item_key(id, number)) {
                         self.remove(env, context, members, found.entry, false);
@@ -205,7 +205,7 @@ impl Bindings {
             }
             tensorlend_layout::crash_point!("daemon: item bound");
         }
-        // After the items' homes, and once: whoever sees the length finds the items, all of them or none.
+        // The end is stored once, after the items' homes: a reader that sees the new end finds all the items.
         context.directory.lists[place].end.set(first + cells.len() as u64);
         tensorlend_layout::crash_point!("daemon: items counted");
         if let Some(known) = self.lists.by_name.get_mut(list) {
@@ -237,14 +237,14 @@ impl Bindings {
         Ok(())
     }
 
-    /// A request to remove a list and its items.
+    /// Handles a request to remove a list and its items.
     pub fn list_delete(&mut self, env: &mut Env, context: &mut Context, list: &str) -> Answer {
         name::check(list)?;
         let existed = self.list_remove(env, context, list);
         Ok(Outcome::Reply(Reply::Deleted { existed }))
     }
 
-    /// An item has ended with its owner's session: the last one takes a list along that never had others.
+    /// Handles the end of an item with its owner's session. The last such item ends a list that has never had others.
     pub fn item_ended(&mut self, env: &mut Env, context: &mut Context, id: u64) {
         let Lists { by_name, names, .. } = &mut self.lists;
         let Some(name) = names.get(&id) else { return };
@@ -263,11 +263,11 @@ impl Bindings {
         }
         context.directory.lists[list.place as usize].id.set(0);
         self.lists.places.push(list.place);
-        // Nobody who looks for the list from here on finds its items: nobody has its id, which never comes again.
+        // No client that looks up the list from here on finds its items: none learns its id, which is never used again.
         let left = if list.end <= self.names.live() {
             Left::Numbers(0..list.end)
         } else {
-            // Items come and go: those ever appended may be many more than all names that live.
+            // The items ever appended may be many more than all live names.
             Left::Entries(0, 0)
         };
         env.take_on(context.ledger.id(), Chore::Items(DeletedList { id: list.id, left }));
@@ -275,7 +275,7 @@ impl Bindings {
         true
     }
 
-    /// Takes out items of a list that was deleted, as many as this step may; what is left of them.
+    /// Removes items of a deleted list, as many as this step may; returns the rest.
     pub fn remove_items(
         &mut self,
         env: &mut Env,
@@ -316,7 +316,7 @@ impl Bindings {
         }
     }
 
-    /// A request to rename a list. Both names lead to it for a moment.
+    /// Handles a request to rename a list. For a moment both names lead to it.
     pub fn list_rename(
         &mut self,
         env: &mut Env,

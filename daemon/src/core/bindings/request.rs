@@ -12,11 +12,11 @@ use tensorlend_layout::name;
 use tensorlend_layout::wire::{Refusal, Reply};
 use tensorlend_layout::word::{Cell, LifeWord};
 
-/// Names that one request may tidy.
+/// Maximum number of names in one request to tidy.
 const TIDY_MAX: usize = 256;
 
 impl Bindings {
-    /// A request to bind a name.
+    /// Handles a request to bind a name.
     #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn bind(
         &mut self,
@@ -31,7 +31,7 @@ impl Bindings {
         name::check(name)?;
         members.check_cell(catalogue, cell)?;
         if members.me(catalogue).notices.contains(&cell) {
-            // Granted to the same request before, and taken since: each takes effect once.
+            // The same request was granted before, and the name was taken since: each takes effect once.
             let found = find(&context.directory, name.as_bytes());
             let (entry, home) = found.map_or((0, 0), |found| (found.entry, found.home.0));
             return Ok(Outcome::Reply(Reply::Bound { entry, home }));
@@ -55,7 +55,7 @@ impl Bindings {
         Ok(Outcome::Reply(Reply::Bound { entry, home: home.0 }))
     }
 
-    /// As [`Bindings::bind`], for a name that ends by itself.
+    /// Handles a request to bind a name like [`Bindings::bind`], for a name that ends by itself.
     #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn bind_for(
         &mut self,
@@ -74,7 +74,7 @@ impl Bindings {
         self.bind(env, context, members, catalogue, (name, cell), LifeWord::new(deadline_ns, ephemeral), since_ns)
     }
 
-    /// A request to delete a name, whoever owns it.
+    /// Handles a request to delete a name, whoever owns it.
     pub fn delete(
         &mut self,
         env: &mut Env,
@@ -91,15 +91,15 @@ impl Bindings {
             return Ok(Outcome::Reply(Reply::Deleted { existed: false }));
         };
         self.remove(env, context, members, found.entry, true);
-        // Only now: what the owner puts or deletes after this look counts as before the home's move only if it had looked
-        // at the home before that.
+        // The value is read after this fence: a put or delete by owner P after the read counts as before the home's move only
+        // if P had read the home before the move.
         scan_fence();
         let value = members.client(found.home.catalogue()).ok().and_then(|c| c.value(found.home.cell()));
         let existed = value.is_some_and(Cell::is_value);
         Ok(Outcome::Reply(Reply::Deleted { existed }))
     }
 
-    /// A request of an owner to forget names that it deleted.
+    /// Handles an owner's request to forget names that it deleted.
     pub fn tidy(
         &mut self,
         env: &mut Env,
@@ -115,7 +115,7 @@ impl Bindings {
             name::check(name)?;
         }
         for (name, cell) in names {
-            // The client gives the cell back on this answer: it shall not be told of it once more.
+            // The client reuses the cell after this response, and must not receive a notice about it.
             members.me(catalogue).notices.remove(cell);
             if let Some(found) = live_home(&context.directory, name.as_bytes())
                 && (found.home.catalogue(), found.home.cell()) == (catalogue, *cell)
@@ -126,8 +126,8 @@ impl Bindings {
         Ok(Outcome::Reply(Reply::Done))
     }
 
-    /// A request to rename a name whose owner is gone and quiet. Both names lead to the one cell for a moment, which
-    /// nobody writes any more.
+    /// Handles a request to rename a name whose owner is frozen. For a moment both names lead to the one cell, which no process
+    /// writes any more.
     pub fn rename(
         &mut self,
         env: &mut Env,
@@ -161,7 +161,7 @@ impl Bindings {
         if !self.settle(env, context, members, uid, to.as_bytes(), since_ns)? {
             return Ok(Outcome::Later(Wait::Claim));
         }
-        // Whoever was waited for may have deleted it: look again.
+        // The client that this request waited for may have deleted the name.
         let Some(found) = live_home(&context.directory, from.as_bytes()) else {
             self.unreserve(context, to.as_bytes());
             return Err(Refusal::NotFound(format!("name {from:?}")));

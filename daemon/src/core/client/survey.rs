@@ -1,27 +1,27 @@
-//! How far the look through a disconnected client's memory has come: see [`crate::core::collection`].
+//! The progress of a survey of a disconnected client's memory: see [`crate::core::collection`].
 
 use super::Client;
 use crate::core::env::Env;
 use std::collections::BTreeMap;
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 
-/// The segments that chains of slots lie in. The records are allegations: a chain ends where it leaves the client's segments
-/// or comes back to itself, and where its first record is of another life.
+/// The segments that contain the slots of some chains. The records are allegations: a chain ends where it leaves the client's
+/// segments or reaches one of its own slots again, and where its first record has another generation.
 #[derive(Debug, Default)]
 pub struct Reach {
-    /// By first slot number, a bit for each slot that a chain has come through.
+    /// A bit for each slot that a chain has passed, by the first slot number of its segment.
     segments: BTreeMap<u32, Box<[u64]>>,
-    /// The chain at hand: its next slot, and the generation that the slot's record must have, if it is the first.
+    /// The current chain: its next slot, and the generation that the record of its first slot must have.
     chain: Option<(u32, Option<u64>)>,
 }
 
 impl Reach {
-    /// Begins with the chain of a slot, of this generation if one is given.
+    /// Begins the chain of a slot, of this generation if one is given.
     pub fn begin(&mut self, slot: u32, generation: Option<u64>) {
         self.chain = Some((slot, generation));
     }
 
-    /// Goes on with the chain as long as `goes_on`; whether it has come to its end.
+    /// Continues the chain while `goes_on` returns true; returns true at its end.
     pub fn follow(&mut self, client: &Client, mut goes_on: impl FnMut() -> bool) -> bool {
         while let Some((slot, generation)) = self.chain {
             if !goes_on() {
@@ -45,12 +45,12 @@ impl Reach {
         true
     }
 
-    /// Whether a chain lies in this segment.
+    /// Returns true if a chain passes this segment.
     pub fn has(&self, base: u32) -> bool {
         self.segments.contains_key(&base)
     }
 
-    /// The first slot numbers of the segments.
+    /// Returns the first slot numbers of the segments.
     pub fn bases(&self) -> impl Iterator<Item = u32> + '_ {
         self.segments.keys().copied()
     }
@@ -58,33 +58,33 @@ impl Reach {
 
 #[derive(Clone, Copy, Debug)]
 pub enum Stage {
-    /// Entries of names, from this one on.
+    /// Entries of names from this one on.
     Names(u32),
-    /// Streams from this place on; of that one, if it has this id, entries of its ring from this one on.
+    /// Streams from this entry on; of that stream, if it has this id, the ring entries from `entry` on.
     Streams { place: u32, id: u64, entry: usize },
-    /// Lease tables, of the clients from this number on.
+    /// Lease tables of the clients from this number on.
     Leases(u16),
     /// Segments that nothing leads to, from this first slot number on.
     Free(u32),
 }
 
-/// How far the look through a client's memory has come.
+/// The progress of a survey of a client's memory.
 #[derive(Debug)]
 pub struct Survey {
     pub stage: Stage,
-    /// Where names and streams lead.
+    /// Segments to which names and streams lead.
     pub named: Reach,
-    /// Where leases lead.
+    /// Segments to which leases lead.
     pub held: Reach,
-    /// Names that were renamed meanwhile, and leased slots of the table that was read last: chains to follow.
+    /// Chains to follow: from names that were renamed during the survey, and from leased slots of the last lease table.
     pub roots: Vec<(u32, Option<u64>)>,
-    /// Whether it has streams, or names with values.
+    /// Whether the client has streams, or names with values.
     pub in_use: bool,
     pub leased: bool,
 }
 
 impl Survey {
-    /// At its beginning.
+    /// Returns a new survey.
     pub fn new() -> Self {
         Self {
             stage: Stage::Names(0),
@@ -100,7 +100,7 @@ impl Survey {
         matches!(self.stage, Stage::Names(_) | Stage::Streams { .. })
     }
 
-    /// Follows the chains that are known to be there; whether all of them have come to their ends.
+    /// Follows all known chains; returns true when they have ended.
     pub fn follow(&mut self, env: &mut Env, client: &Client) -> bool {
         let reach = if self.is_at_names() { &mut self.named } else { &mut self.held };
         loop {

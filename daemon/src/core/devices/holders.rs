@@ -1,6 +1,6 @@
-//! Who may have which device memory mapped. The kernel cannot be asked, so it is noted: whoever was lent a segment *holds* it
-//! until it has said that it has unmapped it ([`Request::Unmapped`]), or has departed. What was given up goes on being charged
-//! until its last holder has let go.
+//! The clients that may have device memory mapped. The kernel cannot be asked, so the daemon tracks them: a client that was
+//! lent a segment *holds* it until it has reported that it unmapped it ([`Request::Unmapped`]) or has departed. An orphaned
+//! segment stays charged until its last holder has released it.
 //!
 //! [`Request::Unmapped`]: tensorlend_layout::wire::Request::Unmapped
 
@@ -17,45 +17,45 @@ use crate::core::members::Members;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::wire::{LendingId, Refusal, Reply};
 
-/// Lendings that one message may name.
+/// Maximum number of lendings in one message.
 const LENDINGS_MAX: usize = 1024;
-/// Lendings that one client may tell a new daemon of: more than its processes could have mapped.
+/// Maximum number of lendings that one client may report to a new daemon: more than its processes can have mapped.
 const TOLD_MAX: usize = 1 << 16;
 
-/// A segment that was given up, and may still be mapped.
+/// An orphaned segment, which clients may still have mapped.
 #[derive(Debug)]
 pub struct GivenUp {
     /// Its memory.
     pub mem: MemId,
-    /// On which device.
+    /// Its device.
     pub device: DeviceNumber,
     /// Its length.
     pub bytes: u64,
-    /// Who had it.
+    /// The user whose client had it.
     pub uid: u32,
-    /// What it costs.
+    /// Its charge.
     pub charge: Charge,
 }
 
-/// Who holds what.
+/// The holders of all lendings.
 #[derive(Debug, Default)]
 pub struct Holders {
-    /// Of what is lent, and of what was given up by this daemon: the clients that have not let go.
+    /// The holders of the segments that are lent, and of those that this daemon orphaned.
     held: BTreeMap<LendingId, BTreeSet<u16>>,
     given_up: BTreeMap<LendingId, GivenUp>,
-    /// Of what is held, what was lent before this daemon came.
+    /// The held lendings that were made before this daemon started.
     before: BTreeSet<LendingId>,
-    /// Given up before this daemon came: which lending it was is not known any more.
+    /// Segments orphaned before this daemon started. Their lendings are unknown.
     recovered: Vec<GivenUp>,
-    /// Clients of the daemon before, and what they have told so far: until the last of it, each counts as a holder of all that
-    /// there was then.
+    /// Clients of the predecessor with the lendings that they have reported so far. Until its last report, each counts as a
+    /// holder of every segment of that time.
     untold: BTreeMap<u16, BTreeSet<LendingId>>,
-    /// What clients have mapped of which no line tells: something outlived.
+    /// Lendings that clients have mapped and that no line of the directory contains: the segments were orphaned.
     unknown: BTreeMap<u16, BTreeSet<LendingId>>,
 }
 
 impl Holders {
-    /// A segment is lent, to its owner or to a reader; `None`: to somebody before this daemon.
+    /// Records that a segment is lent to its owner or a reader; `None` for a client of this daemon's predecessor.
     pub fn lent(&mut self, lending: LendingId, to: Option<u16>) {
         if to.is_none() {
             self.before.insert(lending);
@@ -63,18 +63,18 @@ impl Holders {
         self.held.entry(lending).or_default().extend(to);
     }
 
-    /// The clients that may have something mapped.
+    /// Returns the clients that may have device memory mapped.
     pub fn numbers(&self) -> impl Iterator<Item = u16> {
         let known = self.held.values().flatten().chain(self.untold.keys()).chain(self.unknown.keys());
         known.copied()
     }
 
-    /// A client was there before this daemon.
+    /// Records a client of this daemon's predecessor.
     pub fn was_there(&mut self, catalogue: u16) {
         self.untold.entry(catalogue).or_default();
     }
 
-    /// Whether a client may have device memory mapped.
+    /// Returns true if a client may have device memory mapped.
     pub fn is_holder(&self, catalogue: u16) -> bool {
         let any = !(self.before.is_empty() && self.recovered.is_empty());
         any && self.untold.contains_key(&catalogue)
@@ -82,7 +82,8 @@ impl Holders {
             || self.held.values().any(|holders| holders.contains(&catalogue))
     }
 
-    /// A client tells what it has mapped; whether that was the last of it. Whoever is known has told before.
+    /// Handles a client's report of the lendings that it has mapped; returns true if it was the last report. A client that is
+    /// not in `untold` has reported before.
     fn told(&mut self, catalogue: u16, lendings: &[LendingId], last: bool) -> Result<bool, Refusal> {
         let Some(told) = self.untold.get_mut(&catalogue) else { return Ok(false) };
         if told.len() + lendings.len() > TOLD_MAX {
@@ -106,7 +107,7 @@ impl Holders {
         Ok(true)
     }
 
-    /// A client has let go of these.
+    /// Removes a client from the holders of these lendings.
     fn unmapped(&mut self, catalogue: u16, lendings: &[LendingId]) {
         for lending in lendings {
             if let Some(holders) = self.held.get_mut(lending) {
@@ -124,7 +125,7 @@ impl Holders {
         }
     }
 
-    /// A client is no holder of anything any more.
+    /// Removes a client from the holders of all lendings.
     pub fn departed(&mut self, catalogue: u16) {
         self.untold.remove(&catalogue);
         self.unknown.remove(&catalogue);
@@ -133,20 +134,20 @@ impl Holders {
         }
     }
 
-    /// A lent segment is given up.
+    /// Orphans a lent segment.
     fn give_up(&mut self, lending: LendingId, it: GivenUp) {
         self.held.entry(lending).or_default();
         let before = self.given_up.insert(lending, it);
         assert!(before.is_none(), "a lending ends once");
     }
 
-    /// What was given up and is held by nobody any more.
+    /// Returns the orphaned segments that have no holder any more.
     fn settled(&mut self) -> Vec<GivenUp> {
         let all: Vec<LendingId> = self.given_up.keys().copied().collect();
         self.settled_among(&all)
     }
 
-    /// As [`Holders::settled`], of these lendings, and of what has outlived a daemon.
+    /// Returns those of these lendings like [`Holders::settled`], and those orphaned under a predecessor.
     fn settled_among(&mut self, lendings: &[LendingId]) -> Vec<GivenUp> {
         let told = self.untold.is_empty();
         let mut settled = Vec::new();
@@ -165,7 +166,7 @@ impl Holders {
         settled
     }
 
-    /// All that was given up, whoever holds it: for the end.
+    /// Returns all orphaned segments, held or not: for the end of the daemon.
     fn drain(&mut self) -> Vec<GivenUp> {
         self.untold.clear();
         self.unknown.clear();
@@ -176,7 +177,7 @@ impl Holders {
 }
 
 impl Devices {
-    /// What a client says that it has mapped.
+    /// Handles a client's report of the lendings that it has mapped.
     pub fn mapped(
         &mut self,
         env: &mut Env,
@@ -195,7 +196,7 @@ impl Devices {
         Ok(Outcome::Reply(Reply::Done))
     }
 
-    /// What a client says that it has unmapped.
+    /// Handles a client's report of the lendings that it has unmapped.
     pub fn unmapped(&mut self, env: &mut Env, context: &Context, catalogue: u16, lendings: &[LendingId]) -> Answer {
         check(lendings)?;
         self.holders.unmapped(catalogue, lendings);
@@ -204,8 +205,8 @@ impl Devices {
         Ok(Outcome::Reply(Reply::Done))
     }
 
-    /// A segment of a device's memory is lent no more; its slot numbers mean nothing any more already. Its slots' records are
-    /// left to the caller.
+    /// Ends the lending of a device segment whose slot numbers are invalid already. Returns the records of its slots, which the
+    /// caller must orphan.
     pub fn give_up(
         &mut self,
         env: &mut Env,
@@ -224,7 +225,7 @@ impl Devices {
         context.directory.note_returned();
         let settled = self.holders.settled_among(&[lending]);
         Self::take_back(env, context, settled);
-        // Whoever holds it still keeps it charged, through the next daemon's life too.
+        // Its holders keep it charged, also under the next daemon.
         if self.holders.given_up.contains_key(&lending) {
             self.keep_given_up(env, context, mem, uid, (on.number, bytes));
         }
@@ -248,8 +249,8 @@ impl Devices {
         }
     }
 
-    /// Takes in what was given up before this daemon came, or was about to be: every client of that time may hold it. Whether
-    /// its device is there still.
+    /// Recovers a segment that the predecessor orphaned or was about to orphan. Every client of that time may hold it. Returns
+    /// true if its device still exists.
     pub fn recover_given_up(&mut self, env: &mut Env, context: &Context, uid: u32, preserved: &Preserved) -> bool {
         let (Label::DeviceOrphaned { place, .. } | Label::DeviceSegment { place, .. }) = preserved.label else {
             return false;
@@ -268,7 +269,7 @@ impl Devices {
         true
     }
 
-    /// Takes back what nobody holds any more.
+    /// Takes back the orphaned segments that have no holder.
     pub fn settle_devices(&mut self, env: &mut Env, context: &Context) {
         let settled = self.holders.settled();
         Self::take_back(env, context, settled);
@@ -281,7 +282,7 @@ impl Devices {
         }
     }
 
-    /// Takes back everything that was given up: nobody asks any more.
+    /// Takes back all orphaned segments: no client remains.
     pub fn settle_all(&mut self, env: &mut Env, context: &Context) {
         let all = self.holders.drain();
         Self::take_back(env, context, all);

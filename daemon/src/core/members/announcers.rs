@@ -1,9 +1,9 @@
 //! Announcers: the writers that may announce names without the daemon.
 //!
-//! A client that announces a name, or looks for a name that is not in the directory, reads what every announcer says, and maps
-//! the catalogue of each one first. So a writer becomes an announcer only when it has asked the daemon for as many new names as
-//! there are announcers: by then it has saved what it and the others spend on each other. A member that only reads or overwrites
-//! never becomes one, and costs nobody anything.
+//! A client that announces a name, or looks up a name that is not in the directory, reads the announcements of every announcer,
+//! and maps the catalogue of each one first. So a writer becomes an announcer only when it has requested as many new names from
+//! the daemon as there are announcers: from then on announcing saves more than the reading costs. A member that only reads or
+//! overwrites never becomes one, and costs the others nothing.
 
 use super::Members;
 use crate::core::client::Client;
@@ -11,21 +11,21 @@ use crate::core::context::Context;
 use tensorlend_layout::catalogue::CELL_NAME_WORDS;
 use tensorlend_layout::word::{Absorbed, LifeWord, MemberState};
 
-/// Announcers of a namespace. With more of them, looking at all costs more than a request to the daemon:
+/// Maximum number of announcers of a namespace. With more, reading all of them costs more than a request to the daemon:
 /// docs/results/2026-11-23-joining.md.
 const ANNOUNCERS_MAX: usize = 128;
 
 impl Members {
-    /// Clients whose claims and announcements count.
+    /// Returns the clients whose claims and announcements count.
     pub fn announcing(&self) -> impl Iterator<Item = (u16, &Client)> {
         let announcers = self.announcers.iter().map(|&number| (number, &self[number]));
         announcers.filter(|(_, client)| client.announces())
     }
 
-    /// Counts a new name that a writer asked for and got, and lets the writer announce its next ones once it has asked for
-    /// enough. Called before the reply: whatever the client does after the reply, everybody looks at it behind a later fence.
+    /// Counts a new name that a writer requested and received, and lets the writer announce its next ones once it has requested
+    /// enough. The daemon calls this before the reply: a look-up that depends on later actions of the client has a later fence.
     pub fn count_new_name(&mut self, context: &Context, catalogue: u16, name: &str, life: LifeWord) {
-        // Such a name could not be announced.
+        // No client can announce such a name.
         if name.len() > CELL_NAME_WORDS * 8 || life != LifeWord::FOREVER {
             return;
         }
@@ -37,7 +37,7 @@ impl Members {
         }
     }
 
-    /// Makes a client an announcer: it is listed first, and then may announce.
+    /// Makes a client an announcer: first in the list, then in its own word.
     fn open_announcer(&mut self, context: &Context, catalogue: u16) {
         let client = self.me(catalogue);
         client.announcer = true;
@@ -49,24 +49,25 @@ impl Members {
         tensorlend_layout::crash_point!("daemon: announcer opened");
     }
 
-    /// What a client has announced is in the directory, and nothing more will come.
+    /// Ends a client's announcements. All of them are in the directory, and no more will come.
     pub fn close_announcer(&mut self, context: &Context, catalogue: u16) {
         let index = self.me(catalogue).absorbed;
         context.directory.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Closed, index).0);
         tensorlend_layout::crash_point!("daemon: closed");
-        // After the homes of what it announced: a look-up that does not see the bit finds these in the directory.
+        // The bit follows the homes of the client's announcements: a look-up that does not see the bit finds them in the
+        // directory.
         self.unlist_announcer(context, catalogue);
     }
 
-    /// Takes a client off the list, if it stands there.
+    /// Removes a client from the list if it is listed.
     pub fn unlist_announcer(&mut self, context: &Context, catalogue: u16) {
         if self.announcers.remove(&catalogue) {
             context.directory.head().announcers[usize::from(catalogue) / 64].clear_bits(1 << (catalogue % 64));
         }
     }
 
-    /// Lists a member of the daemon before as that one had it: by `absorbed`, since a daemon that was killed may have stored the
-    /// bit and not the word.
+    /// Lists a member of the predecessor according to `absorbed`: a daemon that was killed may have stored the bit and not the
+    /// word.
     pub fn restore_announcer(&mut self, context: &Context, catalogue: u16) {
         let word = &context.directory.head().announcers[usize::from(catalogue) / 64];
         if self.get(catalogue).is_some_and(|client| client.announcer) {

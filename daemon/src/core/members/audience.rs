@@ -1,16 +1,17 @@
-//! Audiences: whose leases an owner has to look for before it reuses memory.
+//! Audiences: the members whose leases an owner scans before it reuses memory.
 //!
-//! A member leases a slot only in a segment that it has mapped, and it has another's segment only from the daemon. So the daemon
-//! notes in the owner's line of the directory to whom it shows the owner's segments, and the owner scans the lease tables of these
-//! members alone. A line has [`AUDIENCE`] bits; members whose numbers are equal modulo that share a bit.
+//! A member leases a slot only in a segment that it has mapped, and it receives another member's segment only from the daemon.
+//! So the daemon records in the owner's line of the directory each member that it shows the owner's segments to. The owner
+//! scans only the lease tables of these members. A line has [`AUDIENCE`] bits; members whose numbers are equal modulo that
+//! share a bit.
 
 use super::Members;
 use crate::core::context::Context;
 use tensorlend_layout::directory::{AUDIENCE, audience_bit};
 
 impl Members {
-    /// Notes that a client is shown something of an owner's. Called before the reply that shows it: a lease that the reader takes
-    /// later is found by every scan whose fence comes behind that of the lease.
+    /// Notes that the daemon shows a client R some memory of an owner P. The daemon calls this before the reply: every scan of
+    /// P with a fence after that of R's later lease finds the lease.
     pub fn show(&mut self, context: &Context, owner: u16, reader: u16) {
         if owner == reader {
             // An owner scans its own lease table in any case.
@@ -24,10 +25,10 @@ impl Members {
         tensorlend_layout::crash_point!("daemon: reader listed");
     }
 
-    /// Takes a client that is gone off the lists that it stands on. Its leases do not count any more.
+    /// Removes a disconnected client from the audiences that contain it. Its leases do not count any more.
     pub fn show_no_more(&self, context: &Context, reader: u16, shown: Option<impl IntoIterator<Item = u16>>) {
         let (word, bit) = audience_bit(reader);
-        // What an earlier daemon has shown to whom only its bits tell: they stay until their owners are gone.
+        // The daemon knows from these bits alone which memory a predecessor has shown to clients: such bits stay until their owners end.
         for owner in shown.into_iter().flatten() {
             let sharers = (reader % AUDIENCE..=u16::MAX).step_by(usize::from(AUDIENCE));
             let sharers = sharers.take_while(|&number| usize::from(number) < context.directory.members.len());

@@ -1,36 +1,36 @@
-//! A table of names that is being built beside the current one, a little at a time: nobody shall wait for the whole of it.
+//! Construction of a table of names next to the current one, in slices, so that no request waits for the whole of it.
 //!
-//! It has the names of the places that are copied; those may change meanwhile, and it follows. What lies ahead of the copy
-//! is copied as it is then. Nobody reads it before it is complete and published.
+//! The new table has the names of the places that are copied, and follows their changes. A place that is not copied yet is
+//! copied in its later state. Clients read the table only after the daemon has published it complete.
 
 use super::table::Table;
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::word::{PlaceWord, TableWord};
 
-/// Places that are wiped or copied in one go.
+/// Number of places that one slice wipes or copies.
 const STEP: u64 = 1 << 14;
 
-/// How far it has come.
+/// A table under construction.
 #[derive(Clone, Debug)]
 pub struct Building {
     /// The current table.
     old: TableWord,
-    /// The one being built.
+    /// The new table.
     table: Table,
-    /// Its places that are free: another table was there before.
+    /// Places of the new table that are wiped. They may hold entries of an older table.
     wiped: u64,
-    /// Places of the old table whose names it has.
+    /// Places of the current table that are copied.
     copied: u64,
 }
 
 impl Building {
-    /// Begins a table to replace the current one.
+    /// Begins a table that will replace the current one.
     pub fn new(d: &Directory, table: TableWord, seed: u64) -> Self {
         d.begin_table(table, seed);
         Self { old: d.table(), table: Table::new(table, seed), wiped: 0, copied: 0 }
     }
 
-    /// Goes on for a while; whether it is complete.
+    /// Continues for one slice; returns true when the table is complete.
     pub fn go_on(&mut self, d: &Directory) -> bool {
         let table = self.table.word();
         let end = (self.wiped + STEP).min(table.places());
@@ -53,7 +53,7 @@ impl Building {
         end == self.old.places()
     }
 
-    /// The table, when it is complete.
+    /// Returns the complete table.
     pub fn into_table(self) -> Table {
         self.table
     }
@@ -62,14 +62,14 @@ impl Building {
         (at as u64 - self.old.first()) < self.copied
     }
 
-    /// A place of the old table has got a name.
+    /// Copies a name that was added at a place of the current table.
     pub fn follow(&mut self, d: &Directory, at: usize, place: PlaceWord) {
         if self.has(at) {
             self.table.insert(d, place);
         }
     }
 
-    /// A place of the old table loses its name.
+    /// Removes a name that was removed from a place of the current table.
     pub fn forget(&mut self, d: &Directory, at: usize, place: PlaceWord) {
         if self.has(at) {
             self.table.remove(d, place);

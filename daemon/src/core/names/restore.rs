@@ -1,14 +1,14 @@
-//! The names of a directory that another daemon wrote last, wherever that one ended.
+//! The names of a directory that another daemon wrote last and may have left at any step.
 //!
-//! Places and entries say all: an entry is in use if a place of the current table leads to it. Where the other one ended
-//! between two steps, an entry has its place and no home yet, or no home any more: it is buried here.
+//! Places and entries contain all data: an entry is in use if a place of the current table leads to it. If the other daemon
+//! ended between two steps, an entry may have its place and no home, and is removed here.
 
 use super::{BLOCKS_STEP, Entries, EntrySet, INLINE_BYTES, Names, PLACE_BYTES, Table, home_of, key_bytes};
 use std::collections::BTreeSet;
 use tensorlend_layout::directory::{Directory, LongName};
 use tensorlend_layout::word::{HomeKind, PlaceWord};
 
-/// Whether an entry's key can be read; the block of a long one is nobody else's.
+/// Returns true if an entry's key can be read. The block of a long key must belong to no other entry.
 fn has_key(d: &Directory, entry: u32, blocks: &mut BTreeSet<u32>) -> bool {
     let bytes = key_bytes(d, entry);
     let block = d.names[entry as usize].key.peek() >> 16;
@@ -18,7 +18,7 @@ fn has_key(d: &Directory, entry: u32, blocks: &mut BTreeSet<u32>) -> bool {
 }
 
 impl Names {
-    /// What the directory says. `now_ns` moves the versions of entries whose memory was given back.
+    /// Restores the names of a directory. `now_ns` advances the versions of entries whose memory was given back.
     pub fn restore(d: &Directory, max: u32, discards: bool, now_ns: u64, secret: u64) -> Self {
         let mut it = Self::with_table(d, max, discards, secret);
         let end = d.head().names_end.peek().min(d.names.len() as u64) as u32;
@@ -49,13 +49,13 @@ impl Names {
 
     fn restore_blocks(&mut self, d: &Directory, blocks: &BTreeSet<u32>) {
         let Some(&last) = blocks.last() else { return };
-        // As many as are made at a time.
+        // Blocks are made in steps of this size.
         self.blocks_there = (last / BLOCKS_STEP * BLOCKS_STEP + BLOCKS_STEP).min(d.long_names.len() as u32);
         self.blocks_fresh = last + 1;
         self.blocks_free = (1..last).filter(|block| !blocks.contains(block)).collect();
     }
 
-    /// Live names and items whose catalogue is none of these.
+    /// Returns the live names and items whose catalogue is not `there`.
     pub fn orphans(&self, there: impl Fn(u16) -> bool) -> Vec<u32> {
         self.owned.iter().filter(|&(&owner, _)| !there(owner)).flat_map(|(_, entries)| entries).copied().collect()
     }

@@ -1,50 +1,50 @@
-//! A table of names, as its one writer keeps it: places that lead to entries, in buckets of one cache line.
+//! A table of names with its only writer, the daemon: places that lead to entries, in buckets of one cache line.
 //!
-//! A search for a name goes from bucket to bucket as [`Search`] says and within a bucket from the first place on, and it ends at a
-//! free place. So a place may become free only while no name stands behind it on that name's search: within a bucket, places
-//! become free from the last one backwards, and only while no search for a name goes on behind the bucket.
+//! A search for a name visits buckets in the order of [`Search`], and the places of a bucket in ascending order. It ends at a
+//! free place. So a place may become free only while no name is behind it on that name's search: within a bucket, places become
+//! free from the last one backwards, and only while no search for a name continues behind the bucket.
 
 use std::collections::HashMap;
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::search::{BUCKET, Search};
 use tensorlend_layout::word::{PlaceWord, TableWord};
 
-/// What the daemon knows of a table.
+/// The daemon's data about a table.
 #[derive(Clone, Debug)]
 pub struct Table {
     word: TableWord,
     seed: u64,
     /// Places that lead to entries.
     named: u64,
-    /// Places that lead to no entry and that a search must go past.
+    /// Places that lead to no entry and that a search must pass.
     passed: u64,
-    /// For each bucket, by its first place, the number of names whose searches go on behind it. Buckets without such names have no
-    /// line.
+    /// The number of names whose searches continue behind a bucket, by the bucket's first place. Buckets without such names are
+    /// absent.
     beyond: HashMap<u64, u32>,
 }
 
 impl Table {
-    /// A table without names: all its places are free, or will be before they are used.
+    /// Returns a table without names: all its places are free, or become free before their use.
     pub fn new(word: TableWord, seed: u64) -> Self {
         Self { word, seed, named: 0, passed: 0, beyond: HashMap::new() }
     }
 
-    /// Where the table lies.
+    /// Returns the table's location.
     pub fn word(&self) -> TableWord {
         self.word
     }
 
-    /// Places that lead to entries.
+    /// Returns the number of places that lead to entries.
     pub fn named(&self) -> u64 {
         self.named
     }
 
-    /// Places that a search finds occupied.
+    /// Returns the number of places that a search finds occupied.
     pub fn used(&self) -> u64 {
         self.named + self.passed
     }
 
-    /// How many more names it takes: an eighth of the places stays free, so that searches end.
+    /// Returns the number of names that still fit: an eighth of the places stays free, so that searches end.
     pub fn room(&self) -> u64 {
         (self.word.places() * 7 / 8).saturating_sub(self.used())
     }
@@ -53,7 +53,7 @@ impl Table {
         place.search(self.seed, self.word.log2())
     }
 
-    /// The numbers of the places of a bucket among all places of the directory.
+    /// Returns the numbers of a bucket's places among all places of the directory.
     fn bucket(&self, first: u64) -> impl DoubleEndedIterator<Item = usize> + use<> {
         let at = (self.word.first() + first) as usize;
         at..at + BUCKET as usize
@@ -62,7 +62,7 @@ impl Table {
     /// Adds a name; returns the number of its place.
     ///
     /// # Panics
-    /// If no place is free.
+    /// Panics if no place is free.
     pub fn insert(&mut self, d: &Directory, place: PlaceWord) -> usize {
         for first in self.search(place) {
             if let Some(at) = self.bucket(first).find(|&at| place_of(d, at).entry() == 0) {
@@ -81,7 +81,7 @@ impl Table {
     /// Removes a name, and frees the places that no search has to pass; returns the number of the name's place.
     ///
     /// # Panics
-    /// If the name is not there.
+    /// Panics if the name has no place.
     pub fn remove(&mut self, d: &Directory, place: PlaceWord) -> usize {
         let mut before = Vec::new();
         for first in self.search(place) {
@@ -122,8 +122,8 @@ impl Table {
         }
     }
 
-    /// The table that another daemon wrote last. `is_name` tells whether a place leads to an entry in use; what else stands in
-    /// its places leads nowhere from now on.
+    /// Restores the table that another daemon wrote last. `is_name` returns true for a place that leads to an entry in use; all
+    /// other places lead nowhere from now on.
     pub fn restore(d: &Directory, mut is_name: impl FnMut(PlaceWord) -> bool) -> Self {
         let mut it = Self::new(d.table(), d.table_seed(d.table()));
         let buckets = || (0..d.table().places()).step_by(BUCKET as usize);
@@ -147,7 +147,7 @@ impl Table {
         it
     }
 
-    /// Checks what the table says of itself against its places.
+    /// Checks the counts of the table against its places.
     #[cfg(test)]
     pub fn check(&self, d: &Directory) {
         let mut beyond = HashMap::new();

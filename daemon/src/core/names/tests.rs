@@ -8,7 +8,7 @@ struct World {
     d: Directory,
     names: Names,
     view: View,
-    /// Bytes that were ordered, and given back.
+    /// Bytes that were ordered, and bytes that were given back.
     ordered: u64,
     discarded: u64,
 }
@@ -25,7 +25,7 @@ impl World {
         w
     }
 
-    /// Makes what is on order and takes back what is not wanted.
+    /// Makes the memory on order and takes back the discarded memory.
     fn serve(&mut self) {
         loop {
             self.names.go_on(&self.d);
@@ -66,12 +66,12 @@ impl World {
         self.serve();
     }
 
-    /// How many places the search for a key passes.
+    /// Returns the number of places that the search for a key passes.
     fn passed(&self, key: &[u8]) -> u64 {
         self.d.passed_by(self.d.hash(key)).count() as u64
     }
 
-    /// Places that lead to no entry and that searches go past.
+    /// Returns the number of places that lead to no entry and that searches pass.
     fn passed_over(&self) -> u64 {
         self.names.table.used() - self.names.table.named()
     }
@@ -108,13 +108,13 @@ fn thousands_of_names_grow_the_table_and_never_move() {
         for i in 0..20_000u32 {
             let (entry, home) = w.bind(format!("other {i}").as_bytes(), i).unwrap();
             let (_, before) = bound[entry as usize - 1];
-            assert!(home.version() > before.version(), "no home word comes back, not even in memory made anew");
+            assert!(home.version() > before.version(), "no home word is used twice, even if its memory was made again");
         }
         w.check();
     }
 }
 
-/// As many requests as like may have room ordered in one turn.
+/// Any number of requests may order room in one turn.
 #[test]
 fn a_table_grows_by_one_slice_in_a_turn() {
     let mut w = World::new(200_000, true);
@@ -160,7 +160,7 @@ fn names_come_and_go_while_a_table_is_built() {
         let mut there = BTreeSet::new();
         let (mut built, mut fresh, mut seed) = (0, 0, 1u64);
         while w.d.table().places() < 1 << 18 {
-            // One turn of building, not all of it, and then a name or two.
+            // One turn of building, then one or two names.
             w.names.go_on(&w.d);
             for extent in w.names.take_discarded() {
                 let words: &[Word] = w.view.array(extent.at as usize, extent.bytes as usize / 8).unwrap();
@@ -181,7 +181,7 @@ fn names_come_and_go_while_a_table_is_built() {
                     there.insert(fresh);
                     fresh += 1;
                 } else {
-                    // One that came long ago, or just now.
+                    // The oldest name, or the newest.
                     let gone = if seed >> 61 & 1 == 0 { there.pop_first() } else { there.pop_last() }.unwrap();
                     let found = live_home(&w.d, &key(gone)).unwrap();
                     w.names.bury(&w.d, found.entry);
@@ -212,7 +212,7 @@ fn keys_whose_searches_are_alike_are_refused_to_their_own_user_alone() {
     w.bind_as(honest, 2, |home| home.cell() == 2).unwrap();
     assert_eq!(live_home(&w.d, honest).unwrap().home.cell(), 2);
     w.check();
-    // What was announced has a place where what is asked for has none.
+    // An announced name has a place where a requested one is refused.
     let more: Vec<_> = chosen_keys(&w.d, w.d.hash(honest), 28).skip(bound as usize).take(10).collect();
     for key in more {
         assert_eq!(w.bind_as(&key, 1, theirs), Err(Full::Collision));
@@ -227,8 +227,8 @@ fn keys_whose_searches_are_alike_are_refused_to_their_own_user_alone() {
 fn keys_that_stand_in_a_names_way_are_spread_by_the_next_table() {
     let mut w = World::new(65_536, true);
     let wanted = b"model/weights";
-    // Known to every member: the hash's key and the current table's seed. So somebody fills the buckets that a search for the name
-    // visits, one after the other.
+    // Every member knows the hash's key and the current table's seed. So an attacker can fill the buckets that a search for the
+    // name visits, one after the other.
     let mut keys: Vec<Vec<u8>> = Vec::new();
     let (mut table, mut in_table, mut longest) = (TableWord(0), 0, 0);
     let mut way = BTreeMap::new();
@@ -244,7 +244,7 @@ fn keys_that_stand_in_a_names_way_are_spread_by_the_next_table() {
         let key = format!("in the way {i}").into_bytes();
         let first = Search::new(w.d.hash(&key), w.d.table_seed(table), table.log2()).next().unwrap();
         if way[&first] * 8 < in_table + 64 {
-            // Of many users: one would be refused.
+            // The names belong to many users: a single one would be refused.
             w.bind_as(&key, 1, |_| false).unwrap();
             keys.push(key);
             in_table += 1;
@@ -253,7 +253,7 @@ fn keys_that_stand_in_a_names_way_are_spread_by_the_next_table() {
     }
     w.check();
     assert!(longest > SEARCH_MAX, "{longest}");
-    // Not refused, since none of these are its own user's; and found after a few places in the next table.
+    // The name is not refused, since none of these belong to its own user. In the next table its search passes few places.
     w.bind_as(wanted, 2, |home| home.cell() == 2).unwrap();
     let names: Vec<Vec<u8>> = (0..2_000).map(|i| format!("an honest name, number {i}").into_bytes()).collect();
     for name in &names {
@@ -391,7 +391,7 @@ fn memory_follows_the_names_up_and_down() {
     w.check();
 }
 
-/// Blocks that are nobody's, or another's: a daemon that took them for its own would hand them out, or count to them.
+/// Blocks that belong to nobody, or to another key. A daemon that accepted them would reuse them, or count up to them.
 #[test]
 fn keys_that_cannot_be_read_are_not_restored() {
     let long = |number: u32| format!("{}{number}", "n".repeat(120)).into_bytes();

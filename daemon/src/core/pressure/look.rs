@@ -1,6 +1,6 @@
-//! Finds the values that leases alone keep, in slices: see [`crate::core::chores`]. A look reads the lease tables first, and then
-//! the names, announcements and streams of every client whose values are leased. The next look corrects what changes during
-//! this one; a single look charges no client and ends none.
+//! Finds the values that only leases retain, in slices: see [`crate::core::chores`]. A scan reads the lease tables first, and
+//! then the names, announcements and streams of every client whose values are leased. The next scan corrects what changes
+//! during this one; a single scan charges no client and ends none.
 
 use super::Pressure;
 use super::Retained;
@@ -18,45 +18,45 @@ use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::tensor::SlotInfo;
 use tensorlend_layout::word::{Cell, Home, LeaseWord, SLOT_NONE};
 
-/// Slots of a chain that are counted: more than the largest dataset has, of whose 4,096 members each may have a second slot.
+/// Maximum number of slots of a chain that are counted: the largest dataset has 4,096 members with two slots each at most.
 const CHAIN_MAX: u32 = 1 << 14;
 
 #[derive(Debug)]
 enum Stage {
-    /// Lease tables, of the clients from this number on.
+    /// Lease tables of the clients from this number on.
     Tables(u16),
-    /// Names of the owner at hand, from this entry on.
+    /// Names of the current owner from this entry on.
     Names(u32),
-    /// Its announcements.
+    /// Announcements of the current owner.
     Announced,
-    /// Its streams from this place on; of that one, if it has this id, entries of its ring from this one on.
+    /// Streams of the current owner from this entry on; of that stream, if it has this id, the ring entries from `entry` on.
     Streams { place: u32, id: u64, entry: usize },
-    /// Its leases behind this one.
+    /// Leases on the current owner after this one.
     Leases(Option<(u16, u64)>),
 }
 
-/// How far the look has come.
+/// A scan in progress.
 #[derive(Debug)]
 pub struct Look {
     stage: Stage,
-    /// By owner: holders and lease words. Those of owners that have been gone through are out.
+    /// Holders and lease words by owner. Owners that the scan has finished are removed.
     leases: BTreeMap<u16, BTreeSet<(u16, u64)>>,
-    /// Lease words of the owner at hand.
+    /// Lease words of the current owner.
     words: BTreeSet<u64>,
-    /// Those of them that names, announcements and streams lead to.
+    /// Those of them to which names, announcements and streams lead.
     named: BTreeSet<u64>,
-    /// Where all of its names and streams lead, if it is gone.
+    /// The segments to which all names and streams of the current owner lead, if it is disconnected.
     reach: Reach,
-    /// Since when the look before knew what to be kept, by holder and lease word.
+    /// The times since when the last scan knew its values to be retained, by holder and lease word.
     before: BTreeMap<(u16, u64), u64>,
     retained: Vec<Retained>,
 }
 
-/// Not known before.
+/// The time of a value that the last scan did not know.
 const NEW: u64 = u64::MAX;
 
 impl Look {
-    /// At its beginning; what was kept before is kept since then, if it still is.
+    /// Returns a new scan. A value that it finds again keeps the time of the scan before.
     pub fn new(before: &[Retained]) -> Self {
         Self {
             stage: Stage::Tables(0),
@@ -69,7 +69,7 @@ impl Look {
         }
     }
 
-    /// Begins with the first owner that is left.
+    /// Begins the scan of the first remaining owner.
     fn begin_owner(&mut self) {
         self.words = self.leases.values().next().into_iter().flatten().map(|&(_, word)| word).collect();
         self.named.clear();
@@ -77,7 +77,7 @@ impl Look {
         self.stage = Stage::Names(0);
     }
 
-    /// Notes that something leads to this value of the owner at hand.
+    /// Notes that something leads to this value of the current owner.
     fn note(&mut self, owner: u16, client: &Client, value: Cell) {
         let word = value.lease(owner).0;
         if self.words.contains(&word) {
@@ -89,12 +89,12 @@ impl Look {
     }
 }
 
-/// Bytes of a segment in host memory: what is kept of devices' is charged elsewhere.
+/// Returns the bytes of a segment in host memory. Retained device memory is charged elsewhere.
 fn host_bytes(segment: &Segment) -> u64 {
     if segment.device.is_none() { segment.bytes } else { 0 }
 }
 
-/// Bytes behind the chain that begins at `slot`, as its owner says.
+/// Returns the bytes of the chain that begins at `slot`, as its owner reports them.
 fn chain_bytes(env: &mut Env, client: &Client, slot: u32) -> u64 {
     let most: u64 = client.segments.values().map(host_bytes).sum();
     let (mut at, mut bytes, mut reach, mut left) = (slot, 0u64, BTreeSet::new(), CHAIN_MAX);
@@ -112,7 +112,7 @@ fn chain_bytes(env: &mut Env, client: &Client, slot: u32) -> u64 {
     bytes.min(most)
 }
 
-/// Bytes of the segments that the chain of `slot` lies in, and nothing named.
+/// Returns the bytes of the segments that the chain of `slot` passes and that no name or stream leads to.
 fn held_bytes(env: &mut Env, client: &Client, slot: u32, named: &Reach) -> u64 {
     let (mut held, mut left) = (Reach::default(), CHAIN_MAX);
     held.begin(slot, None);
@@ -125,7 +125,7 @@ fn held_bytes(env: &mut Env, client: &Client, slot: u32, named: &Reach) -> u64 {
 }
 
 impl Pressure {
-    /// Goes on with the look that is under way; whether there is more to do.
+    /// Continues the scan in progress; returns true if there is more to do.
     pub fn look(
         &mut self,
         env: &mut Env,
@@ -148,7 +148,7 @@ impl Pressure {
         true
     }
 
-    /// Whether it is done; else this step may not go on.
+    /// Returns true if the scan is finished, and false if this step has spent its units.
     fn go_on_looking(
         env: &mut Env,
         context: &Context,
@@ -167,7 +167,7 @@ impl Pressure {
             }
             let Some((&owner, _)) = look.leases.first_key_value() else { return true };
             let Some(client) = members.get(owner) else {
-                // It is gone meanwhile, and whatever was leased of it.
+                // The owner ended during the scan, and with it all leases on its values.
                 look.leases.remove(&owner);
                 look.begin_owner();
                 continue;
@@ -195,7 +195,8 @@ impl Pressure {
         look.stage = Stage::Tables(holder + 1);
         let Some(table) = client.lease_table() else { return };
         let mut found = 0;
-        // Against the reader's fence: what is not seen here may still come to be, and is seen at the next look.
+        // This fence pairs with reader R's fence. A lease of R that daemon D does not see here may still become valid; the next
+        // scan sees it.
         scan_fence();
         table.scan(|lease| {
             if lease.catalogue() != holder && !lease.is_of_segment() {
@@ -226,7 +227,7 @@ impl Pressure {
             let Some(value) = client.value(home.cell()) else { continue };
             look.note(owner, client, value);
             if !look.reach.follow(client, || env.chores.spend(1)) {
-                // The chain first, and then from here on.
+                // The chain of this entry comes first, then the next entries.
                 look.stage = Stage::Names(entry + 1);
                 return;
             }
@@ -293,7 +294,7 @@ impl Pressure {
         if look.named.contains(&word) || client.segment_of(lease.slot()).is_none() {
             return;
         }
-        // A client that is gone has its segments freed whole.
+        // The daemon frees whole segments of a disconnected client.
         let bytes = if client.is_frozen() {
             held_bytes(env, client, lease.slot(), &look.reach)
         } else {

@@ -1,8 +1,8 @@
 //! Device memory that outlived the daemon that lent it.
 //!
-//! Only a keeper brings it: of a descriptor that a client brought, nothing would tell what it was lent for. Who holds it this
-//! daemon does not know until its clients have told: see [`super::holders`]. Blocks of a driver's pool end with the daemon
-//! that had the pool, and whatever stood in them with them.
+//! Only an fd store returns such memory: a descriptor from a client would not show what it was lent for. The daemon learns the
+//! holders from its clients' reports: see [`super::holders`]. The blocks of a driver's pool end with the daemon that owned the
+//! pool, and so do the values in them.
 
 use super::restore::{Descriptors, part};
 use crate::core::account::Kind;
@@ -19,7 +19,7 @@ use tensorlend_layout::wire::{Allocator, Export, LendingId};
 use tensorlend_layout::word::{Home, RangeWord};
 
 impl Namespace {
-    /// Takes a segment in that a line says is on a device; whether it is there still.
+    /// Restores a segment that a line of the directory places on a device; returns true if the memory still exists.
     pub fn restore_on_device(
         &mut self,
         env: &mut Env,
@@ -68,13 +68,13 @@ impl Namespace {
             },
         );
         self.devices.lent(LendingId { catalogue: key.0, base: key.1, since_ns }, None);
-        // No lending of this daemon may be taken for one of that one.
+        // Lendings of this daemon must be later than those of the predecessor.
         env.last_lending_ns = env.last_lending_ns.max(since_ns);
         true
     }
 
-    /// Ends the names that led into ranges of which nothing is left. Their owners may go on if they have never heard of them: see
-    /// [`super::client::Client::has_lost`].
+    /// Ends the names that led into ranges whose memory is lost. Their owners may continue if they have never mapped these
+    /// ranges: see [`super::client::Client::has_lost`].
     pub fn forget_lost(&mut self, env: &mut Env, lost: &[RangeWord]) {
         for range in lost {
             let owner = range.catalogue();

@@ -1,10 +1,10 @@
-//! A daemon that goes on where another one ended, killed perhaps between any two of its steps.
+//! The recovery of a namespace by a daemon whose predecessor ended, perhaps killed between any two of its steps.
 //!
-//! The directory says who is a member, who owns which name, what is lent; the sheets and segments are there as they were
-//! left, and clients that live go on with them meanwhile. What is only in a daemon's own memory follows from these: which
-//! entries are free, who has which names, what is charged to whom. Where the other one ended in the middle of something,
-//! the rules of the directory tell which half counts: a name without a home is none, a segment without its descriptor was
-//! never lent, a client whose sheets were not sealed yet has never joined.
+//! The directory has the members, the owners of names, and the lendings; the sheets and segments are as the predecessor left
+//! them, and live clients continue to use them. The daemon derives its own data from these: the free entries, the names of each
+//! client, and the charges. If the predecessor ended within an operation, the rules of the directory decide whether it counts:
+//! a name without a home does not exist, a segment without its descriptor was never lent, and a client whose sheets were not
+//! sealed yet has never joined.
 
 use crate::core::account::{Charge, Kind, NamespaceId};
 use crate::core::away::AWAY_PAUSE_NS;
@@ -27,12 +27,12 @@ use tensorlend_layout::raw::View;
 use tensorlend_layout::stream::CAPACITY_MAX;
 use tensorlend_layout::word::{Absorbed, Member, MemberState, RangeWord};
 
-/// Where what outlived a daemon comes from.
+/// The source of preserved descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Under the daemon's own labels.
+    /// The fd store, under the daemon's own labels.
     Keeper,
-    /// From clients, whatever they say that it is.
+    /// Clients, which may give false labels.
     Clients,
 }
 
@@ -44,10 +44,10 @@ struct Sheets {
     cells: BTreeMap<u8, Preserved>,
 }
 
-/// What outlived the other daemon, of one namespace.
+/// The descriptors of one namespace that survived the predecessor.
 #[derive(Default)]
 pub struct Descriptors {
-    /// Name, view, length, whose it is, and the namespace's name.
+    /// Name, view, length, owner of a private namespace, and the namespace's name.
     pub directory: Option<(MemId, View, u64, Option<u32>, String)>,
     clients: BTreeMap<u16, Sheets>,
     segments: BTreeMap<(u16, u32), Preserved>,
@@ -56,14 +56,14 @@ pub struct Descriptors {
     rings: BTreeMap<(u32, u64), Preserved>,
     wakes: Wakes,
     pub device_segments: BTreeMap<(u16, u32), Preserved>,
-    /// Device memory that was given up before the other daemon ended.
+    /// Device memory that the predecessor had orphaned.
     pub on_devices: Vec<Preserved>,
-    /// What was given up before the other daemon ended.
+    /// Host memory that the predecessor had orphaned.
     pub orphaned: Vec<Preserved>,
 }
 
 impl Descriptors {
-    /// Takes something in.
+    /// Adds a descriptor.
     pub fn add(&mut self, preserved: Preserved) {
         match preserved.label {
             Label::Directory { uid, ref name, .. } => {
@@ -103,8 +103,8 @@ impl Descriptors {
 }
 
 impl Descriptors {
-    /// What has the bytes of this segment: memory, or else a file. Where the other daemon had not come to forget the one that it
-    /// wanted no more, both are whole.
+    /// Returns the memory or, without it, the file of a segment. If the predecessor had not removed the obsolete one yet, both
+    /// are complete.
     fn bytes_of(&mut self, env: &Env, key: (u16, u32), bytes: u64) -> Option<(MemId, Residence)> {
         let memory = self.segments.remove(&key).filter(|it| it.bytes >= bytes && env.pool.can_count(bytes));
         if let Some(memory) = memory {
@@ -122,7 +122,7 @@ fn label_of(entry: &MemberEntry) -> String {
 }
 
 impl Env {
-    /// What had been given up before the other daemon ended: whoever had it keeps paying for it.
+    /// Recovers memory that the predecessor had orphaned. It stays charged to the user whose client had it.
     pub fn restore_orphaned(&mut self, preserved: &Preserved) {
         if let Label::Orphaned { namespace, uid, segment, .. } = preserved.label {
             let kind = if segment { Kind::Segment } else { Kind::Sheet };
@@ -131,13 +131,13 @@ impl Env {
         }
     }
 
-    /// Whether there is room for something that no line of a directory leads to. A keeper has what the daemon before has made;
-    /// what clients bring may be made up, and costs no more than they could have been lent.
+    /// Returns true if the limits leave room for an object to which no line of a directory leads. An fd store has only objects
+    /// that the predecessor made. A client may invent objects, which must cost no more than it could have been lent.
     pub fn has_room_for_recovered(&self, from: Origin, kind: Kind, bytes: u64) -> bool {
         match kind {
             _ if from == Origin::Keeper => true,
             Kind::Segment => self.pool.bytes().checked_add(bytes).is_some_and(|sum| sum <= self.pool.bytes_max()),
-            // Nobody but a keeper brings any.
+            // Only an fd store returns device memory.
             Kind::Device => false,
             Kind::Sheet | Kind::Wake => {
                 let sum = self.accounts.sheet_bytes().checked_add(bytes);
@@ -146,7 +146,7 @@ impl Env {
         }
     }
 
-    /// What was about to be given up, or had not been lent yet. Its label may be another's from now on.
+    /// Orphans memory that the predecessor was about to orphan or had not lent yet. Its label may belong to other memory later.
     pub fn orphan_recovered(&mut self, namespace: NamespaceId, (uid, kind): (u32, Kind), mem: MemId, bytes: u64) {
         let (charge, segment_bytes) = self.charge_recovered(namespace, (uid, kind), bytes);
         self.orphan(uid, mem, charge, segment_bytes);
@@ -166,12 +166,12 @@ impl Env {
 }
 
 impl Namespace {
-    /// Fills a namespace whose directory and names are there. What is used is no longer `unused`.
+    /// Fills a namespace whose directory and names exist. Removes the descriptors that it uses from `unused`.
     pub fn restore(&mut self, env: &mut Env, mut descriptors: Descriptors, unused: &mut BTreeSet<MemId>) {
         let ended = self.restore_clients(env, &mut descriptors, unused);
         let lost = self.restore_segments(env, &mut descriptors, unused);
         self.forget_lost(env, &lost);
-        // Whoever is not there owns nothing.
+        // A client that does not exist owns no names.
         for entry in self.bindings.names().orphans(|owner| self.members.get(owner).is_some()) {
             self.bindings.remove(env, &mut self.context, &mut self.members, entry, false);
         }
@@ -209,7 +209,7 @@ impl Namespace {
         self.bindings.absorb_at_once(env, &self.context);
     }
 
-    /// Who had this, if it is something that clients write: the last member of this number, if its line is taken already.
+    /// Returns the client that could write this memory: the last member with this number, even if its line is free now.
     pub fn writer_of(&self, label: &Label) -> Option<(u32, Kind)> {
         let (owner, kind) = match *label {
             Label::Segment { owner, .. } => (owner, Kind::Segment),
@@ -221,7 +221,7 @@ impl Namespace {
                 (self.context.directory.streams.get(place as usize)?.catalogue.peek() as u16, Kind::Sheet)
             }
             Label::DeviceSegment { owner, .. } => (owner, Kind::Device),
-            // Nobody but daemons has ever had a file.
+            // Only daemons have ever had such a descriptor.
             Label::Directory { .. }
             | Label::Wake { .. }
             | Label::Spilled { .. }
@@ -232,8 +232,8 @@ impl Namespace {
         Some((entry.process.peek() as u32, kind))
     }
 
-    /// Members whose sheets are there. Returns those whose end the other daemon began or has to be begun now; true: begun
-    /// from the beginning.
+    /// Restores the members whose sheets exist. Returns those whose end the predecessor began, or this daemon must begin
+    /// (true).
     fn restore_clients(
         &mut self,
         env: &mut Env,
@@ -251,7 +251,7 @@ impl Namespace {
                 fresh = u32::from(number) + 1;
             }
             if !self.context.ledger.shares_tables() {
-                // It may have been otherwise.
+                // The configuration of the predecessor may have been different.
                 entry.announce_until.set(u64::MAX);
             } else if entry.announce_until.peek() == u64::MAX {
                 let absorbed = Absorbed(entry.absorbed.peek()).index();
@@ -276,7 +276,7 @@ impl Namespace {
                 continue;
             };
             head.present[word].set_bits(bit);
-            // Of a range that was given back at the very end, the other daemon may not have said so.
+            // The predecessor may have ended before it announced a range that was returned last.
             entry.geometry.add(1);
             client.waits = waits && client.is_away();
             if !client.waits {
@@ -309,7 +309,7 @@ impl Namespace {
         ended
     }
 
-    /// Returns the ranges of device memory of which there is nothing left.
+    /// Restores the segments; returns the ranges of device memory that are lost.
     fn restore_segments(
         &mut self,
         env: &mut Env,
@@ -335,7 +335,8 @@ impl Namespace {
             if let Some((found, Some(slots))) = found
                 && (1..=1 << SLOTS_LOG2_MAX).contains(&range.slots())
                 && let Some(client) = self.members.get_mut(key.0)
-                // What its owner has let go of was perhaps only in the other daemon. He says so, or may not go on.
+                // Only the predecessor may have had a segment that its owner had released. The owner must report it, or may not
+                // continue.
                 && let Some((mem, residence)) = found.or_else(|| client.is_away().then(|| (env.name(), Residence::Lost)))
             {
                 let slots_mem = slots.mem;
@@ -379,7 +380,7 @@ impl Namespace {
         lost
     }
 
-    /// A line is free, or its segment has not outlived its daemon.
+    /// Frees a line that is free already, or whose segment did not survive.
     fn unlist_lost(&mut self, place: u32) {
         let line = &self.context.directory.segments[place as usize];
         let range = RangeWord(line.range.peek());
@@ -393,7 +394,7 @@ impl Namespace {
     }
 }
 
-/// Whose ring it is, if it is as long as the directory says.
+/// Returns the owner of a ring that has the length recorded in the directory.
 fn ring_owner(d: &Directory, (place, id): (u32, u64), bytes: u64) -> Option<u16> {
     let line = d.streams.get(place as usize)?;
     let capacity = u32::try_from(line.capacity.peek()).ok().filter(|it| it.is_power_of_two() && *it <= CAPACITY_MAX)?;
@@ -401,7 +402,7 @@ fn ring_owner(d: &Directory, (place, id): (u32, u64), bytes: u64) -> Option<u16>
     (line.id.peek() == id && whole).then(|| line.catalogue.peek() as u16)
 }
 
-/// A sheet, charged.
+/// Returns a charged sheet.
 pub(super) fn part(env: &mut Env, namespace: NamespaceId, uid: u32, preserved: Preserved) -> Option<Part> {
     let view = preserved.view?;
     let charge = env.accounts.charge_kept(Some(uid), namespace, Kind::Sheet, preserved.bytes);
@@ -419,7 +420,7 @@ fn restore_client(
     let member = Member(entry.member.peek());
     let (pid, uid) = ((entry.process.peek() >> 32) as u32, entry.process.peek() as u32);
     let open = member.state() == MemberState::Open;
-    // Its leases count for as long as it is a member: without them it cannot be one.
+    // A member's leases count while it is open, so it needs its lease table.
     let leases = sheets.leases.filter(|preserved| preserved.bytes == length::LEASES);
     if catalogue.bytes != length::CATALOGUE || open && leases.is_none() {
         return None;
@@ -429,7 +430,7 @@ fn restore_client(
     let leases = leases.filter(|_| open).and_then(|preserved| part(env, namespace, uid, preserved));
     let mut cells = Vec::new();
     for (number, preserved) in sheets.cells {
-        // The parts before it, or none.
+        // Parts count only if all parts before them exist.
         if usize::from(number) == cells.len() + 1 && number < CELL_PARTS && preserved.bytes == length::cells(number) {
             cells.extend(part(env, namespace, uid, preserved));
         }
@@ -439,9 +440,9 @@ fn restore_client(
     }
     let absorbed = Absorbed(entry.absorbed.peek());
     let announcer = open && matches!(absorbed.state(), MemberState::Open | MemberState::Ending);
-    // It may have been listed before the seal.
+    // The predecessor may have listed the member before it sealed the catalogue.
     if listed && open && !catalogue.acked {
-        // That it was mapped the other daemon lived to hear, and not to seal it; others are shown it from now on.
+        // The predecessor received the acknowledgement and did not seal the catalogue; other clients map it from now on.
         env.effects.push(Effect::Seal { conn: ConnId(u64::MAX), mem: catalogue.mem });
     }
     let catalogue = Part { acked: catalogue.acked || listed && open, ..catalogue };

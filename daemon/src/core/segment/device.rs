@@ -1,4 +1,4 @@
-//! Segments of devices' memory.
+//! Segments of device memory.
 
 use super::Segments;
 use crate::core::account::Kind;
@@ -18,7 +18,7 @@ use tensorlend_layout::wire::{Allocator, DeviceSegment, LendingId, Refusal, Repl
 use tensorlend_layout::word::RangeWord;
 
 impl Segments {
-    /// A request for a segment of a device's memory.
+    /// Handles a request for a segment of device memory.
     #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn device_segment(
         &mut self,
@@ -73,7 +73,7 @@ impl Segments {
 }
 
 impl Segments {
-    /// A segment of a device's memory is there, and so are its slots.
+    /// Completes a request for a segment of device memory when the segment and its slots have been made.
     #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn device_segment_made(
         env: &mut Env,
@@ -127,7 +127,7 @@ impl Segments {
         Outcome::Lend(Reply::DeviceSegment(reply), lend, Lent::Segment(base))
     }
 
-    /// What whoever is lent this segment is told; `None`: it is in host memory.
+    /// Returns the response that describes a device segment to its owner or readers; `None` for host memory.
     pub fn describe_on_device(
         env: &Env,
         context: &Context,

@@ -1,15 +1,16 @@
-//! Spilled segments: those that nobody writes any more, in files while memory is short.
+//! Spilled segments: while memory is short, files hold the segments that nobody writes any more.
 //!
-//! They are of clients that are gone, or shelved: a client that lives has let go of one in which it has nothing more to write
-//! ([`Segments::release_for_spill`]), and frees its slots as ever. When a limit of bytes is in the way of
-//! a request (`Core::spill_for_room`), such a segment goes to a file, if nobody holds it: neither a descriptor nor a mapping of it exists
-//! outside of the daemon. Who wants to read it then has to ask ([`Segments::segment_of`]), as anybody does who has not mapped
-//! it; and waits until its bytes are in fresh memory again. No shared word changes on either way but the figures: names,
-//! cells, records and generations stay as they are, and whoever has leased something in a segment holds it.
+//! Such a segment belongs to a disconnected client, or its owner P has released it for spill: P has unmapped it
+//! ([`Segments::release_for_spill`]), and still frees its slots. When a limit of bytes stops a request
+//! (`Core::spill_for_room`), daemon D writes such a segment to a file if no process holds it: no descriptor or mapping of it
+//! exists outside D. A reader R that wants to read it then asks D ([`Segments::segment_of`]), like every client that has not
+//! mapped it, and waits until its bytes are in fresh memory. Spilling changes no shared word except the metrics: names, cells,
+//! records and generations stay as they are, and a client with a lease in a segment holds that segment.
 //!
-//! A file has no name, and no descriptor but the shell's and the keeper's: it ends with them, in whatever way the daemon ends. The
-//! keeper has the file before it forgets the memory, and on the way back the memory before it forgets the file. A daemon that finds
-//! both takes the memory ([`crate::core::recovery::restore`]): until the other one is forgotten, each of them is whole.
+//! A file has no name, and only the shell and the fd store have descriptors of it. So it ends with them, however the daemon
+//! ends. The daemon stores the file before it removes the memory from the fd store, and on recall the memory before it removes
+//! the file. A daemon that finds both takes the memory ([`crate::core::recovery::restore`]): both are complete until one is
+//! removed.
 
 use super::Segments;
 use crate::core::account::NamespaceId;
@@ -26,10 +27,10 @@ use crate::core::settings::SpillSettings;
 use crate::core::spills::Whose;
 use tensorlend_layout::wire::{LimitKind, Refusal};
 
-/// From here on, in percent of the pool, owners are asked to let go of segments, unless there are marks.
+/// Fill level of the pool in percent above which owners should release segments, if the configuration has no marks.
 const SHORT_PERCENT: u8 = 50;
 
-/// A segment that may be spilled. Their order: what was not tried yet, or longest ago, then what was lent first.
+/// A segment that may be spilled. The order is: never tried or tried longest ago, then lent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Candidate {
     pub tried_ns: Option<u64>,
@@ -37,21 +38,21 @@ pub struct Candidate {
     pub whose: Whose,
     pub uid: u32,
     pub bytes: u64,
-    /// Since when its owner has let go of it, as he says, if he lives.
+    /// Time at which its living owner reported that it released the segment.
     pub let_go_ns: Option<u64>,
 }
 
 impl Env {
-    /// Whether a segment is on its way into a file.
+    /// Returns true if a segment is being written to a file.
     pub fn is_spilling(&self) -> bool {
         self.spills.is_spilling()
     }
 
-    /// Takes back a segment of `uid` that may not be in memory. `Ok`: its memory is to be freed still; otherwise the records
-    /// alone are.
+    /// Takes back a segment of `uid` that may not be in memory. Returns `Ok` if the caller must still free its memory, and
+    /// otherwise the records alone.
     pub fn free_spilled(&mut self, uid: u32, mut segment: Segment) -> Result<Segment, Part> {
         let in_file = match std::mem::take(&mut segment.residence) {
-            // What is written is dropped when it has been.
+            // A file in progress is dropped when its write ends.
             Residence::Memory | Residence::Leaving { .. } => return Ok(segment),
             Residence::Lost => false,
             Residence::File { .. } => true,
@@ -68,7 +69,7 @@ impl Env {
         Err(segment.slots)
     }
 
-    /// Whether what can go to a file should be ready to: for everybody's sake, or for that of who is charged for it.
+    /// Returns true if owners should release segments, because the pool, the uid or the namespace is above its mark.
     pub fn is_short(&self, uid: u32, namespace: NamespaceId) -> bool {
         let percent = |spill: &SpillSettings| spill.marks.map_or(SHORT_PERCENT, |marks| marks.low_percent);
         let percent = self.settings.spill.as_ref().map(percent);
@@ -79,7 +80,7 @@ impl Env {
         is_above(self.pool.lent_bytes(), self.pool.bytes_max(), percent)
     }
 
-    /// Whether the limits of spilling leave room for it.
+    /// Returns true if the limits of spilling leave room for a segment.
     pub fn may_spill(&self, it: &Candidate) -> bool {
         let Some(limits) = &self.settings.spill else { return false };
         let owners = &self.settings.owners;
@@ -91,9 +92,9 @@ impl Env {
 }
 
 impl Segments {
-    /// Segments that nobody writes any more, in memory alone.
+    /// Returns the segments that nobody writes any more and that are in memory alone.
     pub fn spillable<'a>(context: &'a Context, members: &'a Members) -> impl Iterator<Item = Candidate> + use<'a> {
-        // Of one that has ended, and may still write, nothing until it is known to be quiet.
+        // A client that has ended may still write: its segments count once they are quiescent.
         let clients = members.iter().filter(|(_, client)| client.is_frozen() || client.is_live());
         clients.flat_map(move |(catalogue, client)| {
             let gone = client.is_frozen();
@@ -111,7 +112,7 @@ impl Segments {
         })
     }
 
-    /// Has a segment written to a file.
+    /// Orders the write of a segment to a file.
     pub fn spill(env: &mut Env, members: &mut Members, whose: Whose) {
         let segment = members.me(whose.catalogue).segments.get_mut(&whose.base).expect("it is a candidate");
         segment.residence = Residence::Leaving { lent: false };
@@ -122,7 +123,7 @@ impl Segments {
         env.effects.push(Effect::Spill { mem, file, bytes });
     }
 
-    /// It is written, if nobody held it then; whether its memory is free now.
+    /// Completes the write of a segment, if nobody held it. Returns true if its memory is free now.
     pub fn spilled(
         env: &mut Env,
         context: &Context,
@@ -133,19 +134,19 @@ impl Segments {
     ) -> bool {
         let Some(client) = members.get_mut(whose.catalogue) else { return false };
         let (uid, ended) = (client.uid, matches!(client.life, Life::Ended { .. }));
-        // Freed meanwhile, or lent to somebody who may read it: then it stays, and the file goes.
+        // If the segment was freed or lent to a reader during the write, the memory stays and the file goes.
         let Some(segment) = client.segments.get_mut(&whose.base).filter(|segment| segment.mem == mem) else {
             return false;
         };
         let Residence::Leaving { lent } = std::mem::take(&mut segment.residence) else { return false };
-        // Of one that ended meanwhile, this memory is among what has to be found quiet.
+        // If the client ended during the write, this memory is among those that the daemon probes.
         if !written || lent || ended {
             return false;
         }
         segment.residence = Residence::File { failed: None };
         segment.mem = file;
         let bytes = segment.bytes;
-        // Before the memory goes.
+        // Stored before the memory is removed.
         env.keep(file, Label::Spilled { namespace: whose.namespace, owner: whose.catalogue, base: whose.base });
         let kept = env.accounts.charge_kept(Some(uid), whose.namespace, Kind::Segment, 0);
         env.accounts.refund(std::mem::replace(&mut segment.charge, kept));
@@ -155,7 +156,7 @@ impl Segments {
         true
     }
 
-    /// Somebody asks for a segment that may be in a file. `None`: it is in memory, and about to be lent.
+    /// Handles a request for a segment that may be in a file. Returns `None` if it is in memory and about to be lent.
     pub fn recall(
         env: &mut Env,
         context: &Context,
@@ -181,7 +182,7 @@ impl Segments {
             Residence::File { failed } => failed.take(),
         };
         if let Some(reason) = failed {
-            // Once: who asks again has it tried again.
+            // The failure is reported once: the next request tries again.
             return Some(Err(Refusal::Memory { bytes, reason }));
         }
         let charge = match env.accounts.charge(Some(uid), id, Kind::Segment, bytes) {
@@ -204,7 +205,7 @@ impl Segments {
         Some(Ok(Outcome::Later(Wait::Spilled)))
     }
 
-    /// Memory with a segment's bytes is there, or they could not be read.
+    /// Completes the recall of a segment, whose memory has been made or could not be read.
     pub fn recalled(env: &mut Env, context: &Context, members: &mut Members, whose: Whose, made: Result<(), String>) {
         let client = members.me(whose.catalogue);
         let uid = client.uid;
@@ -223,7 +224,7 @@ impl Segments {
         env.accounts.refund(std::mem::replace(&mut segment.charge, making.charge));
         let file = std::mem::replace(&mut segment.mem, making.mem);
         env.spills.remove(uid, bytes);
-        // Before the file goes.
+        // Stored before the file is removed.
         env.keep(making.mem, Label::Segment { namespace: whose.namespace, owner: whose.catalogue, base: whose.base });
         env.effects.push(Effect::DropFile { file });
         context.directory.count_bytes(whose.catalogue, bytes, true);

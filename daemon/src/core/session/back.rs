@@ -1,8 +1,8 @@
-//! Clients of this daemon's predecessor: they come back, or are gone.
+//! The return of clients of this daemon's predecessor, and their end if they do not return.
 //!
-//! In system mode this daemon writes the same directory as its predecessor, and whoever has not come back reads what it
-//! writes. In user mode nobody can: the directory is a copy, and who has not come back reads the old one. There no name
-//! moves and nobody joins until all are back, or [`super::GATHERING_NS`] have passed.
+//! In system mode this daemon writes the same directory as its predecessor, so clients that have not come back read its
+//! changes. In user mode it cannot: its directory is a copy, and clients that have not come back read the old one. So in user
+//! mode no name moves and no client joins until all are back or [`super::GATHERING_NS`] have passed.
 
 use super::hello::same_version;
 use super::{Conn, Core, Seat};
@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use tensorlend_layout::wire::{Refusal, Reply, Return};
 
 impl Core {
-    /// Whether clients may still read the directory that this one is a copy of.
+    /// Returns true while clients may still read the directory of which this daemon has a copy.
     pub(super) fn is_gathering(&mut self) -> bool {
         let Some(until) = self.gathering_until_ns else { return false };
         let away = self.namespaces.values().flat_map(|n| n.members.values()).any(Client::is_away);
@@ -25,7 +25,7 @@ impl Core {
         false
     }
 
-    /// A client goes on with its session.
+    /// Handles a client's request to continue its session.
     pub(super) fn welcome_back(&mut self, conn: ConnId, back: &Return) -> Answer {
         same_version((back.protocol_min, back.protocol_max), (back.layout_version, back.layout_hash))?;
         let peer = self.conns[&conn].peer.clone();
@@ -34,7 +34,7 @@ impl Core {
         let id = *self.by_name.get(&back.namespace).ok_or_else(unknown)?;
         let namespace = self.namespaces.get_mut(&id).expect("names lead to namespaces");
         let client = namespace.members.get_mut(back.catalogue).ok_or_else(unknown)?;
-        // A process without a number here is in a pid namespace of its own, as it was before.
+        // A process without a number here is in a pid namespace of its own, as under the predecessor.
         if !client.is_away() || client.member.0 != back.member || (client.uid, client.pid) != (peer.uid, peer.pid) {
             return Err(unknown());
         }
@@ -45,7 +45,7 @@ impl Core {
             || back.segments.is_none() && (client.has_lost || client.segments.values().any(Segment::is_lost))
             || back.cells != u8::MAX && usize::from(back.cells) > client.cells.len();
         if has_more {
-            // Not all of it has outlived the daemon: what is lent anew would be what it has already.
+            // Some of its memory did not survive: the daemon would lend its slot numbers again.
             namespace.end_client(&mut self.env, back.catalogue);
             return Err(unknown());
         }
@@ -55,14 +55,14 @@ impl Core {
                 self.env.spills.look_again();
             }
         }
-        // What it may do may have been changed meanwhile.
+        // The client's access rights may have changed.
         client.role = role;
-        self.conns.get_mut(&conn).expect("who asks is connected").seat =
+        self.conns.get_mut(&conn).expect("the requester is connected").seat =
             Some(Seat { namespace: id, catalogue: back.catalogue, role });
         if let Some(segments) = &back.segments {
             let lent: Vec<u32> = self.namespaces[&id].members[back.catalogue].segments.keys().copied().collect();
             let namespace = self.namespaces.get_mut(&id).expect("found above");
-            // Lent or given back at the very moment in which the predecessor ended: the client has none of it.
+            // The predecessor ended while it lent or took back this segment: the client does not have it.
             for base in lent.into_iter().filter(|base| !segments.contains(base)) {
                 let _ = namespace.segments.return_segment(
                     &mut self.env,
@@ -82,22 +82,23 @@ impl Core {
         Ok(Outcome::Lend(Reply::Welcome(welcome), lend, Lent::Back))
     }
 
-    /// It reads our directory now: until then it was away, and may have to come once more.
+    /// Completes the return of a client, which reads this daemon's directory now. Until here the client may have to return
+    /// again.
     pub(super) fn is_back(&mut self, conn: ConnId) -> bool {
         let Some(Conn { seat: Some(seat), peer, .. }) = self.conns.get(&conn) else { return false };
         let (seat, uid, pid, watched) = (*seat, peer.uid, peer.pid, peer.watched);
-        // It may have been found gone meanwhile, and its namespace with it.
+        // The daemon may have found the client gone, and closed its namespace.
         let Some(namespace) = self.namespaces.get_mut(&seat.namespace) else { return false };
         let Some(client) = namespace.members.get_mut(seat.catalogue).filter(|client| client.is_away()) else {
             return false;
         };
         client.life = Life::Live(conn);
         client.watched = watched;
-        // It was counted as a session when it was restored, and as a connection now.
+        // The client was counted as a session when it was restored, and again when it connected.
         self.env.accounts.end_session(uid);
-        // What it has it has mapped, whether or not the predecessor lived to hear so.
+        // The client has mapped all its memory, even if the predecessor did not receive every acknowledgement.
         namespace.acknowledged_all(&mut self.env, conn, seat.catalogue);
-        // It may have closed streams while there was no daemon.
+        // The client may have closed streams while no daemon ran.
         namespace.streams.look_at_streams(&self.env, &namespace.members);
         tracing::info!(
             namespace = namespace.context.ledger.name(),

@@ -4,7 +4,7 @@ use super::Core;
 use crate::core::env::Timer;
 
 impl Core {
-    /// Continues the chores within the cost of this step, in turn; whether any were due.
+    /// Continues the chores in rotation within the units of this step; returns true if any were due.
     pub(super) fn do_chores(&mut self) -> bool {
         let Self { env, namespaces, .. } = self;
         if !env.chores.are_due(env.now_ns) {
@@ -38,7 +38,7 @@ impl Core {
         self.env.chores.left()
     }
 
-    /// Sets the maximum cost of a step, at least one: for simulations, in which everything is small.
+    /// Sets the maximum cost of a step, at least one: for simulations with small tables.
     #[must_use]
     pub fn with_units(mut self, units: u32) -> Self {
         self.env.chores.set_units_max(units.max(1));

@@ -9,7 +9,7 @@ use tensorlend_layout::name;
 use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Refusal};
 use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
 
-/// Checks that a client and this daemon give packets and shared words the same meaning.
+/// Checks that a client and this daemon use the same protocol and layout.
 pub(super) fn same_version(protocols: (u16, u16), layout: (u32, u64)) -> Result<(), Refusal> {
     if !(protocols.0..=protocols.1).contains(&PROTOCOL_VERSION) {
         return Err(Refusal::Protocol { daemon: PROTOCOL_VERSION, client_min: protocols.0, client_max: protocols.1 });
@@ -26,13 +26,13 @@ pub(super) fn same_version(protocols: (u16, u16), layout: (u32, u64)) -> Result<
 }
 
 impl Core {
-    /// Returns true if a session of this uid may come in although a limit refuses it.
+    /// Returns true if the reserve admits a session of this uid although a limit refuses it.
     pub(super) fn has_reserve_for(&self, uid: u32) -> bool {
         let taken = self.conns.values().filter(|state| state.reserved).count();
         self.env.settings.is_administrator(uid) && taken < RESERVED_SESSIONS as usize
     }
 
-    /// Lets a client in: within the limits, or with a place of the reserve.
+    /// Admits a client within the limits, or with a session of the reserve.
     pub(super) fn admit(&mut self, conn: ConnId, hello: &Hello) -> Answer {
         let answer = self.hello(conn, hello);
         let state = &self.conns[&conn];
@@ -57,7 +57,7 @@ impl Core {
             None => (own, self.env.settings.private, Some(peer.uid), Role::Writer),
             Some(name) if *name == own => (own, self.env.settings.private, Some(peer.uid), Role::Writer),
             Some(name) => {
-                // It is said again in refusals and in the log.
+                // The name appears in refusals and in the log.
                 name::check(name)?;
                 let rule = self.env.settings.namespaces.get(name);
                 let allowed = rule.and_then(|rule| Some((rule.limits, rule.role(&peer)?)));

@@ -1,4 +1,4 @@
-//! What is looked at when a limit is in the way of memory.
+//! The reclamation of memory when a limit of bytes refuses a request.
 
 use super::{CHORES_NS_MAX, Core, Seat};
 use crate::core::account::NamespaceId;
@@ -9,18 +9,18 @@ use std::collections::BTreeMap;
 use tensorlend_layout::Uuid;
 use tensorlend_layout::wire::{LimitKind, Refusal};
 
-/// What has come of the look for memory that is in use no more.
+/// The result of a survey of disconnected clients for memory out of use.
 enum Room {
-    /// Nothing: somebody looked not long ago.
+    /// No survey: the last one was recent.
     Unchanged,
-    /// There may be more room.
+    /// A survey has ended, and may have freed memory.
     Looked,
-    /// There may be more room before long.
+    /// A survey is in progress, and may free memory soon.
     Awaited,
 }
 
 impl Core {
-    /// A request for a segment: where a limit is in the way, what may have come free is looked for first.
+    /// Handles a request for a segment. If a limit refuses it, the daemon first reclaims memory that may be free.
     pub(super) fn segment(&mut self, conn: ConnId, seat: Seat, bytes: u64, log2: u8, since_ns: u64) -> Answer {
         let uid = self.conns[&conn].peer.uid;
         let lend = |core: &mut Self| {
@@ -52,11 +52,11 @@ impl Core {
         }
     }
 
-    /// A request to see somebody's segment: where it is in a file and a limit is in the way of its memory, others are spilled
-    /// for it.
+    /// Handles a request for a client's segment. If it is in a file and a limit refuses its memory, the daemon spills other
+    /// segments.
     pub(super) fn segment_of(&mut self, seat: Seat, (catalogue, slot): (u16, u32), since_ns: u64) -> Answer {
         let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
-        // What comes back counts for its owner.
+        // The memory counts for the segment's owner.
         let owner = namespace.members.get(catalogue).map(|owner| owner.uid);
         let answer = Segments::segment_of(
             &mut self.env,
@@ -70,7 +70,7 @@ impl Core {
         self.or_spill(answer, seat, owner, since_ns)
     }
 
-    /// The answer, or a wait for room where spilling may make some. `uid`: whose account was to be charged.
+    /// Returns the answer, or a wait if spilling may make room. `uid` is the account of the charge.
     fn or_spill(&mut self, answer: Answer, seat: Seat, uid: Option<u32>, since_ns: u64) -> Answer {
         let Err(Refusal::Limit { kind, .. }) = answer else { return answer };
         let Some(uid) = uid else { return answer };
@@ -80,7 +80,7 @@ impl Core {
         answer
     }
 
-    /// A request for a segment of a device's memory: where a limit is in the way, what may have come free is looked for first.
+    /// Handles a request for device memory. If a limit refuses it, the daemon first reclaims memory that may be free.
     pub(super) fn device_segment(
         &mut self,
         conn: ConnId,
@@ -106,7 +106,7 @@ impl Core {
         }
     }
 
-    /// Has the memory of those who are gone looked through for somebody who hit a limit: at once, as far as this step may.
+    /// Surveys disconnected clients for a request that met a limit: at once, as far as the units of this step go.
     fn collect_for_room(&mut self, seat: Seat, since_ns: u64) -> Room {
         let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
         let begun = namespace.members.collect_for_room(&mut self.env, &namespace.context);
@@ -121,8 +121,8 @@ impl Core {
         }
     }
 
-    /// A request for memory was refused: looks what leases keep, in the namespace whose limit was met, or in all. Returns whether
-    /// that has changed who is charged for what.
+    /// Scans the leases after a refusal of memory, in the namespace whose limit was met or in all. Returns true if that has
+    /// moved charges.
     pub(super) fn signal_pressure(&mut self, full: Option<NamespaceId>) -> bool {
         for namespace in self.namespaces.values_mut().filter(|n| full.is_none_or(|id| n.context.ledger.id() == id)) {
             namespace.pressure.signal_pressure(&mut self.env, &namespace.context);
@@ -131,7 +131,7 @@ impl Core {
         self.move_charges()
     }
 
-    /// Has every account stand for what its leases keep; whether that has changed something.
+    /// Charges each account for the values that its leases retain; returns true if that changed a charge.
     pub(in crate::core) fn move_charges(&mut self) -> bool {
         let mut moved = BTreeMap::new();
         for namespace in self.namespaces.values() {

@@ -1,6 +1,6 @@
-//! The configuration has changed while the daemon runs. New limits refuse what is asked for from now on; nothing that somebody
-//! has is taken away, nobody is hung up on, and the sizes that a namespace was made with stay as long as the namespace; so does
-//! the share rule of its names, since what its clients may announce by themselves is never taken back.
+//! A reload of the configuration. New limits apply to later requests. Existing loans and sessions survive, and the table sizes
+//! of a namespace stay for its lifetime; so does the share rule of its names, since the daemon never takes back the grants of
+//! its clients.
 
 use super::Core;
 use crate::core::context::Context;
@@ -38,7 +38,7 @@ impl Namespace {
             tracing::info!(namespace = ledger.name(), "no longer configured: nobody new comes in");
             return;
         };
-        // One that a daemon before had left may not have been configured until now.
+        // The configuration may not have contained a namespace of the predecessor until now.
         let setting = setting_of(ledger.name());
         ledger.rebound(&mut env.accounts, setting, limits);
         let known = ledger.limits();
@@ -57,18 +57,18 @@ impl Namespace {
     }
 }
 
-/// No shared namespace can be named like a private one.
+/// Returns true for the names of private namespaces, which no shared namespace may have.
 fn is_private(name: &str) -> bool {
     name.starts_with("uid:")
 }
 
-/// The section of the configuration that bounds a namespace which it names.
+/// Returns the section of the configuration with the limits of a namespace.
 fn setting_of(name: &str) -> String {
     if is_private(name) { "namespace_default".into() } else { format!("namespace.{name}") }
 }
 
 impl Env {
-    /// The limits that the configuration has for a namespace; `None`: it does not name it.
+    /// Returns the configured limits of a namespace; `None` if the configuration does not contain it.
     fn configured(&self, name: &str) -> Option<NamespaceLimits> {
         if is_private(name) {
             return Some(self.settings.private);

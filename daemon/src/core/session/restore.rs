@@ -1,4 +1,4 @@
-//! Taking over what another daemon left: see [`crate::core::recovery::restore`].
+//! The takeover of a predecessor's state: see [`crate::core::recovery::restore`].
 
 use super::{Core, GATHERING_NS};
 use crate::core::account::NamespaceId;
@@ -16,15 +16,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::Directory;
 
 impl Core {
-    /// Takes over what another daemon left. Called once, before any event; memory made later has other names than any of
-    /// these. What cannot be used is released.
+    /// Takes over a predecessor's descriptors. The shell calls this once, before any event. Memory made later has other names
+    /// than these. Descriptors that cannot be used are released.
     pub fn restore(&mut self, now_ns: u64, preserved: Vec<Preserved>) -> Vec<Effect> {
         self.env.now_ns = self.env.now_ns.max(now_ns);
         self.take_over(preserved, Origin::Keeper);
         std::mem::take(&mut self.env.effects)
     }
 
-    /// Opens the namespaces of what is there.
+    /// Opens the namespaces of these descriptors.
     pub(super) fn take_over(&mut self, preserved: Vec<Preserved>, from: Origin) {
         let copied = preserved.iter().any(|it| it.copied);
         let mut unused: BTreeSet<MemId> = preserved.iter().map(|it| it.mem).collect();
@@ -49,7 +49,7 @@ impl Core {
                 unused.remove(&it.mem);
             }
             let directory = descriptors.directory.clone().filter(|(.., name)| !self.by_name.contains_key(name));
-            // Its words may be somebody else's, if a client brought it.
+            // Other processes may write its words, if a client brought it.
             let sound = |directory: &Directory, bytes| directory.geometry(bytes).is_some();
             let opened = directory.and_then(|it| Some((Directory::new(&it.1).filter(|d| sound(d, it.2))?, it)));
             let Some((directory, (mem, _, bytes, uid, name))) = opened else {
@@ -63,7 +63,7 @@ impl Core {
             let shares = (self.env.settings.uid_share && uid.is_none(), &self.env.settings.owners);
             let ledger = Ledger::reopen(&mut self.env.accounts, id, &name, (uid, limits, setting), bytes, shares);
             let opening = Opening { ledger, mem, private: uid };
-            // Which of its lines are free is found when it is restored.
+            // The restoration of the segments finds the free lines.
             let mut namespace = opening.namespace(directory, names, Segments::restored());
             unused.remove(&mem);
             namespace.devices.list_devices(&self.env, &namespace.context);
@@ -79,7 +79,7 @@ impl Core {
                 self.env.restore_orphaned(it);
             }
             let mut recovered = Vec::new();
-            // Given up at the very end, or never taken up: no line leads to it, and somebody may have it mapped.
+            // Orphaned at the very end, or lent but never used: no line leads to it, and a client may have it mapped.
             let of_no_use = labels.iter().filter(|(mem, (label, _))| label.namespace() == id && unused.contains(mem));
             for (&mem, (label, bytes)) in of_no_use {
                 let whose = namespace.writer_of(label);
@@ -117,7 +117,7 @@ impl Core {
         }
     }
 
-    /// What was given up of a namespace that is no more.
+    /// Restores the orphaned memory of a namespace that does not exist any more.
     fn restore_orphans(&mut self, id: NamespaceId, orphaned: &[Preserved]) {
         if !orphaned.is_empty() {
             self.env.accounts.open(id, "that is gone", "", u64::MAX);
@@ -128,7 +128,7 @@ impl Core {
         }
     }
 
-    /// The configuration's limits, and the directory's own sizes.
+    /// Returns the limits of the configuration with the sizes of the directory's tables.
     fn restored_limits(&self, d: &Directory, uid: Option<u32>, name: &str) -> (NamespaceLimits, String) {
         let configured = self.env.settings.namespaces.get(name).map(|rule| rule.limits);
         let (limits, setting) = match (uid, configured) {

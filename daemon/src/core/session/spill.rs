@@ -1,4 +1,4 @@
-//! When segments are spilled: where a limit of bytes is in the way of a request, and above the marks of the configuration.
+//! The conditions for spilling: a limit of bytes refuses a request, or the pool is above the configured marks.
 
 use super::Core;
 use crate::core::account::NamespaceId;
@@ -11,18 +11,18 @@ use crate::core::segment::spill::Candidate;
 use std::collections::BTreeMap;
 use tensorlend_layout::wire::LimitKind;
 
-/// So many segments are tried for one request, at most: those that somebody holds cost a look each.
+/// Maximum number of segments that the daemon tries for one request. A segment that a process holds costs one probe.
 const TRIES_MAX: usize = 64;
-/// Of these, so many of one uid's clients that live.
+/// Maximum number of those that belong to living clients of one uid.
 const LIVING_TRIES_MAX: usize = 32;
-/// Who says that he lets go of a segment does so when he has the answer: for the marks it is not tried sooner.
+/// Time after an owner's report before a segment is tried for the marks: the owner unmaps it after the daemon's response.
 const LET_GO_NS: u64 = 20_000_000;
-/// Where nobody waits for room, a segment is not tried again sooner: its reader may have it mapped for long, or the disk be full.
+/// Pause before a segment is tried again for the marks: its reader may map it for long, or the disk may be full.
 const TRY_PAUSE_NS: u64 = 10_000_000_000;
 
 impl Core {
-    /// A request met this limit: has a segment spilled that counts against it, if there is one. Returns whether it is worth
-    /// waiting.
+    /// Spills a segment that counts against this limit for a refused request, if there is one. Returns true if the request
+    /// should wait.
     pub(in crate::core) fn spill_for_room(
         &mut self,
         uid: u32,
@@ -37,14 +37,14 @@ impl Core {
         if env.is_spilling() {
             return true;
         }
-        // What counts there: a share of the pool is one uid's.
+        // Only segments that count against this limit: a share of the pool is one uid's.
         let counts = |it: &Candidate| match full {
             LimitKind::PoolBytes => true,
             LimitKind::NamespaceBytes => it.whose.namespace == id,
             _ => it.uid == uid,
         };
         let candidates: Vec<Candidate> = namespaces.values().flat_map(Namespace::spillable).filter(counts).collect();
-        // Each once for this request, since it began.
+        // Each segment is tried once since the request began.
         let is_tried = |it: &&Candidate| it.tried_ns.is_some_and(|at| at >= since_ns);
         let (mut tries, mut of_living) = (0, BTreeMap::<u32, usize>::new());
         for it in candidates.iter().filter(is_tried) {
@@ -56,7 +56,7 @@ impl Core {
         if tries >= TRIES_MAX {
             return false;
         }
-        // Who says of much that he has let go of it, and holds it, does not take all of them.
+        // A uid that reports many released segments and still holds them cannot use up all tries.
         let is_trusted = |it: &&Candidate| {
             it.let_go_ns.is_none() || of_living.get(&it.uid).is_none_or(|&tries| tries < LIVING_TRIES_MAX)
         };
@@ -67,7 +67,7 @@ impl Core {
         true
     }
 
-    /// Has a segment spilled if the pool is fuller than the configuration wants it, before anybody is refused.
+    /// Spills a segment if the pool is above the configured mark, before the daemon refuses a request.
     pub(in crate::core) fn spill_above_mark(&mut self) {
         let Self { env, namespaces, .. } = self;
         let Some(marks) = env.settings.spill.as_ref().and_then(|spill| spill.marks) else { return };
@@ -87,7 +87,7 @@ impl Core {
             Segments::spill(env, &mut namespace.members, whose);
             return;
         }
-        // Until then nothing changes by itself.
+        // No segment becomes spillable by itself before this time.
         let look_ns = candidates.iter().map(due_ns).min().unwrap_or(u64::MAX);
         env.spills.look_at(look_ns);
         if look_ns != u64::MAX {
@@ -95,7 +95,7 @@ impl Core {
         }
     }
 
-    /// A file was written, or not.
+    /// Handles a file that was written or could not be.
     pub(in crate::core) fn spilled(&mut self, file: MemId, written: &Result<(), String>) {
         let Self { env, namespaces, .. } = self;
         let (whose, mem) = env.spills.end();

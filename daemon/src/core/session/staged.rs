@@ -1,9 +1,9 @@
-//! In user mode and without a keeper, clients bring back what a daemon before this one has lent them: their own memory, and the
-//! directory. All of them are one user. In system mode a keeper is needed: nothing proves whose a segment is.
+//! In user mode and without an fd store, clients return the memory that a predecessor of this daemon lent them, and the
+//! directory. All of them are one user. System mode needs an fd store: there nothing proves the owner of a segment.
 //!
-//! Nothing is done with it before everybody has come whom the directory calls a client, or [`STAGED_NS`] have passed: who is
-//! not there when the namespace opens owns nothing there. What belonged to clients that were gone is lost, for nobody has a
-//! descriptor of it; a keeper would. Only what a daemon of this uid has made is taken, whoever brings it.
+//! The daemon uses the memory when all clients in the directory have returned theirs, or [`STAGED_NS`] have passed. A client
+//! that is absent when the namespace opens owns nothing there. The memory of disconnected clients is lost, because no process
+//! has a descriptor of it; an fd store would preserve it. The daemon accepts only memory that a daemon of this uid made.
 
 use super::Core;
 use crate::core::account::{Charge, Kind, NamespaceId};
@@ -22,14 +22,14 @@ use tensorlend_layout::stream::CAPACITY_MAX;
 use tensorlend_layout::wire::{Hello, Item, Refusal, Return};
 use tensorlend_layout::word::{Member, MemberState};
 
-/// How long those who come first wait for the others. All notice at once that a daemon has ended.
+/// Time for which the first clients wait for the others. All detect the end of a daemon at once.
 const STAGED_NS: u64 = 2_000_000_000;
-/// How long newcomers wait for clients of a daemon before. They look for a daemon several times in it.
+/// Time for which new clients wait for those of a predecessor, which look for a daemon several times in it.
 const EXPECTING_NS: u64 = 500_000_000;
-/// Things that one claimant may bring.
+/// Maximum number of objects from one claimant.
 const ITEMS_MAX: usize = 1 << 16;
 
-/// Who somebody says that he is, by number and member word, and who he is, by process and uid.
+/// A claimed identity (number and member word) with the identity that the kernel confirms (process and uid).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Claimant {
     owner: u16,
@@ -43,47 +43,47 @@ impl Claimant {
         Self { owner, member, pid: peer.pid, uid: peer.uid }
     }
 
-    /// Whom the directory calls by this number.
+    /// Returns the member that the directory lists under this number.
     fn named(directory: &Directory, owner: u16) -> Option<Self> {
         let entry = directory.members.get(usize::from(owner))?;
         let process = entry.process.peek();
         Some(Self { owner, member: entry.member.peek(), pid: (process >> 32) as u32, uid: process as u32 })
     }
 
-    /// Whether the directory says so too.
+    /// Returns true if the directory lists this claimant.
     fn is_genuine(&self, directory: &Directory) -> bool {
         Self::named(directory, self.owner) == Some(*self)
     }
 }
 
-/// What somebody brought.
+/// The objects that one claimant returned.
 #[derive(Debug, Default)]
 struct Claim {
-    /// By its label; with it what was charged for its descriptor. Its bytes count when the namespace opens.
+    /// Objects by label, with the charges for their descriptors. Their bytes are charged when the namespace opens.
     items: BTreeMap<Label, (Preserved, Charge)>,
-    /// Whether that is everything.
+    /// Whether the claimant has returned everything.
     done: bool,
 }
 
-/// What was brought of one namespace.
+/// The objects that were returned for one namespace.
 #[derive(Debug)]
 pub struct Staged {
     id: NamespaceId,
     since_ns: u64,
-    /// Everybody has it: the first is as good as any.
+    /// The directory. All clients have the same one, so the first counts.
     directory: Option<(Preserved, Charge)>,
     claims: BTreeMap<Claimant, Claim>,
-    /// Whether something came since it was last asked whether it is complete.
+    /// Whether an object came since the last check for completeness.
     moved: bool,
 }
 
 impl Staged {
-    /// When it is used as it is.
+    /// Returns the time at which the namespace opens even if it is incomplete.
     pub fn until_ns(&self) -> u64 {
         self.since_ns + STAGED_NS
     }
 
-    /// Gives all of it up.
+    /// Releases all objects.
     pub fn release(self, env: &mut Env) {
         for preserved in self.look_at(env) {
             env.release(preserved.mem);
@@ -94,7 +94,7 @@ impl Staged {
         Directory::new(self.directory.as_ref()?.0.view.as_ref()?)
     }
 
-    /// Whether everybody is there. Asked after each event: it looks only if something came.
+    /// Returns true if all clients have returned their objects. Called after each event, it checks only if an object came.
     fn is_complete(&mut self) -> bool {
         if !std::mem::take(&mut self.moved) {
             return false;
@@ -111,10 +111,10 @@ impl Staged {
         })
     }
 
-    /// What of it counts; the rest is released, and nothing is charged as staged any more.
+    /// Returns the valid objects, and releases the rest. Nothing is charged as staged any more.
     fn look_at(self, env: &mut Env) -> Vec<Preserved> {
         let directory = self.directory();
-        // A number's sheets count only if the directory says that it is the number of whoever brought them.
+        // Sheets count only if the directory assigns their number to the client that returned them.
         let counts = |by: Claimant, label: &Label| {
             directory.as_ref().is_some_and(|d| by.is_genuine(d) && by.owner == owner_of(d, label))
         };
@@ -137,11 +137,11 @@ impl Staged {
     }
 }
 
-/// Whether what came as this is as long as a daemon makes it. Whatever its length was made up to be is charged later.
+/// Returns true if a sheet has the length that a daemon gives it. Other lengths are limited when they are charged.
 fn has_its_length(item: Item, own: &Own, segment_bytes_max: u64) -> bool {
     let bytes = own.bytes;
     match item {
-        // Its words stay as they are: it is a copy.
+        // The directory's words cannot change: it is a copy.
         Item::Directory => own
             .view
             .as_ref()
@@ -156,7 +156,7 @@ fn has_its_length(item: Item, own: &Own, segment_bytes_max: u64) -> bool {
     }
 }
 
-/// What came as this, if it can be this.
+/// Returns the object, if it can be such an item.
 fn look_at(item: Item, received: &[Received], segment_bytes_max: u64) -> Result<(MemId, Own), Refusal> {
     let wanted = match item {
         Item::Directory => Some(Magic::Directory),
@@ -168,7 +168,7 @@ fn look_at(item: Item, received: &[Received], segment_bytes_max: u64) -> Result<
         Item::Segment { .. } | Item::Wake { .. } => None,
     };
     match (item, received) {
-        // A client's own, whatever it is at its other end.
+        // A client's own socket, whatever its other end is.
         (Item::Wake { .. }, [Received { mem, wakes: true, .. }]) => {
             Ok((*mem, Own { magic: None, bytes: 0, view: None, acked: true, copied: false }))
         }
@@ -185,7 +185,7 @@ fn look_at(item: Item, received: &[Received], segment_bytes_max: u64) -> Result<
     }
 }
 
-/// Whose this is; 0: nobody's.
+/// Returns the owner of an object; 0 if it has none.
 fn owner_of(directory: &Directory, label: &Label) -> u16 {
     match *label {
         Label::Catalogue { owner, .. }
@@ -198,7 +198,7 @@ fn owner_of(directory: &Directory, label: &Label) -> u16 {
             let line = directory.streams.get(place as usize).filter(|line| line.id.peek() == id);
             line.map_or(0, |line| line.catalogue.peek() as u16)
         }
-        // Device memory is the keeper's alone to bring: nothing tells of a descriptor what it was lent for.
+        // Device memory comes only from an fd store: its descriptor does not show what it was lent for.
         Label::Directory { .. }
         | Label::Orphaned { .. }
         | Label::DeviceSegment { .. }
@@ -208,7 +208,7 @@ fn owner_of(directory: &Directory, label: &Label) -> u16 {
 }
 
 impl Core {
-    /// What this peer may do in a namespace; its name tells whose it is.
+    /// Returns the role of a peer in a namespace, with the owner of a private one.
     pub(super) fn role_in(&self, namespace: &str, peer: &Peer) -> Option<(Option<u32>, Role)> {
         if namespace == format!("uid:{}", peer.uid) {
             return Some((Some(peer.uid), Role::Writer));
@@ -217,7 +217,7 @@ impl Core {
         Some((None, rule.role(peer)?))
     }
 
-    /// A client brings something.
+    /// Handles an object that a client returned.
     pub(super) fn handed_back(
         &mut self,
         conn: ConnId,
@@ -266,7 +266,7 @@ impl Core {
         if matches!(item, Item::Directory) && own.view.is_none() {
             return Err(Refusal::Bad("this directory was brought for another namespace, or too many were".into()));
         }
-        // One descriptor; what its length costs it costs if the directory says that it counts.
+        // The charge is one descriptor. The bytes are charged if the directory confirms the object.
         let charge = self.env.accounts.charge(Some(peer.uid), id, Kind::Wake, 0)?;
         let Own { bytes, view, acked, copied, .. } = own;
         let preserved = Preserved { label: label.clone(), mem, view, bytes, acked, copied };
@@ -279,7 +279,7 @@ impl Core {
         Ok(())
     }
 
-    /// What is staged of a namespace, from now on if nothing was.
+    /// Returns the staged objects of a namespace, and begins them if there are none.
     fn staged_of(&mut self, namespace: &str) -> &mut Staged {
         if !self.staged.contains_key(namespace) {
             self.namespace_ids += 1;
@@ -287,15 +287,15 @@ impl Core {
             self.env.accounts.open(id, namespace, "namespace.bytes_max", u64::MAX);
             let staged =
                 Staged { id, since_ns: self.env.now_ns, directory: None, claims: BTreeMap::new(), moved: false };
-            // Of its own: nobody may wait for it, and a request's timer has others to serve.
+            // A timer of its own: no request may be waiting, and a request's timer serves other requests.
             self.env.set_timer(STAGED_NS, Timer::Staged);
             self.staged.insert(namespace.to_owned(), staged);
         }
         self.staged.get_mut(namespace).expect("it is there, or was made")
     }
 
-    /// A daemon was here before, and its clients may be: for a moment, nobody else opens a namespace. False: nobody is expected,
-    /// since in system mode clients do not trust each other, and nothing proves whose a segment is that somebody brings.
+    /// Expects clients of a predecessor: for a moment, no other client opens a namespace. Returns false in system mode, in
+    /// which clients do not trust each other, and nothing proves the owner of a segment that a client brings.
     pub fn expect_clients(&mut self, now_ns: u64) -> bool {
         if self.env.user_mode() {
             self.expecting_until_ns = now_ns + EXPECTING_NS;
@@ -303,14 +303,14 @@ impl Core {
         self.env.user_mode()
     }
 
-    /// How long a segment may be that a client brings at this moment, in bytes; `None`: clients may bring nothing, now and
-    /// ever after.
+    /// Returns the maximum length in bytes of a segment that a client may return now; `None` if clients may return nothing any
+    /// more.
     pub fn takes_back(&self, now_ns: u64) -> Option<u64> {
         let expected = now_ns < self.expecting_until_ns || !self.staged.is_empty();
         expected.then_some(self.env.settings.pool_bytes_max)
     }
 
-    /// Whether a newcomer's namespace is being put together, or may be about to be.
+    /// Returns true if a new client's namespace is staged, or may be soon.
     pub(super) fn is_staged(&self, conn: ConnId, hello: &Hello) -> bool {
         let own = || format!("uid:{}", self.conns[&conn].peer.uid);
         let name = hello.namespace.clone().unwrap_or_else(own);
@@ -318,8 +318,8 @@ impl Core {
         expecting || self.staged.contains_key(&name)
     }
 
-    /// Whether that of one who comes back is, and he has brought what he has. Who has not is told that nobody knows him, and
-    /// then does.
+    /// Returns true if a returning client's namespace is staged and the client has returned its objects. A client that has not
+    /// receives the error that its session is unknown, and then returns them.
     pub(super) fn is_staging(&mut self, conn: ConnId, back: &Return) -> bool {
         let by = Claimant::new(&self.conns[&conn].peer, back.catalogue, back.member);
         let staged = self.staged.get_mut(&back.namespace);
@@ -330,7 +330,7 @@ impl Core {
         true
     }
 
-    /// Opens what is complete, or has waited long enough.
+    /// Opens the namespaces that are complete or have waited long enough.
     pub(super) fn open_staged(&mut self) {
         let now = self.env.now_ns;
         let due = |staged: &mut Staged| now >= staged.until_ns() || staged.is_complete();
@@ -341,13 +341,13 @@ impl Core {
         for name in due {
             let staged = self.staged.remove(&name).expect("listed above");
             let preserved = staged.look_at(&mut self.env);
-            // First: what turns out to be of no use is released, and then kept no longer.
+            // Stored first: an object that proves useless is released later, which also removes it from the fd store.
             for it in &preserved {
                 self.env.keep(it.mem, it.label.clone());
             }
             self.take_over(preserved, Origin::Clients);
         }
-        // Those who wait for it ask again.
+        // The requests that wait for these namespaces are retried.
         self.env.retry_after(1);
     }
 }

@@ -1,4 +1,4 @@
-//! What every turn ends with, and what connections, namespaces and the core itself end with.
+//! The work at the end of every turn, and the end of connections, of namespaces and of the core.
 
 use super::{Core, Phase, Seat};
 use crate::core::account::NamespaceId;
@@ -10,7 +10,7 @@ use crate::core::settings::Peer;
 use tensorlend_layout::wire::{Refusal, Reply};
 
 impl Core {
-    /// Ends a connection: because it hung up, or with a last word.
+    /// Ends a connection that hung up, or one that receives a last refusal.
     pub(super) fn end(&mut self, conn: ConnId, word: Option<Refusal>) {
         if !self.conns.contains_key(&conn) {
             return;
@@ -40,13 +40,14 @@ impl Core {
         match state.seat.as_ref().and_then(its) {
             Some(seat) => {
                 let namespace = self.namespaces.get_mut(&seat.namespace).expect("seen above");
-                // Its session counts until its memory is quiet: else a uid would have as much mapped as it likes.
+                // The session counts until its memory is quiescent; otherwise a uid could have unlimited memory mapped.
                 namespace.end_client(&mut self.env, seat.catalogue);
             }
-            // Without a seat, or about to come back: it may do so again, and is still looked for.
+            // A connection without a client, or with one that is about to return: the client may return later, and the daemon
+            // probes for it.
             None => self.env.accounts.end_session(state.peer.uid),
         }
-        // Last: what its process has may have to be watched on.
+        // Sent last: the daemon may have to watch the connection's process first.
         if let Some(refusal) = word {
             self.env.refusals += 1;
             let reply = Reply::Refused(refusal);
@@ -54,13 +55,13 @@ impl Core {
         }
     }
 
-    /// Where a connection sits, for the log.
+    /// Returns a connection's namespace and client number, for the log.
     pub(super) fn place(&self, seat: Option<Seat>) -> (Option<&str>, Option<u16>) {
         let namespace = seat.and_then(|seat| self.namespaces.get(&seat.namespace));
         (namespace.map(|namespace| namespace.context.ledger.name()), seat.map(|seat| seat.catalogue))
     }
 
-    /// The process of a connection that has ended is gone.
+    /// Handles the end of the process of an ended connection.
     pub(super) fn exited(&mut self, conn: ConnId) {
         let _ = self
             .namespaces
@@ -68,7 +69,7 @@ impl Core {
             .any(|namespace| namespace.members.exited(&mut self.env, &namespace.context, conn));
     }
 
-    /// Does what is due; whether there was anything but requests that are still to be tried.
+    /// Fires the timers that are due; returns true if there were any except those of requests left to retry.
     pub(super) fn fire_timers(&mut self) -> bool {
         let mut any = false;
         while let Some(&(at, timer)) = self.env.timers.first()
@@ -78,7 +79,7 @@ impl Core {
             any |= timer != Timer::Untried;
             match timer {
                 Timer::Retry => self.env.retry_ns = None,
-                // Every turn does.
+                // The end of every turn does this work.
                 Timer::Spares | Timer::Names | Timer::Staged | Timer::Spill | Timer::Untried => {}
                 Timer::Chores => self.env.chores_due(),
                 Timer::Returned(mem) => {
@@ -111,7 +112,7 @@ impl Core {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
                         namespace.pressure.leases_due(&mut self.env, &namespace.context);
                     }
-                    // Where nobody looks any more, at once; else also after the look.
+                    // At once if the scans have ended; otherwise also after the scan.
                     self.move_charges();
                 }
                 Timer::Lifetimes(id) => {
@@ -145,7 +146,7 @@ impl Core {
         any
     }
 
-    /// Ends the clients that broke a rule of shared memory; whether there were any.
+    /// Ends the clients that broke a rule of shared memory; returns true if there were any.
     pub(super) fn end_faulty(&mut self) -> bool {
         let env = &mut self.env;
         let faults: Vec<_> = self.namespaces.values_mut().flat_map(|it| it.take_faults(env)).collect();
@@ -156,12 +157,12 @@ impl Core {
         any
     }
 
-    /// Something has happened for which put-off requests may wait: each of them is to be tried again.
+    /// Marks all delayed requests for a retry, because their conditions may have changed.
     pub(super) fn has_happened(&mut self) {
         self.untried = self.waiting.len();
     }
 
-    /// Tries put-off requests again, as many as one step may: those that are left in the next steps.
+    /// Retries as many delayed requests as one step may; the next steps retry the rest.
     pub(super) fn retry(&mut self) {
         while self.untried > 0 && self.retries_left > 0 {
             (self.untried, self.retries_left) = (self.untried - 1, self.retries_left - 1);
@@ -214,7 +215,7 @@ impl Core {
         namespace.context.ledger.close(&mut self.env.accounts);
     }
 
-    /// Takes everything down, so that the accounts can show that every charge came back.
+    /// Releases everything, so that the accounts can show that every charge was refunded.
     pub(super) fn dissolve(&mut self) {
         let conns: Vec<ConnId> = self.conns.keys().copied().collect();
         for conn in conns {
@@ -254,8 +255,8 @@ impl Core {
 }
 
 impl Core {
-    /// The daemon goes and its clients stay: they go on with what they have mapped, so that the shared words are left as
-    /// they are. Nothing is asked of this core any more.
+    /// Ends the daemon without its clients, which continue with the memory that they have mapped: the shared words stay as they
+    /// are. The core handles no later event.
     pub fn leave(&mut self) {
         self.left = true;
     }

@@ -1,4 +1,4 @@
-//! Memory that was ordered has come, or will not.
+//! The arrival of ordered memory, or its failure.
 
 use super::{Conn, Core, Phase, Seat};
 use crate::core::account::NamespaceId;
@@ -38,7 +38,7 @@ impl Core {
             Purpose::Directory(id) => self.directory_made(id, made.map(|(view, _)| view)),
             Purpose::Request(conn) => {
                 let Some(Conn { phase: Phase::Working(work), .. }) = self.conns.get_mut(&conn) else {
-                    unreachable!("what was ordered for a request is disowned with it");
+                    unreachable!("memory on order for a request is abandoned with it");
                 };
                 let at = work.making.iter().position(|m| m.mem == mem).expect("it was ordered for this request");
                 match made {
@@ -48,7 +48,7 @@ impl Core {
                         self.proceed(conn);
                     }
                     Err(reason) => {
-                        // There is nothing to release: only the charges go back.
+                        // No memory was made: only the charges are refunded.
                         let making = work.making.remove(at);
                         let (bytes, on_host) = (making.segment_bytes, making.device.is_none());
                         self.env.count_no_more(making);
@@ -65,7 +65,7 @@ impl Core {
     }
 
     pub(super) fn allocated(&mut self, mem: MemId, at: u64, made: Result<(), String>) {
-        // None: it was closed meanwhile.
+        // No namespace has this directory if it was closed since the order.
         if let Some(namespace) = self.namespaces.values_mut().find(|n| n.context.directory.mem() == mem) {
             if let Err(reason) = &made {
                 tracing::warn!(namespace = namespace.context.ledger.name(), "no memory for more names: {reason}");
@@ -91,7 +91,7 @@ impl Core {
         }
     }
 
-    /// Goes on with a request whose memory is all there.
+    /// Continues a request when all its memory has arrived.
     pub(super) fn proceed(&mut self, conn: ConnId) {
         let state = self.conns.get_mut(&conn).expect("it waits for memory");
         match &state.phase {
@@ -104,7 +104,7 @@ impl Core {
         if let What::Join { namespace, number, role, .. } = &what {
             state.seat = Some(Seat { namespace: *namespace, catalogue: *number, role: *role });
         }
-        let seat = state.seat.expect("who waits for memory has a seat, or gets one here");
+        let seat = state.seat.expect("a connection that waits for memory has joined, or joins here");
         let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
         let (env, me) = (&mut self.env, seat.catalogue);
         let answer = match what {
@@ -135,7 +135,7 @@ impl Core {
         self.conclude(conn, answer);
     }
 
-    /// Gives up what a connection's request has on order, if it has.
+    /// Abandons the memory that a connection's request has on order, if any.
     pub(super) fn abandon_work(&mut self, conn: ConnId) {
         let state = self.conns.get_mut(&conn).expect("the caller found it");
         let work = match std::mem::replace(&mut state.phase, Phase::Idle) {
@@ -146,7 +146,7 @@ impl Core {
             }
         };
         if let What::Join { namespace, number, .. } = work.what {
-            self.namespaces.get_mut(&namespace).expect("somebody is joining it").members.unjoin(number);
+            self.namespaces.get_mut(&namespace).expect("a client is joining it").members.unjoin(number);
         }
         for making in work.making {
             self.env.abandon(making);

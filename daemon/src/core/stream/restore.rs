@@ -13,16 +13,16 @@ use tensorlend_layout::name::{self, KeyKind};
 use tensorlend_layout::wire::Policy;
 use tensorlend_layout::word::SubscriberWord;
 
-/// Ids that were counted are less.
+/// Upper bound of counted ids.
 const IDS_MAX: u64 = u64::MAX / 4;
 
-/// Rings by place and id.
+/// Rings by stream entry and id.
 pub type Rings = BTreeMap<(u32, u64), Part>;
 /// Wake descriptors by their stream's id, catalogue and cursor.
 pub type Wakes = BTreeMap<(u64, u16, u16), MemId>;
 
 impl Streams {
-    /// What the directory says, with the rings that outlived the other daemon. A stream whose ring did not is gone.
+    /// Restores the streams of a directory with the rings that survived the predecessor. A stream without its ring ends.
     pub fn restore_streams(
         &mut self,
         env: &mut Env,
@@ -66,8 +66,8 @@ impl Streams {
             line.subscribers_count.set(0);
             line.subscribers_version.add(1);
         }
-        // Ids are never used again: those of streams that are gone were counted up from less than the time in microseconds, or
-        // so, and a stream takes longer to make.
+        // Ids are never used again: the ids of former streams were below about the current time in microseconds, since making a
+        // stream takes longer than a microsecond.
         streams.ids = streams.table.values().map(|s| s.id).max().unwrap_or(0).max(env.now_ns >> 10);
         *self = streams;
         self.look_at_streams(env, members);

@@ -1,8 +1,8 @@
-//! The end of streams that nobody uses.
+//! The end of streams that no client uses.
 //!
-//! A stream is *idle* when its producer has closed it or is gone, and no subscriber is listed. For a grace period it stays
-//! readable for subscribers that come late; then the daemon retires it, as if somebody had deleted it. Where an idle stream
-//! is in the way of a new one, the daemon retires it at once: the one that has been idle longest first.
+//! A stream is *idle* when its producer has closed it or is gone, and it has no subscribers. It stays readable for late
+//! subscribers during a grace period. Then the daemon retires it like a deleted stream. If a new stream needs the entry or
+//! share of an idle one, the daemon retires an idle stream at once, the longest idle one first.
 
 use super::{Stream, Streams};
 use crate::core::answer::Outcome;
@@ -14,18 +14,18 @@ use crate::core::env::{Env, Timer};
 use crate::core::members::Members;
 use tensorlend_layout::wire::Reply;
 
-/// Streams that one turn retires, at most: other requests are served in between.
+/// Maximum number of streams that one turn retires. The daemon serves other requests between turns.
 const TURN_MAX: usize = 64;
-/// Pause between two looks while clients may still read the directory of the daemon before.
+/// Pause between two checks while clients may still read the predecessor's directory.
 const GATHERING_PAUSE_NS: u64 = 100_000_000;
 
 impl Streams {
-    /// Whether a stream has a producer: one that is there, or may come back, and has not closed it.
+    /// Returns true if a stream has a producer that exists or may come back, and has not closed it.
     pub(super) fn is_produced(members: &Members, stream: &Stream) -> bool {
         !stream.is_closed() && members.get(stream.producer).is_some_and(Client::is_live)
     }
 
-    /// Whether a stream has become idle, or is used again.
+    /// Updates the idle time of a stream that may have become idle, or is used again.
     pub(super) fn look_at_stream(&mut self, env: &Env, members: &Members, place: u32) {
         let Some(stream) = self.table.get(&place) else { return };
         let idle = stream.subscribers.is_empty() && !Self::is_produced(members, stream);
@@ -43,14 +43,14 @@ impl Streams {
         }
     }
 
-    /// As [`Streams::look_at_stream`], at all of them.
+    /// Updates the idle times of all streams like [`Streams::look_at_stream`].
     pub fn look_at_streams(&mut self, env: &Env, members: &Members) {
         for place in self.table.keys().copied().collect::<Vec<_>>() {
             self.look_at_stream(env, members, place);
         }
     }
 
-    /// A producer's word that it has closed a stream. What counts is the word `closed` of the ring.
+    /// Handles a producer's report that it has closed a stream. The authoritative word is `closed` of the ring.
     pub fn stream_closed(&mut self, env: &Env, members: &Members, catalogue: u16, place: u32, id: u64) -> Outcome {
         if self.table.get(&place).is_some_and(|s| s.producer == catalogue && s.id == id) {
             self.look_at_stream(env, members, place);
@@ -58,7 +58,7 @@ impl Streams {
         Outcome::Reply(Reply::Done)
     }
 
-    /// Retires the stream that has been idle longest, of this user if one is named; whether there was one.
+    /// Retires the stream that has been idle longest, of this user if one is given; returns true if there was one.
     pub(super) fn retire_oldest(
         &mut self,
         env: &mut Env,
@@ -87,7 +87,7 @@ impl Streams {
         self.stream_remove(env, context, members, bindings, place);
     }
 
-    /// The timer has come.
+    /// Handles the timer of the streams.
     pub fn streams_due(
         &mut self,
         env: &mut Env,
@@ -99,7 +99,7 @@ impl Streams {
         if self.armed_ns.is_some_and(|armed| armed <= at) {
             self.armed_ns = None;
         }
-        // Whoever still reads the directory of the daemon before does not see that a place has another stream.
+        // A client that still reads the predecessor's directory would not see that an entry has another stream.
         if env.gathering {
             return;
         }
@@ -111,7 +111,7 @@ impl Streams {
             if since.saturating_add(env.settings.stream_grace_ns) > env.now_ns {
                 return;
             }
-            // The producer's word is read again: one that takes it back keeps its stream.
+            // The producer's word is read again: a producer that has reset it keeps its stream.
             self.look_at_stream(env, members, place);
             if self.table[&place].idle_since_ns.is_some() {
                 env.chores.spend(RELEASE);
@@ -127,7 +127,7 @@ impl Streams {
         }
     }
 
-    /// Sees to it that the end of the next idle stream is not missed.
+    /// Sets the timer for the end of the next idle stream.
     pub fn arm_streams(&mut self, env: &mut Env, context: &Context) {
         let Some(&(since, ..)) = self.idle.first() else { return };
         let due = since.saturating_add(env.settings.stream_grace_ns);

@@ -1,4 +1,4 @@
-//! Who is charged for what, and what leases keep.
+//! Charges, and the memory that leases retain.
 
 use super::announcing::{announce, fill};
 use super::world::{Client, Lent, SEGMENT, World, hello, settings};
@@ -37,7 +37,7 @@ pub fn figures(w: &mut World, client: &Client) -> Stat {
     }
 }
 
-/// A record of so many bytes.
+/// Writes a slot's record that claims `bytes` bytes.
 pub fn write(lent: &Lent, slot: u32, generation: u64, bytes: u64) {
     let records: &[SlotRecord] = lent.slots.array(4096, 16).unwrap();
     let info = SlotInfo {
@@ -84,7 +84,7 @@ fn every_uid_finds_a_share_of_the_pool_and_of_the_sheets() {
     let c = w.join(3);
     w.segment(&c);
     let stat = figures(&mut w, &c);
-    assert_eq!(stat.uids.len(), 1, "nobody learns of another");
+    assert_eq!(stat.uids.len(), 1, "no user sees another's account");
     assert_eq!((stat.uids[0].uid, stat.uids[0].segments, stat.uids[0].sessions), (3, 1, 1));
     assert!(stat.uids[0].bytes > SEGMENT && stat.uids[0].bytes_max >= stat.uids[0].bytes, "{stat:?}");
     assert!(matches!(&stat.namespaces[..], [NamespaceUse { name, segments: 1, .. }] if name == "uid:3"), "{stat:?}");
@@ -113,7 +113,7 @@ fn descriptors_of_sessions_segments_and_subscribers_are_counted_and_come_back() 
     w.assert_empty();
 }
 
-/// A producer whose segment is kept by another user's lease on what it replaced.
+/// Returns a producer whose segment is retained by another user's lease on a replaced value.
 fn kept(mut settings: Settings) -> (World, Client, Client, Lent) {
     settings.namespaces.get_mut("lab").unwrap().writers.push(Principal::Uid(2));
     let mut w = World::new(settings);
@@ -145,7 +145,7 @@ fn what_leases_keep_is_charged_to_their_holder_after_a_second() {
     let (mut w, a, b, _) = start;
     let (of_a, of_b) = (used(&mut w, &a), used(&mut w, &b));
     drop(w);
-    // So much that each has room for a quarter of a segment more.
+    // A limit that leaves each user room for a quarter of a segment.
     let most = of_a.max(of_b + SEGMENT) + SEGMENT / 4;
     let (mut w, a, b, lent) = kept(Settings { uid_bytes_max: most, ..settings() });
     a.words().cells[1].cell.set(Cell::new(1, lent.base + 1).0);
@@ -160,7 +160,7 @@ fn what_leases_keep_is_charged_to_their_holder_after_a_second() {
     assert!(matches!(w.ask(&b, &half), Reply::Segment { .. }), "and no longer than the lease lasts");
     assert_eq!(figures(&mut w, &b).uids[0].bytes_kept_by_leases, 0);
     w.wait_ns(60 * SECOND);
-    assert_eq!(w.core.alarm(), None, "nobody looks when nobody was refused");
+    assert_eq!(w.core.alarm(), None, "no scan without a refusal");
     w.ask(&a, &Request::Delete { name: "x".into() });
     w.hang_up(&a);
     w.hang_up(&b);
@@ -198,7 +198,7 @@ fn who_keeps_most_for_too_long_is_ended_when_memory_is_short() {
     assert!(w.closed.contains(&b.conn));
     assert_ne!(a.directory.members[usize::from(b.number())].member.peek(), member, "its holder learns it");
     w.wait_ns(5 * SECOND);
-    assert!(!w.closed.contains(&c.conn), "one for each time that somebody was refused");
+    assert!(!w.closed.contains(&c.conn), "one session for each refusal");
     w.ask(&a, &ONE);
     assert!(w.closed.contains(&c.conn));
     assert_eq!(w.stat().sessions_revoked, 2);
@@ -228,14 +228,14 @@ fn an_orphans_segment_counts_whole_and_comes_back_with_the_holders_end() {
 fn no_word_of_a_liar_makes_more_of_a_lease_than_its_segments() {
     let settings = Settings { pool_bytes_max: SEGMENT, ..settings() };
     let (mut w, a, b, lent) = kept(settings);
-    // A chain in a circle, of records that promise everything.
+    // A circular chain of records that claim every byte.
     write(&lent, lent.base, 1, u64::MAX);
     let records: &[SlotRecord] = lent.slots.array(4096, 16).unwrap();
     records[0].words[2].set(u64::from(lent.base) + 1);
     records[1].words[2].set(u64::from(lent.base));
     a.words().cells[1].cell.set(Cell::DELETED.0);
     a.words().ring_head.set(u64::MAX / 2);
-    // And a holder's table full of nonsense.
+    // And a holder's lease table with random words.
     for (at, word) in b.table().entries.iter().flatten().enumerate() {
         word.set((at as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     }
@@ -281,7 +281,7 @@ fn no_user_takes_all_names_of_a_shared_namespace() {
     let granted = |c: &Client| c.directory.members[usize::from(c.number())].announce_until.peek();
     let (first, second) = (granted(&a), granted(&also_a));
     assert!(first > 0 && second > 0 && first + second <= 1024, "{first} {second}");
-    // One by one, some announced and some asked for.
+    // The client announces some names and requests others.
     let mut cell = 0;
     let met = loop {
         let name = format!("a{cell}");
@@ -302,14 +302,14 @@ fn no_user_takes_all_names_of_a_shared_namespace() {
     let names = u64::from(cell);
     assert!(names <= 1024 && names + granted(&a) - a.words().ring_head.peek() + second == 1024, "{names}");
     assert_eq!(figures(&mut w, &a).uids[0].names, names);
-    // Another user finds a third of the rest, and what comes free.
+    // Another user finds a third of the rest, and whatever becomes free.
     let b = join(&mut w, 2, "lab");
     for cell in 0..200 {
         w.bind(&b, &format!("b{cell}"), cell, Cell::new(1, 0));
     }
     w.ask(&b, &Request::Delete { name: "a1".into() });
     assert!(matches!(w.ask(&a, &Request::Bind { name: "b0".into(), cell: 4000 }), Reply::Refused(_)), "b has come");
-    // Who announces more than it was granted is ended, and nobody else.
+    // The daemon ends a client that announces more than it was granted, and no other.
     a.words().ring_head.set(granted(&a) + 1);
     w.happen(crate::core::Event::Nudged { conn: a.conn });
     assert!(w.closed.contains(&a.conn) && !w.closed.contains(&also_a.conn));
@@ -326,7 +326,7 @@ fn without_shares_and_at_home_names_are_announced_as_they_come() {
     assert_eq!(a.directory.members[1].announce_until.peek(), u64::MAX);
 }
 
-/// Uids of a range that somebody has count as that user: many of them take no more than one.
+/// All uids of a user's range count as that user, and have one share together.
 #[test]
 fn a_user_with_many_uids_has_one_share() {
     const MANY: std::ops::Range<u32> = 100_000..100_010;
@@ -337,7 +337,7 @@ fn a_user_with_many_uids_has_one_share() {
     lab.writers.extend(MANY.chain([2]).map(Principal::Uid));
     (lab.limits.streams_max, lab.limits.members_max, lab.limits.segments_max) = (8, 64, 64);
     let mut w = World::new(settings);
-    // With the user's own one.
+    // Including the user's own uid.
     let many: Vec<Client> = MANY.skip(1).chain([1]).map(|uid| join(&mut w, uid, "lab")).collect();
     let lent: usize =
         many.iter().map(|c| (0..12).take_while(|_| matches!(w.ask(c, &ONE), Reply::Segment { .. })).count()).sum();

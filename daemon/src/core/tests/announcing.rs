@@ -1,4 +1,4 @@
-//! First publications without the daemon: what completes is never lost, and what lies holds nobody up.
+//! First publications without the daemon: a completed one is never lost, and a false one delays no other client.
 
 use super::world::{Client, World, settings};
 use crate::core::Event;
@@ -84,7 +84,7 @@ fn announcements_that_nobody_nudges_for_hold_no_request_up() {
 fn an_announced_name_is_placed_however_hard_it_is_to_find() {
     let mut w = many_names();
     let (a, liar) = (w.announcer(1), w.join(1));
-    // Names whose searches are alike in every table, until their user gets no more.
+    // Names with equal searches in every table, until the daemon refuses their user another.
     let hash = a.directory.hash(b"any");
     let mut crowd = chosen_keys(&a.directory, hash, 28).map(|key| String::from_utf8(key).unwrap());
     let taken = crowd.by_ref().take_while(|name| bind(&mut w, &liar, name.clone())).count();
@@ -120,13 +120,13 @@ fn room_that_a_request_is_about_to_take_is_not_shown() {
     let room = head.names_room.peek();
     w.ask(&a, &Request::ListAppend { list: "l".into(), cells: (0..9).collect() });
     assert_eq!(head.names_room.peek(), room - 10, "a list and nine items");
-    // One that fills the namespace.
+    // A list that fills the namespace.
     let cells = (10..room as u32 - 2).collect();
     assert!(matches!(w.ask(&a, &Request::ListAppend { list: "l".into(), cells }), Reply::Appended { .. }));
     assert!(head.names_room.peek() <= 2);
     let cells = (0..3).collect();
     assert!(matches!(w.ask(&a, &Request::ListAppend { list: "l".into(), cells }), Reply::Refused(_)));
-    assert!(head.names_room.peek() <= 2, "what was reserved for the refused one is free again, and no more");
+    assert!(head.names_room.peek() <= 2, "exactly the refused name's reservation is free again");
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn a_writer_that_asks_for_names_becomes_an_announcer() {
         listed
     };
     let (a, b, c) = (w.join(1), w.join(1), w.join(1));
-    assert!(![&a, &b, &c].into_iter().any(state), "nobody has asked for a name");
+    assert!(![&a, &b, &c].into_iter().any(state), "no client has requested a name");
     assert!(bind(&mut w, &a, "a".into()) && state(&a));
     assert!(bind(&mut w, &b, "a".into()) && !state(&b), "a takeover is no new name");
     assert!(bind(&mut w, &b, "n".repeat(65)) && !state(&b), "nor is one that could not be announced");

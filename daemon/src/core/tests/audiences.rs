@@ -1,4 +1,4 @@
-//! Whose leases an owner looks for: who was shown something of its.
+//! Audiences: an owner scans the leases of the clients to which the daemon has shown its memory.
 
 use super::world::{Client, World, settings};
 use crate::core::settings::{Mode, Settings};
@@ -10,7 +10,7 @@ fn audience(owner: &Client) -> Vec<u16> {
     owner.directory.audience(owner.number()).collect()
 }
 
-/// A client that has this number: it comes round.
+/// Returns a client with this number; numbers are reused in turn.
 fn join_as(w: &mut World, number: u16) -> Client {
     for _ in 0..20 {
         let client = w.join(1);
@@ -29,7 +29,7 @@ fn who_is_shown_something_is_listed_before_the_reply() {
     let (catalogue, slot) = (owner.number(), w.segment(&owner).base);
     w.ask(&owner, &Request::StreamOpen { name: "s".into(), capacity: 4, policy: Policy::Error });
     assert_eq!(audience(&owner), NOBODY);
-    // Neither of them lets anybody lease a slot.
+    // Neither request lets the client lease a slot.
     w.ask(&idle, &Request::CellsOf { catalogue, part: 0 });
     w.ask(&idle, &Request::LeasesOf { catalogue });
     w.ask(&owner, &Request::SegmentOf { catalogue, slot });
@@ -48,10 +48,10 @@ fn who_is_shown_something_is_listed_before_the_reply() {
     assert_eq!(audience(&owner), [2, 3, 4]);
     assert_eq!(audience(&by_segment), NOBODY);
     w.hang_up(&by_slots);
-    assert_eq!(audience(&owner), [2, 4], "who is gone leaves");
+    assert_eq!(audience(&owner), [2, 4], "a disconnected client leaves");
 }
 
-/// The number of a reader that is gone comes to another client, and the owner's to another owner.
+/// A disconnected reader's number goes to another client, and the owner's number to another owner.
 #[test]
 fn who_has_the_number_next_has_seen_nothing() {
     let mut w = World::new(settings());
@@ -68,7 +68,7 @@ fn who_has_the_number_next_has_seen_nothing() {
     assert_eq!(audience(&join_as(&mut w, catalogue)), NOBODY);
 }
 
-/// What a daemon has shown stands at the next one, for as long as the owner is there.
+/// The next daemon knows an audience while its owner exists.
 #[test]
 fn an_audience_outlives_the_daemon() {
     let system = || Settings { mode: Mode::System, ..settings() };

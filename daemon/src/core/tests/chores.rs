@@ -1,4 +1,4 @@
-//! What is long is done in slices: steps are counted in units, and no step spends more than it may.
+//! Long work in slices: the cost of a step is counted in units, and no step exceeds its maximum.
 
 use super::accounts::{figures, write};
 use super::world::{Client, SEGMENT, World, limits, settings};
@@ -10,10 +10,10 @@ use tensorlend_layout::name::{item_key, list_key};
 use tensorlend_layout::wire::{Refusal, Reply, Request};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 
-/// Cells that one request appends.
+/// Cells in one request to append.
 const CELLS: u32 = 4096;
 const ITEMS: u64 = 3 * CELLS as u64;
-/// A little more than the last thing that a step does may cost.
+/// The maximum cost of a step, with the cost of its last action.
 const MOST: u32 = UNITS + 64;
 
 fn large(names_max: u32) -> Settings {
@@ -21,7 +21,7 @@ fn large(names_max: u32) -> Settings {
     Settings { mode: Mode::System, private, ..settings() }
 }
 
-/// Asks, and waits for the answer: the table of names grows in steps.
+/// Sends a request and waits for the response: the table of names grows in steps.
 fn ask(w: &mut World, client: &Client, request: &Request) -> Reply {
     w.say(client.conn, request);
     for _ in 0..100 {
@@ -54,7 +54,7 @@ fn delete(w: &mut World, client: &Client, list: &str) {
     assert_eq!(reply, Reply::Deleted { existed: true });
 }
 
-/// The names after each slice, until nothing changes any more. Each slice spends what it may.
+/// Returns the number of names after each slice until nothing changes any more. Each slice spends its maximum.
 fn slices(w: &mut World) -> Vec<u64> {
     let mut names = vec![w.stat().names];
     for _ in 0..200 {
@@ -87,7 +87,7 @@ fn a_long_list_is_gone_at_once_and_its_items_go_in_slices() {
     assert!(w.stat().names > ITEMS / 2, "few of them are gone");
     assert_eq!(a.find_key(&list_key("l")), None);
     assert!(a.directory.lists.iter().all(|line| line.id.peek() != id));
-    // Others are served, and the next list of this name has items of its own.
+    // The daemon serves others, and the next list of this name has items of its own.
     w.bind(&b, "x", 1, Cell::new(1, 0));
     assert_eq!(w.ask(&b, &Request::ListAppend { list: "l".into(), cells: vec![2, 3] }), Reply::Appended { first: 0 });
     let next = id_of(&a, "l");
@@ -128,7 +128,7 @@ fn a_list_of_which_little_is_left_ends_in_slices_too() {
     assert_eq!(w.ask(&c, &Request::Notices), Reply::Notices { cells: vec![7, 8], more: false });
 }
 
-/// Names of a list that is gone are in nobody's way: who wants a name waits for one.
+/// Names of a deleted list refuse no request: a request for a name waits until one is free.
 #[test]
 fn nobody_is_refused_for_items_that_are_going() {
     let mut w = World::new(large(ITEMS as u32 + 1));
@@ -138,12 +138,12 @@ fn nobody_is_refused_for_items_that_are_going() {
     let bind = Request::Bind { name: "x".into(), cell: 0 };
     assert!(matches!(w.ask(&b, &bind), Reply::Refused(Refusal::Limit { .. })));
     delete(&mut w, &a, "l");
-    // As many as there were: most of them are there still.
+    // As many items as before: most of the old ones still exist.
     for number in 0..3 {
         let reply = ask(&mut w, &a, &Request::ListAppend { list: "l".into(), cells: (0..CELLS).collect() });
         assert_eq!(reply, Reply::Appended { first: number * u64::from(CELLS) });
     }
-    // Now there is nothing to wait for.
+    // Nothing is left to wait for.
     assert!(matches!(w.ask(&b, &bind), Reply::Refused(Refusal::Limit { .. })));
 }
 
@@ -178,14 +178,14 @@ fn what_a_client_with_many_names_leaves_is_looked_through_in_slices() {
     w.bind(&a, "low", 0, value);
     fill(&mut w, &a, "l", value);
     let from = w.bind(&a, "from", 1, Cell::new(1, renamed.base));
-    // All of the list's items that have this cell lead there, too: they are what it is not about.
+    // All remaining items of the list with this cell lead there, too; the test is not about them.
     a.words().cells[2].cell.set(Cell::new(1, leased.base).0);
     b.lease(0, a.number(), Cell::new(1, leased.base));
     let segment = |slot| Request::SegmentOf { catalogue: from.catalogue(), slot };
     w.hang_up(&a);
     assert!(w.core.units_spent() <= MOST);
     assert_eq!(w.stat().segments, 4, "it has only begun");
-    // To an entry that was looked at, from one that was not.
+    // From an entry that the survey has not read yet to one that it has.
     assert_eq!(w.ask(&b, &Request::Delete { name: "low".into() }), Reply::Deleted { existed: true });
     assert_eq!(w.ask(&b, &Request::Rename { from: "from".into(), to: "to".into() }), Reply::Done);
     delete(&mut w, &b, "l");
@@ -204,7 +204,7 @@ fn what_a_client_with_many_names_leaves_is_looked_through_in_slices() {
     w.assert_empty();
 }
 
-/// A renamed name is all that leads to its segment.
+/// A renamed name is the only one that leads to its segment.
 #[test]
 fn a_name_that_is_renamed_during_the_look_keeps_its_memory() {
     let mut w = World::new(large(20_000));
@@ -259,7 +259,7 @@ fn kept_bytes(w: &mut World, client: &Client) -> u64 {
     figures(w, client).uids[0].bytes_kept_by_leases
 }
 
-/// A lease on a value that was replaced is found, however many names its owner has.
+/// The daemon finds a lease on a replaced value, however many names the owner has.
 #[test]
 fn what_leases_keep_of_an_owner_with_many_names_is_looked_for_in_slices() {
     let mut w = World::new(Settings { pool_bytes_max: 2 * SEGMENT, ..large(20_000) });
@@ -289,7 +289,7 @@ fn what_leases_keep_of_an_owner_with_many_names_is_looked_for_in_slices() {
     assert_eq!(kept_bytes(&mut w, &b), 0);
 }
 
-/// Steps in which something was sent, until nothing is due any more; each with the number of replies.
+/// Returns the number of replies in each step that sent any, until nothing is due any more.
 fn replies_by_step(w: &mut World) -> Vec<usize> {
     let mut replies = Vec::new();
     while let Some(at) = w.core.alarm().filter(|&at| at <= w.now_ns + PAUSE_NS) {
@@ -318,7 +318,7 @@ fn many_who_wait_for_one_name_are_answered_in_slices() {
     for client in &others {
         client.words().cells[0].cell.set(Cell::new(1, 0).0);
         w.say(client.conn, &Request::Bind { name: "x".into(), cell: 0 });
-        assert_eq!(w.hear(client.conn), None, "somebody is about to publish it");
+        assert_eq!(w.hear(client.conn), None, "a client is about to publish it");
     }
     claimant.words().claim.set(0);
     let replies = replies_by_step(&mut w);

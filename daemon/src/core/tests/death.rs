@@ -40,7 +40,7 @@ fn a_chain_and_a_lease_keep_their_segments() {
     let (a, b) = (w.join(1), w.join(1));
     let (one, two, three) = (w.segment(&a), w.segment(&a), w.segment(&a));
     one.write(one.base, 7, Some(two.base + 1));
-    // A chain that comes back to itself ends.
+    // A circular chain ends.
     two.write(two.base + 1, 1, Some(one.base));
     three.write(three.base, 3, None);
     w.bind(&a, "chain", 0, Cell::new(7, one.base));
@@ -70,7 +70,7 @@ fn nothing_is_freed_before_the_memory_is_quiet() {
     w.loud.insert(lent.segment);
     w.hang_up(&a);
     w.wait_ns(60_000_000_000);
-    assert_eq!((w.stat().segments, w.stat().frozen), (1, 1), "somebody can still write it");
+    assert_eq!((w.stat().segments, w.stat().frozen), (1, 1), "a process can still write it");
     let pause = w.core.alarm().unwrap() - w.now_ns;
     assert!(pause <= 10_000_000_000 && pause > 0);
     w.loud.clear();

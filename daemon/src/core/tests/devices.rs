@@ -1,4 +1,4 @@
-//! Segments of device memory: lent, held, let go of; and those who go while work of theirs may be under way.
+//! Segments of device memory: their lending, their holders and their release, and clients that end with work in flight.
 
 use super::world::{Client, DEVICE_SEGMENT, World, device, settings};
 use crate::core::settings::{DeviceSettings, Mode, NamespaceLimits, Settings};
@@ -9,7 +9,7 @@ use tensorlend_layout::wire::{Allocator, DeviceSegment, LendingId, LimitKind, Re
 use tensorlend_layout::word::{Cell, Member, MemberState, SLOT_NONE};
 use tensorlend_layout::{Uuid, wire::Export};
 
-/// The quarantine of [`settings`], and a little.
+/// A moment longer than the quarantine of [`settings`].
 const QUARANTINE_NS: u64 = 100_000_001;
 
 pub struct OnDevice {
@@ -27,7 +27,7 @@ impl OnDevice {
         self.reply.lending.base
     }
 
-    /// Writes a slot's record, as far as the daemon reads it.
+    /// Writes the words of a slot's record that the daemon reads.
     pub fn write(&self, slot: u32, generation: u64) {
         let records: &[SlotRecord] = self.slots.array(4096, 16).unwrap();
         let record = &records[(slot - self.base()) as usize];
@@ -45,7 +45,7 @@ impl World {
         self.on_device_of(client, &wish(1))
     }
 
-    /// Asks for a segment that is on a device.
+    /// Requests a segment on a device.
     pub fn on_device_of(&mut self, client: &Client, request: &Request) -> OnDevice {
         match self.ask_lent(client, request) {
             (Reply::DeviceSegment(reply), lend) => {
@@ -70,7 +70,7 @@ impl World {
         (stat.devices[0].bytes, stat.devices[0].bytes_in_use)
     }
 
-    /// A client publishes in a fresh segment of a device.
+    /// Publishes a name in a fresh segment on a device.
     pub fn publish_on_device(&mut self, client: &Client, name: &str, cell: u32) -> OnDevice {
         let lent = self.device_segment(client);
         lent.write(lent.base(), 1);
@@ -101,7 +101,7 @@ fn a_segment_is_listed_with_its_device_lent_and_shown() {
         assert_eq!((line.place.peek(), line.since_ns.peek()), (Allocator::Pool.code(), lent.lending().since_ns));
         let seen = w.on_device_of(&b, &Request::SegmentOf { catalogue: a.number(), slot: lent.base() + 3 });
         assert_eq!((&seen.reply, seen.mem), (&lent.reply, lent.mem));
-        // A host segment beside it has other slots, and none of its figures.
+        // A host segment has other slots, and counts in other metrics.
         let host = w.segment(&a);
         assert_ne!(host.base, lent.base());
         let stat = w.stat();
@@ -139,7 +139,7 @@ fn what_is_given_back_is_charged_until_its_last_holder_lets_go() {
     w.unmap(&a, &lent);
     assert_eq!(w.device_bytes(), (DEVICE_SEGMENT, 0), "kept for the same user");
     w.unmap(&a, &lent);
-    // The same memory, another lending; what is said of the other one does not touch it.
+    // The same memory in another lending: reports about the former lending do not affect it.
     let again = w.device_segment(&a);
     assert_eq!((again.mem, again.base()), (lent.mem, lent.base()));
     assert!(again.lending().since_ns > lent.lending().since_ns);
@@ -149,7 +149,7 @@ fn what_is_given_back_is_charged_until_its_last_holder_lets_go() {
     w.unmap(&a, &again);
     w.hang_up(&a);
     w.hang_up(&b);
-    assert!(w.awaited.is_empty(), "nobody has any");
+    assert!(w.awaited.is_empty(), "no client has any");
     w.assert_empty();
 }
 
@@ -184,7 +184,7 @@ fn limits_name_their_settings_and_come_back() {
             panic!("{setting}")
         };
         assert_eq!((met, &*named), (kind, setting));
-        // Host memory is another stock.
+        // Host memory counts in another stock.
         w.segment(last);
         let lent = lent.last().unwrap();
         w.give_back(last, lent);
@@ -256,7 +256,7 @@ fn a_holder_that_ends_departs_with_its_process_and_a_quarantine() {
     a.lease(0, b.number(), Cell::new(1, theirs.base()));
     w.hang_up(&a);
     w.wait_ns(20_000_000_000);
-    // Its session is over and its leases count: nobody frees what its kernels may read or write.
+    // Its session is over and its leases count: the daemon frees no memory that its kernels may read or write.
     assert!(w.awaited.contains(&a.conn) && is_open(&b, a.number()));
     assert_eq!((w.stat().clients, w.stat().segments), (1, 3), "its draft is not freed");
     assert!(matches!(w.ask(&b, &Request::ReturnSegment { base: theirs.base() }), Reply::Refused(Refusal::Bad(_))));
@@ -267,12 +267,12 @@ fn a_holder_that_ends_departs_with_its_process_and_a_quarantine() {
     assert!(is_open(&b, a.number()));
     w.wait_ns(2);
     assert!(!is_open(&b, a.number()));
-    assert_eq!(w.stat().segments, 2, "the draft is gone, and what was published stays");
+    assert_eq!(w.stat().segments, 2, "the draft is freed, and the published value stays");
     assert!(!w.on_device.contains_key(&draft.mem) || w.device_bytes().1 == 2 * DEVICE_SEGMENT);
     assert!(b.find("x").is_some());
     let seen = w.on_device_of(&b, &Request::SegmentOf { catalogue: a.number(), slot: lent.base() });
     assert_eq!(seen.lending(), lent.lending());
-    // Nothing leads there any more, but somebody has it mapped.
+    // No name leads there any more, but a client has it mapped.
     w.ask(&b, &Request::Delete { name: "x".into() });
     w.wait_ns(1_000_000_000);
     assert_eq!((w.stat().frozen, w.device_bytes().1), (0, 2 * DEVICE_SEGMENT));
@@ -292,7 +292,7 @@ fn who_has_let_go_of_everything_ends_at_once() {
     w.unmap(&a, &lent);
     w.hang_up(&a);
     assert!(w.awaited.is_empty() && !is_open(&b, a.number()));
-    assert_eq!(w.stat().segments, 1, "what it published stays");
+    assert_eq!(w.stat().segments, 1, "the published value stays");
     w.ask(&b, &Request::Delete { name: "x".into() });
     w.hang_up(&b);
     w.assert_empty();

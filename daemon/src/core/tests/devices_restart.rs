@@ -1,4 +1,4 @@
-//! Device memory that outlives its daemon, and who may have it mapped.
+//! Device memory that outlives its daemon, and its holders.
 
 use super::devices::{OnDevice, wish};
 use super::world::{Client, DEVICE_SEGMENT, World, device, settings};
@@ -67,10 +67,10 @@ fn until_all_have_told_each_is_taken_for_a_holder() {
     assert_eq!(w.device_bytes().1, 2 * DEVICE_SEGMENT, "the other has not come back");
     w.come_back(&mut b, Some(vec![]));
     tells(&mut w, &b, &[given_up.lending()]);
-    assert_eq!(w.device_bytes().1, DEVICE_SEGMENT, "what nobody has told of is nobody's");
+    assert_eq!(w.device_bytes().1, DEVICE_SEGMENT, "a lending that no client reports has no holder");
     w.unmap(&b, &given_up);
     assert_eq!(w.device_bytes().1, 0);
-    // Something new is no business of those who were there before.
+    // Clients of the predecessor do not hold a new segment.
     let fresh = w.device_segment(&a);
     w.exit(a.conn);
     w.wait_ns(QUARANTINE_NS);
@@ -172,7 +172,7 @@ fn devices_keep_their_places_in_a_directory() {
     let mut w = World::new(Settings { devices: vec![other(3), device()], ..system() });
     let mut a = w.join(1);
     let lent = w.publish_on_device(&a, "x", 0);
-    // One has gone, and one has come.
+    // One device was removed, and another added.
     w.replace_daemon(Settings { devices: vec![other(4), device()], ..system() });
     assert!(matches!(w.come_back(&mut a, Some(vec![lent.base()])), Reply::Welcome(_)));
     let seen = w.on_device_of(&a, &Request::SegmentOf { catalogue: a.number(), slot: lent.base() });

@@ -1,4 +1,4 @@
-//! What a client that means harm costs the others: nothing.
+//! Malicious clients, which cost the others nothing.
 
 use super::accounts::figures;
 use super::world::{SEGMENT, World, settings};
@@ -64,7 +64,7 @@ fn a_producer_whose_ring_is_taken_while_it_is_looked_at_is_buried_all_the_same()
     assert!(matches!(w.ask(&a, &open(2)), Reply::Stream { .. }));
     w.late = true;
     w.hang_up(&a);
-    // The catalogue is quiet; the ring is being looked at.
+    // The catalogue is quiescent; the daemon is probing the ring.
     w.finish();
     assert!(matches!(w.ask_lent(&b, &open(4)).0, Reply::Stream { .. }));
     w.late = false;
@@ -106,7 +106,7 @@ fn who_was_held_up_before_it_unmapped_is_heard_as_well() {
         let lent = w.segment(&a);
         w.loud.insert(lent.segment);
         assert_eq!(w.ask(&a, &Request::ReturnSegment { base: lent.base }), Reply::Done);
-        // Longer than anybody waits for it; the next look of our own is far off.
+        // Longer than any request waits for the segment; the daemon's next probe is much later.
         w.wait_ns(12_000_000);
         w.say(a.conn, &TWO);
         w.wait_ns(1_000_000);
@@ -268,7 +268,7 @@ fn a_claim_is_as_old_as_it_was_seen_and_not_as_its_asker() {
     w.say(c.conn, &Request::Bind { name: "x".into(), cell: 0 });
     w.wait_ns(900_000_000);
     a.words().claim.set(0);
-    // Another one claims it: for 900 ms nobody has waited for that one.
+    // Another client claims the name, and no request has waited for this client for 900 ms.
     b.words().claim.set(b.directory.hash(b"x"));
     w.wait_ns(900_000_000);
     assert!(w.hear(c.conn).is_none_or(|(reply, _)| matches!(reply, Reply::Bound { .. })));

@@ -132,7 +132,7 @@ fn a_segment_goes_back_unless_it_is_leased() {
             "{slot}"
         );
     }
-    // The next segment's first slot is another matter.
+    // A lease on the next segment's first slot does not count.
     b.lease(0, a.number(), Cell::new(1, lent.base + (1 << 4)));
     assert_eq!(w.ask(&a, &back), Reply::Done);
     b.release(0);
@@ -157,7 +157,7 @@ fn system_mode_lends_quiet_segments_again_within_their_namespace() {
     w.loud.insert(lent.segment);
     assert_eq!(w.ask(&a, &Request::ReturnSegment { base: lent.base }), Reply::Done);
     w.wait_ns(2_000_000_000);
-    assert_eq!(w.stat().bytes_in_use, SEGMENT, "somebody may still write it, and pays for it");
+    assert_eq!(w.stat().bytes_in_use, SEGMENT, "a process may still write it, so it stays charged");
     let kept = lent.segment;
     let lent = w.segment(&a);
     assert_ne!(lent.segment, kept);

@@ -46,7 +46,7 @@ fn overwriting_by_whomever_and_deleting_take_the_deadline_away() {
     w.bind(&b, "other's", 12, Cell::new(2, 0));
     w.ask(&a, &Request::Delete { name: "deleted".into() });
     let longer = bind_for(&mut w, &a, "longer", 14, Some(3 * SECOND), false);
-    // Its entry is the deleted one's: nothing of that life is left on it.
+    // The new name has the deleted one's entry, but not its lifetime.
     w.bind(&a, "new", 13, Cell::new(2, lent.base));
     w.wait_ns(2 * SECOND);
     for name in ["own", "other's", "new", "longer"] {
@@ -70,7 +70,7 @@ fn ephemeral_names_end_with_the_session_and_not_with_the_memory() {
     }
     w.bind(&a, "kept", 601, Cell::new(1, lent.base));
     lent.write(lent.base, 1, None);
-    // A copy of the process may still write: the names end all the same.
+    // Another process may still write the memory: the names end nevertheless.
     w.loud.insert(lent.segment);
     w.hang_up(&a);
     assert!((0..512).all(|cell| b.find(&format!("e{cell}")).is_none()), "as many as one turn ends");

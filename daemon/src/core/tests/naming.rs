@@ -126,7 +126,7 @@ fn announcements_come_into_the_directory_first() {
     announce(&a, "last", 5, 2);
     w.hang_up(&a);
     assert_eq!(b.find("last").map(Home::cell), None, "never filled: nothing leads to a value");
-    // A ring that lies ends its client.
+    // The daemon ends a client with a false ring.
     let c = w.announcer(1);
     c.words().ring_head.set(1 << 40);
     w.bind(&b, "q", 1, Cell::new(1, 0));
@@ -158,7 +158,7 @@ fn only_listed_and_parked_sleepers_are_woken() {
     assert_eq!((w.wakes, sleeper.directory.head().bell.read()), (1, bell + 1));
     sleeper.table().parked.set(parked_bit(a.number()));
     w.bind(&b, "x", 0, Cell::new(1, 0));
-    assert_eq!(w.wakes, 2, "it waited for what a had");
+    assert_eq!(w.wakes, 2, "it waited for a's claim");
     sleeper.table().parked.set(0);
     w.bind(&b, "v", 1, Cell::new(1, 0));
     assert_eq!(w.wakes, 2);
@@ -186,8 +186,8 @@ fn a_name_is_renamed_for_an_owner_that_is_gone() {
     w.assert_empty();
 }
 
-/// The table of names has places for a few thousand names at first. The items that were appended before fill half of it, too few for
-/// the daemon to build a larger table.
+/// The table of names has places for a few thousand names at first. The list's items fill half of it, too few for the daemon to
+/// build a larger table.
 #[test]
 fn a_request_for_many_names_has_a_larger_table_made() {
     let mut settings = settings();

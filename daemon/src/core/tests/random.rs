@@ -1,4 +1,4 @@
-//! Random clients that keep some rules and break others: the core neither panics nor loses a byte.
+//! Random clients that obey some rules and break others: the core neither panics nor loses a byte.
 
 use super::world::{World, settings};
 use crate::core::settings::Mode;
@@ -15,7 +15,7 @@ fn name() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Of those that were lent; which moment it was is filled in when it is said.
+/// A past lending; its time is filled in when the message is sent.
 fn lending() -> impl Strategy<Value = LendingId> {
     (0..9u16, 0..4u32).prop_map(|(catalogue, n)| LendingId { catalogue, base: n << 4, since_ns: 0 })
 }
@@ -64,9 +64,9 @@ fn request() -> impl Strategy<Value = Request> {
 #[derive(Clone, Debug)]
 enum Step {
     Dial(u32),
-    /// The client's next rightful word: hello, or an acknowledgement where one is due, else the request.
+    /// The client's next correct message: a hello, an acknowledgement if one is due, or the request.
     Proper(usize, Request),
-    /// The request, rightful or not.
+    /// The request, correct or not.
     Rude(usize, Request),
     HangUp(usize),
     Scribble(usize, usize, u64),
@@ -105,7 +105,7 @@ fn play(mode: Mode, steps: Vec<Step>) {
     s.uid_share = mode == Mode::System;
     s.lease_ns_max = (mode == Mode::System).then_some(200_000_000);
     let mut w = World::new(s);
-    // Connections, and what the last answer to each asks for.
+    // Connections, each with the acknowledgements that the last response requires.
     let mut conns: Vec<(ConnId, bool, bool)> = Vec::new();
     let mut lent: Vec<LendingId> = Vec::new();
     for step in steps {
@@ -144,7 +144,7 @@ fn play(mode: Mode, steps: Vec<Step>) {
                 w.happen(Event::HungUp { conn });
             }
             Step::Scribble(m, at, value) => {
-                // Any client's sheet, never the daemon's.
+                // A random sheet of a client, never the daemon's.
                 let sheets: Vec<_> = w.memory.values().filter_map(|(_, view)| view.clone()).collect();
                 let mine = |v: &&tensorlend_layout::raw::View| {
                     let head: &tensorlend_layout::header::SheetHeader = v.at(0).unwrap();
@@ -154,7 +154,7 @@ fn play(mode: Mode, steps: Vec<Step>) {
                 if !sheets.is_empty() {
                     let view = sheets[m % sheets.len()];
                     let words = view.bytes() / 8 - 8;
-                    // Dense where something stands: behind the header, and at the arrays.
+                    // Mostly places in use: after the header, and at the arrays.
                     let place = 8 + (at % 200 + (at / 200) * (36864 / 8)) % words;
                     let word: &tensorlend_layout::word::Word = view.at(place * 8).unwrap();
                     word.set(value);
@@ -195,7 +195,7 @@ fn play(mode: Mode, steps: Vec<Step>) {
         w.exit(conn);
     }
     assert!(w.memory.keys().all(|mem| *mem < MemId::received(0)), "clients' descriptors go with them");
-    // Until the ended are known to be quiet: they count as sessions until then.
+    // Sessions count until the memory of the ended clients is quiescent.
     w.wait_ns(25_000_000_000);
     for (uid, namespace) in [(1, None), (2, None), (3, None), (1, Some("lab"))] {
         let last = w.join_unacknowledged(uid, namespace);

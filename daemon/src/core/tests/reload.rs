@@ -1,4 +1,4 @@
-//! Limits that change while clients are there.
+//! Changes of limits while clients are connected.
 
 use super::world::{Client, SEGMENT, World, hello, limits, settings};
 use crate::core::Event;
@@ -13,7 +13,7 @@ fn reload(w: &mut World, settings: Settings) {
     w.happen(Event::Reload(Box::new(settings)));
 }
 
-/// The limit by which a segment is refused.
+/// Returns the limit that refuses a segment.
 fn refused(w: &mut World, client: &Client) -> String {
     match w.ask(client, &ONE) {
         Reply::Refused(Refusal::Limit { setting, .. }) => setting,
@@ -35,7 +35,7 @@ fn a_smaller_limit_takes_nothing_away_and_gives_no_more() {
     assert!(lent.iter().all(|it| w.memory.contains_key(&it.segment)));
     assert_eq!(a.find("x"), Some(home));
     assert!(matches!(w.ask(&a, &ONE), Reply::Refused(Refusal::Limit { setting, .. }) if setting == "pool.bytes_max"));
-    // And what has come back counts against the new one.
+    // A returned segment counts against the new limit.
     for it in &lent[1..] {
         assert!(matches!(w.ask(&a, &Request::ReturnSegment { base: it.base }), Reply::Done));
     }
@@ -62,7 +62,7 @@ fn limits_of_users_and_namespaces_count_at_once() {
     let private = NamespaceLimits { bytes_max: SEGMENT, ..limits() };
     reload(&mut w, Settings { private, ..settings() });
     assert_eq!(refused(&mut w, &a), "namespace_default.bytes_max");
-    assert_eq!(a.directory.head().bytes_max.peek(), SEGMENT, "whoever looks on sees it");
+    assert_eq!(a.directory.head().bytes_max.peek(), SEGMENT, "observers see it");
     reload(&mut w, Settings { uid_sessions_max: 1, ..settings() });
     let conn = w.dial(1, &[]);
     w.say(conn, &Request::Hello(hello()));
@@ -75,7 +75,7 @@ fn limits_of_users_and_namespaces_count_at_once() {
     w.assert_empty();
 }
 
-/// What a directory was made with it keeps, and what was told to clients.
+/// A directory keeps its sizes, which its clients have received.
 #[test]
 fn sizes_stay_until_a_namespace_is_made_anew() {
     let mut w = World::new(settings());
@@ -132,7 +132,7 @@ fn who_may_come_in_changes_for_newcomers_alone() {
     let rule = NamespaceRule { readers: Vec::new(), writers: vec![Principal::Uid(3)], limits };
     reload(&mut w, Settings { namespaces: BTreeMap::from([("lab".into(), rule)]), ..settings() });
     assert_eq!(refused(&mut w, &a), "namespace.lab.bytes_max");
-    // Who is there keeps the limits that there were when nobody new comes in any more.
+    // A client of a namespace that the configuration does not name any more keeps its limits.
     reload(&mut w, Settings { namespaces: BTreeMap::new(), ..settings() });
     assert_eq!(refused(&mut w, &a), "namespace.lab.bytes_max");
     assert_eq!(knocks(&mut w, 3), None);
@@ -140,14 +140,14 @@ fn who_may_come_in_changes_for_newcomers_alone() {
     w.assert_empty();
 }
 
-/// A request that waits for memory while the limits change is answered, and a namespace that is being made has the new ones.
+/// A request that waits for memory during a reload is answered, and a namespace in construction has the new limits.
 #[test]
 fn what_is_under_way_is_finished() {
     let mut w = World::new(settings());
     let a = w.join(1);
     w.wait_ns(1_000_000_000);
     w.slow = true;
-    // The first is the spare.
+    // This one is the spare.
     w.segment(&a);
     w.say(a.conn, &Request::Segment { bytes: 3 * SEGMENT, slots_log2: 4 });
     assert!(w.hear(a.conn).is_none());

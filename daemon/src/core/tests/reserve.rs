@@ -1,4 +1,4 @@
-//! The reserve: administrators' sessions come in beyond the limits.
+//! The reserve: the daemon admits administrators beyond the limits.
 
 use super::world::{World, hello, limits, settings};
 use crate::core::ConnId;
@@ -7,7 +7,7 @@ use tensorlend_layout::wire::{Hello, LimitKind, Refusal, Reply, Request};
 
 const ADMINISTRATOR: u32 = 9;
 
-/// Connects as this user and says hello: the connection, if the daemon welcomes it.
+/// Connects as this user and says hello; returns the connection if the daemon welcomes it.
 fn enter(w: &mut World, uid: u32, gids: &[u32], namespace: Option<&str>) -> Option<ConnId> {
     let conn = w.dial(uid, gids);
     if w.closed.contains(&conn) {
@@ -24,7 +24,7 @@ fn enter(w: &mut World, uid: u32, gids: &[u32], namespace: Option<&str>) -> Opti
     }
 }
 
-/// Users take all of something, and `RESERVED_SESSIONS` sessions of an administrator still come in.
+/// Users exhaust some resource, and the daemon still admits `RESERVED_SESSIONS` sessions of an administrator.
 #[track_caller]
 fn check(changed: Settings, namespace: Option<&str>) {
     let mut w = World::new(Settings { administrators: vec![ADMINISTRATOR], ..changed });
@@ -33,11 +33,11 @@ fn check(changed: Settings, namespace: Option<&str>) {
     assert_eq!(enter(&mut w, 2, &[50], namespace), None, "another user is refused");
     let mut ours: Vec<ConnId> = (0..50).map_while(|_| enter(&mut w, ADMINISTRATOR, &[50], namespace)).collect();
     assert!(ours.len() >= RESERVED_SESSIONS as usize && ours.len() < 50, "{}", ours.len());
-    // The reserve is for looking.
+    // A session of the reserve can request metrics.
     let conn = *ours.last().unwrap();
     w.say(conn, &Request::Stat);
     assert!(matches!(w.hear(conn), Some((Reply::Stat(_), _))));
-    // A place of the reserve is free again when its session ends.
+    // A session of the reserve becomes free when it ends.
     w.happen(crate::core::Event::HungUp { conn });
     w.wait_ns(1_000_000_000);
     *ours.last_mut().unwrap() = enter(&mut w, ADMINISTRATOR, &[50], namespace).expect("a place is free");

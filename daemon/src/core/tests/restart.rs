@@ -1,4 +1,4 @@
-//! The daemon ends between any two steps and another one goes on.
+//! The daemon ends between any two steps, and another daemon continues.
 
 use super::world::{Client, SEGMENT, World, hello, settings};
 use crate::core::label::{Label, Preserved};
@@ -17,7 +17,7 @@ fn system() -> Settings {
     Settings { mode: Mode::System, ..settings() }
 }
 
-/// Who this client says that it was.
+/// Returns the client's request to continue its session.
 fn back(client: &Client) -> Return {
     Return {
         protocol_min: PROTOCOL_VERSION,
@@ -34,7 +34,7 @@ fn back(client: &Client) -> Return {
 }
 
 impl World {
-    /// The daemon is gone; another one gets what was kept.
+    /// Replaces the daemon by a new one, which receives the preserved descriptors.
     pub fn replace_daemon(&mut self, settings: Settings) {
         let user_mode = settings.mode == Mode::User;
         let mut core = std::mem::replace(&mut self.core, Core::new(settings));
@@ -82,7 +82,7 @@ impl World {
         self.come_back_with(client, segments, Vec::new())
     }
 
-    /// As [`World::come_back`], of one who has let go of some of its segments.
+    /// Returns to a new daemon like [`World::come_back`], with some segments released for spill.
     pub fn come_back_with(&mut self, client: &mut Client, segments: Option<Vec<u32>>, shelved: Vec<u32>) -> Reply {
         client.conn = self.dial(1, &[]);
         let back = Return { segments, shelved, ..back(client) };
@@ -133,7 +133,7 @@ fn names_streams_and_lists_are_there_after_it_and_everything_comes_back() {
 
         assert!(matches!(w.come_back(&mut a, Some(vec![lent.base])), Reply::Welcome(_)));
         assert!(matches!(w.come_back(&mut b, None), Reply::Welcome(_)));
-        // All goes on: ids are not used again, cells and segments are not lent twice, the other's name can be taken over.
+        // Everything continues: ids are not reused, cells and segments are not lent twice, the name can be taken over.
         b.words().cells[0].cell.set(Cell::new(1, 0).0);
         let moved = w.bind(&b, "x", 0, Cell::new(1, 0));
         assert_eq!((moved.catalogue(), moved.version()), (b.number(), home.version() + 1));
@@ -211,7 +211,7 @@ fn in_user_mode_nothing_moves_before_all_are_back() {
     assert!(w.hear(a.conn).is_none(), "one still reads the old directory");
     assert!(matches!(w.come_back(&mut b, None), Reply::Welcome(_)));
     assert!(matches!(w.hear(a.conn), Some((Reply::Bound { .. }, _))));
-    // Not for ever, if one is stopped.
+    // Not for ever, if one client is stopped.
     w.replace_daemon(settings());
     assert!(matches!(w.come_back(&mut a, None), Reply::Welcome(_)));
     w.say(a.conn, &Request::Delete { name: "x".into() });
@@ -229,7 +229,7 @@ fn in_user_mode_nothing_moves_before_all_are_back() {
 fn what_was_lent_at_the_very_end_is_taken_back() {
     let mut w = World::new(system());
     let mut a = w.join(1);
-    // Its answer is on its way, or was never received.
+    // The response may be in flight, or was never received.
     w.say(a.conn, &Request::Segment { bytes: 1 << 20, slots_log2: 4 });
     let unborn = w.join_unacknowledged(1, None);
     w.replace_daemon(system());
@@ -242,7 +242,7 @@ fn what_was_lent_at_the_very_end_is_taken_back() {
     w.assert_empty();
 }
 
-/// Of what is kept, parts are missing: nothing of them counts, and nothing else suffers.
+/// If some preserved descriptors are missing, their objects are lost, and all others survive.
 #[test]
 fn what_is_missing_takes_nothing_else_with_it() {
     let mut w = World::new(system());
@@ -260,8 +260,8 @@ fn what_is_missing_takes_nothing_else_with_it() {
         if matches!(labels[&missing], Label::Directory { .. }) {
             continue;
         }
-        // Words are shared between the rounds: what one round takes away is not there in the next. Only the daemon's
-        // conclusions are looked at.
+        // The rounds share words: a word that one round removes is missing in the next. Only the daemon's conclusions matter
+        // here.
         (w.now_ns, w.memory, w.stored) = (now_ns, memory.clone(), labels.clone());
         w.stored.remove(&missing);
         w.replace_daemon(system());
@@ -338,7 +338,7 @@ fn a_request_to_bind_that_is_asked_twice_takes_effect_once() {
     assert_eq!(b.find("x"), Some(taken), "it is not undone");
 }
 
-/// What a client gave back and has mapped still is paid for at the next daemon as well, and at the one after that.
+/// A returned segment that its client still has mapped stays charged under the next daemon and the one after it.
 #[test]
 fn what_lingers_is_charged_after_it_too() {
     for mode in [Mode::System, Mode::User] {
@@ -362,7 +362,7 @@ fn what_lingers_is_charged_after_it_too() {
         assert_eq!(again.base, lent.base);
         w.replace_daemon(settings());
         assert_eq!((w.stat().segments, w.stat().bytes_in_use), (1, 2 * SEGMENT));
-        // Its namespace is gone, and it lingers.
+        // Its namespace has ended, and the segment is still orphaned.
         w.loud.retain(|mem| w.memory[mem].1.is_none());
         w.wait_ns(60_000_000_000);
         assert_eq!((w.stat().clients, w.stat().bytes_in_use, w.stat().bytes_sheets), (0, SEGMENT, 0), "{mode:?}");
@@ -373,7 +373,7 @@ fn what_lingers_is_charged_after_it_too() {
     }
 }
 
-/// What is given up after a restart has a label of its own beside what lingers from before, and labels stay short.
+/// Memory that is orphaned after a restart has a label of its own, next to the older ones, and labels stay short.
 #[test]
 fn what_is_given_up_has_a_short_label_of_its_own() {
     let settings = || Settings { spare_segments: 0, ..system() };
@@ -383,14 +383,14 @@ fn what_is_given_up_has_a_short_label_of_its_own() {
         let lent = w.segment(&a);
         w.loud.insert(lent.segment);
         assert_eq!(w.ask(&a, &Request::ReturnSegment { base: lent.base }), Reply::Done);
-        // Boot times are long.
+        // Boot times may be long.
         w.now_ns += 1 << 60;
         w.replace_daemon(settings());
         assert!(matches!(w.come_back(&mut a, Some(vec![])), Reply::Welcome(_)));
         let given_up = w.stored.values().filter(|label| matches!(label, Label::Orphaned { segment: true, .. }));
         let texts: BTreeSet<String> = given_up.map(Label::to_string).collect();
         assert_eq!(texts.len(), round, "{texts:?}");
-        // Counted from 1 on: each time a segment and its slots, at most.
+        // Ids count from 1 on: each return adds two at most, for a segment and its slots.
         assert!(texts.iter().all(|text| text.len() == "tl.gs.1.1.1".len()), "{texts:?}");
     }
     w.loud.clear();
@@ -398,7 +398,7 @@ fn what_is_given_up_has_a_short_label_of_its_own() {
     w.assert_empty();
 }
 
-/// The daemon ended in the middle of taking a segment back: no line leads to it, and its client has it mapped.
+/// The daemon ended while it took back a segment: no line leads to it, and its client has it mapped.
 #[test]
 fn what_no_line_leads_to_is_charged_until_it_is_quiet() {
     let settings = || Settings { spare_segments: 0, ..system() };
@@ -408,7 +408,7 @@ fn what_no_line_leads_to_is_charged_until_it_is_quiet() {
     w.loud.insert(lent.segment);
     let preserved = w.stored.clone();
     assert_eq!(w.ask(&a, &Request::ReturnSegment { base: lent.base }), Reply::Done);
-    // Nor was the keeper told any more.
+    // Nor did the daemon remove it from the fd store.
     w.stored.insert(lent.segment, preserved[&lent.segment].clone());
     w.replace_daemon(settings());
     assert_eq!((w.stat().segments, w.stat().bytes_in_use), (0, SEGMENT));
@@ -417,7 +417,7 @@ fn what_no_line_leads_to_is_charged_until_it_is_quiet() {
     w.assert_empty();
 }
 
-/// What a client had and brings to a daemon that has lost everything.
+/// Clients that return their memory to a daemon that has lost everything.
 impl World {
     fn lose_daemon(&mut self, settings: Settings) -> BTreeMap<MemId, (u64, Option<View>)> {
         let mut core = std::mem::replace(&mut self.core, Core::new(settings));
@@ -430,7 +430,7 @@ impl World {
         std::mem::take(&mut self.memory)
     }
 
-    /// Brings a sheet that was one of `before`, as this.
+    /// Hands a sheet of `before` back to the daemon as this item.
     fn bring(&mut self, conn: ConnId, client: &Client, item: Item, (magic, view): (Magic, &View)) -> Reply {
         let request = Request::HandBack {
             namespace: client.welcome.namespace.clone(),
@@ -461,7 +461,7 @@ fn nobody_comes_in_between_by_bringing_something_in_anothers_name() {
     let a = w.join(1);
     w.bind(&a, "x", 0, Cell::new(1, 0));
     let before = w.lose_daemon(settings());
-    // By another process, before the client itself.
+    // Another process tries before the client itself.
     let other = w.dial(2, &[]);
     let lab = w.dial(1, &[]);
     let names = a.welcome.namespace.clone();
@@ -475,7 +475,7 @@ fn nobody_comes_in_between_by_bringing_something_in_anothers_name() {
     let bytes = a.catalogue.bytes() as u64;
     let own = Own { magic: Some(Magic::Catalogue), bytes, view: None, acked: true, copied: false };
     w.say_bringing(stranger, &false_claim, own);
-    assert!(matches!(w.hear(stranger), Some((Reply::Done, _))), "who it is the directory says, when it is there");
+    assert!(matches!(w.hear(stranger), Some((Reply::Done, _))), "the directory decides later who it is");
     let directory = before.values().find_map(|(_, view)| view.clone().filter(|v| Directory::new(v).is_some()));
     assert_eq!(w.bring(lab, &a, Item::Directory, (Magic::Directory, &directory.expect("one is"))), Reply::Done);
     let catalogue = sheet(&before, a.catalogue.bytes());
@@ -501,7 +501,7 @@ fn what_was_brought_and_nobody_waits_for_does_not_stay() {
     let mut w = World::new(settings());
     let a = w.join(1);
     let before = w.lose_daemon(settings());
-    // Somebody who waits sets a timer that is sooner, and goes.
+    // A client that waits sets an earlier timer, and disconnects.
     let newcomer = w.dial(1, &[]);
     w.say(newcomer, &Request::Hello(hello()));
     let conn = w.dial(1, &[]);
@@ -515,7 +515,7 @@ fn what_was_brought_and_nobody_waits_for_does_not_stay() {
     w.assert_empty();
 }
 
-/// Each thing that was brought is a descriptor of the daemon's, and counts as one.
+/// Each object that a client hands back is a descriptor of the daemon and counts as one.
 #[test]
 fn what_was_brought_is_charged_before_it_is_looked_at() {
     let few = || Settings { spare_segments: 0, descriptors_max: 8, ..settings() };
@@ -528,7 +528,7 @@ fn what_was_brought_is_charged_before_it_is_looked_at() {
         let view = View::anonymous(length::cells(part) as usize);
         w.bring(conn, &a, Item::Cells { part }, (Magic::Cells, &view))
     };
-    // Three are its session's.
+    // The session has three.
     for part in 1..=5 {
         assert_eq!(brought(&mut w, part), Reply::Done);
     }
@@ -537,7 +537,7 @@ fn what_was_brought_is_charged_before_it_is_looked_at() {
     w.assert_empty();
 }
 
-/// A segment that a client says to have had.
+/// Returns a segment that a client claims to have had.
 fn segment_of(bytes: u64) -> Own {
     Own { magic: None, bytes, view: None, acked: true, copied: false }
 }
@@ -582,7 +582,7 @@ fn what_was_brought_is_as_long_as_a_daemon_makes_it() {
         assert!(!refused(&mut w, item, sheet_of(magic, bytes)), "{item:?}");
     }
     assert!(refused(&mut w, Item::Cells { part: 200 }, sheet_of(Magic::Cells, length::cells(1))));
-    // A directory whose table would lie outside.
+    // A directory whose table would be outside it.
     let directory = before.values().find_map(|(_, view)| view.clone().filter(|v| Directory::new(v).is_some()));
     let directory = directory.expect("one is");
     let words = Directory::new(&directory).expect("it is one");
@@ -604,7 +604,7 @@ fn sheet_like(view: &View) -> Own {
     Own { magic: None, bytes: view.bytes() as u64, view: Some(view.clone()), acked: true, copied: true }
 }
 
-/// What a client makes up costs no more than it could have been lent; what it had and can still write is charged.
+/// False claims of a client cost no more than it could have been lent; its own writable memory is charged.
 #[test]
 fn what_was_made_up_costs_no_more_than_there_is() {
     let settings = || Settings { spare_segments: 0, ..settings() };
@@ -621,7 +621,7 @@ fn what_was_made_up_costs_no_more_than_there_is() {
     {
         assert_eq!(w.bring(conn, &a, item, (magic, &sheet(&before, bytes))), Reply::Done);
     }
-    // Its own, whose slots it does not bring, and some that nobody lent it.
+    // The client's own segment without its slots, and some that it was never lent.
     for (number, bytes) in [SEGMENT, most, most, most - SEGMENT, most].into_iter().enumerate() {
         let (namespace, member) = (a.welcome.namespace.clone(), a.welcome.member);
         let item = Item::Segment { base: lent.base + number as u32 * (1 << 20) };
@@ -641,7 +641,7 @@ fn what_was_made_up_costs_no_more_than_there_is() {
     w.assert_empty();
 }
 
-/// Whatever stands in a directory that a client brought: nothing of it stops the daemon.
+/// No contents of a directory that a client hands back stop the daemon.
 #[test]
 fn a_directory_with_made_up_words_stops_nobody() {
     for seed in 1..=1000 {
@@ -668,7 +668,7 @@ fn a_directory_with_made_up_words_stops_nobody() {
         let view = w.memory.values().find_map(|(_, view)| view.clone().filter(|v| Directory::new(v).is_some()));
         let view = view.expect("one is");
         let words: &[Word] = view.array(0, view.bytes() / 8).expect("as long");
-        // Words that are used, beyond those that say where the tables lie.
+        // Words in use, except those with the offsets of the tables.
         let used: Vec<&Word> = words.iter().skip(64).filter(|word| word.peek() != 0).collect();
         for _ in 0..=next() % 8 {
             let value = match next() % 4 {
@@ -690,7 +690,7 @@ fn a_directory_with_made_up_words_stops_nobody() {
     }
 }
 
-/// A daemon is killed between the two stores that make an announcer: the next one finds what the word says.
+/// The daemon is killed between the two stores that make an announcer: the next daemon follows the word.
 #[test]
 fn a_half_made_announcer_is_none() {
     let mut w = World::new(system());

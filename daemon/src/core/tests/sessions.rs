@@ -211,7 +211,7 @@ fn a_newcomer_counts_from_its_acknowledgement_on() {
     let mute = w.join_unacknowledged(1, None);
     let request = Request::LeasesOf { catalogue: mute.number() };
     assert_eq!(a.directory.present().collect::<Vec<_>>(), [a.number()], "no owner looks for its leases");
-    assert!(matches!(w.ask(&a, &request), Reply::Refused(Refusal::NotFound(_))), "and nobody waits for them");
+    assert!(matches!(w.ask(&a, &request), Reply::Refused(Refusal::NotFound(_))), "and no request waits for them");
     w.say(mute.conn, &Request::Ack);
     assert_eq!(a.directory.present().collect::<Vec<_>>(), [a.number(), mute.number()]);
     assert!(matches!(w.ask(&a, &request), Reply::Sheet { member } if member == mute.welcome.member));
@@ -244,7 +244,7 @@ fn who_asks_for_a_sheet_that_is_not_mapped_yet_waits_for_it() {
     w.wait_ns(4_900_000_000);
     assert!(w.hear(a.conn).is_none());
     w.wait_ns(200_000_000);
-    assert!(matches!(w.refusal(d.conn), Refusal::Violation(_)), "nobody may keep others waiting for ever");
+    assert!(matches!(w.refusal(d.conn), Refusal::Violation(_)), "a client may delay others for a bounded time");
     assert!(matches!(w.refusal(a.conn), Refusal::NotFound(_)));
     w.hang_up(&a);
     w.hang_up(&b);

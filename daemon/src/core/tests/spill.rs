@@ -1,4 +1,4 @@
-//! Segments that go to files and come back.
+//! Segments that the daemon writes to files and recalls.
 
 use super::world::{Client, Lent, SEGMENT, World, settings};
 use crate::core::label::Label;
@@ -15,7 +15,7 @@ fn spilling(mode: Mode) -> Settings {
     Settings { mode, pool_bytes_max: POOL * SEGMENT, spare_segments: 0, spill: Some(spill), ..settings() }
 }
 
-/// A client that has a value in a segment of its own under each of these names.
+/// Returns a client that has a value in a segment of its own under each of these names.
 fn fill(w: &mut World, names: &[&str]) -> (Client, Vec<Lent>) {
     let client = w.join(1);
     let lent = names.iter().enumerate().map(|(cell, name)| {
@@ -29,7 +29,7 @@ fn fill(w: &mut World, names: &[&str]) -> (Client, Vec<Lent>) {
     (client, lent)
 }
 
-/// As [`fill`], by a client that ends afterwards.
+/// Does the same as [`fill`], with a client that ends afterwards.
 fn leave(w: &mut World, names: &[&str]) -> (u16, Vec<Lent>) {
     let (client, lent) = fill(w, names);
     w.hang_up(&client);
@@ -62,7 +62,7 @@ fn what_nobody_holds_goes_when_memory_is_short_and_comes_back() {
         assert_eq!(w.in_files(), [lent[0].segment], "the one lent first");
         assert_eq!(b.find("old"), Some(home), "no shared word tells of it");
 
-        // The other segment is spilled to make room for it.
+        // The daemon spills the other segment to make room for it.
         let (reply, mem) = get(&mut w, &b, (owner, &lent[0]));
         assert!(matches!(reply, Reply::Segment { bytes: SEGMENT, .. }));
         assert_ne!(mem, Some(lent[0].segment));
@@ -122,14 +122,14 @@ fn limits_of_spilling_are_kept() {
     let Reply::Refused(Refusal::Limit { kind, .. }) = want(&mut w, &b) else { panic!("the uid has no more room") };
     assert_eq!(kind, LimitKind::PoolBytes);
     assert_eq!(w.stat().bytes_spilled, 2 * SEGMENT);
-    // Without a directory nothing changes.
+    // Without a directory the daemon spills nothing.
     let mut w = World::new(Settings { spill: None, ..spilling(Mode::User) });
     leave(&mut w, &["a", "b", "c", "d"]);
     let b = w.join(1);
     assert!(matches!(want(&mut w, &b), Reply::Refused(Refusal::Limit { .. })));
 }
 
-/// A namespace's name is part of the settings' texts, and may look like one of them.
+/// A namespace's name is part of the settings' texts, and may be equal to one of them.
 #[test]
 fn a_full_table_spills_nothing_whatever_the_namespace_is_called() {
     for name in ["lab", "x.bytes_max"] {
@@ -166,7 +166,7 @@ fn a_file_that_cannot_be_read_is_told_and_tried_again() {
         assert!(matches!(want(&mut w, &b), Reply::Segment { .. }));
     }
     assert_eq!(w.files.len(), 1);
-    // Room for it.
+    // Room for the recall.
     assert_eq!(w.ask(&b, &Request::Delete { name: "z".into() }), Reply::Deleted { existed: true });
     w.wait_ns(1_000_000_000);
     w.bytes_max = 0;
@@ -199,8 +199,8 @@ fn what_is_deleted_on_its_way_leaves_nothing() {
     w.finish_spills();
     assert!(matches!(w.hear(b.conn), Some((Reply::Segment { .. }, _))));
     w.say(b.conn, &Request::Ack);
-    assert!(w.files.is_empty(), "the file of what was deleted is gone");
-    // And on its way back.
+    assert!(w.files.is_empty(), "the file of a deleted value is removed");
+    // The same during a recall.
     w.say(b.conn, &Request::Segment { bytes: SEGMENT, slots_log2: 4 });
     w.finish_spills();
     w.finish_spills();
@@ -223,7 +223,7 @@ fn what_is_deleted_on_its_way_leaves_nothing() {
     w.assert_empty();
 }
 
-/// Three names, of which two are in files, and the client that has filled the pool since.
+/// Returns three names, two of which are in files, and the client that has filled the pool since.
 fn two_in_files(mode: Mode) -> (World, u16, Vec<Lent>, Client) {
     let mut w = World::new(spilling(mode));
     let (owner, lent) = leave(&mut w, &["x", "y", "z"]);
@@ -250,7 +250,7 @@ fn what_is_in_files_outlives_the_daemon() {
             assert!(matches!(w.come_back(&mut b, None), Reply::Welcome(_)));
         }
         assert_eq!(w.in_files(), [lent[0].segment, lent[1].segment]);
-        // Under its limits, as before.
+        // The limits apply as before.
         let Reply::Refused(Refusal::Limit { kind, .. }) = want(&mut w, &b) else { panic!("the uid has no more room") };
         assert_eq!(kind, LimitKind::PoolBytes);
         assert!(b.find("x").is_some() && b.find("y").is_some());
@@ -285,12 +285,12 @@ fn of_memory_and_file_the_memory_counts() {
     assert!(matches!(w.come_back(&mut b, None), Reply::Welcome(_)));
     assert_eq!(get(&mut w, &b, (owner, &lent[0])).1, Some(mem));
     assert_eq!(w.recalled, 0);
-    // Of a segment that was freed meanwhile the file goes, as does one of another length.
+    // The file of a freed segment is removed, and so is one of another length.
     let file = *w.files.keys().next().unwrap();
     w.files.get_mut(&file).unwrap().1 += 4096;
     w.replace_daemon(spilling(Mode::System));
     assert!(w.files.is_empty());
-    assert!(w.stat().bytes_spilled == 0 && b.find("y").is_none(), "what it led to is lost");
+    assert!(w.stat().bytes_spilled == 0 && b.find("y").is_none(), "its value is lost");
     assert!(b.find("x").is_some());
     for name in ["x", "z"] {
         let c = w.join(1);
@@ -350,7 +350,7 @@ fn between_any_two_steps_one_of_them_is_kept() {
     }
 }
 
-/// From above three quarters of the pool down to half of it.
+/// Returns settings that spill from above three quarters of the pool down to half of it.
 fn marked() -> Settings {
     let mut settings = spilling(Mode::User);
     settings.spill.as_mut().unwrap().marks = Some(SpillMarks { high_percent: 75, low_percent: 50 });
@@ -364,16 +364,16 @@ fn above_the_high_mark_it_spills_down_to_the_low_one() {
     assert!(w.files.is_empty(), "it is not above the mark");
     let b = w.join(1);
     assert!(matches!(want(&mut w, &b), Reply::Segment { .. }));
-    assert_eq!(w.in_files(), [lent[0].segment, lent[1].segment], "nobody was refused");
+    assert_eq!(w.in_files(), [lent[0].segment, lent[1].segment], "no request was refused");
     assert_eq!(w.stat().bytes_in_use, 2 * SEGMENT);
-    // Between the marks nothing goes.
+    // Between the marks the daemon spills nothing.
     assert!(matches!(want(&mut w, &b), Reply::Segment { .. }));
     assert_eq!(w.files.len(), 2);
     // A segment that a reader requests comes back, and is not the first to be spilled again.
     let (reply, mem) = get(&mut w, &b, (owner, &lent[0]));
     assert!(matches!(reply, Reply::Segment { .. }));
     assert_eq!(w.in_files(), [lent[1].segment, lent[2].segment]);
-    // A holder keeps it in memory; the daemon wakes up for no more than a look from time to time.
+    // A holder keeps it in memory; the daemon wakes up for occasional probes only.
     w.held.extend(mem);
     assert!(matches!(want(&mut w, &b), Reply::Segment { .. }));
     let before = w.core.alarm();
@@ -426,11 +426,11 @@ fn what_its_owner_has_released_is_spilled_while_it_lives() {
         );
         release_for_spill(&mut w, &a, &lent[1]);
         release_for_spill(&mut w, &a, &lent[0]);
-        assert!(w.files.is_empty(), "not before somebody wants memory");
+        assert!(w.files.is_empty(), "not before a request needs memory");
         assert!(matches!(want(&mut w, &a), Reply::Segment { .. }));
         assert_eq!(w.in_files(), [lent[0].segment], "the one lent first");
         assert_eq!((a.find("a"), w.stat().bytes_spilled, w.stat().bytes_in_use), (Some(home), SEGMENT, POOL * SEGMENT));
-        // Somebody else's need counts as well.
+        // Another client's request counts as well.
         let b = w.join(1);
         assert!(matches!(want(&mut w, &b), Reply::Segment { .. }));
         assert_eq!(w.in_files(), [lent[0].segment, lent[1].segment]);
@@ -468,7 +468,7 @@ fn nobody_releases_segments_of_others_or_without_reason() {
     let not_found = |reply| matches!(reply, Reply::Refused(Refusal::NotFound(_)));
     assert!(not_found(w.ask(&b, &Request::Shelve { base: lent[0].base })));
     assert!(not_found(w.ask(&a, &Request::Shelve { base: lent[0].base + 1 })));
-    // A client that claims to have let go and still holds the segment keeps it in memory: the kernel decides.
+    // A client that falsely reports a release and still holds the segment keeps it in memory: the kernel decides.
     release_for_spill(&mut w, &a, &lent[0]);
     w.held.insert(lent[0].segment);
     assert!(matches!(want(&mut w, &a), Reply::Refused(Refusal::Limit { .. })));
@@ -479,7 +479,7 @@ fn nobody_releases_segments_of_others_or_without_reason() {
     assert!(matches!(answer, Reply::Refused(Refusal::Limit { kind: LimitKind::Spill, .. })), "{answer:?}");
 }
 
-/// A client that falsely shelves many segments uses up no tries of others; segments that count elsewhere are not spilled.
+/// A client that falsely releases many segments uses up no tries of others; segments that count elsewhere are not spilled.
 #[test]
 fn a_liar_and_a_neighbour_stand_in_nobodys_way() {
     let mut settings = Settings { pool_bytes_max: 84 * SEGMENT, ..spilling(Mode::User) };
@@ -498,7 +498,7 @@ fn a_liar_and_a_neighbour_stand_in_nobodys_way() {
     let b = w.join(1);
     assert!(matches!(want(&mut w, &b), Reply::Segment { .. }));
     assert_eq!(w.in_files(), [cold[0].segment], "half of the tries are his, and then it is another's turn");
-    // At a limit of one namespace another one's segments stay where they are.
+    // At the limit of one namespace, segments of other namespaces stay in memory.
     let mut settings = spilling(Mode::System);
     (settings.uid_bytes_max, settings.pool_bytes_max) = (4 * SEGMENT, 16 * SEGMENT);
     let mut w = World::new(settings);
@@ -512,10 +512,10 @@ fn a_liar_and_a_neighbour_stand_in_nobodys_way() {
         }
     };
     assert_eq!(kind, LimitKind::UserBytes);
-    assert!(w.files.is_empty(), "what is another uid's would give it nothing");
+    assert!(w.files.is_empty(), "segments of another uid make no room");
 }
 
-/// Its owner ends, frees it, or gives it back while it is written.
+/// The owner ends, frees the segment, or returns it during the write.
 #[test]
 fn an_owner_that_ends_on_the_way_is_waited_for() {
     for give_back in [false, true] {
@@ -531,7 +531,7 @@ fn an_owner_that_ends_on_the_way_is_waited_for() {
             w.ask(&a, &Request::Delete { name: "a".into() });
             assert_eq!(w.ask(&a, &Request::ReturnSegment { base: lent[0].base }), Reply::Done);
         } else {
-            // It may write still, for all the daemon knows.
+            // The client may still write, as far as the daemon knows.
             w.loud.insert(lent[0].segment);
             w.hang_up(&a);
         }
@@ -560,7 +560,7 @@ fn an_owner_that_ends_on_the_way_is_waited_for() {
     }
 }
 
-/// If the fd store has the file, its owner continues with it, and its segments count as shelved as the owner reports.
+/// If the fd store has the file, its owner continues with it, and its segments count as released as the owner reports.
 #[test]
 fn released_segments_outlive_the_daemon() {
     for mode in [Mode::User, Mode::System] {
@@ -587,8 +587,8 @@ fn released_segments_outlive_the_daemon() {
     }
 }
 
-/// Without an fd store, readers lose the file's values. The owner continues with the segments that it reports as shelved, and with no
-/// others.
+/// Without an fd store, readers lose the file's values. The owner continues with the segments that it reports as released, and
+/// with no others.
 #[test]
 fn only_released_segments_may_be_lost() {
     for tells in [true, false] {
@@ -604,7 +604,7 @@ fn only_released_segments_may_be_lost() {
         let shelved = if tells { vec![lent[0].base] } else { Vec::new() };
         let answer = w.come_back_with(&mut a, Some(bases), shelved);
         if !tells {
-            assert!(matches!(answer, Reply::Refused(Refusal::NotFound(_))), "what it thinks it has is not there");
+            assert!(matches!(answer, Reply::Refused(Refusal::NotFound(_))), "its segments do not exist");
             continue;
         }
         assert!(matches!(answer, Reply::Welcome(_)));
@@ -619,7 +619,7 @@ fn only_released_segments_may_be_lost() {
         w.wait_ns(1_000_000_000);
         w.ask(&a, &Request::Delete { name: "b".into() });
         assert_eq!(w.ask(&a, &Request::ReturnSegment { base: lent[1].base }), Reply::Done);
-        assert!(a.find("a").is_some(), "he has to say what becomes of it");
+        assert!(a.find("a").is_some(), "the owner must free it");
         // The owner's end removes the names that led there.
         w.loud.clear();
         w.hang_up(&a);
@@ -636,7 +636,7 @@ fn only_released_segments_may_be_lost() {
     }
 }
 
-/// The marks spill shelved segments, too, but not while their owner is about to let go of them.
+/// The marks spill released segments, too, but not while their owner is about to unmap them.
 #[test]
 fn above_the_high_mark_released_segments_are_spilled_a_little_later() {
     let mut w = World::new(marked());

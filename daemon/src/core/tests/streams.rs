@@ -86,7 +86,7 @@ fn a_dead_producers_stream_stays_readable_until_it_is_opened_anew() {
     head.tail.set(1);
     head.head.set(5);
     w.hang_up(&a);
-    assert_eq!((w.stat().segments, w.stat().frozen), (1, 1), "what the ring holds stays");
+    assert_eq!((w.stat().segments, w.stat().frozen), (1, 1), "the ring's messages stay");
     stream(w.ask(&b, &subscribe("s", 0, false)));
     let (again, fresh) = stream(w.ask(&b, &open("s")));
     assert_eq!(again, place);
@@ -99,7 +99,7 @@ fn a_dead_producers_stream_stays_readable_until_it_is_opened_anew() {
     w.assert_empty();
 }
 
-/// The producer's word that a stream is closed, and its request that the daemon look at it.
+/// Closes a stream in its ring, and asks the daemon to check it.
 fn close(w: &mut World, client: &Client, (stream, id): (u32, u64), ring: &View) {
     let head: &StreamRing = ring.at(0).unwrap();
     head.closed.set(1);
@@ -132,10 +132,10 @@ fn a_closed_stream_ends_when_nobody_has_used_it_for_a_while() {
 
     close(&mut w, &a, at, &ring);
     w.wait_ns(STREAM_GRACE_NS - 1);
-    // A subscriber that comes late keeps it, for as long as it stays.
+    // A late subscriber keeps the stream while it is subscribed.
     assert!(matches!(w.ask(&b, &subscribe("s", 0, false)), Reply::Stream { .. }));
     w.wait_ns(3 * STREAM_GRACE_NS);
-    assert!(there(&b, "s"), "somebody reads it");
+    assert!(there(&b, "s"), "a subscriber reads it");
     assert_eq!(w.ask(&b, &Request::Unsubscribe { stream, id, cursor: 0 }), Reply::Done);
     w.wait_ns(STREAM_GRACE_NS - 1);
     assert!(there(&b, "s"));
@@ -143,7 +143,7 @@ fn a_closed_stream_ends_when_nobody_has_used_it_for_a_while() {
     assert!(!there(&b, "s") && a.directory.streams[stream as usize].id.peek() == 0);
     w.wait_ns(1_000_000_000);
     assert!(w.stat().bytes_sheets < sheets, "its ring is gone");
-    // The place is another stream's, and what was said to the one before does not reach it.
+    // The entry has another stream, which does not receive messages of the former one.
     let (again, other) = self::stream(w.ask(&a, &open("t")));
     assert!(again == stream && other > id);
     assert!(matches!(w.ask(&b, &subscribe("t", 0, false)), Reply::Stream { .. }));
@@ -167,7 +167,7 @@ fn what_the_streams_of_the_dead_hold_goes_with_them() {
     entries[0].cell.set(Cell::new(1, lent.base).0);
     let (reply, _) = w.ask_lent(&b, &subscribe("s", 0, false));
     stream(reply);
-    // Both go, in either order, and say nothing.
+    // Both disconnect, in either order, without a message.
     w.hang_up(&a);
     w.wait_ns(2 * STREAM_GRACE_NS);
     assert_eq!((w.stat().segments, w.stat().frozen), (1, 1));
@@ -196,7 +196,7 @@ fn a_message_that_is_leased_outlives_its_stream() {
     w.hang_up(&a);
     w.wait_ns(2 * STREAM_GRACE_NS);
     assert!(!there(&b, "s"));
-    assert_eq!(w.stat().segments, 1, "somebody leases it");
+    assert_eq!(w.stat().segments, 1, "a subscriber leases it");
     b.release(0);
     w.hang_up(&b);
     w.assert_empty();
@@ -206,7 +206,7 @@ fn a_message_that_is_leased_outlives_its_stream() {
 fn streams_that_nobody_uses_make_room_for_new_ones_at_once() {
     let mut w = World::new(settings());
     let (a, b) = (w.join(1), w.join(1));
-    // Many more than the four that there may be, and no time passes.
+    // Many more than the maximum of four, while no time passes.
     for number in 0..100 {
         let name = format!("s{number}");
         let (at, ring) = open_with_ring(&mut w, &a, &name);
@@ -214,7 +214,7 @@ fn streams_that_nobody_uses_make_room_for_new_ones_at_once() {
         close(&mut w, &a, at, &ring);
     }
     assert!((96..100).all(|number| there(&b, &format!("s{number}"))), "the oldest goes first");
-    // One that is read stays, however old.
+    // A stream with a subscriber stays, however old.
     let (reply, _) = w.ask_lent(&b, &subscribe("s96", 0, false));
     stream(reply);
     for number in 100..120 {
@@ -228,7 +228,7 @@ fn streams_that_nobody_uses_make_room_for_new_ones_at_once() {
     w.assert_empty();
 }
 
-/// The step at which a daemon that retires a stream ends, and what the next one makes of it.
+/// The daemon ends at each step of retiring a stream, and the next daemon recovers.
 #[test]
 fn a_daemon_that_ends_while_it_retires_leaves_nothing() {
     for mode in [Mode::System, Mode::User] {
@@ -243,7 +243,7 @@ fn a_daemon_that_ends_while_it_retires_leaves_nothing() {
             entries[0].cell.set(Cell::new(1, lent.base).0);
             let head: &StreamRing = ring.at(0).unwrap();
             head.closed.set(1);
-            // The producer comes to say so only to the next daemon, or this one is killed in the middle.
+            // The producer reports the close only to the next daemon, or this daemon is killed in between.
             if steps > 0 {
                 let at = (0, a.directory.streams[0].id.peek());
                 w.ask(&a, &Request::StreamClosed { stream: at.0, id: at.1 });
@@ -279,7 +279,7 @@ fn join_lab(w: &mut World, uid: u32) -> Client {
     client
 }
 
-/// How often a request succeeds before its user has its share.
+/// Returns the number of requests that succeed before the user has its share.
 fn as_often(w: &mut World, client: &Client, most: u32, request: impl Fn(u32) -> Request) -> u32 {
     for number in 0..most {
         let (reply, _) = w.ask_lent(client, &request(number));
@@ -308,23 +308,23 @@ fn no_user_takes_a_whole_table_of_a_shared_namespace() {
     let opened = |user: &'static str| move |number| open(&format!("{user}{number}"));
     let listed =
         |user: &'static str| move |number| Request::ListAppend { list: format!("{user}{number}"), cells: vec![0] };
-    // The first may have a half; the second a third of the rest, and never nothing.
+    // The first user may have a half, and the second a third of the rest.
     assert_eq!(as_often(&mut w, &a, 100, segment), 6);
     assert_eq!(as_often(&mut w, &b, 100, segment), 2);
     assert_eq!(as_often(&mut w, &a, 100, opened("a")), 6);
     assert_eq!(as_often(&mut w, &b, 100, opened("b")), 2);
     assert_eq!(as_often(&mut w, &a, 100, listed("a")), 6);
     assert_eq!(as_often(&mut w, &b, 100, listed("b")), 2);
-    // Of one stream's 64 places for subscribers.
+    // One stream has entries for 64 subscribers.
     assert_eq!(as_often(&mut w, &a, 100, |cursor| subscribe("a0", cursor as u16, false)), 32);
     assert_eq!(as_often(&mut w, &b, 100, |cursor| subscribe("a0", cursor as u16, false)), 10);
     let c = join_lab(&mut w, 3);
     assert_eq!(as_often(&mut w, &c, 100, |cursor| subscribe("a0", cursor as u16, false)), 5);
-    // What one gives back it may have again.
+    // A user may replace what it has returned.
     assert_eq!(w.ask(&a, &Request::StreamDelete { name: "a1".into() }), Reply::Deleted { existed: true });
     assert_eq!(w.ask(&a, &Request::ListDelete { list: "a1".into() }), Reply::Deleted { existed: true });
     assert!(matches!(w.ask(&b, &listed("b")(9)), Reply::Refused(Refusal::Limit { .. })), "others' do not help");
-    // And its own that nobody uses make room within its share.
+    // The user's own unused streams make room within its share.
     assert!(matches!(w.ask(&b, &open("b9")), Reply::Refused(Refusal::Limit { .. })));
     w.hang_up(&a);
     for uid in [1, 2] {
@@ -361,13 +361,13 @@ fn no_user_takes_all_numbers_of_clients_of_a_shared_namespace() {
             }
             clients.push(conn);
         }
-        unreachable!("somebody is refused")
+        unreachable!("a request is refused")
     };
-    // Of 24; the last ones are readers, who count as well.
+    // The maximum is 24; the last ones are readers, which count as well.
     assert_eq!(counted(&mut w, 1, &mut clients), 12);
     assert_eq!(counted(&mut w, 2, &mut clients), 4);
     assert_eq!(counted(&mut w, 3, &mut clients), 2);
-    // A private namespace is one user's alone.
+    // A private namespace has one user.
     let own = w.join(1);
     assert_eq!(as_often(&mut w, &own, 4, |number| open(&format!("own{number}"))), 4);
     w.hang_up(&own);
@@ -453,7 +453,7 @@ fn ephemeral_items_end_with_their_owners_and_take_their_list_along() {
         let door = |list: &str, cell| Request::ListAppendEphemeral { list: list.into(), cells: vec![cell] };
         assert_eq!(w.ask(&a, &door("door", 0)), Reply::Appended { first: 0 });
         assert_eq!(w.ask(&b, &door("door", 0)), Reply::Appended { first: 1 });
-        // All or nothing, here too.
+        // This request, too, fails as a whole.
         let wrong = Request::ListAppendEphemeral { list: "door".into(), cells: vec![1, 9999] };
         assert!(matches!(w.ask(&b, &wrong), Reply::Refused(Refusal::Bad(_))));
         w.ask(&a, &door("both", 2));

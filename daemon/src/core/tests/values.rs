@@ -45,7 +45,7 @@ fn contents_are_those_of_the_cell_and_of_nothing_that_moved() {
     assert!(matches!(reply, Reply::Refused(Refusal::Bad(_))), "{reply:?}");
 }
 
-/// Names whose chains are long, or without an end.
+/// Names whose chains are long or endless.
 #[test]
 fn a_request_ends_after_many_records() {
     let mut w = World::new(settings());

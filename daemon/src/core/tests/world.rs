@@ -1,4 +1,4 @@
-//! A shell without system calls, and clients in it.
+//! A shell without system calls, with its clients.
 
 use crate::core::label::Label;
 use crate::core::settings::{DeviceSettings, Mode, NamespaceLimits, NamespaceRule, Peer, Principal, Settings};
@@ -24,47 +24,47 @@ pub struct World {
     /// Memory that exists; segments have no view.
     pub memory: BTreeMap<MemId, (u64, Option<View>)>,
     pub sealed: BTreeSet<MemId>,
-    /// Memory that somebody can still write.
+    /// Memory that a process can still write.
     pub loud: BTreeSet<MemId>,
-    /// Whether memory made beside the loop stays on order until [`World::finish`].
+    /// Whether memory from worker threads stays on order until [`World::finish`].
     pub slow: bool,
-    /// Whether it is looked whether memory is quiet in [`World::finish`] only; and at which memory then.
+    /// Whether probes wait until [`World::finish`], and the memory that they are for.
     pub late: bool,
     pub looks: Vec<MemId>,
     pub orders: Vec<(MemId, u64, Option<crate::core::SheetPlan>)>,
-    /// Longest memory that can be made.
+    /// Maximum length of memory that can be made.
     pub bytes_max: u64,
     pub answers: BTreeMap<ConnId, VecDeque<Answer>>,
     pub closed: BTreeSet<ConnId>,
     pub wakes: usize,
-    /// Parts of directories that were made, and given back.
+    /// Number of parts of directories that were made, and that were given back.
     pub parts: usize,
     pub parts_discarded: usize,
     /// Whether no part can be made.
     pub no_parts: bool,
     conns: u64,
     received: u64,
-    /// Devices' memory that exists, with its length.
+    /// Device memory that exists, with its length.
     pub on_device: BTreeMap<MemId, u64>,
-    /// Connections whose processes are waited for.
+    /// Connections whose processes the daemon waits for.
     pub awaited: BTreeSet<ConnId>,
     pub holders_woken: usize,
-    /// Why no device gives memory.
+    /// The error with which devices refuse memory.
     pub device_fails: Option<String>,
-    /// Whether the ends of processes can be told.
+    /// Whether the daemon can watch the ends of processes.
     pub watches: bool,
     device_orders: Vec<(MemId, u64)>,
-    /// Files, and of which memory and how long each is.
+    /// Files, each with its memory and its length.
     pub files: BTreeMap<MemId, (MemId, u64)>,
-    /// Segments that somebody has mapped.
+    /// Segments that a process has mapped.
     pub held: BTreeSet<MemId>,
-    /// Whether files are written in [`World::finish_spills`] only; and which then.
+    /// Whether files are written only in [`World::finish_spills`], and the files to write.
     pub slow_spill: bool,
     spills: Vec<(MemId, MemId, u64)>,
     pub recalled: usize,
-    /// So many things more it does, and then nothing: it is killed.
+    /// Number of effects after which the daemon is killed.
     pub dies_after: Option<usize>,
-    /// What outlives the daemon.
+    /// The descriptors in the fd store.
     pub stored: BTreeMap<MemId, Label>,
 }
 
@@ -127,7 +127,7 @@ pub fn settings() -> Settings {
 /// Length of an ordinary segment of [`device`].
 pub const DEVICE_SEGMENT: u64 = 4 << 20;
 
-/// A device that gives four ordinary segments.
+/// Returns a device with room for four ordinary segments.
 pub fn device() -> DeviceSettings {
     DeviceSettings {
         uuid: Uuid(*b"device of a test"),
@@ -296,7 +296,7 @@ impl World {
                     self.closed.insert(conn);
                 }
             }
-            // What is called off was begun before: it comes in any case.
+            // Cancelled work has begun and arrives in any case.
             Effect::Resume { .. } | Effect::Cancel { .. } => {}
             Effect::Keep { mem, label } => {
                 let on_device = self.on_device.contains_key(&mem);
@@ -330,12 +330,12 @@ impl World {
         Event::Spilled { file, written: Ok(()) }
     }
 
-    /// The memories of which there are files.
+    /// Returns the memory that has been written to files.
     pub fn in_files(&self) -> Vec<MemId> {
         self.files.values().map(|&(mem, _)| mem).collect()
     }
 
-    /// Writes what is to be written.
+    /// Performs the pending writes of files.
     pub fn finish_spills(&mut self) {
         for (mem, file, bytes) in std::mem::take(&mut self.spills) {
             let event = self.write(mem, file, bytes);
@@ -366,7 +366,7 @@ impl World {
         Event::CreatedOnDevice { mem, made }
     }
 
-    /// The process of a connection ends, and with it the connection.
+    /// Ends the process of a connection, and with it the connection.
     pub fn exit(&mut self, conn: ConnId) {
         self.happen(Event::HungUp { conn });
         if self.awaited.remove(&conn) {
@@ -374,7 +374,7 @@ impl World {
         }
     }
 
-    /// Makes what is on order, and looks where it was asked to.
+    /// Makes the memory on order, and performs the pending probes.
     pub fn finish(&mut self) {
         for (mem, bytes, sheet) in std::mem::take(&mut self.orders) {
             let event = self.make(mem, bytes, sheet);
@@ -404,7 +404,7 @@ impl World {
         self.connect(Peer { uid, known: true, pid: 100 + uid, gids: gids.to_vec(), watched: self.watches })
     }
 
-    /// As [`World::dial`], from another process.
+    /// Connects like [`World::dial`], from another process.
     pub fn dial_as(&mut self, uid: u32, pid: u32) -> ConnId {
         self.connect(Peer { uid, known: true, pid, gids: Vec::new(), watched: self.watches })
     }
@@ -432,12 +432,12 @@ impl World {
         self.happen(Event::Packet { conn, bytes: encode(request), descriptors, truncated: false });
     }
 
-    /// What the next descriptor that comes is called.
+    /// Returns the name of the next descriptor that a client sends.
     pub fn next_received(&self) -> MemId {
         MemId::received(self.received + 1)
     }
 
-    /// Says something and brings a file that a daemon has made.
+    /// Sends a request with a descriptor that a daemon has made.
     pub fn say_bringing(&mut self, conn: ConnId, request: &Request, own: crate::core::Own) {
         self.received += 1;
         let mem = MemId::received(self.received);
@@ -467,14 +467,14 @@ impl World {
         client
     }
 
-    /// A writer that may announce names.
+    /// Returns a writer that may announce names.
     pub fn announcer(&mut self, uid: u32) -> Client {
         let client = self.join(uid);
         self.let_announce(&client);
         client
     }
 
-    /// Has a writer ask for new names until it may announce the next. They are forgotten again.
+    /// Makes a writer request new names until it may announce the next. The names are deleted again.
     pub fn let_announce(&mut self, client: &Client) {
         let absorbed = &client.directory.members[usize::from(client.number())].absorbed;
         for asked in 0.. {
@@ -497,7 +497,7 @@ impl World {
         Client { conn, welcome, directory, catalogue: self.view(lend[1].0), leases: self.view(lend[2].0) }
     }
 
-    /// Asks, and acknowledges descriptors.
+    /// Sends a request, and acknowledges descriptors.
     pub fn ask(&mut self, client: &Client, request: &Request) -> Reply {
         self.ask_lent(client, request).0
     }
@@ -534,7 +534,7 @@ impl World {
         self.core.stat()
     }
 
-    /// Nobody is there and nothing is left but spares.
+    /// Asserts that no client is left, and no memory except spares.
     pub fn assert_empty(&mut self) {
         self.wait_ns(60_000_000_000);
         let stat = self.stat();
@@ -554,7 +554,7 @@ pub struct Lent {
 }
 
 impl Lent {
-    /// Writes a slot's record, as far as the daemon reads it.
+    /// Writes the words of a slot's record that the daemon reads.
     pub fn write(&self, slot: u32, generation: u64, next: Option<u32>) {
         let records: &[SlotRecord] = self.slots.array(4096, 16).unwrap();
         let record = &records[(slot - self.base) as usize];
@@ -585,7 +585,7 @@ impl Client {
         self.find_key(name.as_bytes())
     }
 
-    /// Puts a lease into entry `at` of the first shard.
+    /// Stores a lease in entry `at` of the first shard.
     pub fn lease(&self, at: usize, catalogue: u16, value: Cell) {
         let table = self.table();
         table.shards_used.set(1);

@@ -93,7 +93,7 @@ impl Links {
         }
     }
 
-    /// Another gateway asks about a stream.
+    /// Handles another gateway's request about a stream.
     pub fn on_question(
         &mut self,
         context: &mut Context,
@@ -180,7 +180,7 @@ impl Drop for Links {
 fn subscribe(client: &Client, name: &str, from: Option<u64>) -> tensorlend::Result<(Subscription, Option<u64>)> {
     let open = |start| client.subscription(name).from(start).open();
     let Some(wanted) = from else { return Ok((open(Start::Newest)?, None)) };
-    // A stream that is not as far was opened again: the receiver has nothing of it.
+    // A stream that has not reached this number was opened again: the receiver has none of its messages.
     let is_reopened = open(Start::Next)?.position() < wanted;
     Ok((open(Start::Oldest)?, Some(if is_reopened { 0 } else { wanted })))
 }

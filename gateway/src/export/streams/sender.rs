@@ -1,4 +1,4 @@
-//! Flow control of one link of a stream at its sender: which messages may be sent, and which are dropped.
+//! Flow control of one link of a stream at its sender: it decides which messages are sent, and which are dropped.
 //!
 //! A pure state machine: no clock, no socket, no thread.
 
@@ -6,18 +6,18 @@ use crate::wire::LINK_TIMEOUT;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Maximum number of messages of one link that are queued or on their way: as many as a gateway asks for. Each queued message is a
+/// Maximum number of messages of one link that are queued or in flight: as many as a gateway requests. Each queued message is a
 /// lease, and all links together must leave some leases of the session.
 const WINDOW_MESSAGES_MAX: u32 = 16;
 
-/// Whether a piece may be sent.
+/// The permission to send a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
-    /// Now: it occupies the window from here on.
+    /// Send it now: it occupies the window from here on.
     Now,
-    /// Not yet.
+    /// Wait.
     Later,
-    /// Not any more: the receiver has given up its message.
+    /// Never send it: the receiver has abandoned its message.
     Never,
 }
 
@@ -42,7 +42,7 @@ pub struct Sender<M> {
 }
 
 impl<M> Sender<M> {
-    /// A link that was just opened. It uses no more of the message window than it may queue.
+    /// Returns a link that was just opened. It uses no more of the message window than it may queue.
     pub fn new(window_messages: u32, window_bytes: u64, drop_oldest: bool, now: Instant) -> Self {
         Self {
             window_messages: window_messages.clamp(1, WINDOW_MESSAGES_MAX) as usize,
@@ -163,13 +163,13 @@ mod tests {
         assert!(sender.wants());
         sender.on_message(2);
         assert_eq!(sender.take(), Some((2, 2)));
-        // A large one is sent in pieces, as there is room for them.
+        // The sender sends a large message in pieces, as the window has room for them.
         assert!(sender.send(2, 80) == Room::Now && sender.send(2, 20) == Room::Later);
         sender.on_grant(2, 0, 100, now);
         assert!(sender.send(2, 20) == Room::Now && sender.send(2, 1) == Room::Later && !sender.wants());
         sender.on_grant(2, 50, 100, now);
         assert!(sender.wants() && sender.send(2, 50) == Room::Now && sender.send(2, 1) == Room::Later);
-        // A smaller window holds from now on.
+        // A smaller window counts from now on.
         sender.on_grant(2, 100, 40, now);
         assert!(sender.send(2, 1) == Room::Later);
         sender.on_grant(3, 0, 40, now);
@@ -222,12 +222,13 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is granted: no more than the window is on its way, in order, and what is not sent is counted.
+        /// For every sequence of grants: no more than the window is in flight, in order, and each message that is not sent is
+        /// counted.
         #[test]
         fn the_window_holds(steps in proptest::collection::vec((0u8..4, 0u64..20, 0u64..60), 0..300), drop_oldest: bool) {
             let now = Instant::now();
             let mut sender = Sender::new(4, 50, drop_oldest, now);
-            // Of each message: bytes that were sent, and bytes that were granted.
+            // For each message: the bytes sent, and the bytes granted.
             let (mut next, mut sent, mut pieces) = (0, Vec::new(), Vec::<(u64, u64)>::new());
             let mut granted = 0;
             for (step, n, bytes) in steps {

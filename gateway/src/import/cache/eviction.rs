@@ -1,4 +1,4 @@
-//! Eviction: which names and copies go when there are too many.
+//! Eviction of names and copies above the limits.
 
 use super::{Cache, Effect, GRACE};
 use crate::name::RemoteName;

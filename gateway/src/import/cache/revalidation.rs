@@ -16,33 +16,33 @@ pub(super) const SILENCE: Duration = HEARTBEAT.saturating_mul(3);
 /// The invalidations of one node.
 #[derive(Clone, Copy, Debug, Default)]
 struct Heard {
-    /// When the last message came, or since when one is expected; `None`: none is.
+    /// Time of the last message, or since when one is expected; `None` if none is expected.
     at: Option<Instant>,
     epoch: Option<Epoch>,
     number: u64,
 }
 
-/// The nodes from which messages are expected, and the copies to be revalidated.
+/// The nodes from which messages are expected, and the copies to revalidate.
 #[derive(Debug, Default)]
 pub(super) struct Revalidation {
-    /// By node and namespace.
+    /// The messages heard, by node and namespace.
     heard: HashMap<(NodeName, usize), Heard>,
-    /// When the nodes' silence is checked next.
+    /// Time of the next check for silence.
     silence: Option<Instant>,
-    /// Copies to be revalidated.
+    /// Copies to revalidate.
     waiting: VecDeque<RemoteName>,
-    /// Questions for which no client waits.
+    /// Requests for which no client waits.
     asked: HashSet<Fetch>,
 }
 
 impl Revalidation {
-    /// This node has subscribed to a name: messages of its node are expected from now on.
+    /// Expects messages of a node from now on, because this node has subscribed to a name.
     pub(super) fn expect(&mut self, name: &RemoteName, now: Instant) {
         self.heard.entry((name.node.clone(), name.space)).or_default().at.get_or_insert(now);
         self.listen(now);
     }
 
-    /// A message came. Returns true if one before it was lost.
+    /// Notes a message. Returns true if one before it was lost.
     fn on_message(&mut self, node: &NodeName, space: usize, (epoch, number): (Epoch, u64), now: Instant) -> bool {
         let heard = self.heard.entry((node.clone(), space)).or_default();
         let expected = if heard.epoch == Some(epoch) { heard.number.wrapping_add(1) } else { 1 };
@@ -51,7 +51,7 @@ impl Revalidation {
         number != expected
     }
 
-    /// A node has a new epoch: its messages count from 1.
+    /// Notes a node's new epoch: its messages count from 1.
     pub(super) fn on_epoch(&mut self, node: &NodeName, epoch: Epoch) {
         self.heard.retain(|(whose, _), heard| whose != node || heard.epoch == Some(epoch));
     }
@@ -60,7 +60,7 @@ impl Revalidation {
         self.silence.get_or_insert(now + HEARTBEAT);
     }
 
-    /// Returns the nodes and namespaces with a subscription that are silent for too long.
+    /// Returns the nodes and namespaces with a subscription that have been silent for too long.
     fn silent(&mut self, now: Instant, is_subscribed: impl Fn(&NodeName, usize) -> bool) -> Vec<(NodeName, usize)> {
         let mut silent = Vec::new();
         for ((node, space), heard) in &mut self.heard {
@@ -76,7 +76,7 @@ impl Revalidation {
         silent
     }
 
-    /// Returns when the nodes' silence is checked next.
+    /// Returns the time of the next check for silence.
     pub(super) fn due(&self) -> Option<Instant> {
         self.silence
     }
@@ -86,17 +86,17 @@ impl Revalidation {
         self.waiting.push_back(name);
     }
 
-    /// Returns the next copy to be revalidated, unless the limit is reached.
+    /// Returns the next copy to revalidate, unless the limit is reached.
     fn pop(&mut self) -> Option<RemoteName> {
         if self.asked.len() < REVALIDATED_AT_ONCE { self.waiting.pop_front() } else { None }
     }
 
-    /// A question for which no client waits is on its way.
+    /// Notes a request for which no client waits.
     pub(super) fn on_asked(&mut self, fetch: Fetch) {
         self.asked.insert(fetch);
     }
 
-    /// A question has ended.
+    /// Notes the end of a request.
     pub(super) fn on_end(&mut self, fetch: Fetch) {
         self.asked.remove(&fetch);
     }
@@ -120,7 +120,7 @@ impl Cache {
         }
     }
 
-    /// A node invalidates names of it. Returns false for a message of an unknown epoch.
+    /// Handles a node's invalidation of names. Returns false for a message of an unknown epoch.
     pub fn on_changed(
         &mut self,
         node: &NodeName,
@@ -144,7 +144,7 @@ impl Cache {
         (true, out)
     }
 
-    /// One name of a node holds the value of this stamp; `None`: an unknown value, or none.
+    /// Handles a report that a name of a node holds the value of this stamp; `None`: an unknown value, or none.
     pub(super) fn on_invalidation(
         &mut self,
         name: &RemoteName,
@@ -154,10 +154,10 @@ impl Cache {
     ) {
         let Some(entry) = self.entries.get_mut(name) else { return };
         if entry.fetch.is_some() {
-            // The response may be older than the invalidation: `settle` compares them when it is here.
+            // The response may be older than the invalidation: `settle` compares them when it arrives.
             entry.invalidations.push(stamp);
             if entry.invalidations.len() > 8 {
-                // Of several invalidations the last is enough.
+                // Only the last of several invalidations matters.
                 entry.invalidations.remove(0);
             }
             return;
@@ -169,13 +169,13 @@ impl Cache {
         }
     }
 
-    /// Subscriptions of a node may have been lost: revalidates its copies.
+    /// Revalidates the copies of a node whose subscriptions may have been lost.
     pub(super) fn revalidate(&mut self, node: &NodeName, space: Option<usize>, out: &mut Vec<Effect>) {
         let names: Vec<RemoteName> = self.of_node.get(node).into_iter().flatten().cloned().collect();
         for name in names.into_iter().filter(|name| space.is_none_or(|space| name.space == space)) {
             let Some(entry) = self.entries.get_mut(&name) else { continue };
             if entry.fetch.is_some() {
-                // Its subscription may be one of those.
+                // Its subscription may be lost, too.
                 entry.unconfirmed = true;
             } else if entry.copy.is_some() {
                 (entry.good, entry.invalid) = (false, false);
@@ -187,7 +187,7 @@ impl Cache {
         self.ask_next(out);
     }
 
-    /// Asks about the next copies.
+    /// Sends requests for the next copies.
     pub(super) fn ask_next(&mut self, out: &mut Vec<Effect>) {
         while let Some(name) = self.revalidation.pop() {
             let alive = self.alive.contains_key(&name.node);

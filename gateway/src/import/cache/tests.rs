@@ -35,7 +35,7 @@ fn here(ticket: Ticket) -> Effect {
     Effect::Answer(ticket, Verdict::Here { stale: false })
 }
 
-/// A cache with one good copy, of the value with stamp 1.
+/// Returns a cache with one good copy, of the value with stamp 1.
 fn with_copy(now: Instant) -> Cache {
     let mut cache = Cache::new(1000, 100);
     cache.on_node_up(&node(), Epoch(1));
@@ -52,7 +52,7 @@ fn what_was_fetched_is_good_until_a_word_comes() {
     assert_eq!(cache.on_get(&name("x"), 2, now + LONG, now), [here(2)]);
     let (known, effects) = cache.on_changed(&node(), 0, (Epoch(1), 1), &[("x".into(), Some(stamp(2)))], now);
     assert!(known && effects.is_empty());
-    // Those who asked have a moment to take it.
+    // The clients that asked have some time to lease it.
     assert_eq!(cache.due(), Some(now + GRACE));
     assert_eq!(cache.on_tick(now + GRACE), [Effect::Delete(name("x"))]);
     assert_eq!(cache.size(), (1, 0));
@@ -63,14 +63,14 @@ fn what_was_fetched_is_good_until_a_word_comes() {
 fn a_node_with_a_subscription_that_is_silent_is_asked_again() {
     let now = Instant::now();
     let mut cache = with_copy(now);
-    // A word now and then, though it says nothing: all is well.
+    // Messages at intervals, even without names: no loss.
     let mut at = now;
     for number in 1..=10 {
         at += HEARTBEAT;
         assert!(cache.on_tick(at).is_empty());
         assert!(cache.on_changed(&node(), 0, (Epoch(1), number), &[], at).1.is_empty());
     }
-    // Silence: the last word, and all that would have shown that it is missing, were lost.
+    // Silence: the last message was lost, and so was every message that would have shown the gap.
     let (mut asks, start) = (Vec::new(), at);
     while at < start + SILENCE + HEARTBEAT {
         at += HEARTBEAT / 4;
@@ -79,7 +79,7 @@ fn a_node_with_a_subscription_that_is_silent_is_asked_again() {
     let [(fetch, have, wanted)] = asks[..] else { panic!("{asks:?}") };
     assert_eq!((have, wanted), (Some(stamp(1)), false));
     assert_eq!(cache.on_other(fetch, at), [Effect::Delete(name("x"))]);
-    // Nothing is expected of it any more.
+    // No message of this node is expected any more.
     assert!((1..20).all(|n| cache.on_tick(at + n * HEARTBEAT).is_empty()));
 }
 
@@ -94,7 +94,7 @@ fn a_word_that_overtakes_its_answer_counts() {
     assert_eq!(cache.on_value(fetch, stamp(2), version(2), 100, now), [here(2)]);
     assert!(cache.placed(&name("x")).unwrap().stale);
     assert_eq!(cache.on_tick(now + GRACE), [Effect::Delete(name("x"))]);
-    // And one of a value that is known already does not.
+    // A message about a value that is known already does not count.
     let (fetch, ..) = asked(&cache.on_get(&name("x"), 3, now + LONG, now)).unwrap();
     cache.on_changed(&node(), 0, (Epoch(1), 3), &[("x".into(), Some(stamp(4)))], now);
     cache.on_value(fetch, stamp(4), version(3), 100, now);
@@ -109,12 +109,12 @@ fn a_wait_is_answered_by_the_next_value_and_by_no_older_one() {
     let (_, effects) = cache.on_changed(&node(), 0, (Epoch(1), 1), &[("x".into(), Some(stamp(2)))], now);
     let (fetch, have, wanted) = asked(&effects).unwrap();
     assert_eq!((have, wanted), (Some(stamp(1)), true));
-    // A false alarm: it goes on waiting, for the next promise.
+    // A false alarm: the client waits for the next invalidation message.
     assert!(cache.on_unchanged(fetch, now).is_empty());
     let (_, effects) = cache.on_changed(&node(), 0, (Epoch(1), 2), &[("x".into(), Some(stamp(2)))], now);
     let (fetch, ..) = asked(&effects).unwrap();
     assert_eq!(cache.on_value(fetch, stamp(2), version(2), 100, now), [here(2)]);
-    // Who has seen something else is answered at once.
+    // A client that has seen another value gets an answer at once.
     assert_eq!(cache.on_wait(&name("x"), Version::NONE, 3, now + LONG, now), [here(3)]);
     cache.on_wait(&name("x"), version(2), 4, now + Duration::from_secs(1), now);
     assert_eq!(cache.on_tick(now + Duration::from_secs(1)), [Effect::Answer(4, Verdict::Timeout)]);
@@ -128,7 +128,7 @@ fn a_name_that_is_nothing_yet_is_waited_for_without_asking_again() {
     let (fetch, ..) = asked(&cache.on_wait(&name("x"), Version::NONE, 1, now + LONG, now)).unwrap();
     assert!(cache.on_nothing(fetch, now).is_empty());
     assert!(cache.on_wait(&name("x"), Version::NONE, 2, now + LONG, now).is_empty());
-    // Who wants an answer now has one.
+    // A client that does not wait for a change gets an answer now.
     let (fetch, ..) = asked(&cache.on_get(&name("x"), 3, now + LONG, now)).unwrap();
     assert_eq!(cache.on_nothing(fetch, now), [Effect::Answer(3, Verdict::Nothing)]);
     let (_, effects) = cache.on_changed(&node(), 0, (Epoch(1), 1), &[("x".into(), Some(stamp(1)))], now);
@@ -148,7 +148,7 @@ fn a_node_that_went_leaves_stale_copies_and_is_asked_when_it_is_back() {
     assert_eq!((have, wanted), (Some(stamp(1)), false));
     assert!(cache.on_unchanged(fetch, now).is_empty());
     assert!(!cache.placed(&name("x")).unwrap().stale);
-    // Back in another life: what it had has another stamp.
+    // The node returns in another epoch, in which its old value has another stamp.
     cache.on_node_down(&node());
     let (fetch, ..) = asked(&cache.on_node_up(&node(), Epoch(2))).unwrap();
     assert!(!cache.is_wanted(fetch));
@@ -201,7 +201,7 @@ fn the_oldest_copies_make_room() {
     assert!(cache.version(&name("19")).is_some() && cache.version(&name("17")).is_none());
 }
 
-/// What the world does next.
+/// A random event of the simulation.
 #[derive(Clone, Debug)]
 enum Step {
     /// The owner publishes, or deletes.
@@ -209,13 +209,13 @@ enum Step {
         name: usize,
         delete: bool,
     },
-    /// The broker's change is noticed by the owner's gateway.
+    /// The owner's gateway detects the daemon's change.
     Notice,
     Get(usize),
     Wait(usize),
-    /// A question on its way arrives, and is answered; the answer is on its way then.
+    /// A request in flight arrives and is answered; its response is then in flight.
     Arrive(usize),
-    /// An answer arrives.
+    /// A response arrives.
     Land(usize),
     LoseQuestion(usize),
     Invalidation,
@@ -250,13 +250,13 @@ enum Said {
     Nothing,
 }
 
-/// One owner, one reader's gateway, and what is on its way between them.
+/// One owner, one reader's gateway, and the messages in flight between them.
 struct World {
     now: Instant,
     epoch: u64,
     together: bool,
     count: u64,
-    /// What the owner's names hold: stamps, as its gateway would give them.
+    /// The values of the owner's names, as stamps of its gateway.
     values: [Option<u64>; 3],
     unnoticed: Vec<usize>,
     subscriptions: Subscriptions,
@@ -413,7 +413,7 @@ impl World {
             Step::Meet { again } if !self.together => {
                 self.together = true;
                 if *again {
-                    // The owner's gateway was started anew.
+                    // The owner's gateway restarted.
                     self.epoch += 1;
                     self.subscriptions = Subscriptions::new(Epoch(self.epoch), 2, 4);
                 }
@@ -433,7 +433,7 @@ impl World {
         }
     }
 
-    /// All that is on its way arrives, and nothing else happens.
+    /// All messages in flight arrive, and nothing else happens.
     fn quieten(&mut self) {
         self.step(&Step::Meet { again: false });
         for _ in 0..6 {
@@ -445,7 +445,7 @@ impl World {
                 self.step(&Step::Invalidation);
             }
         }
-        // Whatever was found bad at last is deleted.
+        // The cache deletes the copies that it found invalid at the end.
         self.now += GRACE;
         let effects = self.cache.on_tick(self.now);
         self.run(effects);
@@ -455,7 +455,7 @@ impl World {
     fn check(&mut self) {
         for (at, known) in NAMES.iter().enumerate() {
             let current = self.values[at].map(|counter| Stamp { epoch: Epoch(self.epoch), counter });
-            // What a reader finds without asking.
+            // A value that a reader finds without a request.
             if let Some((_, stamp)) = self.directory.get(*known) {
                 assert_eq!(Some(*stamp), current, "{known} is old");
             }
@@ -482,7 +482,7 @@ proptest! {
         }
         world.quieten();
         world.check();
-        // Everybody was answered.
+        // Every client got an answer.
         for ticket in 1..=world.tickets {
             prop_assert!(world.verdicts.contains_key(&ticket), "{ticket} was not answered");
         }

@@ -1,12 +1,12 @@
 //! Streams of other nodes.
 //!
-//! Each link has a thread, which writes the pieces that come into drafts and sends complete messages to a local stream of the same name
-//! below the node's. What the thread has written frees the window ([`StreamQuestion::Grant`]): a local stream that waits for its
-//! subscribers delays the sender, and at most one window is on its way.
+//! Each link has a thread, which writes arriving pieces into drafts and sends complete messages to a local stream of the same
+//! name below the node's. The progress of the thread frees the window ([`StreamQuestion::Grant`]): a local stream that waits
+//! for its subscribers delays the sender, and at most one window is in flight.
 //!
-//! A link ends when its local stream has no subscribers any more. It survives a restart of the sending gateway, and a stream that ends
-//! and is opened again. After a restart of this gateway, the next one finds the streams that still have subscribers, and opens them
-//! again ([`Links::on_node_up`]).
+//! A link ends when its local stream has no subscribers any more. It survives a restart of the sending gateway, and a stream
+//! that ends and is opened again. After a restart of this gateway, its successor finds the streams that still have subscribers,
+//! and opens them again ([`Links::on_node_up`]).
 
 mod queue;
 mod receiver;
@@ -36,30 +36,30 @@ const LINKS_MAX: usize = 256;
 const RENEW: Duration = Duration::from_secs(1);
 /// A link without local subscribers ends after this time.
 const IDLE: Duration = Duration::from_secs(5);
-/// Messages that were sent, of which no piece has come for this time, are lost.
+/// Messages count as lost if no piece of them has arrived for this time.
 const SILENCE: Duration = Duration::from_secs(10);
 /// Interval in which a thread polls whether its link was closed.
 const POLL: Duration = Duration::from_millis(200);
 
-/// What happens to a link.
+/// An event of a link.
 pub enum Event {
-    /// Another node responded to a question about a stream, or did not.
+    /// A node's response about a stream, or its absence.
     Response(Asked, RemoteName, u64, Result<Frame, Trouble>),
     /// A thread has freed much of its window.
     Progress,
 }
 
-/// The question to which a node responds.
+/// The request to which a node responds.
 #[derive(Clone, Copy)]
 pub enum Asked {
-    /// To open a link.
+    /// A request to open a link.
     Open,
-    /// To grant more of its window.
+    /// A request to grant more of its window.
     Grant,
 }
 
 enum Phase {
-    /// Asked for.
+    /// Requested.
     Opening,
     Open,
     /// To be opened again, not before this time.
@@ -72,22 +72,22 @@ struct Link {
     shared: Arc<Shared>,
     /// The thread runs.
     is_started: bool,
-    /// A gateway before this one has opened the link: its subscribers wait, and no client asks again.
+    /// Whether a predecessor of this gateway opened the link: its subscribers wait, and no client asks again.
     is_inherited: bool,
     callers: Vec<Call>,
-    /// A grant is on its way.
+    /// Whether a grant is in flight.
     is_granting: bool,
     granted: Instant,
-    /// What was granted.
+    /// The progress at the last grant.
     told: Taken,
     heard: Instant,
     used: Instant,
-    /// The number of pieces when one last came, and when that was.
+    /// The number of pieces when the last one arrived, and the time.
     silence: (u64, Instant),
 }
 
 impl Link {
-    /// Has the link opened again, not before this time. Until then other links may have its window.
+    /// Schedules the link to be opened again, not before this time. Until then other links may use its window.
     fn pause(&mut self, until: Instant) {
         self.phase = Phase::Broken(until);
         self.shared.window.store(0, Ordering::Relaxed);
@@ -99,13 +99,13 @@ pub struct Links {
     events: EventSender<Event>,
     open: HashMap<RemoteName, Link>,
     names: HashMap<u64, RemoteName>,
-    /// Messages that links received and lost which have ended.
+    /// Numbers of messages that ended links received and lost.
     ended: (u64, u64),
     polled: Option<Instant>,
 }
 
 impl Links {
-    /// Without links.
+    /// Returns an empty collection.
     pub fn new(events: EventSender<Event>) -> Self {
         Self { events, open: HashMap::new(), names: HashMap::new(), ended: (0, 0), polled: None }
     }
@@ -120,7 +120,7 @@ impl Links {
         (self.open.len(), received, lost)
     }
 
-    /// Returns the bytes that have come and are not written.
+    /// Returns the bytes that have arrived and are not written.
     pub fn queued_bytes(&self) -> u64 {
         self.open.values().map(|link| link.shared.queue().bytes).sum()
     }
@@ -138,7 +138,7 @@ impl Links {
         self.ended.1 += link.shared.lost.load(Ordering::Relaxed);
     }
 
-    /// A client of this machine subscribes to a stream of another node.
+    /// Handles a client's subscription to a stream of another node.
     pub fn on_asked(&mut self, context: &mut Context, space: usize, name: &str, call: Call, now: Instant) {
         let name = match context.imported_name(space, name) {
             Ok(name) => name,
@@ -151,7 +151,7 @@ impl Links {
                 Phase::Open => context.answer(space, call, &RemoteAnswer::Here { stale: false }),
                 Phase::Broken(_) if link.is_started => context.answer(space, call, &RemoteAnswer::Here { stale: true }),
                 Phase::Broken(_) if !is_alive => context.answer(space, call, &RemoteAnswer::Unreachable),
-                // The caller is answered with the response to the question, or when that times out.
+                // The response to the request, or its timeout, answers the caller.
                 Phase::Broken(_) => {
                     link.callers.push(call);
                     self.open_link(context, &name, now);
@@ -169,7 +169,8 @@ impl Links {
         self.begin(context, name, vec![call], now);
     }
 
-    /// A node can be reached. Opens the streams of it that a gateway before this one has received, if they still have subscribers.
+    /// Handles a node that can be reached: opens its streams that a predecessor of this gateway received, if they still have
+    /// subscribers.
     pub fn on_node_up(&mut self, context: &mut Context, node: &NodeName, now: Instant) {
         for space in 0..context.spaces.len() {
             let streams = context.client(space).streams(&format!("{node}/*")).unwrap_or_else(|error| {
@@ -205,7 +206,7 @@ impl Links {
         self.open_link(context, &name, now);
     }
 
-    /// Gives a link its part of the budget, from now on.
+    /// Returns a link's part of the budget, which it has from now on.
     fn window(&mut self, context: &mut Context, name: &RemoteName) -> u64 {
         let Some(link) = self.open.get(name) else { return WINDOW_BYTES_LEAST };
         // The thread of a link without a window may empty its queue in between.
@@ -225,7 +226,7 @@ impl Links {
         (link.number, link.phase, link.heard, link.is_granting) = (number, Phase::Opening, now, false);
         link.told = Taken::default();
         let from = link.shared.wanted();
-        // Before the first piece, which may come sooner than the response, and behind the last piece of the link before.
+        // Before the first piece, which may arrive sooner than the response, and after the last piece of the former link.
         link.shared.push_state(Coming::Reopened(number, from));
         let what = StreamQuestion::Open {
             link: number,
@@ -237,7 +238,7 @@ impl Links {
         self.ask(context, name, what, Some((Asked::Open, number)));
     }
 
-    /// Asks about a stream; `asked` returns with the response, if one is wanted.
+    /// Sends a request about a stream; `asked` returns with the response, if one is wanted.
     fn ask(&self, context: &Context, name: &RemoteName, what: StreamQuestion, asked: Option<(Asked, u64)>) {
         let about = AboutStream { asker: context.asker.clone(), what };
         let frame = Frame { head: encode(&about), body: Body::default() };
@@ -322,7 +323,7 @@ impl Links {
         }
     }
 
-    /// A piece of a message came. A piece that belongs to no link is late, or forged.
+    /// Handles a piece of a message. A piece that belongs to no link is late, or forged.
     pub fn on_piece(&mut self, context: &mut Context, from: &NodeName, number: u64, frame: &Frame) {
         let name = self.names.get(&number).filter(|name| name.node == *from);
         let Some(link) = name.and_then(|name| self.open.get(name)) else {
@@ -381,7 +382,7 @@ impl Links {
         }
     }
 
-    /// Grants the sender the part of the window that is free, if that is much or the grant is due.
+    /// Grants the sender the free part of the window, if that is much or the grant is due.
     fn grant(&mut self, context: &mut Context, name: &RemoteName, now: Instant) {
         let Some(link) = self.open.get_mut(name) else { return };
         let (taken, number) = (link.shared.taken_of(link.number), link.number);
@@ -425,7 +426,7 @@ impl Drop for Links {
     }
 }
 
-/// Opens the local stream, or continues the one of a gateway before this one, and starts the link's thread.
+/// Opens the local stream, or continues the one of a predecessor of this gateway, and starts the link's thread.
 fn start(
     context: &Context,
     events: &EventSender<Event>,

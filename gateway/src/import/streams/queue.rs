@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Maximum number of messages of one link that are on their way.
+/// Maximum number of messages of one link that are in flight.
 pub const WINDOW_MESSAGES: u32 = 16;
 
-/// What the link's thread takes from the queue.
+/// An entry that the link's thread takes from the queue.
 pub enum Coming {
     /// A piece of a message.
     Piece(Message, Body),
@@ -21,7 +21,7 @@ pub enum Coming {
     Ended,
 }
 
-/// What the link's thread has written.
+/// The progress of the link's thread.
 #[derive(Clone, Copy, Default)]
 pub struct Taken {
     /// The number of the link: messages of an earlier one occupy no window.
@@ -43,7 +43,7 @@ impl Taken {
     }
 }
 
-/// Pieces that have come and are not written.
+/// Pieces that have arrived and are not written.
 #[derive(Default)]
 pub struct Queue {
     coming: VecDeque<Coming>,
@@ -72,7 +72,7 @@ impl Queue {
         Some(coming)
     }
 
-    /// Returns true if there are no entries.
+    /// Returns true if the queue has no entries.
     pub fn is_empty(&self) -> bool {
         self.coming.is_empty()
     }
@@ -99,7 +99,7 @@ pub struct Shared {
     pub window: AtomicU64,
     /// Number in the stream of the message that must follow, plus 1; 0: any.
     wanted: AtomicU64,
-    /// Pieces that have come.
+    /// Number of pieces that have arrived.
     pub pieces: AtomicU64,
     /// Messages that were received.
     pub received: AtomicU64,
@@ -119,18 +119,18 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks what was written.
+    /// Locks the progress.
     pub fn taken(&self) -> MutexGuard<'_, Taken> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the bytes that the link may have on their way; without a window, those in its queue.
+    /// Returns the bytes that the link may have in flight; without a window, those in its queue.
     pub fn room(&self) -> u64 {
         let window = self.window.load(Ordering::Relaxed);
         if window > 0 { window } else { self.queue().bytes }
     }
 
-    /// Returns what was written of the link of this number.
+    /// Returns the progress of the link of this number.
     pub fn taken_of(&self, link: u64) -> Taken {
         let taken = *self.taken();
         if taken.link == link { taken } else { Taken { link, ..Taken::default() } }
@@ -164,7 +164,7 @@ impl Shared {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Waits until something is in the queue, at most this long.
+    /// Waits until the queue has an entry, at most this long.
     pub fn wait(&self, queue: MutexGuard<'_, Queue>, time: Duration) {
         drop(self.changed.wait_timeout(queue, time).unwrap_or_else(PoisonError::into_inner));
     }

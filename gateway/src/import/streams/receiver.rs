@@ -1,4 +1,4 @@
-//! One link of a stream at its receiver: which piece belongs where, and which messages were lost.
+//! One link of a stream at its receiver: the order of pieces, and the loss of messages.
 //!
 //! A pure state machine: no clock, no socket, no bytes.
 
@@ -6,23 +6,23 @@ use crate::wire::{Chunk, Descriptor, Message, NodeName, Part};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How a piece is applied.
+/// The use of a piece.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
     /// A message begins; an incomplete one before it is given up. Its first bytes are this chunk.
     Begin(Arc<Descriptor>, Chunk),
     /// More bytes of the message.
     Write(Chunk),
-    /// Not at all: the message was received under an earlier link.
+    /// None: the message was received under an earlier link.
     Skip,
     /// The stream has ended.
     End,
 }
 
-/// Why a piece is dropped.
+/// The reason why a piece is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadPiece {
-    /// It belongs to a message that is complete or given up.
+    /// It belongs to a message that is complete or abandoned.
     #[error("a piece of an earlier message")]
     Old,
     /// It is not the next piece.
@@ -36,7 +36,7 @@ pub enum BadPiece {
     Number,
 }
 
-/// A message of which the first piece has come.
+/// A message whose first piece has arrived.
 #[derive(Debug)]
 struct Begun {
     number: u64,
@@ -49,35 +49,35 @@ struct Begun {
 #[derive(Debug)]
 pub struct Receiver {
     node: NodeName,
-    /// Number in the link of the first message that has not come.
+    /// Number in the link of the first message that has not arrived.
     next: u64,
     begun: Option<Begun>,
     /// Number in the stream of the message that must follow; `None`: any.
     wanted: Option<u64>,
-    /// Numbers in the stream of messages that the link repeats: they came between the question and the link's opening.
+    /// Numbers in the stream of messages that the link repeats: they arrived between the request and the link's opening.
     repeated: Range<u64>,
     lost: u64,
     received: u64,
 }
 
 impl Receiver {
-    /// A link of this node that was just opened.
+    /// Returns a link that this node just opened.
     pub fn new(node: NodeName) -> Self {
         Self { node, next: 0, begun: None, wanted: None, repeated: 0..0, lost: 0, received: 0 }
     }
 
-    /// The link is opened again, from this message of the stream on (`None`: the newest). Its own numbers begin again, those of the
-    /// stream do not.
+    /// Opens the link again from this message of the stream on (`None`: the newest). Its own numbers begin again, and those of
+    /// the stream continue.
     pub fn on_reopened(&mut self, from: Option<u64>) {
         let wanted = self.wanted.unwrap_or(0);
-        // The newest message of a stream that continues is the one before the wanted one, or a later one. A number above the wanted one is
-        // of a stream that has ended since: the sender detects that by the number, and sends all messages.
+        // The newest message of a stream that continues is the one before the wanted one, or a later one. A number above the
+        // wanted one belongs to a stream that has ended since: the sender detects that by the number, and sends all messages.
         let from = from.unwrap_or(wanted.saturating_sub(1));
         self.repeated = if from > wanted { 0..wanted } else { from..wanted };
         (self.next, self.begun) = (0, None);
     }
 
-    /// The stream has ended: its numbers begin at 0 if it is opened again.
+    /// Notes the end of the stream: its numbers begin at 0 if it is opened again.
     pub fn on_ended(&mut self) {
         (self.begun, self.wanted, self.repeated) = (None, Some(0), 0..0);
     }
@@ -100,7 +100,7 @@ impl Receiver {
                 if self.repeated.contains(&sequence) {
                     return Ok(Step::Skip);
                 }
-                // The repeated messages are past. A smaller number is of a stream that was opened again.
+                // The repeated messages have passed. A smaller number belongs to a stream that was opened again.
                 self.repeated = 0..0;
                 // A smaller number than the wanted one loses nothing: the stream was opened again.
                 self.lost = self.lost.saturating_add(self.wanted.map_or(0, |wanted| sequence.saturating_sub(wanted)));
@@ -127,7 +127,7 @@ impl Receiver {
         }
     }
 
-    /// Completes the message if all its bytes are here, and returns whether it did.
+    /// Completes the message if all its bytes have arrived, and returns whether it did.
     pub fn take(&mut self) -> bool {
         let Some(begun) = self.begun.take_if(|begun| begun.here == begun.bytes) else { return false };
         self.wanted = Some(begun.sequence.saturating_add(1));
@@ -135,24 +135,24 @@ impl Receiver {
         true
     }
 
-    /// Gives up the message that has begun.
+    /// Abandons the message that has begun.
     pub fn give_up(&mut self) {
         self.begun = None;
     }
 
-    /// The messages that were sent before this number are lost.
+    /// Notes that the messages sent before this number are lost.
     pub fn on_silence(&mut self, sent: u64) {
         if sent > self.next {
             (self.next, self.begun) = (sent, None);
         }
     }
 
-    /// Returns the number in the link of the first message that may still come.
+    /// Returns the number in the link of the first message that may still arrive.
     pub fn next(&self) -> u64 {
         self.next - u64::from(self.begun.is_some())
     }
 
-    /// Returns the bytes of that message that are here.
+    /// Returns the number of bytes of that message that have arrived.
     pub fn here(&self) -> u64 {
         self.begun.as_ref().map_or(0, |begun| begun.here)
     }
@@ -199,11 +199,11 @@ mod tests {
         assert!(receiver.take() && !receiver.take());
         assert_eq!((receiver.next(), receiver.wanted(), receiver.counts()), (1, Some(6), (1, 0)));
         assert_eq!(receiver.on_piece(Message { number: 1, part: Part::End }), Ok(Step::End));
-        // Opened anew there: its numbers begin again, and nothing is lost.
+        // The producer opened the stream again: its numbers begin again, and nothing is lost.
         assert_eq!(receiver.wanted(), Some(0));
         assert!(receiver.on_piece(first(2, 0, 0, 0)).is_ok() && receiver.take());
         assert_eq!(receiver.counts(), (2, 0));
-        // And again, in a life of which the first two were not seen.
+        // Again, but the first two messages of the new stream did not arrive.
         receiver.on_ended();
         assert!(receiver.on_piece(first(3, 2, 0, 0)).is_ok() && receiver.take());
         assert_eq!(receiver.counts(), (3, 2));
@@ -213,7 +213,7 @@ mod tests {
     fn what_is_missing_is_counted_once() {
         let mut receiver = Receiver::new(node());
         assert!(receiver.on_piece(first(0, 0, 10, 4)).is_ok());
-        // The rest of it did not come, nor did the two behind it.
+        // The rest of it did not arrive, nor did the two after it.
         assert!(receiver.on_piece(first(3, 3, 0, 0)).is_ok() && receiver.take());
         assert_eq!(receiver.counts(), (1, 3));
         receiver.on_reopened(Some(4));
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!((receiver.next(), receiver.on_piece(first(4, 11, 0, 0))), (5, Err(BadPiece::Old)));
     }
 
-    /// One that has taken this number of the stream, and the two behind it.
+    /// Returns a receiver that has taken this number of the stream, and the two after it.
     fn three(sequence: u64) -> Receiver {
         let mut receiver = Receiver::new(node());
         for n in 0..3 {
@@ -238,13 +238,13 @@ mod tests {
 
     #[test]
     fn what_was_taken_before_the_link_was_opened_anew_is_not_taken_twice() {
-        // Two were taken between the question and the new link.
+        // Two were taken between the request and the new link.
         let mut receiver = three(5);
         receiver.on_reopened(Some(6));
         assert_eq!(receiver.on_piece(first(0, 6, 10, 4)), Ok(Step::Skip));
         assert_eq!((receiver.take(), receiver.next(), receiver.here(), receiver.wanted()), (false, 1, 0, Some(8)));
         assert!(!takes(&mut receiver, 1, 7) && takes(&mut receiver, 2, 8));
-        // The newest, of which the first link's answer was late.
+        // The newest, for which the first link's response was late.
         let mut receiver = three(5);
         receiver.on_reopened(None);
         assert!(!takes(&mut receiver, 0, 7) && takes(&mut receiver, 1, 8));
@@ -260,7 +260,7 @@ mod tests {
         receiver.on_reopened(Some(6));
         assert_eq!(receiver.on_piece(Message { number: 0, part: Part::End }), Ok(Step::End));
         assert!((0..9).all(|n| takes(&mut receiver, n + 1, n)));
-        // Its end, and its first message, came between the question and the new link.
+        // The end of the stream and its first message came between the request and the new link.
         let mut receiver = three(5);
         receiver.on_ended();
         assert!(takes(&mut receiver, 3, 0));
@@ -289,7 +289,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes, in whatever order: what is taken is whole, and numbers only grow.
+        /// For all pieces in every order: a received message is whole, and numbers only grow.
         #[test]
         fn nothing_is_taken_that_is_not_whole(pieces in proptest::collection::vec((any::<bool>(), 0u64..4, 0u64..4, 0u32..4), 0..200)) {
             let mut receiver = Receiver::new(node());

@@ -24,17 +24,17 @@ pub struct Writer {
     /// `None`: the stream of the other node has ended.
     stream: Option<Stream>,
     incoming: Option<Incoming>,
-    /// When the daemon was asked for the subscribers of a stream that has ended.
+    /// Time of the last request to the daemon for the subscribers of a stream that has ended.
     counted: Option<Instant>,
 }
 
 impl Writer {
-    /// Writes to the stream of this name, which is open.
+    /// Writes to the open stream of this name.
     pub fn new(client: Client, name: String, stream: Stream, capacity: u32, policy: Policy) -> Self {
         Self { client, name, capacity, policy, stream: Some(stream), incoming: None, counted: None }
     }
 
-    /// Writes what comes, until the link is closed. Calls `on_progress` when much of the window is free.
+    /// Writes arriving pieces until the link is closed. Calls `on_progress` when much of the window is free.
     pub fn run(mut self, shared: &Shared, mut receiver: Receiver, on_progress: &dyn Fn()) {
         let (mut link, mut told, mut bytes) = (0, Taken::default(), 0);
         while !shared.is_closed() {
@@ -79,7 +79,7 @@ impl Writer {
         (self.incoming, self.counted) = (None, None);
         self.count(shared);
         drop(self.stream.take());
-        // A stream with subscribers stays: the next gateway finds it by them, and opens it again.
+        // A stream with subscribers stays: the successor of this gateway finds it by them, and opens it again.
         if shared.subscribers.load(Ordering::Relaxed) == 0 {
             let _ = self.client.delete_stream(&self.name);
         }
