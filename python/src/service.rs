@@ -69,7 +69,7 @@ impl Server {
     }
 
     fn nothing(&self, waited: Duration) -> Error {
-        Error::Timeout { what: format!("a request to {:?}", self.origin.name), waited }
+        Error::Timeout { what: format!("a request to {:?}: no client has called it", self.origin.name), waited }
     }
 
     fn call(&self, py: Python<'_>, call: tensorlend::Call) -> PyResult<Py<Call>> {

@@ -69,7 +69,10 @@ fn send(
                     return Err(Error::Argument(owner.closed()));
                 }
                 stream.wait_room(nap)?;
-                Err(Error::Timeout { what: format!("room in stream {:?}", stream.name()), waited: nap })
+                Err(Error::Timeout {
+                    what: format!("room in stream {:?}: its slowest subscriber is a whole ring behind", stream.name()),
+                    waited: nap,
+                })
             }
             Err(TrySendError::Failed(error)) => Err(error),
         }

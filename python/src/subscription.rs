@@ -161,7 +161,10 @@ impl Subscription {
             Err(TryLockError::WouldBlock) => {
                 let nap = slice.min(TURN);
                 std::thread::sleep(nap);
-                Err(Error::Timeout { what: format!("a message of stream {:?}", self.origin.name), waited: nap })
+                Err(Error::Timeout {
+                    what: format!("a message of stream {:?}: its producer has sent none", self.origin.name),
+                    waited: nap,
+                })
             }
         }
     }

@@ -53,7 +53,7 @@ use tensorlend_os::clock::boottime_ns;
 use worker::{Done, Finished, Part, Workers};
 
 /// The reason why the daemon cannot run.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum DaemonError {
     /// The kernel is too old.
     #[error(transparent)]
@@ -123,6 +123,13 @@ pub enum DaemonError {
         /// The call's error.
         error: io::Error,
     },
+}
+
+/// Prints the same text as `Display`: a `main` that returns this error, and `unwrap`, print with `Debug`.
+impl std::fmt::Debug for DaemonError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 const LISTENER: u64 = 0;

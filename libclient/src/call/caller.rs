@@ -224,7 +224,12 @@ impl Caller {
         while self.outstanding() == 0 && !self.has_server()? {
             match self.ready(deadline.at_most(ASK_OPENING)) {
                 Err(error) if error.is_timeout() => {
-                    deadline.nap().ok_or_else(|| deadline.error(format!("a server of {:?}", self.service.name)))?;
+                    deadline.nap().ok_or_else(|| {
+                        deadline.error(format!(
+                            "a server of {:?}: no process serves it (see `tensorlend ls`)",
+                            self.service.name
+                        ))
+                    })?;
                     if !goes_on() {
                         return Ok(None);
                     }
@@ -239,7 +244,12 @@ impl Caller {
         loop {
             match self.recv_until(deadline.at_most(ASK)).1 {
                 Err(error) if error.is_timeout() => {
-                    deadline.nap().ok_or_else(|| deadline.error(format!("an answer from {:?}", self.service.name)))?;
+                    deadline.nap().ok_or_else(|| {
+                        deadline.error(format!(
+                            "a response from {:?}: its server is busy or stuck, and may still answer",
+                            self.service.name
+                        ))
+                    })?;
                     if !goes_on() {
                         return Ok(None);
                     }
@@ -513,9 +523,13 @@ impl Caller {
                 channel.waiting += 1;
                 Err(Error::Damaged { name, cause })
             }
-            Err(Error::Timeout { waited, .. }) => {
-                Err(Error::Timeout { what: format!("an answer from {:?}", self.service.name), waited })
-            }
+            Err(Error::Timeout { waited, .. }) => Err(Error::Timeout {
+                what: format!(
+                    "a response from {:?}: its server is busy or stuck, and may still answer",
+                    self.service.name
+                ),
+                waited,
+            }),
             Err(Error::StreamEnded(_)) => {
                 self.give_up();
                 Err(self.gone())
@@ -543,7 +557,9 @@ impl Caller {
         let session = self.client.session().clone();
         session.waiter().enlist()?;
         let news = &session.directory.head().bell;
-        let error = || deadline.error(format!("a server of {:?}", self.service.name));
+        let error = || {
+            deadline.error(format!("a server of {:?}: no process serves it (see `tensorlend ls`)", self.service.name))
+        };
         loop {
             let sample = news.read();
             let parked = session.waiter().park(PARKED_ANY);
