@@ -29,6 +29,13 @@ impl std::fmt::Debug for EmbeddedError {
     }
 }
 
+impl EmbeddedError {
+    /// Returns the error's stable code, which the manual's page on errors explains.
+    pub fn code(&self) -> &'static str {
+        "TL-0908"
+    }
+}
+
 impl From<ConfigError> for EmbeddedError {
     fn from(error: ConfigError) -> Self {
         Self(error.into())

@@ -27,7 +27,9 @@ pub fn raise(error: Error) -> PyErr {
         Error::Descriptors { .. } => named("OpenFilesError", text),
         Error::System { cause, .. } => made("SystemCallError", (text, cause.raw_os_error())),
         // A missing name of another machine is a missing name, too.
-        e if e.limit_kind().is_some() && !e.is_not_found() => made("LimitError", (text, e.limit_kind().map(LimitKind::name))),
+        e if e.limit_kind().is_some() && !e.is_not_found() => {
+            made("LimitError", (text, e.limit_kind().map(LimitKind::name)))
+        }
         e => named(class(e), text),
     };
     Python::attach(|py| match raised.value(py).setattr("code", error.code()) {

@@ -120,8 +120,12 @@ impl Watch<'_> {
     /// Returns the result of the wait; `None` means that it was interrupted.
     pub fn unless_interrupted<T>(self, outcome: PyResult<Option<T>>, name: &str) -> PyResult<T> {
         let raised = lock(&self.raised).take();
-        outcome?.ok_or_else(|| raised.unwrap_or_else(|| raise(closed_here(&format!(
-                "the wait for {name:?} was ended in this process: its object was closed, or the wait was cancelled"
-            )))))
+        outcome?.ok_or_else(|| {
+            raised.unwrap_or_else(|| {
+                raise(closed_here(&format!(
+                    "the wait for {name:?} was ended in this process: its object was closed, or the wait was cancelled"
+                )))
+            })
+        })
     }
 }
