@@ -29,6 +29,13 @@ impl std::fmt::Debug for EmbeddedError {
     }
 }
 
+/// Prints the same text as `Display`: a `main` that returns this error, and `unwrap`, print with `Debug`.
+impl std::fmt::Debug for DaemonError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}
+
 impl EmbeddedError {
     /// Returns the error's stable code, which the manual's page on errors explains.
     pub fn code(&self) -> &'static str {

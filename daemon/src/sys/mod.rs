@@ -125,13 +125,6 @@ pub enum DaemonError {
     },
 }
 
-/// Prints the same text as `Display`: a `main` that returns this error, and `unwrap`, print with `Debug`.
-impl std::fmt::Debug for DaemonError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        std::fmt::Display::fmt(self, f)
-    }
-}
-
 const LISTENER: u64 = 0;
 const ORDERS: u64 = 1;
 const WORKERS: u64 = 2;

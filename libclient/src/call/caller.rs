@@ -2,7 +2,7 @@
 
 use super::channel::{Channel, Connecting};
 use super::servers::Servers;
-use super::service::{CAPACITY_DEFAULT, Id, Service};
+use super::service::{CAPACITY_DEFAULT, Id, Service, no_response, no_server};
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::lease::value::Value;
@@ -224,12 +224,7 @@ impl Caller {
         while self.outstanding() == 0 && !self.has_server()? {
             match self.ready(deadline.at_most(ASK_OPENING)) {
                 Err(error) if error.is_timeout() => {
-                    deadline.nap().ok_or_else(|| {
-                        deadline.error(format!(
-                            "a server of {:?}: no process serves it (see `tensorlend ls`)",
-                            self.service.name
-                        ))
-                    })?;
+                    deadline.nap().ok_or_else(|| deadline.error(no_server(&self.service.name)))?;
                     if !goes_on() {
                         return Ok(None);
                     }
@@ -244,12 +239,7 @@ impl Caller {
         loop {
             match self.recv_until(deadline.at_most(ASK)).1 {
                 Err(error) if error.is_timeout() => {
-                    deadline.nap().ok_or_else(|| {
-                        deadline.error(format!(
-                            "a response from {:?}: its server is busy or stuck, and may still answer",
-                            self.service.name
-                        ))
-                    })?;
+                    deadline.nap().ok_or_else(|| deadline.error(no_response(&self.service.name)))?;
                     if !goes_on() {
                         return Ok(None);
                     }
@@ -523,13 +513,7 @@ impl Caller {
                 channel.waiting += 1;
                 Err(Error::Damaged { name, cause })
             }
-            Err(Error::Timeout { waited, .. }) => Err(Error::Timeout {
-                what: format!(
-                    "a response from {:?}: its server is busy or stuck, and may still answer",
-                    self.service.name
-                ),
-                waited,
-            }),
+            Err(Error::Timeout { waited, .. }) => Err(Error::Timeout { what: no_response(&self.service.name), waited }),
             Err(Error::StreamEnded(_)) => {
                 self.give_up();
                 Err(self.gone())
@@ -557,9 +541,7 @@ impl Caller {
         let session = self.client.session().clone();
         session.waiter().enlist()?;
         let news = &session.directory.head().bell;
-        let error = || {
-            deadline.error(format!("a server of {:?}: no process serves it (see `tensorlend ls`)", self.service.name))
-        };
+        let error = || deadline.error(no_server(&self.service.name));
         loop {
             let sample = news.read();
             let parked = session.waiter().park(PARKED_ANY);

@@ -13,7 +13,7 @@ use tensorlend_os::memfd::Access;
 /// client. Another client can write the header of its own sheet, so that header proves nothing, and a client that
 /// damages it must not keep others from reading elsewhere. The kernel reports a sheet's length.
 pub fn sheet(fd: &OwnedFd, access: Access, magic: Magic, bytes: usize) -> Result<View> {
-    let view = map::sheet(fd, bytes, access).map_err(Error::system("map a sheet"))?;
+    let view = map::sheet(fd, bytes, access).map_err(Error::system("map shared memory"))?;
     let header: &SheetHeader = view.at(0).ok_or(Error::Protocol { doing: "map shared memory" })?;
     if access == Access::Write || magic == Magic::Directory {
         header.check(magic)?;
@@ -22,7 +22,7 @@ pub fn sheet(fd: &OwnedFd, access: Access, magic: Magic, bytes: usize) -> Result
 }
 
 pub fn length(fd: &OwnedFd) -> Result<usize> {
-    let stat = fstat(fd).map_err(|e| Error::System { doing: "look at a descriptor", cause: e.into() })?;
+    let stat = fstat(fd).map_err(|e| Error::System { doing: "inspect a descriptor", cause: e.into() })?;
     usize::try_from(stat.st_size).map_err(|_| Error::Protocol { doing: "map shared memory" })
 }
 
