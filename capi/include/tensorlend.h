@@ -120,7 +120,7 @@ enum tensorlend_status
      */
     TENSORLEND_SYSTEM = 12,
     /**
-     * A broken client published it; only what that client published is affected.
+     * The value's record is invalid: its publisher wrote it wrongly. Only what that client published is affected.
      */
     TENSORLEND_DAMAGED = 13,
     /**
@@ -866,6 +866,12 @@ extern "C" {
  * if none has failed. It stays until another call of this thread fails: copy it to keep it.
  */
 const char *tensorlend_error_message(void);
+
+/**
+ * The stable code of this thread's last call that failed, "TL-0301": the same in every language, and explained by the
+ * manual's page on errors. Never NULL; empty if none has failed. It stays until another call of this thread fails.
+ */
+const char *tensorlend_error_code(void);
 
 /**
  * The limit that this thread's last call that failed has reached: one of tensorlend_limit, 0 if it failed for another

@@ -5,17 +5,21 @@
 #include "tensorlend.h"
 #include <chrono>
 #include <stdexcept>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace tensorlend {
-/// A call that failed: what() is tensorlend_error_message(), limit what was reached if status is TENSORLEND_LIMIT.
+/// A call that failed: what() is tensorlend_error_message(), code tensorlend_error_code(), limit what was reached if status is
+/// TENSORLEND_LIMIT.
 struct Error : std::runtime_error {
     explicit Error(tensorlend_status failed)
-        : std::runtime_error(tensorlend_error_message()), status(failed), limit(tensorlend_limit(tensorlend_error_limit())) {}
+        : std::runtime_error(tensorlend_error_message()), status(failed), limit(tensorlend_limit(tensorlend_error_limit())),
+          code(tensorlend_error_code()) {}
     tensorlend_status status;
     tensorlend_limit limit;
+    std::string code;
 };
 inline void check(tensorlend_status status) { if (status != TENSORLEND_OK) throw Error(status); }
 /// A handle of one owner; it ends with it.

@@ -36,7 +36,7 @@ pub enum tensorlend_status {
     TENSORLEND_REFUSED = 11,
     /// A system call failed.
     TENSORLEND_SYSTEM = 12,
-    /// A broken client published it; only what that client published is affected.
+    /// The value's record is invalid: its publisher wrote it wrongly. Only what that client published is affected.
     TENSORLEND_DAMAGED = 13,
     /// Library, daemon and kernel are incompatible.
     TENSORLEND_INCOMPATIBLE = 14,
@@ -131,6 +131,8 @@ pub enum tensorlend_limit {
 thread_local! {
     static MESSAGE: RefCell<CString> = RefCell::default();
     static LIMIT: Cell<Option<LimitKind>> = const { Cell::new(None) };
+    /// The code's seven bytes, and a zero byte.
+    static CODE: Cell<[u8; 8]> = const { Cell::new([0; 8]) };
 }
 
 /// The error message of this thread's last call that failed: the event, the object and the remedy. Never NULL; empty
@@ -139,6 +141,13 @@ thread_local! {
 pub extern "C" fn tensorlend_error_message() -> *const c_char {
     // A thread that is just ending has lost its message.
     MESSAGE.try_with(|message| message.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// The stable code of this thread's last call that failed, "TL-0301": the same in every language, and explained by the
+/// manual's page on errors. Never NULL; empty if none has failed. It stays until another call of this thread fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn tensorlend_error_code() -> *const c_char {
+    CODE.try_with(|code| code.as_ptr().cast_const().cast()).unwrap_or(c"".as_ptr())
 }
 
 /// The limit that this thread's last call that failed has reached: one of tensorlend_limit, 0 if it failed for another
@@ -247,17 +256,24 @@ fn status_of_refusal(refusal: &Refusal) -> tensorlend_status {
         Refusal::Limit { .. } | Refusal::Memory { .. } => TENSORLEND_LIMIT,
         Refusal::NotFound(_) => TENSORLEND_NOT_FOUND,
         Refusal::Protocol { .. } | Refusal::Layout { .. } => TENSORLEND_INCOMPATIBLE,
+        Refusal::Stopping | Refusal::Violation(_) => TENSORLEND_DISCONNECTED,
         _ => TENSORLEND_REFUSED,
     }
 }
 
-fn tell(status: tensorlend_status, limit: Option<LimitKind>, text: String) -> tensorlend_status {
+fn tell(status: tensorlend_status, code: &str, limit: Option<LimitKind>, text: String) -> tensorlend_status {
+    let mut bytes = [0; 8];
+    bytes[..code.len().min(7)].copy_from_slice(&code.as_bytes()[..code.len().min(7)]);
+    let _ = CODE.try_with(|kept| kept.set(bytes));
     let _ = LIMIT.try_with(|kept| kept.set(limit));
     // A message has no zero byte, unless a name in it was a stranger's.
     let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
     let _ = MESSAGE.try_with(|message| message.replace(text));
     status
 }
+
+/// The code of a fault of the library.
+const PANIC: &str = "TL-0907";
 
 fn of_panic(panic: &(dyn Any + Send)) -> String {
     let words = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
@@ -269,9 +285,10 @@ pub fn guard(body: impl FnOnce() -> Result<(), Fault>) -> tensorlend_status {
     // Only handles can be half-changed after a panic, and the caller is to free them.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => TENSORLEND_OK,
-        Ok(Err(Fault::Client(error))) => tell(status_of(&error), error.limit_kind(), error.to_string()),
+        Ok(Err(Fault::Client(error))) => tell(status_of(&error), error.code(), error.limit_kind(), error.to_string()),
         Ok(Err(Fault::DType(number))) => tell(
             TENSORLEND_DTYPE,
+            "TL-0308",
             None,
             format!(
                 "no element type has code {}, {} bits and {} lanes: use one of the TENSORLEND_ constants",
@@ -280,7 +297,7 @@ pub fn guard(body: impl FnOnce() -> Result<(), Fault>) -> tensorlend_status {
                 number >> 16
             ),
         ),
-        Err(panic) => tell(TENSORLEND_PANIC, None, of_panic(&*panic)),
+        Err(panic) => tell(TENSORLEND_PANIC, PANIC, None, of_panic(&*panic)),
     }
 }
 
@@ -289,7 +306,7 @@ pub fn look<T>(otherwise: T, body: impl FnOnce() -> Option<T>) -> T {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(found) => found.unwrap_or(otherwise),
         Err(panic) => {
-            tell(TENSORLEND_PANIC, None, of_panic(&*panic));
+            tell(TENSORLEND_PANIC, PANIC, None, of_panic(&*panic));
             otherwise
         }
     }
@@ -325,6 +342,18 @@ mod tests {
         let names: std::collections::HashSet<_> = (0..17).map(name).collect();
         assert_eq!((names.len(), names.contains(c"unknown")), (17, false));
         assert_eq!((name(17), name(-1)), (c"unknown", c"unknown"));
+    }
+
+    #[test]
+    fn the_code_is_that_of_the_last_failure() {
+        // SAFETY: the code ends with a zero byte and stays until this thread fails again.
+        let code = || unsafe { CStr::from_ptr(tensorlend_error_code()) }.to_str().unwrap().to_owned();
+        assert_eq!(code(), "");
+        assert_eq!(guard(|| Err(Error::NotFound("x".into()).into())), TENSORLEND_NOT_FOUND);
+        assert_eq!(guard(|| Ok(())), TENSORLEND_OK);
+        assert_eq!(code(), "TL-0301");
+        assert_eq!(guard(|| panic!("x")), TENSORLEND_PANIC);
+        assert_eq!(code(), PANIC);
     }
 
     /// The header is generated from the enum above.

@@ -20,6 +20,9 @@ Exit status:
   5  what was waited for did not come in time
   6  a file cannot be read or written, is damaged, or cannot hold this
   7  a limit is reached: memory, a quota, a full stream
+  8  this user may read the namespace, but not write to it
+  9  this program, the daemon and the kernel do not fit together: versions
+An error ends with its code, such as [TL-0301], which the manual's page on errors explains.
 ";
 
 const OTHER: u8 = 1;
@@ -29,6 +32,16 @@ const NOT_FOUND: u8 = 4;
 const TIMEOUT: u8 = 5;
 const FILE: u8 = 6;
 const LIMIT: u8 = 7;
+const READ_ONLY: u8 = 8;
+const VERSIONS: u8 = 9;
+
+// Codes of errors without an error of the client library: the first two are that library's, for the same meaning.
+const NOT_FOUND_CODE: &str = "TL-0301";
+const LIMIT_CODE: &str = "TL-0202";
+const FILE_CODE: &str = "TL-1001";
+const USAGE_CODE: &str = "TL-1002";
+const OUTPUT_CODE: &str = "TL-1003";
+const OTHER_CODE: &str = "TL-1004";
 
 /// The error of a command.
 #[derive(Debug)]
@@ -81,6 +94,25 @@ impl Failure {
         }
     }
 
+    /// Returns the error's stable code.
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Client(e) => e.code(),
+            Self::Content { cause, .. } => cause.code(),
+            Self::File(e) => of_file_code(e),
+            Self::Usage(_) => USAGE_CODE,
+            Self::NotFound(_) => NOT_FOUND_CODE,
+            Self::Limit(_) => LIMIT_CODE,
+            Self::Output(_) => OUTPUT_CODE,
+            Self::Context { cause, .. } => cause.code(),
+            Self::Other(e) => match (e.downcast_ref::<Error>(), e.downcast_ref()) {
+                (Some(client), _) => client.code(),
+                (_, Some(file)) => of_file_code(file),
+                _ => OTHER_CODE,
+            },
+        }
+    }
+
     /// Returns true if memory, a quota or leases do not suffice for everything at once.
     pub fn is_room(&self) -> bool {
         match self {
@@ -106,15 +138,12 @@ fn of_client(error: &Error) -> u8 {
         e if e.is_not_found() => NOT_FOUND,
         e if e.is_timeout() => TIMEOUT,
         e if e.is_limit() => LIMIT,
-        Error::Refused {
-            refusal:
-                Refusal::Protocol { .. }
-                | Refusal::Layout { .. }
-                | Refusal::Namespace(_)
-                | Refusal::Stopping
-                | Refusal::Violation(_),
-            ..
-        } => CONNECTION,
+        Error::Refused { refusal: Refusal::Namespace(_), .. } => CONNECTION,
+        Error::Refused { refusal: Refusal::ReadOnly(_), .. } => READ_ONLY,
+        Error::Refused { refusal: Refusal::Protocol { .. } | Refusal::Layout { .. }, .. }
+        | Error::Protocol { .. }
+        | Error::Sheet(_)
+        | Error::Kernel(_) => VERSIONS,
         Error::Leases(_) | Error::Cursors(_) | Error::StreamFull(_) => LIMIT,
         // The shape came from a file: the parser has checked shapes on the command line.
         Error::Tensor { .. } => FILE,
@@ -131,10 +160,41 @@ fn of_file(error: &FileError) -> u8 {
     }
 }
 
+fn of_file_code(error: &FileError) -> &'static str {
+    match error {
+        FileError::Usage { .. } => USAGE_CODE,
+        FileError::Memory { .. } => LIMIT_CODE,
+        _ => FILE_CODE,
+    }
+}
+
+/// Writes an error of the client library, with commands and options as its remedy in place of the library's calls.
+fn write_client(error: &Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match error {
+        Error::NotFound(name) => {
+            write!(f, "there is no tensor named {name:?}: see `tensorlend ls`, or wait for it with `tensorlend watch`")
+        }
+        Error::NoSuch { kind, name } => write!(f, "there is no {kind} named {name:?}: see `tensorlend ls`"),
+        Error::NotAnswering { .. } => write!(f, "{error} (--daemon-timeout changes the time)"),
+        Error::Leases(most) => {
+            write!(
+                f,
+                "this command would hold more than {most} leases, the most that a client may hold: select fewer names"
+            )
+        }
+        Error::StreamFull(name) => write!(
+            f,
+            "stream {name:?} is full: its slowest subscriber is a whole ring behind: send later, or give a larger --capacity \
+             or --policy drop-oldest"
+        ),
+        other => write!(f, "{other}"),
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Client(e) => e.fmt(f),
+            Self::Client(e) => write_client(e, f),
             Self::File(e) => e.fmt(f),
             Self::Content { path, cause } => write!(f, "{}: {cause}", path.display()),
             Self::Usage(what) | Self::NotFound(what) | Self::Limit(what) => f.write_str(what),
@@ -197,7 +257,7 @@ fn line(failure: &Failure) -> String {
 
 /// Reports a failure that does not determine the exit status.
 pub fn tell(failure: &Failure) {
-    crate::output::note(&format!("error: {}", line(failure)));
+    crate::output::note(&format!("error: {} [{}]", line(failure), failure.code()));
 }
 
 /// Reports the failure and returns the exit status.
@@ -236,6 +296,23 @@ mod tests {
         let boxed: Box<dyn StdError> = Box::new(Failure::Usage("x".into()));
         assert_eq!(Failure::from(boxed).status(), USAGE);
         assert_eq!(Failure::from(Box::<dyn StdError>::from("x")).status(), OTHER);
+    }
+
+    #[test]
+    fn a_right_and_a_version_have_statuses_of_their_own() {
+        let refused = |refusal| Failure::from(Error::Refused { doing: "publish".into(), refusal }).context("x");
+        let read_only = refused(Refusal::ReadOnly("lab".into()));
+        assert_eq!((read_only.status(), read_only.code()), (READ_ONLY, "TL-0602"));
+        let older = refused(Refusal::Protocol { daemon: 1, client_min: 2, client_max: 3 });
+        assert_eq!((older.status(), older.code()), (VERSIONS, "TL-0905"));
+        assert_eq!(refused(Refusal::Stopping).status(), CONNECTION);
+    }
+
+    #[test]
+    fn hints_name_no_calls_of_the_library() {
+        let text = Failure::from(Error::NotFound("x".into())).to_string();
+        assert!(text.ends_with("see `tensorlend ls`, or wait for it with `tensorlend watch`"), "{text}");
+        assert!(!Failure::from(Error::Leases(9)).to_string().contains("connect a second client"));
     }
 
     #[test]

@@ -340,7 +340,7 @@ pub struct NamespaceConfig {
 }
 
 /// The reason why a configuration is rejected.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("cannot read the configuration {path:?}: {error}")]
@@ -361,6 +361,13 @@ pub enum ConfigError {
     /// A value is out of its range.
     #[error("the configuration is wrong: {0}")]
     Value(String),
+}
+
+/// Prints the same text as `Display`: a `main` that returns this error, and `unwrap`, print with `Debug`.
+impl std::fmt::Debug for ConfigError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 impl Config {

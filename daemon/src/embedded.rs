@@ -18,9 +18,30 @@ const NAME_BYTES: usize = PREFIX.len() + 6;
 const SWEEP_MAX: usize = 256;
 
 /// The reason why an embedded daemon could not start.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot start an embedded broker: {0}")]
+#[derive(thiserror::Error)]
+#[error("cannot start an embedded daemon: {0}")]
 pub struct EmbeddedError(#[from] DaemonError);
+
+/// Prints the same text as `Display`: a `main` that returns this error, and `unwrap`, print with `Debug`.
+impl std::fmt::Debug for EmbeddedError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}
+
+/// Prints the same text as `Display`: a `main` that returns this error, and `unwrap`, print with `Debug`.
+impl std::fmt::Debug for DaemonError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}
+
+impl EmbeddedError {
+    /// Returns the error's stable code, which the manual's page on errors explains.
+    pub fn code(&self) -> &'static str {
+        "TL-0908"
+    }
+}
 
 impl From<ConfigError> for EmbeddedError {
     fn from(error: ConfigError) -> Self {

@@ -111,6 +111,15 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 #[test]
+fn errors_print_their_text_in_debug_format() {
+    let config = Config::parse("pools = 1").unwrap_err();
+    assert_eq!(format!("{config:?}"), config.to_string());
+    let error = tensorlend_daemon::EmbeddedError::from(config);
+    assert_eq!(format!("{error:?}"), error.to_string());
+    assert!(error.to_string().starts_with("cannot start an embedded daemon: the configuration is wrong: "), "{error}");
+}
+
+#[test]
 fn a_name_outlives_its_producer_and_its_drafts_do_not() {
     let broker = small();
     let mut producer = Client::join(&broker);

@@ -1,8 +1,11 @@
 //! Errors: each names the thing concerned and the remedy.
 
+mod code;
+
 use std::fmt;
 use std::time::Duration;
 use tensorlend_layout::name::BadName;
+use tensorlend_layout::size::bytes_text;
 use tensorlend_layout::tensor::BadTensor;
 use tensorlend_layout::wire::{LimitKind, Refusal};
 use tensorlend_layout::{DType, Uuid, header};
@@ -31,12 +34,12 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// assert!(away.is_disconnected());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// No daemon listens on any of the sockets. Start `tensorlendd`, or set `TENSORLEND_SOCKET` or
     /// [`crate::ClientBuilder::socket`].
-    #[error("no tensorlend daemon answers at {tried}: start tensorlendd, or set TENSORLEND_SOCKET ({cause})")]
+    #[error("no tensorlend daemon answers at {tried} ({cause}): start tensorlendd, or set TENSORLEND_SOCKET")]
     NoDaemon {
         /// The sockets that were tried.
         tried: String,
@@ -48,9 +51,13 @@ pub enum Error {
     Kernel(#[from] tensorlend_os::kernel::KernelTooOld),
     /// The daemon has closed the connection, or is gone. Published values stay readable where they are mapped.
     ///
-    /// The client waits up to 5 seconds for a new daemon; this error means that none came. Connect a new client to
-    /// continue.
-    #[error("the daemon has hung up ({doing}): connect again")]
+    /// A request that was not sent waits up to 5 seconds for a new daemon; this error means that none came. A request
+    /// that was sent and may not be repeated returns this error at once. The client stays usable: the next call resumes
+    /// the session at the daemon's successor. Connect a new client if that fails.
+    #[error(
+        "cannot {doing}: the daemon closed the connection, and {}: start tensorlendd if it does not run, and repeat the call; if that fails, too, connect again",
+        outcome(*asked)
+    )]
     Disconnected {
         /// The operation.
         doing: &'static str,
@@ -62,8 +69,8 @@ pub enum Error {
     ///
     /// See [`crate::ClientBuilder::request_timeout`] for the time.
     #[error(
-        "the daemon{} does not answer ({doing}): it has said nothing for {} s: it is stopped, or it hangs: {}",
-        process(*pid), waited.as_secs_f64(), remedy(*pid)
+        "the daemon{} does not answer ({doing}): it has said nothing for {}, so it is stopped or hangs{}: {}",
+        process(*pid), time(*waited), if *asked { ", and may still carry out the request" } else { "" }, remedy(*pid)
     )]
     NotAnswering {
         /// The operation.
@@ -77,7 +84,7 @@ pub enum Error {
     },
     /// This process has too many open files to receive the descriptors that the daemon lent. Each mapped segment and
     /// sheet needs one while it is received.
-    #[error("{doing}: this process has too many open files: raise `ulimit -n`")]
+    #[error("cannot {doing}: this process has too many open files: close some, or raise `ulimit -n`")]
     Descriptors {
         /// The operation.
         doing: &'static str,
@@ -94,7 +101,8 @@ pub enum Error {
     /// This client has reached its own limit: see [`crate::ClientBuilder::memory_limit`]. Drop drafts and leases, or
     /// delete names.
     #[error(
-        "{asked} bytes more would pass this client's memory limit: {used} of {limit} bytes are in use: drop drafts, delete names, or raise memory_limit"
+        "{} more would pass this client's memory limit: {} of {} are in use: drop drafts, delete names, or raise memory_limit",
+        bytes_text(*asked), bytes_text(*used), bytes_text(*limit)
     )]
     MemoryLimit {
         /// Bytes that the allocation needs.
@@ -105,7 +113,9 @@ pub enum Error {
         limit: u64,
     },
     /// The daemon's reply does not match the request: client and daemon may be of different versions.
-    #[error("the daemon answered {doing} with something else: are client and daemon of one version?")]
+    #[error(
+        "cannot {doing}: this version of the client does not understand the daemon's reply: install client and daemon of the same version (`tensorlend --version`, `tensorlendd --version`)"
+    )]
     Protocol {
         /// The operation.
         doing: &'static str,
@@ -174,7 +184,7 @@ pub enum Error {
         wanted: DType,
     },
     /// The buffer and the tensor differ in length. [`crate::Tensor::nbytes`] returns the length to use.
-    #[error("{name:?} has {found} bytes, the buffer {given}: make the buffer as long as the tensor (see info)")]
+    #[error("{name:?} has {found} bytes, and the buffer has {given}: make the buffer as long as the tensor (see info)")]
     Length {
         /// The tensor's name.
         name: String,
@@ -185,17 +195,19 @@ pub enum Error {
     },
     /// The tensor's elements are not contiguous in row-major order, so there is no slice of them.
     /// [`crate::Tensor::copy_to`] copies them in C order.
-    #[error("the tensor is strided: read it by its strides, or copy it")]
+    #[error("the tensor is strided, so its elements are not one slice: read it by its strides, or copy it")]
     Strided,
     /// Metadata of more than 64 KiB; the value is its length in bytes.
-    #[error("metadata of {0} bytes is too long: at most 65536; put more into a tensor of its own")]
+    #[error("metadata of {} is too long: at most 64 KiB: publish the rest as a tensor of its own", bytes_text(*.0 as u64))]
     Metadata(usize),
     /// This client holds the maximum number of leases; the value is that number. Drop leases, or open a second client.
-    #[error("this client holds {0} leases, as many as it can: drop some, or open a second client")]
+    #[error("this client holds {0} leases, the most that a client may hold: drop some, or connect a second client")]
     Leases(usize),
     /// The value's record is invalid: another client wrote it wrongly. Only that client's tensors are affected, and no
     /// other value is in doubt.
-    #[error("{name:?} was published by a broken client and cannot be read: {cause}")]
+    #[error(
+        "{name:?} cannot be read: the record that its publisher wrote is invalid: {cause}: publish it again, and report the program that published it; no other value is affected"
+    )]
     Damaged {
         /// The name.
         name: String,
@@ -204,7 +216,7 @@ pub enum Error {
     },
     /// The timeout passed before the event. The operation had no effect and can be repeated, unless its method says
     /// otherwise.
-    #[error("{what} did not come within {waited:?}")]
+    #[error("timed out after {} waiting for {what}", time(*waited))]
     Timeout {
         /// The awaited event.
         what: String,
@@ -219,10 +231,12 @@ pub enum Error {
     StreamFull(String),
     /// For a subscriber: the producer has closed the stream, or is gone, and the subscriber has received every message.
     /// For the producer: another client has deleted the stream or opened it again.
-    #[error("stream {0:?} has ended: open it again to send; a subscription goes on once somebody has opened it")]
+    #[error(
+        "stream {0:?} has ended: its producer closed it or exited, or a client deleted it: open it again to send; a subscription continues once a process opens it again"
+    )]
     StreamEnded(String),
     /// A server reported that it cannot answer the request: see [`crate::Call::fail`].
-    #[error("{service:?} could not answer: {why}")]
+    #[error("the server of {service:?} reported an error: {why}: correct the request, or see the server's log")]
     Answer {
         /// The service's name.
         service: String,
@@ -231,7 +245,9 @@ pub enum Error {
     },
     /// The server ended, or its caller gave it up, before it answered; the value is the service's name. The request may
     /// have been carried out: see [`crate::Caller::call_again`].
-    #[error("the server of {0:?} ended before it answered: call again, if the request may be carried out twice")]
+    #[error(
+        "the server of {0:?} ended before it answered, and may have carried out the request: call again, if it may be carried out twice"
+    )]
     ServerGone(String),
     /// A name of another machine is unavailable. See [`crate::remote`].
     #[error("{name:?}: {cause}")]
@@ -243,14 +259,18 @@ pub enum Error {
     },
     /// This client has the maximum number of subscriptions and servers; the value is that number. Drop some, or open a
     /// second client.
-    #[error("this client has {0} streams that it follows and servers, as many as it can: open a second client")]
+    #[error(
+        "this client has {0} subscriptions, callers and servers open, the most that a client may have: close some, or connect a second client"
+    )]
     Cursors(usize),
     /// The daemon has ended this session. Published values continue to exist, but this session's leases protect nothing
     /// any more.
     ///
     /// The daemon ends a session that breaks a rule of the protocol, and one whose leases keep replaced values for
     /// longer than `uid.lease_ms_max` while memory is short. Connect a new client to continue.
-    #[error("the daemon has ended this session: connect again")]
+    #[error(
+        "the daemon ended this client's session: the client broke a rule, its leases kept replaced values too long while memory was short, or the daemon restarted without its memory: connect again (the daemon's log has the reason)"
+    )]
     SessionEnded,
     /// Device memory is unavailable, or this process cannot use it. [`DeviceTrouble`] has the reason and the remedy.
     #[error("{doing}: {cause}")]
@@ -263,6 +283,19 @@ pub enum Error {
     /// An invalid argument; the text explains it.
     #[error("{0}")]
     Argument(String),
+}
+
+/// Prints the same text as `Display`: a `main` that returns this error, and `unwrap`, print with `Debug`, and their
+/// readers need the cause and the remedy, not the name of a variant.
+///
+/// ```
+/// let away = tensorlend::Client::builder().socket("/nowhere").connect().unwrap_err();
+/// assert_eq!(format!("{away:?}"), away.to_string());
+/// ```
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// The kind of a value, in [`Error::Kind`].
@@ -322,11 +355,11 @@ pub enum DeviceTrouble {
     NoDriver(String),
     /// The device exists, but this process may not use it.
     #[error(
-        "this process does not see device {0}: look at CUDA_VISIBLE_DEVICES, and in a container at the devices it was given"
+        "this process does not see device {0}: check CUDA_VISIBLE_DEVICES, and in a container the devices that it was given"
     )]
     NotVisible(Uuid),
     /// This process has no device with this number.
-    #[error("this process has no CUDA device number {0}: look at nvidia-smi -L and CUDA_VISIBLE_DEVICES")]
+    #[error("this process has no CUDA device number {0}: see nvidia-smi -L and CUDA_VISIBLE_DEVICES")]
     NoSuchDevice(u8),
     /// The daemon lends no memory of this device.
     #[error(
@@ -350,7 +383,9 @@ pub enum DeviceTrouble {
     #[error("device {0} has no memory left: drop tensors and leases, or raise cuda.bytes_max")]
     Memory(String),
     /// A producer published a tensor early and ended before its work on the tensor was known to be done.
-    #[error("its producer was gone before the work on it was known to be done: it must be published again")]
+    #[error(
+        "its producer ended before its work on the tensor was known to be done, so the content may be incomplete: publish it again"
+    )]
     Unfinished,
     /// An error of the driver, in its own words.
     #[error("{0}")]
@@ -368,21 +403,23 @@ pub enum RemoteTrouble {
         node: String,
     },
     /// The node is unreachable, and no copy of the value is on this machine.
-    #[error("node {node:?} cannot be reached: see `tensorlend nodes`; wait_for waits until it can be")]
+    #[error(
+        "node {node:?} cannot be reached: it is down, or the network to it is: see `tensorlend nodes`, or wait for the name"
+    )]
     Unreachable {
         /// The node.
         node: String,
     },
     /// This machine's gateway has never seen a node of this name.
     #[error(
-        "no node {node:?} is known here: see `tensorlend nodes`, and whether tensorlend-gateway runs on both machines"
+        "this machine's gateway has never seen a node {node:?}: see `tensorlend nodes`, and check that tensorlend-gateway runs on both machines"
     )]
     Unknown {
         /// The node.
         node: String,
     },
     /// The node, or this machine's gateway, refused the request.
-    #[error("node {node:?}, or the gateway here, refuses: {why}")]
+    #[error("node {node:?}, or this machine's gateway, refused the request: {why}")]
     Refused {
         /// The node.
         node: String,
@@ -390,7 +427,7 @@ pub enum RemoteTrouble {
         why: String,
     },
     /// This machine's gateway does not answer, or its reply is invalid.
-    #[error("this machine's gateway does not answer ({why}): is tensorlend-gateway running?")]
+    #[error("this machine's gateway does not answer ({why}): check that tensorlend-gateway runs (`tensorlend nodes`)")]
     Gateway {
         /// The known cause.
         why: String,
@@ -463,11 +500,15 @@ impl Error {
         matches!(self, Self::Device { .. })
     }
 
-    /// Whether the daemon is unreachable or does not answer.
+    /// Whether the daemon is unreachable, does not answer, is stopping, or has disconnected this client.
     pub fn is_disconnected(&self) -> bool {
         matches!(
             self,
-            Self::NoDaemon { .. } | Self::Disconnected { .. } | Self::NotAnswering { .. } | Self::SessionEnded
+            Self::NoDaemon { .. }
+                | Self::Disconnected { .. }
+                | Self::NotAnswering { .. }
+                | Self::SessionEnded
+                | Self::Refused { refusal: Refusal::Stopping | Refusal::Violation(_), .. }
         )
     }
 
@@ -496,14 +537,29 @@ impl Error {
     }
 }
 
+/// Whether the daemon may have carried out a request.
+fn outcome(asked: bool) -> &'static str {
+    if asked { "it may have carried out the request" } else { "it did not carry out the request" }
+}
+
+/// A time in the largest unit in which it is at least 1: `30 s`, `1.5 s`, `50 ms`.
+fn time(time: Duration) -> String {
+    match time {
+        time if time.is_zero() => "0 s".to_owned(),
+        time if time >= Duration::from_secs(1) => format!("{} s", (time.as_secs_f64() * 1000.0).round() / 1000.0),
+        time if time >= Duration::from_millis(1) => format!("{} ms", (time.as_secs_f64() * 1e6).round() / 1000.0),
+        time => format!("{} us", time.as_nanos() as f64 / 1000.0),
+    }
+}
+
 fn process(pid: Option<u32>) -> String {
     pid.map_or_else(String::new, |pid| format!(" (pid {pid})"))
 }
 
 fn remedy(pid: Option<u32>) -> String {
     match pid {
-        Some(pid) => format!("look at its state (`ps -o stat= -p {pid}`: T is stopped) and its log, or restart it"),
-        None => "look at its process and its log, or restart it".to_owned(),
+        Some(pid) => format!("check its state (`ps -o stat= -p {pid}`: T is stopped) and its log, or restart it"),
+        None => "check its process and its log, or restart it".to_owned(),
     }
 }
 

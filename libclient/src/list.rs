@@ -114,7 +114,9 @@ pub fn wait_len(session: &Session, list: &str, wanted: Length, timeout: Option<D
         }
         session.control.check_daemon("wait for a list")?;
         let Some(nap) = deadline.nap() else {
-            return Err(deadline.error(format!("list {list:?} with {wanted} items (it has {length})")));
+            return Err(
+                deadline.error(format!("list {list:?} with {wanted} items: it has {length} (see `tensorlend ls`)"))
+            );
         };
         futex::wait(bell, sample, nap);
     }

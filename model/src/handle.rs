@@ -127,7 +127,9 @@ impl Model {
                     }
                 }
                 Err(error) if error.is_timeout() => {
-                    return Err(deadline.error(format!("a runner of model {:?} (tensorlend-runner)", self.name)));
+                    return Err(
+                        deadline.error(format!("a runner of model {:?}: no tensorlend-runner serves it", self.name))
+                    );
                 }
                 other => return other.map(|()| true),
             }

@@ -5,7 +5,7 @@ pub const KERNEL_MIN: (u32, u32) = (5, 16);
 
 /// The running kernel is too old.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("this kernel is {found}; tensorlend needs Linux {}.{} or newer (futex_waitv)", KERNEL_MIN.0, KERNEL_MIN.1)]
+#[error("this kernel is {found}; tensorlend needs Linux {}.{} or newer, for futex_waitv: update the kernel", KERNEL_MIN.0, KERNEL_MIN.1)]
 pub struct KernelTooOld {
     found: String,
 }

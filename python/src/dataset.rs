@@ -69,7 +69,10 @@ impl Dataset {
     fn held(&self) -> PyResult<Held> {
         let held = lock(&self.held).clone().ok_or_else(|| argument("the dataset was released: get it again"))?;
         if self.forks != fork::generation() {
-            return Err(named("Error", "this dataset was leased by the parent process: get it in the child".into()));
+            return Err(named(
+                "ForkedError",
+                "this dataset was leased by the parent process: get it in the child".into(),
+            ));
         }
         Ok(held)
     }

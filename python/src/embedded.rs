@@ -55,7 +55,7 @@ pub fn embedded(py: Python<'_>, config: Option<&str>) -> PyResult<Embedded> {
         None => tensorlend_daemon::Config::default(),
     };
     let broker = py.detach(|| tensorlend_daemon::embedded_with(&config));
-    let broker = broker.map_err(|error| named("Error", error.to_string()))?;
+    let broker = broker.map_err(|error| named("DaemonStartError", error.to_string()))?;
     let socket = broker.socket().to_owned();
     Ok(Embedded { broker: Broker::new(broker), socket })
 }

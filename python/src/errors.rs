@@ -5,16 +5,55 @@ use pyo3::call::PyCallArgs;
 use pyo3::prelude::*;
 use tensorlend::{Error, LimitKind, Refusal};
 
+/// Marks the text of [`closed`] in the client library's error, which has no variant for it.
+const CLOSED: &str = "\0closed\0";
+
+/// Returns the error for a use of an object that this or another thread closed. [`raise`] makes a ClosedError of it.
+#[cold]
+pub fn closed(text: &str) -> Error {
+    Error::Argument(format!("{CLOSED}{text}"))
+}
+
 /// Returns the exception for an error.
 #[cold]
 pub fn raise(error: Error) -> PyErr {
-    let class = match &error {
+    if let Error::Argument(text) = &error
+        && let Some(text) = text.strip_prefix(CLOSED)
+    {
+        return named("ClosedError", text.to_owned());
+    }
+    let text = error.to_string();
+    let raised = match &error {
+        Error::Descriptors { .. } => named("OpenFilesError", text),
+        Error::System { cause, .. } => made("SystemCallError", (text, cause.raw_os_error())),
+        // A missing name of another machine is a missing name, too.
+        e if e.limit_kind().is_some() && !e.is_not_found() => {
+            made("LimitError", (text, e.limit_kind().map(LimitKind::name)))
+        }
+        e => named(class(e), text),
+    };
+    Python::attach(|py| match raised.value(py).setattr("code", error.code()) {
+        Ok(()) => raised,
+        Err(failed) => failed,
+    })
+}
+
+fn class(error: &Error) -> &'static str {
+    match error {
         e if e.is_not_found() => "NotFoundError",
         e if e.is_timeout() => "TimeoutError",
         e if e.is_disconnected() => "DisconnectedError",
         e if e.is_remote() => "RemoteError",
-        e if e.limit_kind().is_some() => return limit(e),
+        e if e.is_device() => "DeviceError",
         Error::Refused { refusal: Refusal::Namespace(_) | Refusal::ReadOnly(_), .. } => "PermissionError",
+        Error::Refused { refusal: Refusal::StreamTaken(_) | Refusal::NotQuiet(_), .. } => "ConflictError",
+        Error::Refused { refusal: Refusal::Protocol { .. } | Refusal::Layout { .. }, .. }
+        | Error::Kernel(_)
+        | Error::Protocol { .. }
+        | Error::Sheet(_) => "IncompatibleError",
+        Error::Forked => "ForkedError",
+        Error::Damaged { .. } => "DamagedError",
+        Error::Answer { .. } | Error::ServerGone(_) => "ServiceError",
         Error::StreamFull(_) => "StreamFullError",
         Error::StreamEnded(_) => "StreamEndedError",
         Error::DType { .. } => "DTypeError",
@@ -26,16 +65,8 @@ pub fn raise(error: Error) -> PyErr {
         | Error::Argument(_)
         | Error::Kind { .. }
         | Error::Refused { refusal: Refusal::Bad(_), .. } => "ArgumentError",
-        e if e.is_device() => "DeviceError",
         _ => "Error",
-    };
-    named(class, error.to_string())
-}
-
-/// Returns the exception for a limit, with its kind.
-#[cold]
-fn limit(error: &Error) -> PyErr {
-    made("LimitError", (error.to_string(), error.limit_kind().map(LimitKind::name)))
+    }
 }
 
 /// Returns the exception with this name.

@@ -38,5 +38,5 @@ pub fn to_dict<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>
     }
     py.import("json")?
         .call_method1("loads", (PyBytes::new(py, bytes),))
-        .map_err(|_| argument("the metadata are no JSON: they were given as bytes, so read metadata_bytes"))
+        .map_err(|_| argument("the metadata is not JSON: its publisher gave bytes: read metadata_bytes"))
 }

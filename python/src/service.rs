@@ -2,7 +2,7 @@
 
 use crate::client::{To, drafted, show};
 use crate::draft::lock;
-use crate::errors::{OrRaise, argument, raise};
+use crate::errors::{OrRaise, argument, closed, raise};
 use crate::lease::{Mode, Origin};
 use crate::received::Received;
 use crate::wait::{Awaited, Interrupt, timeout, wait};
@@ -57,9 +57,9 @@ impl Server {
             Ok(mut held) => match held.as_mut() {
                 Some(server) if slice.is_zero() => server.try_recv()?.ok_or_else(|| self.nothing(slice)),
                 Some(server) => server.recv_timeout(slice),
-                None => Err(Error::Argument(SERVER_CLOSED.into())),
+                None => Err(closed(SERVER_CLOSED)),
             },
-            Err(TryLockError::Poisoned(_)) => Err(Error::Argument(SERVER_CLOSED.into())),
+            Err(TryLockError::Poisoned(_)) => Err(closed(SERVER_CLOSED)),
             Err(TryLockError::WouldBlock) => {
                 let nap = slice.min(TURN);
                 std::thread::sleep(nap);
@@ -69,7 +69,7 @@ impl Server {
     }
 
     fn nothing(&self, waited: Duration) -> Error {
-        Error::Timeout { what: format!("a request to {:?}", self.origin.name), waited }
+        Error::Timeout { what: format!("a request to {:?}: no client has called it", self.origin.name), waited }
     }
 
     fn call(&self, py: Python<'_>, call: tensorlend::Call) -> PyResult<Py<Call>> {
@@ -123,7 +123,7 @@ impl Server {
     fn callers(&self, py: Python<'_>) -> PyResult<usize> {
         ours(self.forks)?;
         let callers = py.detach(|| lock(&self.end).as_ref().map(tensorlend::Server::callers));
-        callers.ok_or_else(|| argument(SERVER_CLOSED))
+        callers.ok_or_else(|| raise(closed(SERVER_CLOSED)))
     }
 
     /// The service's name.
@@ -302,7 +302,7 @@ impl Caller {
         ask: impl FnOnce(&mut tensorlend::Caller) -> Result<R, Error> + Send,
     ) -> PyResult<R> {
         ours(self.forks)?;
-        let closed = || Error::Argument(CALLER_CLOSED.into());
+        let closed = || closed(CALLER_CLOSED);
         py.detach(|| lock(&self.end).as_mut().ok_or_else(closed).and_then(ask)).or_raise()
     }
 
@@ -375,7 +375,7 @@ impl Caller {
         ours(self.forks)?;
         let (number, value) = wait(py, &self.awaited, limit, |slice| {
             let mut held = lock(&self.end);
-            let caller = held.as_mut().ok_or_else(|| Error::Argument(CALLER_CLOSED.into()))?;
+            let caller = held.as_mut().ok_or_else(|| closed(CALLER_CLOSED))?;
             let (number, answer) = caller.recv(Some(slice));
             answer.map(|value| (number, value))
         })?;
@@ -407,7 +407,7 @@ impl Caller {
         &self.origin.name
     }
 
-    /// Ends the caller's session with the service: another thread that waits for a response raises ArgumentError.
+    /// Ends the caller's session with the service: another thread that waits for a response raises ClosedError.
     fn close(&self, py: Python<'_>) {
         if self.forks == fork::generation() {
             self.interrupt.all();

@@ -7,7 +7,7 @@ use crate::device::stream::Given;
 use crate::device::{DeviceDraft, Place};
 use crate::draft::{Draft, lock};
 use crate::dtype;
-use crate::errors::{OrRaise, argument, raise};
+use crate::errors::{OrRaise, argument, closed, raise};
 use crate::wait::{Awaited, timeout, wait};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -42,7 +42,7 @@ impl Stream {
     }
 
     fn open(&self) -> PyResult<Arc<tensorlend::Stream>> {
-        lock(&self.producer).clone().ok_or_else(|| argument(self.closed()))
+        lock(&self.producer).clone().ok_or_else(|| raise(closed(&self.closed())))
     }
 
     fn closed(&self) -> String {
@@ -66,10 +66,13 @@ fn send(
             Err(TrySendError::Full(message)) => {
                 kept = Some(message);
                 if lock(&owner.producer).is_none() {
-                    return Err(Error::Argument(owner.closed()));
+                    return Err(closed(&owner.closed()));
                 }
                 stream.wait_room(nap)?;
-                Err(Error::Timeout { what: format!("room in stream {:?}", stream.name()), waited: nap })
+                Err(Error::Timeout {
+                    what: format!("room in stream {:?}: its slowest subscriber is a whole ring behind", stream.name()),
+                    waited: nap,
+                })
             }
             Err(TrySendError::Failed(error)) => Err(error),
         }

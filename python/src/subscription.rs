@@ -1,7 +1,7 @@
 //! The subscriber's end of a stream.
 
 use crate::draft::lock;
-use crate::errors::{OrRaise, argument, raise};
+use crate::errors::{self, OrRaise, argument, raise};
 use crate::lease::{Mode, Origin};
 use crate::received::Received;
 use crate::recipe::Recipe;
@@ -88,7 +88,7 @@ const CLOSED: &str = "the subscription was closed: subscribe again";
 
 #[cold]
 fn closed() -> PyErr {
-    argument(CLOSED)
+    raise(errors::closed(CLOSED))
 }
 
 /// Interval at which a thread checks whether another has finished with a subscription.
@@ -155,13 +155,16 @@ impl Subscription {
         match self.consumer.try_lock() {
             Ok(mut held) => match held.as_mut() {
                 Some(subscription) => subscription.recv_timeout(slice),
-                None => Err(Error::Argument(CLOSED.into())),
+                None => Err(errors::closed(CLOSED)),
             },
-            Err(TryLockError::Poisoned(_)) => Err(Error::Argument(CLOSED.into())),
+            Err(TryLockError::Poisoned(_)) => Err(errors::closed(CLOSED)),
             Err(TryLockError::WouldBlock) => {
                 let nap = slice.min(TURN);
                 std::thread::sleep(nap);
-                Err(Error::Timeout { what: format!("a message of stream {:?}", self.origin.name), waited: nap })
+                Err(Error::Timeout {
+                    what: format!("a message of stream {:?}: its producer has sent none", self.origin.name),
+                    waited: nap,
+                })
             }
         }
     }
@@ -251,7 +254,7 @@ impl Subscription {
         &self.origin.name
     }
 
-    /// Ends the subscription: another thread that waits for a message raises ArgumentError.
+    /// Ends the subscription: another thread that waits for a message raises ClosedError.
     fn close(&self, py: Python<'_>) {
         if self.forks == fork::generation() {
             py.detach(|| drop(lock(&self.consumer).take()));

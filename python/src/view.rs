@@ -123,7 +123,7 @@ impl View {
         if self.forks == fork::generation() || matches!(self.keeper, Keeper::Heap(_)) {
             return Ok(());
         }
-        Err(named("Error", "this tensor was leased or drafted by the parent process: get it in the child".into()))
+        Err(named("ForkedError", "this tensor was leased or drafted by the parent process: get it in the child".into()))
     }
 
     /// Returns the view of a draft to be published as `name`.

@@ -1,7 +1,7 @@
 //! Waits that release the interpreter's lock and that Ctrl-C ends.
 
 use crate::draft::lock;
-use crate::errors::{OrRaise, argument, named, raise};
+use crate::errors::{OrRaise, argument, closed as closed_here, named, raise};
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -120,6 +120,12 @@ impl Watch<'_> {
     /// Returns the result of the wait; `None` means that it was interrupted.
     pub fn unless_interrupted<T>(self, outcome: PyResult<Option<T>>, name: &str) -> PyResult<T> {
         let raised = lock(&self.raised).take();
-        outcome?.ok_or_else(|| raised.unwrap_or_else(|| argument(format!("the wait for {name:?} was ended here"))))
+        outcome?.ok_or_else(|| {
+            raised.unwrap_or_else(|| {
+                raise(closed_here(&format!(
+                    "the wait for {name:?} was ended in this process: its object was closed, or the wait was cancelled"
+                )))
+            })
+        })
     }
 }

@@ -46,7 +46,8 @@ async def recv(subscription: _native.Subscription, timeout: float | None = None)
         subscription._check()
         left = _LOOK_AGAIN if deadline is None else min(_LOOK_AGAIN, deadline - loop.time())
         if left <= 0:
-            raise TimeoutError(f"a message of stream {subscription.name!r} did not come within {timeout} s")
+            what = f"a message of stream {subscription.name!r}"
+            raise TimeoutError(f"timed out after {timeout} s waiting for {what}: its producer has sent none")
         await _readable(loop, subscription.fileno(), left)
 
 

@@ -2,22 +2,32 @@
 
 import builtins
 import enum
+import errno as _errno
 
 
 class Error(Exception):
     """Every error of this package. Each says what happened, to what, and what can be done."""
 
+    #: The stable code of this kind of error, such as "TL-0301": the same in every language. The page on errors lists them.
+    code: str = ""
+
 
 class ArgumentError(Error, ValueError):
-    """An argument that cannot be: a name, a shape, metadata above 64 KiB, a buffer of another length."""
+    """An invalid argument: a name, a shape, metadata above 64 KiB, a buffer of another length."""
+
+    code = "TL-0406"
 
 
 class DTypeError(Error, TypeError):
     """Elements that cannot be lent: objects, structures, text, another byte order."""
 
+    code = "TL-0308"
+
 
 class NotFoundError(Error, KeyError):
     """There is no such name, stream or list."""
+
+    code = "TL-0301"
 
     def __str__(self) -> str:
         # KeyError shows its argument quoted.
@@ -25,15 +35,21 @@ class NotFoundError(Error, KeyError):
 
 
 class TimeoutError(Error, builtins.TimeoutError):  # noqa: A001
-    """What was waited for did not come in time."""
+    """The timeout passed before the event."""
+
+    code = "TL-0307"
 
 
 class DisconnectedError(Error, ConnectionError):
-    """No daemon answers, or not any more."""
+    """No daemon answers, it does not answer any more, or it has disconnected this client."""
+
+    code = "TL-0102"
 
 
 class RemoteError(Error, ConnectionError):
-    """A name of another machine cannot be had: its node cannot be reached or refuses, or the gateway here does not answer."""
+    """A name of another machine is unavailable: its node cannot be reached or refuses, or this machine's gateway does not answer."""
+
+    code = "TL-0705"
 
 
 class LimitKind(enum.StrEnum):
@@ -110,6 +126,8 @@ class LimitKind(enum.StrEnum):
 class LimitError(Error, MemoryError):
     """A limit is reached: of the daemon's configuration, of this client, or the machine's memory. `kind` says which."""
 
+    code = "TL-0201"
+
     #: The limit, to decide by; None where no daemon and no client has refused.
     kind: LimitKind | None
 
@@ -121,14 +139,89 @@ class LimitError(Error, MemoryError):
 class PermissionError(Error, builtins.PermissionError):  # noqa: A001
     """This user may not join the namespace, or not write there."""
 
+    code = "TL-0601"
+
 
 class DeviceError(Error, RuntimeError):
     """Memory of a device cannot be had or used: no driver, no such device, none lent of it, or what the driver says."""
+
+    code = "TL-0810"
 
 
 class StreamFullError(Error):
     """The stream is full, and its policy is to fail."""
 
+    code = "TL-0501"
+
 
 class StreamEndedError(Error):
     """The stream has ended, and every message was taken."""
+
+    code = "TL-0502"
+
+
+class ClosedError(Error, ValueError):
+    """The subscription, stream, server, caller or wait was closed in this process, by this thread or another one."""
+
+    code = "TL-0408"
+
+
+class ForkedError(Error, RuntimeError):
+    """An object of the parent process was used after a fork: connect, get or create in the child."""
+
+    code = "TL-0107"
+
+
+class ConflictError(Error):
+    """Another client that is still connected owns the name, or produces the stream."""
+
+    code = "TL-0503"
+
+
+class DamagedError(Error, RuntimeError):
+    """The record of a value is invalid: its publisher wrote it wrongly. Other values are not affected."""
+
+    code = "TL-0306"
+
+
+class IncompatibleError(Error, RuntimeError):
+    """This package and the daemon are of different versions, or the kernel is too old."""
+
+    code = "TL-0902"
+
+
+class ServiceError(Error, RuntimeError):
+    """The server of a request reported an error, or ended before it answered."""
+
+    code = "TL-0504"
+
+
+class DaemonStartError(Error, RuntimeError):
+    """An embedded daemon could not start."""
+
+    code = "TL-0908"
+
+
+class SystemCallError(Error, OSError):
+    """A system call failed; `errno` is the kernel's error."""
+
+    code = "TL-0904"
+
+    def __init__(self, message: str = "", errno: int | None = None) -> None:
+        super().__init__(message)
+        # The text stays the message: OSError shows a number only together with a strerror.
+        self.errno = errno
+
+    def __reduce__(self):  # noqa: ANN204
+        return type(self), (str(self), self.errno), self.__dict__
+
+
+class OpenFilesError(SystemCallError):
+    """This process has as many open files as it may have (`ulimit -n`): `errno` is EMFILE."""
+
+    code = "TL-0206"
+    #: The limit, as of LimitError.
+    kind = LimitKind.OPEN_FILES
+
+    def __init__(self, message: str = "", errno: int | None = _errno.EMFILE) -> None:
+        super().__init__(message, errno)

@@ -81,7 +81,7 @@ def test_a_broker_that_is_closed_is_gone(broker):
     client = broker.connect()
     broker.close()
     broker.close()
-    with pytest.raises(tensorlend.DisconnectedError, match="hung up"):
+    with pytest.raises(tensorlend.DisconnectedError, match="closed the connection"):
         client.ping()
     with pytest.raises(tensorlend.DisconnectedError, match="no tensorlend daemon"):
         broker.connect()

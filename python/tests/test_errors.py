@@ -1,6 +1,7 @@
 """Exceptions: each is what programs of Python expect, and says what to do."""
 
 import builtins
+import errno
 import pathlib
 import pickle
 import re
@@ -12,6 +13,15 @@ import tensorlend
 
 BASES = {
     tensorlend.ArgumentError: ValueError,
+    tensorlend.ClosedError: ValueError,
+    tensorlend.ConflictError: tensorlend.Error,
+    tensorlend.DaemonStartError: RuntimeError,
+    tensorlend.DamagedError: RuntimeError,
+    tensorlend.ForkedError: RuntimeError,
+    tensorlend.IncompatibleError: RuntimeError,
+    tensorlend.OpenFilesError: OSError,
+    tensorlend.ServiceError: RuntimeError,
+    tensorlend.SystemCallError: OSError,
     tensorlend.DTypeError: TypeError,
     tensorlend.NotFoundError: KeyError,
     tensorlend.TimeoutError: builtins.TimeoutError,
@@ -41,6 +51,25 @@ def test_a_missing_name_reads_well(client):
     with pytest.raises(KeyError) as caught:
         client.get("weights")
     assert str(caught.value) == 'there is no tensor named "weights": see `tensorlend ls`, or wait for it with wait_for'
+
+
+@pytest.mark.parametrize("error", BASES, ids=lambda error: error.__name__)
+def test_each_class_has_a_code(error):
+    assert re.fullmatch(r"TL-\d{4}", error.code) and error("text").code == error.code
+    again = pickle.loads(pickle.dumps(error("text")))
+    assert (type(again), str(again), again.code) == (error, "text", error.code)
+
+
+def test_an_error_has_the_code_of_its_kind(client):
+    subscribed = pytest.raises(tensorlend.NotFoundError, client.subscribe, "nothing")
+    assert subscribed.value.code == "TL-0302" and tensorlend.NotFoundError.code == "TL-0301"
+
+
+def test_too_many_open_files_are_no_lack_of_memory():
+    error = tensorlend.OpenFilesError("text")
+    assert not isinstance(error, MemoryError) and str(error) == "text"
+    assert (error.errno, error.kind) == (errno.EMFILE, tensorlend.LimitKind.OPEN_FILES)
+    assert pickle.loads(pickle.dumps(error)).errno == errno.EMFILE
 
 
 def test_a_limit_has_a_kind_of_its_own():

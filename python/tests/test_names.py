@@ -134,7 +134,7 @@ def test_get_into(client):
 
 def test_get_into_what_does_not_fit(client):
     client.put("x", np.arange(6.0))
-    with pytest.raises(tensorlend.ArgumentError, match="48 bytes, the buffer 24"):
+    with pytest.raises(tensorlend.ArgumentError, match="48 bytes, and the buffer has 24"):
         client.get_into("x", np.zeros(3))
     with pytest.raises(BufferError):
         client.get_into("x", bytes(48))
@@ -209,7 +209,7 @@ def test_wait_newer_counts_from_what_was_seen(client):
     version = client.put("x", 1)
     lease = client.wait_newer("x")
     for seen in [version, lease]:
-        with pytest.raises(tensorlend.TimeoutError, match='"x" did not come within'):
+        with pytest.raises(tensorlend.TimeoutError, match='timed out after .* waiting for .*"x"'):
             client.wait_newer("x", seen, 0.01)
     client.put_dataset("x", {"u": 1})
     dataset = client.wait_newer("x", lease)

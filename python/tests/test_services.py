@@ -23,7 +23,7 @@ def serving(client: tensorlend.Client, service: str, answer: Callable[[tensorlen
 
         def serve() -> None:
             try:
-                with pytest.raises(tensorlend.ArgumentError, match="closed"):
+                with pytest.raises(tensorlend.ClosedError, match="closed"):
                     for call in server:
                         answer(call)
             finally:
@@ -161,7 +161,7 @@ def test_closed_ends(client: tensorlend.Client) -> None:
     def call() -> None:
         try:
             caller.call(1)
-        except tensorlend.ArgumentError as error:
+        except tensorlend.ClosedError as error:
             raised.append(str(error))
 
     thread = threading.Thread(target=call)
@@ -174,7 +174,7 @@ def test_closed_ends(client: tensorlend.Client) -> None:
     kept.answer(np.zeros(1))
     server.close()
     for call_of in (server.recv, server.try_recv, lambda: server.callers, lambda: caller.call(1), lambda: caller.outstanding):
-        with pytest.raises(tensorlend.ArgumentError, match="closed"):
+        with pytest.raises(tensorlend.ClosedError, match="closed"):
             call_of()
     with pytest.raises(tensorlend.ArgumentError, match="mode"):
         client.serve("s", mode="write")  # type: ignore[arg-type]

@@ -103,9 +103,16 @@ impl fmt::Display for Uuid {
 }
 
 /// The text is not a device's UUID.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no UUID of a device: `nvidia-smi -L` lists them, such as GPU-6b1b6e3c-0a5e-4a10-9d3f-1c3a4b5c6d7e")]
 pub struct BadUuid(String);
+
+/// Prints the same text as `Display`: a `main` that returns this error, and `unwrap`, print with `Debug`.
+impl core::fmt::Debug for BadUuid {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        core::fmt::Display::fmt(self, f)
+    }
+}
 
 impl FromStr for Uuid {
     type Err = BadUuid;

@@ -29,9 +29,16 @@ pub struct DType {
 /// let error = "float33".parse::<DType>().unwrap_err();
 /// assert!(error.to_string().starts_with("unknown dtype float33: use one of"));
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown dtype {0}: use one of bool, i8 to i64, u8 to u64, f16, bf16, f32, f64, c64, c128 or an f8_* kind")]
 pub struct UnknownDType(pub String);
+
+/// Prints the same text as `Display`: a `main` that returns this error, and `unwrap`, print with `Debug`.
+impl core::fmt::Debug for UnknownDType {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        core::fmt::Display::fmt(self, f)
+    }
+}
 
 macro_rules! dtypes {
     ($($name:ident $code:literal $bits:literal $text:literal $numpy:literal $what:literal;)*) => {

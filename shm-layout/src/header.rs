@@ -45,7 +45,9 @@ pub enum Magic {
 
 /// The reason why a sheet was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a {expected:?} sheet of layout {version} ({what})")]
+#[error(
+    "shared memory of the daemon has another format than this version reads ({what}; format {version} is expected): install client and daemon of the same version; if they are, the memory is damaged: restart the daemon"
+)]
 pub struct WrongSheet {
     expected: Magic,
     version: u32,

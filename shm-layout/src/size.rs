@@ -48,6 +48,28 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
+/// Formats a number of bytes for people, in binary units: `700 bytes`, `4 GiB`, `1.5 MiB`.
+///
+/// ```
+/// use tensorlend_layout::size::bytes_text;
+///
+/// assert_eq!((bytes_text(1), bytes_text(700), bytes_text(4 << 30)), ("1 byte".into(), "700 bytes".into(), "4 GiB".into()));
+/// ```
+pub fn bytes_text(bytes: u64) -> String {
+    const UNITS: [(u32, &str); 5] = [(50, "PiB"), (40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    for (shift, unit) in UNITS {
+        let (whole, rest) = (bytes >> shift, bytes & ((1 << shift) - 1));
+        if whole == 0 {
+            continue;
+        }
+        // The closest tenth; more digits for sizes that are not round would suggest a precision that nobody needs.
+        let tenths = (u128::from(rest) * 10 + (1 << (shift - 1))) >> shift;
+        let (whole, tenths) = if tenths == 10 { (whole + 1, 0) } else { (whole, tenths) };
+        return if tenths == 0 { format!("{whole} {unit}") } else { format!("{whole}.{tenths} {unit}") };
+    }
+    format!("{bytes} byte{}", if bytes == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -176,7 +176,10 @@ fn what_a_killed_producer_published_early_is_unfinished() {
             eventually("its end", || !watcher.info("x").unwrap().alive);
             for order in ["sum x", "hold x"] {
                 let error = reader.ask(order).unwrap_err();
-                assert!(error.contains("was gone before the work on it was known to be done"), "{allocator}: {error}");
+                assert!(
+                    error.contains("ended before its work on the tensor was known to be done"),
+                    "{allocator}: {error}"
+                );
             }
             // Another client publishes it again.
             let sum = reader.ok(&format!("put x {MB} 3"));
@@ -201,7 +204,7 @@ fn who_waits_for_a_producer_that_is_killed_hears_that_it_is_unfinished() {
         producer.kill();
         let answer = reader.answer();
         let error = answer.expect_err("nothing was written there");
-        assert!(error.contains("was gone before the work on it was known to be done"), "{error}");
+        assert!(error.contains("ended before its work on the tensor was known to be done"), "{error}");
     });
 }
 

@@ -396,3 +396,51 @@ fn the_architecture_names_files_that_exist() {
     let wrong: Vec<&&str> = paths.iter().filter(|path| !exists(path)).collect();
     assert!(paths.len() > 5 && wrong.is_empty(), "no such files: {wrong:?}");
 }
+
+/// The stable codes of errors in a text.
+fn codes(text: &str) -> BTreeSet<&str> {
+    let starts = text.match_indices("TL-").map(|(at, _)| at);
+    starts.filter_map(|at| text.get(at..at + 7)).filter(|code| code[3..].bytes().all(|b| b.is_ascii_digit())).collect()
+}
+
+#[test]
+fn the_page_on_errors_lists_each_code() {
+    let read = |name: &str| std::fs::read_to_string(root().join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let page = read("docs/errors.md");
+    let rows: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("| TL-")).collect();
+    let listed: BTreeSet<String> = rows.iter().map(|row| format!("TL-{}", &row[..4])).collect();
+    assert_eq!(rows.len(), listed.len(), "each code has one row");
+
+    let texts = [
+        "shm-layout/src/wire/refusal.rs",
+        "libclient/src/error/code.rs",
+        "daemon/src/embedded.rs",
+        "capi/src/status.rs",
+        "python/tensorlend/_errors.py",
+        "cli/src/failure.rs",
+    ]
+    .map(read);
+    let used: BTreeSet<String> = texts.iter().flat_map(|text| codes(text)).map(str::to_owned).collect();
+    let difference: Vec<_> = listed.symmetric_difference(&used).collect();
+    assert!(difference.is_empty(), "on the page or in the sources, but not in both: {difference:?}");
+
+    // Each row names what its language has.
+    let (library, python, header) = (read("libclient/src/error.rs"), &texts[4], read("capi/include/tensorlend.h"));
+    let words = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+    let mut wrong = Vec::new();
+    for cells in rows.iter().map(|row| row.split('|').collect::<Vec<_>>()).filter(|cells| cells.len() == 8) {
+        let (code, class, status) = (cells[0].trim(), words(cells[2]), words(cells[3]));
+        if !class.first().is_none_or(|class| python.contains(&format!("class {class}("))) {
+            wrong.push(format!("{code}: no class {class:?}"));
+        }
+        if !status.first().is_none_or(|status| header.contains(&format!("TENSORLEND_{status} = "))) {
+            wrong.push(format!("{code}: no status {status:?}"));
+        }
+        for variant in words(cells[1]).iter().take(1).filter(|_| code != "0908") {
+            if !library.contains(&format!("    {variant}")) {
+                wrong.push(format!("{code}: no variant {variant}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

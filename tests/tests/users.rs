@@ -140,8 +140,8 @@ fn a_shared_namespace_has_readers_and_writers() {
     let (mut alice, mut bob) = (join(ALICE).unwrap(), join(BOB).unwrap());
     let sum = alice.ok("put result 100000 1");
     assert!(bob.ok("sum result").ends_with(&sum));
-    assert!(bob.ask("put result 10 2").unwrap_err().contains("only read"));
-    assert!(bob.ask("delete result").unwrap_err().contains("only read"));
+    assert!(bob.ask("put result 10 2").unwrap_err().contains("but not write to it"));
+    assert!(bob.ask("delete result").unwrap_err().contains("but not write to it"));
     let refused = join(CAROL).map(|_| ()).unwrap_err();
     assert!(refused.contains("no namespace"), "{refused}");
     assert!(alice.ok("sum result").ends_with(&sum));

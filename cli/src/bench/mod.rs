@@ -79,7 +79,7 @@ pub fn run(args: &BenchArgs, socket: Option<&Path>) -> Result<(), Box<dyn Error>
     if let Some(text) = &args.only {
         plan.retain(|group| group.entries.iter().any(|entry| entry.label.name.contains(text)));
         if plan.is_empty() {
-            return Err(Failure::Usage(format!("no row is called {text:?}: without --only all are shown")).into());
+            return Err(Failure::Usage(format!("--only {text:?} selects no row, because no row's name contains it: run the command without --only to see the names")).into());
         }
     }
     let (raced, left_out) = race::run(plan, pace);

@@ -81,10 +81,7 @@ fn look(path: &Path, timeout: Duration) -> Result<String, Wrong> {
         }
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             let found = format!("is {whose}, and takes no more connections: the daemon is stopped, or it hangs");
-            wrong(
-                found,
-                "look at its process (`ps -C tensorlendd -o pid,stat`: T is stopped) and its log, or restart it",
-            )
+            wrong(found, "check its process (`ps -C tensorlendd -o pid,stat`: T is stopped) and its log, or restart it")
         }
         Err(error) => wrong(format!("is {whose}: {error}"), start),
     }

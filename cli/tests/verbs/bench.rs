@@ -118,7 +118,11 @@ impl Done {
         assert_eq!(self.status, status, "{}{}", self.out, self.err);
         assert_eq!(self.err.lines().count(), 1, "{}", self.err);
         let Some(what) = self.err.strip_prefix("tensorlend: error: ") else { panic!("{}", self.err) };
-        what.trim_end().to_owned()
+        // The code of the error ends the line.
+        let (text, code) = what.trim_end().rsplit_once(' ').expect("an error has a code");
+        let number = code.strip_prefix("[TL-").and_then(|code| code.strip_suffix(']'));
+        assert!(number.is_some_and(|number| number.len() == 4 && number.parse::<u16>().is_ok()), "{what}");
+        text.to_owned()
     }
 }
 

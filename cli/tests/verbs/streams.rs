@@ -33,7 +33,7 @@ fn watching() {
     let done = bench.run(&["watch", "t", "--timeout", "0.2"]);
     assert_eq!(done.out.lines().count(), 1);
     let error = done.fails(5);
-    assert!(error.contains("\"t\"") && error.contains("200ms"), "{error}");
+    assert!(error.contains("\"t\"") && error.contains("200 ms"), "{error}");
     let done = bench.run(&["watch", "t", "--new", "--timeout", "0.2"]);
     assert_eq!((done.out.as_str(), done.status), ("", 5));
     bench.fails(5, &["watch", "nobody", "--timeout", "0.1"]);

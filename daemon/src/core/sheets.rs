@@ -21,7 +21,7 @@ impl Members {
         if part >= CELL_PARTS || u64::from(granted) >= 2 * u64::from(context.ledger.limits().names_max).max(4096) {
             return Err(context.ledger.limit(
                 LimitKind::Cells,
-                "the number of cells of one client",
+                "the number of names that one client published",
                 "names_max",
                 context.ledger.limits().names_max,
             ));

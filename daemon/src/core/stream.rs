@@ -418,7 +418,7 @@ impl Streams {
     ) -> Answer {
         name::check(name)?;
         if usize::from(cursor) >= CURSORS {
-            return Err(Refusal::Bad(format!("cursor {cursor} of {CURSORS}")));
+            return Err(Refusal::Bad(format!("subscription {cursor} is impossible: a client has at most {CURSORS}")));
         }
         let missing = || Refusal::NotFound(format!("stream {name:?}"));
         let place = *self.by_name.get(name).ok_or_else(missing)?;
@@ -436,7 +436,8 @@ impl Streams {
         let stream = self.table.get_mut(&place).expect("seen above");
         let at = stream.subscribers.iter().position(Option::is_none).unwrap_or(stream.subscribers.len());
         if at == SUBSCRIBERS {
-            let why = format!("stream {name:?} has {SUBSCRIBERS} subscribers, as many as a stream may have");
+            let why =
+                format!("stream {name:?} has {SUBSCRIBERS} subscribers, the most that a stream may have: close one");
             return Err(Refusal::Bad(why));
         }
         let wake = match wake {

@@ -53,7 +53,7 @@ use tensorlend_os::clock::boottime_ns;
 use worker::{Done, Finished, Part, Workers};
 
 /// The reason why the daemon cannot run.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum DaemonError {
     /// The kernel is too old.
     #[error(transparent)]

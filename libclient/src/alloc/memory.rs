@@ -38,7 +38,7 @@ impl Allocator {
     #[cold]
     fn take_slowly(&self, outside: &impl Outside, bytes: u64) -> Result<Box<Taken>> {
         let Some((length, _)) = extent_bytes(bytes) else {
-            return Err(Error::Argument(format!("{bytes} bytes are more than any machine has")));
+            return Err(Error::Argument(format!("{bytes} bytes are more than any machine has: check the shape")));
         };
         self.empty_magazines();
         // If there is no segment, because of a limit or because the daemon is gone, retired slots must do.

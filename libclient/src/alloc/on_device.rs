@@ -130,7 +130,7 @@ impl Allocator {
     fn grow_in(&self, place: u16, key: ArenaKey, bytes: u64, doing: &str) -> Result<()> {
         let wanted = lock(&self.heap).wanted_in(place, bytes);
         let Some((bytes, slots_log2)) = wanted else {
-            return Err(Error::Argument(format!("{bytes} bytes are more than any device has")));
+            return Err(Error::Argument(format!("{bytes} bytes are more than any device has: check the shape")));
         };
         let request = Request::DeviceSegment { uuid: key.uuid, bytes, slots_log2 };
         let telling = self.lendings.telling();

@@ -163,9 +163,9 @@ impl Client {
     /// [`Error::Disconnected`].
     pub fn stat(&self) -> Result<Stat> {
         self.session().check()?;
-        match self.session().control.call(&Request::Stat, "ask for figures", "")? {
+        match self.session().control.call(&Request::Stat, "ask for metrics", "")? {
             Reply::Stat(stat) => Ok(*stat),
-            _ => Err(Error::Protocol { doing: "ask for figures" }),
+            _ => Err(Error::Protocol { doing: "ask for metrics" }),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::channel::{Channel, Connecting};
 use super::servers::Servers;
-use super::service::{Id, Service};
+use super::service::{Id, Service, no_response, no_server};
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::lease::value::Value;
@@ -170,7 +170,7 @@ impl Caller {
         while self.outstanding() == 0 && !self.has_server()? {
             match self.ready(deadline.at_most(ASK_OPENING)) {
                 Err(error) if error.is_timeout() => {
-                    deadline.nap().ok_or_else(|| deadline.error(format!("a server of {:?}", self.service.name)))?;
+                    deadline.nap().ok_or_else(|| deadline.error(no_server(&self.service.name)))?;
                     if !goes_on() {
                         return Ok(None);
                     }
@@ -185,7 +185,7 @@ impl Caller {
         loop {
             match self.recv_until(deadline.at_most(ASK)).1 {
                 Err(error) if error.is_timeout() => {
-                    deadline.nap().ok_or_else(|| deadline.error(format!("an answer from {:?}", self.service.name)))?;
+                    deadline.nap().ok_or_else(|| deadline.error(no_response(&self.service.name)))?;
                     if !goes_on() {
                         return Ok(None);
                     }
@@ -459,9 +459,7 @@ impl Caller {
                 channel.waiting += 1;
                 Err(Error::Damaged { name, cause })
             }
-            Err(Error::Timeout { waited, .. }) => {
-                Err(Error::Timeout { what: format!("an answer from {:?}", self.service.name), waited })
-            }
+            Err(Error::Timeout { waited, .. }) => Err(Error::Timeout { what: no_response(&self.service.name), waited }),
             Err(Error::StreamEnded(_)) => {
                 self.give_up();
                 Err(self.gone())
@@ -489,7 +487,7 @@ impl Caller {
         let session = self.client.session().clone();
         session.waiter().enlist()?;
         let news = &session.directory.head().bell;
-        let error = || deadline.error(format!("a server of {:?}", self.service.name));
+        let error = || deadline.error(no_server(&self.service.name));
         loop {
             let sample = news.read();
             let parked = session.waiter().park(PARKED_ANY);

@@ -198,7 +198,9 @@ impl Server {
             if let Ok(None) = found {
                 let Some(nap) = deadline.nap() else {
                     self.unpark();
-                    return Err(deadline.error(format!("a request to {:?}", self.service.name)));
+                    return Err(
+                        deadline.error(format!("a request to {:?}: no client has called it", self.service.name))
+                    );
                 };
                 // If this check added or removed channels, it is repeated with their bells.
                 let is_all = self.unheard().is_none();

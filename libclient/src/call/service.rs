@@ -94,6 +94,16 @@ pub fn words(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// The awaited server of a wait, with the reason why it has not come.
+pub fn no_server(service: &str) -> String {
+    format!("a server of {service:?}: no process serves it (see `tensorlend ls`)")
+}
+
+/// The awaited response of a wait, with the reason why it has not come.
+pub fn no_response(service: &str) -> String {
+    format!("a response from {service:?}: its server is busy or stuck, and may still answer")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

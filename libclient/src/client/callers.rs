@@ -48,7 +48,9 @@ impl Callers {
         let mut state = lock(&self.state);
         while state.busy >= AT_ONCE_MAX {
             let Some(nap) = deadline.nap() else {
-                return Err(deadline.error(format!("one of the {AT_ONCE_MAX} ways of this client to its gateway")));
+                return Err(deadline.error(format!(
+                    "one of this client's {AT_ONCE_MAX} connections to its gateway: other calls use them all"
+                )));
             };
             state = self.given_back.wait_timeout(state, nap.min(NAP_MAX)).unwrap_or_else(PoisonError::into_inner).0;
         }

@@ -66,7 +66,7 @@ impl Value {
         let session = client.session();
         let held = self.held();
         if !std::ptr::eq(held.link(), &raw const **session.link()) {
-            return Err(Error::Argument("the lease was taken by another client".into()));
+            return Err(Error::Argument("the lease was taken by another client: get the tensor with this one".into()));
         }
         let one = |tensor: &Tensor| map(session, held.catalogue, tensor);
         let maps = match &self {
@@ -130,6 +130,6 @@ fn descriptor(session: &Session, catalogue: u16, slot: u32, identity: u64) -> Re
     match fstat(&segment) {
         Ok(stat) if stat.st_ino == identity => Ok(segment),
         Ok(_) => Err(Error::SessionEnded),
-        Err(error) => Err(Error::System { doing: "look at a segment", cause: error.into() }),
+        Err(error) => Err(Error::System { doing: "inspect a segment", cause: error.into() }),
     }
 }

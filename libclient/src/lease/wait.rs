@@ -49,11 +49,11 @@ pub fn wait_newer(session: &Session, name: &str, seen: Version, deadline: Deadli
     if wait_key(session, name.as_bytes(), deadline, newer)? {
         return Ok(());
     }
-    Err(deadline.error(format!("a new value of {name:?}")))
+    Err(deadline.error(format!("a new value of {name:?}: no process has published one (see `tensorlend trace`)")))
 }
 
-/// Waits until the directory has a live entry for `key`.
-pub fn wait_entry(session: &Session, key: &[u8], deadline: Deadline, name: &str) -> Result<()> {
+/// Waits until the directory has a live entry for `key`. `awaited` describes it in the error of the timeout.
+pub fn wait_entry(session: &Session, key: &[u8], deadline: Deadline, awaited: impl Fn() -> String) -> Result<()> {
     session.waiter().enlist()?;
     let bell = &session.directory.head().bell;
     loop {
@@ -63,7 +63,7 @@ pub fn wait_entry(session: &Session, key: &[u8], deadline: Deadline, name: &str)
             return Ok(());
         }
         session.control.check_daemon("wait for a name")?;
-        let nap = deadline.nap().ok_or_else(|| deadline.error(format!("{name:?}")))?;
+        let nap = deadline.nap().ok_or_else(|| deadline.error(awaited()))?;
         futex::wait(bell, sample, nap);
     }
 }

@@ -66,7 +66,7 @@ impl Sheets {
         }
         let range = RangeWord(lending.0);
         let request = Request::SlotsOf { catalogue: range.catalogue(), slot: range.base() };
-        let mut answer = match session.control.ask(&request, &[], "look at a segment", "") {
+        let mut answer = match session.control.ask(&request, &[], "inspect a segment", "") {
             Ok(answer) => answer,
             Err(Error::Refused { refusal: Refusal::NotFound(_), .. }) => {
                 self.incomplete = true;

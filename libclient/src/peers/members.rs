@@ -40,7 +40,7 @@ impl PeerTable {
         }
         let request = Request::LeasesOf { catalogue };
         // The member has just left: its leases no longer count.
-        let Some(mut answer) = self.ask_for(&request, "read a lease table")? else { return Ok(None) };
+        let Some(mut answer) = self.ask_for(&request, "read another client's leases")? else { return Ok(None) };
         let Reply::Sheet { member } = answer.reply else { return answer.unexpected() };
         let fd = answer.descriptor()?;
         let table: Sheet<LeaseTable> = typed(sheet(&fd, Access::Read, Magic::Leases, size_of::<LeaseTable>())?)?;
@@ -69,7 +69,7 @@ impl PeerTable {
                 return Ok(Some(table.clone()));
             }
         }
-        Err(Error::Protocol { doing: "read a lease table" })
+        Err(Error::Protocol { doing: "read another client's leases" })
     }
 
     fn update(&self, catalogue: u16, member: u64, change: impl FnOnce(&mut Peer)) {
@@ -96,7 +96,7 @@ impl PeerTable {
         // epoch that is over.
         let member = self.directory.members[usize::from(catalogue)].member.read();
         let request = Request::CellsOf { catalogue, part };
-        let Some(mut answer) = self.ask_for(&request, "read a catalogue")? else { return Ok(false) };
+        let Some(mut answer) = self.ask_for(&request, "read another client's names")? else { return Ok(false) };
         let fd = answer.descriptor()?;
         if part == 0 {
             let cells = typed(sheet(&fd, Access::Read, Magic::Catalogue, size_of::<Catalogue>())?)?;
@@ -138,7 +138,7 @@ impl PeerTable {
         drop(telling);
         let (segment, slots) = (answer.descriptor()?, answer.descriptor()?);
         let inode = |fd: &OwnedFd| {
-            fstat(fd).map(|s| s.st_ino).map_err(|e| Error::System { doing: "look at a segment", cause: e.into() })
+            fstat(fd).map(|s| s.st_ino).map_err(|e| Error::System { doing: "inspect a segment", cause: e.into() })
         };
         let identity = (inode(&segment)?, inode(&slots)?);
         if self.is_mapped(catalogue, member, base, identity, geometry) {
@@ -194,7 +194,7 @@ impl PeerTable {
         telling: MutexGuard<'_, ()>,
     ) -> Result<()> {
         let (segment, slots) = (answer.descriptor()?, answer.descriptor()?);
-        let stat = fstat(&slots).map_err(|e| Error::System { doing: "look at a segment", cause: e.into() })?;
+        let stat = fstat(&slots).map_err(|e| Error::System { doing: "inspect a segment", cause: e.into() })?;
         // Only the daemon's report identifies device memory.
         let identity = (lent.lending.since_ns, stat.st_ino);
         let (base, geometry) = (lent.lending.base, lent.geometry);
@@ -293,7 +293,7 @@ impl PeerTable {
         use tensorlend_layout::wire::Request;
         drop(descriptor);
         let request = Request::Unmapped { lendings: vec![lent.lending] };
-        self.control.call(&request, "let go of device memory", "")?;
+        self.control.call(&request, "release device memory", "")?;
         Ok(Elsewhere { bytes: lent.bytes, uuid: lent.uuid })
     }
 

@@ -210,5 +210,12 @@ impl Client {
 }
 
 fn something_else(name: &str) -> Error {
-    trouble(name, RemoteTrouble::Gateway { why: format!("{SERVICE} answered something else") })
+    trouble(
+        name,
+        RemoteTrouble::Gateway {
+            why: format!(
+                "this version does not understand the reply of {SERVICE}: install the same version on all machines"
+            ),
+        },
+    )
 }

@@ -12,7 +12,7 @@ use crate::lease::wait::wait_entry;
 use crate::lease::wait::wait_newer;
 use crate::names::version::Version;
 use crate::tensor::sendable::Sendable;
-use crate::wait::{Deadline, NAP_MAX};
+use crate::wait::{Deadline, NAP_MAX, not_published};
 use std::time::Duration;
 use tensorlend_layout::DType;
 use tensorlend_layout::name::stream_key;
@@ -114,7 +114,7 @@ impl Client {
             }
             if !nap.is_zero() && deadline.nap().is_none() {
                 let of = known.map(|known: RemoteTrouble| format!(" ({known})")).unwrap_or_default();
-                return Err(deadline.error(format!("a new value of {name:?}{of}")));
+                return Err(deadline.error(format!("a new value of {name:?}{of}: no process has published one")));
             }
             nap = match self.far(name)? {
                 None => NODE_COMES,
@@ -182,18 +182,20 @@ impl Client {
                     return Err(Error::Remote { name, cause: RemoteTrouble::Refused { node, why } });
                 }
                 (Some(Error::Remote { .. } | Error::Timeout { .. }), Some(deadline)) => {
-                    let nap = deadline.nap().ok_or_else(|| deadline.error(format!("{name:?}")))?;
+                    let nap = deadline.nap().ok_or_else(|| deadline.error(not_published(name)))?;
                     std::thread::sleep(nap);
                 }
                 (Some(error), Some(_)) => return Err(error),
                 // A stream of this machine, or of a node that does not exist yet.
                 (None, Some(_)) if !may_be_far(name) => return Ok(name),
-                (None, Some(deadline)) => match wait_entry(self.session(), &key, deadline.at_most(NODE_COMES), name) {
-                    Ok(()) => return Ok(name),
-                    Err(Error::Timeout { .. }) if deadline.nap().is_some() => {}
-                    Err(Error::Timeout { .. }) => return Err(deadline.error(format!("{name:?}"))),
-                    Err(error) => return Err(error),
-                },
+                (None, Some(deadline)) => {
+                    match wait_entry(self.session(), &key, deadline.at_most(NODE_COMES), || not_published(name)) {
+                        Ok(()) => return Ok(name),
+                        Err(Error::Timeout { .. }) if deadline.nap().is_some() => {}
+                        Err(Error::Timeout { .. }) => return Err(deadline.error(not_published(name))),
+                        Err(error) => return Err(error),
+                    }
+                }
             }
         }
     }
@@ -239,7 +241,12 @@ impl Client {
             Err(Error::Answer { why, .. }) => return Err(gateway(why)),
             Err(Error::ServerGone(_)) => return Err(gateway("it ended before it answered".into())),
             Err(Error::Timeout { waited, .. }) => {
-                return Err(Error::Timeout { what: format!("the gateway's answer about {name:?}"), waited });
+                return Err(Error::Timeout {
+                    what: format!(
+                        "the gateway's response about {name:?}: the gateway or its network is busy (see `tensorlend nodes`)"
+                    ),
+                    waited,
+                });
             }
             other => other?,
         };
@@ -262,13 +269,17 @@ impl Client {
             RemoteAnswer::Here { stale } => return Ok(stale),
             RemoteAnswer::Nothing => trouble(name, RemoteTrouble::Nothing { node }),
             RemoteAnswer::Unreachable => trouble(name, RemoteTrouble::Unreachable { node }),
-            RemoteAnswer::Timeout => {
-                Error::Timeout { what: format!("{name:?} from node {node:?}"), waited: self.callers().timeout }
-            }
+            RemoteAnswer::Timeout => Error::Timeout {
+                what: format!("{name:?} from node {node:?}: the node or the network is busy (see `tensorlend nodes`)"),
+                waited: self.callers().timeout,
+            },
             RemoteAnswer::Refused { why } => trouble(name, RemoteTrouble::Refused { node, why: shortened(why) }),
-            RemoteAnswer::Names | RemoteAnswer::Where(_) => {
-                trouble(name, RemoteTrouble::Gateway { why: "it answered something else".into() })
-            }
+            RemoteAnswer::Names | RemoteAnswer::Where(_) => trouble(
+                name,
+                RemoteTrouble::Gateway {
+                    why: "this version does not understand its reply: install the same version on all machines".into(),
+                },
+            ),
         })
     }
 }

@@ -163,7 +163,7 @@ impl Lendings {
             let request = Request::Unmapped { lendings: part.to_vec() };
             // Without a daemon the report is lost; the next daemon receives the list of mapped loans, which is
             // equivalent.
-            control.call(&request, "let go of device memory", "")?;
+            control.call(&request, "release device memory", "")?;
         }
         Ok(())
     }

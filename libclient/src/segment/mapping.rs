@@ -13,8 +13,8 @@ use tensorlend_os::memfd::Access;
 /// client. Another client can write the header of its own sheet, so that header proves nothing, and a client that
 /// damages it must not keep others from reading elsewhere. The kernel reports a sheet's length.
 pub fn sheet(fd: &OwnedFd, access: Access, magic: Magic, bytes: usize) -> Result<View> {
-    let view = map::sheet(fd, bytes, access).map_err(Error::system("map a sheet"))?;
-    let header: &SheetHeader = view.at(0).ok_or(Error::Protocol { doing: "mapping a sheet" })?;
+    let view = map::sheet(fd, bytes, access).map_err(Error::system("map shared memory"))?;
+    let header: &SheetHeader = view.at(0).ok_or(Error::Protocol { doing: "map shared memory" })?;
     if access == Access::Write || magic == Magic::Directory {
         header.check(magic)?;
     }
@@ -22,16 +22,16 @@ pub fn sheet(fd: &OwnedFd, access: Access, magic: Magic, bytes: usize) -> Result
 }
 
 pub fn length(fd: &OwnedFd) -> Result<usize> {
-    let stat = fstat(fd).map_err(|e| Error::System { doing: "look at a descriptor", cause: e.into() })?;
-    usize::try_from(stat.st_size).map_err(|_| Error::Protocol { doing: "mapping a sheet" })
+    let stat = fstat(fd).map_err(|e| Error::System { doing: "inspect a descriptor", cause: e.into() })?;
+    usize::try_from(stat.st_size).map_err(|_| Error::Protocol { doing: "map shared memory" })
 }
 
 pub fn typed<T: Shared>(view: View) -> Result<Sheet<T>> {
-    Sheet::new(view).ok_or(Error::Protocol { doing: "mapping a sheet" })
+    Sheet::new(view).ok_or(Error::Protocol { doing: "map shared memory" })
 }
 
 /// The records after the head of a part.
 pub fn records<T: Shared>(fd: &OwnedFd, access: Access, magic: Magic, count: usize) -> Result<Records<T>> {
     let view = sheet(fd, access, magic, part_bytes::<T>(count))?;
-    Records::new(&view, size_of::<SlotsPart>(), count).ok_or(Error::Protocol { doing: "mapping a part" })
+    Records::new(&view, size_of::<SlotsPart>(), count).ok_or(Error::Protocol { doing: "map shared memory" })
 }

@@ -249,7 +249,8 @@ impl Stream {
                 return Err(Error::StreamFull(self.name.clone()));
             }
             let Some(nap) = deadline.nap() else {
-                return Err(deadline.error(format!("room in stream {:?}", self.name)));
+                return Err(deadline
+                    .error(format!("room in stream {:?}: its slowest subscriber is a whole ring behind", self.name)));
             };
             state = self.wait_for_room(state, nap);
         }
@@ -475,8 +476,9 @@ impl Stream {
         self.session.check()?;
         let deadline = Deadline::new(Some(timeout));
         while self.subscribers() < count {
-            let nap =
-                deadline.nap().ok_or_else(|| deadline.error(format!("{count} subscribers of {:?}", self.name)))?;
+            let nap = deadline.nap().ok_or_else(|| {
+                deadline.error(format!("{count} subscribers of {:?}: it has fewer (see `tensorlend ls`)", self.name))
+            })?;
             // Joining is rare, and rings no bell.
             std::thread::sleep(nap.min(Duration::from_millis(2)));
         }

@@ -104,7 +104,9 @@ impl SubscriptionBuilder {
         let here = self.client.stream_anywhere(&self.name, deadline)?;
         let session = self.client.session();
         if let Some(deadline) = deadline {
-            wait_entry(session, &stream_key(here), deadline, here)?;
+            wait_entry(session, &stream_key(here), deadline, || {
+                format!("stream {here:?}: no process has opened it (see `tensorlend ls`)")
+            })?;
         }
         match Subscription::open(session, here, self.start, self.wake) {
             Err(e) if e.is_not_found() => Err(Error::NoSuch { kind: "stream", name: self.name }),

@@ -437,7 +437,9 @@ impl Subscription {
             if let Ok(None) = got {
                 let Some(nap) = deadline.nap() else {
                     self.words().parked.set(0);
-                    return Err(deadline.error(format!("a message of stream {:?}", self.name)));
+                    return Err(
+                        deadline.error(format!("a message of stream {:?}: its producer has sent none", self.name))
+                    );
                 };
                 futex::wait(&self.at.head.bell, sample, nap);
             }

@@ -99,7 +99,9 @@ impl DatasetDraft {
             return Err(Error::Argument(format!("a dataset has at most {MEMBERS_MAX} tensors: use a list")));
         }
         if !Arc::ptr_eq(draft.session(), &self.session) {
-            return Err(Error::Argument(format!("the draft for {name:?} was made by another client")));
+            return Err(Error::Argument(format!(
+                "the draft for {name:?} was made by another client: create it with this one"
+            )));
         }
         Ok(())
     }

@@ -72,7 +72,9 @@ pub(crate) mod sealed {
 #[inline]
 pub(crate) fn seal(session: &Arc<Session>, message: impl Sendable, sequence: u64, what: &str) -> Result<Sealed> {
     if !Arc::ptr_eq(message.session(sealed::INSIDE), session) {
-        return Err(Error::Argument(format!("the draft for {what:?} was made by another client")));
+        return Err(Error::Argument(format!(
+            "the draft for {what:?} was made by another client: create it with this one, or publish it there"
+        )));
     }
     message.seal_for(sequence, sealed::INSIDE)
 }

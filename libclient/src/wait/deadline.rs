@@ -40,3 +40,8 @@ impl Deadline {
         Error::Timeout { what, waited: self.until.map_or(Duration::ZERO, |(_, timeout)| timeout) }
     }
 }
+
+/// The awaited event of a wait for a name, with the reason why it has not come.
+pub fn not_published(name: &str) -> String {
+    format!("{name:?}: no process has published it (see `tensorlend ls`)")
+}

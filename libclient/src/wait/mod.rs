@@ -5,7 +5,7 @@ mod parking;
 pub mod spin;
 mod toll;
 
-pub use deadline::{Deadline, NAP_MAX};
+pub use deadline::{Deadline, NAP_MAX, not_published};
 pub use parking::Parked;
 pub use spin::{Spin, spin};
 pub use toll::Waking;

@@ -1,7 +1,7 @@
 //! Copies for programs that support only CUDA's older IPC handles.
 
 use crate::draft::lock;
-use crate::errors::argument;
+use crate::errors::{closed, raise};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use std::sync::Mutex;
@@ -18,7 +18,7 @@ impl LegacyExport {
     }
 
     fn open<R>(&self, look: impl FnOnce(&tensorlend::LegacyExport) -> R) -> PyResult<R> {
-        lock(&self.0).as_ref().map(look).ok_or_else(|| argument("the copy was closed: make another one"))
+        lock(&self.0).as_ref().map(look).ok_or_else(|| raise(closed("the copy was closed: make another one")))
     }
 }
 

@@ -31,7 +31,7 @@ pub enum Refusal {
     },
     /// Another shared-memory layout.
     #[error(
-        "the daemon has shared-memory layout {daemon_version} ({daemon_hash:016x}), this client {client_version} ({client_hash:016x}): install matching versions"
+        "the daemon's shared memory has format {daemon_version} ({daemon_hash:016x}), this client reads {client_version} ({client_hash:016x}): install matching versions"
     )]
     Layout {
         /// Daemon's version.
@@ -44,10 +44,14 @@ pub enum Refusal {
         client_hash: u64,
     },
     /// The namespace does not exist, or this user may not join it: the client does not learn which.
-    #[error("no namespace {0:?} for this user: see [namespace.*] in the daemon's configuration")]
+    #[error(
+        "no namespace {0:?} for this user: it does not exist, or does not list the user: see [namespace.*] in the daemon's configuration"
+    )]
     Namespace(String),
     /// A reader requested an operation of writers.
-    #[error("this user may only read in namespace {0:?}: ask for its writer list")]
+    #[error(
+        "this user may read namespace {0:?}, but not write to it: ask its administrator to add the user to `writers` of [namespace.{0}] in the daemon's configuration"
+    )]
     ReadOnly(String),
     /// A limit is reached.
     #[error("{what} is at its limit of {limit}: raise {setting} in the daemon's configuration, or free some")]
@@ -62,9 +66,9 @@ pub enum Refusal {
         limit: String,
     },
     /// The kernel has no memory.
-    #[error("the machine has no memory for {bytes} bytes more ({reason})")]
+    #[error("the machine has no memory left{} ({reason}): delete values, end other programs, or lower pool.bytes_max", needed(*bytes))]
     Memory {
-        /// Requested bytes.
+        /// Requested bytes; 0 if unknown.
         bytes: u64,
         /// The kernel's error.
         reason: String,
@@ -73,18 +77,61 @@ pub enum Refusal {
     #[error("there is no {0}")]
     NotFound(String),
     /// The owner is alive, so its client must perform the operation.
-    #[error("the owner of {0:?} is alive")]
+    #[error(
+        "{0:?} belongs to a client that is still connected, and only that client can do this: do it there, or close that client first"
+    )]
     NotQuiet(String),
     /// Another client produces this stream.
-    #[error("stream {0:?} has a live producer already: close it there, or use another name")]
+    #[error("another client produces stream {0:?}: close the stream there, or use another name")]
     StreamTaken(String),
     /// A malformed or impossible request.
     #[error("request refused: {0}")]
     Bad(String),
     /// The daemon is stopping.
-    #[error("the daemon is stopping")]
+    #[error("the daemon is stopping and accepts no more requests: connect again once it runs again")]
     Stopping,
     /// The daemon disconnected the client for breaking a rule.
-    #[error("disconnected by the daemon: {0}")]
+    #[error("the daemon disconnected this client: {0}: connect again; the daemon's log has the details")]
     Violation(String),
+}
+
+impl Refusal {
+    /// Returns the stable code of this reason, such as `TL-0601`: the same in every language, explained in the manual's
+    /// page on errors.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Stopping => "TL-0105",
+            Self::Violation(_) => "TL-0106",
+            Self::Limit { .. } => "TL-0201",
+            Self::Memory { .. } => "TL-0202",
+            Self::NotFound(_) => "TL-0303",
+            Self::Bad(_) => "TL-0407",
+            Self::StreamTaken(_) => "TL-0503",
+            Self::Namespace(_) => "TL-0601",
+            Self::ReadOnly(_) => "TL-0602",
+            Self::NotQuiet(_) => "TL-0603",
+            Self::Protocol { .. } => "TL-0905",
+            Self::Layout { .. } => "TL-0906",
+        }
+    }
+}
+
+fn needed(bytes: u64) -> String {
+    if bytes == 0 { String::new() } else { format!(" for {}", crate::size::bytes_text(bytes)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_told_in_binary_units_and_only_if_known() {
+        let text = |bytes| Refusal::Memory { bytes, reason: "ENOMEM".into() }.to_string();
+        assert!(
+            text(3 << 29).starts_with("the machine has no memory left for 1.5 GiB (ENOMEM): "),
+            "{}",
+            text(3 << 29)
+        );
+        assert!(text(0).starts_with("the machine has no memory left (ENOMEM): "), "{}", text(0));
+    }
 }

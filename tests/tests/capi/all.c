@@ -109,6 +109,7 @@ static void test_pressure(void) {
     OK(tensorlend_create(small, TENSORLEND_U8, 1, &size, &draft));
     FAILS(TENSORLEND_LIMIT, "memory limit", tensorlend_create(small, TENSORLEND_U8, 1, &size, &second));
     IS(tensorlend_error_limit() == TENSORLEND_LIMIT_CLIENT_BYTES);
+    IS(strcmp(tensorlend_error_code(), "TL-0203") == 0);
     IS(strcmp(tensorlend_limit_name(tensorlend_error_limit()), "client-bytes") == 0);
     OK(tensorlend_outstanding_get(small, &outstanding));
     IS(tensorlend_outstanding_count(outstanding) == 1 && tensorlend_outstanding_bytes(outstanding) == size);
