@@ -60,6 +60,9 @@ pub enum Timer {
 const RETURNED_PAUSE_NS: u64 = 5_000_000;
 /// Shortest pause between two looks at orphaned memory for which somebody waits.
 const EXPEDITE_PAUSE_NS: u64 = 400_000;
+/// Looks that requests of one uid begin at once. After the last of their answers none begin for [`EXPEDITE_PAUSE_NS`], so that the
+/// loop serves others.
+const EXPEDITE_LOOKS_MAX: u32 = 64;
 /// How long after it was given up somebody waits for it.
 const EXPEDITE_NS_MAX: u64 = 10_000_000;
 /// How long after a request for memory the daemon still begins looks for it.
@@ -141,6 +144,17 @@ pub struct Orphaned {
     answered_ns: u64,
 }
 
+/// Looks that requests of a uid have begun.
+#[derive(Debug, Default)]
+struct Expedited {
+    /// Those whose answers are still to come.
+    begun: u32,
+    /// Whether there were as many as may be begun at once.
+    is_full: bool,
+    /// No further ones begin before.
+    next_ns: u64,
+}
+
 impl Orphaned {
     /// Returns whether the kernel's answer to such a look is still to come.
     fn is_looked_at(&self) -> bool {
@@ -192,6 +206,7 @@ pub struct Env {
     pub abandoned: BTreeMap<MemId, Making>,
     /// Given up, and somebody may still write it.
     pub orphaned: BTreeMap<MemId, Orphaned>,
+    expedited: BTreeMap<u32, Expedited>,
     /// Probes asked for since `burst_ns`: see [`Env::may_probe`].
     burst: u32,
     burst_ns: u64,
@@ -244,6 +259,7 @@ impl Env {
             probing: BTreeMap::new(),
             abandoned: BTreeMap::new(),
             orphaned: BTreeMap::new(),
+            expedited: BTreeMap::new(),
             burst: 0,
             burst_ns: 0,
             spares_after_ns: 0,
@@ -395,6 +411,13 @@ impl Env {
 
     /// The kernel's answer about orphaned memory.
     pub fn orphan_probed(&mut self, mem: MemId, quiet: bool) {
+        if let Some(orphaned) = self.orphaned.get(&mem).filter(|it| it.is_looked_at()) {
+            let expedited = self.expedited.get_mut(&orphaned.uid).expect("it has begun a look");
+            expedited.begun -= 1;
+            if expedited.begun == 0 && expedited.is_full {
+                expedited.next_ns = self.now_ns + EXPEDITE_PAUSE_NS;
+            }
+        }
         if quiet {
             let Some(Orphaned { uid, charge, segment_bytes, .. }) = self.orphaned.remove(&mem) else { return };
             let namespace = charge.namespace();
@@ -424,20 +447,36 @@ impl Env {
     /// for a look. The client unmaps a segment when it has our reply, and may request memory before we look again. So each request
     /// waits for one look that began after it; within [`QUIET_NS_MAX`] of the request, looks at segments that were given back not
     /// long ago are repeated. A look that has begun is always awaited: how late its answer is depends on the load of the machine.
+    /// A uid that holds thousands of segments has [`EXPEDITE_LOOKS_MAX`] looks at a time, and its requests go over all orphans
+    /// once for each such round.
     pub fn expedite(&mut self, uid: u32, since_ns: u64) -> bool {
         let now = self.now_ns;
         let readers = self.user_mode();
         let is_late = now - since_ns >= if readers { QUIET_USER_NS_MAX } else { QUIET_NS_MAX };
-        let mut awaited = false;
+        if let Some(expedited) = self.expedited.get(&uid)
+            && (expedited.begun > 0 || now < expedited.next_ns)
+        {
+            return expedited.begun > 0 || !is_late;
+        }
+        if is_late {
+            return false;
+        }
         let its = |l: &Orphaned| l.uid == uid && l.segment_bytes.is_some();
-        let worth =
-            |l: &Orphaned| l.is_looked_at() || now - l.given_up_ns < EXPEDITE_NS_MAX || l.answered_ns < since_ns;
-        for (&mem, orphaned) in self.orphaned.iter_mut().filter(|(_, l)| its(l) && worth(l)).take(64) {
-            awaited |= orphaned.is_looked_at() || !is_late;
-            if !orphaned.is_looked_at() && !is_late && now >= orphaned.expedited_ns + EXPEDITE_PAUSE_NS {
+        let worth = |l: &Orphaned| now - l.given_up_ns < EXPEDITE_NS_MAX || l.answered_ns < since_ns;
+        let (mut awaited, mut begun) = (false, 0);
+        for (&mem, orphaned) in self.orphaned.iter_mut().filter(|(_, l)| its(l) && worth(l)) {
+            awaited = true;
+            if now >= orphaned.expedited_ns + EXPEDITE_PAUSE_NS {
                 orphaned.expedited_ns = now;
                 self.effects.push(Effect::Probe { mem, readers });
+                begun += 1;
             }
+            if begun == EXPEDITE_LOOKS_MAX {
+                break;
+            }
+        }
+        if begun > 0 {
+            self.expedited.insert(uid, Expedited { begun, is_full: begun == EXPEDITE_LOOKS_MAX, next_ns: now });
         }
         awaited
     }
