@@ -127,6 +127,10 @@ pub enum Access {
 /// Opens the memfd again. The daemon never lends the original descriptor: only reopened ones count as writers when it asks the
 /// kernel whether a writer is left.
 pub fn reopen(fd: BorrowedFd<'_>, access: Access) -> rustix::io::Result<OwnedFd> {
+    reopen_patiently(fd, access, PROBED_PAUSES)
+}
+
+fn reopen_patiently(fd: BorrowedFd<'_>, access: Access, pauses: u32) -> rustix::io::Result<OwnedFd> {
     let flags = match access {
         Access::Read => OFlags::RDONLY,
         Access::Write => OFlags::RDWR,
@@ -135,9 +139,9 @@ pub fn reopen(fd: BorrowedFd<'_>, access: Access) -> rustix::io::Result<OwnedFd>
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let open = || {
         // Another thread of this process may be probing with a lease at this moment, for the duration of two calls.
-        for pause in 0..PROBED_PAUSES {
+        for pause in 0..pauses {
             match rustix::fs::open(&path, flags | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()) {
-                Err(Errno::AGAIN) if pause < 16 => std::thread::yield_now(),
+                Err(Errno::AGAIN) if pause < PROBED_YIELDS => std::thread::yield_now(),
                 Err(Errno::AGAIN) => std::thread::sleep(std::time::Duration::from_micros(100)),
                 opened => return opened,
             }
@@ -163,12 +167,12 @@ pub fn seal_writers(fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
 /// Returns whether no writer is left: the kernel grants a read lease only if no writable descriptor and no writable mapping of a
 /// reopened one exists in any process.
 pub fn is_quiet(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
-    probe(reopen(fd, Access::Read)?, libc::F_RDLCK)
+    probe_reopened(fd, Access::Read, libc::F_RDLCK)
 }
 
 /// Returns whether no other holder is left, neither descriptor nor mapping. Only for memfds without [`seal_writers`].
 pub fn is_unheld(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
-    probe(reopen(fd, Access::Write)?, libc::F_WRLCK)
+    probe_reopened(fd, Access::Write, libc::F_WRLCK)
 }
 
 /// Forbids further seals, so that no borrower can take rights from later borrowers.
@@ -203,10 +207,21 @@ pub fn punch_part(fd: BorrowedFd<'_>, at: u64, bytes: u64) -> rustix::io::Result
     rustix::fs::fallocate(fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, bytes)
 }
 
+/// Retries of an open, without pauses, while a lease is on the file.
+const PROBED_YIELDS: u32 = 16;
 /// Maximum retries of an open while a lease is on the file: 100 ms in total, if the lease's thread was stopped.
-const PROBED_PAUSES: u32 = 1016;
+const PROBED_PAUSES: u32 = PROBED_YIELDS + 1000;
 /// `F_SETSIG` of fcntl(2), which libc does not name everywhere.
 const F_SETSIG: libc::c_int = 10;
+
+/// Probes through a new descriptor. A lease that stays on the file is a holder's: in user mode clients can take leases, and the
+/// caller must not wait for one.
+fn probe_reopened(fd: BorrowedFd<'_>, access: Access, kind: libc::c_int) -> rustix::io::Result<bool> {
+    match reopen_patiently(fd, access, PROBED_YIELDS) {
+        Err(Errno::AGAIN) => Ok(false),
+        opened => probe(opened?, kind),
+    }
+}
 
 fn probe(fd: OwnedFd, kind: libc::c_int) -> rustix::io::Result<bool> {
     // A process that opens the file during the lease makes the kernel signal this process: by default with SIGIO, which would end
@@ -215,16 +230,19 @@ fn probe(fd: OwnedFd, kind: libc::c_int) -> rustix::io::Result<bool> {
     if unsafe { libc::fcntl(fd.as_raw_fd(), F_SETSIG, libc::SIGURG) } != 0 {
         return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL));
     }
-    // SAFETY: fcntl with F_SETLEASE takes an int and touches no memory of ours; neither rustix nor nix has it.
-    let set = |kind: libc::c_int| unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, kind) };
-    if set(kind) == 0 {
-        set(libc::F_UNLCK);
+    if set_lease(&fd, kind) == 0 {
+        set_lease(&fd, libc::F_UNLCK);
         return Ok(true);
     }
     match Errno::from_io_error(&std::io::Error::last_os_error()) {
         Some(Errno::AGAIN | Errno::BUSY) | None => Ok(false),
         Some(e) => Err(e),
     }
+}
+
+fn set_lease(fd: &OwnedFd, kind: libc::c_int) -> libc::c_int {
+    // SAFETY: fcntl with F_SETLEASE takes an int and touches no memory of ours; neither rustix nor nix has it.
+    unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, kind) }
 }
 
 #[cfg(test)]
@@ -248,6 +266,21 @@ mod tests {
             }
             stop.store(true, std::sync::atomic::Ordering::Relaxed);
         });
+    }
+
+    /// The kernel breaks a lease only after 45 seconds, and who waits for that is stalled.
+    #[test]
+    fn memory_under_a_lease_is_held_and_nobody_waits_for_the_lease() {
+        let fd = create("test", 4096).unwrap();
+        let holder = reopen(fd.as_fd(), Access::Read).unwrap();
+        // SAFETY: takes an int. By default the kernel's signal would end this process.
+        assert_eq!(unsafe { libc::fcntl(holder.as_raw_fd(), F_SETSIG, libc::SIGURG) }, 0);
+        assert_eq!(set_lease(&holder, libc::F_RDLCK), 0);
+        assert_eq!(is_unheld(fd.as_fd()), Ok(false));
+        set_lease(&holder, libc::F_WRLCK);
+        assert_eq!(is_unheld(fd.as_fd()), Ok(false));
+        drop(holder);
+        assert_eq!(is_unheld(fd.as_fd()), Ok(true));
     }
 
     #[test]

@@ -61,6 +61,9 @@ pub enum Timer {
 const RETURNED_PAUSE_NS: u64 = 5_000_000;
 /// Minimum pause between two probes of orphaned memory for which a request waits.
 const EXPEDITE_PAUSE_NS: u64 = 400_000;
+/// Maximum number of probes that requests of one uid start at once. After the last of their answers, none start for
+/// [`EXPEDITE_PAUSE_NS`], so that the loop serves others.
+const EXPEDITE_PROBES_MAX: u32 = 64;
 /// Maximum age of orphaned memory for which a request waits.
 const EXPEDITE_NS_MAX: u64 = 10_000_000;
 /// Maximum age of a memory request for which the daemon starts such probes.
@@ -140,6 +143,17 @@ pub struct Orphaned {
     answered_ns: u64,
 }
 
+/// The probes that requests of one uid have started.
+#[derive(Debug, Default)]
+struct Expedited {
+    /// Number of probes whose answers are still to come.
+    begun: u32,
+    /// Whether the round has as many as may start at once.
+    is_full: bool,
+    /// Earliest time of the next round.
+    next_ns: u64,
+}
+
 impl Orphaned {
     /// Returns true if the kernel has not answered such a probe yet.
     fn is_looked_at(&self) -> bool {
@@ -191,6 +205,7 @@ pub struct Env {
     pub abandoned: BTreeMap<MemId, Making>,
     /// Memory that was given up and that a process may still write.
     pub orphaned: BTreeMap<MemId, Orphaned>,
+    expedited: BTreeMap<u32, Expedited>,
     /// Number of probes since `burst_ns`: see [`Env::may_probe`].
     burst: u32,
     burst_ns: u64,
@@ -243,6 +258,7 @@ impl Env {
             probing: BTreeMap::new(),
             abandoned: BTreeMap::new(),
             orphaned: BTreeMap::new(),
+            expedited: BTreeMap::new(),
             burst: 0,
             burst_ns: 0,
             spares_after_ns: 0,
@@ -400,6 +416,13 @@ impl Env {
 
     /// Handles the kernel's answer about orphaned memory.
     pub fn orphan_probed(&mut self, mem: MemId, quiet: bool) {
+        if let Some(orphaned) = self.orphaned.get(&mem).filter(|it| it.is_looked_at()) {
+            let expedited = self.expedited.get_mut(&orphaned.uid).expect("it has begun a look");
+            expedited.begun -= 1;
+            if expedited.begun == 0 && expedited.is_full {
+                expedited.next_ns = self.now_ns + EXPEDITE_PAUSE_NS;
+            }
+        }
         if quiet {
             let Some(Orphaned { uid, charge, segment_bytes, .. }) = self.orphaned.remove(&mem) else { return };
             let namespace = charge.namespace();
@@ -430,19 +453,35 @@ impl Env {
     /// the daemon's next probe. So each request waits for one probe that began after it. Within [`QUIET_NS_MAX`] of the
     /// request, the daemon repeats the probes of segments that were returned recently. A request always waits for a probe that
     /// has begun, since its duration depends on the load of the machine.
+    /// A uid that holds thousands of segments has [`EXPEDITE_PROBES_MAX`] probes at a time, and its requests go over all orphans once
+    /// for each such round.
     pub fn expedite(&mut self, uid: u32, since_ns: u64) -> bool {
         let now = self.now_ns;
         let is_late = now - since_ns >= QUIET_NS_MAX;
-        let mut awaited = false;
+        if let Some(expedited) = self.expedited.get(&uid)
+            && (expedited.begun > 0 || now < expedited.next_ns)
+        {
+            return expedited.begun > 0 || !is_late;
+        }
+        if is_late {
+            return false;
+        }
         let its = |l: &Orphaned| l.uid == uid && l.segment_bytes.is_some();
-        let worth =
-            |l: &Orphaned| l.is_looked_at() || now - l.given_up_ns < EXPEDITE_NS_MAX || l.answered_ns < since_ns;
-        for (&mem, orphaned) in self.orphaned.iter_mut().filter(|(_, l)| its(l) && worth(l)).take(64) {
-            awaited |= orphaned.is_looked_at() || !is_late;
-            if !orphaned.is_looked_at() && !is_late && now >= orphaned.expedited_ns + EXPEDITE_PAUSE_NS {
+        let worth = |l: &Orphaned| now - l.given_up_ns < EXPEDITE_NS_MAX || l.answered_ns < since_ns;
+        let (mut awaited, mut begun) = (false, 0);
+        for (&mem, orphaned) in self.orphaned.iter_mut().filter(|(_, l)| its(l) && worth(l)) {
+            awaited = true;
+            if now >= orphaned.expedited_ns + EXPEDITE_PAUSE_NS {
                 orphaned.expedited_ns = now;
                 self.effects.push(Effect::Probe { mem });
+                begun += 1;
             }
+            if begun == EXPEDITE_PROBES_MAX {
+                break;
+            }
+        }
+        if begun > 0 {
+            self.expedited.insert(uid, Expedited { begun, is_full: begun == EXPEDITE_PROBES_MAX, next_ns: now });
         }
         awaited
     }

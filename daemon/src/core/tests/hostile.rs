@@ -1,8 +1,8 @@
 //! Malicious clients, which cost the others nothing.
 
 use super::accounts::figures;
-use super::world::{SEGMENT, World, settings};
-use crate::core::settings::{Mode, Settings};
+use super::world::{SEGMENT, World, limits, settings};
+use crate::core::settings::{Mode, NamespaceLimits, Settings};
 use tensorlend_layout::wire::{LimitKind, Policy, Refusal, Reply, Request};
 use tensorlend_layout::word::Cell;
 
@@ -137,6 +137,43 @@ fn a_request_waits_for_the_look_that_it_has_begun_however_late_its_answer_is() {
         assert!(heard.is_none(), "the look is under way: {heard:?}");
         w.late = false;
         w.finish();
+        w.wait_ns(1_000_000);
+        assert!(matches!(w.hear(a.conn), Some((Reply::Segment { .. }, _))));
+        w.say(a.conn, &Request::Ack);
+        w.hang_up(&a);
+        w.assert_empty();
+    }
+}
+
+#[test]
+fn a_request_looks_at_many_returned_segments_in_rounds() {
+    const SEGMENTS: u64 = 200;
+    for mode in [Mode::User, Mode::System] {
+        let private = NamespaceLimits { segments_max: SEGMENTS as u32, ..limits() };
+        let pool_bytes_max = SEGMENTS * SEGMENT;
+        let mut w = World::new(Settings { mode, private, pool_bytes_max, spare_segments: 0, ..settings() });
+        let a = w.join(1);
+        let lent: Vec<_> = (0..SEGMENTS).map(|_| w.segment(&a)).collect();
+        for it in &lent {
+            w.loud.insert(it.segment);
+            assert_eq!(w.ask(&a, &Request::ReturnSegment { base: it.base }), Reply::Done);
+        }
+        // The daemon's own looks are far apart now.
+        w.wait_ns(100_000_000_000);
+        w.late = true;
+        w.say(a.conn, &TWO);
+        let mut rounds = Vec::new();
+        while !w.looks.is_empty() {
+            rounds.push(w.looks.len());
+            w.finish();
+            assert_eq!(w.looks, [], "the loop does something else before the next round");
+            w.wait_ns(500_000);
+        }
+        assert_eq!(rounds, [64, 64, 64, 8], "{mode:?}");
+        assert!(matches!(w.refusal(a.conn), Refusal::Limit { .. }));
+        w.late = false;
+        w.loud.clear();
+        w.say(a.conn, &TWO);
         w.wait_ns(1_000_000);
         assert!(matches!(w.hear(a.conn), Some((Reply::Segment { .. }, _))));
         w.say(a.conn, &Request::Ack);
