@@ -198,7 +198,7 @@ pub enum Error {
     #[error("the tensor is strided, so its elements are not one slice: read it by its strides, or copy it")]
     Strided,
     /// Metadata of more than 64 KiB; the value is its length in bytes.
-    #[error("metadata of {} is too long: at most 64 KiB: publish the rest as a tensor of its own", bytes_text(*.0 as u64))]
+    #[error("metadata of {0} bytes is too long: at most 65536: publish the rest as a tensor of its own")]
     Metadata(usize),
     /// This client holds the maximum number of leases; the value is that number. Drop leases, or open a second client.
     #[error("this client holds {0} leases, the most that a client may hold: drop some, or connect a second client")]

@@ -144,7 +144,7 @@ def test_a_server_that_hangs_is_given_up(client: tensorlend.Client) -> None:
         taken: list[tensorlend.Call] = []
         thread = threading.Thread(target=lambda: taken.append(slow.recv(LONG)))
         thread.start()
-        with pytest.raises(tensorlend.TimeoutError, match="an answer from"):
+        with pytest.raises(tensorlend.TimeoutError, match="a response from"):
             caller.call(1, 1)
         thread.join(LONG)
         assert slow.try_recv() is None and slow.callers <= 1

@@ -79,8 +79,8 @@ pub struct Core {
     namespaces: BTreeMap<NamespaceId, Namespace>,
     by_name: BTreeMap<String, NamespaceId>,
     opening: Vec<Opening>,
-    /// Namespaces whose directory could not be made in this step, with the reasons.
-    failed: Vec<(String, u64, String)>,
+    /// Namespaces whose directory could not be made, with the time and the reason.
+    failed: BTreeMap<String, (u64, String)>,
     namespace_ids: NamespaceId,
     /// Connections whose requests wait. The first `untried` of them have not been retried since the last event.
     waiting: VecDeque<ConnId>,
@@ -106,7 +106,7 @@ impl Core {
             namespaces: BTreeMap::new(),
             by_name: BTreeMap::new(),
             opening: Vec::new(),
-            failed: Vec::new(),
+            failed: BTreeMap::new(),
             namespace_ids: 0,
             waiting: VecDeque::new(),
             untried: 0,
@@ -406,7 +406,7 @@ impl Core {
         let Some(seat) = state.seat else {
             return match request {
                 Request::Hello(hello) if gathering || self.is_staged(conn, hello) => Ok(Outcome::Later(Wait::Return)),
-                Request::Hello(hello) => self.admit(conn, hello),
+                Request::Hello(hello) => self.admit(conn, hello, since_ns),
                 Request::Return(back) if self.is_staging(conn, back) => Ok(Outcome::Later(Wait::Return)),
                 Request::Return(back) => self.welcome_back(conn, back),
                 _ => unreachable!("a violation"),

@@ -33,18 +33,18 @@ impl Core {
     }
 
     /// Admits a client within the limits, or with a session of the reserve.
-    pub(super) fn admit(&mut self, conn: ConnId, hello: &Hello) -> Answer {
-        let answer = self.hello(conn, hello);
+    pub(super) fn admit(&mut self, conn: ConnId, hello: &Hello, since_ns: u64) -> Answer {
+        let answer = self.hello(conn, hello, since_ns);
         let state = &self.conns[&conn];
         let is_refused = matches!(answer, Err(Refusal::Limit { .. })) && !state.reserved;
         if !is_refused || !self.has_reserve_for(state.peer.uid) {
             return answer;
         }
         self.conns.get_mut(&conn).expect("seen above").reserved = true;
-        self.hello(conn, hello)
+        self.hello(conn, hello, since_ns)
     }
 
-    fn hello(&mut self, conn: ConnId, hello: &Hello) -> Answer {
+    fn hello(&mut self, conn: ConnId, hello: &Hello, since_ns: u64) -> Answer {
         let state = &self.conns[&conn];
         if state.over {
             return Err(self.env.accounts.too_many_sessions(state.peer.uid));
@@ -65,8 +65,9 @@ impl Core {
                 (name.clone(), limits, None, role)
             }
         };
-        if let Some((_, bytes, reason)) = self.failed.iter().find(|(failed, ..)| *failed == name) {
-            return Err(Refusal::Memory { bytes: *bytes, reason: reason.clone() });
+        // Only for the clients that waited when it failed: a later one tries again.
+        if let Some((_, reason)) = self.failed.get(&name).filter(|&&(failed_ns, _)| since_ns <= failed_ns) {
+            return Err(Refusal::Memory { bytes: 0, reason: reason.clone() });
         }
         if let Some(id) = self.by_name.get(&name) {
             let namespace = self.namespaces.get_mut(id).expect("names lead to namespaces");

@@ -85,7 +85,7 @@ impl Core {
                 self.namespaces.insert(id, namespace);
             }
             Err(reason) => {
-                self.failed.push((opening.ledger.name().to_owned(), 0, reason));
+                self.failed.insert(opening.ledger.name().to_owned(), (self.env.now_ns, reason));
                 opening.give_up(&mut self.env);
             }
         }
