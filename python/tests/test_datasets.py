@@ -102,7 +102,7 @@ def test_what_cannot_be_one(client):
         client.put_dataset("d", {"": 1})
     with pytest.raises(tensorlend.DTypeError, match="structure"):
         client.put_dataset("d", {"a": 1, "b": np.zeros(2, "i4,f4")})
-    with pytest.raises(tensorlend.ArgumentError, match="at most 64 KiB"):
+    with pytest.raises(tensorlend.ArgumentError, match="at most 65536"):
         client.put_dataset("d", {"a": 1}, metadata=bytes(70000))
     assert client.list() == []
 
