@@ -16,6 +16,11 @@ use tensorlend_layout::header::Magic;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::Export;
 
+mod orphaned;
+
+use orphaned::Expedited;
+pub use orphaned::Orphaned;
+
 /// Maximum length of a sheet, or a part of one, that the daemon's loop makes itself. Worker threads make longer ones.
 const PROMPT_BYTES_MAX: u64 = 1 << 20;
 
@@ -55,21 +60,6 @@ pub enum Timer {
     /// Retry a spill that failed because somebody held the segment.
     Spill,
 }
-
-/// Pause before the second probe of orphaned memory, after which its client may have unmapped it. Each further pause is four
-/// times as long.
-const RETURNED_PAUSE_NS: u64 = 5_000_000;
-/// Minimum pause between two probes of orphaned memory for which a request waits.
-const EXPEDITE_PAUSE_NS: u64 = 400_000;
-/// Maximum number of probes that requests of one uid start at once. After the last of their answers, none start for
-/// [`EXPEDITE_PAUSE_NS`], so that the loop serves others.
-const EXPEDITE_PROBES_MAX: u32 = 64;
-/// Maximum age of orphaned memory for which a request waits.
-const EXPEDITE_NS_MAX: u64 = 10_000_000;
-/// Maximum age of a memory request for which the daemon starts such probes.
-const QUIET_NS_MAX: u64 = 5_000_000;
-/// Maximum pause between two probes of orphaned memory.
-const ORPHANED_PAUSE_NS_MAX: u64 = 10_000_000_000;
 
 /// Pause after a request for a segment before the daemon makes a spare: the requester receives and maps its segment first,
 /// without competing with the allocation of the next one.
@@ -124,41 +114,6 @@ pub struct Making {
     pub made: bool,
     /// Its view, for a sheet that has arrived.
     pub view: Option<View>,
-}
-
-/// Orphaned memory that a process may still write. The charge stays with its user as long as a process has it mapped.
-#[derive(Debug)]
-pub struct Orphaned {
-    /// The user whose client had it.
-    uid: u32,
-    charge: Charge,
-    segment_bytes: Option<u64>,
-    given_up_ns: u64,
-    /// Time of the next probe, and the pause after that probe.
-    next_ns: u64,
-    pause_ns: u64,
-    /// Time of the last probe that [`Env::expedite`] asked for.
-    expedited_ns: u64,
-    /// The value of `expedited_ns` at the last such probe that found the memory in use.
-    answered_ns: u64,
-}
-
-/// The probes that requests of one uid have started.
-#[derive(Debug, Default)]
-struct Expedited {
-    /// Number of probes whose answers are still to come.
-    begun: u32,
-    /// Whether the round has as many as may start at once.
-    is_full: bool,
-    /// Earliest time of the next round.
-    next_ns: u64,
-}
-
-impl Orphaned {
-    /// Returns true if the kernel has not answered such a probe yet.
-    fn is_looked_at(&self) -> bool {
-        self.expedited_ns > self.answered_ns
-    }
 }
 
 /// A sheet that exists.
@@ -375,115 +330,6 @@ impl Env {
     pub fn release_part(&mut self, part: Part) {
         self.accounts.refund(part.charge);
         self.release(part.mem);
-    }
-
-    /// Orphans memory that its writer may still have mapped: the daemon refunds its charge once the kernel reports that no process
-    /// can write it. Then the daemon closes it, or preserves a segment that may be lent again for the same uid. Readers do not
-    /// count as holders. In system mode the daemon frees the pages when it closes the memory, even under readers; in user mode,
-    /// where all clients are of one user, idle readers keep the pages until they unmap them.
-    pub fn orphan(&mut self, uid: u32, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
-        self.orphaned_ever += 1;
-        let (namespace, segment, id) = (charge.namespace(), segment_bytes.is_some(), self.orphaned_ever);
-        self.keep(mem, Label::Orphaned { namespace, uid, segment, id });
-        self.orphan_again(uid, mem, charge, segment_bytes);
-    }
-
-    /// Bytes of orphaned memory that are still charged to a uid: some process holds it.
-    pub fn orphaned_bytes(&self, uid: u32) -> u64 {
-        self.orphaned.values().filter(|it| it.uid == uid).map(|it| it.charge.bytes()).sum()
-    }
-
-    /// Orphans memory like [`Env::orphan`], but memory that was orphaned under this daemon's predecessor.
-    pub fn orphan_again(&mut self, uid: u32, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
-        let orphaned = Orphaned {
-            uid,
-            charge,
-            segment_bytes,
-            given_up_ns: self.now_ns,
-            next_ns: 0,
-            pause_ns: RETURNED_PAUSE_NS,
-            expedited_ns: 0,
-            answered_ns: 0,
-        };
-        self.orphaned.insert(mem, orphaned);
-        self.probe(mem, Probing::Orphaned);
-    }
-
-    /// Orphans a sheet like [`Env::orphan`].
-    pub fn orphan_part(&mut self, uid: u32, part: Part) {
-        self.orphan(uid, part.mem, part.charge, None);
-    }
-
-    /// Handles the kernel's answer about orphaned memory.
-    pub fn orphan_probed(&mut self, mem: MemId, quiet: bool) {
-        if let Some(orphaned) = self.orphaned.get(&mem).filter(|it| it.is_looked_at()) {
-            let expedited = self.expedited.get_mut(&orphaned.uid).expect("it has begun a look");
-            expedited.begun -= 1;
-            if expedited.begun == 0 && expedited.is_full {
-                expedited.next_ns = self.now_ns + EXPEDITE_PAUSE_NS;
-            }
-        }
-        if quiet {
-            let Some(Orphaned { uid, charge, segment_bytes, .. }) = self.orphaned.remove(&mem) else { return };
-            let namespace = charge.namespace();
-            self.accounts.refund(charge);
-            match segment_bytes {
-                None => self.release(mem),
-                Some(bytes) if !self.user_mode() && self.accounts.is_open(namespace) => {
-                    self.effects.push(Effect::Forget { mem });
-                    self.keep_idle(mem, bytes, (namespace, uid));
-                }
-                Some(bytes) => self.release_segment(mem, bytes),
-            }
-        } else if let Some(orphaned) = self.orphaned.get_mut(&mem) {
-            self.probing.insert(mem, Probing::Orphaned);
-            orphaned.answered_ns = orphaned.expedited_ns;
-            // A probe out of turn does not change the pauses.
-            if self.now_ns >= orphaned.next_ns {
-                let pause_ns = orphaned.pause_ns;
-                orphaned.next_ns = self.now_ns + pause_ns;
-                orphaned.pause_ns = (pause_ns * 4).min(ORPHANED_PAUSE_NS_MAX);
-                self.set_timer(pause_ns, Timer::Returned(mem));
-            }
-        }
-    }
-
-    /// Probes at once the segments that a uid has returned, for its request made at `since_ns`. Returns true if the request
-    /// must wait for a probe. The client unmaps a segment when it receives the daemon's response, and may request memory before
-    /// the daemon's next probe. So each request waits for one probe that began after it. Within [`QUIET_NS_MAX`] of the
-    /// request, the daemon repeats the probes of segments that were returned recently. A request always waits for a probe that
-    /// has begun, since its duration depends on the load of the machine.
-    /// A uid that holds thousands of segments has [`EXPEDITE_PROBES_MAX`] probes at a time, and its requests go over all orphans once
-    /// for each such round.
-    pub fn expedite(&mut self, uid: u32, since_ns: u64) -> bool {
-        let now = self.now_ns;
-        let is_late = now - since_ns >= QUIET_NS_MAX;
-        if let Some(expedited) = self.expedited.get(&uid)
-            && (expedited.begun > 0 || now < expedited.next_ns)
-        {
-            return expedited.begun > 0 || !is_late;
-        }
-        if is_late {
-            return false;
-        }
-        let its = |l: &Orphaned| l.uid == uid && l.segment_bytes.is_some();
-        let worth = |l: &Orphaned| now - l.given_up_ns < EXPEDITE_NS_MAX || l.answered_ns < since_ns;
-        let (mut awaited, mut begun) = (false, 0);
-        for (&mem, orphaned) in self.orphaned.iter_mut().filter(|(_, l)| its(l) && worth(l)) {
-            awaited = true;
-            if now >= orphaned.expedited_ns + EXPEDITE_PAUSE_NS {
-                orphaned.expedited_ns = now;
-                self.effects.push(Effect::Probe { mem });
-                begun += 1;
-            }
-            if begun == EXPEDITE_PROBES_MAX {
-                break;
-            }
-        }
-        if begun > 0 {
-            self.expedited.insert(uid, Expedited { begun, is_full: begun == EXPEDITE_PROBES_MAX, next_ns: now });
-        }
-        awaited
     }
 
     /// Abandons memory on order for a request. Its charge stays until it has arrived; otherwise a client that orders and
