@@ -212,7 +212,7 @@ class SystemCallError(Error, OSError):
         # The text stays the message: OSError shows a number only together with a strerror.
         self.errno = errno
 
-    def __reduce__(self):  # noqa: ANN204
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (str(self), self.errno), self.__dict__
 
 
