@@ -93,17 +93,28 @@ impl Drop for Closer {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::time::Duration;
 
+    /// A value whose drop blocks until its sender is dropped.
     struct Stuck(Receiver<()>);
 
     impl Drop for Stuck {
         fn drop(&mut self) {
             let _ = self.0.recv();
         }
+    }
+
+    /// Closes this many values whose drops block until the returned senders are dropped.
+    pub fn block(closer: &Closer, count: usize) -> Vec<Sender<()>> {
+        let one = |_| {
+            let (release, wait) = channel();
+            closer.close(Stuck(wait));
+            release
+        };
+        (0..count).map(one).collect()
     }
 
     struct Tells(Sender<()>);
@@ -118,13 +129,7 @@ mod tests {
     fn what_is_stuck_keeps_nobody_waiting() {
         let closer = Closer::start().unwrap();
         let (told, hear) = channel();
-        let stuck: Vec<Sender<()>> = (0..8)
-            .map(|_| {
-                let (release, wait) = channel();
-                closer.close(Stuck(wait));
-                release
-            })
-            .collect();
+        let stuck = block(&closer, 8);
         for _ in 0..8 {
             closer.close(Tells(told.clone()));
         }

@@ -157,28 +157,14 @@ impl Bans {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::closer;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-    use std::sync::mpsc::{Receiver, Sender, channel};
     use tensorlend_os::memfd;
-
-    struct Stuck(Receiver<()>);
-
-    impl Drop for Stuck {
-        fn drop(&mut self) {
-            let _ = self.0.recv();
-        }
-    }
 
     #[test]
     fn memory_that_was_lent_and_dropped_is_quiescent_while_the_closer_is_busy() {
         let closer = Closer::start().unwrap();
-        let stuck: Vec<Sender<()>> = (0..64)
-            .map(|_| {
-                let (release, wait) = channel();
-                closer.close(Stuck(wait));
-                release
-            })
-            .collect();
+        let stuck = closer::tests::block(&closer, 64);
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let mut connection = Connection::new(ours, 0, None);

@@ -10,7 +10,7 @@ use tensorlend_layout::tensor::BadTensor;
 use tensorlend_layout::wire::{NameAt, Reply, Request, VALUES_MAX, ValueAt};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 
-/// From so many names on a sheet is mapped: their records take more of a packet than that takes time.
+/// Minimum number of names for which a sheet is mapped: the records of as many names in packets cost more than the mapping.
 const SHARED_BY: usize = 64;
 
 /// A sheet that is not mapped.
@@ -26,7 +26,7 @@ impl Describer<'_> {
     pub fn prepare<'n>(&mut self, names: impl Iterator<Item = &'n str>) -> Result<()> {
         let mut names: Vec<&str> = names.collect();
         let mut unshared = Vec::new();
-        // Who has the cells mapped learns which records it needs.
+        // Two rounds: mapped cells show which records are missing.
         for _ in 0..2 {
             let mut by_sheet: HashMap<Unmapped, Vec<(&str, NameAt)>> = HashMap::new();
             for name in names.drain(..) {
@@ -81,7 +81,7 @@ impl Describer<'_> {
         Ok(lent.map(|lent| (Unmapped::Records(lent), at)))
     }
 
-    /// Has the daemon read what these names hold.
+    /// Requests the cells and records of these names from the daemon.
     fn ask_for(&mut self, mut names: &[NameAt]) -> Result<()> {
         const DOING: &str = "read what names hold";
         while !names.is_empty() {
@@ -97,7 +97,7 @@ impl Describer<'_> {
         Ok(())
     }
 
-    /// What the daemon has read of a name whose route stands. `None`: the name is looked at here.
+    /// Returns what the daemon has read of a name whose route is unchanged. `None`: this client reads the name itself.
     pub(super) fn said(&mut self, name: &str, found: &CellRoute<'_>) -> Option<Look> {
         let at = NameAt { entry: found.entry?, home: found.route.seen };
         Some(match self.said.remove(&at)? {
