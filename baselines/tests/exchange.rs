@@ -4,7 +4,7 @@ use std::io;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tensorlend_baselines::{BaselineError, Kind, Session, measure, patience, serve};
@@ -33,7 +33,20 @@ fn spawn(args: &[String]) -> io::Result<Child> {
         .spawn()
 }
 
+/// Returns what stays in /dev/shm. On a busy machine a session gives up its producing thread after a second, and that
+/// thread then removes its segment later.
 fn left_in_shm() -> Vec<String> {
+    let end = Instant::now() + Duration::from_mins(1);
+    loop {
+        let names = in_shm();
+        if names.is_empty() || Instant::now() > end {
+            return names;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn in_shm() -> Vec<String> {
     let prefix = format!("tensorlend-baseline-{}-", std::process::id());
     let names = std::fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.filter(|name| name.starts_with(&prefix)).collect()

@@ -17,10 +17,15 @@
  *   - A call that takes a handle over gets the address of your variable, and sets that to NULL once
  *     it has. A handle that is still there is yours. So a program may end all of its variables when
  *     it is done, whether calls failed or not.
+ *   - Nothing checks that a handle was not ended before: end each once, and keep no copy of its pointer.
  *
- * Threads: a client, a lease, a stream, a list of leases and a history may be used by several
- * threads at once; a draft and a subscription by one at a time. End a handle only when no thread
- * uses it.
+ * Threads: a client, a lease, a stream, a history, and what only describes (leases, a listing,
+ * devices, metrics) may be used by several threads at once; options, a draft, a subscription, a
+ * caller, a server, a request, a model and its request by one at a time. End a handle only when no
+ * thread uses it.
+ *
+ * Exceptions: none leaves the library: a fault of its own is TENSORLEND_PANIC. None may enter it: an
+ * exception that leaves a callback ends the process.
  *
  * Signals: nothing here may be called in a signal handler, and no thread may be cancelled
  * (pthread_cancel) or left by longjmp while it is in a call. The library's own threads take no
@@ -135,6 +140,18 @@ enum tensorlend_status
      * The name is another machine's, which cannot be reached or refuses; or this machine's gateway does not answer.
      */
     TENSORLEND_REMOTE = 16,
+    /**
+     * The server refused the request, or could not carry it out: the message has its reason.
+     */
+    TENSORLEND_REQUEST_FAILED = 17,
+    /**
+     * The server ended before it responded. It may have carried the request out.
+     */
+    TENSORLEND_SERVER_GONE = 18,
+    /**
+     * No such device, or the daemon lends none of its memory; or the driver, or a producer's work, failed.
+     */
+    TENSORLEND_DEVICE = 19,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -168,6 +185,22 @@ enum tensorlend_kind
      * A list.
      */
     TENSORLEND_KIND_LIST = 3,
+    /**
+     * One tensor in a device's memory.
+     */
+    TENSORLEND_KIND_DEVICE_TENSOR = 4,
+    /**
+     * A model.
+     */
+    TENSORLEND_KIND_MODEL = 5,
+    /**
+     * A machine.
+     */
+    TENSORLEND_KIND_NODE = 6,
+    /**
+     * A value that cannot be described.
+     */
+    TENSORLEND_KIND_UNKNOWN = 7,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -418,10 +451,21 @@ typedef int32_t tensorlend_limit;
 #endif // __cplusplus
 
 /**
+ * A caller of one service: sends requests to the service's servers and receives their responses. One thread at a time
+ * uses it; open one for each thread. tensorlend_caller_close ends it.
+ */
+typedef struct tensorlend_caller tensorlend_caller;
+
+/**
  * A session with the daemon, in one namespace. Any thread may use it, several at a time. Published tensors outlive the
  * session.
  */
 typedef struct tensorlend_client tensorlend_client;
+
+/**
+ * Devices whose memory the daemon lends. tensorlend_devices_free frees them.
+ */
+typedef struct tensorlend_devices tensorlend_devices;
 
 /**
  * A tensor, or a dataset of several, that the program writes where its readers will read it. Other clients see it once
@@ -456,6 +500,18 @@ typedef struct tensorlend_leases tensorlend_leases;
 typedef struct tensorlend_listing tensorlend_listing;
 
 /**
+ * A connection to the runners of one model. One thread at a time uses it; open one for each thread.
+ * tensorlend_model_close ends it.
+ */
+typedef struct tensorlend_model tensorlend_model;
+
+/**
+ * A request to a model: its inputs, and where its outputs go. One thread at a time uses it. tensorlend_model_run
+ * takes it over; tensorlend_model_request_free frees one that was not taken over.
+ */
+typedef struct tensorlend_model_request tensorlend_model_request;
+
+/**
  * Options of a connection: daemon, namespace, label, limits.
  */
 typedef struct tensorlend_options tensorlend_options;
@@ -464,6 +520,21 @@ typedef struct tensorlend_options tensorlend_options;
  * The allocations of a client that are not freed, at one moment. tensorlend_outstanding_free frees it.
  */
 typedef struct tensorlend_outstanding tensorlend_outstanding;
+
+/**
+ * A request that a server received: a lease on its value, and the right to respond once. Any thread may respond, one
+ * at a time uses the handle, and requests may be responded to in any order. It may outlive the server's handle.
+ *
+ * tensorlend_request_respond and tensorlend_request_fail take it over, and set the caller's variable to NULL.
+ * tensorlend_request_free drops one that was not taken over: its caller gets TENSORLEND_REQUEST_FAILED.
+ */
+typedef struct tensorlend_request tensorlend_request;
+
+/**
+ * A server of a service: receives requests from all callers in turn. One thread at a time uses it; several servers
+ * share the callers of a service. tensorlend_server_close ends it.
+ */
+typedef struct tensorlend_server tensorlend_server;
 
 /**
  * A snapshot of the daemon's metrics. tensorlend_stat_free frees it.
@@ -513,7 +584,8 @@ typedef struct {
      */
     const char *name;
     /**
-     * The element with index 0, read-only; NULL where only the description is known (tensorlend_info).
+     * The element with index 0, read-only; NULL where only the description is known (tensorlend_info), and for a
+     * tensor on a device.
      */
     const void *data;
     /**
@@ -556,11 +628,24 @@ typedef struct {
      * Whether the elements are contiguous, in C order: then nbytes bytes can be read from data on.
      */
     bool row_major;
+    /**
+     * UUID of the device in whose memory the elements are, "GPU-..."; NULL for host memory.
+     */
+    const char *device;
+    /**
+     * Address of the element with index 0 on that device, read-only; 0 for host memory.
+     */
+    uint64_t device_data;
+    /**
+     * Number of that device in this process, N of "cuda:N"; 0 for host memory.
+     */
+    uint32_t device_number;
 } tensorlend_tensor;
 
 /**
- * A name with its value, or a stream or a list, for which all fields except name, kind and count are 0. Borrowed
- * from the listing. The library makes these; later versions may have further fields at the end.
+ * A name with its value; or a stream or a list, of which only name, kind and count are known; a model, with
+ * nbytes and version; or a machine, with alive and here. Borrowed from the listing. The library makes these;
+ * later versions may have further fields at the end.
  */
 typedef struct {
     /**
@@ -568,7 +653,7 @@ typedef struct {
      */
     const char *name;
     /**
-     * Its owner's label; empty for streams and lists.
+     * Its owner's label, or its machine (tensorlend_placement); empty where neither is known.
      */
     const char *label;
     /**
@@ -612,14 +697,57 @@ typedef struct {
      */
     uint32_t uid;
     /**
-     * Whether its owner is connected.
+     * Whether its owner is connected, or its machine can be reached.
      */
     bool alive;
     /**
      * Whether it ends with its owner's session.
      */
     bool ephemeral;
+    /**
+     * Whether this machine has a copy of another machine's name.
+     */
+    bool cached;
+    /**
+     * Whether that copy, or the entry, may be old, since its machine cannot be reached.
+     */
+    bool stale;
+    /**
+     * Whether it is the machine on which the program runs.
+     */
+    bool here;
 } tensorlend_entry;
+
+/**
+ * A device whose memory the daemon lends, borrowed from its list. The library makes these; later versions may have
+ * further fields at the end.
+ */
+typedef struct {
+    /**
+     * UUID, "GPU-...": the device's name in every process.
+     */
+    const char *uuid;
+    /**
+     * The driver's name of the device.
+     */
+    const char *name;
+    /**
+     * "pool", "arena" or "async".
+     */
+    const char *allocator;
+    /**
+     * Length of an ordinary segment, in bytes; with "async", the unit of slots.
+     */
+    uint64_t segment_bytes;
+    /**
+     * Length of the longest segment, in bytes.
+     */
+    uint64_t segment_bytes_max;
+    /**
+     * Number in this process, N of "cuda:N"; -1 if this process does not see the device.
+     */
+    int32_t number;
+} tensorlend_device;
 
 /**
  * The daemon's metrics, borrowed from their handle. The library makes these; later versions may have further fields at
@@ -951,6 +1079,20 @@ tensorlend_status tensorlend_options_harden(tensorlend_options *options,
                                             bool harden);
 
 /**
+ * Timeout, in nanoseconds, of requests to this machine's gateway for which the call gives none: a tensorlend_get of
+ * another machine's name, a tensorlend_put_remote. Default: 60 seconds.
+ */
+tensorlend_status tensorlend_options_remote_timeout(tensorlend_options *options,
+                                                    uint64_t timeout_ns);
+
+/**
+ * Timeout, in nanoseconds, of requests to the daemon, after which a call fails with TENSORLEND_DISCONNECTED; at least
+ * a millisecond. Default: 30 seconds.
+ */
+tensorlend_status tensorlend_options_request_timeout(tensorlend_options *options,
+                                                     uint64_t timeout_ns);
+
+/**
  * Maximum number of bytes that this client may use. An allocation above it fails with TENSORLEND_LIMIT. Default:
  * only the daemon's limits.
  */
@@ -1037,7 +1179,7 @@ tensorlend_status tensorlend_lease_clone(const tensorlend_lease *lease, tensorle
 void tensorlend_lease_free(tensorlend_lease *lease);
 
 /**
- * Returns whether the lease is on a tensor or a dataset; TENSORLEND_KIND_TENSOR for NULL.
+ * Returns whether the lease is on a tensor, a dataset or a tensor on a device; TENSORLEND_KIND_TENSOR for NULL.
  */
 tensorlend_kind tensorlend_lease_kind(const tensorlend_lease *lease);
 
@@ -1089,7 +1231,8 @@ bool tensorlend_lease_validate(const tensorlend_lease *lease);
 
 /**
  * Copies the elements of a tensor, in C order, into to, which has exactly the tensor's nbytes bytes. member is
- * NULL for a tensor, and the name of the tensor for a dataset.
+ * NULL for a tensor, and the name of the tensor for a dataset. From a device, it waits for the producer's work and for
+ * the copy.
  *
  * TENSORLEND_ARGUMENT for another length; TENSORLEND_NOT_FOUND if there is no such member.
  */
@@ -1157,7 +1300,8 @@ tensorlend_status tensorlend_dataset_add(tensorlend_draft *dataset,
 
 /**
  * The memory of a tensor, borrowed from the draft, where the program writes: tensorlend_draft_bytes bytes, aligned to 64
- * bytes, to 4096 if there are that many. The child of a fork must not use it. NULL for a dataset, and for NULL.
+ * bytes, to 4096 if there are that many. The child of a fork must not use it. NULL for a dataset, for a tensor on a device
+ * (tensorlend_draft_device_data), and for NULL.
  */
 void *tensorlend_draft_data(tensorlend_draft *draft);
 
@@ -1321,9 +1465,9 @@ tensorlend_status tensorlend_list_append(const tensorlend_client *client,
                                          uint64_t *number);
 
 /**
- * Appends the current values of count names without a copy, all or none. The names keep their values. Writes the
- * number of the first item to *number, unless that is NULL. TENSORLEND_NOT_FOUND if a name is missing;
- * TENSORLEND_REFUSED or TENSORLEND_ARGUMENT for one that is not this client's.
+ * Appends copies of the current values of count names, at most 1,024, all or none. The names keep their values. Writes
+ * the number of the first item to *number, unless that is NULL. TENSORLEND_NOT_FOUND if a name is missing;
+ * TENSORLEND_ARGUMENT for more than 1,024 names. Then nothing was appended.
  */
 tensorlend_status tensorlend_list_append_names(const tensorlend_client *client,
                                                const char *list,
@@ -1545,7 +1689,9 @@ tensorlend_status tensorlend_versions(const tensorlend_client *client,
                                       tensorlend_leases **leases);
 
 /**
- * Lists the names that match the pattern glob ("*": all), and describes their values.
+ * Lists the names that match the pattern glob ("*": all), and describes their values. Names whose values cannot be
+ * described come last, as entries of TENSORLEND_KIND_UNKNOWN: for example a faulty client's values, spilled values without
+ * memory to read them back, and values that need a lease while this client has none left.
  */
 tensorlend_status tensorlend_list_names(const tensorlend_client *client,
                                         const char *glob,
@@ -1573,6 +1719,13 @@ tensorlend_status tensorlend_list_lists(const tensorlend_client *client,
                                         tensorlend_listing **listing);
 
 /**
+ * Lists the models that match the pattern glob.
+ */
+tensorlend_status tensorlend_list_models(const tensorlend_client *client,
+                                         const char *glob,
+                                         tensorlend_listing **listing);
+
+/**
  * Number of entries; 0 for NULL.
  */
 uint64_t tensorlend_listing_count(const tensorlend_listing *listing);
@@ -1581,6 +1734,11 @@ uint64_t tensorlend_listing_count(const tensorlend_listing *listing);
  * An entry by its number, borrowed from the listing; NULL beyond the end.
  */
 const tensorlend_entry *tensorlend_listing_at(const tensorlend_listing *listing, uint64_t number);
+
+/**
+ * Returns true if there are more entries than the listing has, as there may be of other machines; false for NULL.
+ */
+bool tensorlend_listing_is_cut(const tensorlend_listing *listing);
 
 /**
  * Frees a listing; NULL does nothing.
@@ -1598,7 +1756,8 @@ void tensorlend_dlpack_free(DLManagedTensorVersioned *tensor);
  * Exports a leased tensor in place to another library, read-only (DLPACK_FLAG_BITMASK_READ_ONLY). member is NULL
  * for a tensor, and the name of the tensor for a dataset. The lease's memory is kept until the tensor's deleter was
  * called and the handle is freed, in any order. Free the tensor with tensorlend_dlpack_free, unless another library
- * took it over.
+ * took it over. A tensor on a device is exported there (kDLCUDA), without a stream: before you pass it on, order the
+ * stream that will read it, by tensorlend_lease_order_stream.
  *
  * TENSORLEND_NOT_FOUND if there is no such member.
  */
@@ -1608,7 +1767,8 @@ tensorlend_status tensorlend_lease_to_dlpack(const tensorlend_lease *lease,
 
 /**
  * Exports a draft to another library, which writes it in place. Until the tensor is freed (tensorlend_dlpack_free,
- * or by the library that took it over), the draft cannot be published, sent or appended (TENSORLEND_ARGUMENT).
+ * or by the library that took it over), the draft cannot be published, sent or appended (TENSORLEND_ARGUMENT). Record
+ * the stream in which another library writes a draft on a device, by tensorlend_draft_record_stream.
  */
 tensorlend_status tensorlend_draft_to_dlpack(tensorlend_draft *draft,
                                              DLManagedTensorVersioned **tensor);
@@ -1616,12 +1776,25 @@ tensorlend_status tensorlend_draft_to_dlpack(tensorlend_draft *draft,
 /**
  * Creates a row-major draft from a copy of another library's tensor, strided or not. The caller keeps the tensor.
  *
- * TENSORLEND_ARGUMENT for a DLPack version other than 1 or memory of a device; TENSORLEND_DTYPE for an element
- * type that tensorlend does not know; otherwise as tensorlend_create.
+ * TENSORLEND_ARGUMENT for a DLPack version other than 1 or memory of a device (tensorlend_create_from_dlpack_on);
+ * TENSORLEND_DTYPE for an element type that tensorlend does not know; otherwise as tensorlend_create.
  */
 tensorlend_status tensorlend_create_from_dlpack(const tensorlend_client *client,
                                                 const DLManagedTensorVersioned *tensor,
                                                 tensorlend_draft **draft);
+
+/**
+ * Creates a draft on a device from a copy of another library's tensor there, which is row-major. The copy is work of
+ * stream, so that it comes after work of that stream on the tensor (NULL: the legacy default stream), and is done when
+ * the call returns. The caller keeps the tensor.
+ *
+ * TENSORLEND_ARGUMENT for memory that is not a CUDA device's, and for a tensor that is not row-major; otherwise as
+ * tensorlend_create_from_dlpack and tensorlend_create_on.
+ */
+tensorlend_status tensorlend_create_from_dlpack_on(const tensorlend_client *client,
+                                                   const DLManagedTensorVersioned *tensor,
+                                                   void *stream,
+                                                   tensorlend_draft **draft);
 
 /**
  * Copies another library's tensor, strided or not, and publishes it. The caller keeps the tensor. version may be
@@ -1631,6 +1804,514 @@ tensorlend_status tensorlend_put_dlpack(const tensorlend_client *client,
                                         const char *name,
                                         const DLManagedTensorVersioned *tensor,
                                         tensorlend_version *version);
+
+/**
+ * Opens a caller of a service, for capacity requests that are outstanding at once (0: 8; 1024 at most, rounded up
+ * to a power of two). Asks the daemon nothing: the first request looks for a server.
+ *
+ * TENSORLEND_ARGUMENT for an invalid name, or one of more than 207 bytes.
+ */
+tensorlend_status tensorlend_caller_open(const tensorlend_client *client,
+                                         const char *service,
+                                         uint32_t capacity,
+                                         tensorlend_caller **caller);
+
+/**
+ * Sends a request, and waits for its response: timeout_ns nanoseconds at most, for ever if that is below 0. Also
+ * waits for a server if there is none. Takes *request over.
+ *
+ * TENSORLEND_REQUEST_FAILED if the server refused the request or could not carry it out: the message has its reason.
+ * TENSORLEND_SERVER_GONE if the server ended before it responded: it may have carried the request out, so send
+ * another one only if that does no harm. TENSORLEND_TIMEOUT: the caller gives the server up, and the next request
+ * goes to another one. TENSORLEND_ARGUMENT for a draft of another client, and while requests are outstanding.
+ */
+tensorlend_status tensorlend_caller_call(tensorlend_caller *caller,
+                                         tensorlend_draft **request,
+                                         int64_t timeout_ns,
+                                         tensorlend_lease **response);
+
+/**
+ * Sends a request without waiting for its response, which tensorlend_caller_recv takes. Waits for a server if there
+ * is none: timeout_ns nanoseconds at most, for ever if that is below 0. Takes *request over. The request's number,
+ * from 0 on, goes to *number, unless that is NULL.
+ *
+ * TENSORLEND_TIMEOUT; TENSORLEND_SERVER_GONE if earlier requests were lost with their server, and this one was not
+ * sent; TENSORLEND_ARGUMENT while as many requests are outstanding as the caller was opened for.
+ */
+tensorlend_status tensorlend_caller_send(tensorlend_caller *caller,
+                                         tensorlend_draft **request,
+                                         int64_t timeout_ns,
+                                         uint64_t *number);
+
+/**
+ * Takes the response to the oldest outstanding request; waits for it timeout_ns nanoseconds at most, for ever if
+ * that is below 0. The request's number goes to *number, unless that is NULL, also if the request failed.
+ *
+ * TENSORLEND_REQUEST_FAILED if the server could not carry out this request; TENSORLEND_SERVER_GONE if the server
+ * ended, and with it all outstanding requests; TENSORLEND_TIMEOUT: the requests stay outstanding, so that a program
+ * that has to stop can wait in short turns; TENSORLEND_ARGUMENT if no request is outstanding.
+ */
+tensorlend_status tensorlend_caller_recv(tensorlend_caller *caller,
+                                         int64_t timeout_ns,
+                                         tensorlend_lease **response,
+                                         uint64_t *number);
+
+/**
+ * Connects to a server without a request, so that the first one need not wait: timeout_ns nanoseconds at most, for
+ * ever if that is below 0.
+ */
+tensorlend_status tensorlend_caller_wait_server(tensorlend_caller *caller,
+                                                int64_t timeout_ns);
+
+/**
+ * Gives the server up, with all outstanding requests: the next request goes to another server, if there is one.
+ */
+tensorlend_status tensorlend_caller_give_up(tensorlend_caller *caller);
+
+/**
+ * Number of requests that were sent and have no response yet; 0 for NULL, and in the child of a fork.
+ */
+uint64_t tensorlend_caller_outstanding(const tensorlend_caller *caller);
+
+/**
+ * The service's name, borrowed from the caller; NULL for NULL.
+ */
+const char *tensorlend_caller_service(const tensorlend_caller *caller);
+
+/**
+ * Ends a caller, and frees the handle; NULL does nothing. Leases on its responses remain valid.
+ */
+void tensorlend_caller_close(tensorlend_caller *caller);
+
+/**
+ * Serves a service from now on, in addition to other servers of the same name. Takes some round trips to the daemon.
+ *
+ * TENSORLEND_ARGUMENT for an invalid name, or one of more than 207 bytes; TENSORLEND_REFUSED without the right to
+ * write; TENSORLEND_LIMIT at a limit.
+ */
+tensorlend_status tensorlend_serve(const tensorlend_client *client,
+                                   const char *service,
+                                   tensorlend_server **server);
+
+/**
+ * Receives the next request; waits for it timeout_ns nanoseconds at most, for ever if that is below 0.
+ *
+ * TENSORLEND_TIMEOUT; TENSORLEND_LIMIT with 4096 leases held already: the request is still there after some were
+ * freed; TENSORLEND_DISCONNECTED if the session has ended.
+ */
+tensorlend_status tensorlend_server_recv(tensorlend_server *server,
+                                         int64_t timeout_ns,
+                                         tensorlend_request **request);
+
+/**
+ * Receives the next request if there is one, for servers that gather several: *request is NULL if there is none now,
+ * and the status TENSORLEND_OK.
+ */
+tensorlend_status tensorlend_server_try_recv(tensorlend_server *server,
+                                             tensorlend_request **request);
+
+/**
+ * Number of callers that are connected now, 120 at most; 0 for NULL.
+ */
+uint64_t tensorlend_server_callers(const tensorlend_server *server);
+
+/**
+ * The service's name, borrowed from the server; NULL for NULL.
+ */
+const char *tensorlend_server_service(const tensorlend_server *server);
+
+/**
+ * Ends a server, and frees the handle; NULL does nothing. Its callers get TENSORLEND_SERVER_GONE for requests
+ * without a response, and move to another server.
+ */
+void tensorlend_server_close(tensorlend_server *server);
+
+/**
+ * A lease on the request's value, borrowed from the request; NULL for NULL. tensorlend_lease_clone makes a handle
+ * that outlives the request.
+ */
+const tensorlend_lease *tensorlend_request_value(const tensorlend_request *request);
+
+/**
+ * Announces that the response comes within some ten microseconds, so that a sleeping caller wakes up in the meantime.
+ * Worthwhile after long work.
+ */
+tensorlend_status tensorlend_request_soon(const tensorlend_request *request);
+
+/**
+ * Responds to a request with a tensor or a dataset. Takes *request and *response over, and ends the request's
+ * lease. A caller receives its responses in the order of its requests. A caller that is gone is no error.
+ *
+ * TENSORLEND_ARGUMENT for a draft of another client, and for a dataset without tensors: the caller then gets
+ * TENSORLEND_REQUEST_FAILED. TENSORLEND_LIMIT without memory for the response's description.
+ */
+tensorlend_status tensorlend_request_respond(tensorlend_request **request,
+                                             tensorlend_draft **response);
+
+/**
+ * Refuses a request: its caller gets TENSORLEND_REQUEST_FAILED with this text, cut to 64 KiB. Takes *request over.
+ */
+tensorlend_status tensorlend_request_fail(tensorlend_request **request,
+                                          const char *why);
+
+/**
+ * Drops a request that was not responded to: its caller gets TENSORLEND_REQUEST_FAILED. NULL does nothing.
+ */
+void tensorlend_request_free(tensorlend_request *request);
+
+/**
+ * Adds a model, or replaces it: runners load it by themselves. onnx has the bytes of an ONNX file, which are copied.
+ * options is JSON, as the manual's page on models describes it: {"batch_max": 8}; NULL for the defaults. version
+ * may be NULL.
+ *
+ * TENSORLEND_ARGUMENT for invalid options, and for no bytes; otherwise as tensorlend_put.
+ */
+tensorlend_status tensorlend_model_put(const tensorlend_client *client,
+                                       const char *model,
+                                       const void *onnx,
+                                       uint64_t bytes,
+                                       const char *options,
+                                       tensorlend_version *version);
+
+/**
+ * Leases a model's bytes; the lease's metadata are its options, as JSON. TENSORLEND_NOT_FOUND.
+ */
+tensorlend_status tensorlend_model_get(const tensorlend_client *client,
+                                       const char *model,
+                                       tensorlend_lease **onnx);
+
+/**
+ * Deletes a model: its runners end. Writes whether it existed to *existed, unless that is NULL.
+ */
+tensorlend_status tensorlend_model_delete(const tensorlend_client *client,
+                                          const char *model,
+                                          bool *existed);
+
+/**
+ * Opens a model that is run once or many times: its connection to a runner is opened once. Asks the daemon nothing.
+ */
+tensorlend_status tensorlend_model_open(const tensorlend_client *client,
+                                        const char *name,
+                                        tensorlend_model **model);
+
+/**
+ * The model's name, borrowed from the handle; NULL for NULL.
+ */
+const char *tensorlend_model_name(const tensorlend_model *model);
+
+/**
+ * Closes a model's connection, and frees the handle; NULL does nothing. Leases on its outputs remain valid.
+ */
+void tensorlend_model_close(tensorlend_model *model);
+
+/**
+ * Creates a request without inputs, for all outputs.
+ */
+tensorlend_status tensorlend_model_request_new(tensorlend_model_request **request);
+
+/**
+ * Adds an input that the request contains: a tensor in host memory. Takes *tensor over, unless it fails.
+ *
+ * TENSORLEND_ARGUMENT for a dataset.
+ */
+tensorlend_status tensorlend_model_request_input(tensorlend_model_request *request,
+                                                 const char *input,
+                                                 tensorlend_draft **tensor);
+
+/**
+ * Adds an input that is a tensor of the namespace, by its name. The runner reads its value when it takes the request.
+ */
+tensorlend_status tensorlend_model_request_input_from(tensorlend_model_request *request,
+                                                      const char *input,
+                                                      const char *name);
+
+/**
+ * Sets the steps that prepare an image as this input: a JSON list, as the manual's page on models describes it:
+ * [{"scale": 0.00392157}, "chw", "batch"]. TENSORLEND_ARGUMENT for an unknown step.
+ */
+tensorlend_status tensorlend_model_request_prepare(tensorlend_model_request *request,
+                                                   const char *input,
+                                                   const char *steps);
+
+/**
+ * Requests an output: in the response if name is NULL, otherwise published by the runner under that name. A request
+ * that names no outputs gets all of them in the response.
+ */
+tensorlend_status tensorlend_model_request_output(tensorlend_model_request *request,
+                                                  const char *output,
+                                                  const char *name);
+
+/**
+ * Frees a request that was not taken over; NULL does nothing.
+ */
+void tensorlend_model_request_free(tensorlend_model_request *request);
+
+/**
+ * Runs a model: sends the request to a runner, and waits for the response timeout_ns nanoseconds at most, for ever
+ * if that is below 0. Takes *request over. The response is a dataset of outputs by name.
+ *
+ * If a runner ends without a fault of the model, a request whose inputs are all names is sent again, so that the model
+ * may run twice. TENSORLEND_NOT_FOUND if there is no such model; TENSORLEND_REQUEST_FAILED with the reason if the
+ * runner refused the request or the model failed; TENSORLEND_SERVER_GONE; TENSORLEND_TIMEOUT.
+ */
+tensorlend_status tensorlend_model_run(tensorlend_model *model,
+                                       tensorlend_model_request **request,
+                                       int64_t timeout_ns,
+                                       tensorlend_lease **response);
+
+/**
+ * Times of a response, in nanoseconds: from sending the request to its run, and of the model alone. Either pointer may
+ * be NULL. TENSORLEND_ARGUMENT for a dataset that no runner made.
+ */
+tensorlend_status tensorlend_model_times(const tensorlend_lease *response,
+                                         uint64_t *queue_ns,
+                                         uint64_t *run_ns);
+
+/**
+ * Version under which the runner published an output: zeros if it did not.
+ */
+tensorlend_status tensorlend_model_published(const tensorlend_lease *response,
+                                             const char *output,
+                                             tensorlend_version *version);
+
+/**
+ * Copies shape's elements, row-major, and publishes them under a name of another machine, "NODE/NAME". Returns when
+ * the value is published there; that machine's configuration must allow it.
+ *
+ * TENSORLEND_REMOTE for an unknown or unreachable machine, and one that refuses; TENSORLEND_TIMEOUT without a
+ * response in time (tensorlend_options_remote_timeout): the value may have been published; otherwise as
+ * tensorlend_create.
+ */
+tensorlend_status tensorlend_put_remote(const tensorlend_client *client,
+                                        const char *name,
+                                        tensorlend_dtype dtype,
+                                        uint32_t ndim,
+                                        const uint64_t *shape,
+                                        const void *data);
+
+/**
+ * As tensorlend_put_remote, for a draft of a tensor or a dataset in host memory. Takes *draft over.
+ */
+tensorlend_status tensorlend_publish_remote(const tensorlend_client *client,
+                                            tensorlend_draft **draft,
+                                            const char *name);
+
+/**
+ * Fetches the items of a list of another machine, "NODE/LIST", that are not on this machine yet; returns when they are.
+ * Afterwards tensorlend_list_get finds them under that name. Writes the number of items to *length.
+ *
+ * TENSORLEND_REMOTE; TENSORLEND_TIMEOUT, after which it can be called again: fetched items stay.
+ */
+tensorlend_status tensorlend_fetch_list(const tensorlend_client *client,
+                                        const char *list,
+                                        uint64_t *length);
+
+/**
+ * Lists the machines that this machine's gateway has seen, and this one: entries of TENSORLEND_KIND_NODE. No entries
+ * without a gateway. Reads shared memory, and does not ask the gateway.
+ */
+tensorlend_status tensorlend_list_nodes(const tensorlend_client *client,
+                                        tensorlend_listing **listing);
+
+/**
+ * Lists the names, streams and lists of other machines that match the pattern glob ("NODE/a*", for example), followed
+ * by an entry of TENSORLEND_KIND_NODE for each machine that did not respond. cached and stale of an entry describe
+ * the copy on this machine.
+ *
+ * TENSORLEND_REMOTE if the gateway does not respond; TENSORLEND_TIMEOUT.
+ */
+tensorlend_status tensorlend_list_remote(const tensorlend_client *client,
+                                         const char *glob,
+                                         tensorlend_listing **listing);
+
+/**
+ * Asks the gateway where a name of another machine is, as a listing of one entry: its label is the machine, alive
+ * tells whether that can be reached, cached and stale tell of the copy on this machine. No entry for a name of this
+ * machine, or of an unknown one.
+ */
+tensorlend_status tensorlend_placement(const tensorlend_client *client,
+                                       const char *name,
+                                       tensorlend_listing **listing);
+
+/**
+ * Lists the devices whose memory the daemon lends, whether or not this process sees them: none if it lends host memory
+ * only. Loads the driver if there are any.
+ */
+tensorlend_status tensorlend_list_devices(const tensorlend_client *client,
+                                          tensorlend_devices **devices);
+
+/**
+ * Number of devices; 0 for NULL.
+ */
+uint64_t tensorlend_devices_count(const tensorlend_devices *devices);
+
+/**
+ * A device by its place in the list, borrowed from that; NULL beyond the end.
+ */
+const tensorlend_device *tensorlend_devices_at(const tensorlend_devices *devices, uint64_t number);
+
+/**
+ * Frees a list of devices; NULL does nothing.
+ */
+void tensorlend_devices_free(tensorlend_devices *devices);
+
+/**
+ * Creates a tensor in a device's memory, where the program's kernels write it: row-major, with ndim sizes in
+ * elements (0 to 16; shape may be NULL for 0). device is "cuda:0" for this process's first device, or a UUID. Its
+ * bytes keep their previous contents until they are written.
+ *
+ * The draft is used as one in host memory: tensorlend_publish and tensorlend_stream_send wait until the work on it
+ * is done. That is the work of the streams that were recorded (tensorlend_draft_record_stream); without any, and once
+ * tensorlend_draft_device_data was called, all work in the device's primary context. tensorlend_draft_free waits
+ * likewise, but only without recorded streams.
+ *
+ * TENSORLEND_DEVICE without such a device, or if the daemon lends no memory of it; otherwise as tensorlend_create.
+ */
+tensorlend_status tensorlend_create_on(const tensorlend_client *client,
+                                       const char *device,
+                                       tensorlend_dtype dtype,
+                                       uint32_t ndim,
+                                       const uint64_t *shape,
+                                       tensorlend_draft **draft);
+
+/**
+ * As tensorlend_create_on, for work in stream, which the draft records: a CUstream or cudaStream_t of the
+ * device's primary context; NULL for the legacy default stream. The stream must exist until every draft and lease on
+ * which it was recorded has ended.
+ */
+tensorlend_status tensorlend_create_on_stream(const tensorlend_client *client,
+                                              const char *device,
+                                              void *stream,
+                                              tensorlend_dtype dtype,
+                                              uint32_t ndim,
+                                              const uint64_t *shape,
+                                              tensorlend_draft **draft);
+
+/**
+ * Copies shape's elements, row-major, from host memory to a device and publishes them there. Returns when the copy is
+ * done. version may be NULL. Errors are those of tensorlend_create_on and tensorlend_publish.
+ */
+tensorlend_status tensorlend_put_on(const tensorlend_client *client,
+                                    const char *device,
+                                    const char *name,
+                                    tensorlend_dtype dtype,
+                                    uint32_t ndim,
+                                    const uint64_t *shape,
+                                    const void *data,
+                                    tensorlend_version *version);
+
+/**
+ * Address of the draft's first byte on its device, a multiple of 512, valid until the draft is taken over or freed; 0
+ * for a draft in host memory, for NULL, and in the child of a fork.
+ */
+uint64_t tensorlend_draft_device_data(tensorlend_draft *draft);
+
+/**
+ * Records a stream whose work writes the draft: publishing waits for it, and then only for recorded streams.
+ *
+ * TENSORLEND_DEVICE for a stream of another context than the device's primary one.
+ */
+tensorlend_status tensorlend_draft_record_stream(tensorlend_draft *draft,
+                                                 void *stream);
+
+/**
+ * Orders a stream after the work on the draft in all other recorded streams, without waiting, and records it.
+ */
+tensorlend_status tensorlend_draft_order_stream(tensorlend_draft *draft,
+                                                void *stream);
+
+/**
+ * Copies all bytes of the draft in from host memory, exactly tensorlend_draft_bytes. Returns when the copy is done.
+ */
+tensorlend_status tensorlend_draft_copy_from_host(tensorlend_draft *draft,
+                                                  const void *data,
+                                                  uint64_t bytes);
+
+/**
+ * Copies all bytes of the draft in from elsewhere on its device, as work of a stream, which is recorded. Does not wait:
+ * the tensorlend_draft_bytes bytes at from must stay until the stream has passed the copy, at the latest until the
+ * draft is published or tensorlend_draft_finish has returned.
+ */
+tensorlend_status tensorlend_draft_copy_from_device(tensorlend_draft *draft,
+                                                    uint64_t from,
+                                                    void *stream);
+
+/**
+ * Waits until the work on the draft is done, as publishing does.
+ */
+tensorlend_status tensorlend_draft_finish(tensorlend_draft *draft);
+
+/**
+ * Publishes a draft on a device while work on it is still pending in stream; that stream comes after other recorded
+ * ones. Does not wait. Takes *draft over. version may be NULL.
+ *
+ * Readers wait for an event of this process: tensorlend_get_device on the host, tensorlend_lease_order_stream in a
+ * stream. If this process is killed before the work is done, they get TENSORLEND_DEVICE.
+ */
+tensorlend_status tensorlend_publish_early(tensorlend_draft **draft,
+                                           const char *name,
+                                           void *stream,
+                                           tensorlend_version *version);
+
+/**
+ * Leases the name's current tensor on a device, without a copy. Waits for the producer's work on one that was published
+ * early. tensorlend_lease_tensor describes it, with its address on the device.
+ *
+ * TENSORLEND_NOT_FOUND; TENSORLEND_KIND for a tensor in host memory and for a dataset; TENSORLEND_DEVICE if this
+ * process cannot use the device. tensorlend_get_value, tensorlend_wait_newer and subscriptions lease tensors on
+ * devices, too, and do not wait for the work: call tensorlend_lease_finish or tensorlend_lease_order_stream.
+ */
+tensorlend_status tensorlend_get_device(const tensorlend_client *client,
+                                        const char *name,
+                                        tensorlend_lease **lease);
+
+/**
+ * As tensorlend_get_device, without waiting for the producer's work: call tensorlend_lease_order_stream for each
+ * stream that reads the tensor.
+ */
+tensorlend_status tensorlend_get_device_early(const tensorlend_client *client,
+                                              const char *name,
+                                              tensorlend_lease **lease);
+
+/**
+ * Records a stream whose work reads the leased tensor: after tensorlend_lease_free the memory is kept until the work
+ * that is in the stream by then is done. Without recorded streams the program must have waited for its own work.
+ *
+ * TENSORLEND_DEVICE for a stream of another context than the device's primary one; TENSORLEND_ARGUMENT for a lease
+ * in host memory.
+ */
+tensorlend_status tensorlend_lease_record_stream(const tensorlend_lease *lease,
+                                                 void *stream);
+
+/**
+ * Orders a stream after the producer's work on a tensor that was published early, without waiting, and records it.
+ * TENSORLEND_DEVICE if the producer has ended before its work was done.
+ */
+tensorlend_status tensorlend_lease_order_stream(const tensorlend_lease *lease,
+                                                void *stream);
+
+/**
+ * Waits until the producer's work on a tensor that was published early is done. TENSORLEND_DEVICE if the producer has
+ * ended before.
+ */
+tensorlend_status tensorlend_lease_finish(const tensorlend_lease *lease);
+
+/**
+ * Writes to *finished whether the producer's work on the tensor is known to be done: always, unless it was published
+ * early. A reader that made a stream wait calls this after its own work: true means that the work read the finished
+ * tensor. TENSORLEND_DEVICE if the producer has ended before its work was done.
+ */
+tensorlend_status tensorlend_lease_is_finished(const tensorlend_lease *lease,
+                                               bool *finished);
+
+/**
+ * Memory of this client on one device, in bytes: of its tensors, and of the segments that the daemon lends to it.
+ * Either pointer may be NULL.
+ */
+tensorlend_status tensorlend_device_memory(const tensorlend_client *client,
+                                           const char *device,
+                                           uint64_t *slot_bytes,
+                                           uint64_t *segment_bytes);
 
 /**
  * Asks the daemon for its metrics.

@@ -12,31 +12,55 @@ fn null(what: &str) -> Error {
 /// A handle that is read.
 ///
 /// # Safety
-/// 1.
+/// The rule on handles.
 pub unsafe fn handle<'a, T>(handle: *const T, what: &str) -> Result<&'a T> {
-    // SAFETY: 1: NULL, or it leads to a T that lives at least until the call is over.
+    // SAFETY: the rule on handles: NULL, or it leads to a T that lives at least until the call is over.
     unsafe { handle.as_ref() }.ok_or_else(|| null(what))
 }
 
 /// A handle that one thread uses at a time.
 ///
 /// # Safety
-/// 1.
+/// The rule on handles.
 pub unsafe fn handle_mut<'a, T>(handle: *mut T, what: &str) -> Result<&'a mut T> {
-    // SAFETY: 1: NULL, or it leads to a T that lives at least until the call is over, and no other thread uses it.
+    // SAFETY: the rule on handles: NULL, or it leads to a T that lives at least until the call is over, and no other
+    // thread uses it.
     unsafe { handle.as_mut() }.ok_or_else(|| null(what))
+}
+
+/// The handle in a variable of the caller that a call takes over.
+///
+/// # Safety
+/// The rules on handles and variables.
+pub unsafe fn given<'a, T>(variable: *mut *mut T, what: &str) -> Result<&'a T> {
+    if variable.is_null() {
+        return Err(Error::Argument(format!("{what} is NULL: give the address of the variable that holds it")));
+    }
+    // SAFETY: the rules on handles and variables: it leads to a variable of the caller, which holds a handle or NULL.
+    unsafe { handle(variable.read(), &format!("the {what}")) }
+}
+
+/// Takes a handle over: sets the caller's variable to NULL.
+///
+/// # Safety
+/// The rules on handles and variables, and `given` has accepted the variable.
+pub unsafe fn take_over<T>(variable: *mut *mut T) -> T {
+    // SAFETY: the rule on variables: a variable of the caller.
+    let taken = unsafe { variable.replace(std::ptr::null_mut()) };
+    // SAFETY: the rule on handles: this library made it, by `Out::fill`; the caller has no pointer to it any more.
+    *unsafe { Box::from_raw(taken) }
 }
 
 /// Frees a handle; NULL does nothing.
 ///
 /// # Safety
-/// 1.
+/// The rule on handles.
 pub unsafe fn free<T>(handle: *mut T) {
     if handle.is_null() {
         return;
     }
     look((), || {
-        // SAFETY: 1: this library made it, by `Out::fill`, and nobody has freed it or uses it.
+        // SAFETY: the rule on handles: this library made it, by `Out::fill`, and nobody has freed it or uses it.
         drop(unsafe { Box::from_raw(handle) });
         None
     });
@@ -49,13 +73,13 @@ impl<T> Out<T> {
     /// Takes the caller's variable and sets it to NULL until it is filled.
     ///
     /// # Safety
-    /// 2.
+    /// The rule on variables.
     pub unsafe fn new(variable: *mut *mut T, what: &str) -> Result<Self> {
         if variable.is_null() {
             return Err(null(what));
         }
-        // SAFETY: 2: it leads to a variable of the caller; that may hold anything, which is overwritten and not
-        // dropped.
+        // SAFETY: the rule on variables: it leads to a variable of the caller; that may hold anything, which is
+        // overwritten and not dropped.
         unsafe { variable.write(std::ptr::null_mut()) };
         Ok(Self(variable))
     }
@@ -70,7 +94,7 @@ impl<T> Out<T> {
     }
 
     pub fn fill_raw(self, value: *mut T) {
-        // SAFETY: 2: `new` was given a variable of the caller, and the call is not over.
+        // SAFETY: the rule on variables: `new` was given a variable of the caller, and the call is not over.
         unsafe { self.0.write(value) };
     }
 }
@@ -82,13 +106,13 @@ impl<T: Copy> Place<T> {
     /// Takes the caller's variable; checked before the call does anything.
     ///
     /// # Safety
-    /// 2.
+    /// The rule on variables.
     pub unsafe fn new(variable: *mut T, what: &str) -> Result<Self> {
         if variable.is_null() { Err(null(what)) } else { Ok(Self(variable)) }
     }
 
     pub fn fill(self, value: T) {
-        // SAFETY: 2: `new` was given a variable of the caller, and the call is not over.
+        // SAFETY: the rule on variables: `new` was given a variable of the caller, and the call is not over.
         unsafe { self.0.write(value) };
     }
 }
@@ -96,10 +120,10 @@ impl<T: Copy> Place<T> {
 /// Writes a plain value to an optional variable.
 ///
 /// # Safety
-/// 2.
+/// The rule on variables.
 pub unsafe fn tell<T: Copy>(variable: *mut T, value: T) {
     if !variable.is_null() {
-        // SAFETY: 2: it leads to a variable of the caller.
+        // SAFETY: the rule on variables: it leads to a variable of the caller.
         unsafe { variable.write(value) };
     }
 }
@@ -107,12 +131,12 @@ pub unsafe fn tell<T: Copy>(variable: *mut T, value: T) {
 /// A string.
 ///
 /// # Safety
-/// 3.
+/// The rule on strings.
 pub unsafe fn text<'a>(string: *const c_char, what: &str) -> Result<&'a str> {
     if string.is_null() {
         return Err(null(what));
     }
-    // SAFETY: 3: it ends with a zero byte and stays until the call is over.
+    // SAFETY: the rule on strings: it ends with a zero byte and stays until the call is over.
     let string = unsafe { CStr::from_ptr(string) };
     string.to_str().map_err(|_| Error::Argument(format!("{what} is not UTF-8: {:?}", string.to_string_lossy())))
 }
@@ -120,13 +144,13 @@ pub unsafe fn text<'a>(string: *const c_char, what: &str) -> Result<&'a str> {
 /// A path: any bytes.
 ///
 /// # Safety
-/// 3.
+/// The rule on strings.
 pub unsafe fn path<'a>(string: *const c_char, what: &str) -> Result<&'a std::path::Path> {
     use std::os::unix::ffi::OsStrExt;
     if string.is_null() {
         return Err(null(what));
     }
-    // SAFETY: 3: it ends with a zero byte and stays until the call is over.
+    // SAFETY: the rule on strings: it ends with a zero byte and stays until the call is over.
     let string = unsafe { CStr::from_ptr(string) };
     Ok(std::ffi::OsStr::from_bytes(string.to_bytes()).as_ref())
 }
@@ -134,13 +158,13 @@ pub unsafe fn path<'a>(string: *const c_char, what: &str) -> Result<&'a std::pat
 /// Values that are read.
 ///
 /// # Safety
-/// 4, and every bit pattern is a T.
+/// The rule on lengths, and every bit pattern is a T.
 pub unsafe fn values<'a, T>(first: *const T, count: u64, what: &str) -> Result<&'a [T]> {
     match (first.is_null(), count) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(null(what)),
-        // SAFETY: 4: it leads to `count` values, aligned, and nobody changes them before the call is over. More bytes
-        // than an address space has cannot be anywhere: that is checked.
+        // SAFETY: the rule on lengths: it leads to `count` values, aligned, and nobody changes them before the call is
+        // over. More bytes than an address space has cannot be anywhere: that is checked.
         (false, _) => Ok(unsafe { std::slice::from_raw_parts(first, checked::<T>(count, what)?) }),
     }
 }
@@ -148,13 +172,13 @@ pub unsafe fn values<'a, T>(first: *const T, count: u64, what: &str) -> Result<&
 /// Bytes that are written.
 ///
 /// # Safety
-/// 4.
+/// The rule on lengths.
 pub unsafe fn buffer<'a>(first: *mut c_void, bytes: u64, what: &str) -> Result<&'a mut [u8]> {
     match (first.is_null(), bytes) {
         (_, 0) => Ok(&mut []),
         (true, _) => Err(null(what)),
-        // SAFETY: 4: it leads to `bytes` bytes, and nobody else touches them before the call is over. They are only
-        // written.
+        // SAFETY: the rule on lengths: it leads to `bytes` bytes, and nobody else touches them before the call is over.
+        // They are only written.
         (false, _) => Ok(unsafe { std::slice::from_raw_parts_mut(first.cast(), checked::<u8>(bytes, what)?) }),
     }
 }

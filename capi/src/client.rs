@@ -34,7 +34,7 @@ pub unsafe extern "C" fn tensorlend_connect(
     client: *mut *mut tensorlend_client,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 2, 1.
+        // SAFETY: the rules on handles and variables.
         let (out, options) = unsafe { (Out::new(client, "client")?, options.as_ref()) };
         let client = options.map_or_else(Client::builder, |options| options.builder.clone()).connect()?;
         let (namespace, daemon) = (c_text(client.namespace()), c_text(client.daemon_version()));
@@ -46,21 +46,21 @@ pub unsafe extern "C" fn tensorlend_connect(
 /// Frees the client. The session ends when nothing else that came from it lives. NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_client_free(client: *mut tensorlend_client) {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     unsafe { free(client) };
 }
 
 /// The namespace's name, borrowed from the client; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_client_namespace(client: *const tensorlend_client) -> *const c_char {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     look(std::ptr::null(), || unsafe { client.as_ref() }.map(|client| client.namespace.as_ptr()))
 }
 
 /// The daemon's version, borrowed from the client; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_client_daemon_version(client: *const tensorlend_client) -> *const c_char {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     look(std::ptr::null(), || unsafe { client.as_ref() }.map(|client| client.daemon.as_ptr()))
 }
 
@@ -68,9 +68,9 @@ pub unsafe extern "C" fn tensorlend_client_daemon_version(client: *const tensorl
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_ping(client: *const tensorlend_client, nanoseconds: *mut u64) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1.
+        // SAFETY: the rule on handles.
         let took = unsafe { handle(client, "client") }?.client.ping()?;
-        // SAFETY: 2.
+        // SAFETY: the rule on variables.
         unsafe { tell(nanoseconds, u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)) };
         Ok(())
     })
@@ -85,13 +85,13 @@ pub unsafe extern "C" fn tensorlend_memory(
     segment_bytes: *mut u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1.
+        // SAFETY: the rule on handles.
         let client = unsafe { handle(client, "client") }?;
         client.check()?;
         let memory = client.client.memory();
-        // SAFETY: 2.
+        // SAFETY: the rule on variables.
         unsafe { tell(slot_bytes, memory.slot_bytes) };
-        // SAFETY: 2.
+        // SAFETY: the rule on variables.
         unsafe { tell(segment_bytes, memory.segment_bytes) };
         Ok(())
     })
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn tensorlend_leased_bytes(
     bytes: *mut u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 2, 1.
+        // SAFETY: the rules on handles and variables.
         let (bytes, client) = unsafe { (Place::new(bytes, "bytes")?, handle(client, "client")?) };
         bytes.fill(client.client.leased()?);
         Ok(())

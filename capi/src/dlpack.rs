@@ -2,6 +2,7 @@
 
 use super::arguments::{Out, handle, tell, values};
 use super::client::tensorlend_client;
+use super::device::on_stream;
 use super::draft::{Shared, tensorlend_draft};
 use super::dtype::dtype;
 use super::lease::{optional, shared, tensorlend_lease};
@@ -15,7 +16,7 @@ use dlpark::ffi::{
 };
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
-use tensorlend::{Client, DType, Draft, Error, Result, TensorSpec, ValueDraft, check_name};
+use tensorlend::{Client, DType, Device, Draft, Error, Result, TensorSpec, Value, ValueDraft, check_name};
 use tensorlend_layout::tensor::{NDIM_MAX, Strides, check_extent};
 
 /// The memory that an exported tensor keeps alive.
@@ -35,10 +36,12 @@ struct Handed {
 /// The description of an exported tensor.
 struct Looks<'a> {
     dtype: DType,
-    shape: &'a [u64],
+    shape: &'a [usize],
     strides: Vec<i64>,
     /// The element with index 0.
     data: *mut u8,
+    /// The device in whose memory it is.
+    device: Device,
     flags: DlpackFlags,
 }
 
@@ -48,7 +51,7 @@ fn hand_out(out: Out<DLManagedTensorVersioned>, looks: Looks<'_>, owner: Owner) 
     let empty = shape.contains(&0);
     let dl_tensor = DLTensor {
         data: if empty { std::ptr::null_mut() } else { looks.data.cast::<c_void>() },
-        device: DLDevice { device_type: DLDeviceType::CPU, device_id: 0 },
+        device: DLDevice { device_type: DLDeviceType(looks.device.kind().into()), device_id: looks.device.id().into() },
         ndim: shape.len() as i32,
         dtype: DLDataType {
             code: DLDataTypeCode(looks.dtype.code()),
@@ -79,9 +82,9 @@ fn hand_out(out: Out<DLManagedTensorVersioned>, looks: Looks<'_>, owner: Owner) 
 /// The deleter of an exported tensor.
 unsafe extern "C" fn delete(tensor: *mut DLManagedTensorVersioned) {
     look((), || {
-        // SAFETY: 5: NULL, or one of ours that is still whole.
+        // SAFETY: the rule on DLPack: NULL, or one of ours that is still whole.
         let handed = unsafe { tensor.as_ref() }?.manager_ctx.cast::<Handed>();
-        // SAFETY: 5: `hand_out` put the box there, and its user calls this once.
+        // SAFETY: the rule on DLPack: `hand_out` put the box there, and its user calls this once.
         drop(unsafe { Box::from_raw(handed) });
         None
     });
@@ -96,23 +99,35 @@ pub unsafe extern "C" fn tensorlend_dlpack_free(tensor: *mut DLManagedTensorVers
         if tensor.is_null() {
             return None;
         }
-        // SAFETY: 5: the deleter is at the same place in every version; NULL if there is nothing to do.
+        // SAFETY: the rule on DLPack: the deleter is at the same place in every version; NULL if there is nothing to
+        // do.
         let deleter = unsafe { (&raw const (*tensor).deleter).read() }?;
-        // SAFETY: 5: it was not called before.
+        // SAFETY: the rule on DLPack: it was not called before.
         unsafe { deleter(tensor) };
         None
     });
 }
 
+/// An address on a device, which is only a number here.
+fn on_a_device(address: u64) -> *mut u8 {
+    std::ptr::without_provenance_mut(address as usize)
+}
+
+/// Returns the sizes, as shared memory has them.
+pub(super) fn sizes_of(shape: &[usize]) -> Vec<u64> {
+    shape.iter().map(|&size| size as u64).collect()
+}
+
 /// Returns the row-major strides of a shape with at most 16 dimensions.
-fn row_major_strides(shape: &[u64]) -> Vec<i64> {
-    Strides::row_major(shape).map_or_else(Vec::new, |strides| strides.to_vec())
+fn row_major_strides(shape: &[usize]) -> Vec<i64> {
+    Strides::row_major(&sizes_of(shape)).map_or_else(Vec::new, |strides| strides.to_vec())
 }
 
 /// Exports a leased tensor in place to another library, read-only (`DLPACK_FLAG_BITMASK_READ_ONLY`). `member` is NULL
 /// for a tensor, and the name of the tensor for a dataset. The lease's memory is kept until the tensor's deleter was
 /// called and the handle is freed, in any order. Free the tensor with `tensorlend_dlpack_free`, unless another library
-/// took it over.
+/// took it over. A tensor on a device is exported there (`kDLCUDA`), without a stream: before you pass it on, order the
+/// stream that will read it, by `tensorlend_lease_order_stream`.
 ///
 /// `TENSORLEND_NOT_FOUND` if there is no such member.
 #[unsafe(no_mangle)]
@@ -122,15 +137,29 @@ pub unsafe extern "C" fn tensorlend_lease_to_dlpack(
     tensor: *mut *mut DLManagedTensorVersioned,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 2, 1, 3.
+        // SAFETY: the rules on handles, variables and strings.
         let (out, lease, member) =
             unsafe { (Out::new(tensor, "tensor")?, shared(lease)?, optional(member, "member")?) };
+        if let (Value::Device(on_device), None) = (&lease.value, member) {
+            lease.check()?;
+            let looks = Looks {
+                dtype: on_device.dtype(),
+                shape: on_device.shape(),
+                strides: on_device.strides().to_vec(),
+                data: on_a_device(on_device.ptr() + on_device.byte_offset() as u64),
+                device: on_device.device(),
+                flags: DlpackFlags::READ_ONLY,
+            };
+            hand_out(out, looks, Owner::Lease(lease.clone()));
+            return Ok(());
+        }
         let found = lease.find(member)?;
         let looks = Looks {
             dtype: found.dtype(),
             shape: found.shape(),
             strides: found.strides().to_vec(),
-            data: found.bytes().as_ptr().wrapping_add(found.byte_offset() as usize).cast_mut(),
+            data: found.bytes().as_ptr().wrapping_add(found.byte_offset()).cast_mut(),
+            device: Device::CPU,
             flags: DlpackFlags::READ_ONLY,
         };
         hand_out(out, looks, Owner::Lease(lease.clone()));
@@ -139,25 +168,27 @@ pub unsafe extern "C" fn tensorlend_lease_to_dlpack(
 }
 
 /// Exports a draft to another library, which writes it in place. Until the tensor is freed (`tensorlend_dlpack_free`,
-/// or by the library that took it over), the draft cannot be published, sent or appended (`TENSORLEND_ARGUMENT`).
+/// or by the library that took it over), the draft cannot be published, sent or appended (`TENSORLEND_ARGUMENT`). Record
+/// the stream in which another library writes a draft on a device, by `tensorlend_draft_record_stream`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_to_dlpack(
     draft: *mut tensorlend_draft,
     tensor: *mut *mut DLManagedTensorVersioned,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 2, 1.
+        // SAFETY: the rules on handles and variables.
         let (out, draft) = unsafe { (Out::new(tensor, "tensor")?, handle(draft, "draft")?) };
-        let spec = draft.change(|payload| match payload {
-            ValueDraft::Tensor(tensor) => Ok(tensor.spec()),
-            ValueDraft::Dataset(_) => Err(Error::Argument("the draft is a dataset: hand out its members".into())),
-            _ => Err(Error::Argument("the draft is on a device".into())),
+        let (spec, data, device) = draft.change(|payload| match payload {
+            ValueDraft::Tensor(tensor) => Ok((tensor.spec(), draft.data(), Device::CPU)),
+            ValueDraft::Device(tensor) => Ok((tensor.spec(), on_a_device(tensor.ptr()), tensor.device())),
+            _ => Err(Error::Argument("the draft is a dataset: hand out its members".into())),
         })?;
         let looks = Looks {
             dtype: spec.dtype,
             shape: &spec.shape,
             strides: spec.strides.unwrap_or_else(|| row_major_strides(&spec.shape)),
-            data: draft.data().wrapping_add(spec.byte_offset as usize),
+            data: data.wrapping_add(spec.byte_offset),
+            device,
             flags: DlpackFlags::empty(),
         };
         hand_out(out, looks, Owner::Draft(draft.shared.clone()));
@@ -167,8 +198,8 @@ pub unsafe extern "C" fn tensorlend_draft_to_dlpack(
 
 /// Creates a row-major draft from a copy of another library's tensor, strided or not. The caller keeps the tensor.
 ///
-/// `TENSORLEND_ARGUMENT` for a `DLPack` version other than 1 or memory of a device; `TENSORLEND_DTYPE` for an element
-/// type that tensorlend does not know; otherwise as `tensorlend_create`.
+/// `TENSORLEND_ARGUMENT` for a `DLPack` version other than 1 or memory of a device (`tensorlend_create_from_dlpack_on`);
+/// `TENSORLEND_DTYPE` for an element type that tensorlend does not know; otherwise as `tensorlend_create`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_create_from_dlpack(
     client: *const tensorlend_client,
@@ -176,11 +207,57 @@ pub unsafe extern "C" fn tensorlend_create_from_dlpack(
     draft: *mut *mut tensorlend_draft,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 2, 1.
+        // SAFETY: the rules on handles and variables.
         let (out, client) = unsafe { (Out::new(draft, "draft")?, &handle(client, "client")?.client) };
-        // SAFETY: 5.
+        // SAFETY: the rule on DLPack.
         let copy = unsafe { copied(client, tensor) }?;
         out.fill(tensorlend_draft::of(ValueDraft::Tensor(copy)));
+        Ok(())
+    })
+}
+
+/// Creates a draft on a device from a copy of another library's tensor there, which is row-major. The copy is work of
+/// `stream`, so that it comes after work of that stream on the tensor (NULL: the legacy default stream), and is done when
+/// the call returns. The caller keeps the tensor.
+///
+/// `TENSORLEND_ARGUMENT` for memory that is not a CUDA device's, and for a tensor that is not row-major; otherwise as
+/// `tensorlend_create_from_dlpack` and `tensorlend_create_on`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_create_from_dlpack_on(
+    client: *const tensorlend_client,
+    tensor: *const DLManagedTensorVersioned,
+    stream: *mut c_void,
+    draft: *mut *mut tensorlend_draft,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rules on handles and variables.
+        let (out, client) = unsafe { (Out::new(draft, "draft")?, &handle(client, "client")?.client) };
+        // SAFETY: the rule on DLPack.
+        let tensor = unsafe { known(tensor) }?;
+        let device = tensor.device;
+        let number = u8::try_from(device.device_id).ok().filter(|_| device.device_type == DLDeviceType::CUDA);
+        let number = number.ok_or_else(|| {
+            Error::Argument(format!("the tensor is in memory of device type {}: CUDA's is 2", device.device_type.0))
+        })?;
+        // SAFETY: the rule on DLPack.
+        let (spec, strides) = unsafe { described(tensor) }?;
+        if !is_row_major(&spec.shape, &strides) {
+            return Err(
+                Error::Argument("the tensor is not row-major: make a contiguous copy of it first".into()).into()
+            );
+        }
+        if tensor.data.is_null() && spec.bytes()? > 0 {
+            return Err(Error::Argument("the tensor's data is NULL, and it has elements".into()).into());
+        }
+        let mut copy = client.create_spec_on(Device::cuda(number), spec)?;
+        let from = (tensor.data.addr() as u64).wrapping_add(tensor.byte_offset);
+        // SAFETY: the rule on streams.
+        let stream = unsafe { on_stream(stream) };
+        // SAFETY: the rule on DLPack: its elements are at this address, and its owner leaves it alone until the copy is
+        // done.
+        unsafe { copy.copy_from_ptr(from, &stream) }?;
+        copy.finish()?;
+        out.fill(tensorlend_draft::of(ValueDraft::Device(copy)));
         Ok(())
     })
 }
@@ -195,61 +272,85 @@ pub unsafe extern "C" fn tensorlend_put_dlpack(
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1, 3.
+        // SAFETY: the rules on handles and strings.
         let (client, name) = unsafe { both(client, name) }?;
         check_name(name)?;
-        // SAFETY: 5.
+        // SAFETY: the rule on DLPack.
         let published = unsafe { copied(client, tensor) }?.publish(name)?;
-        // SAFETY: 2.
+        // SAFETY: the rule on variables.
         unsafe { tell(version, published.into()) };
         Ok(())
     })
 }
 
-/// A copy of a foreign tensor.
+/// A foreign tensor of a version that this library knows.
 ///
 /// # Safety
-/// 5.
-unsafe fn copied(client: &Client, tensor: *const DLManagedTensorVersioned) -> std::result::Result<Draft, Fault> {
+/// The rule on DLPack.
+unsafe fn known<'a>(tensor: *const DLManagedTensorVersioned) -> Result<&'a DLTensor> {
     if tensor.is_null() {
-        return Err(Error::Argument("tensor is NULL".into()).into());
+        return Err(Error::Argument("tensor is NULL".into()));
     }
-    // SAFETY: 5: the version is the first field of every version of the structure. Only it may be read before it is
-    // checked, so there is no reference to the whole yet.
+    // SAFETY: the rule on DLPack: the version is the first field of every version of the structure. Only it may be read
+    // before it is checked, so there is no reference to the whole yet.
     let major = unsafe { (&raw const (*tensor).version.major).read() };
     if major != DLPACK_MAJOR_VERSION {
         let why = format!("the tensor is of DLPack {major}: {DLPACK_MAJOR_VERSION} is understood");
-        return Err(Error::Argument(why).into());
+        return Err(Error::Argument(why));
     }
-    // SAFETY: 5: it is of the version that we know.
-    let tensor = unsafe { &(*tensor).dl_tensor };
+    // SAFETY: the rule on DLPack: it is of the version that we know.
+    Ok(unsafe { &(*tensor).dl_tensor })
+}
+
+/// The element type, the shape, and the strides in elements of a foreign tensor.
+///
+/// # Safety
+/// The rule on DLPack.
+unsafe fn described(tensor: &DLTensor) -> std::result::Result<(TensorSpec, Vec<i64>), Fault> {
+    let ndim = u64::try_from(tensor.ndim).ok().filter(|&ndim| ndim <= NDIM_MAX as u64);
+    let ndim = ndim.ok_or_else(|| Error::Argument(format!("{} dimensions: 0 to {NDIM_MAX}", tensor.ndim)))?;
+    // SAFETY: the rule on DLPack: `ndim` sizes, and `ndim` strides unless NULL.
+    let (sizes, strides) = unsafe {
+        let strides = if tensor.strides.is_null() { 0 } else { ndim };
+        (values(tensor.shape, ndim, "shape")?, values(tensor.strides, strides, "strides")?)
+    };
+    let shape: Option<Vec<usize>> = sizes.iter().map(|&size| usize::try_from(size).ok()).collect();
+    let shape = shape.ok_or_else(|| Error::Argument(format!("sizes {sizes:?}: none may be below 0")))?;
+    let kind = tensor.dtype;
+    let dtype = dtype(u32::from(kind.code.0) | u32::from(kind.bits) << 8 | u32::from(kind.lanes) << 16)?;
+    let strides = if tensor.strides.is_null() { row_major_strides(&shape) } else { strides.to_vec() };
+    Ok((TensorSpec::new(dtype, &shape), strides))
+}
+
+fn is_row_major(shape: &[usize], strides: &[i64]) -> bool {
+    let ours = row_major_strides(shape);
+    // The stride of a dimension with one element leads nowhere, and nothing leads anywhere without elements.
+    shape.contains(&0) || shape.iter().zip(strides.iter().zip(&ours)).all(|(&size, (a, b))| size == 1 || a == b)
+}
+
+/// A copy of a foreign tensor in host memory.
+///
+/// # Safety
+/// The rule on DLPack.
+unsafe fn copied(client: &Client, tensor: *const DLManagedTensorVersioned) -> std::result::Result<Draft, Fault> {
+    // SAFETY: the rule on DLPack.
+    let tensor = unsafe { known(tensor) }?;
     let device = tensor.device.device_type;
     if ![DLDeviceType::CPU, DLDeviceType::CUDAHOST].contains(&device) {
         let why = format!("the tensor is in memory of device type {}: copy it to the host first", device.0);
         return Err(Error::Argument(why).into());
     }
-    let ndim = u64::try_from(tensor.ndim).ok().filter(|&ndim| ndim <= NDIM_MAX as u64);
-    let ndim = ndim.ok_or_else(|| Error::Argument(format!("{} dimensions: 0 to {NDIM_MAX}", tensor.ndim)))?;
-    // SAFETY: 5: `ndim` sizes, and `ndim` strides unless NULL.
-    let (sizes, strides) = unsafe {
-        let strides = if tensor.strides.is_null() { 0 } else { ndim };
-        (values(tensor.shape, ndim, "shape")?, values(tensor.strides, strides, "strides")?)
-    };
-    let shape: Option<Vec<u64>> = sizes.iter().map(|&size| u64::try_from(size).ok()).collect();
-    let shape = shape.ok_or_else(|| Error::Argument(format!("sizes {sizes:?}: none may be below 0")))?;
-    let kind = tensor.dtype;
-    let dtype = dtype(u32::from(kind.code.0) | u32::from(kind.bits) << 8 | u32::from(kind.lanes) << 16)?;
-    let strides = if tensor.strides.is_null() { row_major_strides(&shape) } else { strides.to_vec() };
-    let spec = TensorSpec::new(dtype, &shape);
+    // SAFETY: the rule on DLPack.
+    let (spec, strides) = unsafe { described(tensor) }?;
     // Checked before the offset is added, after which it would not be NULL.
     if tensor.data.is_null() && spec.bytes()? > 0 {
         return Err(Error::Argument("the tensor's data is NULL, and it has elements".into()).into());
     }
     let first = tensor.data.cast::<u8>().wrapping_add(tensor.byte_offset as usize);
-    // SAFETY: 5.
+    // SAFETY: the rule on DLPack.
     let (bytes, offset) = unsafe { reached(first, &spec, &strides) }?;
     let mut draft = client.create_spec(spec)?;
-    draft.copy_from_strided(bytes, offset, &strides)?;
+    draft.copy_from_strided(bytes, offset as usize, &strides)?;
     Ok(draft)
 }
 
@@ -265,16 +366,16 @@ unsafe fn reached<'a>(first: *const u8, spec: &TensorSpec, strides: &[i64]) -> R
     let item = spec.dtype.item_bytes() as i128;
     let (mut low, mut high) = (0i128, 0i128);
     for (&dim, &stride) in spec.shape.iter().zip(strides) {
-        let reach = (i128::from(dim) - 1) * i128::from(stride);
+        let reach = (dim as i128 - 1) * i128::from(stride);
         if reach < 0 { low += reach } else { high += reach }
     }
     let (offset, end) = (-low * item, (high - low + 1) * item);
     let (Ok(offset), Ok(length)) = (u64::try_from(offset), i64::try_from(end)) else {
         return Err(Error::Argument(format!("strides {strides:?} lead out of memory")));
     };
-    let spec = TensorSpec { strides: Some(strides.to_vec()), byte_offset: offset, ..spec.clone() };
+    let spec = TensorSpec { strides: Some(strides.to_vec()), byte_offset: offset as usize, ..spec.clone() };
     // The same check as for tensors in shared memory. The copy stays inside these bytes.
-    check_extent(spec.dtype, &spec.shape, Some(strides), offset, length as u64)
+    check_extent(spec.dtype, &sizes_of(&spec.shape), Some(strides), offset, length as u64)
         .map_err(|cause| Error::Tensor { what: "the DLPack tensor".into(), cause })?;
     // SAFETY: the lowest and the highest of these bytes are elements' bytes, which can be read; what lies between them
     // is memory of the same allocation, as DLPack's strides mean. The length was checked to fit.

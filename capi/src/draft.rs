@@ -1,6 +1,6 @@
 //! Drafts: tensors and datasets that a program writes.
 
-use super::arguments::{Out, free, handle, tell, text, values};
+use super::arguments::{Out, free, given, handle, take_over, tell, text, values};
 use super::client::tensorlend_client;
 use super::dtype::{dtype, tensorlend_dtype};
 use super::process::Process;
@@ -38,13 +38,15 @@ impl tensorlend_draft {
                 let bytes = draft.bytes_mut();
                 (bytes.as_mut_ptr(), bytes.len() as u64, dtype)
             }
-            // A dataset, or a tensor on a device.
+            // Its address is asked for when the program needs it, since publishing then waits for unknown work.
+            ValueDraft::Device(draft) => (std::ptr::null_mut(), draft.nbytes() as u64, draft.dtype().pack()),
+            // A dataset.
             _ => (std::ptr::null_mut(), 0, 0),
         };
         Self { shared: Arc::new(Mutex::new(payload)), process: Process::current(), data, bytes, dtype }
     }
 
-    /// Its first byte; NULL for a dataset.
+    /// Its first byte; NULL for a dataset and on a device.
     pub(super) fn data(&self) -> *mut u8 {
         self.data
     }
@@ -56,16 +58,18 @@ impl tensorlend_draft {
     }
 }
 
+/// A kind of draft that this library does not have: the compiler wants an arm for it.
+fn unknown() -> Error {
+    Error::Argument("the draft is of a kind that this version does not know".into())
+}
+
 /// Rejects a draft that cannot be taken over: NULL, or a `DLPack` tensor of it is still in use.
 ///
 /// # Safety
-/// 1, 2.
+/// The rules on handles and variables.
 pub(super) unsafe fn check_taking(draft: *mut *mut tensorlend_draft) -> Result<()> {
-    if draft.is_null() {
-        return Err(Error::Argument("draft is NULL: give the address of the variable that holds it".into()));
-    }
-    // SAFETY: 2, 1: it leads to a variable of the caller, which holds a handle or NULL.
-    if Arc::strong_count(unsafe { &handle(draft.read(), "the draft")?.shared }) > 1 {
+    // SAFETY: the rules on handles and variables.
+    if Arc::strong_count(unsafe { &given(draft, "draft")?.shared }) > 1 {
         let why = "a DLPack tensor made of the draft is still in use: end it with tensorlend_dlpack_free first";
         return Err(Error::Argument(why.into()));
     }
@@ -75,16 +79,14 @@ pub(super) unsafe fn check_taking(draft: *mut *mut tensorlend_draft) -> Result<(
 /// Takes a draft over and sets the caller's variable to NULL. On error the variable is unchanged.
 ///
 /// # Safety
-/// 1, 2.
+/// The rules on handles and variables.
 pub(super) unsafe fn take(draft: *mut *mut tensorlend_draft) -> Result<ValueDraft> {
-    // SAFETY: 1, 2.
+    // SAFETY: the rules on handles and variables.
     unsafe { check_taking(draft) }?;
-    // SAFETY: 2: a variable of the caller.
-    let given = unsafe { draft.replace(std::ptr::null_mut()) };
-    // SAFETY: 1: this library made it, by `Out::fill`; the caller has no pointer to it any more.
-    let given = unsafe { Box::from_raw(given) };
+    // SAFETY: the rules on handles and variables; `check_taking` has accepted it.
+    let taken = unsafe { take_over(draft) };
     // Nobody else can share it: only the handle, which we have, makes further DLPack tensors.
-    let payload = Arc::into_inner(given.shared).expect("counted just now");
+    let payload = Arc::into_inner(taken.shared).expect("counted just now");
     Ok(payload.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -100,7 +102,7 @@ pub unsafe extern "C" fn tensorlend_create(
     shape: *const u64,
     draft: *mut *mut tensorlend_draft,
 ) -> tensorlend_status {
-    // SAFETY: as ours.
+    // SAFETY: the same rules hold for the caller of this function.
     unsafe { tensorlend_create_strided(client, dtype, ndim, shape, std::ptr::null(), 0, draft) }
 }
 
@@ -117,9 +119,9 @@ pub unsafe extern "C" fn tensorlend_create_strided(
     draft: *mut *mut tensorlend_draft,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 2, 1.
+        // SAFETY: the rules on handles and variables.
         let (out, client) = unsafe { (Out::new(draft, "draft")?, &handle(client, "client")?.client) };
-        // SAFETY: 4.
+        // SAFETY: the rule on lengths.
         let spec = unsafe { spec(dtype, ndim, shape, strides, byte_offset) }?;
         out.fill(tensorlend_draft::of(ValueDraft::Tensor(client.create_spec(spec)?)));
         Ok(())
@@ -129,7 +131,7 @@ pub unsafe extern "C" fn tensorlend_create_strided(
 /// Reads C's description of a tensor.
 ///
 /// # Safety
-/// 4.
+/// The rule on lengths.
 pub(super) unsafe fn spec(
     number: tensorlend_dtype,
     ndim: u32,
@@ -141,15 +143,16 @@ pub(super) unsafe fn spec(
     if ndim as usize > NDIM_MAX {
         return Err(Error::Argument(format!("{ndim} dimensions: 0 to {NDIM_MAX}")).into());
     }
-    // SAFETY: 4.
+    // SAFETY: the rule on lengths.
     let shape = unsafe { values(shape, ndim.into(), "shape") }?;
     let strides = if strides.is_null() {
         None
     } else {
-        // SAFETY: 4.
+        // SAFETY: the rule on lengths.
         Some(unsafe { values(strides, ndim.into(), "strides") }?.to_vec())
     };
-    Ok(TensorSpec { dtype: dtype(number)?, shape: shape.to_vec(), strides, byte_offset })
+    let shape = shape.iter().map(|&size: &u64| size as usize).collect();
+    Ok(TensorSpec { dtype: dtype(number)?, shape, strides, byte_offset: byte_offset as usize })
 }
 
 /// Creates a dataset: several tensors that are published together, of which readers see all or none. Add them with
@@ -160,7 +163,7 @@ pub unsafe extern "C" fn tensorlend_create_dataset(
     dataset: *mut *mut tensorlend_draft,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 2, 1.
+        // SAFETY: the rules on handles and variables.
         let (out, client) = unsafe { (Out::new(dataset, "dataset")?, handle(client, "client")?) };
         client.check()?;
         out.fill(tensorlend_draft::of(ValueDraft::Dataset(client.client.dataset())));
@@ -179,9 +182,9 @@ pub unsafe extern "C" fn tensorlend_dataset_add(
     member: *mut *mut tensorlend_draft,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1, 3.
+        // SAFETY: the rules on handles and strings.
         let (dataset, name) = unsafe { (handle(dataset, "dataset")?, text(name, "name")?) };
-        // SAFETY: 2, 1.
+        // SAFETY: the rules on handles and variables.
         let given = unsafe { handle(*handle(member, "member")?, "member")? };
         if std::ptr::eq(given, dataset) {
             return Err(Error::Argument("a dataset cannot be a member of itself".into()).into());
@@ -195,7 +198,7 @@ pub unsafe extern "C" fn tensorlend_dataset_add(
                 ValueDraft::Dataset(_) => Err(Error::Argument("a dataset's members are tensors".into())),
                 _ => Err(Error::Argument("a dataset's members are in host memory".into())),
             })?;
-            // SAFETY: 1, 2.
+            // SAFETY: the rules on handles and variables.
             if let ValueDraft::Tensor(member) = unsafe { take(member) }? {
                 whole.push(name, member)?;
             }
@@ -206,24 +209,25 @@ pub unsafe extern "C" fn tensorlend_dataset_add(
 }
 
 /// The memory of a tensor, borrowed from the draft, where the program writes: `tensorlend_draft_bytes` bytes, aligned to 64
-/// bytes, to 4096 if there are that many. The child of a fork must not use it. NULL for a dataset, and for NULL.
+/// bytes, to 4096 if there are that many. The child of a fork must not use it. NULL for a dataset, for a tensor on a device
+/// (`tensorlend_draft_device_data`), and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_data(draft: *mut tensorlend_draft) -> *mut c_void {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     look(std::ptr::null_mut(), || unsafe { draft.as_ref() }.map(|draft| draft.data.cast()))
 }
 
 /// Type of a tensor's elements; 0 for a dataset, and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_dtype(draft: *const tensorlend_draft) -> tensorlend_dtype {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     look(0, || unsafe { draft.as_ref() }.map(|draft| draft.dtype))
 }
 
 /// Bytes at `tensorlend_draft_data`, gaps between strided elements included.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_bytes(draft: *const tensorlend_draft) -> u64 {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     look(0, || unsafe { draft.as_ref() }.map(|draft| draft.bytes))
 }
 
@@ -235,12 +239,13 @@ pub unsafe extern "C" fn tensorlend_draft_set_metadata(
     bytes: u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1, 4.
+        // SAFETY: the rules on handles and lengths.
         let (draft, metadata) = unsafe { (handle(draft, "draft")?, values(metadata.cast(), bytes, "metadata")?) };
         draft.change(|payload| match payload {
             ValueDraft::Tensor(tensor) => tensor.set_metadata(metadata).map(|_| ()),
             ValueDraft::Dataset(dataset) => dataset.set_metadata(metadata).map(|_| ()),
-            _ => Err(Error::Argument("the draft is on a device".into())),
+            ValueDraft::Device(tensor) => tensor.set_metadata(metadata).map(|_| ()),
+            _ => Err(unknown()),
         })?;
         Ok(())
     })
@@ -253,7 +258,7 @@ pub unsafe extern "C" fn tensorlend_draft_set_timestamp(
     nanoseconds: u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1.
+        // SAFETY: the rule on handles.
         unsafe { handle(draft, "draft") }?.change(|payload| {
             match payload {
                 ValueDraft::Tensor(tensor) => {
@@ -262,7 +267,10 @@ pub unsafe extern "C" fn tensorlend_draft_set_timestamp(
                 ValueDraft::Dataset(dataset) => {
                     dataset.set_timestamp(nanoseconds);
                 }
-                _ => return Err(Error::Argument("the draft is on a device".into())),
+                ValueDraft::Device(tensor) => {
+                    tensor.set_timestamp(nanoseconds);
+                }
+                _ => return Err(unknown()),
             }
             Ok(())
         })?;
@@ -274,7 +282,7 @@ pub unsafe extern "C" fn tensorlend_draft_set_timestamp(
 /// too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_free(draft: *mut tensorlend_draft) {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     unsafe { free(draft) }
 }
 
@@ -300,7 +308,7 @@ pub unsafe extern "C" fn tensorlend_publish(
     name: *const c_char,
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
-    // SAFETY: as ours.
+    // SAFETY: the same rules hold for the caller of this function.
     unsafe { tensorlend_publish_for(draft, name, 0, 0, version) }
 }
 
@@ -316,15 +324,15 @@ pub unsafe extern "C" fn tensorlend_publish_for(
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 3.
+        // SAFETY: the rule on strings.
         let name = unsafe { text(name, "name") }?;
         check_name(name)?;
         let lifetime = lifetime(ttl_ns, flags)?;
-        // SAFETY: 1, 2.
+        // SAFETY: the rules on handles and variables.
         let draft = unsafe { take(draft) }?;
         let published =
             if lifetime == Lifetime::default() { draft.publish(name)? } else { draft.publish_for(name, lifetime)? };
-        // SAFETY: 2.
+        // SAFETY: the rule on variables.
         unsafe { tell(version, published.into()) };
         Ok(())
     })
@@ -343,15 +351,15 @@ pub unsafe extern "C" fn tensorlend_put(
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1, 3.
+        // SAFETY: the rules on handles and strings.
         let (client, name) = unsafe { (&handle(client, "client")?.client, text(name, "name")?) };
         check_name(name)?;
-        // SAFETY: 4.
+        // SAFETY: the rule on lengths.
         let spec = unsafe { spec(dtype, ndim, shape, std::ptr::null(), 0) }?;
-        // SAFETY: 4: the elements' bytes, which are as many as the shape says.
+        // SAFETY: the rule on lengths: the elements' bytes, which are as many as the shape says.
         let data = unsafe { values(data.cast(), spec.bytes()?, "data") }?;
         let published = filled(client, spec, data)?.publish(name)?;
-        // SAFETY: 2.
+        // SAFETY: the rule on variables.
         unsafe { tell(version, published.into()) };
         Ok(())
     })

@@ -26,7 +26,7 @@ pub unsafe extern "C" fn tensorlend_keep(
     history: *mut *mut tensorlend_history,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 2, 1, 3.
+        // SAFETY: the rules on handles, variables and strings.
         let (out, (client, name)) = unsafe { (Out::new(history, "history")?, both(client, name)?) };
         out.fill(tensorlend_history { history: client.keep(name, versions)? });
         Ok(())
@@ -43,10 +43,10 @@ pub unsafe extern "C" fn tensorlend_history_publish(
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1, 2.
+        // SAFETY: the rules on handles and variables.
         let (history, draft) = unsafe { (&handle(history, "history")?.history, take(draft)?) };
         let published = history.publish(draft)?;
-        // SAFETY: 2.
+        // SAFETY: the rule on variables.
         unsafe { tell(version, published.into()) };
         Ok(())
     })
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn tensorlend_history_publish(
 /// Stops keeping values; the name and its last value stay. NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_history_close(history: *mut tensorlend_history) {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     unsafe { free(history) }
 }
 
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn tensorlend_versions(
     leases: *mut *mut tensorlend_leases,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 2, 1, 3.
+        // SAFETY: the rules on handles, variables and strings.
         let (out, (client, name)) = unsafe { (Out::new(leases, "leases")?, both(client, name)?) };
         out.lend_all(client.versions(name)?);
         Ok(())

@@ -31,7 +31,7 @@ pub unsafe extern "C" fn tensorlend_statistics_enable(
     enable: c_bool,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1.
+        // SAFETY: the rule on handles.
         let client = unsafe { handle(client, "client") }?;
         client.check()?;
         let client = &client.client;
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn tensorlend_statistics_get(
     statistics: *mut tensorlend_statistics,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 2, 1.
+        // SAFETY: the rules on handles and variables.
         let (out, client) = unsafe { (Place::new(statistics, "statistics")?, handle(client, "client")?) };
         client.check()?;
         let counted = client.client.statistics().unwrap_or_default();
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn tensorlend_log_start(
     file: *const c_char,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1, 3.
+        // SAFETY: the rules on handles and strings.
         let (client, file) = unsafe { (&handle(client, "client")?.client, path(file, "the file")?) };
         client.start_allocation_log(file)?;
         Ok(())
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn tensorlend_log_start(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_log_stop(client: *const tensorlend_client) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1.
+        // SAFETY: the rule on handles.
         unsafe { handle(client, "client") }?.client.stop_allocation_log()?;
         Ok(())
     })
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn tensorlend_outstanding_get(
     outstanding: *mut *mut tensorlend_outstanding,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 2, 1.
+        // SAFETY: the rules on handles and variables.
         let (out, client) = unsafe { (Out::new(outstanding, "outstanding")?, handle(client, "client")?) };
         client.check()?;
         let found = client.client.outstanding().ok_or_else(|| {
@@ -121,27 +121,27 @@ pub unsafe extern "C" fn tensorlend_outstanding_get(
 /// A report: each allocation with its bytes, its age and its holder. Borrowed; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_outstanding_text(outstanding: *const tensorlend_outstanding) -> *const c_char {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     look(std::ptr::null(), || unsafe { outstanding.as_ref() }.map(|it| it.text.as_ptr()))
 }
 
 /// Number of allocations; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_outstanding_count(outstanding: *const tensorlend_outstanding) -> u64 {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     look(0, || unsafe { outstanding.as_ref() }.map(|it| it.count))
 }
 
 /// Bytes of all of them; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_outstanding_bytes(outstanding: *const tensorlend_outstanding) -> u64 {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     look(0, || unsafe { outstanding.as_ref() }.map(|it| it.bytes))
 }
 
 /// Frees it; NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_outstanding_free(outstanding: *mut tensorlend_outstanding) {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     unsafe { free(outstanding) }
 }

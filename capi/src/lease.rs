@@ -7,7 +7,7 @@ use super::status::{guard, look, tensorlend_status};
 use super::version::tensorlend_version;
 use std::ffi::{CString, c_char, c_void};
 use std::sync::Arc;
-use tensorlend::{Error, Result, Tensor, Value};
+use tensorlend::{DeviceLease, Error, Result, Tensor, Value};
 
 /// A tensor that the program reads in place, as long as the lease lives from which it is borrowed. The library makes
 /// these; later versions may have further fields at the end. The description is a checked copy. The elements are the
@@ -16,7 +16,8 @@ use tensorlend::{Error, Result, Tensor, Value};
 pub struct tensorlend_tensor {
     /// Its name in its dataset; NULL for a tensor that is in none.
     pub name: *const c_char,
-    /// The element with index 0, read-only; NULL where only the description is known (`tensorlend_info`).
+    /// The element with index 0, read-only; NULL where only the description is known (`tensorlend_info`), and for a
+    /// tensor on a device.
     pub data: *const c_void,
     /// `ndim` sizes, in elements.
     pub shape: *const u64,
@@ -38,23 +39,52 @@ pub struct tensorlend_tensor {
     pub ndim: u32,
     /// Whether the elements are contiguous, in C order: then `nbytes` bytes can be read from `data` on.
     pub row_major: bool,
+    /// UUID of the device in whose memory the elements are, "GPU-..."; NULL for host memory.
+    pub device: *const c_char,
+    /// Address of the element with index 0 on that device, read-only; 0 for host memory.
+    pub device_data: u64,
+    /// Number of that device in this process, N of "cuda:N"; 0 for host memory.
+    pub device_number: u32,
 }
 
 impl tensorlend_tensor {
     fn of(name: *const c_char, tensor: &Tensor) -> Self {
         Self {
             name,
-            data: tensor.bytes().as_ptr().wrapping_add(tensor.byte_offset() as usize).cast(),
-            shape: tensor.shape().as_ptr(),
+            data: tensor.bytes().as_ptr().wrapping_add(tensor.byte_offset()).cast(),
+            shape: tensor.shape().as_ptr().cast(),
             strides: tensor.strides().as_ptr(),
             metadata: bytes_or_null(tensor.metadata()),
             metadata_bytes: tensor.metadata().len() as u64,
-            elements: tensor.elements(),
-            nbytes: tensor.nbytes(),
+            elements: tensor.elements() as u64,
+            nbytes: tensor.nbytes() as u64,
             timestamp_ns: tensor.timestamp(),
             dtype: tensor.dtype().pack(),
             ndim: tensor.shape().len() as u32,
             row_major: tensor.is_row_major(),
+            device: std::ptr::null(),
+            device_data: 0,
+            device_number: 0,
+        }
+    }
+
+    fn on_device(lease: &DeviceLease, uuid: *const c_char) -> Self {
+        Self {
+            name: std::ptr::null(),
+            data: std::ptr::null(),
+            shape: lease.shape().as_ptr().cast(),
+            strides: lease.strides().as_ptr(),
+            metadata: bytes_or_null(lease.metadata()),
+            metadata_bytes: lease.metadata().len() as u64,
+            elements: lease.elements() as u64,
+            nbytes: lease.nbytes() as u64,
+            timestamp_ns: lease.timestamp(),
+            dtype: lease.dtype().pack(),
+            ndim: lease.shape().len() as u32,
+            row_major: lease.is_row_major(),
+            device: uuid,
+            device_data: lease.ptr() + lease.byte_offset() as u64,
+            device_number: lease.device().id().into(),
         }
     }
 }
@@ -71,6 +101,14 @@ pub enum tensorlend_kind {
     TENSORLEND_KIND_STREAM = 2,
     /// A list.
     TENSORLEND_KIND_LIST = 3,
+    /// One tensor in a device's memory.
+    TENSORLEND_KIND_DEVICE_TENSOR = 4,
+    /// A model.
+    TENSORLEND_KIND_MODEL = 5,
+    /// A machine.
+    TENSORLEND_KIND_NODE = 6,
+    /// A value that cannot be described.
+    TENSORLEND_KIND_UNKNOWN = 7,
 }
 
 /// The right to read a tensor or a dataset in place. While the lease lives, its memory is not reused, even if the name,
@@ -80,7 +118,7 @@ pub struct tensorlend_lease {
     process: Process,
     /// The description of a tensor. It is not in `members`, since a vector would cost each `get` an allocation.
     tensor: Option<tensorlend_tensor>,
-    /// Those of a dataset's members, and their names.
+    /// Those of a dataset's members, and their names; for a tensor on a device, the device's UUID is the only name.
     members: Vec<tensorlend_tensor>,
     names: Vec<CString>,
 }
@@ -109,14 +147,27 @@ impl tensorlend_lease {
                 let named = inner.names.iter().zip(dataset.iter());
                 inner.members = named.map(|(name, (_, tensor))| tensorlend_tensor::of(name.as_ptr(), tensor)).collect();
             }
-            // The C interface has no description of tensors on devices.
+            Value::Device(lease) => {
+                inner.names = vec![c_text(&lease.uuid().to_string())];
+                inner.tensor = Some(tensorlend_tensor::on_device(lease, inner.names[0].as_ptr()));
+            }
+            // The compiler requires this arm.
             _ => {}
         }
         lease
     }
 
-    fn is_dataset(&self) -> bool {
-        self.value.as_dataset().is_some()
+    /// Checks the process, for calls that do not check it themselves.
+    pub(super) fn check(&self) -> Result<()> {
+        self.process.check()
+    }
+
+    fn kind(&self) -> tensorlend_kind {
+        match self.value {
+            Value::Dataset(_) => tensorlend_kind::TENSORLEND_KIND_DATASET,
+            Value::Device(_) => tensorlend_kind::TENSORLEND_KIND_DEVICE_TENSOR,
+            _ => tensorlend_kind::TENSORLEND_KIND_TENSOR,
+        }
     }
 
     /// Returns a dataset's member by its name, and the tensor itself without a name.
@@ -130,6 +181,9 @@ impl tensorlend_lease {
             }
             (Value::Dataset(_), None) => {
                 Err(Error::Argument("the lease is on a dataset: name one of its members".into()))
+            }
+            (_, Some(name)) => {
+                Err(Error::Argument(format!("the lease is on a tensor on a device, which has no member {name:?}")))
             }
             _ => Err(Error::Argument("the leased tensor is on a device".into())),
         }
@@ -146,11 +200,12 @@ impl Out<tensorlend_lease> {
 /// Returns another reference to the lease.
 ///
 /// # Safety
-/// 1.
+/// The rule on handles.
 pub(super) unsafe fn shared(lease: *const tensorlend_lease) -> Result<Arc<tensorlend_lease>> {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     unsafe { handle(lease, "lease") }?;
-    // SAFETY: 1: a lease's pointer is one of `Arc::into_raw`, and its count is not 0 before it is freed.
+    // SAFETY: the rule on handles: a lease's pointer is one of `Arc::into_raw`, and its count is not 0 before it is
+    // freed.
     unsafe { Arc::increment_strong_count(lease) };
     // SAFETY: as above; this count is ours.
     Ok(unsafe { Arc::from_raw(lease) })
@@ -163,7 +218,7 @@ pub unsafe extern "C" fn tensorlend_lease_clone(
     another: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 2, 1.
+        // SAFETY: the rules on handles and variables.
         let (out, lease) = unsafe { (Out::new(another, "another")?, shared(lease)?) };
         out.fill_raw(Arc::into_raw(lease).cast_mut());
         Ok(())
@@ -175,34 +230,33 @@ pub unsafe extern "C" fn tensorlend_lease_clone(
 pub unsafe extern "C" fn tensorlend_lease_free(lease: *mut tensorlend_lease) {
     look((), || {
         if !lease.is_null() {
-            // SAFETY: 1: a pointer of `Arc::into_raw` that nobody has freed.
+            // SAFETY: the rule on handles: a pointer of `Arc::into_raw` that nobody has freed.
             drop(unsafe { Arc::from_raw(lease) });
         }
         None
     });
 }
 
-/// Returns whether the lease is on a tensor or a dataset; `TENSORLEND_KIND_TENSOR` for NULL.
+/// Returns whether the lease is on a tensor, a dataset or a tensor on a device; `TENSORLEND_KIND_TENSOR` for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_kind(lease: *const tensorlend_lease) -> tensorlend_kind {
     look(tensorlend_kind::TENSORLEND_KIND_TENSOR, || {
-        // SAFETY: 1.
-        let is_dataset = unsafe { lease.as_ref() }?.is_dataset();
-        is_dataset.then_some(tensorlend_kind::TENSORLEND_KIND_DATASET)
+        // SAFETY: the rule on handles.
+        unsafe { lease.as_ref() }.map(tensorlend_lease::kind)
     })
 }
 
 /// The tensor, borrowed from the lease; NULL for a dataset, and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_tensor(lease: *const tensorlend_lease) -> *const tensorlend_tensor {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     look(std::ptr::null(), || unsafe { lease.as_ref() }?.tensor.as_ref().map(std::ptr::from_ref))
 }
 
 /// Number of tensors of a dataset; 0 for a tensor, and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_members(lease: *const tensorlend_lease) -> u64 {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     look(0, || unsafe { lease.as_ref() }.map(|lease| lease.members.len() as u64))
 }
 
@@ -214,7 +268,7 @@ pub unsafe extern "C" fn tensorlend_lease_member(
     number: u64,
 ) -> *const tensorlend_tensor {
     look(std::ptr::null(), || {
-        // SAFETY: 1.
+        // SAFETY: the rule on handles.
         let lease = unsafe { lease.as_ref() }?;
         lease.members.get(usize::try_from(number).ok()?).map(std::ptr::from_ref)
     })
@@ -227,7 +281,7 @@ pub unsafe extern "C" fn tensorlend_lease_find(
     name: *const c_char,
 ) -> *const tensorlend_tensor {
     look(std::ptr::null(), || {
-        // SAFETY: 1, 3.
+        // SAFETY: the rules on handles and strings.
         let (lease, name) = unsafe { (lease.as_ref()?, text(name, "name").ok()?) };
         let at = lease.names.iter().position(|of| of.to_bytes() == name.as_bytes())?;
         lease.members.get(at).map(std::ptr::from_ref)
@@ -239,13 +293,14 @@ pub unsafe extern "C" fn tensorlend_lease_find(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_metadata(lease: *const tensorlend_lease, bytes: *mut u64) -> *const c_void {
     look(std::ptr::null(), || {
-        // SAFETY: 1.
+        // SAFETY: the rule on handles.
         let metadata = match unsafe { lease.as_ref() }.map(|lease| &lease.value) {
             Some(Value::Tensor(tensor)) => tensor.metadata(),
             Some(Value::Dataset(dataset)) => dataset.metadata(),
+            Some(Value::Device(lease)) => lease.metadata(),
             _ => &[],
         };
-        // SAFETY: 2.
+        // SAFETY: the rule on variables.
         unsafe { super::arguments::tell(bytes, metadata.len() as u64) };
         Some(bytes_or_null(metadata))
     })
@@ -255,10 +310,11 @@ pub unsafe extern "C" fn tensorlend_lease_metadata(lease: *const tensorlend_leas
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_timestamp(lease: *const tensorlend_lease) -> u64 {
     look(0, || {
-        // SAFETY: 1.
+        // SAFETY: the rule on handles.
         Some(match &unsafe { lease.as_ref() }?.value {
             Value::Tensor(tensor) => tensor.timestamp(),
             Value::Dataset(dataset) => dataset.timestamp(),
+            Value::Device(lease) => lease.timestamp(),
             _ => 0,
         })
     })
@@ -267,7 +323,7 @@ pub unsafe extern "C" fn tensorlend_lease_timestamp(lease: *const tensorlend_lea
 /// Version of the leased value; zeros for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_version(lease: *const tensorlend_lease) -> tensorlend_version {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     look(tensorlend_version::NONE, || unsafe { lease.as_ref() }.map(|lease| lease.value.version().into()))
 }
 
@@ -276,12 +332,13 @@ pub unsafe extern "C" fn tensorlend_lease_version(lease: *const tensorlend_lease
 /// a fork, and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_validate(lease: *const tensorlend_lease) -> bool {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     look(false, || unsafe { lease.as_ref() }.map(|lease| lease.value.validate()))
 }
 
 /// Copies the elements of a tensor, in C order, into `to`, which has exactly the tensor's `nbytes` bytes. `member` is
-/// NULL for a tensor, and the name of the tensor for a dataset.
+/// NULL for a tensor, and the name of the tensor for a dataset. From a device, it waits for the producer's work and for
+/// the copy.
 ///
 /// `TENSORLEND_ARGUMENT` for another length; `TENSORLEND_NOT_FOUND` if there is no such member.
 #[unsafe(no_mangle)]
@@ -292,9 +349,16 @@ pub unsafe extern "C" fn tensorlend_lease_copy(
     bytes: u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1, 3.
+        // SAFETY: the rules on handles and strings.
         let (lease, member) = unsafe { (handle(lease, "lease")?, optional(member, "member")?) };
-        // SAFETY: 4.
+        if let (Value::Device(on_device), None) = (&lease.value, member) {
+            lease.check()?;
+            on_device.finish()?;
+            // SAFETY: the rule on lengths.
+            on_device.copy_to_bytes(unsafe { buffer(to, bytes, "to") }?)?;
+            return Ok(());
+        }
+        // SAFETY: the rule on lengths.
         lease.find(member)?.copy_to(unsafe { buffer(to, bytes, "to") }?)?;
         Ok(())
     })
@@ -303,8 +367,8 @@ pub unsafe extern "C" fn tensorlend_lease_copy(
 /// A string that may be NULL.
 ///
 /// # Safety
-/// 3.
+/// The rule on strings.
 pub(super) unsafe fn optional<'a>(string: *const c_char, what: &str) -> Result<Option<&'a str>> {
-    // SAFETY: 3.
+    // SAFETY: the rule on strings.
     if string.is_null() { Ok(None) } else { unsafe { text(string, what) }.map(Some) }
 }

@@ -21,7 +21,7 @@ impl Out<tensorlend_leases> {
 /// Number of leases; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_leases_count(leases: *const tensorlend_leases) -> u64 {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     look(0, || unsafe { leases.as_ref() }.map(|leases| leases.all.len() as u64))
 }
 
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn tensorlend_leases_at(
     number: u64,
 ) -> *const tensorlend_lease {
     look(std::ptr::null(), || {
-        // SAFETY: 1.
+        // SAFETY: the rule on handles.
         let leases = unsafe { leases.as_ref() }?;
         leases.all.get(usize::try_from(number).ok()?).map(Arc::as_ptr)
     })
@@ -41,6 +41,6 @@ pub unsafe extern "C" fn tensorlend_leases_at(
 /// Ends all leases that were not cloned; NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_leases_free(leases: *mut tensorlend_leases) {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     unsafe { free(leases) }
 }

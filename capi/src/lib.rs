@@ -2,26 +2,32 @@
 //!
 //! The interface consists of opaque handles, a status for each call that can fail, and a message for each that failed. Each
 //! file has one noun of the interface. The header is generated from these files: the comments of `pub` items address its
-//! readers, and names are those of C. Three rules separate the two languages:
+//! readers, and names are those of C. Four rules separate the two languages:
 //!
 //! * No panic crosses: every body runs inside `status::guard` or `status::look`.
+//! * No exception enters: [`std::panic::catch_unwind`] ends the process when a foreign one reaches it.
 //! * C never guesses how to free memory: each kind of handle has its own `_free`, and every other pointer is borrowed from a
 //!   handle and ends with it.
 //! * A call takes a handle over by the address of the caller's variable, and sets it to NULL. A handle that was not taken
 //!   over is still there, so a program may free all of its variables at its end.
 //!
-//! Rust cannot check the arguments of a C program. The header requires the following, and every `SAFETY` comment relies on it:
+//! Rust cannot check the arguments of a C program. The header requires the following, and each `SAFETY` comment names the
+//! rules on which it relies:
 //!
-//! 1. A pointer to a handle is NULL, or one that this library made and nobody has freed. Drafts and subscriptions are used
-//!    by one thread at a time; handles are freed once no other thread uses them.
-//! 2. A pointer to a variable is NULL, or leads to one of its type that nobody else touches during the call.
-//! 3. A string is NULL, or ends with a zero byte, and nobody changes it during the call.
-//! 4. A pointer that comes with a length is NULL with a length of 0, or leads to that much, aligned for its type, and
-//!    nobody changes what is only read, nor touches what is written, during the call.
-//! 5. A `DLManagedTensorVersioned` is NULL, or as the `DLPack` specification wants it, and its owner leaves it alone during
-//!    the call.
-//! 6. A callback is a function of its type that returns, and may be called with its context on any thread, on several at a
-//!    time, for as long as its comment says.
+//! 1. *Handles.* A pointer to a handle is NULL, or one that this library made and nobody has freed. Drafts,
+//!    subscriptions, callers, servers, requests and models are used by one thread at a time; handles are freed once no
+//!    other thread uses them.
+//! 2. *Variables.* A pointer to a variable is NULL, or leads to one of its type that nobody else touches during the
+//!    call.
+//! 3. *Strings.* A string is NULL, or ends with a zero byte, and nobody changes it during the call.
+//! 4. *Lengths.* A pointer that comes with a length is NULL with a length of 0, or leads to that much, aligned for its
+//!    type, and nobody changes what is only read, nor touches what is written, during the call.
+//! 5. *DLPack.* A `DLManagedTensorVersioned` is NULL, or as the `DLPack` specification wants it, and its owner leaves
+//!    it alone during the call.
+//! 6. *Callbacks.* A callback is a function of its type that returns, and may be called with its context on any thread,
+//!    on several at a time, for as long as its comment says.
+//! 7. *Streams.* A stream is NULL, or a stream of this process in the primary context of the device that it is used
+//!    with, and is not destroyed before every draft and lease on which it was recorded has ended.
 //!
 //! NULL for a required argument is an error, never a crash.
 #![allow(unsafe_code, reason = "arguments of C cannot be checked; the contract is above")]
@@ -30,7 +36,9 @@
 #![allow(clippy::missing_safety_doc, clippy::upper_case_acronyms, clippy::enum_variant_names)]
 
 mod arguments;
+mod caller;
 mod client;
+mod device;
 mod dlpack;
 mod draft;
 mod dtype;
@@ -40,9 +48,12 @@ mod lease;
 mod leases;
 mod list;
 mod listing;
+mod model;
 mod names;
 mod options;
 mod process;
+mod remote;
+mod server;
 mod stat;
 mod status;
 mod stream;
@@ -57,4 +68,7 @@ const _: fn() = || {
     by_all::<tensorlend::Stream>();
     by_all::<tensorlend::History>();
     by_one_at_a_time::<tensorlend::Subscription>();
+    by_one_at_a_time::<tensorlend::Caller>();
+    by_one_at_a_time::<tensorlend::Server>();
+    by_one_at_a_time::<tensorlend_model::Model>();
 };

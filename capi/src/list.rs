@@ -31,19 +31,19 @@ pub unsafe extern "C" fn tensorlend_list_append(
     number: *mut u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1, 3.
+        // SAFETY: the rules on handles and strings.
         let (client, list) = unsafe { both(client, list) }?;
-        // SAFETY: 1, 2.
+        // SAFETY: the rules on handles and variables.
         let at = client.append(list, unsafe { take(item) }?)?;
-        // SAFETY: 2.
+        // SAFETY: the rule on variables.
         unsafe { tell(number, at) };
         Ok(())
     })
 }
 
-/// Appends the current values of `count` names without a copy, all or none. The names keep their values. Writes the
-/// number of the first item to `*number`, unless that is NULL. `TENSORLEND_NOT_FOUND` if a name is missing;
-/// `TENSORLEND_REFUSED` or `TENSORLEND_ARGUMENT` for one that is not this client's.
+/// Appends copies of the current values of `count` names, at most 1,024, all or none. The names keep their values. Writes
+/// the number of the first item to `*number`, unless that is NULL. `TENSORLEND_NOT_FOUND` if a name is missing;
+/// `TENSORLEND_ARGUMENT` for more than 1,024 names. Then nothing was appended.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_list_append_names(
     client: *const tensorlend_client,
@@ -53,12 +53,12 @@ pub unsafe extern "C" fn tensorlend_list_append_names(
     number: *mut u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1, 3, 4.
+        // SAFETY: the rules on handles, strings and lengths.
         let ((client, list), names) = unsafe { (both(client, list)?, values(names, count, "names")?) };
-        // SAFETY: 3.
+        // SAFETY: the rule on strings.
         let names: Vec<&str> = names.iter().map(|&name| unsafe { text(name, "a name") }).collect::<Result<_>>()?;
         let at = client.append_names(list, &names)?;
-        // SAFETY: 2.
+        // SAFETY: the rule on variables.
         unsafe { tell(number, at) };
         Ok(())
     })
@@ -72,9 +72,9 @@ pub unsafe extern "C" fn tensorlend_list_length(
     length: *mut u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 2, 1, 3.
+        // SAFETY: the rules on handles, variables and strings.
         let (length, client) = unsafe { (Place::new(length, "length")?, handle(client, "client")?) };
-        // SAFETY: 3.
+        // SAFETY: the rule on strings.
         let list = unsafe { text(list, "name") }?;
         client.check()?;
         length.fill(client.client.len(list));
@@ -94,10 +94,10 @@ pub unsafe extern "C" fn tensorlend_list_wait(
     length: *mut u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1, 3.
+        // SAFETY: the rules on handles and strings.
         let (client, list) = unsafe { both(client, list) }?;
         let found = client.wait_len(list, wanted(how, items)?, patience(timeout_ns))?;
-        // SAFETY: 2.
+        // SAFETY: the rule on variables.
         unsafe { tell(length, found) };
         Ok(())
     })
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn tensorlend_list_get(
     leases: *mut *mut tensorlend_leases,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 2, 1, 3.
+        // SAFETY: the rules on handles, variables and strings.
         let (out, (client, list)) = unsafe { (Out::new(leases, "leases")?, both(client, list)?) };
         if first > end {
             return Err(Error::Argument(format!("items {first} to {end}: the end is before the first")).into());
@@ -147,10 +147,10 @@ pub unsafe extern "C" fn tensorlend_list_clear(
     existed: *mut bool,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1, 3.
+        // SAFETY: the rules on handles and strings.
         let (client, list) = unsafe { both(client, list) }?;
         let cleared = client.clear(list)?;
-        // SAFETY: 2.
+        // SAFETY: the rule on variables.
         unsafe { tell(existed, cleared) };
         Ok(())
     })
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn tensorlend_list_rename(
     to: *const c_char,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1, 3.
+        // SAFETY: the rules on handles and strings.
         let ((client, from), to) = unsafe { (both(client, from)?, text(to, "to")?) };
         client.rename_list(from, to)?;
         Ok(())

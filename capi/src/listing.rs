@@ -2,21 +2,29 @@
 
 use super::arguments::{Out, c_text, free};
 use super::client::tensorlend_client;
+use super::dlpack::sizes_of;
 use super::lease::{tensorlend_kind, tensorlend_tensor};
 use super::names::both;
 use super::status::{guard, look, tensorlend_status};
 use super::version::tensorlend_version;
 use std::ffi::{CString, c_char};
-use tensorlend::{Collection, Info, InfoKind, TensorInfo};
-use tensorlend_kind::{TENSORLEND_KIND_DATASET, TENSORLEND_KIND_LIST, TENSORLEND_KIND_STREAM, TENSORLEND_KIND_TENSOR};
+use tensorlend::remote::{NodeDocument, Placement, RemoteInfo, RemoteNames};
+use tensorlend::{Collection, Info, InfoKind, Listing, TensorInfo};
+use tensorlend_kind::{
+    TENSORLEND_KIND_DATASET, TENSORLEND_KIND_LIST, TENSORLEND_KIND_MODEL, TENSORLEND_KIND_NODE, TENSORLEND_KIND_STREAM,
+    TENSORLEND_KIND_TENSOR, TENSORLEND_KIND_UNKNOWN,
+};
+use tensorlend_layout::tensor::Strides;
+use tensorlend_model::{ModelInfo, Models};
 
-/// A name with its value, or a stream or a list, for which all fields except `name`, `kind` and `count` are 0. Borrowed
-/// from the listing. The library makes these; later versions may have further fields at the end.
+/// A name with its value; or a stream or a list, of which only `name`, `kind` and `count` are known; a model, with
+/// `nbytes` and `version`; or a machine, with `alive` and `here`. Borrowed from the listing. The library makes these;
+/// later versions may have further fields at the end.
 #[repr(C)]
 pub struct tensorlend_entry {
     /// Its name.
     pub name: *const c_char,
-    /// Its owner's label; empty for streams and lists.
+    /// Its owner's label, or its machine (`tensorlend_placement`); empty where neither is known.
     pub label: *const c_char,
     /// `count` descriptions of tensors: one of a tensor, all of a dataset; NULL for streams and lists.
     pub tensors: *const *const tensorlend_tensor,
@@ -38,15 +46,22 @@ pub struct tensorlend_entry {
     pub pid: u32,
     /// User id of its owner.
     pub uid: u32,
-    /// Whether its owner is connected.
+    /// Whether its owner is connected, or its machine can be reached.
     pub alive: bool,
     /// Whether it ends with its owner's session.
     pub ephemeral: bool,
+    /// Whether this machine has a copy of another machine's name.
+    pub cached: bool,
+    /// Whether that copy, or the entry, may be old, since its machine cannot be reached.
+    pub stale: bool,
+    /// Whether it is the machine on which the program runs.
+    pub here: bool,
 }
 
 /// Entries, sorted by name. `tensorlend_listing_free` frees them.
 pub struct tensorlend_listing {
     rows: Vec<Row>,
+    is_cut: bool,
 }
 
 /// An entry and the memory to which it points. [`Row::point`] takes the pointers once the row is in its final place,
@@ -77,6 +92,9 @@ impl Row {
             uid: 0,
             alive: false,
             ephemeral: false,
+            cached: false,
+            stale: false,
+            here: false,
         };
         let (name, label) = (c_text(name), CString::default());
         Self { entry, name, label, members: Vec::new(), tensors: Vec::new(), pointers: Vec::new() }
@@ -107,6 +125,51 @@ impl Row {
         Self { entry, label: c_text(&info.label), members, ..row }
     }
 
+    fn of_model(info: ModelInfo) -> Self {
+        let row = Self::new(&info.name, TENSORLEND_KIND_MODEL, 1);
+        let entry = tensorlend_entry { nbytes: info.nbytes, version: info.version.into(), ..row.entry };
+        Self { entry, ..row }
+    }
+
+    fn of_node(node: &str, alive: bool, here: bool) -> Self {
+        let row = Self::new(node, TENSORLEND_KIND_NODE, 0);
+        Self { entry: tensorlend_entry { alive, here, ..row.entry }, ..row }
+    }
+
+    fn of_remote(info: &RemoteInfo) -> Self {
+        let kind = match info.kind.as_str() {
+            "tensor" => TENSORLEND_KIND_TENSOR,
+            "dataset" => TENSORLEND_KIND_DATASET,
+            "stream" => TENSORLEND_KIND_STREAM,
+            _ => TENSORLEND_KIND_LIST,
+        };
+        let has_bytes = matches!(kind, TENSORLEND_KIND_TENSOR | TENSORLEND_KIND_DATASET);
+        // Another machine wrote the description, and may be newer: what is not understood is left out.
+        let strides = Strides::row_major(&sizes_of(&info.shape)).filter(|_| kind == TENSORLEND_KIND_TENSOR);
+        let tensor =
+            info.dtype.parse().ok().zip(strides).map(|(dtype, strides)| {
+                (None, TensorInfo { dtype, shape: info.shape.clone(), strides: strides.to_vec() })
+            });
+        let members: Vec<_> = tensor.into_iter().collect();
+        let count = if has_bytes { members.len() as u64 } else { info.size };
+        let row = Self::new(&info.name, kind, count);
+        let entry = tensorlend_entry {
+            nbytes: if has_bytes { info.size } else { 0 },
+            alive: !info.stale,
+            cached: info.cached,
+            stale: info.stale,
+            ..row.entry
+        };
+        Self { entry, members, ..row }
+    }
+
+    fn of_placement(name: &str, placement: &Placement) -> Self {
+        let row = Self::new(name, TENSORLEND_KIND_TENSOR, 0);
+        let Placement { alive, cached, stale, .. } = *placement;
+        let entry = tensorlend_entry { alive, cached, stale, ..row.entry };
+        Self { entry, label: c_text(&placement.node), ..row }
+    }
+
     fn point(&mut self) {
         self.entry.name = self.name.as_ptr();
         self.entry.label = self.label.as_ptr();
@@ -123,19 +186,36 @@ impl Row {
 
 impl Out<tensorlend_listing> {
     fn list(self, rows: impl Iterator<Item = Row>) {
-        let mut listing = Box::new(tensorlend_listing { rows: rows.collect() });
+        self.list_some(rows, false);
+    }
+
+    fn list_some(self, rows: impl Iterator<Item = Row>, is_cut: bool) {
+        let mut listing = Box::new(tensorlend_listing { rows: rows.collect(), is_cut });
         listing.rows.iter_mut().for_each(Row::point);
         self.fill_boxed(listing);
+    }
+
+    pub(super) fn list_nodes(self, nodes: Vec<NodeDocument>) {
+        self.list(nodes.into_iter().map(|node| Row::of_node(&node.node, node.alive, node.here)));
+    }
+
+    pub(super) fn list_remote(self, found: RemoteNames) {
+        let silent = found.silent.iter().map(|node| Row::of_node(node, false, false));
+        self.list_some(found.names.iter().map(Row::of_remote).chain(silent), found.more);
+    }
+
+    pub(super) fn list_placement(self, name: &str, placement: Option<Placement>) {
+        self.list(placement.iter().map(|placement| Row::of_placement(name, placement)));
     }
 }
 
 fn described(name: *const c_char, tensor: &TensorInfo) -> tensorlend_tensor {
     // A size of 0 makes the tensor empty, even where the product of the others overflows.
-    let elements = if tensor.shape.contains(&0) { 0 } else { tensor.shape.iter().product() };
+    let elements = if tensor.shape.contains(&0) { 0 } else { tensor.shape.iter().product::<usize>() as u64 };
     tensorlend_tensor {
         name,
         data: std::ptr::null(),
-        shape: tensor.shape.as_ptr(),
+        shape: tensor.shape.as_ptr().cast(),
         strides: tensor.strides.as_ptr(),
         metadata: std::ptr::null(),
         metadata_bytes: 0,
@@ -145,10 +225,15 @@ fn described(name: *const c_char, tensor: &TensorInfo) -> tensorlend_tensor {
         dtype: tensor.dtype.pack(),
         ndim: tensor.shape.len() as u32,
         row_major: tensor.is_row_major(),
+        device: std::ptr::null(),
+        device_data: 0,
+        device_number: 0,
     }
 }
 
-/// Lists the names that match the pattern `glob` ("*": all), and describes their values.
+/// Lists the names that match the pattern `glob` ("*": all), and describes their values. Names whose values cannot be
+/// described come last, as entries of `TENSORLEND_KIND_UNKNOWN`: for example a faulty client's values, spilled values without
+/// memory to read them back, and values that need a lease while this client has none left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_list_names(
     client: *const tensorlend_client,
@@ -156,9 +241,11 @@ pub unsafe extern "C" fn tensorlend_list_names(
     listing: *mut *mut tensorlend_listing,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 2, 1, 3.
+        // SAFETY: the rules on handles, variables and strings.
         let (out, (client, glob)) = unsafe { (Out::new(listing, "listing")?, both(client, glob)?) };
-        out.list(client.list(glob)?.into_iter().map(Row::of_name));
+        let Listing { infos, unreadable, .. } = client.listing(glob)?;
+        let unknown = unreadable.into_iter().map(|(name, _)| Row::new(&name, TENSORLEND_KIND_UNKNOWN, 0));
+        out.list(infos.into_iter().map(Row::of_name).chain(unknown));
         Ok(())
     })
 }
@@ -171,7 +258,7 @@ pub unsafe extern "C" fn tensorlend_info(
     listing: *mut *mut tensorlend_listing,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 2, 1, 3.
+        // SAFETY: the rules on handles, variables and strings.
         let (out, (client, name)) = unsafe { (Out::new(listing, "listing")?, both(client, name)?) };
         out.list(std::iter::once(Row::of_name(client.info(name)?)));
         Ok(())
@@ -186,7 +273,7 @@ pub unsafe extern "C" fn tensorlend_list_streams(
     listing: *mut *mut tensorlend_listing,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 2, 1, 3.
+        // SAFETY: the rules on handles, variables and strings.
         let (out, (client, glob)) = unsafe { (Out::new(listing, "listing")?, both(client, glob)?) };
         out.list(collected(&client.streams(glob)?, TENSORLEND_KIND_STREAM));
         Ok(())
@@ -201,7 +288,7 @@ pub unsafe extern "C" fn tensorlend_list_lists(
     listing: *mut *mut tensorlend_listing,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 2, 1, 3.
+        // SAFETY: the rules on handles, variables and strings.
         let (out, (client, glob)) = unsafe { (Out::new(listing, "listing")?, both(client, glob)?) };
         out.list(collected(&client.lists(glob)?, TENSORLEND_KIND_LIST));
         Ok(())
@@ -212,10 +299,25 @@ fn collected(all: &[Collection], kind: tensorlend_kind) -> impl Iterator<Item = 
     all.iter().map(move |one| Row::new(&one.name, kind, one.count))
 }
 
+/// Lists the models that match the pattern `glob`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_list_models(
+    client: *const tensorlend_client,
+    glob: *const c_char,
+    listing: *mut *mut tensorlend_listing,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rules on handles, variables and strings.
+        let (out, (client, glob)) = unsafe { (Out::new(listing, "listing")?, both(client, glob)?) };
+        out.list(Models::new(client).list(glob)?.into_iter().map(Row::of_model));
+        Ok(())
+    })
+}
+
 /// Number of entries; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_listing_count(listing: *const tensorlend_listing) -> u64 {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     look(0, || unsafe { listing.as_ref() }.map(|listing| listing.rows.len() as u64))
 }
 
@@ -226,15 +328,22 @@ pub unsafe extern "C" fn tensorlend_listing_at(
     number: u64,
 ) -> *const tensorlend_entry {
     look(std::ptr::null(), || {
-        // SAFETY: 1.
+        // SAFETY: the rule on handles.
         let listing = unsafe { listing.as_ref() }?;
         listing.rows.get(usize::try_from(number).ok()?).map(|row| std::ptr::from_ref(&row.entry))
     })
 }
 
+/// Returns true if there are more entries than the listing has, as there may be of other machines; false for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_listing_is_cut(listing: *const tensorlend_listing) -> bool {
+    // SAFETY: the rule on handles.
+    look(false, || unsafe { listing.as_ref() }.map(|listing| listing.is_cut))
+}
+
 /// Frees a listing; NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_listing_free(listing: *mut tensorlend_listing) {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     unsafe { free(listing) }
 }

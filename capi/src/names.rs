@@ -11,9 +11,9 @@ use tensorlend::{Client, Result, Value, Version};
 /// A client and a name.
 ///
 /// # Safety
-/// 1, 3.
+/// The rules on handles and strings.
 pub(super) unsafe fn both<'a>(client: *const tensorlend_client, name: *const c_char) -> Result<(&'a Client, &'a str)> {
-    // SAFETY: 1, 3.
+    // SAFETY: the rules on handles and strings.
     Ok(unsafe { (&handle(client, "client")?.client, text(name, "name")?) })
 }
 
@@ -27,7 +27,7 @@ pub unsafe extern "C" fn tensorlend_get(
     lease: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 2, 1, 3.
+        // SAFETY: the rules on handles, variables and strings.
         let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name)?) };
         out.lend(Value::Tensor(client.get(name)?));
         Ok(())
@@ -42,7 +42,7 @@ pub unsafe extern "C" fn tensorlend_get_dataset(
     lease: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 2, 1, 3.
+        // SAFETY: the rules on handles, variables and strings.
         let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name)?) };
         out.lend(Value::Dataset(client.get_dataset(name)?));
         Ok(())
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn tensorlend_get_value(
     lease: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 2, 1, 3.
+        // SAFETY: the rules on handles, variables and strings.
         let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name)?) };
         out.lend(client.get_value(name)?);
         Ok(())
@@ -76,10 +76,10 @@ pub unsafe extern "C" fn tensorlend_get_into(
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1, 3, 4.
+        // SAFETY: the rules on handles, strings and lengths.
         let ((client, name), to) = unsafe { (both(client, name)?, buffer(to, bytes, "to")?) };
         let read = client.get_into(name, to)?;
-        // SAFETY: 2.
+        // SAFETY: the rule on variables.
         unsafe { tell(version, read.into()) };
         Ok(())
     })
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn tensorlend_wait_for(
     lease: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 2, 1, 3.
+        // SAFETY: the rules on handles, variables and strings.
         let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name)?) };
         out.lend(Value::Tensor(client.wait_for(name, patience(timeout_ns))?));
         Ok(())
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn tensorlend_wait_newer(
     lease: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 2, 1, 3.
+        // SAFETY: the rules on handles, variables and strings.
         let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name)?) };
         out.lend(client.wait_value(name, seen.into(), patience(timeout_ns))?);
         Ok(())
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn tensorlend_exists(
     exists: *mut bool,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 2, 1, 3.
+        // SAFETY: the rules on handles, variables and strings.
         let (exists, (client, name)) = unsafe { (Place::new(exists, "exists")?, both(client, name)?) };
         exists.fill(client.exists(name)?);
         Ok(())
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn tensorlend_current_version(
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 2, 1, 3.
+        // SAFETY: the rules on handles, variables and strings.
         let (version, (client, name)) = unsafe { (Place::new(version, "version")?, both(client, name)?) };
         version.fill(client.version(name)?.unwrap_or(Version::NONE).into());
         Ok(())
@@ -158,10 +158,10 @@ pub unsafe extern "C" fn tensorlend_delete(
     existed: *mut bool,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1, 3.
+        // SAFETY: the rules on handles and strings.
         let (client, name) = unsafe { both(client, name) }?;
         let deleted = client.delete(name)?;
-        // SAFETY: 2.
+        // SAFETY: the rule on variables.
         unsafe { tell(existed, deleted) };
         Ok(())
     })
@@ -175,7 +175,7 @@ pub unsafe extern "C" fn tensorlend_rename(
     to: *const c_char,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1, 3.
+        // SAFETY: the rules on handles and strings.
         let ((client, from), to) = unsafe { (both(client, from)?, text(to, "to")?) };
         client.rename(from, to)?;
         Ok(())
@@ -191,10 +191,10 @@ pub unsafe extern "C" fn tensorlend_copy(
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1, 3.
+        // SAFETY: the rules on handles and strings.
         let ((client, from), to) = unsafe { (both(client, from)?, text(to, "to")?) };
         let copied = client.copy(from, to)?;
-        // SAFETY: 2.
+        // SAFETY: the rule on variables.
         unsafe { tell(version, copied.into()) };
         Ok(())
     })

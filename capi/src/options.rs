@@ -3,6 +3,7 @@
 use super::arguments::{Out, c_bool, free, handle_mut, path, text};
 use super::status::{guard, tensorlend_status};
 use std::ffi::{c_char, c_void};
+use std::time::Duration;
 use tensorlend::{Client, ClientBuilder, Error, Relief};
 
 /// Options of a connection: daemon, namespace, label, limits.
@@ -20,7 +21,7 @@ impl tensorlend_options {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_new(options: *mut *mut tensorlend_options) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 2.
+        // SAFETY: the rule on variables.
         let out = unsafe { Out::new(options, "options") }?;
         out.fill(tensorlend_options { builder: Client::builder() });
         Ok(())
@@ -30,7 +31,7 @@ pub unsafe extern "C" fn tensorlend_options_new(options: *mut *mut tensorlend_op
 /// Frees options; NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_free(options: *mut tensorlend_options) {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     unsafe { free(options) };
 }
 
@@ -42,7 +43,7 @@ pub unsafe extern "C" fn tensorlend_options_socket(
     socket: *const c_char,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1, 3.
+        // SAFETY: the rules on handles and strings.
         let (options, socket) = unsafe { (handle_mut(options, "options")?, path(socket, "the socket")?) };
         options.change(|builder| builder.socket(socket));
         Ok(())
@@ -56,7 +57,7 @@ pub unsafe extern "C" fn tensorlend_options_namespace(
     name: *const c_char,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1, 3.
+        // SAFETY: the rules on handles and strings.
         let (options, name) = unsafe { (handle_mut(options, "options")?, text(name, "the namespace")?) };
         options.change(|builder| builder.namespace(name));
         Ok(())
@@ -70,7 +71,7 @@ pub unsafe extern "C" fn tensorlend_options_label(
     label: *const c_char,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1, 3.
+        // SAFETY: the rules on handles and strings.
         let (options, label) = unsafe { (handle_mut(options, "options")?, text(label, "the label")?) };
         options.change(|builder| builder.label(label));
         Ok(())
@@ -85,8 +86,38 @@ pub unsafe extern "C" fn tensorlend_options_harden(
     harden: c_bool,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1.
+        // SAFETY: the rule on handles.
         unsafe { handle_mut(options, "options") }?.change(|builder| builder.harden(harden != 0));
+        Ok(())
+    })
+}
+
+/// Timeout, in nanoseconds, of requests to this machine's gateway for which the call gives none: a `tensorlend_get` of
+/// another machine's name, a `tensorlend_put_remote`. Default: 60 seconds.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_options_remote_timeout(
+    options: *mut tensorlend_options,
+    timeout_ns: u64,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rule on handles.
+        let options = unsafe { handle_mut(options, "options") }?;
+        options.change(|builder| builder.remote_timeout(Duration::from_nanos(timeout_ns)));
+        Ok(())
+    })
+}
+
+/// Timeout, in nanoseconds, of requests to the daemon, after which a call fails with `TENSORLEND_DISCONNECTED`; at least
+/// a millisecond. Default: 30 seconds.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_options_request_timeout(
+    options: *mut tensorlend_options,
+    timeout_ns: u64,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rule on handles.
+        let options = unsafe { handle_mut(options, "options") }?;
+        options.change(|builder| builder.request_timeout(Duration::from_nanos(timeout_ns)));
         Ok(())
     })
 }
@@ -99,7 +130,7 @@ pub unsafe extern "C" fn tensorlend_options_memory_limit(
     bytes: u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1.
+        // SAFETY: the rule on handles.
         unsafe { handle_mut(options, "options") }?.change(|builder| builder.memory_limit(bytes));
         Ok(())
     })
@@ -109,7 +140,7 @@ pub unsafe extern "C" fn tensorlend_options_memory_limit(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_statistics(options: *mut tensorlend_options) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1.
+        // SAFETY: the rule on handles.
         unsafe { handle_mut(options, "options") }?.change(ClientBuilder::statistics);
         Ok(())
     })
@@ -123,7 +154,7 @@ pub unsafe extern "C" fn tensorlend_options_log(
     file: *const c_char,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1, 3.
+        // SAFETY: the rules on handles and strings.
         let (options, file) = unsafe { (handle_mut(options, "options")?, path(file, "the file")?) };
         options.change(|builder| builder.allocation_log(file));
         Ok(())
@@ -134,7 +165,7 @@ pub unsafe extern "C" fn tensorlend_options_log(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_tracking(options: *mut tensorlend_options) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1.
+        // SAFETY: the rule on handles.
         unsafe { handle_mut(options, "options") }?.change(ClientBuilder::tracking);
         Ok(())
     })
@@ -143,14 +174,16 @@ pub unsafe extern "C" fn tensorlend_options_tracking(options: *mut tensorlend_op
 /// A function that the library calls before an allocation of `bytes` bytes fails at the client's or the daemon's memory
 /// limit. `attempt` counts its calls for one allocation, from 1. It may delete names, and free drafts except one that
 /// the allocating call was given. It returns whether to try again.
-pub type tensorlend_relief = Option<unsafe extern "C" fn(context: *mut c_void, bytes: u64, attempt: u32) -> c_bool>;
+// "C-unwind": an exception that leaves it ends the process, where it would be undefined behaviour with "C".
+pub type tensorlend_relief =
+    Option<unsafe extern "C-unwind" fn(context: *mut c_void, bytes: u64, attempt: u32) -> c_bool>;
 
 /// The caller's context of a callback.
 struct Context(*mut c_void);
 
-// SAFETY: 6: the callback may be called with it on any thread.
+// SAFETY: the rule on callbacks: the callback may be called with it on any thread.
 unsafe impl Send for Context {}
-// SAFETY: 6: and on several at a time.
+// SAFETY: the rule on callbacks: and on several at a time.
 unsafe impl Sync for Context {}
 
 impl Context {
@@ -169,13 +202,13 @@ pub unsafe extern "C" fn tensorlend_options_on_memory_pressure(
     context: *mut c_void,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1.
+        // SAFETY: the rule on handles.
         let options = unsafe { handle_mut(options, "options") }?;
         let relief = relief.ok_or_else(|| Error::Argument("relief is NULL".into()))?;
         let context = Context(context);
         options.change(|builder| {
             builder.on_memory_pressure(move |pressure| {
-                // SAFETY: 6: a function of this type, which takes this context.
+                // SAFETY: the rule on callbacks: a function of this type, which takes this context.
                 let again = unsafe { relief(context.get(), pressure.bytes(), pressure.attempt()) };
                 if again != 0 { Relief::Retry } else { Relief::GiveUp }
             })
@@ -198,7 +231,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     /// Asks for another try twice, by a byte that is neither 0 nor 1.
-    unsafe extern "C" fn relieve(asked: *mut c_void, _bytes: u64, attempt: u32) -> c_bool {
+    unsafe extern "C-unwind" fn relieve(asked: *mut c_void, _bytes: u64, attempt: u32) -> c_bool {
         // SAFETY: the test gives a counter that outlives the client.
         unsafe { &*asked.cast::<AtomicU32>() }.fetch_add(1, Ordering::Relaxed);
         if attempt < 3 { 0x80 } else { 0 }

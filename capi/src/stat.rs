@@ -67,7 +67,7 @@ pub unsafe extern "C" fn tensorlend_stat_get(
     stat: *mut *mut tensorlend_stat,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 2, 1.
+        // SAFETY: the rules on handles and variables.
         let (out, client) = unsafe { (Out::new(stat, "stat")?, &handle(client, "client")?.client) };
         let it = client.stat()?;
         let texts = [c_text(&it.version), c_text(&it.mode)];
@@ -105,13 +105,13 @@ pub unsafe extern "C" fn tensorlend_stat_get(
 /// The metrics, borrowed; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stat_figures(stat: *const tensorlend_stat) -> *const tensorlend_figures {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     look(std::ptr::null(), || unsafe { stat.as_ref() }.map(|stat| std::ptr::from_ref(&stat.figures)))
 }
 
 /// Frees it; NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stat_free(stat: *mut tensorlend_stat) {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     unsafe { free(stat) }
 }

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use tensorlend::{Error, LimitKind, Refusal, RemoteTrouble};
+use tensorlend::{DeviceTrouble, Error, LimitKind, Refusal, RemoteTrouble};
 
 /// The result of a call. The numbers are stable; others may be added.
 #[repr(i32)]
@@ -44,13 +44,19 @@ pub enum tensorlend_status {
     TENSORLEND_PANIC = 15,
     /// The name is another machine's, which cannot be reached or refuses; or this machine's gateway does not answer.
     TENSORLEND_REMOTE = 16,
+    /// The server refused the request, or could not carry it out: the message has its reason.
+    TENSORLEND_REQUEST_FAILED = 17,
+    /// The server ended before it responded. It may have carried the request out.
+    TENSORLEND_SERVER_GONE = 18,
+    /// No such device, or the daemon lends none of its memory; or the driver, or a producer's work, failed.
+    TENSORLEND_DEVICE = 19,
 }
 
 use tensorlend_status::{
-    TENSORLEND_ARGUMENT, TENSORLEND_DAMAGED, TENSORLEND_DISCONNECTED, TENSORLEND_DTYPE, TENSORLEND_FORKED,
-    TENSORLEND_FULL, TENSORLEND_INCOMPATIBLE, TENSORLEND_KIND, TENSORLEND_LIMIT, TENSORLEND_NOT_FOUND, TENSORLEND_OK,
-    TENSORLEND_PANIC, TENSORLEND_REFUSED, TENSORLEND_REMOTE, TENSORLEND_STREAM_ENDED, TENSORLEND_SYSTEM,
-    TENSORLEND_TIMEOUT,
+    TENSORLEND_ARGUMENT, TENSORLEND_DAMAGED, TENSORLEND_DEVICE, TENSORLEND_DISCONNECTED, TENSORLEND_DTYPE,
+    TENSORLEND_FORKED, TENSORLEND_FULL, TENSORLEND_INCOMPATIBLE, TENSORLEND_KIND, TENSORLEND_LIMIT,
+    TENSORLEND_NOT_FOUND, TENSORLEND_OK, TENSORLEND_PANIC, TENSORLEND_REFUSED, TENSORLEND_REMOTE,
+    TENSORLEND_REQUEST_FAILED, TENSORLEND_SERVER_GONE, TENSORLEND_STREAM_ENDED, TENSORLEND_SYSTEM, TENSORLEND_TIMEOUT,
 };
 
 /// The limit that was reached, where a call fails with TENSORLEND_LIMIT. The numbers are stable; others may be added.
@@ -175,7 +181,7 @@ pub extern "C" fn tensorlend_status_name(status: i32) -> *const c_char {
 }
 
 fn name(status: i32) -> &'static CStr {
-    const NAMES: [(tensorlend_status, &CStr); 17] = [
+    const NAMES: [(tensorlend_status, &CStr); 20] = [
         (TENSORLEND_OK, c"ok"),
         (TENSORLEND_NOT_FOUND, c"not found"),
         (TENSORLEND_TIMEOUT, c"timeout"),
@@ -193,6 +199,9 @@ fn name(status: i32) -> &'static CStr {
         (TENSORLEND_INCOMPATIBLE, c"incompatible"),
         (TENSORLEND_PANIC, c"internal error"),
         (TENSORLEND_REMOTE, c"other machine"),
+        (TENSORLEND_REQUEST_FAILED, c"request failed"),
+        (TENSORLEND_SERVER_GONE, c"server gone"),
+        (TENSORLEND_DEVICE, c"device error"),
     ];
     NAMES.iter().find(|(of, _)| *of as i32 == status).map_or(c"unknown", |(_, name)| name)
 }
@@ -239,10 +248,13 @@ fn status_of(error: &Error) -> tensorlend_status {
         Error::Kind { .. } => TENSORLEND_KIND,
         Error::StreamEnded(_) => TENSORLEND_STREAM_ENDED,
         Error::StreamFull(_) => TENSORLEND_FULL,
-        Error::Answer { .. } | Error::ServerGone(_) => TENSORLEND_REFUSED,
+        Error::Answer { .. } => TENSORLEND_REQUEST_FAILED,
+        Error::ServerGone(_) => TENSORLEND_SERVER_GONE,
         Error::Remote { .. } => TENSORLEND_REMOTE,
         Error::Forked => TENSORLEND_FORKED,
-        Error::System { .. } | Error::Device { .. } => TENSORLEND_SYSTEM,
+        Error::System { .. } => TENSORLEND_SYSTEM,
+        Error::Device { cause: DeviceTrouble::Memory(_), .. } => TENSORLEND_LIMIT,
+        Error::Device { .. } => TENSORLEND_DEVICE,
         Error::Damaged { .. } => TENSORLEND_DAMAGED,
         Error::Kernel(_) | Error::Protocol { .. } | Error::Sheet(_) => TENSORLEND_INCOMPATIBLE,
         Error::Refused { refusal, .. } => status_of_refusal(refusal),
@@ -339,9 +351,9 @@ mod tests {
 
     #[test]
     fn every_status_has_a_name_of_its_own() {
-        let names: std::collections::HashSet<_> = (0..17).map(name).collect();
-        assert_eq!((names.len(), names.contains(c"unknown")), (17, false));
-        assert_eq!((name(17), name(-1)), (c"unknown", c"unknown"));
+        let names: std::collections::HashSet<_> = (0..20).map(name).collect();
+        assert_eq!((names.len(), names.contains(c"unknown")), (20, false));
+        assert_eq!((name(20), name(-1)), (c"unknown", c"unknown"));
     }
 
     #[test]

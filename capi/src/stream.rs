@@ -40,7 +40,7 @@ pub unsafe extern "C" fn tensorlend_stream_open(
     stream: *mut *mut tensorlend_stream,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 2, 1, 3.
+        // SAFETY: the rules on handles, variables and strings.
         let (out, (client, name)) = unsafe { (Out::new(stream, "stream")?, both(client, name)?) };
         let builder = client.stream(name).policy(policy_of(policy)?);
         let stream = if capacity == 0 { builder } else { builder.capacity(capacity) }.open()?;
@@ -76,13 +76,13 @@ pub unsafe extern "C" fn tensorlend_stream_send(
     number: *mut u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1, 2.
+        // SAFETY: the rules on handles and variables.
         let (stream, message) = unsafe { (&handle(stream, "stream")?.stream, take(message)?) };
         let sent = match patience(timeout_ns) {
             None => stream.send(message),
             Some(timeout) => stream.send_timeout(message, timeout),
         }?;
-        // SAFETY: 2.
+        // SAFETY: the rule on variables.
         unsafe { tell(number, sent) };
         Ok(())
     })
@@ -97,23 +97,23 @@ pub unsafe extern "C" fn tensorlend_stream_try_send(
     number: *mut u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1.
+        // SAFETY: the rule on handles.
         let stream = unsafe { &handle(stream, "stream")?.stream };
         let full = || Error::StreamFull(stream.name().to_owned());
-        // SAFETY: 1, 2.
+        // SAFETY: the rules on handles and variables.
         unsafe { check_taking(message) }?;
         // Room first, so that a draft that finds none is not touched.
         stream.wait_room(Duration::ZERO).map_err(|error| if error.is_timeout() { full() } else { error })?;
-        // SAFETY: 1, 2.
+        // SAFETY: the rules on handles and variables.
         match stream.try_send(unsafe { take(message) }?) {
             Ok(sent) => {
-                // SAFETY: 2.
+                // SAFETY: the rule on variables.
                 unsafe { tell(number, sent) };
                 Ok(())
             }
             // Another thread took the room in between.
             Err(TrySendError::Full(draft)) => {
-                // SAFETY: 2: `take` has set the caller's variable to NULL.
+                // SAFETY: the rule on variables: `take` has set the caller's variable to NULL.
                 unsafe { message.write(Box::into_raw(Box::new(tensorlend_draft::of(draft)))) };
                 Err(full().into())
             }
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn tensorlend_stream_wait_subscribers(
 ) -> tensorlend_status {
     guard(|| {
         let count = usize::try_from(count).unwrap_or(usize::MAX);
-        // SAFETY: 1.
+        // SAFETY: the rule on handles.
         unsafe { handle(stream, "stream") }?.stream.wait_subscribers(count, long(timeout_ns))?;
         Ok(())
     })
@@ -141,28 +141,28 @@ pub unsafe extern "C" fn tensorlend_stream_wait_subscribers(
 /// The stream's name, borrowed from it; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stream_name(stream: *const tensorlend_stream) -> *const c_char {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     look(std::ptr::null(), || unsafe { stream.as_ref() }.map(|stream| stream.name.as_ptr()))
 }
 
 /// Messages that it holds at most; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stream_capacity(stream: *const tensorlend_stream) -> u32 {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     look(0, || unsafe { stream.as_ref() }.map(|stream| stream.stream.capacity()))
 }
 
 /// Messages sent so far; 0 for NULL, and in the child of a fork.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stream_sent(stream: *const tensorlend_stream) -> u64 {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     look(0, || unsafe { stream.as_ref() }.map(|stream| stream.stream.sent()))
 }
 
 /// Subscribers at the moment; 0 for NULL, and in the child of a fork.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stream_subscribers(stream: *const tensorlend_stream) -> u64 {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     look(0, || unsafe { stream.as_ref() }.map(|stream| stream.stream.subscribers() as u64))
 }
 
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn tensorlend_stream_subscribers(stream: *const tensorlend
 /// `TENSORLEND_STREAM_ENDED`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stream_close(stream: *mut tensorlend_stream) {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     unsafe { free(stream) }
 }
 
@@ -183,10 +183,10 @@ pub unsafe extern "C" fn tensorlend_stream_delete(
     existed: *mut bool,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 1, 3.
+        // SAFETY: the rules on handles and strings.
         let (client, name) = unsafe { both(client, name) }?;
         let deleted = client.delete_stream(name)?;
-        // SAFETY: 2.
+        // SAFETY: the rule on variables.
         unsafe { tell(existed, deleted) };
         Ok(())
     })

@@ -46,13 +46,13 @@ pub unsafe extern "C" fn tensorlend_subscribe(
     subscription: *mut *mut tensorlend_subscription,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 2, 1, 3.
+        // SAFETY: the rules on handles, variables and strings.
         let (out, (client, name)) = unsafe { (Out::new(subscription, "subscription")?, both(client, name)?) };
         if flags & !TENSORLEND_POLLABLE != 0 {
             return Err(Error::Argument(format!("flags {flags:#x}: there is only TENSORLEND_POLLABLE")).into());
         }
         let pollable = flags & TENSORLEND_POLLABLE != 0;
-        let builder = client.subscription(name).from(start_of(start)?);
+        let builder = client.subscription(name).start_at(start_of(start)?);
         let builder = if pollable { builder.pollable() } else { builder };
         let builder = if wait_ns == 0 { builder } else { builder.wait(long(wait_ns)) };
         out.fill(tensorlend_subscription { subscription: builder.open()?, pollable, name: c_text(name) });
@@ -86,13 +86,13 @@ pub unsafe extern "C" fn tensorlend_subscription_recv(
     number: *mut u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 2, 1.
+        // SAFETY: the rules on handles and variables.
         let (out, from) = unsafe { (Out::new(message, "message")?, handle_mut(subscription, "subscription")?) };
         let received = match patience(timeout_ns) {
             None => from.subscription.recv(),
             Some(timeout) => from.subscription.recv_timeout(timeout),
         }?;
-        // SAFETY: 2.
+        // SAFETY: the rule on variables.
         unsafe { hand_out(received, out, number) };
         Ok(())
     })
@@ -107,10 +107,10 @@ pub unsafe extern "C" fn tensorlend_subscription_try_recv(
     number: *mut u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: 2, 1.
+        // SAFETY: the rules on handles and variables.
         let (out, from) = unsafe { (Out::new(message, "message")?, handle_mut(subscription, "subscription")?) };
         if let Some(received) = from.subscription.try_recv()? {
-            // SAFETY: 2.
+            // SAFETY: the rule on variables.
             unsafe { hand_out(received, out, number) };
         }
         Ok(())
@@ -118,9 +118,9 @@ pub unsafe extern "C" fn tensorlend_subscription_try_recv(
 }
 
 /// # Safety
-/// 2.
+/// The rule on variables.
 unsafe fn hand_out(message: Message, out: Out<tensorlend_lease>, number: *mut u64) {
-    // SAFETY: 2.
+    // SAFETY: the rule on variables.
     unsafe { tell(number, message.sequence()) };
     out.lend(message.into_value());
 }
@@ -134,7 +134,7 @@ unsafe fn hand_out(message: Message, out: Out<tensorlend_lease>, number: *mut u6
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_subscription_fd(subscription: *const tensorlend_subscription) -> i32 {
     look(-1, || {
-        // SAFETY: 1.
+        // SAFETY: the rule on handles.
         let it = unsafe { subscription.as_ref() }.filter(|it| it.pollable)?;
         Some(it.subscription.as_fd().as_raw_fd())
     })
@@ -143,27 +143,27 @@ pub unsafe extern "C" fn tensorlend_subscription_fd(subscription: *const tensorl
 /// Messages lost since the subscription began: they were replaced before they were taken. 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_subscription_lost(subscription: *const tensorlend_subscription) -> u64 {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     look(0, || unsafe { subscription.as_ref() }.map(|it| it.subscription.lost()))
 }
 
 /// Number of the next message; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_subscription_position(subscription: *const tensorlend_subscription) -> u64 {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     look(0, || unsafe { subscription.as_ref() }.map(|it| it.subscription.position()))
 }
 
 /// The stream's name, borrowed from the subscription; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_subscription_name(subscription: *const tensorlend_subscription) -> *const c_char {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     look(std::ptr::null(), || unsafe { subscription.as_ref() }.map(|it| it.name.as_ptr()))
 }
 
 /// Ends a subscription, and frees the handle; NULL does nothing. Leases on its messages remain valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_subscription_close(subscription: *mut tensorlend_subscription) {
-    // SAFETY: 1.
+    // SAFETY: the rule on handles.
     unsafe { free(subscription) }
 }

@@ -23,15 +23,15 @@ const DEMO_EXAMPLE: &str = if cfg!(feature = "baselines") {
     ""
 };
 
-const EXAMPLES: &str = "\
-  tensorlend bench --quick                     the floors of this machine, and our figures beside
+const EXAMPLES: &str =
+    "  tensorlend bench --quick                     the floors of this machine, and tensorlend compared with them
   tensorlend put weights model.safetensors     a file becomes tensors in shared memory
-  tensorlend ls                                what is there
-  tensorlend get weights -o copy.safetensors   and back into a file
-  tensorlend save '*' -o all.safetensors       what names hold, as it was together at one moment
-  tensorlend load all.safetensors              and all of it back
+  tensorlend ls                                names, streams and lists
+  tensorlend get weights -o copy.safetensors   and from shared memory into a file
+  tensorlend save '*' -o all.safetensors       the values of all names, as of one moment
+  tensorlend load all.safetensors              publish all of them again
   tensorlend watch weights                     a line for each new value
-  tensorlend doctor                            what is wrong here, and how to mend it
+  tensorlend doctor                            faults of this machine, and how to fix them
   tensorlend send camera frames/*.png          a stream: every message, for every subscriber
   tensorlend recv camera -o received
 

@@ -13,6 +13,7 @@ mod meminfo;
 mod onnx;
 mod output;
 mod parcel;
+mod plot;
 mod progress;
 mod save;
 mod snapshot;

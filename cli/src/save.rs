@@ -17,9 +17,9 @@ pub fn elements(tensor: &Tensor) -> Result<Cow<'_, [u8]>, Failure> {
         return Ok(Cow::Borrowed(bytes));
     }
     let mut copy = Vec::new();
-    let length = usize::try_from(tensor.nbytes()).unwrap_or(usize::MAX);
+    let length = tensor.nbytes();
     // A stride of 0 makes many elements of few bytes, and Linux overcommits address space.
-    let refused = crate::meminfo::available_bytes().is_some_and(|available| tensor.nbytes() > available);
+    let refused = crate::meminfo::available_bytes().is_some_and(|available| length as u64 > available);
     if refused || copy.try_reserve_exact(length).is_err() {
         return Err(Failure::Limit(format!(
             "the tensor is strided, and a copy of it needs {length} bytes of memory, more than there is: free some"
@@ -28,6 +28,11 @@ pub fn elements(tensor: &Tensor) -> Result<Cow<'_, [u8]>, Failure> {
     copy.resize(length, 0);
     tensor.copy_to(&mut copy)?;
     Ok(Cow::Owned(copy))
+}
+
+/// Returns the shape, as files have it.
+pub fn sizes(tensor: &Tensor) -> Vec<u64> {
+    tensor.shape().iter().map(|&size| size as u64).collect()
 }
 
 /// Returns the error for a value in a device's memory, which this program does not read.
@@ -47,10 +52,12 @@ pub fn save(value: &Value, name: &str, path: &Path) -> Result<(), Failure> {
         _ => return Err(on_device(name)),
     };
     let bytes = tensors.iter().map(|(_, tensor)| elements(tensor)).collect::<Result<Vec<_>, _>>()?;
+    let shapes: Vec<Vec<u64>> = tensors.iter().map(|(_, tensor)| sizes(tensor)).collect();
     let views: Vec<TensorView<'_>> = tensors
         .iter()
+        .zip(&shapes)
         .zip(&bytes)
-        .map(|((name, tensor), data)| TensorView { name, dtype: tensor.dtype(), shape: tensor.shape(), data })
+        .map(|(((name, tensor), shape), data)| TensorView { name, dtype: tensor.dtype(), shape, data })
         .collect();
     Ok(files::write(path, &views)?)
 }

@@ -16,7 +16,7 @@ pub struct TensorSummary {
     #[serde(rename = "name", skip_serializing_if = "Option::is_none")]
     pub member: Option<String>,
     pub dtype: &'static str,
-    pub shape: Vec<u64>,
+    pub shape: Vec<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strides: Option<Vec<i64>>,
     pub nbytes: u64,
@@ -26,9 +26,9 @@ pub struct TensorSummary {
 }
 
 impl TensorSummary {
-    pub fn new(member: Option<&str>, dtype: DType, shape: &[u64]) -> Self {
+    pub fn new(member: Option<&str>, dtype: DType, shape: &[usize]) -> Self {
         // Checks for a zero first: the product of the other dimensions may overflow.
-        let elements = if shape.contains(&0) { 0 } else { shape.iter().product() };
+        let elements = if shape.contains(&0) { 0 } else { shape.iter().product::<usize>() as u64 };
         Self {
             member: member.map(str::to_owned),
             dtype: dtype.name(),

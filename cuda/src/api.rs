@@ -24,11 +24,11 @@ macro_rules! functions {
             /// Finds every function, or returns the name of the first missing one.
             ///
             /// # Safety
-            /// 1. The driver's library is present: cudarc panics without it.
+            /// The driver's library is present: cudarc panics without it.
             pub unsafe fn load() -> Result<Self, &'static str> {
                 Ok(Self {
                     $($name: {
-                        // SAFETY: 1 holds for `culib`. The library is never unloaded, so the address stays valid; by NVIDIA's
+                        // SAFETY: the caller guarantees that the library is present. The library is never unloaded, so the address stays valid; by NVIDIA's
                         // header and the check below, a function of this name has these arguments, and returns an enum of C,
                         // which is an unsigned int.
                         let found = unsafe {
@@ -142,9 +142,10 @@ pub type WholeUuid = unsafe extern "C" fn(*mut sys::CUuuid, sys::CUdevice) -> c_
 /// Finds that function, if the library has it.
 ///
 /// # Safety
-/// 1. As for `Api::load`.
+/// As for `Api::load`.
 pub unsafe fn whole_uuid() -> Option<WholeUuid> {
-    // SAFETY: 1 as above; the signature is that of the headers before 13.0, which is the second form's, too.
+    // SAFETY: the caller guarantees that the library is present. The signature is that of the headers before 13.0 and of the
+    // second form.
     unsafe { sys::culib().get::<WholeUuid>(b"cuDeviceGetUuid\0") }.ok().map(|found| *found)
 }
 
@@ -154,9 +155,9 @@ pub type ExchangeCaptureMode = unsafe extern "C" fn(*mut c_uint) -> c_uint;
 /// Finds that function, if the library has it.
 ///
 /// # Safety
-/// 1. As for `Api::load`.
+/// As for `Api::load`.
 pub unsafe fn exchange_capture_mode() -> Option<ExchangeCaptureMode> {
-    // SAFETY: 1 as above; it exchanges an enum of C, which is an unsigned int.
+    // SAFETY: the caller guarantees that the library is present. The function exchanges an enum of C, which is an unsigned int.
     unsafe { sys::culib().get::<ExchangeCaptureMode>(b"cuThreadExchangeStreamCaptureMode\0") }.ok().map(|found| *found)
 }
 
@@ -174,9 +175,9 @@ impl Texts {
     /// Finds both, or returns the name of the missing one.
     ///
     /// # Safety
-    /// 1. As for `Api::load`.
+    /// As for `Api::load`.
     pub unsafe fn load() -> Result<Self, &'static str> {
-        // SAFETY: 1 as above; the library is never unloaded; the comment above explains the signature.
+        // SAFETY: the caller guarantees that the library is present. It is never unloaded; the comment above explains the signature.
         let find = |name: &[u8]| unsafe { sys::culib().get::<Text>(name).map(|found| *found).ok() };
         Ok(Self {
             name: find(b"cuGetErrorName\0").ok_or("cuGetErrorName")?,

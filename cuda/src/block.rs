@@ -41,8 +41,8 @@ impl Drop for Block {
     /// Frees the block. The owner ensures that every importer has freed it before, or has ended. An importer that has not reads
     /// whatever is allocated there next, and harms nothing of this process.
     fn drop(&mut self) {
-        // SAFETY: 1: allocated by `allocate`, freed once, here. 2: nothing in this process uses it, since its address was never
-        // given out; the importers' use is none of this process's memory, and is argued above.
+        // SAFETY: `allocate` allocated it, and only this line frees it. Nothing in this process uses it, because nothing here learned
+        // its address; importers use memory of their own processes, as the comment above argues.
         let freed = unsafe { self.pool.free(self.ptr, &*self.stream) };
         // A drop cannot report the error; a lost context has lost the block with it.
         let _ = freed.and_then(|()| self.stream.synchronize());

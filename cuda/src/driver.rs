@@ -110,7 +110,7 @@ impl Driver {
         if !unsafe { sys::is_culib_present() } {
             return Err(Unavailable::NoLibrary);
         }
-        // SAFETY: 1: the library was found, above.
+        // SAFETY: the code above found the library.
         let (texts, api) = unsafe { (Texts::load(), Api::load()) };
         let (texts, api) = (texts.map_err(Unavailable::NoSymbol)?, api.map_err(Unavailable::NoSymbol)?);
         TEXTS.get_or_init(|| texts);
@@ -133,9 +133,9 @@ impl Driver {
         if counted != number::SUCCESS || devices < 1 {
             return Err(Unavailable::NoDevice);
         }
-        // SAFETY: 1: as above.
+        // SAFETY: the code above found the library.
         let (pools, ipc, whole_uuid) = unsafe { (Pools::load(), Ipc::load(), api::whole_uuid()) };
-        // SAFETY: 1: as above.
+        // SAFETY: the code above found the library.
         let exchange_capture_mode = unsafe { api::exchange_capture_mode() };
         Ok(Self { api, pools, ipc, whole_uuid, exchange_capture_mode, version, forks })
     }

@@ -29,7 +29,7 @@ pub struct Pointer {
     pub device: Option<u32>,
     /// Whether it is managed memory, which moves between host and device.
     pub is_managed: bool,
-    /// The `CUcontext` of the allocation; `None` also for memory that is mapped or a pool's, which has none.
+    /// The `CUcontext` of the allocation. `None` also for mapped memory and for a pool's memory: they have no context.
     pub context: Option<usize>,
     /// The start of its allocation; 0 if the driver does not know the address.
     pub range_start: u64,

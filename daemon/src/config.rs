@@ -343,7 +343,7 @@ pub struct NamespaceConfig {
 #[derive(thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("cannot read the configuration {path:?}: {error}")]
+    #[error("cannot read the configuration {path:?}: {error}: name a file that this user can read with --config")]
     Read {
         /// The file.
         path: PathBuf,

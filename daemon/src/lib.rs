@@ -4,6 +4,7 @@
 //! binary `tensorlendd` is [`run`] with a command line; [`embedded()`] is the same daemon in a thread of this process,
 //! for tests and small programs.
 
+mod code;
 mod config;
 pub mod core;
 mod embedded;

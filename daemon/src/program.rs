@@ -65,7 +65,8 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
     match start(arguments) {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("tensorlendd: {error}");
+            // A parser's text ends with a line feed.
+            eprintln!("tensorlendd: {} [{}]", error.to_string().trim_end(), error.code());
             if serves && notify::is_heard() {
                 service::pause_before_retry(&error);
             }

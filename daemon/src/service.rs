@@ -1,6 +1,6 @@
 //! The daemon as a service.
 
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, ModeChoice};
 use crate::core::settings::{Mode, Settings};
 use crate::sys::notify::{self, Watchdog};
 use crate::sys::reload::{Load, Reloader};
@@ -32,6 +32,12 @@ impl Parts {
     /// serve its clients is not an error here, but part of the result.
     fn gather(config: &Config) -> Result<Self, DaemonError> {
         let mode = limits::mode(config.mode);
+        if config.mode == ModeChoice::Auto && mode == Mode::System && rustix::process::getuid().is_root() {
+            tracing::warn!(
+                "the daemon runs as root in system mode: clients of root can write to memory that others of root have \
+                 published. Give it a uid of its own, or choose with mode = \"system\" or \"user\""
+            );
+        }
         let (mut settings, unknown) = limits::settings_and_unknown(config, mode)?;
         let backing = limits::backing(config)?;
         raise_descriptors();

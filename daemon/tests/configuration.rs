@@ -126,10 +126,10 @@ fn bytes(shift: u32) -> String {
 fn page() -> String {
     let (sections, entries) = entries();
     let mut page = String::from(
-        "# Configuration\n\nEvery option of `tensorlendd`: made from what `tensorlendd --print-config` prints and from what its parser \
-         takes; a test fails when this is\nout of date. The file is TOML, named by `--config`; what it leaves out has its default. \
-         `tensorlendd --check-config --config FILE` checks\none, and says which option is wrong. Bytes are integers, or strings \
-         with B, KiB, MiB, GiB or TiB. What the figures should be is told in\n[operations](operations.md).\n",
+        "# Configuration\n\nEvery option of `tensorlendd`. A test generates this page from `tensorlendd --print-config` and the \
+         parser. The file is TOML, and `--config` names it.\nAn option that the file omits has its default. `tensorlendd \
+         --check-config --config FILE` checks a file, and names a wrong option. Bytes are integers,\nor strings with B, KiB, MiB, \
+         GiB or TiB. [Sizing](operations.md) explains which values to choose.\n",
     );
     for (section, comment) in sections {
         let title = if section.is_empty() { "At the top".into() } else { format!("`[{section}]`") };
@@ -178,4 +178,32 @@ fn the_limits_are_the_parsers() {
     assert_eq!(takes("uid", "lease_ms_max"), "a number, from 100");
     assert_eq!(takes("", "mode"), "`\"auto\"`, `\"system\"`, `\"user\"`");
     assert_eq!(takes("pool", "numa"), "`\"local\"`, `\"interleave\"`, `\"node:N\"`");
+}
+
+/// The program prints the stable code of what is wrong, and each kind of fault has its own.
+#[test]
+fn a_wrong_configuration_has_a_code() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("tensorlendd.toml");
+    let check = |text: Option<&str>| {
+        if let Some(text) = text {
+            std::fs::write(&file, text).expect("a file is written");
+        }
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tensorlendd"));
+        let done = command.arg("--check-config").arg("--config").arg(&file).output().expect("the daemon starts");
+        assert_eq!(done.status.code(), Some(2));
+        String::from_utf8(done.stderr).expect("text").trim_end().to_owned()
+    };
+    let missing = check(None);
+    assert!(
+        missing.starts_with("tensorlendd: cannot read the configuration ") && missing.ends_with(" [TL-1101]"),
+        "{missing}"
+    );
+    let unknown = check(Some("[pool]\nbytes_most = 3\n"));
+    assert!(unknown.contains("unknown field `bytes_most`") && unknown.ends_with(" [TL-1102]"), "{unknown}");
+    let range = check(Some("[spill]\nhigh_water_percent = 100\n"));
+    assert_eq!(
+        range,
+        "tensorlendd: the configuration is wrong: spill.high_water_percent is 100: use 1 to 99 [TL-1103]"
+    );
 }

@@ -8,10 +8,13 @@ int main() {
     using namespace std::chrono_literals;
     try {
         tensorlend::Client client;
-        const tensorlend::Lease lease = client.wait("camera/front", {}, 10s);
-        const tensorlend_tensor &image = lease.tensor(); // borrowed from the lease
-        for (std::uint32_t i = 0; i < image.ndim; i++) std::cout << (i == 0 ? "" : " x ") << image.shape[i];
-        std::cout << ' ' << tensorlend_dtype_name(image.dtype) << ", first " << +*lease.data<std::uint8_t>() << '\n';
+        const tensorlend::Lease lease = client.wait("camera/front", 10s);
+        const char *between = "";
+        for (std::uint64_t size : lease.shape()) { // borrowed from the lease
+            std::cout << between << size;
+            between = " x ";
+        }
+        std::cout << ' ' << tensorlend_dtype_name(lease.tensor().dtype) << ", first " << +lease.span<std::uint8_t>()[0] << '\n';
     } catch (const tensorlend::Error &error) {
         std::cerr << error.what() << '\n';
         return 1;

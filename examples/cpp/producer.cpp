@@ -9,7 +9,8 @@ int main() {
     try {
         tensorlend::Client client; // $TENSORLEND_SOCKET, the user's daemon, or the system's
         auto image = client.create<std::uint8_t>({480, 640, 3});
-        std::fill_n(image.data<std::uint8_t>(), tensorlend_draft_bytes(image.get()), std::uint8_t{128});
+        const auto pixels = image.span<std::uint8_t>();
+        std::fill(pixels.begin(), pixels.end(), std::uint8_t{128});
         std::move(image).publish("camera/front");
         std::cout << "published camera/front\n";
     } catch (const tensorlend::Error &error) {

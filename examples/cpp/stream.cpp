@@ -9,15 +9,11 @@ int main() {
         tensorlend::Client client;
         tensorlend::Stream stream = client.stream("camera", 8);
         tensorlend::Subscription frames = client.subscribe("camera", TENSORLEND_START_OLDEST);
-        for (std::uint32_t i = 0; i < 5; i++) {
-            auto frame = client.create<std::uint32_t>({1});
-            *frame.data<std::uint32_t>() = i;
-            stream.send(std::move(frame));
-        }
+        for (std::uint32_t i = 0; i < 5; i++)
+            stream.send(client.draft({i}));
         stream = {}; // closed
-        std::uint64_t number = 0;
-        while (tensorlend::Lease frame = frames.recv(tensorlend::forever, &number))
-            std::cout << "frame " << number << ": " << *frame.data<std::uint32_t>() << '\n';
+        for (const tensorlend::Message &frame : frames)
+            std::cout << "frame " << frame.number << ": " << *frame.data<std::uint32_t>() << '\n';
         std::cout << "the stream has ended\n";
     } catch (const tensorlend::Error &error) {
         std::cerr << error.what() << '\n';

@@ -372,7 +372,7 @@ fn get(clients: &[tensorlend::Client], bytes: u64, round: usize) -> f64 {
     let start = Instant::now();
     let lease = clients[0].get(&there).expect("what the other has");
     let took = start.elapsed().as_nanos() as f64;
-    assert!(lease.nbytes() == bytes && lease.bytes().last() == Some(&(round as u8)));
+    assert!(lease.nbytes() as u64 == bytes && lease.bytes().last() == Some(&(round as u8)));
     drop(lease);
     clients[1].delete(&name).expect("its own name");
     took

@@ -58,7 +58,7 @@ impl Outgoing {
             let bytes = match leased.tensor() {
                 // A strided tensor has no row-major bytes, so it is copied once.
                 Some(tensor) if !tensor.is_row_major() => {
-                    let mut bytes = vec![0; tensor.nbytes() as usize];
+                    let mut bytes = vec![0; tensor.nbytes()];
                     tensor.copy_to(&mut bytes).expect("as long as the tensor");
                     Bytes::from(bytes)
                 }

@@ -66,6 +66,16 @@ enum State {
     Dead(Option<Refusal>),
 }
 
+/// The time that a caller gives the daemon to answer.
+#[derive(Clone, Copy)]
+struct Patience {
+    /// When the caller began to wait for the connection.
+    began: Instant,
+    timeout: Duration,
+}
+
+/// The least time that a caller with a deadline gives the daemon.
+const SHORTEST: Duration = Duration::from_secs(5);
 /// How long a request waits for a replaced daemon.
 const REPLACEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between two attempts to connect.
@@ -194,7 +204,18 @@ impl Control {
         doing: &'static str,
         subject: &str,
     ) -> Result<Answer<'_>> {
-        let began = Instant::now();
+        self.ask_within(self.timeout, request, descriptors, doing, subject)
+    }
+
+    fn ask_within(
+        &self,
+        timeout: Duration,
+        request: &Request,
+        descriptors: &[BorrowedFd<'_>],
+        doing: &'static str,
+        subject: &str,
+    ) -> Result<Answer<'_>> {
+        let patience = Patience { began: Instant::now(), timeout };
         // A thread that panicked during an exchange left the socket between request and reply: it is unusable.
         let mut connection =
             self.connection.lock().map_err(|_: PoisonError<_>| Error::Disconnected { doing, asked: false })?;
@@ -202,7 +223,7 @@ impl Control {
             if !matches!(connection.state, State::Whole) {
                 connection = self.resume(connection, doing)?;
             }
-            let lost = match self.exchange(&mut connection, request, descriptors, doing, began) {
+            let lost = match self.exchange(&mut connection, request, descriptors, doing, patience) {
                 Ok(Arrived { packet, acknowledged }) => match decode::<Reply>(&packet.bytes) {
                     // The daemon is stopping: it will not answer this request.
                     Some(Reply::Refused(Refusal::Stopping)) => Error::Disconnected { doing, asked: true },
@@ -238,17 +259,16 @@ impl Control {
         }
     }
 
-    /// Sends a request and waits for its reply, after the reply to a request that was given up before. `began`: when
-    /// the caller began to wait for the connection.
+    /// Sends a request and waits for its reply, after the reply to a request that was given up before.
     fn exchange(
         &self,
         connection: &mut Connection,
         request: &Request,
         descriptors: &[BorrowedFd<'_>],
         doing: &'static str,
-        began: Instant,
+        patience: Patience,
     ) -> Result<Arrived> {
-        if let Some(packet) = self.take_late(connection, request, doing, began)? {
+        if let Some(packet) = Self::take_late(connection, request, doing, patience)? {
             return Ok(Arrived { packet, acknowledged: false });
         }
         if matches!(request, Request::GrowCells)
@@ -258,9 +278,9 @@ impl Control {
         }
         send(&connection.socket, request, descriptors, doing)?;
         tensorlend_layout::crash_point!("request: sent");
-        if !self.replies(&connection.socket) {
+        if !self.replies(&connection.socket, patience.timeout / 2) {
             connection.late = Some(request.clone());
-            return Err(self.not_answering(connection, doing, true));
+            return Err(not_answering(connection, doing, patience.timeout, true));
         }
         let packet = connection.receive(doing)?;
         tensorlend_layout::crash_point!("request: answered");
@@ -270,17 +290,16 @@ impl Control {
     /// Receives the reply to a request that was given up, if there is one. `Some`: that reply also answers this
     /// request.
     fn take_late(
-        &self,
         connection: &mut Connection,
         request: &Request,
         doing: &'static str,
-        began: Instant,
+        patience: Patience,
     ) -> Result<Option<Packet>> {
         while connection.late.is_some() {
             // The time of threads that waited behind the one that gave up runs out at about the same time.
-            let left = self.timeout.saturating_sub(began.elapsed());
+            let left = patience.timeout.saturating_sub(patience.began.elapsed());
             if !is_readable(&[&connection.socket], left) {
-                return Err(self.not_answering(connection, doing, false));
+                return Err(not_answering(connection, doing, patience.timeout, false));
             }
             let packet = connection.receive(doing).map_err(Error::certain)?;
             let late = connection.late.take();
@@ -304,10 +323,10 @@ impl Control {
         Ok(None)
     }
 
-    /// Waits for a reply. False: in the time left, the daemon has neither replied nor answered a second connection. A
-    /// live daemon may be busy with this request for longer, because it reads a file or waits for another client.
-    fn replies(&self, socket: &OwnedFd) -> bool {
-        let half = self.timeout / 2;
+    /// Waits for a reply. False: in twice the time `half`, the daemon has neither replied nor answered a second
+    /// connection. A live daemon may be busy with this request for longer, because it reads a file or waits for another
+    /// client.
+    fn replies(&self, socket: &OwnedFd, half: Duration) -> bool {
         loop {
             if is_readable(&[socket], half) {
                 return true;
@@ -328,13 +347,6 @@ impl Control {
         let nobody = Hello { protocol_min: 0, protocol_max: 0, ..Hello::new(None, "") };
         send(&socket, &Request::Hello(nobody), &[], "connect").ok()?;
         Some(socket)
-    }
-
-    fn not_answering(&self, connection: &Connection, doing: &'static str, asked: bool) -> Error {
-        let credentials = nix::sys::socket::getsockopt(&connection.socket, nix::sys::socket::sockopt::PeerCredentials);
-        // 0: the daemon is in a pid namespace that is invisible here. 1: a service manager listened first.
-        let pid = credentials.ok().and_then(|peer| u32::try_from(peer.pid()).ok()).filter(|pid| *pid > 1);
-        Error::NotAnswering { doing, pid, waited: self.timeout, asked }
     }
 
     /// Reopens the session at the daemon's successor. Between attempts, other threads may lock the connection.
@@ -463,6 +475,20 @@ impl Control {
     pub fn call(&self, request: &Request, doing: &'static str, subject: &str) -> Result<Reply> {
         self.ask(request, &[], doing, subject).map(|answer| answer.reply.clone())
     }
+
+    /// As [`Control::call`], for a caller that has `left` until a deadline of its own. A daemon that is only slow has
+    /// [`SHORTEST`].
+    pub fn call_within(&self, left: Option<Duration>, request: &Request, doing: &'static str) -> Result<Reply> {
+        let timeout = left.map_or(self.timeout, |left| left.max(SHORTEST).min(self.timeout));
+        self.ask_within(timeout, request, &[], doing, "").map(|answer| answer.reply.clone())
+    }
+}
+
+fn not_answering(connection: &Connection, doing: &'static str, waited: Duration, asked: bool) -> Error {
+    let credentials = nix::sys::socket::getsockopt(&connection.socket, nix::sys::socket::sockopt::PeerCredentials);
+    // 0: the daemon is in a pid namespace that is invisible here. 1: a service manager listened first.
+    let pid = credentials.ok().and_then(|peer| u32::try_from(peer.pid()).ok()).filter(|pid| *pid > 1);
+    Error::NotAnswering { doing, pid, waited, asked }
 }
 
 impl Connection {

@@ -27,7 +27,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// assert!(missing.is_not_found());
 /// println!("{missing}");
 ///
-/// let late = client.wait_for("nothing", Some(Duration::from_millis(1))).unwrap_err();
+/// let late = client.wait_for("nothing", Duration::from_millis(1)).unwrap_err();
 /// assert!(late.is_timeout() && !late.is_limit());
 ///
 /// let away = tensorlend::Client::builder().socket("/nowhere").connect().unwrap_err();
@@ -168,7 +168,7 @@ pub enum Error {
         remedy: &'static str,
     },
     /// An invalid shape, stride or byte length, with the rule that it violates.
-    #[error("{what}: {cause}")]
+    #[error("{what}: {cause}: correct its shape, strides or length")]
     Tensor {
         /// The tensor's dtype and shape, as given.
         what: String,
@@ -198,7 +198,7 @@ pub enum Error {
     #[error("the tensor is strided, so its elements are not one slice: read it by its strides, or copy it")]
     Strided,
     /// Metadata of more than 64 KiB; the value is its length in bytes.
-    #[error("metadata of {0} bytes is too long: at most 65536: publish the rest as a tensor of its own")]
+    #[error("metadata of {0} bytes is too long: at most 65536 bytes (64 KiB): publish the rest as a tensor of its own")]
     Metadata(usize),
     /// This client holds the maximum number of leases; the value is that number. Drop leases, or open a second client.
     #[error("this client holds {0} leases, the most that a client may hold: drop some, or connect a second client")]

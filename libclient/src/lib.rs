@@ -19,7 +19,7 @@
 //! let producer = Client::builder().socket(daemon.socket()).connect()?;
 //! let consumer = Client::builder().socket(daemon.socket()).connect()?; // in another process, usually
 //!
-//! let mut image = producer.create(DType::U8, &[480, 640, 3])?;
+//! let mut image = producer.create(DType::U8, [480, 640, 3])?;
 //! image.bytes_mut().fill(255);                       // written where it will be read
 //! image.publish("camera/front")?;
 //!
@@ -45,12 +45,36 @@
 //!   [`Client::outstanding`], [`ClientBuilder::memory_limit`], [`ClientBuilder::on_memory_pressure`].
 //! * An overview of the whole namespace, for tools: [`Client::observe`].
 //!
+//! # Shapes
+//! A shape to give is any [`IntoShape`]: `[480, 640, 3]`, `(height, width)`, `1000`, a slice or a vector of integers. A shape that is
+//! returned is a `&[usize]`, so it indexes slices and can be given again.
+//!
+//! # Arrays of other crates
+//! * `ndarray`, with the feature of that name: [`Client::put`] and [`Client::create_from`] take its arrays, and `Tensor::ndarray` and
+//!   `Draft::ndarray_mut` are views of shared memory, without a copy.
+//! * `candle`: its tensors own their elements, so none can be a view of a lease. One line copies them:
+//!   `candle_core::Tensor::from_slice(lease.as_slice::<f32>()?, lease.shape(), &Device::Cpu)?`. For the way back, publish
+//!   `Shaped::new(&tensor.flatten_all()?.to_vec1::<f32>()?, tensor.dims())?`, or write into a draft by [`Draft::as_mut_slice`].
+//! * Any other: [`Tensor::as_slice`], [`Tensor::shape`] and [`Shaped`], or an implementation of [`AsTensor`].
+//!
+//! # Waiting, and for how long
+//! * A method that waits takes the longest time to wait as its last parameter (before a closure): `impl Into<`[`Timeout`]`>`, which is
+//!   a [`Duration`](std::time::Duration), `None` for no end, or an [`Instant`](std::time::Instant). [`Client::wait_for`],
+//!   [`Client::wait_len`], [`Stream::wait_room`], [`Caller::call`] and the like have no other form.
+//! * The ends of streams and services have three forms, as the channels of the standard library: `recv` waits without end,
+//!   `recv_timeout` takes the time, and `try_recv` does not wait; likewise [`Stream::send`].
+//! * After the time they return [`Error::Timeout`], which names the event and the time waited. Nothing was done or lost, unless the
+//!   method says otherwise. [`NameWatch::wait`] returns no names instead.
+//! * A method without a timeout waits for the daemon at most: [`ClientBuilder::request_timeout`], 30 seconds by default. For a name of
+//!   another machine it also waits for the gateway: [`ClientBuilder::remote_timeout`], 60 seconds by default.
+//! * Futures have no timeouts: wrap them in `tokio::time::timeout`.
+//!
 //! # Threads and processes
 //! A [`Client`] may be used by several threads at once, and its clones share one session; drafts and leases can move
 //! between threads. A session does not survive `fork`: the child gets [`Error::Forked`] and connects again.
 //!
 //! # Cargo features
-//! `cuda` (device memory), `tokio` (async waits), `ndarray` (conversions); none is on by default.
+//! `cuda` (device memory), `tokio` (async waits), `ndarray` (views and conversions); none is on by default.
 //!
 //! `docs/promises.md` lists the guarantees with their tests, and `SECURITY.md` the limits.
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
@@ -100,7 +124,7 @@ pub use instruments::{Allocation, AllocationState, Outstanding, Pressure, Relief
 pub use lease::copy_on_write::CopyOnWrite;
 #[cfg(feature = "cuda")]
 pub use lease::device::{lease::DeviceLease, pin::DevicePin};
-pub use lease::lease::{Dataset, Lease};
+pub use lease::lease::{Dataset, DatasetIter, Lease};
 pub use lease::pin::Pin;
 pub use lease::value::Value;
 pub use lease::watch::NameWatch;
@@ -123,15 +147,17 @@ pub use tensor::device::{
     slice::{BorrowedSlice, BorrowedSliceMut},
 };
 pub use tensor::draft::Draft;
-pub use tensor::element::{AsTensor, Complex, Element, TensorView};
+pub use tensor::element::{AsTensor, Complex, Element, Shaped, TensorView};
 pub use tensor::sendable::Sendable;
+pub use tensor::shape::IntoShape;
 pub use tensor::spec::TensorSpec;
 pub use tensor::value_draft::ValueDraft;
 pub use tensorlend_layout::tensor::METADATA_MAX;
 pub use tensorlend_layout::wire::{
-    Allocator, DeviceOffer, DeviceUse, LimitKind, NamespaceUse, Policy, Refusal, Stat, UidUse,
+    Allocator, DeviceOffer, DeviceUse, Holder, LimitKind, NamespaceUse, Policy, Refusal, Stat, UidUse,
 };
 pub use tensorlend_layout::{BadUuid, DType, Device, Uuid};
+pub use wait::Timeout;
 
 /// Compiles the README's example.
 #[cfg(doctest)]

@@ -1,5 +1,6 @@
 //! Lists: collections that many producers append to, in the order of the daemon.
 
+use crate::client::Client;
 use crate::error::{Error, Result, check_name};
 use crate::lease::assemble;
 use crate::lease::by_name::lease_key;
@@ -8,12 +9,11 @@ use crate::lease::items::lease_items;
 use crate::lease::value::Value;
 use crate::session::Session;
 use crate::tensor::sendable::{Sendable, seal};
-use crate::wait::{Deadline, spin};
+use crate::wait::{Deadline, Timeout, spin};
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
-use std::time::Duration;
 use tensorlend_layout::name::list_key;
-use tensorlend_layout::wire::{Reply, Request};
+use tensorlend_layout::wire::{APPEND_MAX, Reply, Request};
 use tensorlend_layout::word::PARKED_ANY;
 use tensorlend_os::futex;
 
@@ -25,12 +25,12 @@ use tensorlend_os::futex;
 /// use tensorlend::{DType, Length};
 ///
 /// assert_eq!(client.wait_len("results", Length::Exactly(0), None)?, 0);
-/// client.append("results", client.create(DType::F32, &[10])?)?;
+/// client.append("results", client.create(DType::F32, [10])?)?;
 /// assert_eq!(client.wait_len("results", Length::AtLeast(1), None)?, 1);
 /// assert_eq!(client.wait_len("results", Length::AtMost(5), None)?, 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Length {
     /// Exactly this many items.
     Exactly(u64),
@@ -97,13 +97,12 @@ pub fn items(session: &Arc<Session>, list: &str, range: impl RangeBounds<u64>) -
     Ok(values)
 }
 
-pub fn wait_len(session: &Session, list: &str, wanted: Length, timeout: Option<Duration>) -> Result<u64> {
+pub fn wait_len(session: &Session, list: &str, wanted: Length, deadline: Deadline) -> Result<u64> {
     session.check()?;
-    let deadline = Deadline::new(timeout);
     if let Some(length) = spin(|| Ok(Some(list_state(session, list).1).filter(|&length| wanted.is(length))))? {
         return Ok(length);
     }
-    session.waiter().enlist()?;
+    session.waiter().enlist(deadline)?;
     let bell = &session.directory.head().bell;
     loop {
         let sample = bell.read();
@@ -122,14 +121,14 @@ pub fn wait_len(session: &Session, list: &str, wanted: Length, timeout: Option<D
     }
 }
 
-impl crate::Client {
+impl Client {
     /// Appends a draft or a dataset to a list; returns the item's number, counted from 0. The first item creates the
     /// list. Blocks for a round trip to the daemon, which orders the appends of all clients.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
-    /// let episode = client.create(tensorlend::DType::F32, &[100, 6])?;
+    /// let episode = client.create(tensorlend::DType::F32, [100, 6])?;
     /// assert_eq!(client.append("episodes", episode)?, 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -152,8 +151,8 @@ impl crate::Client {
         self.session().names().append_by(list, &[sealed.value], &request)
     }
 
-    /// Appends copies of the values that these names hold now, one item each; returns the first one's number. Later
-    /// changes of the names do not change the list.
+    /// Appends copies of the values that these names hold now, one item each; returns the first one's number. Readers see
+    /// all these items or none. Later changes of the names do not change the list.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -162,15 +161,19 @@ impl crate::Client {
     /// client.put("b", &[2u8])?;
     /// assert_eq!(client.append_names("both", &["a", "b"])?, 0);
     /// client.put("a", &[3u8])?;
-    /// assert_eq!(client.get_all("both")?[0].as_tensor().unwrap().bytes(), [1]);
+    /// assert_eq!(client.get_all("both")?[0].tensor()?.bytes(), [1]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::NotFound`] if a name does not exist: then nothing was appended. Otherwise as [`crate::Client::get`] and
-    /// [`crate::Client::append`].
+    /// [`Error::NotFound`] if a name does not exist: then nothing was appended. [`Error::Argument`] for more than 1,024
+    /// names. Otherwise as [`crate::Client::get`] and [`crate::Client::append`].
     pub fn append_names(&self, list: &str, names: &[&str]) -> Result<u64> {
         check_name(list)?;
+        if names.len() > APPEND_MAX {
+            let why = format!("one call appends at most {APPEND_MAX} items, not {}: append them in parts", names.len());
+            return Err(Error::Argument(why));
+        }
         let session = self.session();
         let mut held = Vec::with_capacity(names.len());
         for name in names {
@@ -200,7 +203,7 @@ impl crate::Client {
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// assert_eq!(client.len("episodes"), 0);
-    /// client.append("episodes", client.create(tensorlend::DType::F32, &[100, 6])?)?;
+    /// client.append("episodes", client.create(tensorlend::DType::F32, [100, 6])?)?;
     /// assert_eq!(client.len("episodes"), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -215,10 +218,10 @@ impl crate::Client {
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// assert_eq!(client.list_identity("episodes"), None);
-    /// client.append("episodes", client.create(tensorlend::DType::F32, &[100, 6])?)?;
+    /// client.append("episodes", client.create(tensorlend::DType::F32, [100, 6])?)?;
     /// let (first, items) = client.list_identity("episodes").unwrap();
     /// client.clear("episodes")?;
-    /// client.append("episodes", client.create(tensorlend::DType::F32, &[100, 6])?)?;
+    /// client.append("episodes", client.create(tensorlend::DType::F32, [100, 6])?)?;
     /// assert!(items == 1 && client.list_identity("episodes").unwrap().0 != first);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -227,7 +230,7 @@ impl crate::Client {
     }
 
     /// Blocks until the list's length satisfies `wanted`; returns the length in items. A list that does not exist has
-    /// length 0. A timeout of `None` waits for ever.
+    /// length 0.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -237,19 +240,19 @@ impl crate::Client {
     ///
     /// let worker = client.clone();
     /// let thread = std::thread::spawn(move || {
-    ///     let result = worker.create(tensorlend::DType::F32, &[10])?;
+    ///     let result = worker.create(tensorlend::DType::F32, [10])?;
     ///     worker.append("results", result)
     /// });
-    /// assert_eq!(client.wait_len("results", Length::AtLeast(1), Some(Duration::from_secs(10)))?, 1);
+    /// assert_eq!(client.wait_len("results", Length::AtLeast(1), Duration::from_secs(10))?, 1);
     /// # thread.join().unwrap()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::Timeout`] if the length did not satisfy `wanted` in time.
-    pub fn wait_len(&self, list: &str, wanted: Length, timeout: Option<Duration>) -> Result<u64> {
+    pub fn wait_len(&self, list: &str, wanted: Length, timeout: impl Into<Timeout>) -> Result<u64> {
         check_name(list)?;
-        wait_len(self.session(), list, wanted, timeout)
+        wait_len(self.session(), list, wanted, Deadline::new(timeout))
     }
 
     /// Leases every item of a list, in order.
@@ -258,10 +261,10 @@ impl crate::Client {
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// for _ in 0..3 {
-    ///     client.append("episodes", client.create(tensorlend::DType::F32, &[100, 6])?)?;
+    ///     client.append("episodes", client.create(tensorlend::DType::F32, [100, 6])?)?;
     /// }
     /// for episode in client.get_all("episodes")? {
-    ///     assert_eq!(episode.as_tensor().unwrap().shape(), [100, 6]);
+    ///     assert_eq!(episode.tensor()?.shape(), [100, 6]);
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -280,7 +283,7 @@ impl crate::Client {
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// for _ in 0..5 {
-    ///     client.append("episodes", client.create(tensorlend::DType::F32, &[100, 6])?)?;
+    ///     client.append("episodes", client.create(tensorlend::DType::F32, [100, 6])?)?;
     /// }
     /// assert_eq!(client.range("episodes", 1..3)?.len(), 2);
     /// assert_eq!(client.range("episodes", 4..100)?.len(), 1);
@@ -300,7 +303,7 @@ impl crate::Client {
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
-    /// client.append("episodes", client.create(tensorlend::DType::F32, &[100, 6])?)?;
+    /// client.append("episodes", client.create(tensorlend::DType::F32, [100, 6])?)?;
     /// let episodes = client.get_all("episodes")?;
     /// assert!(client.clear("episodes")?);
     /// assert_eq!((client.len("episodes"), episodes.len()), (0, 1));
@@ -327,7 +330,7 @@ impl crate::Client {
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
-    /// client.append("today", client.create(tensorlend::DType::F32, &[100, 6])?)?;
+    /// client.append("today", client.create(tensorlend::DType::F32, [100, 6])?)?;
     /// client.rename_list("today", "yesterday")?;
     /// assert_eq!((client.len("today"), client.len("yesterday")), (0, 1));
     /// # Ok::<(), Box<dyn std::error::Error>>(())

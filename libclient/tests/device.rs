@@ -72,10 +72,10 @@ fn another_process() {
             let (context, stream) = (context(), stream());
             let lease = client.get_device_early("early").unwrap();
             lease.wait(&stream).unwrap();
-            let block = PlainBlock::allocate(&context, lease.nbytes()).unwrap();
+            let block = PlainBlock::allocate(&context, lease.nbytes() as u64).unwrap();
             let _current = context.enter().unwrap();
             // SAFETY: a leased range and a block of its length; both live until the stream has executed the copy.
-            unsafe { copy::dtod_async(block.ptr(), lease.ptr(), lease.nbytes() as usize, &*stream) }.unwrap();
+            unsafe { copy::dtod_async(block.ptr(), lease.ptr(), lease.nbytes(), &*stream) }.unwrap();
             drop(lease);
             stream.synchronize().unwrap();
             let mut copied = [0; 64];
@@ -220,7 +220,7 @@ fn strides_dimensions_and_long_metadata_travel() {
         assert_eq!(lease.to_vec::<u8>().unwrap(), [4, 5, 6, 1, 2, 3]);
         client.create_on(GPU, DType::F32, &[0, 5]).unwrap().publish("empty").unwrap();
         assert_eq!(client.get_device("empty").unwrap().to_vec::<f32>().unwrap(), [0f32; 0]);
-        client.create_on(GPU, DType::F32, &[]).unwrap().publish("scalar").unwrap();
+        client.create_on(GPU, DType::F32, ()).unwrap().publish("scalar").unwrap();
         assert_eq!(client.get_device("scalar").unwrap().elements(), 1);
     });
 }
@@ -253,7 +253,7 @@ fn streams_and_lists_carry_them() {
         let broker = pool();
         let (producer, consumer) = (client(&broker), client(&broker));
         let camera = producer.stream("camera").capacity(4).open().unwrap();
-        let mut frames = consumer.subscription("camera").from(Start::Oldest).open().unwrap();
+        let mut frames = consumer.subscription("camera").start_at(Start::Oldest).open().unwrap();
         for number in 0..9u8 {
             let mut draft = producer.create_on(GPU, DType::U8, &[1000]).unwrap();
             draft.copy_from_host(&[number; 1000]).unwrap();

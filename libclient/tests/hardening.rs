@@ -170,7 +170,7 @@ fn failed_calls_leave_the_session_whole() {
     a.put("x", &[1u8; 100]).unwrap();
     for _ in 0..3 {
         assert!(b.subscribe("nothing").is_err() && b.get("nothing").is_err() && b.rename("nothing", "y").is_err());
-        assert!(b.subscription("nothing").from(Start::Oldest).wait(Duration::from_millis(1)).open().is_err());
+        assert!(b.subscription("nothing").start_at(Start::Oldest).wait(Duration::from_millis(1)).open().is_err());
     }
     assert_eq!(b.get("x").unwrap().bytes(), [1; 100]);
     b.ping().unwrap();

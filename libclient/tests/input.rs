@@ -32,7 +32,7 @@ const READS: &[Call] = &[
     ("versions", |c, n| c.versions(n).map(drop)),
     ("subscribe", |c, n| c.subscribe(n).map(drop)),
     ("subscription from the oldest, waiting", |c, n| {
-        c.subscription(n).from(Start::Oldest).wait(Duration::from_millis(1)).open().map(drop)
+        c.subscription(n).start_at(Start::Oldest).wait(Duration::from_millis(1)).open().map(drop)
     }),
     ("subscription, pollable", |c, n| c.subscription(n).pollable().open().map(drop)),
     ("get_all", |c, n| c.get_all(n).map(drop)),
@@ -179,7 +179,7 @@ fn patterns_that_cannot_be_are_refused() {
     );
 }
 
-fn spec(dtype: DType, shape: &[u64], strides: Option<&[i64]>, byte_offset: u64) -> TensorSpec {
+fn spec(dtype: DType, shape: &[usize], strides: Option<&[i64]>, byte_offset: usize) -> TensorSpec {
     TensorSpec { dtype, shape: shape.to_vec(), strides: strides.map(<[i64]>::to_vec), byte_offset }
 }
 
@@ -187,21 +187,21 @@ fn spec(dtype: DType, shape: &[u64], strides: Option<&[i64]>, byte_offset: u64) 
 fn shapes_and_strides_that_cannot_be_are_refused() {
     let broker = broker();
     let client = client(&broker);
-    let deep = [1u64; 17];
+    let deep = [1usize; 17];
     let impossible = [
         spec(DType::U8, &deep, None, 0),
-        spec(DType::U8, &[u64::MAX], None, 0),
-        spec(DType::U8, &[u64::MAX, 2], None, 0),
+        spec(DType::U8, &[usize::MAX], None, 0),
+        spec(DType::U8, &[usize::MAX, 2], None, 0),
         spec(DType::F64, &[1 << 32, 1 << 32], None, 0),
         spec(DType::F64, &[1 << 60, 8], None, 0),
         spec(DType::C64, &[1 << 61], None, 0),
-        spec(DType::U8, &[u64::MAX; 16], None, 0),
+        spec(DType::U8, &[usize::MAX; 16], None, 0),
         // Negative strides without room before the first element.
         spec(DType::F32, &[4], Some(&[-1]), 0),
         spec(DType::F32, &[4], Some(&[-1]), 8),
         spec(DType::F32, &[2, 2], Some(&[2, -1]), 0),
         spec(DType::F32, &[2], Some(&[i64::MIN]), 16),
-        spec(DType::U8, &[2], Some(&[i64::MIN]), u64::MAX),
+        spec(DType::U8, &[2], Some(&[i64::MIN]), usize::MAX),
         spec(DType::F64, &[3], Some(&[i64::MAX]), 0),
         spec(DType::F64, &[2; 16], Some(&[i64::MAX; 16]), 0),
         // The number of strides differs from that of the sizes.
@@ -211,8 +211,8 @@ fn shapes_and_strides_that_cannot_be_are_refused() {
         // The offset is not the start of an element.
         spec(DType::F32, &[2], None, 2),
         spec(DType::F64, &[2], Some(&[1]), 12),
-        spec(DType::F32, &[2], None, u64::MAX),
-        spec(DType::U8, &[2], None, u64::MAX),
+        spec(DType::F32, &[2], None, usize::MAX),
+        spec(DType::U8, &[2], None, usize::MAX),
     ];
     for wanted in impossible {
         let error = wanted.bytes().expect_err("no such tensor");
@@ -225,18 +225,18 @@ fn shapes_and_strides_that_cannot_be_are_refused() {
             assert!(matches!(client.put("x", &view), Err(Error::Tensor { .. })), "{wanted:?}");
         }
     }
-    for shape in [&[1 << 40][..], &[1 << 20, 1 << 20], &[(1 << 63) - 1]] {
+    for shape in [&[1usize << 40][..], &[1 << 20, 1 << 20], &[(1 << 63) - 1]] {
         let error = client.create(DType::U8, shape).map(drop).expect_err("more than any pool");
         assert!(error.is_limit(), "{error}");
         assert_helpful("create", &error);
     }
     // A zero makes a tensor without elements, whatever the other sizes.
-    for shape in [&[0][..], &[0, i64::MAX as u64, i64::MAX as u64], &[i64::MAX as u64, 0]] {
+    for shape in [&[0][..], &[0, i64::MAX as usize, i64::MAX as usize], &[i64::MAX as usize, 0]] {
         client.create(DType::F64, shape).unwrap().publish("none").unwrap();
         assert_eq!(client.get("none").unwrap().elements(), 0);
     }
     // But each size must fit into a signed number.
-    for shape in [&[0, 1u64 << 63][..], &[u64::MAX, 0]] {
+    for shape in [&[0, 1usize << 63][..], &[usize::MAX, 0]] {
         let error = client.create(DType::F64, shape).map(drop).expect_err("no size");
         assert!(matches!(error, Error::Tensor { .. }), "{error}");
     }
@@ -316,7 +316,7 @@ fn wrong_types_lengths_and_places_are_refused() {
 
 /// A program's own implementation of the trait, whose methods contradict each other.
 struct Lying {
-    shape: Vec<u64>,
+    shape: Vec<usize>,
     bytes: Option<Vec<u8>>,
 }
 
@@ -324,7 +324,7 @@ impl AsTensor for Lying {
     fn dtype(&self) -> DType {
         DType::U8
     }
-    fn shape(&self) -> Vec<u64> {
+    fn shape(&self) -> Vec<usize> {
         self.shape.clone()
     }
     fn write_to(&self, out: &mut [u8]) {
@@ -345,7 +345,7 @@ fn arrays_that_lie_about_themselves_are_refused() {
         let error = put.expect("no panic").expect_err("it cannot be published");
         assert_helpful("put", &error);
     }
-    let huge = Lying { shape: vec![u64::MAX, u64::MAX], bytes: None };
+    let huge = Lying { shape: vec![usize::MAX, usize::MAX], bytes: None };
     assert!(matches!(client.put("x", &huge), Err(Error::Tensor { .. })));
     assert!(!client.exists("x").unwrap());
     client.put("x", &Lying { shape: vec![2], bytes: None }).unwrap();

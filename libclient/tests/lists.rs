@@ -81,7 +81,7 @@ fn a_list_of_all_kinds_comes_back_item_by_item() {
                     for (member, (name, tensor)) in (0..).zip(dataset.iter()) {
                         assert_eq!(name, format!("m{}", 99 - member));
                         assert_eq!(tensor.as_slice::<u64>().unwrap()[0], number * 100 + member);
-                        assert_eq!(tensor.shape(), [1 + 600 * (member % 2)]);
+                        assert_eq!(tensor.shape(), [1 + 600 * (member as usize % 2)]);
                         let odd = kind == 4 && member == 1;
                         assert_eq!(tensor.metadata(), if odd { &b"odd"[..] } else { b"" });
                         assert!(std::ptr::eq(dataset.get(name).unwrap(), tensor));

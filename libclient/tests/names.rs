@@ -51,11 +51,11 @@ fn a_leased_value_stands_while_its_name_is_overwritten() {
 fn every_dtype_and_odd_shapes() {
     let broker = broker();
     let (producer, consumer) = (client(&broker), client(&broker));
-    let shapes: [&[u64]; 7] = [&[], &[0], &[3, 0, 5], &[1; 16], &[2, 3, 4, 5], &[2, 2, 2, 2, 2], &[5000]];
+    let shapes: [&[usize]; 7] = [&[], &[0], &[3, 0, 5], &[1; 16], &[2, 3, 4, 5], &[2, 2, 2, 2, 2], &[5000]];
     for &dtype in DType::ALL {
         for (at, shape) in shapes.iter().enumerate() {
-            let count: u64 = shape.iter().product();
-            let bytes: Vec<u8> = (0..count * dtype.item_bytes() as u64).map(|i| (i % 251) as u8).collect();
+            let count: usize = shape.iter().product();
+            let bytes: Vec<u8> = (0..count * dtype.item_bytes()).map(|i| (i % 251) as u8).collect();
             let name = format!("{dtype}/{at}");
             producer.put(&name, &TensorView { dtype, shape, bytes: &bytes }).unwrap();
             let lease = consumer.get(&name).unwrap();

@@ -71,14 +71,14 @@ fn a_draft_is_written_as_an_array() {
     draft.publish("x").unwrap();
     assert_eq!(client.get("x").unwrap().as_slice::<f32>().unwrap(), [1.0, 2.0, 3.0, 0.0, 0.0, 5.0]);
 
-    let mut scalar = client.create(DType::I64, &[]).unwrap();
+    let mut scalar = client.create(DType::I64, ()).unwrap();
     scalar.ndarray_mut::<i64>().unwrap()[IxDyn(&[])] = -1;
     scalar.publish("scalar").unwrap();
     assert_eq!(client.get("scalar").unwrap().as_slice::<i64>().unwrap(), [-1]);
 }
 
 /// Publishes the numbers from 0 on, in memory order, with these strides and this offset.
-fn strided(client: &Client, name: &str, shape: &[u64], strides: &[i64], byte_offset: u64) {
+fn strided(client: &Client, name: &str, shape: &[u64], strides: &[i64], byte_offset: usize) {
     let mut spec = TensorSpec::new(DType::U16, shape);
     (spec.strides, spec.byte_offset) = (Some(strides.to_vec()), byte_offset);
     let mut draft = client.create_spec(spec).unwrap();

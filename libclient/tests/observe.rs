@@ -98,7 +98,7 @@ fn streams_and_who_lags() {
     let stream = producer.stream("camera \u{1F4F7}").capacity(4).policy(Policy::Block).open().unwrap();
     let mut observer = watcher.observer();
     let send = || stream.send(producer.create(DType::U8, &[64]).unwrap());
-    let mut frames = watcher.subscription("camera \u{1F4F7}").from(Start::Oldest).open().unwrap();
+    let mut frames = watcher.subscription("camera \u{1F4F7}").start_at(Start::Oldest).open().unwrap();
     send().unwrap();
     send().unwrap();
     let first = frames.recv().unwrap();

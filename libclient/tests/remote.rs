@@ -143,7 +143,7 @@ fn answer(client: &Client, there: &There, end: &AtomicBool, call: Call) -> Resul
         RemoteRequest::Put { name, dataset } => {
             let sent = call.dataset()?;
             let mut bytes = Vec::new();
-            for (member, tensor) in sent.iter() {
+            for (member, tensor) in sent {
                 assert!(if dataset {
                     member.starts_with(VALUE_PREFIX) || member == ".metadata"
                 } else {
@@ -177,7 +177,7 @@ fn answer(client: &Client, there: &There, end: &AtomicBool, call: Call) -> Resul
                 name: format!("node7/{name}"),
                 kind: "tensor".into(),
                 dtype: "u8".into(),
-                shape: vec![bytes.len() as u64],
+                shape: vec![bytes.len()],
                 size: bytes.len() as u64,
                 cached: false,
                 stale: false,

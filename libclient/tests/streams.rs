@@ -35,7 +35,7 @@ fn every_subscriber_gets_every_message_in_order() {
     std::thread::scope(|scope| {
         for _ in 0..3 {
             let consumer = client(&broker);
-            let mut messages = consumer.subscription("s").from(Start::Oldest).open().unwrap();
+            let mut messages = consumer.subscription("s").start_at(Start::Oldest).open().unwrap();
             scope.spawn(move || {
                 let mut expected = 0;
                 for message in &mut messages {
@@ -124,7 +124,7 @@ fn late_subscribers_choose_where_to_begin() {
         stream.send(draft(&producer, number)).unwrap();
     }
     let begin =
-        |start| consumer.subscription("s").from(start).open().unwrap().try_recv().unwrap().map(|m| m.sequence());
+        |start| consumer.subscription("s").start_at(start).open().unwrap().try_recv().unwrap().map(|m| m.sequence());
     assert_eq!(begin(Start::Oldest), Some(6));
     assert_eq!(begin(Start::Newest), Some(9));
     assert_eq!(begin(Start::Next), None);
@@ -139,7 +139,7 @@ fn a_stream_outlives_its_producer_and_another_may_take_it_up() {
     assert!(matches!(client(&broker).stream("s").open(), Err(Error::Refused { .. })));
     stream.send(draft(&first, 7)).unwrap();
     drop((stream, first));
-    let mut messages = consumer.subscription("s").from(Start::Oldest).open().unwrap();
+    let mut messages = consumer.subscription("s").start_at(Start::Oldest).open().unwrap();
     assert_eq!(value(&messages.recv_timeout(LONG).unwrap()), 7);
     assert!(matches!(messages.recv_timeout(LONG), Err(Error::StreamEnded(_))));
     let second = client(&broker);
@@ -287,7 +287,7 @@ fn a_closed_stream_can_be_opened_by_anybody_and_gives_its_memory_back() {
             stream.send(draft).unwrap();
         }
         drop(stream);
-        let mut messages = other.subscription("s").from(Start::Oldest).open().unwrap();
+        let mut messages = other.subscription("s").start_at(Start::Oldest).open().unwrap();
         for number in 0..8 {
             assert_eq!(messages.recv_timeout(LONG).unwrap().tensor().unwrap().bytes()[0], number);
         }
@@ -391,7 +391,7 @@ fn a_borrowed_message_is_taken_when_it_is_let_go() {
 /// Returns a subscription that has borrowed the second of three messages of a stream that is then deleted.
 fn borrowing(a: &Client, b: &Client, c: &Client) -> Subscription {
     let stream = a.stream("s").capacity(4).open().unwrap();
-    let mut messages = b.subscription("s").from(Start::Oldest).open().unwrap();
+    let mut messages = b.subscription("s").start_at(Start::Oldest).open().unwrap();
     for round in 0..3 {
         stream.send(draft(a, round)).unwrap();
     }

@@ -72,7 +72,7 @@ fn threads(name: &str) -> usize {
 }
 
 async fn subscribe(client: &Client, name: &str) -> AsyncSubscription {
-    client.subscription(name).from(Start::Oldest).open_async().await.unwrap()
+    client.subscription(name).start_at(Start::Oldest).open_async().await.unwrap()
 }
 
 #[test]
@@ -334,7 +334,7 @@ fn a_subscription_goes_back_and_forth() {
         stream.send(draft(&producer, number)).unwrap();
     }
     let unpollable = consumer.subscribe("s").unwrap();
-    let mut messages = consumer.subscription("s").from(Start::Oldest).pollable().open().unwrap();
+    let mut messages = consumer.subscription("s").start_at(Start::Oldest).pollable().open().unwrap();
     assert_eq!(value(&messages.recv().unwrap()), 0);
     let mut messages = run(async {
         assert!(matches!(unpollable.into_async(), Err(Error::Argument(_))));

@@ -74,7 +74,7 @@ impl ModelAnswer {
             published: self.versions.keys().cloned().collect(),
         };
         if !self.versions.is_empty() {
-            let mut words = client.create(DType::U64, &[self.versions.len() as u64, 2])?;
+            let mut words = client.create(DType::U64, (self.versions.len(), 2))?;
             for (to, version) in words.as_mut_slice::<u64>()?.chunks_exact_mut(2).zip(self.versions.values()) {
                 to.copy_from_slice(&version.words());
             }

@@ -1,7 +1,7 @@
 //! The end of a wait.
 
 use std::time::{Duration, Instant};
-use tensorlend::Error;
+use tensorlend::{Error, Timeout};
 
 /// The time at which a request gives up.
 #[derive(Clone, Copy)]
@@ -11,8 +11,8 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    pub fn new(timeout: Option<Duration>) -> Self {
-        Self { until: timeout.map(|timeout| (Instant::now(), timeout)) }
+    pub fn new(timeout: impl Into<Timeout>) -> Self {
+        Self { until: timeout.into().remaining().map(|timeout| (Instant::now(), timeout)) }
     }
 
     /// Returns the remaining time; `None`: the wait has no end.

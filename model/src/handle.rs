@@ -4,7 +4,7 @@ use crate::deadline::Deadline;
 use crate::document::Fault;
 use crate::{ModelRequest, Models, model_bytes_name, model_fault_name, model_service};
 use std::time::Duration;
-use tensorlend::{Caller, Client, Dataset, Error, Result, Value, Version, check_name};
+use tensorlend::{Caller, Client, Dataset, Error, Result, Timeout, Value, Version, check_name};
 
 /// How often a caller that waits for a runner checks whether the model exists and has a fault.
 const LOOK: Duration = Duration::from_millis(200);
@@ -14,6 +14,19 @@ const REASON: Duration = Duration::from_secs(1);
 const GONE_MAX: u32 = 3;
 
 /// A connection to the runners of one model. Open one for each thread.
+///
+/// ```no_run
+/// # let client = tensorlend::Client::connect()?;
+/// use std::time::Duration;
+/// use tensorlend_model::{ModelRequest, Models};
+///
+/// let mut model = Models::new(&client).open("classifier")?;
+/// for name in ["camera/left", "camera/right"] {
+///     let outputs = model.run(ModelRequest::new().input_from("image", name), Duration::from_secs(10))?;
+///     println!("{name}: {:?}", outputs.tensor("scores")?.as_slice::<f32>()?);
+/// }
+/// # Ok::<(), tensorlend::Error>(())
+/// ```
 pub struct Model {
     models: Models,
     name: String,
@@ -34,7 +47,7 @@ impl Model {
         &self.name
     }
 
-    /// Runs the model: sends the request to a runner and waits for the response, at most `timeout` (`None`: for ever). The response
+    /// Runs the model: sends the request to a runner and waits for the response, at most `timeout`. The response
     /// is a dataset of outputs by name; [`ModelAnswer`](crate::ModelAnswer) reads its metadata.
     ///
     /// If a runner ends without a fault of the model, the client repeats a request whose inputs are all names. The model then may
@@ -44,7 +57,7 @@ impl Model {
     /// [`Error::Answer`] with the reason if the runner rejected the request, the model failed, or its worker crashed or was
     /// stopped; [`Error::NotFound`] if there is no such model; [`Error::Timeout`]; [`Error::ServerGone`] if a runner ended
     /// without a reason, and the request cannot be repeated.
-    pub fn run(&mut self, request: ModelRequest, timeout: Option<Duration>) -> Result<Dataset> {
+    pub fn run(&mut self, request: ModelRequest, timeout: impl Into<Timeout>) -> Result<Dataset> {
         // The wait ends with a response or an error only.
         let answer = self.run_while(request, timeout, || true)?;
         answer.ok_or_else(|| Error::ServerGone(model_service(&self.name)))
@@ -58,7 +71,7 @@ impl Model {
     pub fn run_while(
         &mut self,
         mut request: ModelRequest,
-        timeout: Option<Duration>,
+        timeout: impl Into<Timeout>,
         mut goes_on: impl FnMut() -> bool,
     ) -> Result<Option<Dataset>> {
         let deadline = Deadline::new(timeout);
@@ -120,7 +133,7 @@ impl Model {
             {
                 return Err(Error::Answer { service: model_service(&self.name), why: fault.why });
             }
-            match self.caller.wait_server(Some(deadline.at_most(LOOK))) {
+            match self.caller.wait_server(deadline.at_most(LOOK)) {
                 Err(error) if error.is_timeout() && !deadline.is_over() => {
                     if !goes_on() {
                         return Ok(false);
@@ -138,7 +151,7 @@ impl Model {
 
     /// Waits for a fault that is newer than the last known one.
     fn news(&mut self, timeout: Duration) -> Result<Option<Fault>> {
-        match self.client().wait_newer(&model_fault_name(&self.name), self.seen, Some(timeout)) {
+        match self.client().wait_newer(&model_fault_name(&self.name), self.seen, timeout) {
             Ok(lease) => {
                 self.seen = lease.version();
                 Ok(lease.as_slice::<u8>().ok().and_then(|bytes| serde_json::from_slice(bytes).ok()))

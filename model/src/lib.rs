@@ -11,6 +11,8 @@
 //!
 //! All documents are JSON with a version `v`, so that programs without this library can take part.
 
+#![warn(clippy::missing_errors_doc, clippy::missing_panics_doc, missing_debug_implementations)]
+
 mod answer;
 mod deadline;
 mod document;
@@ -22,8 +24,7 @@ pub use document::{Fault, ModelOptions, ModelStatistics, Quantiles, Step};
 pub use handle::Model;
 pub use request::{ModelRequest, RequestDocument};
 
-use std::time::Duration;
-use tensorlend::{Client, DType, Dataset, Error, Lease, Result, Version, check_name};
+use tensorlend::{Client, DType, Dataset, Error, Lease, Result, Timeout, Version, check_name};
 
 /// Maximum size of a model in bytes, unless a runner allows more.
 pub const MODEL_BYTES_MAX: u64 = 2 << 30;
@@ -117,7 +118,7 @@ impl Models {
         if bytes.is_empty() {
             return Err(Error::Argument(format!("model {model:?} has no bytes: give those of an ONNX file")));
         }
-        let mut draft = self.client.create(DType::U8, &[bytes.len() as u64])?;
+        let mut draft = self.client.create(DType::U8, bytes.len())?;
         draft.copy_from(bytes)?;
         draft.set_metadata(&document::encode(options))?;
         draft.publish(&name)
@@ -213,7 +214,7 @@ impl Models {
         model: &str,
         inputs: &[(&str, &str)],
         outputs: &[(&str, &str)],
-        timeout: Option<Duration>,
+        timeout: impl Into<Timeout>,
     ) -> Result<Dataset> {
         let mut request = ModelRequest::new();
         for (input, tensor) in inputs {
@@ -228,5 +229,5 @@ impl Models {
 
 /// Compiles the manual's example.
 #[cfg(doctest)]
-#[doc = include_str!("../../docs/models.md")]
+#[doc = include_str!("../../docs/how-to/models.md")]
 struct Manual;

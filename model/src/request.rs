@@ -48,7 +48,7 @@ impl RequestDocument {
 /// use tensorlend::DType;
 /// use tensorlend_model::{ModelRequest, Step};
 ///
-/// let mut state = client.create(DType::F32, &[2, 1, 128])?;
+/// let mut state = client.create(DType::F32, [2, 1, 128])?;
 /// state.as_mut_slice::<f32>()?.fill(0.0);
 /// let request = ModelRequest::new()
 ///     .input("state", state)                    // in the request

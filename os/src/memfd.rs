@@ -130,6 +130,11 @@ pub fn reopen(fd: BorrowedFd<'_>, access: Access) -> rustix::io::Result<OwnedFd>
     reopen_patiently(fd, access, PROBED_PAUSES)
 }
 
+/// Works as [`reopen`], but does not wait for a lease on the file: `EAGAIN`.
+pub fn reopen_at_once(fd: BorrowedFd<'_>, access: Access) -> rustix::io::Result<OwnedFd> {
+    reopen_patiently(fd, access, PROBED_YIELDS)
+}
+
 fn reopen_patiently(fd: BorrowedFd<'_>, access: Access, pauses: u32) -> rustix::io::Result<OwnedFd> {
     let flags = match access {
         Access::Read => OFlags::RDONLY,
@@ -217,7 +222,7 @@ const F_SETSIG: libc::c_int = 10;
 /// Probes through a new descriptor. A lease that stays on the file is a holder's: in user mode clients can take leases, and the
 /// caller must not wait for one.
 fn probe_reopened(fd: BorrowedFd<'_>, access: Access, kind: libc::c_int) -> rustix::io::Result<bool> {
-    match reopen_patiently(fd, access, PROBED_YIELDS) {
+    match reopen_at_once(fd, access) {
         Err(Errno::AGAIN) => Ok(false),
         opened => probe(opened?, kind),
     }
@@ -238,6 +243,14 @@ fn probe(fd: OwnedFd, kind: libc::c_int) -> rustix::io::Result<bool> {
         Some(Errno::AGAIN | Errno::BUSY) | None => Ok(false),
         Some(e) => Err(e),
     }
+}
+
+/// Takes a write lease that stays until the descriptor is closed: what a hostile process does in the tests of other crates.
+#[doc(hidden)]
+pub fn hold_with_lease(fd: &OwnedFd) -> bool {
+    // SAFETY: as in `probe`: the kernel's signal would end this process.
+    let is_set = unsafe { libc::fcntl(fd.as_raw_fd(), F_SETSIG, libc::SIGURG) } == 0;
+    is_set && set_lease(fd, libc::F_WRLCK) == 0
 }
 
 fn set_lease(fd: &OwnedFd, kind: libc::c_int) -> libc::c_int {
@@ -273,12 +286,12 @@ mod tests {
     fn memory_under_a_lease_is_held_and_nobody_waits_for_the_lease() {
         let fd = create("test", 4096).unwrap();
         let holder = reopen(fd.as_fd(), Access::Read).unwrap();
-        // SAFETY: takes an int. By default the kernel's signal would end this process.
-        assert_eq!(unsafe { libc::fcntl(holder.as_raw_fd(), F_SETSIG, libc::SIGURG) }, 0);
-        assert_eq!(set_lease(&holder, libc::F_RDLCK), 0);
+        assert!(hold_with_lease(&holder));
+        set_lease(&holder, libc::F_RDLCK);
         assert_eq!(is_unheld(fd.as_fd()), Ok(false));
-        set_lease(&holder, libc::F_WRLCK);
+        assert!(hold_with_lease(&holder));
         assert_eq!(is_unheld(fd.as_fd()), Ok(false));
+        assert_eq!(reopen_at_once(fd.as_fd(), Access::Read).unwrap_err(), Errno::AGAIN);
         drop(holder);
         assert_eq!(is_unheld(fd.as_fd()), Ok(true));
     }

@@ -9,21 +9,31 @@ use std::time::{Duration, Instant};
 
 /// A call that takes less time than this counts as fast and adds no cost.
 const SLOW: Duration = Duration::from_millis(1);
-/// Cost of slow calls beyond which a peer counts as excessive.
+/// Cost of several slow calls beyond which a peer counts as excessive.
 const COST_MAX: Duration = Duration::from_millis(20);
+/// Cost of one call beyond which a peer counts as excessive. It is larger, because a virtual machine that is paused counts its
+/// pause as CPU time.
+const CALL_MAX: Duration = Duration::from_millis(100);
 /// The part of the cost by which a fast call reduces it: 1/PART.
 const PART: u32 = 16;
 /// Number of fast calls after which the thread's CPU clock is no longer read.
 const FAST_CALLS: u8 = 64;
 
 /// The cost of the calls for one peer. As long as they are fast, each adds two readings of a clock.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Toll {
     cost: Duration,
     /// Number of further calls that read the thread's CPU clock: a slow call may have been interrupted by other
     /// threads, and only that clock tells.
     suspected: u8,
     excessive: bool,
+}
+
+impl Default for Toll {
+    /// The first calls to a new peer read the thread's CPU clock: one whose watches are already there is known by one call.
+    fn default() -> Self {
+        Self { cost: Duration::ZERO, suspected: FAST_CALLS, excessive: false }
+    }
 }
 
 impl Toll {
@@ -47,8 +57,8 @@ impl Toll {
             self.suspected = FAST_CALLS;
         } else if used >= SLOW {
             self.suspected = FAST_CALLS;
+            self.excessive |= used > CALL_MAX || (self.cost >= SLOW && self.cost + used > COST_MAX);
             self.cost += used;
-            self.excessive |= self.cost > COST_MAX;
         } else {
             self.suspected -= 1;
             self.cost -= self.cost / PART;
@@ -95,6 +105,16 @@ mod tests {
         assert!(calls > 5, "one or two may happen to anybody");
         assert_eq!(toll.run(|| 7), 7);
         assert!(toll.is_excessive());
+    }
+
+    #[test]
+    fn one_very_slow_call_is_enough_and_a_slow_one_is_not() {
+        let mut toll = Toll::default();
+        toll.run(|| burn(COST_MAX * 2));
+        assert!(!toll.is_excessive() && toll.cost() >= COST_MAX * 2, "{toll:?}");
+        let mut toll = Toll::default();
+        toll.run(|| burn(CALL_MAX * 2));
+        assert!(toll.is_excessive(), "{toll:?}");
     }
 
     #[test]

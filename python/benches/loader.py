@@ -1,6 +1,6 @@
-"""What a loader costs a trainer: epochs, and `next` when the batch is already there.
+"""What a loader costs a trainer: epochs, `next` when the batch is already there, modes, and the end of the trainer.
 
-    python benches/loader.py [--samples 16384] [--rounds 7]
+    python benches/loader.py [--samples 16384] [--rounds 7] [--part epochs|modes|ends]
 
 Samples are (1, 28, 28) float32 with an int64 label, fetched one by one. Each figure is the median of the rounds, with the least
 and the most; the methods take turns within a round, so that a busy machine hits all of them. Needs torch.
@@ -19,6 +19,8 @@ from tensorlend.torch import SharedLoader
 BATCHES = (64, 256, 1024)
 #: Batches that are made ahead where `next` is timed.
 AHEAD = 32
+#: Seconds after which a trainer that does not end is killed.
+LIMIT = 60
 
 
 class Samples(Dataset):
@@ -103,6 +105,79 @@ def nexts(loader):
     return taken
 
 
+def use(loader, work):
+    """Seconds for each batch of an epoch in which the trainer does `work` with every batch."""
+    began = time.perf_counter()
+    for pictures, _ in loader:
+        work(pictures)
+    return (time.perf_counter() - began) / len(loader)
+
+
+def modes(size, rounds):
+    """Prints what mode="cow" costs compared with mode="read"."""
+    data = TensorDataset(torch.rand(AHEAD * size, 1, 28, 28), torch.arange(AHEAD * size) % 10)
+    loaders = {mode: SharedLoader(data, size, 1, mode=mode, persistent_workers=True, prefetch_factor=AHEAD) for mode in ("read", "cow")}
+    works = {
+        "nothing": dict.fromkeys(loaders, lambda pictures: None),
+        "reads all": dict.fromkeys(loaders, lambda pictures: pictures.sum()),
+        "adds 1 to all": {"read": lambda pictures: pictures + 1, "cow": lambda pictures: pictures.add_(1)},
+    }
+    times = {(name, mode): [] for name in ["next", *works] for mode in loaders}
+    for number in range(rounds + 1):
+        for mode, loader in loaders.items():
+            taken = {"next": nexts(loader), **{name: [use(loader, work[mode])] for name, work in works.items()}}
+            for name, values in taken.items():
+                # The first round starts the workers and maps their memory.
+                times[name, mode].extend(values if number else [])
+    print(f"\nmodes, us for each batch of {size}; next: the batch is there; the others: the trainer's work in an epoch")
+    for name in ["next", *works]:
+        read, cow = (times[name, mode] for mode in loaders)
+        ratio = statistics.median(cow) / statistics.median(read)
+        print(f"  {name:16} read {told(read, 1e6):>34}   cow {told(cow, 1e6):>34}   {ratio:6.2f}x")
+    for loader in loaders.values():
+        loader.close()
+
+
+def leave(kind, method, pipe):
+    """A trainer that leaves an epoch unfinished. Its last line sends the time, from a clock that all processes share."""
+    loader = kind(TensorDataset(torch.ones(4000, 3)), 4, num_workers=2, multiprocessing_context=method, persistent_workers=True)
+    batches = iter(loader)
+    next(batches)
+    globals()["kept"] = loader, batches
+    pipe.send(time.monotonic())
+
+
+def end(kind, method):
+    """Seconds from a trainer's last line to its end."""
+    context = multiprocessing.get_context(method)
+    here, there = context.Pipe()
+    process = context.Process(target=leave, args=(kind, method, there))
+    process.start()
+    there.close()
+    last = here.recv()
+    while process.exitcode is None and time.monotonic() < last + LIMIT:
+        time.sleep(0.001)
+    took = time.monotonic() - last
+    if process.exitcode is None:
+        process.kill()
+    process.join()
+    return took
+
+
+def ends(rounds):
+    """Prints how long a trainer takes to end, for each start method of the trainer and its two workers."""
+    kinds, methods = {"SharedLoader": SharedLoader, "DataLoader": DataLoader}, ["fork", "spawn", "forkserver"]
+    times = {(method, name): [] for method in methods for name in kinds}
+    for _ in range(rounds):
+        for method, name in times:
+            times[method, name].append(end(kinds[name], method))
+    print("\nms from the trainer's last line to its end, persistent workers, an epoch unfinished")
+    for method in methods:
+        ours, theirs = (times[method, name] for name in kinds)
+        ratio = statistics.median(ours) / statistics.median(theirs)
+        print(f"  {method:12} SharedLoader {told(ours, 1e3):>28}   DataLoader {told(theirs, 1e3):>28}   {ratio:6.2f}x")
+
+
 def training(pictures, labels, size):
     """Seconds of an epoch of a small model on batches that lie in this process."""
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
@@ -125,11 +200,23 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--samples", type=int, default=16384)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--part", choices=["epochs", "modes", "ends"])
     given = parser.parse_args()
+    print(f"{given.samples} samples, {given.rounds} rounds, torch {torch.__version__}")
+    if given.part in (None, "ends"):
+        ends(given.rounds)
     torch.set_num_threads(1)
+    if given.part in (None, "modes"):
+        for size in BATCHES:
+            modes(size, given.rounds)
+    if given.part in (None, "epochs"):
+        epochs(given)
+
+
+def epochs(given):
+    """Prints the times of epochs, and of `next`, of all loaders."""
     pictures = torch.rand(given.samples, 1, 28, 28)
     labels = torch.arange(given.samples) % 10
-    print(f"{given.samples} samples, {given.rounds} rounds, torch {torch.__version__}")
     for size in BATCHES:
         print(f"\nepoch in ms, batches of {size}")
         loaders = methods(pictures, labels, size)

@@ -7,7 +7,7 @@ use crate::errors::{self, OrRaise, argument};
 use crate::lease::Lease;
 use crate::strided::{Order, gather, order};
 use crate::view::{View, row_major};
-use crate::{dtype, export};
+use crate::{dtype, export, shown};
 use dlpark::python::{ImportedDlpack, from_dlpack};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -15,6 +15,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 use pyo3::{ffi, intern};
 use std::ffi::CStr;
+use std::fmt::Display;
 use std::sync::Arc;
 use tensorlend::{Client, DType, Error, TensorSpec};
 
@@ -25,6 +26,23 @@ const ALONE_BYTES_MIN: u64 = 256 << 10;
 /// Runs `work`, which concerns this many bytes; releases the interpreter's lock if they are many.
 pub fn beside<T: Send>(py: Python<'_>, bytes: u64, work: impl FnOnce() -> T + Send) -> T {
     if bytes < ALONE_BYTES_MIN { work() } else { py.detach(work) }
+}
+
+/// Returns the bytes that a tensor takes; the exception for an invalid shape or invalid strides describes it as numpy
+/// does.
+pub fn bytes_of(spec: &TensorSpec) -> PyResult<u64> {
+    spec.bytes().map_err(|error| as_numpy(error, spec.dtype, &spec.shape, spec.strides.as_deref())).or_raise()
+}
+
+/// Describes an error's tensor as numpy does: the dtype by its full name, the shape as a tuple, strides in bytes.
+#[cold]
+fn as_numpy(error: Error, dtype: DType, shape: &[impl Display], strides: Option<&[i64]>) -> Error {
+    let Error::Tensor { cause, .. } = error else { return error };
+    let item = dtype.item_bytes() as i64;
+    let strides = strides.map_or_else(String::new, |strides| {
+        format!(" with strides of {} bytes", shown::tuple(strides.iter().map(|stride| stride.saturating_mul(item))))
+    });
+    Error::Tensor { what: format!("tensor of {} {}{strides}", dtype.numpy_name(), shown::tuple(shape)), cause }
 }
 
 /// A caller's array, and the object that keeps it alive.
@@ -204,7 +222,7 @@ impl Array {
             Order::Permuted(_) | Order::Scattered => (None, false),
         };
         let spec = TensorSpec { strides, ..TensorSpec::new(self.dtype, &self.shape) };
-        let bytes = spec.bytes().or_raise()? as usize;
+        let bytes = bytes_of(&spec)? as usize;
         let source = Source { array: self, bytes };
         let look = move || {
             let source = &source;
@@ -233,7 +251,7 @@ impl Array {
             }
             Order::RowMajor | Order::Scattered => client.create(dtype, shape),
         };
-        let mut draft = beside(py, bytes, create).or_raise()?;
+        let mut draft = beside(py, bytes, create).map_err(|error| as_numpy(error, dtype, shape, None)).or_raise()?;
         let bytes = draft.bytes_mut().len();
         let source = Source { array: self, bytes };
         let copy = move || {

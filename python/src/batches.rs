@@ -8,15 +8,21 @@ use crate::options::Options;
 use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::{PyIterator, PyList, PyString, PyTuple};
+use pyo3::types::{PyIterator, PyList, PyString, PyTuple, PyType};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use tensorlend::{Client, Error};
 use tensorlend_os::fork;
 
-/// An iterator over the values of names, in their order. It leases several values at once, ahead of their turn. Between
-/// two steps of training the code and words of a lease have left the processor's caches; when several leases are taken
-/// together, only the first pays for the cache misses.
+/// An iterator over the values of many names, in their order. `Client.batches` returns it.
+///
+/// It leases several values at once, ahead of their turn. Between two steps of training the code and words of a lease
+/// have left the processor's caches; when several leases are taken together, only the first pays for the cache misses.
+///
+/// Notes
+/// -----
+/// One thread at a time may use it. It belongs to the process that opened it. Close it, or use it as a context manager:
+/// closing releases the values that were leased ahead.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Batches {
     client: Client,
@@ -161,6 +167,11 @@ impl Batches {
     }
 
     /// Ends the iteration, and releases the values that were leased ahead.
+    ///
+    /// Raises
+    /// ------
+    /// ValueError
+    ///     Another thread is taking a value.
     fn close(&self) -> PyResult<()> {
         let before = self.take()?;
         *lock(&self.state) = Some(State { names: None, again: None, failed: None, ready: VecDeque::new() });
@@ -176,6 +187,20 @@ impl Batches {
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> PyResult<bool> {
         self.close().map(|()| false)
+    }
+
+    #[classmethod]
+    fn __class_getitem__<'py>(class: &Bound<'py, PyType>, item: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        crate::shown::generic(class, item)
+    }
+
+    fn __repr__(&self) -> String {
+        let state = match &*lock(&self.state) {
+            Some(state) if state.names.is_none() && state.again.is_none() && state.ready.is_empty() => "ended".into(),
+            Some(state) => format!("{} leased ahead", state.ready.len()),
+            None => "in use".into(),
+        };
+        format!("<Batches, up to {} ahead, {state}>", self.ahead)
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {

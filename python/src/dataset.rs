@@ -5,7 +5,7 @@ use crate::errors::{argument, named};
 use crate::lease::{Lease, Mode, Origin};
 use crate::version::Version;
 use crate::view::View;
-use crate::{metadata, torch};
+use crate::{metadata, shown, torch};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyIterator, PyList, PyTuple};
 use std::path::PathBuf;
@@ -13,7 +13,15 @@ use std::sync::{Arc, Mutex};
 use tensorlend::{Client, Value};
 use tensorlend_os::fork;
 
-/// Several tensors, published together and leased as one: a mapping of names to leases, in the order of publication.
+/// Several tensors, published together and leased as one: a mapping of names to leases.
+///
+/// The order is that of publication.
+///
+/// Notes
+/// -----
+/// Thread-safe: any thread may read it. It belongs to the process that got it. It ends with its last reference,
+/// including leases and arrays of its tensors; `release` and `with` end it earlier. Pickling sends its name and
+/// version.
 #[pyclass(frozen, weakref, mapping, module = "tensorlend._native")]
 pub struct Dataset {
     held: Mutex<Option<Held>>,
@@ -124,7 +132,19 @@ impl Dataset {
         self.keys(py)?.try_iter()
     }
 
-    /// The dataset's tensor with this name; `default` if no tensor has it.
+    /// Returns the dataset's tensor with a name.
+    ///
+    /// Parameters
+    /// ----------
+    /// name : str
+    ///     The tensor's name in the dataset.
+    /// default : object, default None
+    ///     The result if no tensor has the name.
+    ///
+    /// Returns
+    /// -------
+    /// Lease or object
+    ///     The tensor, or `default`.
     #[pyo3(signature = (name, default=None))]
     fn get(&self, py: Python<'_>, name: &str, default: Option<Py<PyAny>>) -> PyResult<Option<Py<PyAny>>> {
         match self.find(name)? {
@@ -133,30 +153,66 @@ impl Dataset {
         }
     }
 
-    /// Names of its tensors, in the order of publication.
+    /// Returns the names of its tensors.
+    ///
+    /// Returns
+    /// -------
+    /// list of str
+    ///     The names, in the order of publication.
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         self.whole(|dataset| PyList::new(py, dataset.iter().map(|(name, _)| name)))?
     }
 
-    /// Leases of the dataset's tensors.
+    /// Returns leases of its tensors.
+    ///
+    /// Returns
+    /// -------
+    /// list of Lease
+    ///     The leases, in the order of publication.
     fn values(&self) -> PyResult<Vec<Lease>> {
         Ok(self.leases()?.into_iter().map(|(_, lease)| lease).collect())
     }
 
-    /// Pairs of name and lease.
+    /// Returns names and leases of its tensors.
+    ///
+    /// Returns
+    /// -------
+    /// list of (str, Lease)
+    ///     The pairs, in the order of publication.
     fn items(&self) -> PyResult<Vec<(String, Lease)>> {
         self.leases()
     }
 
-    /// numpy arrays of all its tensors, in the order of publication: as lease.numpy() of each.
+    /// Returns numpy arrays that view all of its tensors in place, and keep them alive.
+    ///
+    /// Returns
+    /// -------
+    /// tuple of numpy.ndarray
+    ///     The arrays, in the order of publication.
+    ///
+    /// Raises
+    /// ------
+    /// ArgumentError
+    ///     The dataset was released.
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let leases = self.leases()?.into_iter();
         let arrays = leases.map(|(_, lease)| Lease::numpy(&Bound::new(py, lease)?));
         PyTuple::new(py, arrays.collect::<PyResult<Vec<_>>>()?)
     }
 
-    /// torch tensors of all its tensors, in the order of publication: as lease.torch() of each, with the same
-    /// restrictions.
+    /// Returns torch tensors that view all of its tensors in place, and keep them alive.
+    ///
+    /// torch does not check for read-only memory: with mode "read", writing to them ends the process with SIGSEGV.
+    ///
+    /// Returns
+    /// -------
+    /// tuple of torch.Tensor
+    ///     The tensors, in the order of publication. torch must be installed.
+    ///
+    /// Raises
+    /// ------
+    /// ArgumentError
+    ///     The dataset was released.
     fn torch<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         if let Held::Shared(value) = self.held()?
             && torch::is_direct(py)?
@@ -180,7 +236,7 @@ impl Dataset {
         self.whole(|dataset| PyBytes::new(py, dataset.metadata()))
     }
 
-    /// The dataset's timestamp, in nanoseconds; 0 if none was set.
+    /// The dataset's timestamp in nanoseconds; 0 if none was set.
     #[getter]
     fn timestamp(&self) -> PyResult<u64> {
         self.whole(tensorlend::Dataset::timestamp)
@@ -233,13 +289,24 @@ impl Dataset {
         slf.py().import("tensorlend._refs")?.call_method1("reduce_dataset", (slf,))
     }
 
+    /// A table for notebooks.
+    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        shown::html(slf.as_any(), "dataset")
+    }
+
     fn __repr__(&self) -> String {
+        let name = shown::quoted(&self.origin.name);
         match self.held() {
             Ok(held) => {
-                let names: Vec<&str> = held.whole().iter().map(|(name, _)| name).collect();
-                format!("<Dataset {:?} {names:?}>", self.origin.name)
+                let one = |(name, tensor): (&str, &tensorlend::Tensor)| {
+                    format!("{} {} {}", shown::quoted(name), tensor.dtype().numpy_name(), shown::tuple(tensor.shape()))
+                };
+                let members: Vec<String> = held.whole().iter().map(one).collect();
+                let bytes =
+                    held.whole().iter().map(|(_, tensor)| (tensor.elements() * tensor.dtype().item_bytes()) as u64);
+                format!("<Dataset {name}: {}; {}>", members.join(", "), shown::count(bytes.sum::<u64>(), "byte"))
             }
-            Err(_) => format!("<Dataset {:?}, released>", self.origin.name),
+            Err(_) => format!("<Dataset {name}, released>"),
         }
     }
 }

@@ -1,15 +1,15 @@
 //! Drafts.
 #![allow(unsafe_code)]
 
-use crate::client::Lasting;
 use crate::errors::{OrRaise, argument, raise};
+use crate::lasting::Lasting;
 use crate::version::Version;
 use crate::view::{Drafted, View};
-use crate::{dtype, export, metadata, torch};
+use crate::{dtype, export, metadata, shown, torch};
 use dlpark::python::ExportRequest;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyTuple, PyWeakrefMethods, PyWeakrefReference};
+use pyo3::types::{PyIterator, PyTuple, PyType, PyWeakrefMethods, PyWeakrefReference};
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex};
 pub use tensorlend_os::mutex::lock;
@@ -17,7 +17,12 @@ pub use tensorlend_os::mutex::lock;
 /// A tensor that is being written, in the memory where it will be read. It is invisible until it is published.
 ///
 /// As a context manager it is published on leaving, if it was created with a name, and dropped if an exception leaves.
-/// Publishing makes the arrays that `array` returned read-only; other views of it must not be written any more.
+/// `draft[...]` reads and writes elements as its numpy array does. `Draft[np.float32]` is its type in annotations.
+///
+/// Notes
+/// -----
+/// Publishing makes the arrays that `array` returned read-only. Other views of it must not be written any more. It
+/// belongs to the process that created it. Threads may write to different parts of it; one of them publishes it.
 #[pyclass(frozen, weakref, module = "tensorlend._native")]
 pub struct Draft {
     state: Mutex<Option<State>>,
@@ -110,10 +115,10 @@ impl Draft {
         PyTuple::new(py, &*self.view()?.shape)
     }
 
-    /// Strides, in elements.
+    /// Strides in bytes, as numpy has them.
     #[getter]
     fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, &*self.view()?.strides)
+        PyTuple::new(py, self.view()?.byte_strides())
     }
 
     /// Element type, as numpy's dtype; bfloat16 and float8 as those of ml_dtypes.
@@ -132,6 +137,12 @@ impl Draft {
     #[getter]
     fn size(&self) -> PyResult<usize> {
         Ok(self.view()?.elements())
+    }
+
+    /// Bytes of one element.
+    #[getter]
+    fn itemsize(&self) -> PyResult<usize> {
+        Ok(self.view()?.item())
     }
 
     /// Bytes of all elements.
@@ -171,18 +182,48 @@ impl Draft {
         Ok(array)
     }
 
-    /// A writable torch tensor that views it. torch must be installed.
+    /// Returns a writable torch tensor that views it. torch must be installed.
+    ///
+    /// Returns
+    /// -------
+    /// torch.Tensor
+    ///     The tensor. It must not be written after the draft was published.
+    ///
+    /// Raises
+    /// ------
+    /// ArgumentError
+    ///     The draft was published or dropped.
     fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         torch::tensor(slf.as_any(), slf.get().view()?)
     }
 
-    /// Sets metadata: a dict, stored as JSON, or bytes; 64 KiB at most.
+    /// Sets metadata.
+    ///
+    /// Parameters
+    /// ----------
+    /// metadata : mapping or bytes
+    ///     A dict, stored as JSON, or bytes; 64 KiB at most.
+    ///
+    /// Raises
+    /// ------
+    /// ArgumentError
+    ///     The metadata is too long, or the draft was published or dropped.
     fn set_metadata(&self, metadata: &Bound<'_, PyAny>) -> PyResult<()> {
         let bytes = metadata::to_bytes(metadata)?;
         self.with(|draft| draft.set_metadata(&bytes).map(|_| ()))
     }
 
-    /// Sets a timestamp: nanoseconds since 1970, or of any clock that its users agree on.
+    /// Sets a timestamp.
+    ///
+    /// Parameters
+    /// ----------
+    /// nanoseconds : int
+    ///     Nanoseconds since 1970, or of any clock that its users agree on.
+    ///
+    /// Raises
+    /// ------
+    /// ArgumentError
+    ///     The draft was published or dropped.
     fn set_timestamp(&self, nanoseconds: u64) -> PyResult<()> {
         self.with(|draft| {
             draft.set_timestamp(nanoseconds);
@@ -190,8 +231,24 @@ impl Draft {
         })
     }
 
-    /// Publishes it under a name, by default the one that it was created with: from then on every client of the
-    /// namespace can read it.
+    /// Publishes it: from then on every client of the namespace can read it.
+    ///
+    /// Parameters
+    /// ----------
+    /// name : str or None, default None
+    ///     The name. None is the one that it was created with.
+    ///
+    /// Returns
+    /// -------
+    /// Version
+    ///     The version of the published value.
+    ///
+    /// Raises
+    /// ------
+    /// ArgumentError
+    ///     There is no name, the name is invalid, or the draft was published or dropped.
+    /// PermissionError
+    ///     This user may not write to the namespace.
     #[pyo3(signature = (name=None))]
     fn publish(&self, py: Python<'_>, name: Option<&str>) -> PyResult<Version> {
         let name = name.or(self.name.as_deref());
@@ -261,10 +318,45 @@ impl Draft {
         (export::CPU.device_type.0, export::CPU.device_id)
     }
 
+    fn __len__(&self) -> PyResult<usize> {
+        match self.view()?.shape.first() {
+            Some(&first) => Ok(first as usize),
+            None => Err(pyo3::exceptions::PyTypeError::new_err("a tensor without dimensions has no length")),
+        }
+    }
+
+    /// An element, or a numpy array that views a part in place.
+    fn __getitem__<'py>(slf: &Bound<'py, Self>, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        Self::array(slf)?.get_item(key)
+    }
+
+    /// Writes elements.
+    fn __setitem__(slf: &Bound<'_, Self>, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        Self::array(slf)?.set_item(key, value)
+    }
+
+    fn __iter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyIterator>> {
+        Self::array(slf)?.try_iter()
+    }
+
+    #[classmethod]
+    fn __class_getitem__<'py>(class: &Bound<'py, PyType>, item: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        shown::generic(class, item)
+    }
+
+    /// A table for notebooks.
+    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        shown::html(slf.as_any(), "tensor")
+    }
+
     fn __repr__(&self) -> String {
+        let name = self.name.as_deref().map(|name| format!(" {}", shown::quoted(name))).unwrap_or_default();
         match self.view() {
-            Ok(view) => format!("<Draft {} {:?}>", view.dtype.numpy_name(), view.shape),
-            Err(_) => "<Draft, published or dropped>".into(),
+            Ok(view) => {
+                let (dtype, shape) = (view.dtype.numpy_name(), shown::tuple(&view.shape));
+                format!("<Draft{name} {dtype} {shape}, {}, open>", shown::count(view.nbytes() as u64, "byte"))
+            }
+            Err(_) => format!("<Draft{name}, published or dropped>"),
         }
     }
 }

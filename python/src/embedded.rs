@@ -4,6 +4,7 @@ use crate::client::Client;
 use crate::draft::lock;
 use crate::errors::{argument, named};
 use crate::options::Options;
+use crate::shown;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::path::PathBuf;
@@ -38,15 +39,46 @@ impl Drop for Broker {
     }
 }
 
-/// A daemon in a thread of this process, for tests and small programs. Context manager; closing it disconnects its
-/// clients.
+/// A daemon in a thread of this process, for tests and small programs.
+///
+/// It has its own socket and memory, and needs no service and no root. Child processes can connect to its address.
+///
+/// Notes
+/// -----
+/// Thread-safe. Close it, or use it as a context manager: closing stops the daemon and disconnects its clients. The
+/// end of the process has the same effect.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Embedded {
     broker: Broker,
     socket: PathBuf,
 }
 
-/// Starts a daemon in a thread of this process, with a configuration in TOML or the default one.
+/// Starts a daemon in a thread of this process.
+///
+/// Parameters
+/// ----------
+/// config : str or None, default None
+///     A configuration in TOML, as tensorlendd reads it from a file. None is the default configuration.
+///
+/// Returns
+/// -------
+/// Embedded
+///     The running daemon. Close it, or use it as a context manager.
+///
+/// Raises
+/// ------
+/// ArgumentError
+///     The configuration is invalid.
+/// DaemonStartError
+///     The daemon could not start.
+///
+/// Examples
+/// --------
+/// >>> import tensorlend
+/// >>> with tensorlend.embedded('pool.bytes_max = "256MiB"') as daemon, daemon.connect() as client:
+/// ...     _ = client.put("x", [1.0, 2.0])
+/// ...     client.get("x").shape
+/// (2,)
 #[pyfunction]
 #[pyo3(signature = (config=None))]
 pub fn embedded(py: Python<'_>, config: Option<&str>) -> PyResult<Embedded> {
@@ -62,14 +94,35 @@ pub fn embedded(py: Python<'_>, config: Option<&str>) -> PyResult<Embedded> {
 
 #[pymethods]
 impl Embedded {
-    /// Its socket, to which clients of any process can connect.
+    /// The daemon's socket, to which clients of any process can connect.
     #[getter]
     fn address(&self) -> PyResult<&str> {
         self.socket.to_str().ok_or_else(|| argument("the socket's path is no text"))
     }
 
-    /// Connects to it. The client keeps it alive: `embedded().connect()` gives a program its own daemon until the
-    /// client is closed.
+    /// Connects to this daemon.
+    ///
+    /// The client keeps the daemon alive: `embedded().connect()` gives a program its own daemon until the client is
+    /// closed.
+    ///
+    /// Parameters
+    /// ----------
+    /// namespace : str or None, default None
+    ///     The namespace to join. None joins this user's private namespace.
+    /// label : str or None, default None
+    ///     A name for this client, which `tensorlend ls` shows.
+    /// memory_limit : int or None, default None
+    ///     Maximum bytes of shared memory that this client may take.
+    ///
+    /// Returns
+    /// -------
+    /// Client
+    ///     An open session.
+    ///
+    /// Raises
+    /// ------
+    /// DisconnectedError
+    ///     The daemon was closed.
     #[pyo3(signature = (*, namespace=None, label=None, memory_limit=None))]
     fn connect(
         &self,
@@ -82,7 +135,7 @@ impl Embedded {
         Client::open(py, options, Some(self.broker.clone()))
     }
 
-    /// Stops the daemon; its clients are disconnected.
+    /// Stops the daemon, and disconnects its clients.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.broker.stop());
     }
@@ -98,6 +151,7 @@ impl Embedded {
     }
 
     fn __repr__(&self) -> String {
-        format!("<Embedded at {}>", self.socket.display())
+        let state = if lock(&self.broker.daemon).is_some() { "running" } else { "closed" };
+        format!("<Embedded at {}, {state}>", shown::quoted(&self.socket.to_string_lossy()))
     }
 }

@@ -159,7 +159,7 @@ pub fn lent(value: &Arc<Value>, at: usize, name: &str) -> PyResult<Managed<DLMan
     let shape: Vec<i64> = tensor.shape().iter().map(|&size| size as i64).collect();
     let start = match tensor.elements() {
         0 => null_mut(),
-        _ => tensor.bytes().as_ptr().cast_mut().wrapping_add(tensor.byte_offset() as usize),
+        _ => tensor.bytes().as_ptr().cast_mut().wrapping_add(tensor.byte_offset()),
     };
     let kept = Box::new((value.clone(), noted_lent(value, at, name)));
     let made = Dynamic::new(&*shape, tensor.strides()).initialize_as::<DLManagedTensorVersioned>(kept);

@@ -27,6 +27,8 @@ const ENTRIES: usize = 8192;
 const PROBES: usize = 32;
 /// Words of a name that an entry holds.
 const NAME_WORDS: usize = 8;
+/// The beginning of the names of a loader's streams.
+const LOADERS: &str = "loader/";
 
 /// The kind of a view.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -44,7 +46,7 @@ pub enum Kind {
 impl Kind {
     /// Returns the kind of a lease, by its name or that of its stream.
     pub fn leased(name: &str) -> Self {
-        if name.starts_with("loader/") { Self::Batch } else { Self::Leased }
+        if name.starts_with(LOADERS) { Self::Batch } else { Self::Leased }
     }
 }
 
@@ -190,6 +192,12 @@ impl Found {
             (true, kind) if kind == Kind::Draft as u64 => writeln!(
                 line,
                 "used a draft (\"{name}{dots}\") of its parent process, which is not mapped after a fork: create it in the child"
+            ),
+            // A private view of a batch, too.
+            (true, _) if name.starts_with(LOADERS) => writeln!(
+                line,
+                "used a batch of its parent's SharedLoader, which is not mapped after a fork: iterate over the loader in the \
+                 child, or pass a copy (.clone(), .copy())"
             ),
             (true, _) => writeln!(
                 line,

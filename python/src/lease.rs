@@ -6,13 +6,13 @@ use crate::errors::argument;
 use crate::options::Options;
 use crate::version::Version;
 use crate::view::View;
-use crate::{dtype, export, metadata, torch};
+use crate::{dtype, export, metadata, shown, torch};
 use dlpark::Managed;
 use dlpark::ffi::{DLDevice, DLManagedTensorVersioned};
 use dlpark::python::{DlpackExchangeProducer, ExportRequest};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyIterator, PyTuple, PyType};
 use std::ffi::{c_int, c_void};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,9 +32,18 @@ pub struct Origin {
     pub member: Option<Arc<str>>,
 }
 
-/// The right to read one tensor in place. While it lives, its memory is not reused, even if its name or its producer
-/// ends. numpy.asarray(lease), numpy.from_dlpack(lease) and torch.from_dlpack(lease) view it in place and keep it
-/// alive.
+/// The right to read one tensor in place.
+///
+/// While it lives, its memory is not reused, even if its name or its producer ends. `numpy.asarray(lease)`,
+/// `numpy.from_dlpack(lease)` and `torch.from_dlpack(lease)` view the tensor in place and keep it alive. `lease[...]`,
+/// `len(lease)` and iteration do what they do for its numpy array; `lease.numpy()` has the other methods of arrays.
+/// `Lease[np.float32]` is its type in annotations.
+///
+/// Notes
+/// -----
+/// Thread-safe: any thread may read it. It belongs to the process that got it: a forked child must get its own. It
+/// ends with its last reference, including arrays; `release` and `with` end it earlier. Pickling sends its name and
+/// version.
 #[pyclass(frozen, weakref, module = "tensorlend._native")]
 pub struct Lease {
     view: Mutex<Option<Arc<View>>>,
@@ -122,10 +131,10 @@ impl Lease {
         PyTuple::new(py, &*self.view()?.shape)
     }
 
-    /// Strides, in elements.
+    /// Strides in bytes, as numpy has them.
     #[getter]
     fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, &*self.view()?.strides)
+        PyTuple::new(py, self.view()?.byte_strides())
     }
 
     /// Element type, as numpy's dtype; bfloat16 and float8 as those of ml_dtypes.
@@ -171,7 +180,7 @@ impl Lease {
         metadata::to_dict(py, self.view()?.tensor().map_or(&[], |tensor| tensor.metadata()))
     }
 
-    /// The tensor's metadata as bytes.
+    /// Its metadata as bytes.
     #[getter]
     fn metadata_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         Ok(PyBytes::new(py, self.view()?.tensor().map_or(&[], |tensor| tensor.metadata())))
@@ -195,7 +204,7 @@ impl Lease {
         self.origin.member.as_deref().unwrap_or(&self.origin.name)
     }
 
-    /// "read" or "cow".
+    /// The mode of the lease: "read" or "cow".
     #[getter]
     fn mode(&self) -> PyResult<&'static str> {
         Ok(if self.view()?.writable { "cow" } else { "read" })
@@ -217,14 +226,41 @@ impl Lease {
         })
     }
 
-    /// A numpy array that views it in place and keeps it alive. Types that numpy lacks (bfloat16, float8) become those
-    /// of ml_dtypes, or unsigned integers where that is not installed.
+    /// Returns a numpy array that views the tensor in place, and keeps it alive.
+    ///
+    /// Types that numpy lacks (bfloat16, float8) become those of ml_dtypes, or unsigned integers where that is not
+    /// installed.
+    ///
+    /// Returns
+    /// -------
+    /// numpy.ndarray
+    ///     The array; read-only unless the mode is "cow".
+    ///
+    /// Raises
+    /// ------
+    /// ArgumentError
+    ///     The lease was released.
+    /// ForkedError
+    ///     The parent process got the lease.
     pub fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         export::numpy(slf.as_any(), slf.get().view()?.dtype)
     }
 
-    /// A torch tensor that views it in place and keeps it alive. torch must be installed. torch does not check for
-    /// read-only memory: with mode "read", writing to it ends the process with SIGSEGV.
+    /// Returns a torch tensor that views the tensor in place, and keeps it alive. torch must be installed.
+    ///
+    /// torch does not check for read-only memory: with mode "read", writing to it ends the process with SIGSEGV.
+    ///
+    /// Returns
+    /// -------
+    /// torch.Tensor
+    ///     The tensor.
+    ///
+    /// Raises
+    /// ------
+    /// ArgumentError
+    ///     The lease was released.
+    /// ForkedError
+    ///     The parent process got the lease.
     pub fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         torch::tensor(slf.as_any(), slf.get().view()?)
     }
@@ -323,13 +359,47 @@ impl Lease {
         }
     }
 
+    /// An element, or a numpy array that views a part in place.
+    fn __getitem__<'py>(slf: &Bound<'py, Self>, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        Self::numpy(slf)?.get_item(key)
+    }
+
+    /// Writes elements, of a lease with mode "cow".
+    fn __setitem__(slf: &Bound<'_, Self>, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        Self::numpy(slf)?.set_item(key, value)
+    }
+
+    fn __float__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        Self::numpy(slf)?.call_method0("__float__")
+    }
+
+    fn __int__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        Self::numpy(slf)?.call_method0("__int__")
+    }
+
+    fn __iter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyIterator>> {
+        Self::numpy(slf)?.try_iter()
+    }
+
+    #[classmethod]
+    fn __class_getitem__<'py>(class: &Bound<'py, PyType>, item: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        shown::generic(class, item)
+    }
+
+    /// A table for notebooks.
+    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        shown::html(slf.as_any(), "tensor")
+    }
+
     fn __repr__(&self) -> String {
+        let name = shown::quoted(self.name());
         match self.view() {
             Ok(view) => {
-                let (name, dtype, shape) = (self.name(), view.dtype.numpy_name(), &view.shape);
-                format!("<Lease {name:?} {dtype} {shape:?}{}>", if view.writable { ", copy on write" } else { "" })
+                let (dtype, shape) = (view.dtype.numpy_name(), shown::tuple(&view.shape));
+                let mode = if view.writable { "copy-on-write" } else { "read-only" };
+                format!("<Lease {name} {dtype} {shape}, {}, {mode}>", shown::count(view.nbytes() as u64, "byte"))
             }
-            Err(_) => format!("<Lease {:?}, released>", self.name()),
+            Err(_) => format!("<Lease {name}, released>"),
         }
     }
 

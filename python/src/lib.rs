@@ -3,7 +3,12 @@
 //! There is one file per class. Others convert at the border: `array.rs` imports a caller's arrays, `view.rs` holds the
 //! viewed memory, `export.rs` exports it by the buffer protocol and DLPack, `torch.rs` to torch; `device` does the same
 //! for devices. `fault.rs` names the tensor when a fault in its memory ends the process. Everything that need not be
-//! fast is written in Python, in the folder `tensorlend`.
+//! fast is written in Python, in the folder `tensorlend`. `given.rs` makes drafts of a caller's values, and `shown.rs`
+//! texts of objects.
+//!
+//! The doc comments of classes and methods are the docstrings of Python, in numpy's style: `python/tests/stubs.py` copies
+//! them into the stub.
+#![allow(clippy::doc_lazy_continuation, clippy::doc_link_with_quotes, reason = "docstrings of Python are no Markdown")]
 
 mod array;
 mod batches;
@@ -16,7 +21,9 @@ mod embedded;
 mod errors;
 mod export;
 mod fault;
+mod given;
 mod interpreter;
+mod lasting;
 mod lease;
 mod library;
 mod listing;
@@ -27,6 +34,7 @@ mod programs;
 mod received;
 mod recipe;
 mod service;
+mod shown;
 mod stream;
 mod strided;
 mod subscription;
@@ -62,6 +70,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<subscription::Message>()?;
     module.add_class::<subscription::Subscription>()?;
     module.add_class::<version::Version>()?;
+    module.add_class::<wait::Cancel>()?;
     module.add_function(wrap_pyfunction!(client::connect, module)?)?;
     module.add_function(wrap_pyfunction!(embedded::embedded, module)?)?;
     module.add_function(wrap_pyfunction!(fault::_watch_faults, module)?)?;

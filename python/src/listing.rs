@@ -1,12 +1,16 @@
 //! Descriptions of names, and the daemon's metrics.
 
 use crate::dtype;
+use crate::errors::OrRaise;
+use crate::shown;
 use crate::version::Version;
+use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use tensorlend::{InfoKind, NamespaceUse, Stat, TensorInfo, UidUse};
+use std::ffi::CString;
+use tensorlend::{Client, Holder, InfoKind, NamespaceUse, Stat, TensorInfo, UidUse};
 
-/// Description of a name's value and its owner.
+/// Description of a name's value and its owner. `Client.info` and `Client.list` return it; it holds no lease.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Info(pub tensorlend::Info);
 
@@ -27,7 +31,7 @@ impl Info {
         &self.0.name
     }
 
-    /// "tensor" or "dataset".
+    /// The kind of value: "tensor" or "dataset".
     #[getter]
     fn kind(&self) -> &'static str {
         if self.tensor().is_some() { "tensor" } else { "dataset" }
@@ -45,10 +49,14 @@ impl Info {
         self.tensor().map(|tensor| PyTuple::new(py, &tensor.shape)).transpose()
     }
 
-    /// Strides of a tensor, in elements; None for a dataset.
+    /// Strides of a tensor in bytes, as numpy has them; None for a dataset.
     #[getter]
     fn strides<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        self.tensor().map(|tensor| PyTuple::new(py, &tensor.strides)).transpose()
+        let bytes = |tensor: &TensorInfo| {
+            let item = tensor.dtype.item_bytes() as i64;
+            PyTuple::new(py, tensor.strides.iter().map(|stride| stride * item).collect::<Vec<_>>())
+        };
+        self.tensor().map(bytes).transpose()
     }
 
     /// Dtype and shape of a dataset's tensors, by name; empty for a tensor.
@@ -124,21 +132,28 @@ impl Info {
     }
 
     fn __repr__(&self) -> String {
+        let (name, bytes) = (shown::quoted(&self.0.name), shown::count(self.0.nbytes, "byte"));
         match &self.0.kind {
             InfoKind::Tensor(tensor) => {
-                format!(
-                    "<Info {:?}: {} {:?}, {} bytes>",
-                    self.0.name,
-                    tensor.dtype.numpy_name(),
-                    tensor.shape,
-                    self.0.nbytes
-                )
+                format!("<Info {name}: {} {}, {bytes}>", tensor.dtype.numpy_name(), shown::tuple(&tensor.shape))
             }
             InfoKind::Dataset(members) => {
-                format!("<Info {:?}: dataset of {}, {} bytes>", self.0.name, members.len(), self.0.nbytes)
+                format!("<Info {name}: dataset of {}, {bytes}>", members.len())
             }
         }
     }
+}
+
+/// Describes names, and warns of those that cannot be described.
+pub fn list(py: Python<'_>, client: &Client, glob: &str) -> PyResult<Vec<Info>> {
+    let found = py.detach(|| client.listing(glob)).or_raise()?;
+    if let Some((name, why)) = found.unreadable.first() {
+        let count = found.unreadable.len();
+        let words = format!("{count} of the names cannot be described and are left out: the first is {name:?}: {why}");
+        let words = CString::new(words.replace('\0', "?")).unwrap_or_default();
+        PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &words, 1)?;
+    }
+    Ok(found.infos.into_iter().map(Info).collect())
 }
 
 /// Returns the daemon's metrics as a dict.
@@ -187,6 +202,17 @@ pub fn stat<'py>(py: Python<'py>, stat: &Stat) -> PyResult<Bound<'py, PyDict>> {
         namespace.set_item("bytes", one.bytes)?;
         Ok(namespace)
     });
+    let holders = stat.holders.iter().map(|one: &Holder| {
+        let holder = PyDict::new(py);
+        holder.set_item("uid", one.uid)?;
+        holder.set_item("client", one.client)?;
+        holder.set_item("pid", one.pid)?;
+        holder.set_item("connected", one.connected)?;
+        holder.set_item("pieces", one.pieces)?;
+        holder.set_item("bytes", one.bytes)?;
+        Ok(holder)
+    });
+    dict.set_item("holders", holders.collect::<PyResult<Vec<_>>>()?)?;
     dict.set_item("namespaces", namespaces.collect::<PyResult<Vec<_>>>()?)?;
     Ok(dict)
 }

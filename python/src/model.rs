@@ -1,24 +1,30 @@
 //! Models that runners serve.
 
-use crate::client::{To, drafted};
 use crate::dataset::Dataset;
 use crate::draft::lock;
-use crate::errors::{OrRaise, argument};
+use crate::errors::{OrRaise, argument, closed};
+use crate::given::{To, drafted};
 use crate::lease::{Mode, Origin};
 use crate::metadata;
-use crate::wait::{Awaited, Interrupt, timeout};
+use crate::shown;
+use crate::wait::{Awaited, Interrupt, in_thread, options, timeout};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyMapping, PyTuple};
 use std::sync::Mutex;
 use tensorlend::ValueDraft;
 use tensorlend_model::{ModelRequest, Models, Step};
 
-/// A model to run: its connection to a runner is opened once. Created by Client.model.
+/// A model to run: its connection to a runner is opened once. `Client.model` opens it.
+///
+/// Notes
+/// -----
+/// Thread-safe; runs of several threads follow one another. Close it, or use it as a context manager.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Model {
     name: String,
     client: tensorlend::Client,
-    way: Mutex<tensorlend_model::Model>,
+    /// None after `close`.
+    way: Mutex<Option<tensorlend_model::Model>>,
     /// Ends waits in other threads.
     interrupt: Interrupt,
     awaited: Awaited,
@@ -28,7 +34,7 @@ pub struct Model {
 impl Model {
     /// Opens the model with this name.
     pub fn of(client: tensorlend::Client, awaited: Awaited, name: &str, origin: Origin) -> PyResult<Self> {
-        let way = Mutex::new(Models::new(&client).open(name).or_raise()?);
+        let way = Mutex::new(Some(Models::new(&client).open(name).or_raise()?));
         Ok(Self { name: name.to_owned(), client, way, interrupt: Interrupt::default(), awaited, origin })
     }
 }
@@ -41,60 +47,143 @@ impl Model {
         &self.name
     }
 
-    /// Runs the model and waits for the response: a dataset of outputs by name. Its metadata contains queue_us, the
-    /// time from sending to the run, and run_us, the time of the model alone.
+    /// Runs the model and waits for the response.
     ///
-    /// inputs: for each of the model's inputs the name of a tensor, or an array. outputs: None for all of them; a list
-    /// of those to return; or a dict of names under which they are published (None: returned). prepare: steps before an
-    /// input, such as {"x": [{"scale": 1 / 255}, "chw", "batch"]}.
-    #[pyo3(signature = (inputs, outputs=None, *, prepare=None, timeout=Some(60.0), mode="read"))]
+    /// Parameters
+    /// ----------
+    /// inputs : mapping of str to str or array_like
+    ///     For each of the model's inputs an array in host memory, or the name of a tensor.
+    /// outputs : sequence of str, mapping of str to str or None, or None, default None
+    ///     None returns all outputs; a sequence selects some. A mapping has the names under which outputs are published
+    ///     instead of returned; None returns the output.
+    /// prepare : mapping of str to steps or None, default None
+    ///     Steps before an input, such as {"x": ["chw", {"scale": 1 / 255}, "batch"]}.
+    /// timeout : float or None, default 60.0
+    ///     Maximum wait in seconds; None waits without limit.
+    /// mode : {"read", "cow"}, default "read"
+    ///     "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+    ///     a page copies it.
+    ///
+    /// Returns
+    /// -------
+    /// Dataset
+    ///     The outputs by name. Its metadata has `queue_us`, the time from sending to the run, and `run_us`, the time
+    ///     of the model alone, in microseconds.
+    ///
+    /// Raises
+    /// ------
+    /// TimeoutError
+    ///     The timeout passed before the event.
+    /// ServiceError
+    ///     The runner reported an error, or ended before it answered.
+    /// ClosedError
+    ///     The model was closed.
+    #[pyo3(
+        signature = (inputs, outputs=None, *, prepare=None, timeout=Some(60.0), mode="read"),
+        text_signature = "($self, inputs, outputs=None, *, prepare=None, timeout=60.0, mode='read')"
+    )]
     pub fn run(
         &self,
         py: Python<'_>,
-        inputs: &Bound<'_, PyDict>,
+        inputs: &Bound<'_, PyMapping>,
         outputs: Option<&Bound<'_, PyAny>>,
-        prepare: Option<&Bound<'_, PyDict>>,
+        prepare: Option<&Bound<'_, PyMapping>>,
         timeout: Option<f64>,
         mode: &str,
     ) -> PyResult<Dataset> {
         let (mode, patience) = (Mode::parse(mode)?, self::timeout(timeout)?);
         let mut request = ModelRequest::new();
-        for (input, value) in inputs {
-            let input: String = input.extract()?;
+        for pair in inputs.items()? {
+            let (input, value): (String, Bound<'_, PyAny>) = pair.extract()?;
             request = match value.extract::<String>() {
                 Ok(tensor) => request.input_from(&input, &tensor),
                 Err(_) => request.input(&input, brought(&self.client, &input, &value)?),
             };
         }
         request = wanted(request, outputs)?;
-        for (input, steps) in prepare.into_iter().flatten() {
-            request = request.prepare(&input.extract::<String>()?, &self::steps(&steps)?);
+        for pair in prepare.map(PyMappingMethods::items).transpose()?.into_iter().flatten() {
+            let (input, steps): (String, Bound<'_, PyAny>) = pair.extract()?;
+            request = request.prepare(&input, &self::steps(&steps)?);
         }
         let watch = self.interrupt.watch(&self.awaited);
-        let answer = py.detach(|| lock(&self.way).run_while(request, patience, || watch.goes_on())).or_raise();
+        let run = || match lock(&self.way).as_mut() {
+            Some(model) => model.run_while(request, patience, || watch.goes_on()),
+            None => Err(closed("the model was closed: open it again")),
+        };
+        let answer = py.detach(run).or_raise();
         let answer = watch.unless_interrupted(answer, &self.name)?;
         Dataset::of(py, answer, mode, &self.client, self.origin.clone())
     }
 
-    /// As run, awaitable: it waits in a separate thread. Cancelling it gives the runner up.
-    #[pyo3(signature = (inputs, outputs=None, **options))]
+    /// Awaits `run`, which runs in a thread of its own. Cancelling gives the runner up.
+    ///
+    /// Parameters
+    /// ----------
+    /// inputs : mapping of str to str or array_like
+    ///     For each of the model's inputs an array in host memory, or the name of a tensor.
+    /// outputs : sequence of str, mapping of str to str or None, or None, default None
+    ///     None returns all outputs; a sequence selects some. A mapping has the names under which outputs are published
+    ///     instead of returned; None returns the output.
+    /// prepare : mapping of str to steps or None, default None
+    ///     Steps before an input, such as {"x": ["chw", {"scale": 1 / 255}, "batch"]}.
+    /// timeout : float or None, default 60.0
+    ///     Maximum wait in seconds; None waits without limit.
+    /// mode : {"read", "cow"}, default "read"
+    ///     "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+    ///     a page copies it.
+    ///
+    /// Returns
+    /// -------
+    /// Dataset
+    ///     The outputs by name, as `run` returns them.
+    ///
+    /// Raises
+    /// ------
+    /// TimeoutError
+    ///     The timeout passed before the event.
+    /// ServiceError
+    ///     The runner reported an error, or ended before it answered.
+    /// ClosedError
+    ///     The model was closed.
+    #[pyo3(
+        signature = (inputs, outputs=None, *, prepare=None, timeout=Some(60.0), mode="read"),
+        text_signature = "($self, inputs, outputs=None, *, prepare=None, timeout=60.0, mode='read')"
+    )]
     fn run_async<'py>(
         slf: &Bound<'py, Self>,
-        inputs: &Bound<'py, PyDict>,
+        inputs: &Bound<'py, PyMapping>,
         outputs: Option<&Bound<'py, PyAny>>,
-        options: Option<&Bound<'py, PyDict>>,
+        prepare: Option<&Bound<'py, PyMapping>>,
+        timeout: Option<f64>,
+        mode: &str,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let arguments = (slf.getattr("run")?, (inputs, outputs), options, slf.getattr("_interrupt")?);
-        slf.py().import("tensorlend._aio")?.call_method1("in_thread", arguments)
+        let options = options!(slf.py(), prepare, timeout, mode);
+        in_thread(slf, "run", (inputs, outputs), options, None)
     }
 
-    /// Ends waits in other threads: they give the runner up.
-    fn _interrupt(&self) {
+    /// Closes the connection to the runner. A run in another thread raises ClosedError.
+    fn close(&self, py: Python<'_>) {
         self.interrupt.all();
+        py.detach(|| drop(lock(&self.way).take()));
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> bool {
+        self.close(py);
+        false
     }
 
     fn __repr__(&self) -> String {
-        format!("<Model {:?}>", self.name)
+        let state = match self.way.try_lock() {
+            Ok(way) if way.is_none() => "closed",
+            Ok(_) => "open",
+            Err(_) => "running",
+        };
+        format!("<Model {}, {state}>", shown::quoted(&self.name))
     }
 }
 
@@ -108,9 +197,9 @@ fn brought(client: &tensorlend::Client, input: &str, value: &Bound<'_, PyAny>) -
 
 fn wanted(mut request: ModelRequest, outputs: Option<&Bound<'_, PyAny>>) -> PyResult<ModelRequest> {
     let Some(outputs) = outputs else { return Ok(request) };
-    if let Ok(named) = outputs.cast::<PyDict>() {
-        for (output, tensor) in named {
-            let output: String = output.extract()?;
+    if let Ok(named) = outputs.cast::<PyMapping>() {
+        for pair in named.items()? {
+            let (output, tensor): (String, Bound<'_, PyAny>) = pair.extract()?;
             request = match tensor.extract::<Option<String>>()? {
                 Some(tensor) => request.output_to(&output, &tensor),
                 None => request.output(&output),

@@ -50,6 +50,10 @@ impl Received {
         self.tensor(py)?.bind(py).call_method0("numpy")
     }
 
+    pub fn release(&self, py: Python<'_>) -> PyResult<()> {
+        self.value.call_method0(py, "release").map(drop)
+    }
+
     pub fn repr(&self, py: Python<'_>) -> PyResult<String> {
         Ok(self.value.bind(py).repr()?.to_string())
     }

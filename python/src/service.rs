@@ -1,13 +1,15 @@
 //! Requests and responses: callers and servers.
 
-use crate::client::{To, drafted, show};
+use crate::client::show;
 use crate::draft::lock;
 use crate::errors::{OrRaise, argument, closed, raise};
+use crate::given::{To, drafted};
 use crate::lease::{Mode, Origin};
 use crate::received::Received;
-use crate::wait::{Awaited, Interrupt, timeout, wait};
+use crate::shown;
+use crate::wait::{Awaited, Interrupt, in_thread, options, timeout, wait};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::PyTuple;
 use std::collections::VecDeque;
 use std::sync::{Mutex, TryLockError};
 use std::time::Duration;
@@ -25,7 +27,18 @@ fn ours(forks: u64) -> PyResult<()> {
     if forks == fork::generation() { Ok(()) } else { Err(raise(Error::Forked)) }
 }
 
-/// One server of a service: an iterator of requests, synchronous and asynchronous. Created by Client.serve.
+/// One server of a service: an iterator of requests, synchronous and asynchronous. `Client.serve` opens it.
+///
+/// Notes
+/// -----
+/// Thread-safe: each request goes to one of the threads that wait. It belongs to the process that opened it. Close
+/// it, or use it as a context manager.
+///
+/// Examples
+/// --------
+/// >>> with client.serve("double") as server:
+/// ...     server.try_recv() is None
+/// True
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Server {
     end: Mutex<Option<tensorlend::Server>>,
@@ -82,7 +95,26 @@ impl Server {
 
 #[pymethods]
 impl Server {
-    /// Waits for the next request, for `timeout` seconds at most.
+    /// Waits for the next request.
+    ///
+    /// Parameters
+    /// ----------
+    /// timeout : float or None, default None
+    ///     Maximum wait in seconds; None waits without limit.
+    ///
+    /// Returns
+    /// -------
+    /// Call
+    ///     The request.
+    ///
+    /// Raises
+    /// ------
+    /// TimeoutError
+    ///     The timeout passed before the event.
+    /// ClosedError
+    ///     The server was closed.
+    /// DisconnectedError
+    ///     The client was closed, or the daemon has ended.
     #[pyo3(signature = (timeout=None))]
     fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<Call>> {
         ours(self.forks)?;
@@ -94,7 +126,17 @@ impl Server {
         self.call(py, call)
     }
 
-    /// The next request, if there is one.
+    /// Returns the next request without waiting.
+    ///
+    /// Returns
+    /// -------
+    /// Call or None
+    ///     The request; None if there is none.
+    ///
+    /// Raises
+    /// ------
+    /// ClosedError
+    ///     The server was closed.
     fn try_recv(&self, py: Python<'_>) -> PyResult<Option<Py<Call>>> {
         ours(self.forks)?;
         if let Some(kept) = lock(&self.kept).pop_front() {
@@ -107,10 +149,29 @@ impl Server {
         }
     }
 
-    /// Awaits the next request: see recv.
+    /// Awaits `recv`, which runs in a thread of its own. Cancelling ends the wait and loses no request.
+    ///
+    /// Parameters
+    /// ----------
+    /// timeout : float or None, default None
+    ///     Maximum wait in seconds; None waits without limit.
+    ///
+    /// Returns
+    /// -------
+    /// Call
+    ///     The request.
+    ///
+    /// Raises
+    /// ------
+    /// TimeoutError
+    ///     The timeout passed before the event.
+    /// ClosedError
+    ///     The server was closed.
+    /// DisconnectedError
+    ///     The client was closed, or the daemon has ended.
     #[pyo3(signature = (timeout=None))]
     fn recv_async<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("tensorlend._aio")?.call_method1("request", (slf, timeout))
+        in_thread(slf, "recv", (timeout,), None, Some("_keep"))
     }
 
     /// Puts a request back, for the next receiver.
@@ -132,8 +193,9 @@ impl Server {
         &self.origin.name
     }
 
-    /// Ends the service: another thread that waits for a request raises ArgumentError. The callers move to another
-    /// server.
+    /// Ends the service of this server. A wait in another thread raises ClosedError.
+    ///
+    /// Its callers move to another server, if there is one.
     fn close(&self, py: Python<'_>) {
         if self.forks == fork::generation() {
             let kept = std::mem::take(&mut *lock(&self.kept));
@@ -164,13 +226,22 @@ impl Server {
         slf.py().import("tensorlend._aio")?.call_method1("requests", (slf,))
     }
 
-    fn __repr__(&self) -> String {
-        format!("<Server of {:?}>", self.origin.name)
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let name = shown::quoted(&self.origin.name);
+        match self.callers(py) {
+            Ok(callers) => format!("<Server of {name}, {}>", shown::count(callers as u64, "caller")),
+            Err(_) => format!("<Server of {name}, closed>"),
+        }
     }
 }
 
-/// A request that waits for its response: call answer or fail. If it is dropped, it has failed. As a context manager it
-/// sends an exception that leaves it to the caller, and lets it propagate.
+/// A request that waits for its response: call `answer` or `fail`.
+///
+/// As a context manager it sends an exception that leaves the block to the caller, and lets it propagate.
+///
+/// Notes
+/// -----
+/// Thread-safe. A request that is dropped without a response has failed for its caller.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Call {
     received: Received,
@@ -194,24 +265,56 @@ impl Call {
         self.received.value(py)
     }
 
-    /// The Lease or DeviceLease, if it is one tensor.
+    /// The Lease or DeviceLease, if the request is one tensor; otherwise TypeError is raised.
     #[getter]
     fn tensor(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         self.received.tensor(py)
     }
 
-    /// The Dataset, if it is several tensors.
+    /// The Dataset, if the request is several tensors; otherwise TypeError is raised.
     #[getter]
     fn dataset(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         self.received.dataset(py)
     }
 
-    /// A numpy array that views the tensor in place and keeps it alive.
+    /// Returns a numpy array that views the tensor in place, and keeps it alive.
+    ///
+    /// Returns
+    /// -------
+    /// numpy.ndarray
+    ///     The array; read-only unless the mode is "cow".
+    ///
+    /// Raises
+    /// ------
+    /// TypeError
+    ///     The request is a dataset.
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.received.numpy(py)
     }
 
-    /// Responds with a tensor or a mapping of several. A disconnected caller is not an error.
+    /// Responds with a tensor, or a mapping of several. A disconnected caller is not an error.
+    ///
+    /// Parameters
+    /// ----------
+    /// value : array_like, Draft, tensor or mapping of these
+    ///     The response. A mapping becomes a dataset.
+    /// metadata : mapping or bytes or None, default None
+    ///     A dict, stored as JSON, or bytes; 64 KiB at most.
+    /// timestamp : int, default 0
+    ///     Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
+    /// device : str, int or device or None, default None
+    ///     The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
+    ///     or "cpu". None keeps the memory in which the array is.
+    /// stream : int or stream or None, default None
+    ///     The CUDA stream whose pending work writes an array on a device: a handle, or a stream of torch, cupy, numba
+    ///     or cuda.core. None is the stream of the array's producer.
+    ///
+    /// Raises
+    /// ------
+    /// ArgumentError
+    ///     The request has its response already, or an argument is invalid. The request stays open.
+    /// DTypeError
+    ///     The elements cannot be lent. The request stays open.
     #[pyo3(signature = (value, *, metadata=None, timestamp=0, device=None, stream=None))]
     fn answer(
         &self,
@@ -233,7 +336,17 @@ impl Call {
         py.detach(|| reply.answer(draft)).or_raise()
     }
 
-    /// Responds with an error: the caller raises Error with this message.
+    /// Responds with an error: the caller raises ServiceError.
+    ///
+    /// Parameters
+    /// ----------
+    /// why : str
+    ///     The error's text.
+    ///
+    /// Raises
+    /// ------
+    /// ArgumentError
+    ///     The request has its response already.
     fn fail(&self, py: Python<'_>, why: &str) -> PyResult<()> {
         let reply = self.take()?;
         py.detach(|| reply.fail(why)).or_raise()
@@ -269,10 +382,17 @@ impl Call {
     }
 }
 
-/// Sends requests to servers of a service. Each thread should have its own. Created by Client.caller.
+/// Sends requests to the servers of a service. `Client.caller` opens it.
+///
+/// Notes
+/// -----
+/// Thread-safe; a call in one thread waits for the call in another. So each thread should have a caller of its own. It
+/// belongs to the process that opened it. Close it, or use it as a context manager.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Caller {
     end: Mutex<Option<tensorlend::Caller>>,
+    /// Responses received for a task that was cancelled.
+    kept: Mutex<VecDeque<(u64, Py<PyAny>)>>,
     /// Ends waits in other threads.
     interrupt: Interrupt,
     client: tensorlend::Client,
@@ -292,7 +412,8 @@ impl Caller {
         mode: Mode,
     ) -> Self {
         let (interrupt, forks) = (Interrupt::default(), fork::generation());
-        Self { end: Mutex::new(Some(caller)), interrupt, client, awaited, origin, mode, forks }
+        let (end, kept) = (Mutex::new(Some(caller)), Mutex::default());
+        Self { end, kept, interrupt, client, awaited, origin, mode, forks }
     }
 
     /// Calls `ask` with the caller, without the interpreter's lock.
@@ -313,9 +434,43 @@ impl Caller {
 
 #[pymethods]
 impl Caller {
-    /// Sends a request, a tensor or a mapping of several, and waits for its response: a Lease, a DeviceLease or a
-    /// Dataset. After a timeout, or Ctrl-C, the caller gives the server up, and the next request goes to another if
-    /// there is one.
+    /// Sends a request, and waits for its response.
+    ///
+    /// After a timeout, or Ctrl-C, the caller gives the server up. The next request goes to another server, if there is
+    /// one.
+    ///
+    /// Parameters
+    /// ----------
+    /// value : array_like, Draft, tensor or mapping of these
+    ///     The request. A mapping becomes a dataset.
+    /// timeout : float or None, default None
+    ///     Maximum wait in seconds; None waits without limit.
+    /// metadata : mapping or bytes or None, default None
+    ///     A dict, stored as JSON, or bytes; 64 KiB at most.
+    /// timestamp : int, default 0
+    ///     Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
+    /// device : str, int or device or None, default None
+    ///     The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
+    ///     or "cpu". None keeps the memory in which the array is.
+    /// stream : int or stream or None, default None
+    ///     The CUDA stream whose pending work writes an array on a device: a handle, or a stream of torch, cupy, numba
+    ///     or cuda.core. None is the stream of the array's producer.
+    ///
+    /// Returns
+    /// -------
+    /// Lease, DeviceLease or Dataset
+    ///     The response.
+    ///
+    /// Raises
+    /// ------
+    /// TimeoutError
+    ///     The timeout passed before the event.
+    /// ServiceError
+    ///     The server reported an error, or ended before it answered.
+    /// ClosedError
+    ///     The caller was closed.
+    /// DTypeError
+    ///     The elements cannot be lent.
     #[pyo3(signature = (value, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
     #[allow(clippy::too_many_arguments, reason = "they are keywords to who calls")]
     fn call(
@@ -335,20 +490,87 @@ impl Caller {
         self.show(py, watch.unless_interrupted(answer, &self.origin.name)?)
     }
 
-    /// As call, awaitable: it waits in a separate thread. Cancelling it gives the server up.
-    #[pyo3(signature = (value, timeout=None, **options))]
+    /// Awaits `call`, which runs in a thread of its own. Cancelling gives the server up.
+    ///
+    /// Parameters
+    /// ----------
+    /// value : array_like, Draft, tensor or mapping of these
+    ///     The request. A mapping becomes a dataset.
+    /// timeout : float or None, default None
+    ///     Maximum wait in seconds; None waits without limit.
+    /// metadata : mapping or bytes or None, default None
+    ///     A dict, stored as JSON, or bytes; 64 KiB at most.
+    /// timestamp : int, default 0
+    ///     Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
+    /// device : str, int or device or None, default None
+    ///     The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
+    ///     or "cpu". None keeps the memory in which the array is.
+    /// stream : int or stream or None, default None
+    ///     The CUDA stream whose pending work writes an array on a device: a handle, or a stream of torch, cupy, numba
+    ///     or cuda.core. None is the stream of the array's producer.
+    ///
+    /// Returns
+    /// -------
+    /// Lease, DeviceLease or Dataset
+    ///     The response.
+    ///
+    /// Raises
+    /// ------
+    /// TimeoutError
+    ///     The timeout passed before the event.
+    /// ServiceError
+    ///     The server reported an error, or ended before it answered.
+    /// ClosedError
+    ///     The caller was closed.
+    /// DTypeError
+    ///     The elements cannot be lent.
+    #[pyo3(signature = (value, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
+    #[allow(clippy::too_many_arguments, reason = "they are keywords to who calls")]
     fn call_async<'py>(
         slf: &Bound<'py, Self>,
         value: &Bound<'py, PyAny>,
         timeout: Option<f64>,
-        options: Option<&Bound<'py, PyDict>>,
+        metadata: Option<&Bound<'py, PyAny>>,
+        timestamp: u64,
+        device: Option<&Bound<'py, PyAny>>,
+        stream: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let arguments = (slf.getattr("call")?, (value, timeout), options, slf.getattr("_interrupt")?);
-        slf.py().import("tensorlend._aio")?.call_method1("in_thread", arguments)
+        let options = options!(slf.py(), metadata, timestamp, device, stream);
+        in_thread(slf, "call", (value, timeout), options, None)
     }
 
-    /// Sends a request without waiting for its response, and returns the request's number. Waits for a server if there
-    /// is none.
+    /// Sends a request without waiting for its response. Waits for a server if there is none.
+    ///
+    /// Parameters
+    /// ----------
+    /// value : array_like, Draft, tensor or mapping of these
+    ///     The request. A mapping becomes a dataset.
+    /// timeout : float or None, default None
+    ///     Maximum wait in seconds; None waits without limit.
+    /// metadata : mapping or bytes or None, default None
+    ///     A dict, stored as JSON, or bytes; 64 KiB at most.
+    /// timestamp : int, default 0
+    ///     Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
+    /// device : str, int or device or None, default None
+    ///     The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
+    ///     or "cpu". None keeps the memory in which the array is.
+    /// stream : int or stream or None, default None
+    ///     The CUDA stream whose pending work writes an array on a device: a handle, or a stream of torch, cupy, numba
+    ///     or cuda.core. None is the stream of the array's producer.
+    ///
+    /// Returns
+    /// -------
+    /// int
+    ///     The request's number, which `recv` returns with the response.
+    ///
+    /// Raises
+    /// ------
+    /// TimeoutError
+    ///     The timeout passed before the event.
+    /// ArgumentError
+    ///     As many requests as the caller's capacity are in flight.
+    /// ClosedError
+    ///     The caller was closed.
     #[pyo3(signature = (value, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
     #[allow(clippy::too_many_arguments, reason = "they are keywords to who calls")]
     fn send(
@@ -368,11 +590,82 @@ impl Caller {
         watch.unless_interrupted(sent, &self.origin.name)
     }
 
-    /// The number of the oldest request in flight, and its response. After a timeout the request stays in flight.
+    /// Awaits `send`, which runs in a thread of its own. Cancelling ends the wait for a server.
+    ///
+    /// Parameters
+    /// ----------
+    /// value : array_like, Draft, tensor or mapping of these
+    ///     The request. A mapping becomes a dataset.
+    /// timeout : float or None, default None
+    ///     Maximum wait in seconds; None waits without limit.
+    /// metadata : mapping or bytes or None, default None
+    ///     A dict, stored as JSON, or bytes; 64 KiB at most.
+    /// timestamp : int, default 0
+    ///     Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
+    /// device : str, int or device or None, default None
+    ///     The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
+    ///     or "cpu". None keeps the memory in which the array is.
+    /// stream : int or stream or None, default None
+    ///     The CUDA stream whose pending work writes an array on a device: a handle, or a stream of torch, cupy, numba
+    ///     or cuda.core. None is the stream of the array's producer.
+    ///
+    /// Returns
+    /// -------
+    /// int
+    ///     The request's number, which `recv` returns with the response.
+    ///
+    /// Raises
+    /// ------
+    /// TimeoutError
+    ///     The timeout passed before the event.
+    /// ArgumentError
+    ///     As many requests as the caller's capacity are in flight.
+    /// ClosedError
+    ///     The caller was closed.
+    #[pyo3(signature = (value, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
+    #[allow(clippy::too_many_arguments, reason = "they are keywords to who calls")]
+    fn send_async<'py>(
+        slf: &Bound<'py, Self>,
+        value: &Bound<'py, PyAny>,
+        timeout: Option<f64>,
+        metadata: Option<&Bound<'py, PyAny>>,
+        timestamp: u64,
+        device: Option<&Bound<'py, PyAny>>,
+        stream: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let options = options!(slf.py(), metadata, timestamp, device, stream);
+        in_thread(slf, "send", (value, timeout), options, None)
+    }
+
+    /// Waits for the response to the oldest request in flight. After a timeout the request stays in flight.
+    ///
+    /// Parameters
+    /// ----------
+    /// timeout : float or None, default None
+    ///     Maximum wait in seconds; None waits without limit.
+    ///
+    /// Returns
+    /// -------
+    /// tuple of (int, Lease, DeviceLease or Dataset)
+    ///     The request's number, and its response.
+    ///
+    /// Raises
+    /// ------
+    /// TimeoutError
+    ///     The timeout passed before the event.
+    /// ServiceError
+    ///     The server reported an error, or ended before it answered.
+    /// ArgumentError
+    ///     No request is in flight.
+    /// ClosedError
+    ///     The caller was closed.
     #[pyo3(signature = (timeout=None))]
     fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<(u64, Py<PyAny>)> {
         let limit = self::timeout(timeout)?;
         ours(self.forks)?;
+        if let Some(kept) = lock(&self.kept).pop_front() {
+            return Ok(kept);
+        }
         let (number, value) = wait(py, &self.awaited, limit, |slice| {
             let mut held = lock(&self.end);
             let caller = held.as_mut().ok_or_else(|| closed(CALLER_CLOSED))?;
@@ -382,23 +675,57 @@ impl Caller {
         Ok((number, self.show(py, value)?))
     }
 
+    /// Awaits `recv`, which runs in a thread of its own. Cancelling ends the wait and loses no response.
+    ///
+    /// Parameters
+    /// ----------
+    /// timeout : float or None, default None
+    ///     Maximum wait in seconds; None waits without limit.
+    ///
+    /// Returns
+    /// -------
+    /// tuple of (int, Lease, DeviceLease or Dataset)
+    ///     The request's number, and its response.
+    ///
+    /// Raises
+    /// ------
+    /// TimeoutError
+    ///     The timeout passed before the event.
+    /// ServiceError
+    ///     The server reported an error, or ended before it answered.
+    /// ArgumentError
+    ///     No request is in flight.
+    /// ClosedError
+    ///     The caller was closed.
+    #[pyo3(signature = (timeout=None))]
+    fn recv_async<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
+        in_thread(slf, "recv", (timeout,), None, Some("_keep"))
+    }
+
+    /// Puts a response back, for the next receiver.
+    fn _keep(&self, response: (u64, Py<PyAny>)) {
+        lock(&self.kept).push_back(response);
+    }
+
     /// Number of requests in flight.
     #[getter]
     fn outstanding(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |caller| Ok(caller.outstanding()))
     }
 
-    /// Gives the server up, with all requests in flight to it: the next request goes to another, if there is one.
+    /// Gives the server up, with all requests in flight to it.
+    ///
+    /// The next request goes to another server, if there is one.
+    ///
+    /// Raises
+    /// ------
+    /// ClosedError
+    ///     The caller was closed.
     fn give_up(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, |caller| {
             caller.give_up();
             Ok(())
         })
-    }
-
-    /// Ends waits in other threads: they give their server up.
-    fn _interrupt(&self) {
-        self.interrupt.all();
     }
 
     /// The service's name.
@@ -407,10 +734,12 @@ impl Caller {
         &self.origin.name
     }
 
-    /// Ends the caller's session with the service: another thread that waits for a response raises ClosedError.
+    /// Ends the caller's session with the service. A wait in another thread raises ClosedError.
     fn close(&self, py: Python<'_>) {
         if self.forks == fork::generation() {
             self.interrupt.all();
+            let kept = std::mem::take(&mut *lock(&self.kept));
+            drop(kept);
             py.detach(|| drop(lock(&self.end).take()));
         }
     }
@@ -426,6 +755,15 @@ impl Caller {
     }
 
     fn __repr__(&self) -> String {
-        format!("<Caller of {:?}>", self.origin.name)
+        let name = shown::quoted(&self.origin.name);
+        // Another thread may hold the lock for a whole call.
+        let state = match (self.forks == fork::generation()).then(|| self.end.try_lock()) {
+            Some(Ok(held)) => match &*held {
+                Some(caller) => format!("{} in flight", caller.outstanding()),
+                None => "closed".into(),
+            },
+            _ => "in use".into(),
+        };
+        format!("<Caller of {name}, {state}>")
     }
 }

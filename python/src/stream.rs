@@ -1,21 +1,37 @@
 //! The producer's end of a stream.
 
-use crate::array::beside;
-use crate::client::{Lasting, To, drafted, sizes};
+use crate::array::{beside, bytes_of};
+use crate::client::sizes;
 use crate::device::draft::Wish;
 use crate::device::stream::Given;
 use crate::device::{DeviceDraft, Place};
 use crate::draft::{Draft, lock};
 use crate::dtype;
 use crate::errors::{OrRaise, argument, closed, raise};
-use crate::wait::{Awaited, timeout, wait};
+use crate::given::{To, drafted};
+use crate::lasting::Lasting;
+use crate::shown;
+use crate::wait::{Awaited, in_thread, options, timeout, wait};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tensorlend::{Error, Policy, TensorSpec, TrySendError, ValueDraft};
 
-/// The producer's end of a stream. Context manager; subscribers still receive the messages sent before it was closed.
+/// The producer's end of a stream. `Client.stream` opens it.
+///
+/// Notes
+/// -----
+/// Thread-safe. It belongs to the process that opened it. Close it, or use it as a context manager: subscribers still
+/// receive the messages sent before it was closed.
+///
+/// Examples
+/// --------
+/// >>> with client.stream("camera", policy="drop-oldest") as camera:
+/// ...     frames = client.subscribe("camera", start="next")
+/// ...     _ = camera.send(np.zeros((4, 4), np.uint8), timestamp=17)
+/// ...     frames.recv(timeout=10).timestamp
+/// 17
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Stream {
     producer: Mutex<Option<Arc<tensorlend::Stream>>>,
@@ -87,8 +103,42 @@ fn send(
 
 #[pymethods]
 impl Stream {
-    /// Sends a tensor, or a mapping of several, to every subscriber; returns its sequence number. If the policy is
-    /// "block" and the stream is full, waits up to `timeout` seconds. `device` and `stream`: as in Client.put.
+    /// Sends a tensor, or a mapping of several, to every subscriber.
+    ///
+    /// Waits only if the policy is "block" and a subscriber lags by the whole capacity.
+    ///
+    /// Parameters
+    /// ----------
+    /// value : array_like, Draft, tensor or mapping of these
+    ///     The message. A mapping becomes a dataset.
+    /// timeout : float or None, default None
+    ///     Maximum wait in seconds; None waits without limit.
+    /// metadata : mapping or bytes or None, default None
+    ///     A dict, stored as JSON, or bytes; 64 KiB at most.
+    /// timestamp : int, default 0
+    ///     Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
+    /// device : str, int or device or None, default None
+    ///     The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
+    ///     or "cpu". None keeps the memory in which the array is.
+    /// stream : int or stream or None, default None
+    ///     The CUDA stream whose pending work writes an array on a device: a handle, or a stream of torch, cupy, numba
+    ///     or cuda.core. None is the stream of the array's producer.
+    ///
+    /// Returns
+    /// -------
+    /// int
+    ///     The message's sequence number.
+    ///
+    /// Raises
+    /// ------
+    /// TimeoutError
+    ///     The timeout passed before the event.
+    /// StreamFullError
+    ///     The stream is full, and its policy is "error".
+    /// ClosedError
+    ///     The stream was closed.
+    /// DTypeError
+    ///     The elements cannot be lent.
     #[pyo3(signature = (value, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
     #[allow(clippy::too_many_arguments)]
     fn send(
@@ -106,7 +156,85 @@ impl Stream {
         send(py, self, &stream, drafted(&self.client, value, &to, metadata, timestamp)?, limit)
     }
 
-    /// As send, without waiting: raises StreamFullError if there is no room.
+    /// Awaits `send`, which runs in a thread of its own. Cancelling ends the wait for room.
+    ///
+    /// Parameters
+    /// ----------
+    /// value : array_like, Draft, tensor or mapping of these
+    ///     The message. A mapping becomes a dataset.
+    /// timeout : float or None, default None
+    ///     Maximum wait in seconds; None waits without limit.
+    /// metadata : mapping or bytes or None, default None
+    ///     A dict, stored as JSON, or bytes; 64 KiB at most.
+    /// timestamp : int, default 0
+    ///     Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
+    /// device : str, int or device or None, default None
+    ///     The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
+    ///     or "cpu". None keeps the memory in which the array is.
+    /// stream : int or stream or None, default None
+    ///     The CUDA stream whose pending work writes an array on a device: a handle, or a stream of torch, cupy, numba
+    ///     or cuda.core. None is the stream of the array's producer.
+    ///
+    /// Returns
+    /// -------
+    /// int
+    ///     The message's sequence number.
+    ///
+    /// Raises
+    /// ------
+    /// TimeoutError
+    ///     The timeout passed before the event.
+    /// StreamFullError
+    ///     The stream is full, and its policy is "error".
+    /// ClosedError
+    ///     The stream was closed.
+    /// DTypeError
+    ///     The elements cannot be lent.
+    #[pyo3(signature = (value, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
+    #[allow(clippy::too_many_arguments)]
+    fn send_async<'py>(
+        slf: &Bound<'py, Self>,
+        value: &Bound<'py, PyAny>,
+        timeout: Option<f64>,
+        metadata: Option<&Bound<'py, PyAny>>,
+        timestamp: u64,
+        device: Option<&Bound<'py, PyAny>>,
+        stream: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let options = options!(slf.py(), metadata, timestamp, device, stream);
+        in_thread(slf, "send", (value, timeout), options, None)
+    }
+
+    /// Sends as `send` does, without waiting.
+    ///
+    /// Parameters
+    /// ----------
+    /// value : array_like, Draft, tensor or mapping of these
+    ///     The message. A mapping becomes a dataset.
+    /// metadata : mapping or bytes or None, default None
+    ///     A dict, stored as JSON, or bytes; 64 KiB at most.
+    /// timestamp : int, default 0
+    ///     Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
+    /// device : str, int or device or None, default None
+    ///     The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
+    ///     or "cpu". None keeps the memory in which the array is.
+    /// stream : int or stream or None, default None
+    ///     The CUDA stream whose pending work writes an array on a device: a handle, or a stream of torch, cupy, numba
+    ///     or cuda.core. None is the stream of the array's producer.
+    ///
+    /// Returns
+    /// -------
+    /// int
+    ///     The message's sequence number.
+    ///
+    /// Raises
+    /// ------
+    /// StreamFullError
+    ///     There is no room. A draft stays open.
+    /// ClosedError
+    ///     The stream was closed.
+    /// DTypeError
+    ///     The elements cannot be lent.
     #[pyo3(signature = (value, *, metadata=None, timestamp=0, device=None, stream=None))]
     fn try_send(
         &self,
@@ -130,7 +258,33 @@ impl Stream {
         })
     }
 
-    /// Creates a tensor to be written in place, and sent. `device` and `stream`: as in Client.create.
+    /// Creates a tensor in shared memory, to be written in place and sent.
+    ///
+    /// Parameters
+    /// ----------
+    /// shape : int or sequence of int
+    ///     Sizes, in elements.
+    /// dtype : dtype or None, default None
+    ///     What `numpy.dtype` takes, a dtype of torch, or a name of ml_dtypes. None is float64.
+    /// device : str, int or device or None, default None
+    ///     The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch.
+    ///     None and "cpu" are host memory.
+    /// stream : int or stream or None, default None
+    ///     The CUDA stream that will write a tensor on a device.
+    ///
+    /// Returns
+    /// -------
+    /// Draft or DeviceDraft
+    ///     The tensor; a DeviceDraft if `device` names a device.
+    ///
+    /// Raises
+    /// ------
+    /// ArgumentError
+    ///     The shape is invalid.
+    /// DTypeError
+    ///     Elements of this dtype cannot be lent.
+    /// LimitError
+    ///     A limit of the daemon's configuration, of this client or of the machine is reached.
     #[pyo3(signature = (shape, dtype=None, *, device=None, stream=None))]
     fn create(
         &self,
@@ -142,21 +296,59 @@ impl Stream {
     ) -> PyResult<Py<PyAny>> {
         let dtype = dtype.map_or(Ok(tensorlend::DType::F64), dtype::parse)?;
         let spec = TensorSpec::new(dtype, &sizes(shape)?);
+        let bytes = bytes_of(&spec)?;
         if let Some(on) = Place::parse(device)?.device() {
             let stream = stream.map(|stream| Given::parse(Some(stream))).transpose()?;
             let wish = Wish { spec, on, stream, name: None, lasting: Lasting::default() };
             return Ok(Py::new(py, DeviceDraft::create(py, &self.client, wish, |_| Ok(()))?)?.into_any());
         }
-        let bytes = spec.bytes().or_raise()?;
         let draft = beside(py, bytes, || self.client.create_spec(spec)).or_raise()?;
         Ok(Py::new(py, Draft::new(draft, &self.client, None, Lasting::default()))?.into_any())
     }
 
-    /// Waits until it has this many subscribers, so that they receive the first message.
+    /// Waits until the stream has this many subscribers, so that they receive the first message.
+    ///
+    /// Parameters
+    /// ----------
+    /// count : int
+    ///     Number of subscribers.
+    /// timeout : float or None, default None
+    ///     Maximum wait in seconds; None waits without limit.
+    ///
+    /// Raises
+    /// ------
+    /// TimeoutError
+    ///     The timeout passed before the event.
+    /// ClosedError
+    ///     The stream was closed.
     #[pyo3(signature = (count, timeout=None))]
     fn wait_subscribers(&self, py: Python<'_>, count: usize, timeout: Option<f64>) -> PyResult<()> {
         let (stream, limit) = (self.open()?, self::timeout(timeout)?);
         wait(py, &self.awaited, limit, |slice| stream.wait_subscribers(count, slice))
+    }
+
+    /// Awaits `wait_subscribers`, which runs in a thread of its own. Cancelling ends the wait.
+    ///
+    /// Parameters
+    /// ----------
+    /// count : int
+    ///     Number of subscribers.
+    /// timeout : float or None, default None
+    ///     Maximum wait in seconds; None waits without limit.
+    ///
+    /// Raises
+    /// ------
+    /// TimeoutError
+    ///     The timeout passed before the event.
+    /// ClosedError
+    ///     The stream was closed.
+    #[pyo3(signature = (count, timeout=None))]
+    fn wait_subscribers_async<'py>(
+        slf: &Bound<'py, Self>,
+        count: usize,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        in_thread(slf, "wait_subscribers", (count, timeout), None, None)
     }
 
     /// Number of messages sent.
@@ -183,8 +375,9 @@ impl Stream {
         &self.name
     }
 
-    /// Ends the stream; subscribers still receive the messages sent before. Another thread that waits for room raises
-    /// ArgumentError.
+    /// Ends the stream. Subscribers still receive the messages sent before.
+    ///
+    /// Another thread that waits for room raises ClosedError.
     fn close(&self) {
         lock(&self.producer).take();
     }
@@ -199,8 +392,21 @@ impl Stream {
         false
     }
 
+    /// A table for notebooks.
+    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        shown::html(slf.as_any(), "stream")
+    }
+
     fn __repr__(&self) -> String {
-        let closed = if lock(&self.producer).is_some() { "" } else { ", closed" };
-        format!("<Stream {:?}{closed}>", self.name)
+        let name = shown::quoted(&self.name);
+        match &*lock(&self.producer) {
+            Some(stream) => format!(
+                "<Stream {name}, capacity {}, {} sent, {}>",
+                stream.capacity(),
+                stream.sent(),
+                shown::count(stream.subscribers() as u64, "subscriber")
+            ),
+            None => format!("<Stream {name}, closed>"),
+        }
     }
 }

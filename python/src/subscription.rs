@@ -5,6 +5,7 @@ use crate::errors::{self, OrRaise, argument, raise};
 use crate::lease::{Mode, Origin};
 use crate::received::Received;
 use crate::recipe::Recipe;
+use crate::shown;
 use crate::wait::{Awaited, timeout, wait};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -14,7 +15,11 @@ use std::time::Duration;
 use tensorlend::{Error, Start};
 use tensorlend_os::fork;
 
-/// A message of a stream.
+/// A message of a stream. As a context manager it releases its value on leaving.
+///
+/// Notes
+/// -----
+/// Thread-safe. It holds a lease on its value until it is released, or until the message and all arrays of it are gone.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Message {
     sequence: u64,
@@ -43,27 +48,51 @@ impl Message {
         self.timestamp
     }
 
-    /// A Lease, a DeviceLease or a Dataset.
+    /// The message's value: a Lease, a DeviceLease or a Dataset.
     #[getter]
     fn value(&self, py: Python<'_>) -> Py<PyAny> {
         self.received.value(py)
     }
 
-    /// The Lease or DeviceLease, if it is one tensor.
+    /// The Lease or DeviceLease, if the message is one tensor; otherwise TypeError is raised.
     #[getter]
     fn tensor(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         self.received.tensor(py)
     }
 
-    /// The Dataset, if it is several tensors.
+    /// The Dataset, if the message is several tensors; otherwise TypeError is raised.
     #[getter]
     fn dataset(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         self.received.dataset(py)
     }
 
-    /// A numpy array that views the tensor in place and keeps it alive.
+    /// Returns a numpy array that views the tensor in place, and keeps it alive.
+    ///
+    /// Returns
+    /// -------
+    /// numpy.ndarray
+    ///     The array; read-only unless the mode is "cow".
+    ///
+    /// Raises
+    /// ------
+    /// TypeError
+    ///     The message is a dataset.
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.received.numpy(py)
+    }
+
+    /// Ends the lease on the value now, or when the last array that views it is gone.
+    fn release(&self, py: Python<'_>) -> PyResult<()> {
+        self.received.release(py)
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<bool> {
+        self.received.release(py).map(|()| false)
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
@@ -71,7 +100,14 @@ impl Message {
     }
 }
 
-/// A subscription to a stream: an iterator of messages that ends with the stream, synchronous and asynchronous.
+/// The subscriber's end of a stream: an iterator of messages that ends with the stream, synchronous and asynchronous.
+///
+/// `Client.subscribe` opens it.
+///
+/// Notes
+/// -----
+/// Thread-safe: each message goes to one of the threads that wait. It belongs to the process that opened it. Close it,
+/// or use it as a context manager.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Subscription {
     consumer: Mutex<Option<tensorlend::Subscription>>,
@@ -189,7 +225,28 @@ impl Subscription {
 
 #[pymethods]
 impl Subscription {
-    /// Waits for the next message, for `timeout` seconds at most.
+    /// Waits for the next message.
+    ///
+    /// Parameters
+    /// ----------
+    /// timeout : float or None, default None
+    ///     Maximum wait in seconds; None waits without limit.
+    ///
+    /// Returns
+    /// -------
+    /// Message
+    ///     The message.
+    ///
+    /// Raises
+    /// ------
+    /// TimeoutError
+    ///     The timeout passed before the event.
+    /// StreamEndedError
+    ///     The stream has ended, and every message was taken.
+    /// ClosedError
+    ///     The subscription was closed.
+    /// DisconnectedError
+    ///     The client was closed, or the daemon has ended.
     #[pyo3(signature = (timeout=None))]
     fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Message> {
         if let Some(message) = self.try_recv(py)? {
@@ -200,7 +257,19 @@ impl Subscription {
         self.message(py, message)
     }
 
-    /// The next message, if there is one.
+    /// Returns the next message without waiting.
+    ///
+    /// Returns
+    /// -------
+    /// Message or None
+    ///     The message; None if there is none.
+    ///
+    /// Raises
+    /// ------
+    /// StreamEndedError
+    ///     The stream has ended, and every message was taken.
+    /// ClosedError
+    ///     The subscription was closed.
     fn try_recv(&self, py: Python<'_>) -> PyResult<Option<Message>> {
         self.received(py)?.map(|message| self.message(py, message)).transpose()
     }
@@ -221,8 +290,17 @@ impl Subscription {
         self.awaited.check()
     }
 
-    /// A descriptor that becomes readable for select and epoll when there may be a message: see the manual for the
-    /// rules.
+    /// Returns a descriptor that becomes readable for select and epoll when there may be a message.
+    ///
+    /// Returns
+    /// -------
+    /// int
+    ///     The descriptor, which belongs to the subscription.
+    ///
+    /// Raises
+    /// ------
+    /// ArgumentError
+    ///     The subscription is not pollable.
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
         if !self.pollable {
             return Err(argument("subscribe with pollable=True to have a descriptor"));
@@ -254,7 +332,7 @@ impl Subscription {
         &self.origin.name
     }
 
-    /// Ends the subscription: another thread that waits for a message raises ClosedError.
+    /// Ends the subscription. A wait in another thread raises ClosedError.
     fn close(&self, py: Python<'_>) {
         if self.forks == fork::generation() {
             py.detach(|| drop(lock(&self.consumer).take()));
@@ -289,13 +367,39 @@ impl Subscription {
         slf.py().import("tensorlend._aio")?.call_method1("messages", (slf,))
     }
 
-    /// Awaits the next message: see recv.
+    /// Awaits the next message. The event loop watches the descriptor; no thread waits.
+    ///
+    /// Parameters
+    /// ----------
+    /// timeout : float or None, default None
+    ///     Maximum wait in seconds; None waits without limit.
+    ///
+    /// Returns
+    /// -------
+    /// Message
+    ///     The message.
+    ///
+    /// Raises
+    /// ------
+    /// TimeoutError
+    ///     The timeout passed before the event.
+    /// StreamEndedError
+    ///     The stream has ended, and every message was taken.
+    /// ArgumentError
+    ///     The subscription is not pollable.
+    /// ClosedError
+    ///     The subscription was closed.
     #[pyo3(signature = (timeout=None))]
     fn recv_async<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("tensorlend._aio")?.call_method1("recv", (slf, timeout))
     }
 
-    fn __repr__(&self) -> String {
-        format!("<Subscription to {:?}>", self.origin.name)
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let name = shown::quoted(&self.origin.name);
+        let state = self.with(py, |open| (tensorlend::Subscription::position(open), open.lost()));
+        match state {
+            Ok((position, lost)) => format!("<Subscription to {name}, next message {position}, {lost} lost>"),
+            Err(_) => format!("<Subscription to {name}, closed>"),
+        }
     }
 }

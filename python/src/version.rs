@@ -4,7 +4,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyType;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// The version of a name's value. Equal versions mean that the name was not written in between. Versions have no order.
+/// The version of a name's value. Equal versions mean that the name was not written in between.
+///
+/// Versions have no order. They can be hashed and pickled.
 #[pyclass(frozen, eq, hash, module = "tensorlend._native")]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Version(pub tensorlend::Version);
@@ -17,7 +19,17 @@ impl Hash for Version {
 
 #[pymethods]
 impl Version {
-    /// The version with these words.
+    /// Returns the version with these words.
+    ///
+    /// Parameters
+    /// ----------
+    /// words : tuple of (int, int)
+    ///     The words of a version, of this process or another one.
+    ///
+    /// Returns
+    /// -------
+    /// Version
+    ///     The version.
     #[classmethod]
     fn from_words(_class: &Bound<'_, PyType>, words: (u64, u64)) -> Self {
         Self(tensorlend::Version::from_words([words.0, words.1]))

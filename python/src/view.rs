@@ -85,7 +85,7 @@ impl View {
     /// Returns the view of a leased tensor that was found by `name`.
     pub fn leased(value: Arc<Value>, at: usize, name: &str) -> Self {
         let tensor = &members(&value)[at];
-        let start = tensor.bytes().as_ptr().cast_mut().wrapping_add(tensor.byte_offset() as usize);
+        let start = tensor.bytes().as_ptr().cast_mut().wrapping_add(tensor.byte_offset());
         let noted = noted(Kind::leased(name), tensor, tensor.bytes().as_ptr(), name, member(&value, at));
         Self { _noted: Some(noted), ..Self::of(tensor, start, false, Keeper::Lease(value.clone(), at)) }
     }
@@ -98,7 +98,7 @@ impl View {
         let copy = Arc::new(copy);
         let views = starts.into_iter().enumerate().map(|(at, Start(bytes))| {
             let tensor = &members(copy.value())[at];
-            let start = bytes.wrapping_add(tensor.byte_offset() as usize);
+            let start = bytes.wrapping_add(tensor.byte_offset());
             let noted = noted(Kind::Private, tensor, bytes, name, member(copy.value(), at));
             Self { _noted: Some(noted), ..Self::of(tensor, start, true, Keeper::Private(copy.clone(), at)) }
         });
@@ -133,7 +133,7 @@ impl View {
         let strides = spec.strides.map_or_else(|| row_major(&shape), Into::into);
         let bytes = draft.bytes_mut();
         let noted = fault::note(Kind::Draft, bytes.as_ptr(), bytes.len(), name.unwrap_or_default(), None);
-        let start = bytes.as_mut_ptr().wrapping_add(spec.byte_offset as usize);
+        let start = bytes.as_mut_ptr().wrapping_add(spec.byte_offset);
         let drafted = Arc::new(Drafted { draft: Mutex::new(Some(draft)), pin: Mutex::default() });
         let keeper = Keeper::Draft(drafted.clone());
         (

@@ -3,6 +3,8 @@
 use crate::draft::lock;
 use crate::errors::{OrRaise, argument, closed as closed_here, named, raise};
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -64,6 +66,9 @@ pub fn wait<T: Send>(
         match py.detach(|| once(slice)) {
             Ok(done) => return Ok(done),
             Err(Error::Timeout { what, .. }) => {
+                if is_cancelled() {
+                    return Err(raise(closed_here(&format!("the wait for {what} was cancelled"))));
+                }
                 py.check_signals()?;
                 awaited.check()?;
                 // The wait may have been shorter than its slice.
@@ -75,6 +80,73 @@ pub fn wait<T: Send>(
         }
     }
 }
+
+thread_local! {
+    /// Set in a thread that waits for a coroutine: whether the coroutine was cancelled.
+    static CANCELLED: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
+}
+
+/// Returns true if this thread waits for a coroutine that was cancelled.
+fn is_cancelled() -> bool {
+    // Relaxed: waiters poll it, and it orders no other memory.
+    CANCELLED.with_borrow(|flag| flag.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed)))
+}
+
+/// Ends the waits of one thread, which waits for a coroutine.
+#[pyclass(frozen, module = "tensorlend._native")]
+pub struct Cancel(Arc<AtomicBool>);
+
+#[pymethods]
+impl Cancel {
+    #[new]
+    fn new() -> Self {
+        Self(Arc::default())
+    }
+
+    /// Ends the wait.
+    fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Calls `work`, whose waits end once `cancel` was called.
+    fn run<'py>(
+        &self,
+        work: &Bound<'py, PyAny>,
+        arguments: &Bound<'py, PyTuple>,
+        options: &Bound<'py, PyDict>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        CANCELLED.set(Some(self.0.clone()));
+        let result = work.call(arguments, Some(options));
+        CANCELLED.set(None);
+        result
+    }
+}
+
+/// Returns a coroutine that calls a method in a thread of its own. If the coroutine is cancelled when the result comes,
+/// the method `late` gets the result.
+pub fn in_thread<'py>(
+    owner: &Bound<'py, PyAny>,
+    method: &str,
+    arguments: impl IntoPyObject<'py, Target = PyTuple, Output = Bound<'py, PyTuple>, Error = PyErr>,
+    options: Option<Bound<'py, PyDict>>,
+    late: Option<&str>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = owner.py();
+    let late = late.map(|late| owner.getattr(late)).transpose()?;
+    let options = options.unwrap_or_else(|| PyDict::new(py));
+    let arguments = arguments.into_pyobject(py)?;
+    py.import("tensorlend._aio")?.call_method1("in_thread", (owner.getattr(method)?, arguments, options, late))
+}
+
+/// Makes a dict of keyword arguments.
+macro_rules! options {
+    ($py:expr, $($name:ident),+ $(,)?) => {{
+        let options = pyo3::types::PyDict::new($py);
+        $(options.set_item(stringify!($name), $name)?;)+
+        Some(options)
+    }};
+}
+pub(crate) use options;
 
 /// Ends waits in other threads.
 #[derive(Default)]
@@ -108,7 +180,7 @@ pub struct Watch<'i> {
 impl Watch<'_> {
     /// Called in the middle of a wait, without the interpreter's lock.
     pub fn goes_on(&self) -> bool {
-        if self.interrupt.count.load(Ordering::Relaxed) != self.since {
+        if self.interrupt.count.load(Ordering::Relaxed) != self.since || is_cancelled() {
             return false;
         }
         let raised = Python::attach(|py| py.check_signals().err()).or_else(|| self.awaited.check().err());

@@ -68,6 +68,7 @@ from tensorlend._native import (
     embedded,
 )
 from tensorlend._refs import TensorRef
+from tensorlend.objects import Frozen, FrozenDict, FrozenList, UntrustedPickleError, freeze
 
 # To typeshed a mapping is a protocol, which has no register.
 _Mapping.register(Dataset)  # pyright: ignore[reportAttributeAccessIssue]
@@ -93,6 +94,9 @@ __all__ = [
     "Embedded",
     "Error",
     "ForkedError",
+    "Frozen",
+    "FrozenDict",
+    "FrozenList",
     "IncompatibleError",
     "Info",
     "Lease",
@@ -114,8 +118,10 @@ __all__ = [
     "SystemCallError",
     "TensorRef",
     "TimeoutError",
+    "UntrustedPickleError",
     "Version",
     "__version__",
     "connect",
     "embedded",
+    "freeze",
 ]

@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import contextlib
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -19,15 +20,15 @@ _LOOK_AGAIN = 0.1
 
 
 #: Threads that wait for a coroutine, each with what ends its wait.
-_waiting: dict[threading.Thread, Callable[[], None]] = {}
+_waiting: dict[threading.Thread, _native.Cancel] = {}
 
 
 @atexit.register
 def _end_waits() -> None:
     """Ends the waits before the interpreter does. A thread that builds its exception while the interpreter ends would abort the
     process: Python unwinds such a thread through frames of Rust, which catch it."""
-    for thread, interrupt in list(_waiting.items()):
-        interrupt()
+    for thread, cancel in list(_waiting.items()):
+        cancel.cancel()
         thread.join(5)
 
 
@@ -75,68 +76,79 @@ async def messages(subscription: _native.Subscription) -> AsyncIterator[_native.
         yield message
 
 
-async def in_thread(
-    work: Callable[..., _T], arguments: Sequence[Any], options: Mapping[str, Any] | None, interrupt: Callable[[], None]
-) -> _T:
-    """Awaits what waits in a thread: one of its own, since a pool's would run out with as many that wait for each other. Where the
-    awaiting is cancelled, `interrupt` ends it."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[_T] = loop.create_future()
+def _in_slices(receive: Callable[[float | None], _T], timeout: float | None) -> _T:
+    """Receives in slices: what a cancelled task gave back is found at the beginning of a slice only."""
+    if timeout is not None and not timeout >= 0:
+        return receive(timeout)
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while True:
+        left = _LOOK_AGAIN if deadline is None else min(_LOOK_AGAIN, max(deadline - time.monotonic(), 0))
+        try:
+            return receive(left)
+        except TimeoutError as error:
+            if deadline is not None and time.monotonic() >= deadline:
+                what = str(error).partition(" waiting for ")[2]
+                raise TimeoutError(f"timed out after {timeout} s waiting for {what}") from None
 
-    def tell(result: _T | None, error: BaseException | None) -> None:
-        if done.done():
-            return
+
+async def in_thread(
+    work: Callable[..., _T], arguments: Sequence[Any], options: Mapping[str, Any], late: Callable[[_T], object] | None
+) -> _T:
+    """Calls `work` in a thread of its own, and awaits its result. A pool of threads would run out with as many calls that wait for
+    each other. Cancelling the coroutine ends the wait. `late` gets a result that comes after that, before the coroutine ends."""
+    loop = asyncio.get_running_loop()
+    if late is not None:
+        work, arguments = _in_slices, (work, *arguments)
+    done: asyncio.Future[_T] = loop.create_future()
+    ended: asyncio.Future[None] = loop.create_future()
+    cancel = _native.Cancel()
+
+    def unwanted(result: _T) -> None:
+        if late is not None:
+            late(result)
+
+    def tell(result: Any, error: BaseException | None) -> None:
         if error is not None:
-            done.set_exception(error)
+            if not done.done():
+                done.set_exception(error)
+        elif not done.done():
+            done.set_result(result)
         else:
-            done.set_result(result)  # type: ignore[arg-type]
+            unwanted(result)
+        if not ended.done():
+            ended.set_result(None)
 
     def run() -> None:
         result, error = None, None
         try:
-            result = work(*arguments, **(options or {}))
+            result = cancel.run(work, tuple(arguments), dict(options))
         except BaseException as raised:
             error = raised
-        # The loop may be gone.
-        with contextlib.suppress(RuntimeError):
+        try:
             loop.call_soon_threadsafe(tell, result, error)
+        except RuntimeError:
+            # The loop has ended.
+            if error is None:
+                with contextlib.suppress(Exception):
+                    unwanted(result)  # type: ignore[arg-type]
         _waiting.pop(thread, None)
 
     thread = threading.Thread(target=run, name="tensorlend", daemon=True)
-    _waiting[thread] = interrupt
+    _waiting[thread] = cancel
     thread.start()
     try:
         return await done
     except asyncio.CancelledError:
-        interrupt()
+        cancel.cancel()
+        if late is not None:
+            await asyncio.shield(ended)
+            if not done.cancelled() and done.exception() is None:
+                # The result came in the same turn of the loop as the cancellation.
+                late(done.result())
         raise
-
-
-async def request(server: _native.Server, timeout: float | None = None) -> _native.Call:
-    """Awaits the next request. One that comes when nobody awaits it any more is kept for the next."""
-    cancelled = threading.Event()
-    if timeout is not None and not timeout >= 0:
-        raise ArgumentError(f"a timeout of {timeout} seconds: give 0 or more, or None for no limit")
-    loop = asyncio.get_running_loop()
-    deadline = None if timeout is None else loop.time() + timeout
-
-    def wait() -> _native.Call:
-        while True:
-            left = _LOOK_AGAIN if deadline is None else min(_LOOK_AGAIN, max(deadline - loop.time(), 0))
-            try:
-                call = server.recv(left)
-            except TimeoutError:
-                if cancelled.is_set() or (deadline is not None and loop.time() >= deadline):
-                    raise
-                continue
-            if cancelled.is_set():
-                server._keep(call)
-            return call
-
-    return await in_thread(wait, (), None, cancelled.set)
 
 
 async def requests(server: _native.Server) -> AsyncIterator[_native.Call]:
     """All requests, until the server is closed."""
     while True:
-        yield await request(server)
+        yield await server.recv_async()

@@ -1,34 +1,60 @@
-"""The compiled part of tensorlend: the client library for Rust, as Python holds it."""
+"""The compiled part of tensorlend: the client library for Rust, as Python holds it.
+
+The docstrings are those of the compiled module: `python python/tests/stubs.py` writes them here.
+"""
 
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, NoReturn, TypeVar, final, overload
+from types import GenericAlias, TracebackType
+from typing import Any, Generic, Literal, NoReturn, final, overload
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Buffer, CapsuleType, Self
+
+# Where torch is missing, its tensors are of type Any.
+from torch import Tensor as _TorchTensor  # type: ignore[import-not-found,unused-ignore]  # pyright: ignore
+from typing_extensions import Buffer, CapsuleType, Self, TypeVar
 
 from tensorlend._refs import TensorRef
-from tensorlend._types import Metadata, Mode, Policy, Start, Value
+from tensorlend._types import AnyDType, CudaStream, Metadata, Mode, Policy, Start, Steps, TorchDevice, Value
 
 _T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True, default=_AnyValue)
+# The type of a tensor's elements, as np.ndarray has it.
+_S = TypeVar("_S", bound=np.generic)
+_S_co = TypeVar("_S_co", bound=np.generic, covariant=True, default=Any)
+
 _Shape = int | Sequence[int]
 # What makes one batch: a name, or several.
 _BatchNames = str | tuple[str, ...] | list[str]
-# Whatever np.dtype takes, with the same meaning; "bfloat16" and "float8_..."; a dtype of torch, or its name ("torch.float32").
-_DType = str | npt.DTypeLike | Any
+# A dtype whose type of elements is known.
+_DTypeOf = type[_S] | np.dtype[_S]
 # "cuda:0", "GPU-...", "cpu", a number, or a Device of this module or of torch.
-_Device = str | int | Any
-# A handle, or a stream of torch, cupy, numba or cuda.core.
-_CudaStream = int | Any
+_Device = str | int | Device | TorchDevice
+# A tensor in host memory, or on a device.
+_Leased = Lease | DeviceLease
+_AnyValue = Lease | DeviceLease | Dataset
+_Item = Value | Mapping[str, Value]
+_Array = npt.NDArray[Any]
+_Options = dict[str, Any]
+# None: all of them; names: these, in the answer; a dict: under which name each is published, None: in the answer.
+_Outputs = Sequence[str] | Mapping[str, str] | Mapping[str, str | None] | None
+_Prepare = Mapping[str, Steps] | None
+# In the class Client, `list` is the method.
+_Names = list[str]
+_Counts = list[tuple[str, int]]
+_Dicts = list[dict[str, Any]]
+_Values = list[_AnyValue]
+_Infos = list[Info]
+_Devices = list[Device]
 
 __all__ = [
     "Batches",
     "Call",
     "Caller",
+    "Cancel",
     "Client",
     "Dataset",
     "Device",
@@ -63,38 +89,170 @@ def connect(
     label: str | None = None,
     harden: bool = False,
     memory_limit: int | None = None,
-) -> Client: ...
-def embedded(config: str | None = None) -> Embedded: ...
-def tool(arguments: Sequence[str], again: Sequence[str]) -> int: ...
+) -> Client:
+    """Connects to a running daemon.
+
+    If the daemon does not respond, this call and each later one that asks it raise DisconnectedError after 30 s.
+
+    Parameters
+    ----------
+    address : str, path or sequence of these, default None
+        The daemon's socket, or several that are tried in order. None tries $TENSORLEND_SOCKET, the user's daemon, then
+        the system's.
+    namespace : str or None, default None
+        The namespace to join. None joins this user's private namespace.
+    label : str or None, default None
+        A name for this client, which `tensorlend ls` shows.
+    harden : bool, default False
+        Protects this process from other processes of the same user: none of them can trace it or take its descriptors.
+        There are no core dumps any more.
+    memory_limit : int or None, default None
+        Maximum bytes of shared memory that this client may take.
+
+    Returns
+    -------
+    Client
+        An open session. Close it, or use it as a context manager.
+
+    Raises
+    ------
+    DisconnectedError
+        No daemon listens at any of the addresses.
+    PermissionError
+        This user may not join the namespace.
+    IncompatibleError
+        The daemon is of another version, or the kernel is too old.
+    """
+
+def embedded(config: str | None = None) -> Embedded:
+    """Starts a daemon in a thread of this process.
+
+    Parameters
+    ----------
+    config : str or None, default None
+        A configuration in TOML, as tensorlendd reads it from a file. None is the default configuration.
+
+    Returns
+    -------
+    Embedded
+        The running daemon. Close it, or use it as a context manager.
+
+    Raises
+    ------
+    ArgumentError
+        The configuration is invalid.
+    DaemonStartError
+        The daemon could not start.
+
+    Examples
+    --------
+    >>> import tensorlend
+    >>> with tensorlend.embedded('pool.bytes_max = "256MiB"') as daemon, daemon.connect() as client:
+    ...     _ = client.put("x", [1.0, 2.0])
+    ...     client.get("x").shape
+    (2,)
+    """
+
+def tool(arguments: Sequence[str], again: Sequence[str]) -> int:
+    """Runs the command line tool; returns its exit status. `again` is the command that starts it again with more
+    arguments.
+    """
+
 def _watch_faults() -> None: ...
-def daemon(arguments: Sequence[str]) -> int: ...
+def daemon(arguments: Sequence[str]) -> int:
+    """Runs the daemon; returns its exit status."""
+
 @final
 class Embedded:
+    """A daemon in a thread of this process, for tests and small programs.
+
+    It has its own socket and memory, and needs no service and no root. Child processes can connect to its address.
+
+    Notes
+    -----
+    Thread-safe. Close it, or use it as a context manager: closing stops the daemon and disconnects its clients. The
+    end of the process has the same effect.
+    """
+
     @property
-    def address(self) -> str: ...
+    def address(self) -> str:
+        """The daemon's socket, to which clients of any process can connect."""
+
     def connect(
         self, *, namespace: str | None = None, label: str | None = None, memory_limit: int | None = None
-    ) -> Client: ...
-    def close(self) -> None: ...
+    ) -> Client:
+        """Connects to this daemon.
+
+        The client keeps the daemon alive: `embedded().connect()` gives a program its own daemon until the client is
+        closed.
+
+        Parameters
+        ----------
+        namespace : str or None, default None
+            The namespace to join. None joins this user's private namespace.
+        label : str or None, default None
+            A name for this client, which `tensorlend ls` shows.
+        memory_limit : int or None, default None
+            Maximum bytes of shared memory that this client may take.
+
+        Returns
+        -------
+        Client
+            An open session.
+
+        Raises
+        ------
+        DisconnectedError
+            The daemon was closed.
+        """
+
+    def close(self) -> None:
+        """Stops the daemon, and disconnects its clients."""
+
     def __enter__(self) -> Self: ...
     def __exit__(self, *_exception: object) -> Literal[False]: ...
 
 @final
 class Client:
+    """A session with the daemon, in one namespace.
+
+    `connect` and `Embedded.connect` open it. All values are found by name, and are visible to every client of the
+    namespace.
+
+    Notes
+    -----
+    Thread-safe: any thread may use it. In a forked child, and after unpickling, it opens a new session. Published
+    values outlive it. Waits release the interpreter's lock, and Ctrl-C ends them.
+    """
+
     @property
-    def namespace(self) -> str: ...
+    def namespace(self) -> str:
+        """The namespace's name."""
+
     @property
-    def address(self) -> list[Path]: ...
+    def address(self) -> list[Path]:
+        """The sockets that the client tries, in order."""
+
     @property
-    def daemon_version(self) -> str: ...
+    def daemon_version(self) -> str:
+        """The daemon's version."""
+
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+
     @property
     def _options(self) -> dict[str, Any]: ...
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Ends the session as soon as its leases, drafts, streams and subscriptions are gone.
+
+        Waits in other threads, on the client or on its objects, raise DisconnectedError.
+        """
+
     def __enter__(self) -> Self: ...
     def __exit__(self, *_exception: object) -> Literal[False]: ...
     def __reduce__(self) -> tuple[Callable[..., Client], tuple[Any, ...]]: ...
+    def _repr_html_(self) -> str: ...
     def put(
         self,
         name: str,
@@ -105,13 +263,63 @@ class Client:
         ttl: float | None = None,
         ephemeral: bool = False,
         device: _Device | None = None,
-        stream: _CudaStream | None = None,
-    ) -> Version: ...
+        stream: CudaStream | None = None,
+    ) -> Version:
+        """Publishes a copy of an array under a name: one copy, no serialization.
+
+        The order of axes in memory is kept, for example Fortran order. An array with gaps or negative strides is
+        stored in C order.
+
+        Parameters
+        ----------
+        name : str
+            The name. A previous value is replaced; leases on it stay valid.
+        value : array_like, Draft or tensor
+            An array of any shape with elements of a numeric dtype, a tensor that speaks DLPack, or a draft of this
+            client, which is published without a copy.
+        metadata : mapping or bytes or None, default None
+            A dict, stored as JSON, or bytes; 64 KiB at most.
+        timestamp : int, default 0
+            Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
+        ttl : float or None, default None
+            Time to live in seconds, after which the name ends; None for no limit.
+        ephemeral : bool, default False
+            Whether the name ends with this client's session.
+        device : str, int or device or None, default None
+            The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
+            or "cpu". None keeps the memory in which the array is.
+        stream : int or stream or None, default None
+            The CUDA stream whose pending work writes an array on a device: a handle, or a stream of torch, cupy, numba
+            or cuda.core. None is the stream of the array's producer.
+
+        Returns
+        -------
+        Version
+            The version of the published value.
+
+        Raises
+        ------
+        ArgumentError
+            The name, the metadata or another argument is invalid.
+        DTypeError
+            The elements cannot be lent: objects, structures, text, dates, or another byte order.
+        LimitError
+            A limit of the daemon's configuration, of this client or of the machine is reached.
+        PermissionError
+            This user may not write to the namespace.
+
+        Examples
+        --------
+        >>> version = client.put("weights", np.zeros((2, 3), np.float32), metadata={"epoch": 3})
+        >>> client.get("weights").metadata["epoch"]
+        3
+        """
+
     @overload
     def create(
         self,
         shape: _Shape,
-        dtype: _DType = None,
+        dtype: _DTypeOf[_S],
         *,
         name: str | None = None,
         strides: Sequence[int] | None = None,
@@ -121,14 +329,92 @@ class Client:
         ephemeral: bool = False,
         device: None = None,
         stream: None = None,
-    ) -> Draft:
-        """`dtype` None is float64; `strides` are in elements."""
+    ) -> Draft[_S]:
+        """Creates a tensor in shared memory, to be written in place and published.
+
+        Parameters
+        ----------
+        shape : int or sequence of int
+            Sizes, in elements.
+        dtype : dtype or None, default None
+            What `numpy.dtype` takes, a dtype of torch, or a name of ml_dtypes. None is float64.
+        name : str or None, default None
+            The name under which `publish`, or the end of `with`, publishes it.
+        strides : sequence of int or None, default None
+            Strides in bytes, as numpy has them: multiples of the bytes of one element. None is C order.
+        metadata : mapping or bytes or None, default None
+            A dict, stored as JSON, or bytes; 64 KiB at most.
+        timestamp : int, default 0
+            Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
+        ttl : float or None, default None
+            Time to live in seconds, after which the name ends; None for no limit.
+        ephemeral : bool, default False
+            Whether the name ends with this client's session.
+        device : str, int or device or None, default None
+            The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch.
+            None and "cpu" are host memory.
+        stream : int or stream or None, default None
+            The CUDA stream that will write a tensor on a device.
+
+        Returns
+        -------
+        Draft or DeviceDraft
+            The tensor; a DeviceDraft if `device` names a device. Its elements are undefined until they are written.
+
+        Raises
+        ------
+        ArgumentError
+            The shape, the strides or another argument is invalid.
+        DTypeError
+            Elements of this dtype cannot be lent.
+        LimitError
+            A limit of the daemon's configuration, of this client or of the machine is reached.
+        DeviceError
+            The device cannot be used.
+
+        Examples
+        --------
+        >>> with client.create((480, 640, 3), np.uint8, name="camera/front") as draft:
+        ...     draft[:] = 128
+        >>> client.get("camera/front").shape
+        (480, 640, 3)
+        """
 
     @overload
     def create(
         self,
         shape: _Shape,
-        dtype: _DType = None,
+        dtype: None = None,
+        *,
+        name: str | None = None,
+        strides: Sequence[int] | None = None,
+        metadata: Metadata | None = None,
+        timestamp: int = 0,
+        ttl: float | None = None,
+        ephemeral: bool = False,
+        device: None = None,
+        stream: None = None,
+    ) -> Draft[np.float64]: ...
+    @overload
+    def create(
+        self,
+        shape: _Shape,
+        dtype: AnyDType,
+        *,
+        name: str | None = None,
+        strides: Sequence[int] | None = None,
+        metadata: Metadata | None = None,
+        timestamp: int = 0,
+        ttl: float | None = None,
+        ephemeral: bool = False,
+        device: None = None,
+        stream: None = None,
+    ) -> Draft: ...
+    @overload
+    def create(
+        self,
+        shape: _Shape,
+        dtype: _DTypeOf[_S],
         *,
         name: str | None = None,
         strides: Sequence[int] | None = None,
@@ -137,42 +423,548 @@ class Client:
         ttl: float | None = None,
         ephemeral: bool = False,
         device: _Device,
-        stream: _CudaStream | None = None,
+        stream: CudaStream | None = None,
+    ) -> DeviceDraft[_S]: ...
+    @overload
+    def create(
+        self,
+        shape: _Shape,
+        dtype: AnyDType | None = None,
+        *,
+        name: str | None = None,
+        strides: Sequence[int] | None = None,
+        metadata: Metadata | None = None,
+        timestamp: int = 0,
+        ttl: float | None = None,
+        ephemeral: bool = False,
+        device: _Device,
+        stream: CudaStream | None = None,
     ) -> DeviceDraft: ...
-    def get(self, name: str, *, mode: Mode = "read", stream: _CudaStream | None = None) -> _Leased: ...
-    def get_dataset(self, name: str, *, mode: Mode = "read") -> Dataset: ...
-    def get_value(self, name: str, *, mode: Mode = "read") -> _Leased | Dataset: ...
+    @overload
+    def get(
+        self, name: str, *, mode: Mode = "read", dtype: _DTypeOf[_S], stream: CudaStream | None = None
+    ) -> Lease[_S] | DeviceLease[_S]:
+        """Leases the tensor that the name holds now, without a copy. Later publications do not change it.
+
+        Parameters
+        ----------
+        name : str
+            The tensor's name.
+        mode : {"read", "cow"}, default "read"
+            "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+            a page copies it.
+        dtype : dtype or None, default None
+            The expected type of the elements, as `numpy.dtype` takes it. The call checks it, and type checkers know it. None
+            accepts every type.
+        stream : int or stream or None, default None
+            The CUDA stream that will read a tensor on a device: a handle, or a stream of torch, cupy, numba or
+            cuda.core. If the tensor was published early, the stream waits for the producer's work. With None, the
+            call itself waits.
+
+        Returns
+        -------
+        Lease or DeviceLease
+            The lease; a DeviceLease if the tensor is on a device.
+
+        Raises
+        ------
+        NotFoundError
+            The name has no value.
+        ArgumentError
+            The name holds a dataset: use `get_dataset`.
+        DTypeError
+            The tensor has elements of another type than `dtype`.
+        LimitError
+            This client holds as many leases as it may.
+
+        Examples
+        --------
+        >>> _ = client.put("x", np.arange(3))
+        >>> client.get("x").numpy()
+        array([0, 1, 2])
+        """
+
+    @overload
+    def get(
+        self, name: str, *, mode: Mode = "read", dtype: AnyDType | None = None, stream: CudaStream | None = None
+    ) -> _Leased: ...
+    def get_dataset(self, name: str, *, mode: Mode = "read") -> Dataset:
+        """Leases the dataset that the name holds now: all of its tensors, with one lease.
+
+        Parameters
+        ----------
+        name : str
+            The dataset's name.
+        mode : {"read", "cow"}, default "read"
+            "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+            a page copies it.
+
+        Returns
+        -------
+        Dataset
+            A mapping of names to leases.
+
+        Raises
+        ------
+        NotFoundError
+            The name has no value.
+        ArgumentError
+            The name holds one tensor: use `get`.
+        """
+
+    def get_value(self, name: str, *, mode: Mode = "read") -> _AnyValue:
+        """Leases the value that the name holds now: a tensor or a dataset.
+
+        Parameters
+        ----------
+        name : str
+            The value's name.
+        mode : {"read", "cow"}, default "read"
+            "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+            a page copies it.
+
+        Returns
+        -------
+        Lease, DeviceLease or Dataset
+            The value.
+
+        Raises
+        ------
+        NotFoundError
+            The name has no value.
+        """
+
     @overload
     def batches(
         self, names: Iterable[_BatchNames], library: None = None, *, ahead: int = 16, mode: Mode = "read"
-    ) -> Batches[_Leased | Dataset | tuple[_Leased | Dataset, ...]]: ...
-    # Arrays of numpy, tensors of torch, or tuples of them.
+    ) -> Batches[_AnyValue | tuple[_AnyValue, ...]]:
+        """Returns an iterator over the values of names, in their order.
+
+        It leases several values at once, which costs a fraction of leasing one at a time.
+
+        Parameters
+        ----------
+        names : iterable of str or of tuple of str
+            The names. A tuple of names makes a tuple of values.
+        library : {"numpy", "torch"} or None, default None
+            The library of the arrays: an array for each tensor, and a tuple of arrays for each dataset. None yields
+            leases and datasets.
+        ahead : int, default 16
+            Number of values that are leased at once. Values that are published under a name after that are not seen.
+        mode : {"read", "cow"}, default "read"
+            "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+            a page copies it.
+
+        Returns
+        -------
+        Batches
+            The iterator. Close it, or use it as a context manager.
+
+        Raises
+        ------
+        ArgumentError
+            `library`, `ahead` or `mode` is invalid.
+        TypeError
+            `names` is one name.
+        """
+
     @overload
     def batches(
-        self, names: Iterable[_BatchNames], library: Literal["numpy", "torch"], *, ahead: int = 16, mode: Mode = "read"
-    ) -> Batches[Any]: ...
-    def get_into(self, name: str, out: Buffer) -> Version: ...
-    def wait_for(self, name: str, timeout: float | None = None, *, mode: Mode = "read") -> _Leased | Dataset: ...
+        self, names: Iterable[_BatchNames], library: Literal["numpy"], *, ahead: int = 16, mode: Mode = "read"
+    ) -> Batches[_Array | tuple[_Array | tuple[_Array, ...], ...]]: ...
+    @overload
+    def batches(
+        self, names: Iterable[_BatchNames], library: Literal["torch"], *, ahead: int = 16, mode: Mode = "read"
+    ) -> Batches[_TorchTensor | tuple[_TorchTensor | tuple[_TorchTensor, ...], ...]]: ...
+    def get_into(self, name: str, out: Buffer) -> Version:
+        """Copies the tensor's elements, in C order, into a buffer.
+
+        Parameters
+        ----------
+        name : str
+            The tensor's name.
+        out : buffer
+            A writable, contiguous buffer of exactly the tensor's length in bytes.
+
+        Returns
+        -------
+        Version
+            The version of the copied value.
+
+        Raises
+        ------
+        NotFoundError
+            The name has no value.
+        ArgumentError
+            The buffer has another length.
+        """
+
+    @overload
+    def wait_for(
+        self, name: str, timeout: float | None = None, *, mode: Mode = "read", dtype: _DTypeOf[_S]
+    ) -> Lease[_S] | DeviceLease[_S]:
+        """Waits until the name has a value, and leases it.
+
+        Parameters
+        ----------
+        name : str
+            The value's name.
+        timeout : float or None, default None
+            Maximum wait in seconds; None waits without limit.
+        mode : {"read", "cow"}, default "read"
+            "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+            a page copies it.
+        dtype : dtype or None, default None
+            The expected type of the elements, as `numpy.dtype` takes it. The call checks it, and type checkers know it. None
+            accepts every type.
+
+        Returns
+        -------
+        Lease, DeviceLease or Dataset
+            The value; a lease if `dtype` is given.
+
+        Raises
+        ------
+        TimeoutError
+            The timeout passed before the event.
+        DTypeError
+            The tensor has elements of another type than `dtype`.
+        DisconnectedError
+            The client was closed, or the daemon has ended.
+        """
+
+    @overload
+    def wait_for(
+        self, name: str, timeout: float | None = None, *, mode: Mode = "read", dtype: AnyDType | None = None
+    ) -> _AnyValue: ...
+    @overload
+    def wait_for_async(
+        self, name: str, timeout: float | None = None, *, mode: Mode = "read", dtype: _DTypeOf[_S]
+    ) -> Coroutine[Any, Any, Lease[_S] | DeviceLease[_S]]:
+        """Awaits `wait_for`, which runs in a thread of its own. Cancelling ends the wait.
+
+        Parameters
+        ----------
+        name : str
+            The value's name.
+        timeout : float or None, default None
+            Maximum wait in seconds; None waits without limit.
+        mode : {"read", "cow"}, default "read"
+            "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+            a page copies it.
+        dtype : dtype or None, default None
+            The expected type of the elements, as `numpy.dtype` takes it. The call checks it, and type checkers know it. None
+            accepts every type.
+
+        Returns
+        -------
+        Lease, DeviceLease or Dataset
+            The value; a lease if `dtype` is given.
+
+        Raises
+        ------
+        TimeoutError
+            The timeout passed before the event.
+        DTypeError
+            The tensor has elements of another type than `dtype`.
+        DisconnectedError
+            The client was closed, or the daemon has ended.
+        """
+
+    @overload
+    def wait_for_async(
+        self, name: str, timeout: float | None = None, *, mode: Mode = "read", dtype: AnyDType | None = None
+    ) -> Coroutine[Any, Any, _AnyValue]: ...
+    @overload
     def wait_newer(
         self,
         name: str,
-        seen: Version | Lease | DeviceLease | Dataset | None = None,
+        seen: Version | _AnyValue | None = None,
         timeout: float | None = None,
         *,
         mode: Mode = "read",
-    ) -> _Leased | Dataset: ...
-    def exists(self, name: str) -> bool: ...
+        dtype: _DTypeOf[_S],
+    ) -> Lease[_S] | DeviceLease[_S]:
+        """Waits until the name has another value than the one seen, and leases it.
+
+        Parameters
+        ----------
+        name : str
+            The value's name.
+        seen : Version, Lease, DeviceLease, Dataset or None, default None
+            The value seen last, or its version. None accepts any value.
+        timeout : float or None, default None
+            Maximum wait in seconds; None waits without limit.
+        mode : {"read", "cow"}, default "read"
+            "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+            a page copies it.
+        dtype : dtype or None, default None
+            The expected type of the elements, as `numpy.dtype` takes it. The call checks it, and type checkers know it. None
+            accepts every type.
+
+        Returns
+        -------
+        Lease, DeviceLease or Dataset
+            The value; a lease if `dtype` is given.
+
+        Raises
+        ------
+        TimeoutError
+            The timeout passed before the event.
+        DTypeError
+            The tensor has elements of another type than `dtype`.
+        DisconnectedError
+            The client was closed, or the daemon has ended.
+        """
+
+    @overload
+    def wait_newer(
+        self,
+        name: str,
+        seen: Version | _AnyValue | None = None,
+        timeout: float | None = None,
+        *,
+        mode: Mode = "read",
+        dtype: AnyDType | None = None,
+    ) -> _AnyValue: ...
+    @overload
+    def wait_newer_async(
+        self,
+        name: str,
+        seen: Version | _AnyValue | None = None,
+        timeout: float | None = None,
+        *,
+        mode: Mode = "read",
+        dtype: _DTypeOf[_S],
+    ) -> Coroutine[Any, Any, Lease[_S] | DeviceLease[_S]]:
+        """Awaits `wait_newer`, which runs in a thread of its own. Cancelling ends the wait.
+
+        Parameters
+        ----------
+        name : str
+            The value's name.
+        seen : Version, Lease, DeviceLease, Dataset or None, default None
+            The value seen last, or its version. None accepts any value.
+        timeout : float or None, default None
+            Maximum wait in seconds; None waits without limit.
+        mode : {"read", "cow"}, default "read"
+            "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+            a page copies it.
+        dtype : dtype or None, default None
+            The expected type of the elements, as `numpy.dtype` takes it. The call checks it, and type checkers know it. None
+            accepts every type.
+
+        Returns
+        -------
+        Lease, DeviceLease or Dataset
+            The value; a lease if `dtype` is given.
+
+        Raises
+        ------
+        TimeoutError
+            The timeout passed before the event.
+        DTypeError
+            The tensor has elements of another type than `dtype`.
+        DisconnectedError
+            The client was closed, or the daemon has ended.
+        """
+
+    @overload
+    def wait_newer_async(
+        self,
+        name: str,
+        seen: Version | _AnyValue | None = None,
+        timeout: float | None = None,
+        *,
+        mode: Mode = "read",
+        dtype: AnyDType | None = None,
+    ) -> Coroutine[Any, Any, _AnyValue]: ...
+    def exists(self, name: str) -> bool:
+        """Returns whether the name has a value; `name in client` does the same.
+
+        Parameters
+        ----------
+        name : str
+            The name.
+
+        Returns
+        -------
+        bool
+            True if it has a value.
+        """
+
     def __contains__(self, name: str, /) -> bool: ...
-    def version(self, name: str) -> Version | None: ...
-    def delete(self, name: str) -> bool: ...
-    def rename(self, source: str, destination: str) -> None: ...
-    def copy(self, source: str, destination: str) -> Version: ...
-    def info(self, name: str) -> Info: ...
-    def streams(self, glob: str = "*") -> list[tuple[str, int]]: ...
-    def lists(self, glob: str = "*") -> list[tuple[str, int]]: ...
-    def nodes(self) -> _Dicts: ...
-    def placement(self, name: str) -> dict[str, Any] | None: ...
-    def remote_names(self, glob: str = "*") -> dict[str, Any]: ...
+    def version(self, name: str) -> Version | None:
+        """Returns the version of the name's value, without a lease.
+
+        Parameters
+        ----------
+        name : str
+            The name.
+
+        Returns
+        -------
+        Version or None
+            The version; None if the name has no value.
+        """
+
+    def delete(self, name: str) -> bool:
+        """Deletes a name. Leases on its value stay valid.
+
+        Parameters
+        ----------
+        name : str
+            The name.
+
+        Returns
+        -------
+        bool
+            False if the name did not exist.
+
+        Raises
+        ------
+        PermissionError
+            This user may not write to the namespace.
+        """
+
+    def rename(self, source: str, destination: str) -> None:
+        """Renames a value. The destination's previous value is replaced.
+
+        Parameters
+        ----------
+        source : str
+            The present name.
+        destination : str
+            The new name.
+
+        Raises
+        ------
+        NotFoundError
+            The source has no value.
+        """
+
+    def copy(self, source: str, destination: str) -> Version:
+        """Copies a value to another name.
+
+        Parameters
+        ----------
+        source : str
+            The name of the value.
+        destination : str
+            The name of the copy. A previous value is replaced.
+
+        Returns
+        -------
+        Version
+            The version of the copy.
+
+        Raises
+        ------
+        NotFoundError
+            The source has no value.
+        LimitError
+            A limit of the daemon's configuration, of this client or of the machine is reached.
+        """
+
+    def info(self, name: str) -> Info:
+        """Describes the value of a name, without a lease.
+
+        Parameters
+        ----------
+        name : str
+            The name.
+
+        Returns
+        -------
+        Info
+            Dtype, shape, sizes and owner.
+
+        Raises
+        ------
+        NotFoundError
+            The name has no value.
+        """
+
+    def streams(self, glob: str = "*") -> _Counts:
+        """Returns the streams whose names match a pattern.
+
+        Parameters
+        ----------
+        glob : str, default "*"
+            A pattern, in which "*" stands for any text.
+
+        Returns
+        -------
+        list of (str, int)
+            Name and number of subscribers of each.
+        """
+
+    def lists(self, glob: str = "*") -> _Counts:
+        """Returns the lists whose names match a pattern.
+
+        Parameters
+        ----------
+        glob : str, default "*"
+            A pattern, in which "*" stands for any text.
+
+        Returns
+        -------
+        list of (str, int)
+            Name and length of each.
+        """
+
+    def nodes(self) -> _Dicts:
+        """Returns the nodes that this machine's gateway knows.
+
+        Returns
+        -------
+        list of dict
+            A description of each node.
+
+        Raises
+        ------
+        RemoteError
+            This machine's gateway does not answer.
+        """
+
+    def placement(self, name: str) -> dict[str, Any] | None:
+        """Returns where the value of another machine's name is, and the age of the local copy.
+
+        Parameters
+        ----------
+        name : str
+            The name, "NODE/NAME".
+
+        Returns
+        -------
+        dict or None
+            The keys node, alive, cached, stale and stamp; None for a name of this machine.
+
+        Raises
+        ------
+        RemoteError
+            This machine's gateway does not answer.
+        """
+
+    def remote_names(self, glob: str = "*") -> dict[str, Any]:
+        """Returns the names of other nodes that match a pattern.
+
+        Parameters
+        ----------
+        glob : str, default "*"
+            A pattern, in which "*" stands for any text.
+
+        Returns
+        -------
+        dict
+            names (a dict for each), silent (nodes that did not respond) and more (whether the list is incomplete).
+
+        Raises
+        ------
+        RemoteError
+            This machine's gateway does not answer.
+        """
+
     def put_remote(
         self,
         name: str,
@@ -180,8 +972,47 @@ class Client:
         *,
         metadata: Metadata | None = None,
         timestamp: int = 0,
-    ) -> None: ...
-    def fetch_list(self, list: str) -> int: ...
+    ) -> None:
+        """Publishes an array under a name of another machine. It has arrived when this returns.
+
+        Parameters
+        ----------
+        name : str
+            The name, "NODE/NAME".
+        value : array_like, Draft or tensor
+            The tensor, as in `put`.
+        metadata : mapping or bytes or None, default None
+            A dict, stored as JSON, or bytes; 64 KiB at most.
+        timestamp : int, default 0
+            Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
+
+        Raises
+        ------
+        RemoteError
+            The node cannot be reached or refuses, or this machine's gateway does not answer.
+        ArgumentError
+            The name has no node, or another argument is invalid.
+        """
+
+    def fetch_list(self, name: str) -> int:
+        """Fetches the missing items of another machine's list.
+
+        Parameters
+        ----------
+        name : str
+            The list's name, "NODE/LIST".
+
+        Returns
+        -------
+        int
+            The number of items that are then on this machine, under that name.
+
+        Raises
+        ------
+        RemoteError
+            The node cannot be reached or refuses, or this machine's gateway does not answer.
+        """
+
     def put_dataset(
         self,
         name: str,
@@ -191,27 +1022,293 @@ class Client:
         timestamp: int = 0,
         ttl: float | None = None,
         ephemeral: bool = False,
-    ) -> Version: ...
+    ) -> Version:
+        """Publishes copies of several tensors under one name. Readers see all of them or none.
+
+        Parameters
+        ----------
+        name : str
+            The name. A previous value is replaced; leases on it stay valid.
+        tensors : mapping of str to array_like, Draft or tensor
+            The tensors by name, in host memory.
+        metadata : mapping or bytes or None, default None
+            A dict, stored as JSON, or bytes; 64 KiB at most.
+        timestamp : int, default 0
+            Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
+        ttl : float or None, default None
+            Time to live in seconds, after which the name ends; None for no limit.
+        ephemeral : bool, default False
+            Whether the name ends with this client's session.
+
+        Returns
+        -------
+        Version
+            The version of the published value.
+
+        Raises
+        ------
+        ArgumentError
+            A name, a tensor, the metadata or another argument is invalid.
+        DTypeError
+            The elements of a tensor cannot be lent.
+        LimitError
+            A limit of the daemon's configuration, of this client or of the machine is reached.
+
+        Examples
+        --------
+        >>> _ = client.put_dataset("batch", {"x": np.zeros((8, 2)), "y": np.arange(8)})
+        >>> x, y = client.get_dataset("batch").numpy()
+        >>> x.shape
+        (8, 2)
+        """
+
     def append(
         self,
-        list: str,
-        item: Value | Mapping[str, Value],
+        name: str,
+        item: _Item,
         *,
         metadata: Metadata | None = None,
         timestamp: int = 0,
         device: _Device | None = None,
-        stream: _CudaStream | None = None,
-    ) -> int: ...
-    def append_names(self, list: str, names: Sequence[str]) -> int: ...
-    def length(self, list: str) -> int: ...
+        stream: CudaStream | None = None,
+    ) -> int:
+        """Appends a tensor, or a mapping of several, to a list.
+
+        Parameters
+        ----------
+        name : str
+            The list's name. The first item creates the list.
+        item : array_like, Draft, tensor or mapping of these
+            The item. A mapping becomes a dataset.
+        metadata : mapping or bytes or None, default None
+            A dict, stored as JSON, or bytes; 64 KiB at most.
+        timestamp : int, default 0
+            Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
+        device : str, int or device or None, default None
+            The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
+            or "cpu". None keeps the memory in which the array is.
+        stream : int or stream or None, default None
+            The CUDA stream whose pending work writes an array on a device: a handle, or a stream of torch, cupy, numba
+            or cuda.core. None is the stream of the array's producer.
+
+        Returns
+        -------
+        int
+            The index of the item.
+
+        Raises
+        ------
+        ArgumentError
+            The name or another argument is invalid.
+        DTypeError
+            The elements cannot be lent.
+        LimitError
+            A limit of the daemon's configuration, of this client or of the machine is reached.
+        """
+
+    def append_names(self, name: str, names: Sequence[str]) -> int:
+        """Appends copies of the present values of names to a list, as adjacent items. Readers see all of them or none.
+
+        Parameters
+        ----------
+        name : str
+            The list's name.
+        names : sequence of str
+            The names of the values, at most 1,024.
+
+        Returns
+        -------
+        int
+            The index of the first of the items.
+
+        Raises
+        ------
+        NotFoundError
+            One of the names has no value.
+        LimitError
+            A limit of the daemon's configuration, of this client or of the machine is reached.
+        """
+
+    def length(self, name: str) -> int:
+        """Returns the length of a list.
+
+        Parameters
+        ----------
+        name : str
+            The list's name.
+
+        Returns
+        -------
+        int
+            Number of items; 0 if the list does not exist.
+        """
+
     def wait_length(
-        self, list: str, length: int, op: Literal[">=", "==", "<="] = ">=", timeout: float | None = None
-    ) -> int: ...
-    def get_all(self, list: str, *, mode: Mode = "read") -> _Values: ...
-    def get_range(self, list: str, start: int, stop: int, *, mode: Mode = "read") -> _Values: ...
-    def clear(self, list: str) -> bool: ...
-    def rename_list(self, source: str, destination: str) -> None: ...
-    def stream(self, name: str, *, capacity: int = 8, policy: Policy = "block") -> Stream: ...
+        self, name: str, length: int, op: Literal[">=", "==", "<="] = ">=", timeout: float | None = None
+    ) -> int:
+        """Waits until a list has a certain length.
+
+        Parameters
+        ----------
+        name : str
+            The list's name.
+        length : int
+            Number of items to wait for.
+        op : {">=", "==", "<="}, default ">="
+            The comparison of the list's length with `length`.
+        timeout : float or None, default None
+            Maximum wait in seconds; None waits without limit.
+
+        Returns
+        -------
+        int
+            The list's length.
+
+        Raises
+        ------
+        TimeoutError
+            The timeout passed before the event.
+        ArgumentError
+            `op` is none of the three.
+        DisconnectedError
+            The client was closed, or the daemon has ended.
+        """
+
+    def wait_length_async(
+        self, name: str, length: int, op: Literal[">=", "==", "<="] = ">=", timeout: float | None = None
+    ) -> Coroutine[Any, Any, int]:
+        """Awaits `wait_length`, which runs in a thread of its own. Cancelling ends the wait.
+
+        Parameters
+        ----------
+        name : str
+            The list's name.
+        length : int
+            Number of items to wait for.
+        op : {">=", "==", "<="}, default ">="
+            The comparison of the list's length with `length`.
+        timeout : float or None, default None
+            Maximum wait in seconds; None waits without limit.
+
+        Returns
+        -------
+        int
+            The list's length.
+
+        Raises
+        ------
+        TimeoutError
+            The timeout passed before the event.
+        ArgumentError
+            `op` is none of the three.
+        DisconnectedError
+            The client was closed, or the daemon has ended.
+        """
+
+    def get_all(self, name: str, *, mode: Mode = "read") -> _Values:
+        """Leases all items of a list.
+
+        Parameters
+        ----------
+        name : str
+            The list's name.
+        mode : {"read", "cow"}, default "read"
+            "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+            a page copies it.
+
+        Returns
+        -------
+        list of Lease, DeviceLease or Dataset
+            The items in their order.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such list.
+        """
+
+    def get_range(self, name: str, start: int, stop: int, *, mode: Mode = "read") -> _Values:
+        """Leases adjacent items of a list.
+
+        Parameters
+        ----------
+        name : str
+            The list's name.
+        start : int
+            The index of the first item.
+        stop : int
+            The index after the last item.
+        mode : {"read", "cow"}, default "read"
+            "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+            a page copies it.
+
+        Returns
+        -------
+        list of Lease, DeviceLease or Dataset
+            The items in their order. Indices beyond the list's end are left out.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such list.
+        """
+
+    def clear(self, name: str) -> bool:
+        """Empties a list. Leases on its items stay valid.
+
+        Parameters
+        ----------
+        name : str
+            The list's name.
+
+        Returns
+        -------
+        bool
+            False if the list did not exist.
+        """
+
+    def rename_list(self, source: str, destination: str) -> None:
+        """Renames a list.
+
+        Parameters
+        ----------
+        source : str
+            The present name.
+        destination : str
+            The new name. A previous list of this name is replaced.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such list.
+        """
+
+    def stream(self, name: str, *, capacity: int = 8, policy: Policy = "block") -> Stream:
+        """Opens a stream, as its only producer.
+
+        Parameters
+        ----------
+        name : str
+            The stream's name.
+        capacity : int, default 8
+            Number of the last messages that are kept for subscribers that lag.
+        policy : {"block", "drop-oldest", "error"}, default "block"
+            The effect of a subscriber that lags by more. "block": the producer waits for it. "drop-oldest": the
+            subscriber loses its oldest messages. "error": `send` raises StreamFullError.
+
+        Returns
+        -------
+        Stream
+            The producer's end. Close it, or use it as a context manager.
+
+        Raises
+        ------
+        ConflictError
+            Another client that is connected produces the stream.
+        LimitError
+            A limit of the daemon's configuration is reached.
+        """
+
     def subscribe(
         self,
         name: str,
@@ -220,10 +1317,145 @@ class Client:
         pollable: bool = False,
         wait: float | None = None,
         mode: Mode = "read",
-    ) -> Subscription: ...
-    def delete_stream(self, name: str) -> bool: ...
-    def serve(self, service: str, *, mode: Mode = "read") -> Server: ...
-    def caller(self, service: str, *, capacity: int = 8, mode: Mode = "read") -> Caller: ...
+    ) -> Subscription:
+        """Subscribes to a stream.
+
+        Parameters
+        ----------
+        name : str
+            The stream's name.
+        start : {"newest", "oldest", "next"}, default "newest"
+            The first message: the newest one, the oldest one that is still kept, or the next one that is sent.
+        pollable : bool, default False
+            Whether the subscription has a descriptor, which `async for` and select need.
+        wait : float or None, default None
+            Maximum wait in seconds until the stream is opened. None does not wait.
+        mode : {"read", "cow"}, default "read"
+            "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+            a page copies it.
+
+        Returns
+        -------
+        Subscription
+            An iterator of messages. Close it, or use it as a context manager.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such stream, and `wait` is None.
+        TimeoutError
+            The stream was not opened within `wait` seconds.
+        LimitError
+            A limit of the daemon's configuration is reached.
+        """
+
+    def subscribe_async(
+        self,
+        name: str,
+        *,
+        start: Start = "newest",
+        pollable: bool = False,
+        wait: float | None = None,
+        mode: Mode = "read",
+    ) -> Coroutine[Any, Any, Subscription]:
+        """Awaits `subscribe`, which runs in a thread of its own. Cancelling ends the wait.
+
+        Parameters
+        ----------
+        name : str
+            The stream's name.
+        start : {"newest", "oldest", "next"}, default "newest"
+            The first message: the newest one, the oldest one that is still kept, or the next one that is sent.
+        pollable : bool, default False
+            Whether the subscription has a descriptor, which `async for` and select need.
+        wait : float or None, default None
+            Maximum wait in seconds until the stream is opened. None does not wait.
+        mode : {"read", "cow"}, default "read"
+            "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+            a page copies it.
+
+        Returns
+        -------
+        Subscription
+            An iterator of messages. Close it, or use it as a context manager.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such stream, and `wait` is None.
+        TimeoutError
+            The stream was not opened within `wait` seconds.
+        LimitError
+            A limit of the daemon's configuration is reached.
+        """
+
+    def delete_stream(self, name: str) -> bool:
+        """Deletes a stream.
+
+        Parameters
+        ----------
+        name : str
+            The stream's name.
+
+        Returns
+        -------
+        bool
+            False if the stream did not exist.
+
+        Raises
+        ------
+        ConflictError
+            Another client that is connected produces the stream.
+        """
+
+    def serve(self, service: str, *, mode: Mode = "read") -> Server:
+        """Opens a server, which responds to requests. Several servers of a service share its callers.
+
+        Parameters
+        ----------
+        service : str
+            The service's name.
+        mode : {"read", "cow"}, default "read"
+            "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+            a page copies it.
+
+        Returns
+        -------
+        Server
+            An iterator of requests. Close it, or use it as a context manager.
+
+        Raises
+        ------
+        LimitError
+            A limit of the daemon's configuration is reached.
+        """
+
+    def caller(self, service: str, *, capacity: int = 8, mode: Mode = "read") -> Caller:
+        """Opens a caller, which sends requests to the servers of a service.
+
+        It selects a server at the first request.
+
+        Parameters
+        ----------
+        service : str
+            The service's name.
+        capacity : int, default 8
+            Maximum number of requests in flight.
+        mode : {"read", "cow"}, default "read"
+            "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+            a page copies it.
+
+        Returns
+        -------
+        Caller
+            The caller. Close it, or use it as a context manager.
+
+        Raises
+        ------
+        LimitError
+            A limit of the daemon's configuration is reached.
+        """
+
     def put_model(
         self,
         name: str,
@@ -233,62 +1465,600 @@ class Client:
         batch_min: int | None = None,
         batch_wait_ms: float = 0.0,
         tag: str = "",
-    ) -> Version: ...
-    def get_model(self, name: str) -> Lease: ...
-    def delete_model(self, name: str) -> bool: ...
-    def models(self, glob: str = "*") -> _Names: ...
-    def model_statistics(self, name: str) -> _Dicts: ...
-    def model(self, name: str) -> Model: ...
+    ) -> Version:
+        """Adds or replaces a model. Runners (tensorlend-runner) load it by themselves.
+
+        Parameters
+        ----------
+        name : str
+            The model's name.
+        model : bytes or bytearray
+            The bytes of an ONNX file.
+        batch_max : int, default 1
+            Maximum rows of a batch that a runner makes of several requests.
+        batch_min : int or None, default None
+            Rows at which a batch starts without waiting for more; None is `batch_max`.
+        batch_wait_ms : float, default 0.0
+            Maximum wait of the first request of a batch for others, in milliseconds.
+        tag : str, default ""
+            A text for the user, such as the model's version.
+
+        Returns
+        -------
+        Version
+            The version of the model.
+
+        Raises
+        ------
+        ArgumentError
+            The name or an option is invalid.
+        """
+
+    def get_model(self, name: str) -> _Leased:
+        """Leases a model's bytes.
+
+        Parameters
+        ----------
+        name : str
+            The model's name.
+
+        Returns
+        -------
+        Lease
+            A tensor of uint8, in host memory.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such model.
+        """
+
+    def delete_model(self, name: str) -> bool:
+        """Removes a model.
+
+        Parameters
+        ----------
+        name : str
+            The model's name.
+
+        Returns
+        -------
+        bool
+            False if the model did not exist.
+        """
+
+    def models(self, glob: str = "*") -> _Names:
+        """Returns the names of the models that match a pattern.
+
+        Parameters
+        ----------
+        glob : str, default "*"
+            A pattern, in which "*" stands for any text.
+
+        Returns
+        -------
+        list of str
+            The names.
+        """
+
+    def model_statistics(self, name: str) -> _Dicts:
+        """Returns metrics of a model's runners.
+
+        Parameters
+        ----------
+        name : str
+            The model's name.
+
+        Returns
+        -------
+        list of dict
+            The metrics of each runner.
+        """
+
+    def model(self, name: str) -> Model:
+        """Opens a model that is run many times.
+
+        Parameters
+        ----------
+        name : str
+            The model's name.
+
+        Returns
+        -------
+        Model
+            The model. Close it, or use it as a context manager.
+
+        Raises
+        ------
+        ArgumentError
+            The name is invalid.
+        """
+
     def run_model(
         self,
         name: str,
-        inputs: dict[str, Any],
+        inputs: Mapping[str, Value],
         outputs: _Outputs = None,
         *,
-        prepare: dict[str, Any] | None = None,
-        timeout: float | None = ...,
+        prepare: _Prepare = None,
+        timeout: float | None = 60.0,
         mode: Mode = "read",
-    ) -> Dataset: ...
-    def share(self, value: Value, *, metadata: Metadata | None = None, ttl: float | None = None) -> TensorRef: ...
-    def stat(self) -> dict[str, Any]: ...
-    def ping(self) -> float: ...
-    def memory(self) -> tuple[int, int]: ...
-    def devices(self) -> _Devices: ...
-    def device_memory(self, device: _Device) -> tuple[int, int]: ...
-    # Last: from here on `list` in this class is the method.
-    def list(self, glob: str = "*") -> _Infos: ...
+    ) -> Dataset:
+        """Runs a model once, as `model(name).run(inputs, outputs, ...)` does.
 
-_Names = list[str]
-_Dicts = list[dict[str, Any]]
-# None: all of them; names: these, in the answer; a dict: under which name each is published, None: in the answer.
-_Outputs = Sequence[str] | dict[str, str] | dict[str, str | None] | None
+        Parameters
+        ----------
+        name : str
+            The model's name.
+        inputs : mapping of str to str or array_like
+            For each of the model's inputs an array in host memory, or the name of a tensor.
+        outputs : sequence of str, mapping of str to str or None, or None, default None
+            None returns all outputs; a sequence selects some. A mapping has the names under which outputs are published
+            instead of returned; None returns the output.
+        prepare : mapping of str to steps or None, default None
+            Steps before an input, such as {"x": ["chw", {"scale": 1 / 255}, "batch"]}.
+        timeout : float or None, default 60.0
+            Maximum wait in seconds; None waits without limit.
+        mode : {"read", "cow"}, default "read"
+            "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+            a page copies it.
 
+        Returns
+        -------
+        Dataset
+            The outputs by name.
+
+        Raises
+        ------
+        TimeoutError
+            The timeout passed before the event.
+        ServiceError
+            The runner reported an error, or ended before it answered.
+        """
+
+    def run_model_async(
+        self,
+        name: str,
+        inputs: Mapping[str, Value],
+        outputs: _Outputs = None,
+        *,
+        prepare: _Prepare = None,
+        timeout: float | None = 60.0,
+        mode: Mode = "read",
+    ) -> Coroutine[Any, Any, Dataset]:
+        """Awaits `run_model`, which runs in a thread of its own. Cancelling gives the runner up.
+
+        Parameters
+        ----------
+        name : str
+            The model's name.
+        inputs : mapping of str to str or array_like
+            For each of the model's inputs an array in host memory, or the name of a tensor.
+        outputs : sequence of str, mapping of str to str or None, or None, default None
+            None returns all outputs; a sequence selects some. A mapping has the names under which outputs are published
+            instead of returned; None returns the output.
+        prepare : mapping of str to steps or None, default None
+            Steps before an input, such as {"x": ["chw", {"scale": 1 / 255}, "batch"]}.
+        timeout : float or None, default 60.0
+            Maximum wait in seconds; None waits without limit.
+        mode : {"read", "cow"}, default "read"
+            "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+            a page copies it.
+
+        Returns
+        -------
+        Dataset
+            The outputs by name.
+
+        Raises
+        ------
+        TimeoutError
+            The timeout passed before the event.
+        ServiceError
+            The runner reported an error, or ended before it answered.
+        """
+
+    def share(self, value: Value, *, metadata: Metadata | None = None, ttl: float | None = None) -> TensorRef:
+        """Publishes a copy of an array under a unique name, for another process.
+
+        Parameters
+        ----------
+        value : array_like, Draft or tensor
+            The tensor, as in `put`.
+        metadata : mapping or bytes or None, default None
+            A dict, stored as JSON, or bytes; 64 KiB at most.
+        ttl : float or None, default None
+            Time to live in seconds, after which the name ends; None for no limit.
+
+        Returns
+        -------
+        TensorRef
+            A small reference that can be pickled and sent.
+
+        Raises
+        ------
+        DTypeError
+            The elements cannot be lent.
+        LimitError
+            A limit of the daemon's configuration, of this client or of the machine is reached.
+        """
+
+    def put_object(
+        self,
+        name: str,
+        obj: Any,
+        *,
+        metadata: Metadata | None = None,
+        timestamp: int = 0,
+        ttl: float | None = None,
+        ephemeral: bool = False,
+    ) -> Version:
+        """Publishes an object as one tensor.
+
+        Plain values need no pickle. Needs the package msgpack: pip install 'tensorlend[objects]'.
+
+        Parameters
+        ----------
+        name : str
+            1 to 255 bytes of UTF-8.
+        obj : object
+            Dicts, lists, text, numbers, arrays, Arrow data, frames, and anything that can be pickled.
+        metadata : mapping or bytes or None, default None
+            A dict, stored as JSON, or bytes; 64 KiB at most.
+        timestamp : int, default 0
+            A number of the producer's choice, usually nanoseconds.
+        ttl : float or None, default None
+            Time to live in seconds, after which the name ends; None for no limit.
+        ephemeral : bool, default False
+            The name ends with this client's session.
+
+        Returns
+        -------
+        Version
+            The version of the published value.
+
+        Raises
+        ------
+        NameError
+            The name is not valid.
+        LimitError
+            A limit of the daemon's configuration, of this client or of the machine is reached.
+        """
+
+    def get_object(self, name: str, *, trust_pickle: bool = False, lazy: bool = False, mode: Mode = "read") -> Any:
+        """Returns an object that `put_object` published.
+
+        Arrays in it view shared memory and keep it alive.
+
+        Parameters
+        ----------
+        name : str
+            1 to 255 bytes of UTF-8.
+        trust_pickle : bool, default False
+            Load pickles in the object, which lets their publisher run any code here.
+        lazy : bool, default False
+            Return a FrozenList or a FrozenDict, which makes an item when it is asked for.
+        mode : {"read", "cow"}, default "read"
+            "read" for read-only arrays; "cow" for writable private copies on write.
+
+        Returns
+        -------
+        object
+            The object.
+
+        Raises
+        ------
+        NotFoundError
+            Nothing is published under the name.
+        UntrustedPickleError
+            The object contains a pickle, and `trust_pickle` is False.
+        """
+
+
+    def stat(self) -> dict[str, Any]:
+        """Returns the daemon's metrics.
+
+        Returns
+        -------
+        dict
+            Memory in bytes, numbers of segments, clients, names and so on.
+
+        Raises
+        ------
+        DisconnectedError
+            The daemon has ended.
+        """
+
+    def ping(self) -> float:
+        """Measures the time until the daemon's response.
+
+        Returns
+        -------
+        float
+            Seconds.
+
+        Raises
+        ------
+        DisconnectedError
+            The daemon has ended.
+        """
+
+    def memory(self) -> tuple[int, int]:
+        """Returns this client's own memory. Reads local counters, and never waits.
+
+        Returns
+        -------
+        tuple of (int, int)
+            Bytes of slots in use, and of segments.
+        """
+
+    def leased(self) -> int:
+        """Returns how many bytes of the namespace's tensors some client holds a lease on.
+
+        Returns
+        -------
+        int
+            Bytes of distinct tensors.
+
+        Raises
+        ------
+        DisconnectedError
+            The daemon has ended.
+        """
+
+    def devices(self) -> _Devices:
+        """Returns the devices whose memory the daemon lends, whether or not this process sees them.
+
+        Returns
+        -------
+        list of Device
+            The devices.
+        """
+
+    def device_memory(self, device: _Device) -> tuple[int, int]:
+        """Returns this client's own memory on a device.
+
+        Parameters
+        ----------
+        device : str, int or device
+            The device, as in `put`.
+
+        Returns
+        -------
+        tuple of (int, int)
+            Bytes of slots in use, and of segments.
+
+        Raises
+        ------
+        DeviceError
+            There is no such device.
+        ArgumentError
+            `device` is host memory.
+        """
+
+    def names(self, glob: str = "*") -> _Names:
+        """Returns the names that match a pattern, without looking at their values.
+
+        Parameters
+        ----------
+        glob : str, default "*"
+            A pattern, in which "*" stands for any text.
+
+        Returns
+        -------
+        list of str
+            The names, sorted.
+        """
+
+    def list(self, glob: str = "*") -> _Infos:
+        """Returns descriptions of the names that match a pattern.
+
+        Names whose values cannot be described are left out, with a RuntimeWarning: for example a faulty client's values,
+        spilled values without memory to read them back, and values that need a lease while this client has none left. `names`
+        has those names, too.
+
+        Parameters
+        ----------
+        glob : str, default "*"
+            A pattern, in which "*" stands for any text.
+
+        Returns
+        -------
+        list of Info
+            The descriptions, sorted by name.
+        """
 @final
 class Model:
+    """A model to run: its connection to a runner is opened once. `Client.model` opens it.
+
+    Notes
+    -----
+    Thread-safe; runs of several threads follow one another. Close it, or use it as a context manager.
+    """
+
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The model's name."""
+
     def run(
         self,
-        inputs: dict[str, Any],
+        inputs: Mapping[str, Value],
         outputs: _Outputs = None,
         *,
-        prepare: dict[str, Any] | None = None,
-        timeout: float | None = ...,
+        prepare: _Prepare = None,
+        timeout: float | None = 60.0,
         mode: Mode = "read",
-    ) -> Dataset: ...
-    def run_async(self, inputs: dict[str, Any], outputs: _Outputs = None, **options: Any) -> Coroutine[Any, Any, Dataset]: ...
-    def _interrupt(self) -> None: ...
+    ) -> Dataset:
+        """Runs the model and waits for the response.
+
+        Parameters
+        ----------
+        inputs : mapping of str to str or array_like
+            For each of the model's inputs an array in host memory, or the name of a tensor.
+        outputs : sequence of str, mapping of str to str or None, or None, default None
+            None returns all outputs; a sequence selects some. A mapping has the names under which outputs are published
+            instead of returned; None returns the output.
+        prepare : mapping of str to steps or None, default None
+            Steps before an input, such as {"x": ["chw", {"scale": 1 / 255}, "batch"]}.
+        timeout : float or None, default 60.0
+            Maximum wait in seconds; None waits without limit.
+        mode : {"read", "cow"}, default "read"
+            "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+            a page copies it.
+
+        Returns
+        -------
+        Dataset
+            The outputs by name. Its metadata has `queue_us`, the time from sending to the run, and `run_us`, the time
+            of the model alone, in microseconds.
+
+        Raises
+        ------
+        TimeoutError
+            The timeout passed before the event.
+        ServiceError
+            The runner reported an error, or ended before it answered.
+        ClosedError
+            The model was closed.
+        """
+
+    def run_async(
+        self,
+        inputs: Mapping[str, Value],
+        outputs: _Outputs = None,
+        *,
+        prepare: _Prepare = None,
+        timeout: float | None = 60.0,
+        mode: Mode = "read",
+    ) -> Coroutine[Any, Any, Dataset]:
+        """Awaits `run`, which runs in a thread of its own. Cancelling gives the runner up.
+
+        Parameters
+        ----------
+        inputs : mapping of str to str or array_like
+            For each of the model's inputs an array in host memory, or the name of a tensor.
+        outputs : sequence of str, mapping of str to str or None, or None, default None
+            None returns all outputs; a sequence selects some. A mapping has the names under which outputs are published
+            instead of returned; None returns the output.
+        prepare : mapping of str to steps or None, default None
+            Steps before an input, such as {"x": ["chw", {"scale": 1 / 255}, "batch"]}.
+        timeout : float or None, default 60.0
+            Maximum wait in seconds; None waits without limit.
+        mode : {"read", "cow"}, default "read"
+            "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+            a page copies it.
+
+        Returns
+        -------
+        Dataset
+            The outputs by name, as `run` returns them.
+
+        Raises
+        ------
+        TimeoutError
+            The timeout passed before the event.
+        ServiceError
+            The runner reported an error, or ended before it answered.
+        ClosedError
+            The model was closed.
+        """
+
+    def close(self) -> None:
+        """Closes the connection to the runner. A run in another thread raises ClosedError."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_exception: object) -> Literal[False]: ...
 
 @final
 class Server:
+    """One server of a service: an iterator of requests, synchronous and asynchronous. `Client.serve` opens it.
+
+    Notes
+    -----
+    Thread-safe: each request goes to one of the threads that wait. It belongs to the process that opened it. Close
+    it, or use it as a context manager.
+
+    Examples
+    --------
+    >>> with client.serve("double") as server:
+    ...     server.try_recv() is None
+    True
+    """
+
     @property
-    def service(self) -> str: ...
+    def service(self) -> str:
+        """The service's name."""
+
     @property
-    def callers(self) -> int: ...
-    def recv(self, timeout: float | None = None) -> Call: ...
-    def try_recv(self) -> Call | None: ...
-    def recv_async(self, timeout: float | None = None) -> Coroutine[Any, Any, Call]: ...
-    def close(self) -> None: ...
+    def callers(self) -> int:
+        """Number of callers that it serves at the moment."""
+
+    def recv(self, timeout: float | None = None) -> Call:
+        """Waits for the next request.
+
+        Parameters
+        ----------
+        timeout : float or None, default None
+            Maximum wait in seconds; None waits without limit.
+
+        Returns
+        -------
+        Call
+            The request.
+
+        Raises
+        ------
+        TimeoutError
+            The timeout passed before the event.
+        ClosedError
+            The server was closed.
+        DisconnectedError
+            The client was closed, or the daemon has ended.
+        """
+
+    def try_recv(self) -> Call | None:
+        """Returns the next request without waiting.
+
+        Returns
+        -------
+        Call or None
+            The request; None if there is none.
+
+        Raises
+        ------
+        ClosedError
+            The server was closed.
+        """
+
+    def recv_async(self, timeout: float | None = None) -> Coroutine[Any, Any, Call]:
+        """Awaits `recv`, which runs in a thread of its own. Cancelling ends the wait and loses no request.
+
+        Parameters
+        ----------
+        timeout : float or None, default None
+            Maximum wait in seconds; None waits without limit.
+
+        Returns
+        -------
+        Call
+            The request.
+
+        Raises
+        ------
+        TimeoutError
+            The timeout passed before the event.
+        ClosedError
+            The server was closed.
+        DisconnectedError
+            The client was closed, or the daemon has ended.
+        """
+
+    def close(self) -> None:
+        """Ends the service of this server. A wait in another thread raises ClosedError.
+
+        Its callers move to another server, if there is one.
+        """
+
     def _keep(self, call: Call) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *_exception: object) -> Literal[False]: ...
@@ -298,25 +2068,93 @@ class Server:
 
 @final
 class Call:
+    """A request that waits for its response: call `answer` or `fail`.
+
+    As a context manager it sends an exception that leaves the block to the caller, and lets it propagate.
+
+    Notes
+    -----
+    Thread-safe. A request that is dropped without a response has failed for its caller.
+    """
+
     @property
-    def value(self) -> _Leased | Dataset: ...
+    def value(self) -> _AnyValue:
+        """The request: a Lease, a DeviceLease or a Dataset."""
+
     @property
-    def tensor(self) -> _Leased: ...
+    def tensor(self) -> _Leased:
+        """The Lease or DeviceLease, if the request is one tensor; otherwise TypeError is raised."""
+
     @property
-    def dataset(self) -> Dataset: ...
+    def dataset(self) -> Dataset:
+        """The Dataset, if the request is several tensors; otherwise TypeError is raised."""
+
     @property
-    def is_open(self) -> bool: ...
-    def numpy(self) -> npt.NDArray[Any]: ...
+    def is_open(self) -> bool:
+        """Whether the request has no response yet."""
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """Returns a numpy array that views the tensor in place, and keeps it alive.
+
+        Returns
+        -------
+        numpy.ndarray
+            The array; read-only unless the mode is "cow".
+
+        Raises
+        ------
+        TypeError
+            The request is a dataset.
+        """
+
     def answer(
         self,
-        value: Value | Mapping[str, Value],
+        value: _Item,
         *,
         metadata: Metadata | None = None,
         timestamp: int = 0,
         device: _Device | None = None,
-        stream: _CudaStream | None = None,
-    ) -> None: ...
-    def fail(self, why: str) -> None: ...
+        stream: CudaStream | None = None,
+    ) -> None:
+        """Responds with a tensor, or a mapping of several. A disconnected caller is not an error.
+
+        Parameters
+        ----------
+        value : array_like, Draft, tensor or mapping of these
+            The response. A mapping becomes a dataset.
+        metadata : mapping or bytes or None, default None
+            A dict, stored as JSON, or bytes; 64 KiB at most.
+        timestamp : int, default 0
+            Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
+        device : str, int or device or None, default None
+            The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
+            or "cpu". None keeps the memory in which the array is.
+        stream : int or stream or None, default None
+            The CUDA stream whose pending work writes an array on a device: a handle, or a stream of torch, cupy, numba
+            or cuda.core. None is the stream of the array's producer.
+
+        Raises
+        ------
+        ArgumentError
+            The request has its response already, or an argument is invalid. The request stays open.
+        DTypeError
+            The elements cannot be lent. The request stays open.
+        """
+
+    def fail(self, why: str) -> None:
+        """Responds with an error: the caller raises ServiceError.
+
+        Parameters
+        ----------
+        why : str
+            The error's text.
+
+        Raises
+        ------
+        ArgumentError
+            The request has its response already.
+        """
+
     def __enter__(self) -> Self: ...
     def __exit__(
         self, _kind: type[BaseException] | None, exception: BaseException | None, _traceback: TracebackType | None
@@ -324,391 +2162,1664 @@ class Call:
 
 @final
 class Caller:
+    """Sends requests to the servers of a service. `Client.caller` opens it.
+
+    Notes
+    -----
+    Thread-safe; a call in one thread waits for the call in another. So each thread should have a caller of its own. It
+    belongs to the process that opened it. Close it, or use it as a context manager.
+    """
+
     @property
-    def service(self) -> str: ...
+    def service(self) -> str:
+        """The service's name."""
+
     @property
-    def outstanding(self) -> int: ...
+    def outstanding(self) -> int:
+        """Number of requests in flight."""
+
     def call(
         self,
-        value: Value | Mapping[str, Value],
+        value: _Item,
         timeout: float | None = None,
         *,
         metadata: Metadata | None = None,
         timestamp: int = 0,
         device: _Device | None = None,
-        stream: _CudaStream | None = None,
-    ) -> _Leased | Dataset: ...
+        stream: CudaStream | None = None,
+    ) -> _AnyValue:
+        """Sends a request, and waits for its response.
+
+        After a timeout, or Ctrl-C, the caller gives the server up. The next request goes to another server, if there is
+        one.
+
+        Parameters
+        ----------
+        value : array_like, Draft, tensor or mapping of these
+            The request. A mapping becomes a dataset.
+        timeout : float or None, default None
+            Maximum wait in seconds; None waits without limit.
+        metadata : mapping or bytes or None, default None
+            A dict, stored as JSON, or bytes; 64 KiB at most.
+        timestamp : int, default 0
+            Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
+        device : str, int or device or None, default None
+            The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
+            or "cpu". None keeps the memory in which the array is.
+        stream : int or stream or None, default None
+            The CUDA stream whose pending work writes an array on a device: a handle, or a stream of torch, cupy, numba
+            or cuda.core. None is the stream of the array's producer.
+
+        Returns
+        -------
+        Lease, DeviceLease or Dataset
+            The response.
+
+        Raises
+        ------
+        TimeoutError
+            The timeout passed before the event.
+        ServiceError
+            The server reported an error, or ended before it answered.
+        ClosedError
+            The caller was closed.
+        DTypeError
+            The elements cannot be lent.
+        """
+
     def call_async(
-        self, value: Value | Mapping[str, Value], timeout: float | None = None, **options: Any
-    ) -> Coroutine[Any, Any, _Leased | Dataset]: ...
+        self,
+        value: _Item,
+        timeout: float | None = None,
+        *,
+        metadata: Metadata | None = None,
+        timestamp: int = 0,
+        device: _Device | None = None,
+        stream: CudaStream | None = None,
+    ) -> Coroutine[Any, Any, _AnyValue]:
+        """Awaits `call`, which runs in a thread of its own. Cancelling gives the server up.
+
+        Parameters
+        ----------
+        value : array_like, Draft, tensor or mapping of these
+            The request. A mapping becomes a dataset.
+        timeout : float or None, default None
+            Maximum wait in seconds; None waits without limit.
+        metadata : mapping or bytes or None, default None
+            A dict, stored as JSON, or bytes; 64 KiB at most.
+        timestamp : int, default 0
+            Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
+        device : str, int or device or None, default None
+            The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
+            or "cpu". None keeps the memory in which the array is.
+        stream : int or stream or None, default None
+            The CUDA stream whose pending work writes an array on a device: a handle, or a stream of torch, cupy, numba
+            or cuda.core. None is the stream of the array's producer.
+
+        Returns
+        -------
+        Lease, DeviceLease or Dataset
+            The response.
+
+        Raises
+        ------
+        TimeoutError
+            The timeout passed before the event.
+        ServiceError
+            The server reported an error, or ended before it answered.
+        ClosedError
+            The caller was closed.
+        DTypeError
+            The elements cannot be lent.
+        """
+
     def send(
         self,
-        value: Value | Mapping[str, Value],
+        value: _Item,
         timeout: float | None = None,
         *,
         metadata: Metadata | None = None,
         timestamp: int = 0,
         device: _Device | None = None,
-        stream: _CudaStream | None = None,
-    ) -> int: ...
-    def recv(self, timeout: float | None = None) -> tuple[int, _Leased | Dataset]: ...
-    def give_up(self) -> None: ...
-    def close(self) -> None: ...
-    def _interrupt(self) -> None: ...
+        stream: CudaStream | None = None,
+    ) -> int:
+        """Sends a request without waiting for its response. Waits for a server if there is none.
+
+        Parameters
+        ----------
+        value : array_like, Draft, tensor or mapping of these
+            The request. A mapping becomes a dataset.
+        timeout : float or None, default None
+            Maximum wait in seconds; None waits without limit.
+        metadata : mapping or bytes or None, default None
+            A dict, stored as JSON, or bytes; 64 KiB at most.
+        timestamp : int, default 0
+            Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
+        device : str, int or device or None, default None
+            The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
+            or "cpu". None keeps the memory in which the array is.
+        stream : int or stream or None, default None
+            The CUDA stream whose pending work writes an array on a device: a handle, or a stream of torch, cupy, numba
+            or cuda.core. None is the stream of the array's producer.
+
+        Returns
+        -------
+        int
+            The request's number, which `recv` returns with the response.
+
+        Raises
+        ------
+        TimeoutError
+            The timeout passed before the event.
+        ArgumentError
+            As many requests as the caller's capacity are in flight.
+        ClosedError
+            The caller was closed.
+        """
+
+    def send_async(
+        self,
+        value: _Item,
+        timeout: float | None = None,
+        *,
+        metadata: Metadata | None = None,
+        timestamp: int = 0,
+        device: _Device | None = None,
+        stream: CudaStream | None = None,
+    ) -> Coroutine[Any, Any, int]:
+        """Awaits `send`, which runs in a thread of its own. Cancelling ends the wait for a server.
+
+        Parameters
+        ----------
+        value : array_like, Draft, tensor or mapping of these
+            The request. A mapping becomes a dataset.
+        timeout : float or None, default None
+            Maximum wait in seconds; None waits without limit.
+        metadata : mapping or bytes or None, default None
+            A dict, stored as JSON, or bytes; 64 KiB at most.
+        timestamp : int, default 0
+            Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
+        device : str, int or device or None, default None
+            The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
+            or "cpu". None keeps the memory in which the array is.
+        stream : int or stream or None, default None
+            The CUDA stream whose pending work writes an array on a device: a handle, or a stream of torch, cupy, numba
+            or cuda.core. None is the stream of the array's producer.
+
+        Returns
+        -------
+        int
+            The request's number, which `recv` returns with the response.
+
+        Raises
+        ------
+        TimeoutError
+            The timeout passed before the event.
+        ArgumentError
+            As many requests as the caller's capacity are in flight.
+        ClosedError
+            The caller was closed.
+        """
+
+    def recv(self, timeout: float | None = None) -> tuple[int, _AnyValue]:
+        """Waits for the response to the oldest request in flight. After a timeout the request stays in flight.
+
+        Parameters
+        ----------
+        timeout : float or None, default None
+            Maximum wait in seconds; None waits without limit.
+
+        Returns
+        -------
+        tuple of (int, Lease, DeviceLease or Dataset)
+            The request's number, and its response.
+
+        Raises
+        ------
+        TimeoutError
+            The timeout passed before the event.
+        ServiceError
+            The server reported an error, or ended before it answered.
+        ArgumentError
+            No request is in flight.
+        ClosedError
+            The caller was closed.
+        """
+
+    def recv_async(self, timeout: float | None = None) -> Coroutine[Any, Any, tuple[int, _AnyValue]]:
+        """Awaits `recv`, which runs in a thread of its own. Cancelling ends the wait and loses no response.
+
+        Parameters
+        ----------
+        timeout : float or None, default None
+            Maximum wait in seconds; None waits without limit.
+
+        Returns
+        -------
+        tuple of (int, Lease, DeviceLease or Dataset)
+            The request's number, and its response.
+
+        Raises
+        ------
+        TimeoutError
+            The timeout passed before the event.
+        ServiceError
+            The server reported an error, or ended before it answered.
+        ArgumentError
+            No request is in flight.
+        ClosedError
+            The caller was closed.
+        """
+
+    def give_up(self) -> None:
+        """Gives the server up, with all requests in flight to it.
+
+        The next request goes to another server, if there is one.
+
+        Raises
+        ------
+        ClosedError
+            The caller was closed.
+        """
+
+    def close(self) -> None:
+        """Ends the caller's session with the service. A wait in another thread raises ClosedError."""
+
+    def _keep(self, response: tuple[int, _AnyValue]) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *_exception: object) -> Literal[False]: ...
 
-# A DeviceLease where the tensor is on a device: programs that expect none need not ask.
-_Leased = Lease | Any
-_Values = list[_Leased | Dataset]
-_Infos = list[Info]
-_Devices = list[Device]
+@final
+class Draft(Generic[_S_co]):
+    """A tensor that is being written, in the memory where it will be read. It is invisible until it is published.
 
-class _Tensor:
-    """What drafts and leases have in common."""
+    As a context manager it is published on leaving, if it was created with a name, and dropped if an exception leaves.
+    `draft[...]` reads and writes elements as its numpy array does. `Draft[np.float32]` is its type in annotations.
+
+    Notes
+    -----
+    Publishing makes the arrays that `array` returned read-only. Other views of it must not be written any more. It
+    belongs to the process that created it. Threads may write to different parts of it; one of them publishes it.
+    """
 
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """Sizes, in elements."""
+
     @property
     def strides(self) -> tuple[int, ...]:
-        """In elements."""
+        """Strides in bytes, as numpy has them."""
 
     @property
-    def dtype(self) -> np.dtype[Any]: ...
+    def dtype(self) -> np.dtype[_S_co]:
+        """Element type, as numpy's dtype; bfloat16 and float8 as those of ml_dtypes."""
+
     @property
-    def ndim(self) -> int: ...
+    def ndim(self) -> int:
+        """Number of dimensions."""
+
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """Number of elements."""
+
     @property
-    def nbytes(self) -> int: ...
-    def torch(self) -> Any: ...
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+
+    @property
+    def name(self) -> str | None:
+        """The name under which it will be published; None if it was created without one."""
+
+    @property
+    def array(self) -> npt.NDArray[_S_co]:
+        """A numpy array that views it, writable until it is published."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the draft was neither published nor dropped."""
+
+    def torch(self) -> _TorchTensor:
+        """Returns a writable torch tensor that views it. torch must be installed.
+
+        Returns
+        -------
+        torch.Tensor
+            The tensor. It must not be written after the draft was published.
+
+        Raises
+        ------
+        ArgumentError
+            The draft was published or dropped.
+        """
+
+    def set_metadata(self, metadata: Metadata) -> None:
+        """Sets metadata.
+
+        Parameters
+        ----------
+        metadata : mapping or bytes
+            A dict, stored as JSON, or bytes; 64 KiB at most.
+
+        Raises
+        ------
+        ArgumentError
+            The metadata is too long, or the draft was published or dropped.
+        """
+
+    def set_timestamp(self, nanoseconds: int) -> None:
+        """Sets a timestamp.
+
+        Parameters
+        ----------
+        nanoseconds : int
+            Nanoseconds since 1970, or of any clock that its users agree on.
+
+        Raises
+        ------
+        ArgumentError
+            The draft was published or dropped.
+        """
+
+    def publish(self, name: str | None = None) -> Version:
+        """Publishes it: from then on every client of the namespace can read it.
+
+        Parameters
+        ----------
+        name : str or None, default None
+            The name. None is the one that it was created with.
+
+        Returns
+        -------
+        Version
+            The version of the published value.
+
+        Raises
+        ------
+        ArgumentError
+            There is no name, the name is invalid, or the draft was published or dropped.
+        PermissionError
+            This user may not write to the namespace.
+        """
+
+    def drop(self) -> None:
+        """Drops the draft. Its memory is freed when no array views it any more."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, key: Any, /) -> Any: ...
+    def __setitem__(self, key: Any, value: Any, /) -> None: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    def __class_getitem__(cls, item: Any) -> GenericAlias: ...
+    def _repr_html_(self) -> str: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __dlpack__(
         self,
         *,
-        stream: int | Any | None = None,
+        stream: int | None = None,
         max_version: tuple[int, int] | None = None,
         dl_device: tuple[Enum | int, int] | None = None,
         copy: bool | None = None,
     ) -> CapsuleType: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
-
-@final
-class Draft(_Tensor):
-    @property
-    def name(self) -> str | None: ...
-    @property
-    def array(self) -> npt.NDArray[Any]: ...
-    @property
-    def is_open(self) -> bool: ...
-    def set_metadata(self, metadata: Metadata) -> None: ...
-    def set_timestamp(self, nanoseconds: int) -> None: ...
-    def publish(self, name: str | None = None) -> Version: ...
-    def drop(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, _value: BaseException | None, _traceback: TracebackType | None
     ) -> Literal[False]: ...
 
 @final
-class Lease(_Tensor):
+class Lease(Generic[_S_co]):
+    """The right to read one tensor in place.
+
+    While it lives, its memory is not reused, even if its name or its producer ends. `numpy.asarray(lease)`,
+    `numpy.from_dlpack(lease)` and `torch.from_dlpack(lease)` view the tensor in place and keep it alive. `lease[...]`,
+    `len(lease)` and iteration do what they do for its numpy array; `lease.numpy()` has the other methods of arrays.
+    `Lease[np.float32]` is its type in annotations.
+
+    Notes
+    -----
+    Thread-safe: any thread may read it. It belongs to the process that got it: a forked child must get its own. It
+    ends with its last reference, including arrays; `release` and `with` end it earlier. Pickling sends its name and
+    version.
+    """
+
     @property
-    def itemsize(self) -> int: ...
+    def shape(self) -> tuple[int, ...]:
+        """Sizes, in elements."""
+
     @property
-    def device(self) -> Literal["cpu"]: ...
+    def strides(self) -> tuple[int, ...]:
+        """Strides in bytes, as numpy has them."""
+
     @property
-    def metadata(self) -> dict[str, Any]: ...
+    def dtype(self) -> np.dtype[_S_co]:
+        """Element type, as numpy's dtype; bfloat16 and float8 as those of ml_dtypes."""
+
     @property
-    def metadata_bytes(self) -> bytes: ...
+    def ndim(self) -> int:
+        """Number of dimensions."""
+
     @property
-    def timestamp(self) -> int: ...
+    def size(self) -> int:
+        """Number of elements."""
+
     @property
-    def version(self) -> Version: ...
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+
     @property
-    def name(self) -> str: ...
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+
     @property
-    def mode(self) -> Mode: ...
+    def device(self) -> Literal["cpu"]:
+        """The tensor's device: always "cpu"."""
+
     @property
-    def readonly(self) -> bool: ...
+    def metadata(self) -> dict[str, Any]:
+        """Its metadata as a dict; empty if it has none."""
+
     @property
-    def valid(self) -> bool: ...
+    def metadata_bytes(self) -> bytes:
+        """Its metadata as bytes."""
+
+    @property
+    def timestamp(self) -> int:
+        """The tensor's timestamp in nanoseconds; 0 if none was set."""
+
+    @property
+    def version(self) -> Version:
+        """The version of the name's value."""
+
+    @property
+    def name(self) -> str:
+        """The name by which it was found: of the tensor, of its stream or list, or in its dataset."""
+
+    @property
+    def mode(self) -> Mode:
+        """The mode of the lease: "read" or "cow"."""
+
+    @property
+    def readonly(self) -> bool:
+        """Whether the tensor is read-only."""
+
+    @property
+    def valid(self) -> bool:
+        """Whether the session that leased it still exists, so that its memory is kept; False after release."""
+
     @property
     def _origin(self) -> tuple[list[Path], str | None, str, str | None, tuple[int, int], Mode, bool]: ...
     @property
     def __array_interface__(self) -> dict[str, Any]: ...
     __dlpack_c_exchange_api__: CapsuleType
-    def numpy(self) -> npt.NDArray[Any]: ...
-    def release(self) -> None: ...
-    # jax's array.
-    def __jax_array__(self) -> Any: ...
+    def numpy(self) -> npt.NDArray[_S_co]:
+        """Returns a numpy array that views the tensor in place, and keeps it alive.
+
+        Types that numpy lacks (bfloat16, float8) become those of ml_dtypes, or unsigned integers where that is not
+        installed.
+
+        Returns
+        -------
+        numpy.ndarray
+            The array; read-only unless the mode is "cow".
+
+        Raises
+        ------
+        ArgumentError
+            The lease was released.
+        ForkedError
+            The parent process got the lease.
+        """
+
+    def torch(self) -> _TorchTensor:
+        """Returns a torch tensor that views the tensor in place, and keeps it alive. torch must be installed.
+
+        torch does not check for read-only memory: with mode "read", writing to it ends the process with SIGSEGV.
+
+        Returns
+        -------
+        torch.Tensor
+            The tensor.
+
+        Raises
+        ------
+        ArgumentError
+            The lease was released.
+        ForkedError
+            The parent process got the lease.
+        """
+
+    def release(self) -> None:
+        """Ends the lease now, or when the last array that views the tensor is gone."""
+
     def _immutable(self) -> CapsuleType: ...
+    def __jax_array__(self) -> Any: ...
     def __array__(self, dtype: np.dtype[Any] | None = None, copy: bool | None = None) -> npt.NDArray[Any]: ...
     def __len__(self) -> int: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *_exception: object) -> Literal[False]: ...
-    def __reduce__(self) -> tuple[Callable[..., Lease], tuple[Any, ...]]: ...
-
-class _DeviceTensor:
-    """What drafts and leases on devices have in common."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """In elements."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]: ...
-    @property
-    def ndim(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def itemsize(self) -> int: ...
-    @property
-    def nbytes(self) -> int: ...
-    @property
-    def device(self) -> str: ...
-    @property
-    def device_uuid(self) -> str: ...
-    @property
-    def ptr(self) -> int: ...
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]: ...
-    def record_stream(self, stream: _CudaStream) -> None: ...
-    def torch(self) -> Any: ...
+    def __getitem__(self, key: Any, /) -> Any: ...
+    def __setitem__(self, key: Any, value: Any, /) -> None: ...
+    def __float__(self) -> float: ...
+    def __int__(self) -> int: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    def __class_getitem__(cls, item: Any) -> GenericAlias: ...
+    def _repr_html_(self) -> str: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
     def __dlpack__(
         self,
         *,
-        stream: int | Any | None = None,
+        stream: int | None = None,
         max_version: tuple[int, int] | None = None,
         dl_device: tuple[Enum | int, int] | None = None,
         copy: bool | None = None,
     ) -> CapsuleType: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_exception: object) -> Literal[False]: ...
+    def __reduce__(self) -> tuple[Callable[..., Lease], tuple[Any, ...]]: ...
 
 @final
-class DeviceDraft(_DeviceTensor):
+class DeviceDraft(Generic[_S_co]):
+    """A tensor that is being written on a device, in the memory where its readers will see it.
+
+    It is invisible until it is published. `torch.from_dlpack(draft)`, `cupy.from_dlpack(draft)` and
+    `numba.cuda.as_cuda_array(draft)` write there in place. As a context manager it is published on leaving, if it was
+    created with a name, and dropped if an exception leaves.
+
+    Notes
+    -----
+    Publishing waits for the work on it: on the streams that `record_stream` and `stream=` name; without them on those
+    passed to `__dlpack__`, or on all of the device's primary context if a consumer named none. It belongs to the
+    process that created it.
+    """
+
     @property
-    def name(self) -> str | None: ...
+    def shape(self) -> tuple[int, ...]:
+        """Sizes, in elements."""
+
     @property
-    def is_open(self) -> bool: ...
-    def copy_from(self, array: Value) -> None: ...
-    def set_metadata(self, metadata: Metadata) -> None: ...
-    def set_timestamp(self, nanoseconds: int) -> None: ...
-    def publish(self, name: str | None = None, *, stream: _CudaStream | None = None) -> Version: ...
-    def publish_early(self, name: str | None = None, stream: _CudaStream | None = None) -> Version: ...
-    def drop(self) -> None: ...
+    def strides(self) -> tuple[int, ...]:
+        """Strides in bytes, as numpy has them."""
+
+    @property
+    def dtype(self) -> np.dtype[_S_co]:
+        """Element type, as numpy's dtype; bfloat16 and float8 as those of ml_dtypes."""
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+
+    @property
+    def device(self) -> str:
+        """The device by its number in this process, as "cuda:0"."""
+
+    @property
+    def device_uuid(self) -> str:
+        """The device by its name in every process, "GPU-..."."""
+
+    @property
+    def ptr(self) -> int:
+        """The address of its first element on the device.
+
+        After reading it, publishing waits for all work in the device's primary context, unless `record_stream` or
+        `stream=` names the writing streams.
+        """
+
+    @property
+    def name(self) -> str | None:
+        """The name under which it will be published; None if it was created without one."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the draft was neither published nor dropped."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+    def record_stream(self, stream: CudaStream) -> None:
+        """Records a stream whose work writes the tensor. Publishing waits for the recorded streams only.
+
+        Parameters
+        ----------
+        stream : int or stream
+            A handle, or a stream of torch, cupy, numba or cuda.core, which is kept alive.
+
+        Raises
+        ------
+        ArgumentError
+            The draft was published or dropped.
+        """
+
+    def torch(self) -> _TorchTensor:
+        """Returns a writable torch tensor that views it, for work on torch's current stream, which is recorded.
+
+        Returns
+        -------
+        torch.Tensor
+            The tensor, on the device. torch must be installed.
+
+        Raises
+        ------
+        ArgumentError
+            The draft was published or dropped.
+        """
+
+    def copy_from(self, array: Value) -> None:
+        """Copies a host array into the tensor. The copy is complete when this returns.
+
+        Parameters
+        ----------
+        array : array_like
+            An array of the same shape and dtype.
+
+        Raises
+        ------
+        ArgumentError
+            The array has another shape, dtype or order of axes.
+        """
+
+    def set_metadata(self, metadata: Metadata) -> None:
+        """Sets metadata.
+
+        Parameters
+        ----------
+        metadata : mapping or bytes
+            A dict, stored as JSON, or bytes; 64 KiB at most.
+
+        Raises
+        ------
+        ArgumentError
+            The metadata is too long, or the draft was published or dropped.
+        """
+
+    def set_timestamp(self, nanoseconds: int) -> None:
+        """Sets a timestamp.
+
+        Parameters
+        ----------
+        nanoseconds : int
+            Nanoseconds since 1970, or of any clock that its users agree on.
+
+        Raises
+        ------
+        ArgumentError
+            The draft was published or dropped.
+        """
+
+    def publish(self, name: str | None = None, *, stream: CudaStream | None = None) -> Version:
+        """Waits for the work on it, and publishes it: from then on every client of the namespace can read it.
+
+        Parameters
+        ----------
+        name : str or None, default None
+            The name. None is the one that it was created with.
+        stream : int or stream or None, default None
+            A stream to record first, as by `record_stream`.
+
+        Returns
+        -------
+        Version
+            The version of the published value.
+
+        Raises
+        ------
+        ArgumentError
+            There is no name, the name is invalid, or the draft was published or dropped.
+        DeviceError
+            The work on the device failed.
+        """
+
+    def publish_early(self, name: str | None = None, stream: CudaStream | None = None) -> Version:
+        """Publishes it while the work on it is still pending. This call does not wait.
+
+        Readers wait for an event of this process, and so depend on it: if the process is killed before the work is
+        done, they get DeviceError.
+
+        Parameters
+        ----------
+        name : str or None, default None
+            The name. None is the one that it was created with.
+        stream : int or stream or None, default None
+            The stream with the pending work. None is the legacy default stream.
+
+        Returns
+        -------
+        Version
+            The version of the published value.
+
+        Raises
+        ------
+        ArgumentError
+            There is no name, the draft has a time to live or is ephemeral, or it was published or dropped.
+        """
+
+    def drop(self) -> None:
+        """Drops the draft. Its memory is freed when no array views it any more and the work on it is done."""
+
+    def __len__(self) -> int: ...
+    def __class_getitem__(cls, item: Any) -> GenericAlias: ...
+    def _repr_html_(self) -> str: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: CudaStream | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[Enum | int, int] | None = None,
+        copy: bool | None = None,
+    ) -> CapsuleType: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, _value: BaseException | None, _traceback: TracebackType | None
     ) -> Literal[False]: ...
 
 @final
-class DeviceLease(_DeviceTensor):
+class DeviceLease(Generic[_S_co]):
+    """The right to read one tensor on a device in place.
+
+    While it lives, its memory is not reused, even if its name or its producer ends. `torch.from_dlpack(lease)`,
+    `cupy.asarray(lease)` and `numba.cuda.as_cuda_array(lease)` view it in place and keep it alive.
+
+    Notes
+    -----
+    It ends when the last of these arrays is gone and the work queued by then on the recorded streams is done: those
+    passed to `__dlpack__`, the legacy default one, and those of `record_stream`. It belongs to the process that got it.
+    """
+
     @property
-    def metadata(self) -> dict[str, Any]: ...
+    def shape(self) -> tuple[int, ...]:
+        """Sizes, in elements."""
+
     @property
-    def metadata_bytes(self) -> bytes: ...
+    def strides(self) -> tuple[int, ...]:
+        """Strides in bytes, as numpy has them."""
+
     @property
-    def timestamp(self) -> int: ...
+    def dtype(self) -> np.dtype[_S_co]:
+        """Element type, as numpy's dtype; bfloat16 and float8 as those of ml_dtypes."""
+
     @property
-    def version(self) -> Version: ...
+    def ndim(self) -> int:
+        """Number of dimensions."""
+
     @property
-    def name(self) -> str: ...
+    def size(self) -> int:
+        """Number of elements."""
+
     @property
-    def mode(self) -> Literal["read"]: ...
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+
     @property
-    def readonly(self) -> Literal[True]: ...
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+
     @property
-    def valid(self) -> bool: ...
+    def device(self) -> str:
+        """The device by its number in this process, as "cuda:0"."""
+
     @property
-    def early(self) -> bool: ...
+    def device_uuid(self) -> str:
+        """The device by its name in every process, "GPU-..."."""
+
+    @property
+    def ptr(self) -> int:
+        """The address of its first element on the device.
+
+        A kernel that writes there fails and breaks its context. The lease lasts as long as this object, and until the
+        reads queued on the legacy default stream and on recorded streams are done.
+        """
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Its metadata as a dict; empty if it has none."""
+
+    @property
+    def metadata_bytes(self) -> bytes:
+        """Its metadata as bytes."""
+
+    @property
+    def timestamp(self) -> int:
+        """The tensor's timestamp in nanoseconds; 0 if none was set."""
+
+    @property
+    def version(self) -> Version:
+        """The version of the name's value."""
+
+    @property
+    def name(self) -> str:
+        """The name by which it was found: of the tensor, or of its stream or list."""
+
+    @property
+    def mode(self) -> Literal["read"]:
+        """The mode of the lease: always "read", since device memory has no copy-on-write."""
+
+    @property
+    def readonly(self) -> Literal[True]:
+        """Whether the tensor is read-only: always true."""
+
+    @property
+    def valid(self) -> bool:
+        """Whether the session that leased it still exists, so that its memory is kept; False after release."""
+
+    @property
+    def early(self) -> bool:
+        """Whether the tensor was published early, so that its producer's work on it may still be pending."""
+
     @property
     def _origin(self) -> tuple[list[Path], str | None, str, str | None, tuple[int, int], Mode, bool]: ...
-    def wait(self, stream: _CudaStream | None = None) -> None: ...
-    def to_host(self) -> npt.NDArray[Any]: ...
-    def numpy(self) -> NoReturn: ...
-    def legacy_ipc_handle(self) -> LegacyExport: ...
-    def release(self) -> None: ...
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+    def record_stream(self, stream: CudaStream) -> None:
+        """Records a stream whose work reads the tensor.
+
+        The lease ends only after the work that is queued there at its release.
+
+        Parameters
+        ----------
+        stream : int or stream
+            A handle, which must stay valid as long, or a stream of torch, cupy, numba or cuda.core, which is kept
+            alive.
+
+        Raises
+        ------
+        ArgumentError
+            The lease was released.
+        """
+
+    def wait(self, stream: CudaStream | None = None) -> None:
+        """Orders later work on a stream after the producer's work, if the tensor was published early.
+
+        Parameters
+        ----------
+        stream : int or stream or None, default None
+            The stream, which is recorded; the call does not wait. With None, the call itself waits.
+
+        Raises
+        ------
+        DeviceError
+            The producer ended before its work was done.
+        """
+
+    def to_host(self) -> npt.NDArray[_S_co]:
+        """Returns a copy of the elements in host memory.
+
+        Returns
+        -------
+        numpy.ndarray
+            A new array in C order.
+
+        Raises
+        ------
+        DeviceError
+            The copy failed.
+        """
+
+    def numpy(self) -> NoReturn:
+        """Raises BufferError: device memory is copied to the host by `to_host`, and never implicitly.
+
+        Raises
+        ------
+        BufferError
+            Always.
+        """
+
+    def torch(self) -> _TorchTensor:
+        """Returns a torch tensor that views the tensor in place, for work on torch's current stream, which is recorded.
+
+        torch does not enforce read-only memory: a kernel that writes there fails and breaks the process's context.
+
+        Returns
+        -------
+        torch.Tensor
+            The tensor, on the device. torch must be installed.
+
+        Raises
+        ------
+        ArgumentError
+            The lease was released.
+        """
+
+    def legacy_ipc_handle(self) -> LegacyExport:
+        """Copies the tensor into a plain block of device memory, for a program that supports only cuIpcOpenMemHandle.
+
+        The block is not protected, and not counted against limits.
+
+        Returns
+        -------
+        LegacyExport
+            The copy. Close it, or use it as a context manager.
+
+        Raises
+        ------
+        DeviceError
+            The device has no memory left, or the copy failed.
+        """
+
+    def release(self) -> None:
+        """Ends the lease now, or when the last array that views the tensor is gone.
+
+        In either case it ends after the work on the recorded streams. This call does not wait for that.
+        """
+
     def __array__(self, dtype: np.dtype[Any] | None = None, copy: bool | None = None) -> NoReturn: ...
     def __len__(self) -> int: ...
+    def __getitem__(self, key: Any, /) -> NoReturn: ...
+    # It raises BufferError, too.
+    def __iter__(self) -> Iterator[Any]: ...
+    def __class_getitem__(cls, item: Any) -> GenericAlias: ...
+    def _repr_html_(self) -> str: ...
+    # It raises BufferError.
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: CudaStream | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[Enum | int, int] | None = None,
+        copy: bool | None = None,
+    ) -> CapsuleType: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *_exception: object) -> Literal[False]: ...
     def __reduce__(self) -> tuple[Callable[..., DeviceLease], tuple[Any, ...]]: ...
 
 @final
 class LegacyExport:
+    """A copy of a tensor in a plain block of device memory, which another process opens with cuIpcOpenMemHandle.
+
+    Notes
+    -----
+    Close it, or use it as a context manager. Closing or dropping it frees the block: every process that has opened the
+    block must close it first.
+    """
+
     @property
-    def handle(self) -> bytes: ...
+    def handle(self) -> bytes:
+        """The CUipcMemHandle, 64 bytes: any process that knows it can open the block, and write there."""
+
     @property
-    def ptr(self) -> int: ...
+    def ptr(self) -> int:
+        """The block's address in this process."""
+
     @property
-    def nbytes(self) -> int: ...
-    def close(self) -> None: ...
+    def nbytes(self) -> int:
+        """The block's length in bytes."""
+
+    def close(self) -> None:
+        """Frees the block."""
+
     def __enter__(self) -> Self: ...
     def __exit__(self, *_exception: object) -> Literal[False]: ...
 
 @final
 class Device:
+    """A device whose memory the daemon lends. `Client.devices` returns them."""
+
     @property
-    def uuid(self) -> str: ...
+    def uuid(self) -> str:
+        """The device's UUID, "GPU-..." or "MIG-...", which is the same in every process."""
+
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The driver's name of the device."""
+
     @property
-    def allocator(self) -> Literal["pool", "arena", "async"]: ...
+    def allocator(self) -> Literal["pool", "arena", "async"]:
+        """The allocator: "pool", "arena" or "async"."""
+
     @property
-    def segment_bytes(self) -> int: ...
+    def segment_bytes(self) -> int:
+        """Length of an ordinary segment, in bytes; with "async", the unit of slots."""
+
     @property
-    def segment_bytes_max(self) -> int: ...
+    def segment_bytes_max(self) -> int:
+        """Length of the longest segment, in bytes."""
+
     @property
-    def index(self) -> int | None: ...
+    def index(self) -> int | None:
+        """The device's number in this process, as in "cuda:0"; None if this process does not see it. Loads the driver."""
 
 @final
 class Dataset(Mapping[str, Lease]):
+    """Several tensors, published together and leased as one: a mapping of names to leases.
+
+    The order is that of publication.
+
+    Notes
+    -----
+    Thread-safe: any thread may read it. It belongs to the process that got it. It ends with its last reference,
+    including leases and arrays of its tensors; `release` and `with` end it earlier. Pickling sends its name and
+    version.
+    """
+
     @property
-    def metadata(self) -> dict[str, Any]: ...
+    def metadata(self) -> dict[str, Any]:
+        """The dataset's metadata as a dict; empty if it has none."""
+
     @property
-    def metadata_bytes(self) -> bytes: ...
+    def metadata_bytes(self) -> bytes:
+        """The dataset's metadata as bytes."""
+
     @property
-    def timestamp(self) -> int: ...
+    def timestamp(self) -> int:
+        """The dataset's timestamp in nanoseconds; 0 if none was set."""
+
     @property
-    def version(self) -> Version: ...
+    def version(self) -> Version:
+        """The version of the name's value."""
+
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name by which it was found: its own, or that of its stream or list."""
+
     @property
-    def valid(self) -> bool: ...
-    def release(self) -> None: ...
+    def valid(self) -> bool:
+        """Whether the session that leased it still exists; False after release."""
+
+    def release(self) -> None:
+        """Ends the lease now, or when the last array that views one of its tensors is gone."""
+
     def __getitem__(self, name: str, /) -> Lease: ...
     def __iter__(self) -> Iterator[str]: ...
     def __len__(self) -> int: ...
     def __contains__(self, name: object, /) -> bool: ...
     @overload
-    def get(self, name: str, default: None = None) -> Lease | None: ...
+    def get(self, name: str, default: None = None) -> Lease | None:
+        """Returns the dataset's tensor with a name.
+
+        Parameters
+        ----------
+        name : str
+            The tensor's name in the dataset.
+        default : object, default None
+            The result if no tensor has the name.
+
+        Returns
+        -------
+        Lease or object
+            The tensor, or `default`.
+        """
+
     @overload
     def get(self, name: str, default: Lease) -> Lease: ...
     @overload
     def get(self, name: str, default: _T) -> Lease | _T: ...
     # Lists, where a mapping written in Python has views: a dataset does not change.
-    def keys(self) -> list[str]: ...  # type: ignore[override]
-    def values(self) -> list[Lease]: ...  # type: ignore[override]
-    def items(self) -> list[tuple[str, Lease]]: ...  # type: ignore[override]
-    def numpy(self) -> tuple[npt.NDArray[Any], ...]: ...
-    # Tensors of torch.
-    def torch(self) -> tuple[Any, ...]: ...
+    def keys(self) -> list[str]:  # type: ignore[override]
+        """Returns the names of its tensors.
+
+        Returns
+        -------
+        list of str
+            The names, in the order of publication.
+        """
+
+    def values(self) -> list[Lease]:  # type: ignore[override]
+        """Returns leases of its tensors.
+
+        Returns
+        -------
+        list of Lease
+            The leases, in the order of publication.
+        """
+
+    def items(self) -> list[tuple[str, Lease]]:  # type: ignore[override]
+        """Returns names and leases of its tensors.
+
+        Returns
+        -------
+        list of (str, Lease)
+            The pairs, in the order of publication.
+        """
+
+    def numpy(self) -> tuple[npt.NDArray[Any], ...]:
+        """Returns numpy arrays that view all of its tensors in place, and keep them alive.
+
+        Returns
+        -------
+        tuple of numpy.ndarray
+            The arrays, in the order of publication.
+
+        Raises
+        ------
+        ArgumentError
+            The dataset was released.
+        """
+
+    def torch(self) -> tuple[_TorchTensor, ...]:
+        """Returns torch tensors that view all of its tensors in place, and keep them alive.
+
+        torch does not check for read-only memory: with mode "read", writing to them ends the process with SIGSEGV.
+
+        Returns
+        -------
+        tuple of torch.Tensor
+            The tensors, in the order of publication. torch must be installed.
+
+        Raises
+        ------
+        ArgumentError
+            The dataset was released.
+        """
+
     def __enter__(self) -> Self: ...
     def __exit__(self, *_exception: object) -> Literal[False]: ...
+    def _repr_html_(self) -> str: ...
     @property
     def _origin(self) -> tuple[list[Path], str | None, str, tuple[int, int], Mode, bool]: ...
 
 @final
-class Batches(Iterator[_T]):
+class Batches(Iterator[_T_co]):
+    """An iterator over the values of many names, in their order. `Client.batches` returns it.
+
+    It leases several values at once, ahead of their turn. Between two steps of training the code and words of a lease
+    have left the processor's caches; when several leases are taken together, only the first pays for the cache misses.
+
+    Notes
+    -----
+    One thread at a time may use it. It belongs to the process that opened it. Close it, or use it as a context manager:
+    closing releases the values that were leased ahead.
+    """
+
     def __iter__(self) -> Self: ...
-    def __next__(self) -> _T: ...
-    def close(self) -> None: ...
+    def __next__(self) -> _T_co: ...
+    def close(self) -> None:
+        """Ends the iteration, and releases the values that were leased ahead.
+
+        Raises
+        ------
+        ValueError
+            Another thread is taking a value.
+        """
+
     def __enter__(self) -> Self: ...
     def __exit__(self, *_exception: object) -> Literal[False]: ...
+    def __class_getitem__(cls, item: Any) -> GenericAlias: ...
 
 @final
 class Version:
+    """The version of a name's value. Equal versions mean that the name was not written in between.
+
+    Versions have no order. They can be hashed and pickled.
+    """
+
     @classmethod
-    def from_words(cls, words: tuple[int, int]) -> Self: ...
+    def from_words(cls, words: tuple[int, int]) -> Self:
+        """Returns the version with these words.
+
+        Parameters
+        ----------
+        words : tuple of (int, int)
+            The words of a version, of this process or another one.
+
+        Returns
+        -------
+        Version
+            The version.
+        """
+
     @property
-    def words(self) -> tuple[int, int]: ...
+    def words(self) -> tuple[int, int]:
+        """Two numbers that identify the version in every process."""
+
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
     def __reduce__(self) -> tuple[Callable[..., Version], tuple[tuple[int, int]]]: ...
 
 @final
 class Info:
+    """Description of a name's value and its owner. `Client.info` and `Client.list` return it; it holds no lease."""
+
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name."""
+
     @property
-    def kind(self) -> Literal["tensor", "dataset"]: ...
+    def kind(self) -> Literal["tensor", "dataset"]:
+        """The kind of value: "tensor" or "dataset"."""
+
     @property
-    def dtype(self) -> np.dtype[Any] | None: ...
+    def dtype(self) -> np.dtype[Any] | None:
+        """Element type of a tensor; None for a dataset."""
+
     @property
-    def shape(self) -> tuple[int, ...] | None: ...
+    def shape(self) -> tuple[int, ...] | None:
+        """Sizes of a tensor, in elements; None for a dataset."""
+
     @property
-    def strides(self) -> tuple[int, ...] | None: ...
+    def strides(self) -> tuple[int, ...] | None:
+        """Strides of a tensor in bytes, as numpy has them; None for a dataset."""
+
     @property
-    def members(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]: ...
+    def members(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+        """Dtype and shape of a dataset's tensors, by name; empty for a tensor."""
+
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Bytes of the elements, of all members together."""
+
     @property
-    def metadata_bytes(self) -> int: ...
+    def metadata_bytes(self) -> int:
+        """Length of the metadata, in bytes."""
+
     @property
-    def timestamp(self) -> int: ...
+    def timestamp(self) -> int:
+        """The value's timestamp in nanoseconds; 0 if none was set."""
+
     @property
-    def pid(self) -> int: ...
+    def pid(self) -> int:
+        """Pid of the value's owner."""
+
     @property
-    def uid(self) -> int: ...
+    def uid(self) -> int:
+        """Uid of the value's owner."""
+
     @property
-    def label(self) -> str: ...
+    def label(self) -> str:
+        """Label of the value's owner."""
+
     @property
-    def alive(self) -> bool: ...
+    def alive(self) -> bool:
+        """Whether the value's owner is connected."""
+
     @property
-    def version(self) -> Version: ...
+    def version(self) -> Version:
+        """The version of the name's value."""
+
     @property
-    def ttl(self) -> float | None: ...
+    def ttl(self) -> float | None:
+        """Seconds until the name ends by itself; None if it does not."""
+
     @property
-    def ephemeral(self) -> bool: ...
+    def ephemeral(self) -> bool:
+        """Whether the value ends with its owner's session."""
 
 @final
 class Stream:
+    """The producer's end of a stream. `Client.stream` opens it.
+
+    Notes
+    -----
+    Thread-safe. It belongs to the process that opened it. Close it, or use it as a context manager: subscribers still
+    receive the messages sent before it was closed.
+
+    Examples
+    --------
+    >>> with client.stream("camera", policy="drop-oldest") as camera:
+    ...     frames = client.subscribe("camera", start="next")
+    ...     _ = camera.send(np.zeros((4, 4), np.uint8), timestamp=17)
+    ...     frames.recv(timeout=10).timestamp
+    17
+    """
+
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The stream's name."""
+
     @property
-    def sent(self) -> int: ...
+    def sent(self) -> int:
+        """Number of messages sent."""
+
     @property
-    def capacity(self) -> int: ...
+    def capacity(self) -> int:
+        """Number of messages that it keeps for subscribers that lag."""
+
     @property
-    def subscribers(self) -> int: ...
+    def subscribers(self) -> int:
+        """Number of the stream's present subscribers."""
+
     def send(
         self,
-        value: Value | Mapping[str, Value],
+        value: _Item,
         timeout: float | None = None,
         *,
         metadata: Metadata | None = None,
         timestamp: int = 0,
         device: _Device | None = None,
-        stream: _CudaStream | None = None,
-    ) -> int: ...
-    def try_send(
+        stream: CudaStream | None = None,
+    ) -> int:
+        """Sends a tensor, or a mapping of several, to every subscriber.
+
+        Waits only if the policy is "block" and a subscriber lags by the whole capacity.
+
+        Parameters
+        ----------
+        value : array_like, Draft, tensor or mapping of these
+            The message. A mapping becomes a dataset.
+        timeout : float or None, default None
+            Maximum wait in seconds; None waits without limit.
+        metadata : mapping or bytes or None, default None
+            A dict, stored as JSON, or bytes; 64 KiB at most.
+        timestamp : int, default 0
+            Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
+        device : str, int or device or None, default None
+            The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
+            or "cpu". None keeps the memory in which the array is.
+        stream : int or stream or None, default None
+            The CUDA stream whose pending work writes an array on a device: a handle, or a stream of torch, cupy, numba
+            or cuda.core. None is the stream of the array's producer.
+
+        Returns
+        -------
+        int
+            The message's sequence number.
+
+        Raises
+        ------
+        TimeoutError
+            The timeout passed before the event.
+        StreamFullError
+            The stream is full, and its policy is "error".
+        ClosedError
+            The stream was closed.
+        DTypeError
+            The elements cannot be lent.
+        """
+
+    def send_async(
         self,
-        value: Value | Mapping[str, Value],
+        value: _Item,
+        timeout: float | None = None,
         *,
         metadata: Metadata | None = None,
         timestamp: int = 0,
         device: _Device | None = None,
-        stream: _CudaStream | None = None,
-    ) -> int: ...
-    @overload
-    def create(self, shape: _Shape, dtype: _DType = None, *, device: None = None, stream: None = None) -> Draft: ...
+        stream: CudaStream | None = None,
+    ) -> Coroutine[Any, Any, int]:
+        """Awaits `send`, which runs in a thread of its own. Cancelling ends the wait for room.
+
+        Parameters
+        ----------
+        value : array_like, Draft, tensor or mapping of these
+            The message. A mapping becomes a dataset.
+        timeout : float or None, default None
+            Maximum wait in seconds; None waits without limit.
+        metadata : mapping or bytes or None, default None
+            A dict, stored as JSON, or bytes; 64 KiB at most.
+        timestamp : int, default 0
+            Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
+        device : str, int or device or None, default None
+            The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
+            or "cpu". None keeps the memory in which the array is.
+        stream : int or stream or None, default None
+            The CUDA stream whose pending work writes an array on a device: a handle, or a stream of torch, cupy, numba
+            or cuda.core. None is the stream of the array's producer.
+
+        Returns
+        -------
+        int
+            The message's sequence number.
+
+        Raises
+        ------
+        TimeoutError
+            The timeout passed before the event.
+        StreamFullError
+            The stream is full, and its policy is "error".
+        ClosedError
+            The stream was closed.
+        DTypeError
+            The elements cannot be lent.
+        """
+
+    def try_send(
+        self,
+        value: _Item,
+        *,
+        metadata: Metadata | None = None,
+        timestamp: int = 0,
+        device: _Device | None = None,
+        stream: CudaStream | None = None,
+    ) -> int:
+        """Sends as `send` does, without waiting.
+
+        Parameters
+        ----------
+        value : array_like, Draft, tensor or mapping of these
+            The message. A mapping becomes a dataset.
+        metadata : mapping or bytes or None, default None
+            A dict, stored as JSON, or bytes; 64 KiB at most.
+        timestamp : int, default 0
+            Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
+        device : str, int or device or None, default None
+            The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
+            or "cpu". None keeps the memory in which the array is.
+        stream : int or stream or None, default None
+            The CUDA stream whose pending work writes an array on a device: a handle, or a stream of torch, cupy, numba
+            or cuda.core. None is the stream of the array's producer.
+
+        Returns
+        -------
+        int
+            The message's sequence number.
+
+        Raises
+        ------
+        StreamFullError
+            There is no room. A draft stays open.
+        ClosedError
+            The stream was closed.
+        DTypeError
+            The elements cannot be lent.
+        """
+
     @overload
     def create(
-        self, shape: _Shape, dtype: _DType = None, *, device: _Device, stream: _CudaStream | None = None
+        self, shape: _Shape, dtype: _DTypeOf[_S], *, device: None = None, stream: None = None
+    ) -> Draft[_S]:
+        """Creates a tensor in shared memory, to be written in place and sent.
+
+        Parameters
+        ----------
+        shape : int or sequence of int
+            Sizes, in elements.
+        dtype : dtype or None, default None
+            What `numpy.dtype` takes, a dtype of torch, or a name of ml_dtypes. None is float64.
+        device : str, int or device or None, default None
+            The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch.
+            None and "cpu" are host memory.
+        stream : int or stream or None, default None
+            The CUDA stream that will write a tensor on a device.
+
+        Returns
+        -------
+        Draft or DeviceDraft
+            The tensor; a DeviceDraft if `device` names a device.
+
+        Raises
+        ------
+        ArgumentError
+            The shape is invalid.
+        DTypeError
+            Elements of this dtype cannot be lent.
+        LimitError
+            A limit of the daemon's configuration, of this client or of the machine is reached.
+        """
+
+    @overload
+    def create(
+        self, shape: _Shape, dtype: None = None, *, device: None = None, stream: None = None
+    ) -> Draft[np.float64]: ...
+    @overload
+    def create(self, shape: _Shape, dtype: AnyDType, *, device: None = None, stream: None = None) -> Draft: ...
+    @overload
+    def create(
+        self, shape: _Shape, dtype: _DTypeOf[_S], *, device: _Device, stream: CudaStream | None = None
+    ) -> DeviceDraft[_S]: ...
+    @overload
+    def create(
+        self, shape: _Shape, dtype: AnyDType | None = None, *, device: _Device, stream: CudaStream | None = None
     ) -> DeviceDraft: ...
-    def wait_subscribers(self, count: int, timeout: float | None = None) -> None: ...
-    def close(self) -> None: ...
+    def wait_subscribers(self, count: int, timeout: float | None = None) -> None:
+        """Waits until the stream has this many subscribers, so that they receive the first message.
+
+        Parameters
+        ----------
+        count : int
+            Number of subscribers.
+        timeout : float or None, default None
+            Maximum wait in seconds; None waits without limit.
+
+        Raises
+        ------
+        TimeoutError
+            The timeout passed before the event.
+        ClosedError
+            The stream was closed.
+        """
+
+    def wait_subscribers_async(self, count: int, timeout: float | None = None) -> Coroutine[Any, Any, None]:
+        """Awaits `wait_subscribers`, which runs in a thread of its own. Cancelling ends the wait.
+
+        Parameters
+        ----------
+        count : int
+            Number of subscribers.
+        timeout : float or None, default None
+            Maximum wait in seconds; None waits without limit.
+
+        Raises
+        ------
+        TimeoutError
+            The timeout passed before the event.
+        ClosedError
+            The stream was closed.
+        """
+
+    def close(self) -> None:
+        """Ends the stream. Subscribers still receive the messages sent before.
+
+        Another thread that waits for room raises ClosedError.
+        """
+
     def __enter__(self) -> Self: ...
     def __exit__(self, *_exception: object) -> Literal[False]: ...
+    def _repr_html_(self) -> str: ...
 
 @final
 class Subscription:
+    """The subscriber's end of a stream: an iterator of messages that ends with the stream, synchronous and asynchronous.
+
+    `Client.subscribe` opens it.
+
+    Notes
+    -----
+    Thread-safe: each message goes to one of the threads that wait. It belongs to the process that opened it. Close it,
+    or use it as a context manager.
+    """
+
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The stream's name."""
+
     @property
-    def lost(self) -> int: ...
+    def lost(self) -> int:
+        """Total number of lost messages."""
+
     @property
-    def position(self) -> int: ...
+    def position(self) -> int:
+        """Number of the next message."""
+
     @property
-    def pollable(self) -> bool: ...
-    def recv(self, timeout: float | None = None) -> Message: ...
-    def try_recv(self) -> Message | None: ...
-    def recv_async(self, timeout: float | None = None) -> Coroutine[Any, Any, Message]: ...
-    def fileno(self) -> int: ...
-    def close(self) -> None: ...
+    def pollable(self) -> bool:
+        """Whether the subscription has a descriptor."""
+
+    def recv(self, timeout: float | None = None) -> Message:
+        """Waits for the next message.
+
+        Parameters
+        ----------
+        timeout : float or None, default None
+            Maximum wait in seconds; None waits without limit.
+
+        Returns
+        -------
+        Message
+            The message.
+
+        Raises
+        ------
+        TimeoutError
+            The timeout passed before the event.
+        StreamEndedError
+            The stream has ended, and every message was taken.
+        ClosedError
+            The subscription was closed.
+        DisconnectedError
+            The client was closed, or the daemon has ended.
+        """
+
+    def try_recv(self) -> Message | None:
+        """Returns the next message without waiting.
+
+        Returns
+        -------
+        Message or None
+            The message; None if there is none.
+
+        Raises
+        ------
+        StreamEndedError
+            The stream has ended, and every message was taken.
+        ClosedError
+            The subscription was closed.
+        """
+
+    def recv_async(self, timeout: float | None = None) -> Coroutine[Any, Any, Message]:
+        """Awaits the next message. The event loop watches the descriptor; no thread waits.
+
+        Parameters
+        ----------
+        timeout : float or None, default None
+            Maximum wait in seconds; None waits without limit.
+
+        Returns
+        -------
+        Message
+            The message.
+
+        Raises
+        ------
+        TimeoutError
+            The timeout passed before the event.
+        StreamEndedError
+            The stream has ended, and every message was taken.
+        ArgumentError
+            The subscription is not pollable.
+        ClosedError
+            The subscription was closed.
+        """
+
+    def fileno(self) -> int:
+        """Returns a descriptor that becomes readable for select and epoll when there may be a message.
+
+        Returns
+        -------
+        int
+            The descriptor, which belongs to the subscription.
+
+        Raises
+        ------
+        ArgumentError
+            The subscription is not pollable.
+        """
+
+    def close(self) -> None:
+        """Ends the subscription. A wait in another thread raises ClosedError."""
+
     def __enter__(self) -> Self: ...
     def __exit__(self, *_exception: object) -> Literal[False]: ...
     def __iter__(self) -> Self: ...
@@ -719,20 +3830,73 @@ class Subscription:
 
 @final
 class Recipe:
+    """Identifies messages, by their metadata, whose tensors become torch tensors, and describes their nesting in a batch.
+    Such messages become batches without objects for the message, the dataset or the leases, which would cost a loader's
+    trainer time in every batch.
+    """
+
     def __new__(cls, metadata: bytes, nest: Literal["one", "list", "tuple"]) -> Self: ...
 
 @final
+class Cancel:
+    """Ends the waits of one thread, which waits for a coroutine."""
+
+    def __new__(cls) -> Self: ...
+    def cancel(self) -> None:
+        """Ends the wait."""
+
+    def run(self, work: Callable[..., _T], arguments: tuple[Any, ...], options: _Options) -> _T:
+        """Calls `work`, whose waits end once `cancel` was called."""
+
+@final
 class Message:
+    """A message of a stream. As a context manager it releases its value on leaving.
+
+    Notes
+    -----
+    Thread-safe. It holds a lease on its value until it is released, or until the message and all arrays of it are gone.
+    """
+
     @property
-    def sequence(self) -> int: ...
+    def sequence(self) -> int:
+        """The message's number in the stream, from 0."""
+
     @property
-    def lost(self) -> int: ...
+    def lost(self) -> int:
+        """Number of messages that this subscription lost right before it."""
+
     @property
-    def timestamp(self) -> int: ...
+    def timestamp(self) -> int:
+        """The message's timestamp in nanoseconds; 0 if none was set."""
+
     @property
-    def value(self) -> _Leased | Dataset: ...
+    def value(self) -> _AnyValue:
+        """The message's value: a Lease, a DeviceLease or a Dataset."""
+
     @property
-    def tensor(self) -> _Leased: ...
+    def tensor(self) -> _Leased:
+        """The Lease or DeviceLease, if the message is one tensor; otherwise TypeError is raised."""
+
     @property
-    def dataset(self) -> Dataset: ...
-    def numpy(self) -> npt.NDArray[Any]: ...
+    def dataset(self) -> Dataset:
+        """The Dataset, if the message is several tensors; otherwise TypeError is raised."""
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """Returns a numpy array that views the tensor in place, and keeps it alive.
+
+        Returns
+        -------
+        numpy.ndarray
+            The array; read-only unless the mode is "cow".
+
+        Raises
+        ------
+        TypeError
+            The message is a dataset.
+        """
+
+    def release(self) -> None:
+        """Ends the lease on the value now, or when the last array that views it is gone."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_exception: object) -> Literal[False]: ...

@@ -37,9 +37,22 @@ def client_for(address: tuple[str, ...], namespace: str | None) -> _native.Clien
 
 @dataclass(frozen=True)
 class TensorRef:
-    """A tensor by its address: small, picklable, and good in every process that may join the namespace.
+    """A tensor by its address: small, picklable, and valid in every process that may join the namespace.
 
-    It is made by `Client.share`. It does not keep the tensor: `take` or `delete` end it, or the time to live it was given.
+    `Client.share` returns it. It does not keep the tensor: `take` or `delete` end it, or its time to live.
+
+    Attributes
+    ----------
+    address : tuple of str
+        The daemon's sockets.
+    namespace : str or None
+        The namespace; None is the user's private one.
+    name : str
+        The tensor's name.
+    shape : tuple of int
+        Sizes, in elements.
+    dtype : numpy.dtype
+        Element type.
     """
 
     address: tuple[str, ...]
@@ -48,22 +61,71 @@ class TensorRef:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
-    def get(self, *, mode: Mode = "read") -> _native.Lease | Any:
-        """Leases it: a DeviceLease if it is on a device."""
+    def get(self, *, mode: Mode = "read") -> _native.Lease | _native.DeviceLease:
+        """Leases the tensor.
+
+        Parameters
+        ----------
+        mode : {"read", "cow"}, default "read"
+            As in `Client.get`.
+
+        Returns
+        -------
+        Lease or DeviceLease
+            The lease; a DeviceLease if the tensor is on a device.
+
+        Raises
+        ------
+        NotFoundError
+            The tensor was taken or deleted, or its time to live has passed.
+        """
         return client_for(self.address, self.namespace).get(self.name, mode=mode)
 
-    def take(self, *, mode: Mode = "read") -> _native.Lease | Any:
-        """Leases it and deletes its name: when the lease ends, its memory comes back."""
+    def take(self, *, mode: Mode = "read") -> _native.Lease | _native.DeviceLease:
+        """Leases the tensor and deletes its name: when the lease ends, its memory is freed.
+
+        Parameters
+        ----------
+        mode : {"read", "cow"}, default "read"
+            As in `Client.get`.
+
+        Returns
+        -------
+        Lease or DeviceLease
+            The lease; a DeviceLease if the tensor is on a device.
+
+        Raises
+        ------
+        NotFoundError
+            The tensor was taken or deleted, or its time to live has passed.
+        """
         lease = self.get(mode=mode)
         self.delete()
         return lease
 
     def delete(self) -> bool:
-        """Deletes its name; False if it is gone already."""
+        """Deletes the tensor's name. Leases on it stay valid.
+
+        Returns
+        -------
+        bool
+            False if the name did not exist any more.
+        """
         return client_for(self.address, self.namespace).delete(self.name)
 
 
-def _where(client: _native.Client) -> tuple[tuple[str, ...], str | None]:
+def get_version(client: _native.Client, name: str, words: tuple[int, int], mode: Mode) -> Any:
+    """Leases the value of a name if it is of this version; None if another one has replaced it."""
+    lease = client.get(name, mode=mode)
+    return lease if _is_of(lease, words) else None
+
+
+def _is_of(value: _native.Lease | _native.DeviceLease | _native.Dataset, words: tuple[int, int]) -> bool:
+    return value.version == _native.Version.from_words(words)
+
+
+def where(client: _native.Client) -> tuple[tuple[str, ...], str | None]:
+    """The arguments of `client_for`, by which other processes find the same namespace."""
     options = client._options
     return tuple(os.fspath(path) for path in options["address"]), options["namespace"]
 
@@ -74,7 +136,7 @@ def share(client: _native.Client, value: Any, metadata: Mapping[str, Any] | byte
     client.put(name, value, metadata=metadata, ttl=ttl)
     info = client.info(name)
     assert info.shape is not None and info.dtype is not None
-    return TensorRef(*_where(client), name, info.shape, info.dtype)
+    return TensorRef(*where(client), name, info.shape, info.dtype)
 
 
 def reduce_client(client: _native.Client) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -118,7 +180,7 @@ def _dataset(
 
 
 def _check(value: _native.Lease | _native.DeviceLease | _native.Dataset, name: str, words: tuple[int, int] | None) -> None:
-    if words is not None and value.version != _native.Version.from_words(words):
+    if words is not None and not _is_of(value, words):
         raise NotFoundError(
             f"{name!r} was overwritten after a lease on it was sent: send a reference of Client.share, "
             "or give each value a name of its own"

@@ -1,4 +1,4 @@
-"""A machine with a card that is none: a daemon and programs with the stand-in for the driver, each in a process of its own."""
+"""A machine with a simulated device: a daemon and programs with a fake driver, each in a process of its own."""
 
 import os
 import pathlib
@@ -8,9 +8,10 @@ import sys
 import time
 
 import pytest
+from waiting import LONG, listens
 
 HERE = pathlib.Path(__file__).parent
-# Each program gets a segment, which stays as long as something in it is published.
+# Each program gets a segment, which exists as long as one of its values is published.
 CONFIG = '[cuda]\ndevices = ["all"]\nsegment_bytes = "4MiB"\nbytes_max = "900MiB"\n'
 
 
@@ -19,14 +20,14 @@ def _sources() -> pathlib.Path:
 
 
 def blocks(mark: str) -> list[str]:
-    """Programs of the manual that are marked so."""
+    """The programs of the manual with this mark."""
     page = _sources() / "docs" / "how-to" / "gpu.md"
     found: list[str] = re.findall(rf"^```python {mark}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     return found
 
 
 def stand_in() -> pathlib.Path:
-    """The library of the stand-in; skips where it is not built."""
+    """The library of the fake driver; skips the test if it is not built."""
     named = os.environ.get("TENSORLEND_FAKECUDA")
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or _sources() / "target")
     places = [pathlib.Path(named)] if named else [target / kind / "libfakecuda.so" for kind in ("debug", "release")]
@@ -37,7 +38,7 @@ def stand_in() -> pathlib.Path:
 
 
 class World:
-    """A folder that stands for one machine: programs in it share its cards."""
+    """A folder that represents one machine: its programs share its devices."""
 
     def __init__(self, folder: pathlib.Path, config: str = CONFIG, **settings: str) -> None:
         library = stand_in()
@@ -65,18 +66,18 @@ class World:
         arguments = arguments or ("--allow-fake-cuda",)
         log = open(self.folder / "daemon.log", "wb")
         self.daemon = subprocess.Popen([*command, *arguments], env=self.env, stderr=log, stdin=subprocess.DEVNULL)
-        deadline = time.monotonic() + 20
-        while not self.socket.exists():
+        deadline = time.monotonic() + LONG
+        while not listens(self.socket):
             assert self.daemon.poll() is None and time.monotonic() < deadline, (self.folder / "daemon.log").read_text()
             time.sleep(0.005)
 
     def stop(self) -> None:
         if self.daemon is not None:
             self.daemon.terminate()
-            self.daemon.wait(20)
+            self.daemon.wait(60)
 
     def begin(self, program: str, *arguments: str, **settings: str) -> "subprocess.Popen[str]":
-        """Starts a program on this machine: its source."""
+        """Starts a program with this source on this machine."""
         command = [sys.executable, "-X", "faulthandler", "-c", program, *arguments]
         pipe = subprocess.PIPE
         return subprocess.Popen(
@@ -84,11 +85,11 @@ class World:
         )
 
     def run(self, program: str, *arguments: str, timeout: float = 120, **settings: str) -> str:
-        """Runs it; what it printed."""
+        """Runs a program and returns its output."""
         return finish(self.begin(program, *arguments, **settings), timeout)
 
     def gate(self, pid: int | str | None = None) -> pathlib.Path:
-        """The file that holds the streams of a process, or of all: while it is there."""
+        """The file that holds the streams of one process, or of all processes, as long as it exists."""
         return self.folder / ("gate" if pid is None else f"gate.{pid}")
 
 

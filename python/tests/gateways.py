@@ -4,18 +4,15 @@ import os
 import shutil
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
 import tensorlend
-
-#: The longest that any step may take, in seconds.
-LONG = 60.0
 
 SPACE = '[[namespace]]\nexport = ["sim/*", "cam", "runs"]\nimport = ["*"]\naccept_put = ["inbox/*"]\n'
 
@@ -73,10 +70,3 @@ def two(folder: Path) -> Iterator[tuple[Node, Node]]:
         here.sees("there", True)
         there.sees("here", True)
         yield here, there
-
-
-def eventually(what: str, ready: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LONG
-    while not ready():
-        assert time.monotonic() < deadline, f"{what} did not come to be"
-        time.sleep(0.01)

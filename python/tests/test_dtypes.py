@@ -79,7 +79,7 @@ def test_without_ml_dtypes_there_are_unsigned_integers(client, monkeypatch):
         (np.array([b"abc"]), "text"),
         ("text", "text"),
         (None, "Python objects"),
-        ({"a": 1}, "Python objects"),
+        ({"a": 1}, "publish it with put_dataset"),
         (object(), "Python objects"),
         (np.array(["2020-01-01"], "datetime64[s]"), "datetime64"),
         (np.array([1], "timedelta64[s]"), "timedelta64"),

@@ -32,6 +32,7 @@ BASES = {
     tensorlend.DeviceError: RuntimeError,
     tensorlend.StreamFullError: tensorlend.Error,
     tensorlend.StreamEndedError: tensorlend.Error,
+    tensorlend.UntrustedPickleError: pickle.UnpicklingError,
 }
 
 
@@ -104,6 +105,8 @@ ELSEWHERE = ("tests", "tests.rs", "sabotage.rs", "observe", "bin")
 LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 #: What no message of Python's says: Rust's paths, its calls (those of torch and numpy have a dot before them), its values.
 RUST = re.compile(r"\w::\w|(?<![.\w])(?!to_host\(|ascontiguousarray)[a-z_]+\(\)|\b[A-Z][a-z]+(?:[A-Z][a-z]+)*\(\d|\b(?:Some|None|Ok|Err)\(")
+#: The tool's short names of dtypes; a name in quotes is the caller's.
+SHORT = re.compile(r'(?<!")\b(?:[fiu](?:8|16|32|64)|bf16|c64|c128)\b')
 CAMEL = re.compile(r"\b[A-Z][a-z]+[A-Z][a-zA-Z]*\b")
 #: Names in that form which Python's users know: exported classes, and others' names.
 KNOWN = {*tensorlend.__all__, "SharedLoader", "ListenSequentialPacket", "NaN", "TiB", "GiB", "MiB", "KiB"}
@@ -159,8 +162,9 @@ def provoked(client):
         lambda: lagging.fileno(), lambda: (lagging.recv(9), lagging.recv(0)), lambda: client.get_all("nothing"),
         lambda: client.rename("nothing", "x"), lambda: client.copy("nothing", "x"), lambda: client.rename_list("nothing", "x"),
         lambda: client.info("nothing"), lambda: client.list("["), lambda: client.create(-1), lambda: client.create((1,) * 17),
-        lambda: client.create((2, 3), strides=(1,)), lambda: client.create((2, 3), strides=(-9, 1)),
-        lambda: client.create(1 << 62), lambda: client.create((1 << 62, 9)), lambda: client.create(3, "f32"),
+        lambda: client.create((2, 3), strides=(8,)), lambda: client.create((2, 3), strides=(-72, 8)), lambda: client.create(3, strides=(3,)),
+        lambda: client.put("x", np.zeros((1,) * 17)), lambda: client.append("x", np.zeros((1,) * 17)), lambda: stream.create((1,) * 17),
+        lambda: client.put_remote("x", np.zeros((1,) * 17)), lambda: client.create(1 << 62), lambda: client.create((1 << 62, 9)), lambda: client.create(3, "f32"),
         lambda: client.create(3, "nonsense"), lambda: client.create(3, "O"), lambda: client.put("x", 1, metadata=bytes(70000)),
         lambda: client.put("x", 1, metadata={"a": object()}), lambda: client.put("x", 1, ttl=-1), lambda: client.put("x", 1, ttl=0),
         lambda: client.put("x", object()), lambda: client.put("x", 1, device="cuda:0"), lambda: client.put("x", 1, device="gpu"),
@@ -180,6 +184,21 @@ def provoked(client):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("shape", "strides", "told"),
+    [
+        ((2, 2), (8,), "tensor of float64 (2, 2) with strides of (8,) bytes: it needs one stride for each dimension"),
+        ((2, 3), (-72, 8), "tensor of float64 (2, 3) with strides of (-72, 8) bytes: an element lies outside its bytes"),
+        ((1,) * 17, None, f"tensor of float64 {(1,) * 17}: it has more than 16 dimensions"),
+    ],
+)
+def test_shapes_and_strides_are_told_as_numpy_does(client, shape, strides, told):
+    with pytest.raises(tensorlend.ArgumentError) as caught:
+        client.create(shape, strides=strides)
+    assert str(caught.value) == told + ": correct its shape, strides or length"
+    assert caught.value.code == "TL-0402"
+
+
 def test_what_fails_is_said_in_pythons_words(client):
     wrong, count = [], 0
     for number, call in enumerate(provoked(client)):
@@ -187,7 +206,7 @@ def test_what_fails_is_said_in_pythons_words(client):
             call()
         except Exception as error:
             text = str(error)
-            if RUST.search(text) or any(name not in KNOWN for name in CAMEL.findall(text)):
+            if RUST.search(text) or SHORT.search(text) or any(name not in KNOWN for name in CAMEL.findall(text)):
                 wrong.append(text)
             count += isinstance(error, tensorlend.Error)
         else:

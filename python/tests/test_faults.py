@@ -27,6 +27,10 @@ def in_child(work):
 """
 
 READ_ONLY = 'wrote to tensor "{}", which is leased read-only: get it with mode="cow", or write to a copy (.clone(), .copy())'
+INHERITED_BATCH = (
+    "used a batch of its parent's SharedLoader, which is not mapped after a fork: iterate over the loader in the child, "
+    "or pass a copy (.clone(), .copy())"
+)
 INHERITED = 'used tensor "{}", which its parent process leased, and which is not mapped after a fork: get it in the child'
 
 CASES = {
@@ -94,6 +98,18 @@ def test_other_faults_are_left_alone(script, source):
     assert done.returncode == -signal.SIGSEGV and done.stderr == ""
 
 
+@pytest.mark.parametrize("mode", ["read", "cow"])
+def test_a_batch_of_the_parents_loader_is_explained(script, mode):
+    source = (
+        "from tensorlend.numpy import ArrayDataset, SharedLoader\n"
+        f"loader = SharedLoader(ArrayDataset(np.ones(8)), 4, 1, mode={mode!r})\n"
+        "(batch,) = next(iter(loader))\nin_child(lambda: batch[0])"
+    )
+    done = script(START + source, check=False)
+    assert done.returncode == -signal.SIGSEGV, done.stderr
+    assert lines(done.stderr) == ["tensorlend: Segmentation fault: this process " + INHERITED_BATCH]
+
+
 def test_it_can_be_switched_off(script, monkeypatch):
     monkeypatch.setenv("TENSORLEND_FAULT_MESSAGES", "0")
     done = script(START + CASES["lease"][0], check=False)
@@ -140,8 +156,14 @@ write(data["y"])
             "norm(torch.ones(2, 4))",
             READ_ONLY.format("mean"),
         ),
+        (
+            'client.put("layer", np.ones((4, 4), "f4")); model = torch.nn.Linear(4, 4, bias=False); '
+            'model.weight.data = client.get("layer").torch(); optimizer = torch.optim.SGD(model.parameters(), 0.1); '
+            "model(torch.ones(1, 4)).sum().backward(); optimizer.step()",
+            READ_ONLY.format("layer"),
+        ),
     ],
-    ids=["torch", "from_dlpack", "dataset", "batches", "loader", "batchnorm"],
+    ids=["torch", "from_dlpack", "dataset", "batches", "loader", "batchnorm", "sgd"],
 )  # fmt: skip
 def test_writes_of_torch_are_explained(script, source, says):
     pytest.importorskip("torch", reason="torch is not installed")

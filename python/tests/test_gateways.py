@@ -5,6 +5,7 @@ from pathlib import Path
 import gateways
 import numpy as np
 import pytest
+from waiting import LONG
 
 import tensorlend
 
@@ -31,7 +32,7 @@ def test_values_are_read_waited_for_and_put(tmp_path: Path) -> None:
         assert here.client.placement("sim/pressure") is None
 
         there.client.put("sim/pressure", pressure + 1)
-        newer = here.client.wait_newer("there/sim/pressure", lease.version, gateways.LONG)
+        newer = here.client.wait_newer("there/sim/pressure", lease.version, LONG)
         assert np.array_equal(newer.numpy(), pressure + 1)
         out = np.zeros_like(pressure)
         here.client.get_into("there/sim/pressure", out)
@@ -64,7 +65,7 @@ def test_names_lists_and_streams_of_all_nodes(tmp_path: Path) -> None:
             with here.client.subscribe("there/cam") as frames:
                 for number in range(3):
                     cam.send(np.array([number]))
-                    assert frames.recv(gateways.LONG).numpy().tolist() == [number]
+                    assert frames.recv(LONG).numpy().tolist() == [number]
 
         assert here.client.fetch_list("there/runs") == 5
         there.client.append("runs", np.full(4, 5))

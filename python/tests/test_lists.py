@@ -45,6 +45,8 @@ def test_append_names(client):
     assert client.get_all("l")[2].numpy() == 1
     with pytest.raises(tensorlend.NotFoundError, match="nothing"):
         client.append_names("l", ["a", "nothing"])
+    with pytest.raises(tensorlend.ArgumentError, match="at most 1024 items, not 1025"):
+        client.append_names("l", ["a"] * 1025)
     assert client.length("l") == 4
 
 

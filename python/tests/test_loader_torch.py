@@ -1,6 +1,8 @@
 """The loader for torch, against torch's own: the same batches in the same order for the same seeds."""
 
+import importlib.util
 import inspect
+import multiprocessing
 import os
 import random
 import signal
@@ -428,6 +430,57 @@ def test_a_loader_that_is_made_anew_keeps_its_own_arguments(how):
             first += 1
             assert first.tolist() == [1, 2, 3, 4]
             del batches
+
+
+LIGHTNING = """
+import lightning
+import torch
+from torch.utils.data import TensorDataset
+
+from tensorlend.torch import SharedLoader
+
+
+class Module(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 1)
+
+    def training_step(self, batch, _):
+        loader = self.trainer.train_dataloader
+        assert type(loader) is SharedLoader and loader.mode == "cow" and type(loader.sampler).__name__ == "DistributedSampler"
+        (numbers,) = batch
+        numbers += 1
+        return self.layer(numbers).mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+if __name__ == "__main__":
+    loader = SharedLoader(TensorDataset(torch.ones(64, 3)), 4, 2, mode="cow", shuffle=True, persistent_workers=True)
+    trainer = lightning.Trainer(
+        max_epochs=1, limit_train_batches=3, accelerator="cpu", devices=2, strategy="ddp_fork", logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    )
+    trainer.fit(Module(), loader)
+"""
+
+
+def program(source):
+    """Runs a program as a main program, in the process of its own that calls this."""
+    exec(compile(source, "<program>", "exec"), {"__name__": "__main__"})
+
+
+def test_a_fit_of_lightning_in_forked_processes_ends():
+    if importlib.util.find_spec("lightning") is None:
+        pytest.skip("lightning is not installed")
+    process = multiprocessing.get_context("spawn").Process(target=program, args=(LIGHTNING,))
+    process.start()
+    process.join(120)
+    try:
+        assert process.exitcode == 0
+    finally:
+        process.kill()
 
 
 def test_workers_warn_of_nothing():

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from runner import LONG, engine_options, eventually, from_pypi, running
+from runner import engine_options, from_pypi, running
+from waiting import LONG, eventually
 
 import tensorlend
 
@@ -84,7 +85,7 @@ def test_by_name_and_brought_along(engine: str, client: tensorlend.Client) -> No
 def test_the_pages_example(
     client: tensorlend.Client, broker: tensorlend.Embedded, script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    page = Path(__file__).parents[2] / "docs" / "models.md"
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "models.md"
     [block] = re.findall(r"^```python models\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     (tmp_path / "resnet50.onnx").write_bytes(identity(onnx.TensorProto.FLOAT, 4))
     monkeypatch.setenv("TENSORLEND_SOCKET", str(broker.address))

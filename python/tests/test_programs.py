@@ -9,17 +9,11 @@ import time
 
 import numpy as np
 import pytest
+from waiting import eventually, listens
 
 import tensorlend
 
 DAEMON = "from tensorlend._programs import daemon; daemon()"
-
-
-def until(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -28,7 +22,7 @@ def daemon(tmp_path):
     socket = tmp_path / "s"
     process = subprocess.Popen([sys.executable, "-c", DAEMON, "--socket", str(socket)], stderr=subprocess.DEVNULL)
     try:
-        until(socket.exists)
+        eventually("a daemon that listens", lambda: listens(socket))
         yield process, socket
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -111,7 +105,7 @@ def test_other_threads_go_on_while_the_daemon_takes_its_time(daemon, call):
         process.send_signal(signal.SIGCONT)
 
     process.send_signal(signal.SIGSTOP)
-    # Should no other thread run, the daemon goes on in the end all the same.
+    # The daemon continues in the end even if no other thread runs.
     rescuer = subprocess.Popen(["sh", "-c", f"sleep 20; kill -CONT {process.pid}"])
     thread = threading.Thread(target=other)
     thread.start()

@@ -1,4 +1,4 @@
-//! What the command line says.
+//! The command line.
 
 use clap::Parser;
 use std::path::PathBuf;
@@ -74,7 +74,7 @@ impl Args {
         self.model_size.saturating_mul(MIB)
     }
 
-    /// How to connect.
+    /// Returns the builder of a connection.
     pub fn client(&self, label: &str) -> ClientBuilder {
         let mut builder = Client::builder().label(label);
         if let Some(socket) = self.socket.as_ref().filter(|path| !path.as_os_str().is_empty()) {
@@ -86,7 +86,7 @@ impl Args {
         builder
     }
 
-    /// What is logged.
+    /// Returns the filter of the log.
     pub fn filter(&self) -> EnvFilter {
         EnvFilter::try_from_env("TENSORLEND_LOG").unwrap_or_else(|_| EnvFilter::new("warn,tensorlend_runner=info"))
     }

@@ -1,4 +1,4 @@
-//! Requests that are run together.
+//! Batches: requests that run together.
 
 use crate::engine::{Engine, Feed, Output, Own, Place, Signature};
 use crate::job::Job;
@@ -8,22 +8,22 @@ use std::time::{Duration, Instant};
 use tensorlend::{Client, DType};
 use tensorlend_model::ModelOptions;
 
-/// After so long a run its caller sleeps, and is woken while the answer is written.
+/// After a run of this duration the caller sleeps; the worker wakes it while it writes the response.
 const SOON: Duration = Duration::from_millis(1);
 
-/// How far requests are gathered.
+/// Limits of a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Rows of a run, at most.
+    /// Maximum number of rows of a run.
     pub rows_max: u64,
-    /// Rows with which no more are waited for.
+    /// Number of rows from which on the batch waits for no more requests.
     pub rows_min: u64,
-    /// How long the first one waits.
+    /// Maximum wait of the first request.
     pub wait: Duration,
 }
 
 impl Limits {
-    /// What the model's options say; each request alone where the model's first dimension is fixed.
+    /// Returns the limits of the model's options; one request per batch if the model's first dimension is fixed.
     pub fn new(options: &ModelOptions, signature: &Signature) -> Self {
         if !signature.is_batchable() {
             return Self { rows_max: 1, rows_min: 1, wait: Duration::ZERO };
@@ -35,13 +35,13 @@ impl Limits {
         }
     }
 
-    /// Whether a job can be run with others.
+    /// Returns true if a job can run with others.
     pub fn admits(&self, job: &Job) -> bool {
         self.rows_max > 1 && job.rows().is_some_and(|rows| rows < self.rows_max)
     }
 }
 
-/// Runs jobs on a model, and answers them.
+/// Runs jobs on a model, and sends the responses.
 pub struct Bench<'b> {
     pub client: &'b Client,
     pub signature: &'b Signature,
@@ -49,7 +49,7 @@ pub struct Bench<'b> {
 }
 
 impl Bench<'_> {
-    /// Runs jobs together. If that fails, each by itself: then one that the model cannot compute spoils no other.
+    /// Runs jobs together. If that fails, runs each by itself, so that a job that the model cannot compute spoils no other.
     pub fn run(&self, engine: &mut dyn Engine, mut jobs: Vec<Job>) {
         self.record(|recorder| jobs.iter_mut().for_each(|job| recorder.waited(job.begin())));
         if jobs.len() > 1 {
@@ -67,7 +67,7 @@ impl Bench<'_> {
             match self.alone(engine, &job) {
                 Ok((outputs, took)) => {
                     self.answer(job, outputs, took);
-                    // Its caller does not wait for what is counted.
+                    // After the response: the caller does not wait for the statistics.
                     self.record(|recorder| recorder.ran(1, rows, took));
                 }
                 Err(why) => self.fail(job, &why),
@@ -83,7 +83,7 @@ impl Bench<'_> {
         self.record(|recorder| recorder.said(said.is_ok()));
     }
 
-    /// Tells a caller why there is no answer.
+    /// Sends a caller the reason of a failure.
     pub fn fail(&self, job: Job, why: &str) {
         if let Err(error) = job.fail(why) {
             tracing::warn!("a failure could not be told: {error}");
@@ -91,13 +91,13 @@ impl Bench<'_> {
         self.record(|recorder| recorder.said(false));
     }
 
-    /// Writes something down.
+    /// Updates the statistics.
     pub fn record(&self, write: impl FnOnce(&mut Recorder)) {
         let mut recorder = self.recorder.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         recorder.as_mut().map(write);
     }
 
-    /// Inputs where they lie, outputs where they will be read.
+    /// Runs one job, on its inputs in place, into memory of the responses.
     fn alone(&self, engine: &mut dyn Engine, job: &Job) -> Result<(Vec<Output>, Duration), String> {
         let mut make = |dtype: DType, shape: &[u64]| {
             self.client.create(dtype, shape).map(Place::Lent).map_err(|error| error.to_string())
@@ -111,7 +111,7 @@ impl Bench<'_> {
         Ok((outputs, took))
     }
 
-    /// Inputs one behind the other; each output is taken apart again.
+    /// Runs several jobs: joins their inputs, and splits each output.
     fn together(&self, engine: &mut dyn Engine, jobs: &[Job]) -> Result<(Vec<Vec<Output>>, Duration), String> {
         let rows: Vec<u64> = jobs.iter().filter_map(Job::rows).collect();
         let total: u64 = rows.iter().sum();
@@ -161,7 +161,7 @@ fn join(feeds: &[Vec<Feed<'_>>], input: usize, total: u64) -> (DType, Vec<u64>, 
     (first.dtype, shape, data)
 }
 
-/// Some rows of an output, where they will be read.
+/// Copies rows of an output into the memory of a response.
 fn part(client: &Client, output: &mut Output, from: u64, rows: u64, total: u64) -> Result<Output, String> {
     let mut shape = output.shape.clone();
     shape[0] = rows;

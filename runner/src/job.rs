@@ -1,4 +1,4 @@
-//! One request: what it brings, what it wants, and its answer.
+//! One request: its inputs, its outputs, and its response.
 
 use crate::engine::{Feed, Output, Own, Place, Signature};
 use crate::prepare;
@@ -8,40 +8,40 @@ use std::time::{Duration, Instant};
 use tensorlend::{Call, Client, DType, Lease, Tensor, Value};
 use tensorlend_model::{ModelAnswer, RequestDocument, Step};
 
-/// Bytes of a tensor with strides that are put in order, at most.
+/// Maximum bytes of a strided tensor that is copied into row-major order.
 const ORDERED_BYTES_MAX: u64 = 1 << 30;
 
-/// An input of a job, and where its elements lie.
+/// An input of a job, with the location of its elements.
 enum Source {
-    /// In the request, where it was written: a member of its dataset, or all of it.
+    /// In the request, in place: a member of its dataset, or its only tensor.
     Brought(Option<String>),
-    /// Under a name, where it was published.
+    /// Published under a name, in place.
     Leased(Lease),
-    /// Changed, or put in order, in this process.
+    /// A changed or reordered copy in this process.
     Made { dtype: DType, shape: Vec<u64>, data: Own },
 }
 
-/// An output that is wanted: its number, and where it goes.
+/// A requested output: its number, and its destination.
 struct Wanted {
     output: usize,
     name: String,
     to: Option<String>,
 }
 
-/// A request that was read and fits the model.
+/// A request that was read and is valid for the model.
 pub struct Job {
     call: Call,
     sources: Vec<Source>,
     wanted: Vec<Wanted>,
-    /// How long ago it was sent, when it was taken.
+    /// Time from its sending to its receipt.
     before: Duration,
     taken: Instant,
-    /// From its sending to its run.
+    /// Time from its sending to its run.
     queue: Duration,
 }
 
 impl Job {
-    /// Reads a request; one that cannot be run is answered with the reason, and `None` comes back.
+    /// Reads a request. If it is invalid, sends the reason as the response, and returns `None`.
     pub fn read(call: Call, client: &Client, signature: &Signature) -> Result<Self, tensorlend::Result<()>> {
         let (before, taken) = (since(&call), Instant::now());
         let read = sources_of(&call, client, signature);
@@ -56,7 +56,7 @@ impl Job {
         }
     }
 
-    /// Its inputs, in the signature's order.
+    /// Returns its inputs, in the signature's order.
     pub fn feeds(&self) -> Vec<Feed<'_>> {
         self.sources.iter().map(|source| self.feed(source)).collect()
     }
@@ -68,53 +68,53 @@ impl Job {
             Source::Brought(member) => brought(&self.call, member.as_deref()).expect("it was there when it was read"),
         };
         let bytes = tensor.row_major_bytes().expect("another one was put in order");
-        Feed { dtype: tensor.dtype(), shape: tensor.shape(), bytes }
+        Feed { dtype: tensor.dtype(), shape: bytemuck::cast_slice(tensor.shape()), bytes }
     }
 
-    /// The outputs that it wants, by their numbers in the signature.
+    /// Returns the requested outputs, by their numbers in the signature.
     pub fn wanted(&self) -> Vec<usize> {
         self.wanted.iter().map(|wanted| wanted.output).collect()
     }
 
-    /// The first dimension of all its inputs, if it is the same one.
+    /// Returns the first dimension of its inputs, if all have the same.
     pub fn rows(&self) -> Option<u64> {
         let mut rows = self.feeds().into_iter().map(|feed| feed.shape.first().copied());
         let first = rows.next().flatten().filter(|&rows| rows > 0)?;
         rows.all(|rows| rows == Some(first)).then_some(first)
     }
 
-    /// Whether another one differs by the first dimension only.
+    /// Returns true if another job differs in the first dimension only.
     pub fn is_like(&self, other: &Self) -> bool {
         let rest = |feed: &Feed<'_>| (feed.dtype, feed.shape.get(1..).map(<[u64]>::to_vec));
         self.feeds().iter().map(rest).eq(other.feeds().iter().map(rest))
     }
 
-    /// Its run begins: how long it was from its sending until now.
+    /// Notes the begin of its run; returns the time since its sending.
     pub fn begin(&mut self) -> Duration {
         self.queue = self.before + self.taken.elapsed();
         self.queue
     }
 
-    /// When it was taken.
+    /// Returns the time of its receipt.
     pub fn taken(&self) -> Instant {
         self.taken
     }
 
-    /// Says that the answer comes soon.
+    /// Announces that the response comes soon.
     pub fn soon(&self) {
         self.call.soon();
     }
 
-    /// Says why there is no answer.
+    /// Sends the reason of a failure as the response.
     pub fn fail(self, why: &str) -> tensorlend::Result<()> {
         self.call.fail(why)
     }
 
-    /// Publishes what is to be published, and answers with the rest. `outputs` are those that it wants, in that order, in the
-    /// broker's memory; their run took `run`.
+    /// Publishes the outputs with a name, and sends the others as the response. `outputs` are the requested ones, in their order, in
+    /// shared memory; the run took `run`.
     ///
     /// # Errors
-    /// Why the caller got an error, or nothing.
+    /// The reason why the caller got an error, or nothing.
     pub fn answer(self, client: &Client, outputs: Vec<Output>, run: Duration) -> Result<(), tensorlend::Error> {
         let Self { call, wanted, sources, queue, .. } = self;
         drop(sources);
@@ -189,11 +189,11 @@ fn sources_of(call: &Call, client: &Client, signature: &Signature) -> Result<(Ve
     Ok((sources, wanted))
 }
 
-/// The member of a request that each input is, said by the input's name or by its place.
+/// Finds the member of a request for each input, by the input's name or position.
 fn members(request: &Value, signature: &Signature, named: &[Option<&str>]) -> Result<Vec<Option<String>>, String> {
     let mut members: Vec<Option<String>> = vec![None; signature.inputs.len()];
     if let Value::Dataset(dataset) = request {
-        for (member, _) in dataset.iter() {
+        for (member, _) in dataset {
             let at = signature.input(member)?;
             if named[at].is_some() {
                 return Err(format!("input {member:?} is brought along, and named as a tensor of the namespace too"));
@@ -214,35 +214,36 @@ fn brought<'c>(call: &'c Call, member: Option<&str>) -> Option<&'c Tensor> {
     }
 }
 
-/// What is made of a tensor that cannot be used where it lies: with steps to be taken, or with strides.
+/// Copies a tensor that cannot be used in place, because it has strides or must be prepared.
 fn made(tensor: &Tensor, steps: &[Step]) -> Result<Option<Source>, String> {
     let dtype = tensor.dtype();
     let ordered = if tensor.row_major_bytes().is_some() {
         None
     } else {
-        // Strides can say more elements than there are bytes.
-        if tensor.nbytes() > ORDERED_BYTES_MAX {
+        // Strides can describe more elements than the tensor has bytes.
+        if tensor.nbytes() as u64 > ORDERED_BYTES_MAX {
             return Err(format!(
                 "{} bytes with strides, and {ORDERED_BYTES_MAX} are the most that is put in order here: publish it row-major",
                 tensor.nbytes()
             ));
         }
-        let mut data = Own::new(tensor.nbytes() as usize);
+        let mut data = Own::new(tensor.nbytes());
         tensor.copy_to(data.bytes_mut()).map_err(|error| error.to_string())?;
         Some(data)
     };
+    let shape: &[u64] = bytemuck::cast_slice(tensor.shape());
     if steps.is_empty() {
-        return Ok(ordered.map(|data| Source::Made { dtype, shape: tensor.shape().to_vec(), data }));
+        return Ok(ordered.map(|data| Source::Made { dtype, shape: shape.to_vec(), data }));
     }
     let bytes = match &ordered {
         Some(data) => data.bytes(),
         None => tensor.row_major_bytes().unwrap_or_default(),
     };
-    let image = prepare::apply(steps, Feed { dtype, shape: tensor.shape(), bytes })?;
+    let image = prepare::apply(steps, Feed { dtype, shape, bytes })?;
     Ok(Some(Source::Made { dtype: image.dtype, shape: image.shape, data: image.data }))
 }
 
-/// How long ago a request was sent, by its own word: its timestamp is of the clock that all processes of a machine share.
+/// Returns the time since a request was sent, according to its timestamp, which is of the machine's common clock.
 fn since(call: &Call) -> Duration {
     let Value::Dataset(dataset) = call.value() else { return Duration::ZERO };
     let now = clock_gettime(ClockId::Monotonic);

@@ -1,11 +1,10 @@
-//! `tensorlend-runner`: runs ONNX models beside the tensors that a broker lends.
+//! `tensorlend-runner`: runs ONNX models on the machine of the tensors.
 //!
-//! A client like others: the daemon executes no model. The *supervisor* (`supervisor.rs`) looks which models there are and keeps one
-//! *worker* for each, a child process of its own, so that a model that crashes or hangs takes nothing with it but its worker.
-//! The worker (`worker.rs`) reads the model, serves it ([`tensorlend::Client::serve`]), and tells the supervisor by lines on its
-//! standard output how it is (`report.rs`).
+//! The runner is a client; the daemon executes no model. The *supervisor* (`supervisor.rs`) lists the models and runs one *worker*
+//! for each, in a child process, so a model that crashes or hangs affects only its worker. The worker (`worker.rs`) reads the model,
+//! serves it ([`tensorlend::Client::serve`]), and reports its state to the supervisor by lines on its standard output (`report.rs`).
 //!
-//! Inputs are read where they lie, outputs are written where they will be read, as far as `engine/` can.
+//! Workers read inputs in place, and write outputs into the memory of the response, as far as `engine/` can.
 
 pub mod args;
 mod batch;

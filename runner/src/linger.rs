@@ -1,44 +1,44 @@
-//! Looking for the next request for a while after an answer, before going to sleep.
+//! Spinning for the next request after a response, before the worker sleeps.
 //!
-//! Who has an answer often has the next request at once, but after a long run everything that it needs for that has left the
-//! caches, so that it comes later than the client library looks for one. A worker that is asleep then is woken, which costs both
-//! sides some ten microseconds. To look for a hundredth of the time that the run took costs a hundredth of a processor at most.
+//! A caller often sends the next request right after a response. After a long run the caller's memory has left the caches, so the
+//! request comes later than the client library's own spin. Waking a sleeping worker costs both sides about ten microseconds. To spin
+//! for a hundredth of the run's duration costs a hundredth of a processor at most.
 
 use std::time::{Duration, Instant};
 
-/// The part of a run for which is looked after it.
+/// After a run, the worker spins for 1/PART of its duration.
 const PART: u32 = 100;
-/// The longest look: later requests wait long enough not to notice.
+/// Maximum duration of a spin: for later requests a wakeup hardly matters.
 const LONGEST: Duration = Duration::from_millis(1);
-/// After so many looks in vain, in a row, most are left out.
+/// After this many successive spins without a request, the worker omits most spins.
 const IN_VAIN_MAX: u32 = 4;
-/// Of those, one of so many is not: callers change.
+/// Of those, it still does one in this many, because callers change.
 const TRIED_AGAIN: u32 = 16;
 
-/// How long to look.
+/// The decision how long to spin.
 #[derive(Debug, Default)]
 pub struct Linger {
-    /// For so long it may be looked now.
+    /// Maximum duration of the next spin.
     budget: Duration,
-    /// When the last run ended.
+    /// Time of the end of the last run.
     since: Option<Instant>,
-    /// Looks in a row that found nothing.
+    /// Number of successive spins without a request.
     in_vain: u32,
 }
 
 impl Linger {
-    /// A run took so long, and its answer was given just now.
+    /// Notes the duration of a run whose response was just sent.
     pub fn worked(&mut self, took: Duration) {
         self.budget = (took / PART).min(LONGEST);
         self.since = Some(Instant::now());
     }
 
-    /// Looks for what `look` finds: once, or for as long as the last run has earned.
+    /// Calls `look` until it finds a request: once, or for as long as the last run allows.
     ///
     /// # Errors
-    /// What `look` returns.
+    /// Those of `look`.
     pub fn look<T, E>(&mut self, mut look: impl FnMut() -> Result<Option<T>, E>) -> Result<Option<T>, E> {
-        // A run earns one look, of which a later wait has no part.
+        // A run allows one spin, and none in later waits.
         let Some(since) = self.since.take() else { return Ok(None) };
         if self.in_vain >= IN_VAIN_MAX {
             self.in_vain = self.in_vain.wrapping_add(1);

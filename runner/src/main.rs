@@ -1,4 +1,4 @@
-//! `tensorlend-runner`: runs ONNX models beside the tensors that a broker lends.
+//! `tensorlend-runner`: runs ONNX models on the machine of the tensors.
 
 fn main() -> std::process::ExitCode {
     tensorlend_runner::main()

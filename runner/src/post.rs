@@ -10,39 +10,39 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tensorlend::Version;
 
-/// How long a worker may say nothing: it says something four times a second.
+/// Time without a report after which a worker counts as hung: it reports four times a second.
 const SILENCE: Duration = Duration::from_secs(10);
-/// What is kept of a worker's last words, in bytes.
+/// Maximum bytes of a worker's last output that are kept.
 const WORDS_MAX: usize = 512;
 
-/// Something from a worker: which, and what it said; `None`: it ended.
+/// A report of a worker: the worker's number, and the report; `None`: it has ended.
 pub type News = (u64, Option<Report>);
 
-/// What was wrong with a worker that ended.
+/// The fault of a worker that has ended.
 pub struct Wrong {
-    /// For people.
+    /// The reason, for people.
     pub why: String,
-    /// Somebody else ended it: a person, or the kernel for want of memory. Its model need not be bad.
+    /// Whether another process killed it: a person's, or the kernel for lack of memory. The model may be good.
     pub from_outside: bool,
 }
 
-/// Signals by which others end a process.
+/// Signals by which other processes end one.
 const FROM_OUTSIDE: [Signal; 5] = [Signal::SIGKILL, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
 
 /// A worker.
 pub struct Post {
-    /// Its number, which no other has.
+    /// Its unique number.
     pub number: u64,
-    /// The version for which it was started.
+    /// The version for which the supervisor started it.
     pub of: Version,
     /// The version that it serves.
     pub serving: Option<[u64; 2]>,
-    /// The version that it could not read, and why.
+    /// The version that it could not read, with the reason.
     pub refused: Option<([u64; 2], String)>,
     pub started: Instant,
     child: Child,
     heard: Instant,
-    /// Why it was killed.
+    /// The reason why the supervisor killed it.
     verdict: Option<String>,
     last_words: Arc<Mutex<String>>,
 }
@@ -56,7 +56,7 @@ impl Post {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(std::env::args_os().skip(1)).arg("--worker").arg(model);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Its last words are to be the reason, and not a frame.
+        // The last output must be the reason of a panic, not a frame of its backtrace.
         command.env("RUST_BACKTRACE", "0");
         let mut child = command.spawn()?;
         let (out, err) = (child.stdout.take(), child.stderr.take());
@@ -73,7 +73,7 @@ impl Post {
         std::thread::spawn(move || {
             for line in lines(err).filter(|line| !line.trim().is_empty()) {
                 eprintln!("{name}: {line}");
-                // How to get a backtrace is no reason.
+                // The hint about backtraces is not the reason.
                 if !line.starts_with("note: ") {
                     *words.lock().unwrap_or_else(PoisonError::into_inner) = line;
                 }
@@ -97,7 +97,7 @@ impl Post {
         self.child.id()
     }
 
-    /// Takes note of what it said.
+    /// Handles a report.
     pub fn hear(&mut self, report: Report, run_timeout: Duration) {
         self.heard = Instant::now();
         match report {
@@ -129,12 +129,12 @@ impl Post {
         if self.verdict.is_none() {
             tracing::warn!("{why}");
             self.verdict = Some(why);
-            // It may have ended by itself, which is as well.
+            // It may have ended by itself in the meantime.
             let _ = self.child.kill();
         }
     }
 
-    /// Waits for its end, which has come or is about to: its output has ended. What was wrong with it, if anything was.
+    /// Waits for its end, which is near because its output has ended. Returns its fault, if it has one.
     pub fn end(&mut self) -> Option<Wrong> {
         let status = self.ended();
         let own = |why: String| Some(Wrong { why, from_outside: false });
@@ -142,7 +142,7 @@ impl Post {
             return own(verdict);
         }
         let doing = if self.serving.is_some() { "while it served" } else { "while it read the model" };
-        // Its last words come by another way than the news of its end.
+        // Its last output comes by another pipe than its reports.
         std::thread::sleep(Duration::from_millis(20));
         let words = self.last_words.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let words = &words[..words.floor_char_boundary(WORDS_MAX)];
@@ -186,7 +186,7 @@ impl Drop for Post {
     }
 }
 
-/// Lines as text, whatever bytes they are, and none longer than is sensible.
+/// Reads lines as text, replaces invalid bytes, and bounds the length of a line.
 fn lines(from: Option<impl Read>) -> impl Iterator<Item = String> {
     let mut reader = from.map(BufReader::new);
     std::iter::from_fn(move || {

@@ -1,24 +1,24 @@
-//! What a worker tells its supervisor: a line each, on its standard output.
+//! A worker's reports to its supervisor: lines on its standard output.
 
 use std::io::Write;
 use std::time::Duration;
 
-/// One line.
+/// One report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// It has the model of this version (its words), and serves it.
+    /// The worker serves this version of the model.
     Serving { version: [u64; 2], engine: String },
-    /// It cannot serve the model of this version.
+    /// The worker cannot serve this version of the model.
     Refused { version: [u64; 2], why: String },
-    /// It lives, and has been at one run for so long.
+    /// The worker is alive, and has been busy with one run for this time.
     Beat { busy: Duration },
 }
 
 impl Report {
-    /// Says it.
+    /// Writes the report.
     ///
     /// # Errors
-    /// If nobody listens any more.
+    /// If the supervisor has ended.
     pub fn say(&self) -> std::io::Result<()> {
         let line = self.line();
         let mut out = std::io::stdout().lock();
@@ -34,7 +34,7 @@ impl Report {
         }
     }
 
-    /// Reads a line; `None`: it is something else, such as what a library prints.
+    /// Parses a line; `None`: this is not a report, but for example output of a library.
     pub fn parse(line: &str) -> Option<Self> {
         let (word, rest) = line.split_once(' ')?;
         if word == "beat" {

@@ -1,14 +1,14 @@
-//! What a worker knows of its own work.
+//! A worker's statistics.
 
 use std::time::Duration;
 use tensorlend_model::{ModelStatistics, Quantiles};
 
-/// Measurements of which quantiles are made.
+/// Number of measurements for the quantiles.
 const KEPT: usize = 1024;
-/// Runs are counted by their requests up to so many; longer ones are counted with the last.
+/// Maximum number of requests for which runs are counted separately. Larger runs count as this one.
 const BATCHES: usize = 64;
 
-/// Counts what is done.
+/// Counts requests and runs.
 #[derive(Debug, Default)]
 pub struct Recorder {
     statistics: ModelStatistics,
@@ -18,14 +18,14 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Nothing was done yet.
+    /// Returns empty statistics.
     pub fn new(engine: String) -> Self {
         let statistics = ModelStatistics { v: 1, pid: std::process::id(), engine, ..ModelStatistics::default() };
-        // It is published as soon as it serves.
+        // Published as soon as the worker serves.
         Self { statistics, changed: true, ..Self::default() }
     }
 
-    /// The model ran, for so many requests with so many rows together.
+    /// Counts a run: its duration, and its numbers of requests and rows.
     pub fn ran(&mut self, requests: usize, rows: u64, took: Duration) {
         self.changed = true;
         self.statistics.runs += 1;
@@ -39,18 +39,18 @@ impl Recorder {
         self.statistics.batches[at] += 1;
     }
 
-    /// A request waited so long for its run.
+    /// Counts a request's wait for its run.
     pub fn waited(&mut self, time: Duration) {
         self.queue.add(time);
     }
 
-    /// A request was answered, or got an error.
+    /// Counts a response or an error.
     pub fn said(&mut self, well: bool) {
         self.changed = true;
         if well { self.statistics.requests += 1 } else { self.statistics.failures += 1 }
     }
 
-    /// What there is to publish, if there is something new.
+    /// Returns the statistics to publish, if they have changed.
     pub fn news(&mut self) -> Option<ModelStatistics> {
         if !std::mem::take(&mut self.changed) {
             return None;
@@ -61,7 +61,7 @@ impl Recorder {
     }
 }
 
-/// The last measurements.
+/// The latest measurements.
 #[derive(Debug, Default)]
 struct Recent {
     micros: Vec<f64>,

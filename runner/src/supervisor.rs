@@ -1,4 +1,4 @@
-//! Keeps a worker for each model that there is.
+//! The supervisor: it runs a worker for each model.
 
 use crate::args::Args;
 use crate::post::{News, Post};
@@ -10,21 +10,21 @@ use std::time::{Duration, Instant};
 use tensorlend::{Client, Lifetime, Version};
 use tensorlend_model::{Fault, Models, model_fault_name};
 
-/// How often it looks which models there are, at most.
+/// Minimum interval between two listings of the models.
 const LOOK: Duration = Duration::from_millis(250);
-/// A look may take this part of its time, where there are very many names.
+/// Maximum part (1/SHARE) of the supervisor's time that listings take.
 const SHARE: u32 = 20;
-/// After its first fault a worker is started again so soon; after each further one twice as late.
+/// Delay before a restart after a worker's first fault. Each further fault doubles it.
 const AGAIN: Duration = Duration::from_millis(100);
-/// The latest.
+/// Maximum of that delay.
 const AGAIN_MAX: Duration = Duration::from_secs(30);
-/// Workers in a row that may end by themselves while they read one and the same file: the next file is waited for then. One that
-/// somebody else ended does not count.
+/// Maximum number of successive workers that end by themselves while they read the same file. The supervisor then waits for
+/// another version. Workers that another process killed do not count.
 const UNREAD_MAX: u32 = 3;
-/// A worker that served for so long starts afresh.
+/// A worker that has served for this time has its faults forgotten.
 const WELL: Duration = Duration::from_mins(1);
 
-/// Supervises, until the daemon ends its session.
+/// Runs the supervisor until the daemon ends its session.
 ///
 /// # Errors
 /// If it cannot connect, or its session ends.
@@ -69,21 +69,21 @@ struct Supervisor<'s> {
 
 /// A model.
 struct Tended {
-    /// What is there now; `None`: it was removed.
+    /// The current version; `None`: the model was removed.
     version: Option<Version>,
-    /// What could not be read: it is not tried again.
+    /// A version that could not be read: the supervisor does not try it again.
     refused: Option<Version>,
     post: Option<Post>,
-    /// Faults in a row.
+    /// Number of successive faults.
     faults: u32,
-    /// Workers in a row that ended by themselves while they read this version.
+    /// Number of successive workers that ended by themselves while they read this version.
     unread: u32,
-    /// Not before, after a fault.
+    /// Earliest time of the next start, after a fault.
     again: Instant,
 }
 
 impl Supervisor<'_> {
-    /// Which models there are.
+    /// Lists the models.
     fn look(&mut self) -> tensorlend::Result<()> {
         let found = Models::new(&self.client).list(&self.args.model)?;
         let found: BTreeMap<String, Version> = found.into_iter().map(|model| (model.name, model.version)).collect();
@@ -110,7 +110,7 @@ impl Supervisor<'_> {
         Ok(())
     }
 
-    /// Starts workers where some are missing, and watches those that are there.
+    /// Starts missing workers, and checks the others.
     fn tend(&mut self) {
         for (name, tended) in &mut self.models {
             if let Some(post) = &mut tended.post {
@@ -142,7 +142,7 @@ impl Supervisor<'_> {
             }
             post.hear(report, self.args.timeout);
         } else {
-            // Of a model that was removed nobody asks.
+            // No caller sends requests for a removed model.
             let fault = Self::ended(name, tended).filter(|_| tended.version.is_some());
             if let Some(fault) = fault
                 && let Err(error) = publish(&self.client, name, &fault)
@@ -152,7 +152,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// What a worker's end means.
+    /// Handles the end of a worker.
     fn ended(name: &str, tended: &mut Tended) -> Option<Fault> {
         let mut post = tended.post.take()?;
         let wrong = post.end();
@@ -171,13 +171,13 @@ impl Supervisor<'_> {
             return fault(format!("it cannot be read: {why}"), Some(version), Duration::ZERO);
         }
         let Some(wrong) = wrong else {
-            // It saw that its model was replaced or removed before this process did.
+            // The worker noticed before the supervisor that its model was replaced or removed.
             tended.again = Instant::now();
             return None;
         };
         let served = post.serving.is_some();
         tended.unread = if served || wrong.from_outside { 0 } else { tended.unread + 1 };
-        // One that dies of its file does so each time.
+        // A worker that its file kills dies each time.
         if tended.unread == UNREAD_MAX {
             tended.refused = Some(post.of);
             return fault(format!("{}, as {UNREAD_MAX} did in a row", wrong.why), Some(post.of), Duration::ZERO);

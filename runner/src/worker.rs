@@ -1,4 +1,4 @@
-//! The child process of one model: reads it, and serves it until it is replaced, removed, or nobody listens to it any more.
+//! The child process of one model: it reads the model, and serves it until the model is replaced or removed, or the supervisor ends.
 
 use crate::args::Args;
 use crate::batch::{Bench, Limits};
@@ -15,18 +15,18 @@ use std::time::{Duration, Instant};
 use tensorlend::{Call, Client, Error, Lease, Lifetime, Server, Version};
 use tensorlend_model::{ModelOptions, model_bytes_name, model_service, model_statistics_name};
 
-/// How often it looks whether its model is still the one that it has, and says how it is.
+/// Interval in which a worker checks its model's version, and reports to the supervisor.
 const LOOK: Duration = Duration::from_millis(250);
-/// How often it publishes what it counts.
+/// Interval in which a worker publishes its statistics.
 const STATISTICS: Duration = Duration::from_secs(1);
 
-/// Why a worker ended that should not have.
+/// The reason of a worker's unexpected end.
 pub type Trouble = Box<dyn std::error::Error>;
 
 /// Serves one model.
 ///
 /// # Errors
-/// What came in its way.
+/// The reason why it cannot continue.
 pub fn run(args: &Args, model: &str) -> Result<(), Trouble> {
     confine(args)?;
     let pulse = Arc::new(Pulse::default());
@@ -36,7 +36,7 @@ pub fn run(args: &Args, model: &str) -> Result<(), Trouble> {
     let client = args.client(&format!("tensorlend-runner {model}")).connect()?;
     let lease = match client.get(&model_bytes_name(model)) {
         Ok(lease) => lease,
-        // Removed meanwhile.
+        // Removed in the meantime.
         Err(error) if error.is_not_found() => return Ok(()),
         Err(error) => return Err(error.into()),
     };
@@ -48,7 +48,7 @@ pub fn run(args: &Args, model: &str) -> Result<(), Trouble> {
             return Ok(());
         }
     };
-    // The engine has what it needs of it, and a replaced model's memory is to be free.
+    // The engine has its own copy, and the memory of a replaced model must become free.
     drop(lease);
     let server = client.serve(&model_service(model)).open()?;
     let name = engine.name();
@@ -64,10 +64,9 @@ pub fn run(args: &Args, model: &str) -> Result<(), Trouble> {
     Worker { model, version, server, limits, bench, pulse: &pulse, later: VecDeque::new(), linger }.serve(engine)
 }
 
-/// Bounds what a model may take: its own memory, and no core file of it. Tensors of the broker are shared mappings, and do not
-/// count.
+/// Limits the memory of a model's process, and disables its core file. Shared mappings, such as tensors, do not count.
 fn confine(args: &Args) -> std::io::Result<()> {
-    // Who has started the runner may have set a lower one, which cannot be raised.
+    // The runner's parent may have set a lower limit, which a process cannot raise.
     let bytes =
         Some(getrlimit(Resource::Data).maximum.map_or(args.memory_bytes(), |most| most.min(args.memory_bytes())));
     setrlimit(Resource::Data, Rlimit { current: bytes, maximum: bytes })?;
@@ -98,7 +97,7 @@ struct Worker<'w> {
     limits: Limits,
     bench: Bench<'w>,
     pulse: &'w Pulse,
-    /// Jobs that were taken and could not be run with those before them.
+    /// Received jobs that could not run with the ones before them.
     later: VecDeque<Job>,
     linger: Linger,
 }
@@ -131,7 +130,7 @@ impl Worker<'_> {
         }
     }
 
-    /// The next request: looks for it for as long as that may pay, then sleeps.
+    /// Returns the next request: spins while that may pay, then sleeps.
     fn wait(&mut self) -> Result<Call, Error> {
         if let Some(call) = self.linger.look(|| self.server.try_recv())? {
             return Ok(call);
@@ -139,7 +138,7 @@ impl Worker<'_> {
         self.server.recv_timeout(LOOK)
     }
 
-    /// Answers what was sent already; later ones go to another worker.
+    /// Serves the requests that were already sent; later ones go to another worker.
     fn drain(&mut self, engine: &mut dyn Engine) -> Result<(), Trouble> {
         loop {
             let job = match self.later.pop_front() {
@@ -154,7 +153,7 @@ impl Worker<'_> {
     }
 
     fn read(&self, call: Call) -> Option<Job> {
-        // Steps over a large image take time too.
+        // The preparation of a large image takes time, too.
         let _busy = self.pulse.busy();
         match Job::read(call, self.bench.client, self.bench.signature) {
             Ok(job) => Some(job),
@@ -168,7 +167,7 @@ impl Worker<'_> {
         }
     }
 
-    /// The first job, and those that join it in time.
+    /// Returns the first job, and those that join it in time.
     fn gather(&mut self, first: Job) -> Result<Vec<Job>, Error> {
         if !self.limits.admits(&first) {
             return Ok(vec![first]);
@@ -218,7 +217,7 @@ impl Worker<'_> {
     fn is_current(&self) -> bool {
         match self.bench.client.info(&model_bytes_name(self.model)) {
             Ok(info) => info.version == self.version,
-            // A daemon that is away for a while takes no models away.
+            // A disconnected daemon removes no models.
             Err(error) => !error.is_not_found(),
         }
     }
@@ -227,7 +226,7 @@ impl Worker<'_> {
 /// How the worker is, for the thread that tells it.
 #[derive(Default)]
 struct Pulse {
-    /// Since when it has been at one run, in milliseconds from the start, and 1 more; 0: it is idle.
+    /// Begin of the current run, in milliseconds from the start, plus 1; 0: idle.
     busy_since: AtomicU64,
     over: AtomicBool,
     recorder: Mutex<Option<Recorder>>,
@@ -263,7 +262,7 @@ impl Pulse {
         }
     }
 
-    /// Tells the supervisor; without one, the worker ends: when its run has, or after what a run may take.
+    /// Reports to the supervisor. Without a supervisor the worker ends, after its run or the timeout of a run.
     fn beat(&self, patience: Duration) {
         while (Report::Beat { busy: self.busy_for() }).say().is_ok() {
             std::thread::sleep(LOOK);
@@ -286,7 +285,7 @@ impl Pulse {
     }
 }
 
-/// While it lives, the worker is at work.
+/// While it exists, the worker counts as busy.
 struct Busy<'p>(&'p Pulse);
 
 impl Drop for Busy<'_> {

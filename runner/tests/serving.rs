@@ -180,9 +180,9 @@ fn requests_of_many_are_run_together_and_each_gets_its_own() {
                 let client = common::client(broker);
                 let mut model = Models::new(&client).open("affine").unwrap();
                 for round in 0..6u32 {
-                    let rows = 1 + u64::from((thread + round) % 3);
+                    let rows = 1 + (thread + round) as usize % 3;
                     let value = (thread * 100 + round) as f32;
-                    let x = draft(&client, &[rows, 3], &vec![value; rows as usize * 3]);
+                    let x = draft(&client, &[rows as u64, 3], &vec![value; rows * 3]);
                     let answer = model.run(ModelRequest::new().input("x", x), LONG).unwrap();
                     let y = answer.get("y").unwrap();
                     assert_eq!(y.shape(), [rows, 3]);
@@ -288,7 +288,7 @@ fn dropout_and_local_response_normalization() {
         let input = draft(&client, &[2, CHANNELS as u64, REST as u64], &x);
         let answer = models.open(name).unwrap().run(ModelRequest::new().input("x", input), LONG).unwrap();
         let y = answer.get("y").unwrap();
-        assert_eq!(y.shape(), [2, CHANNELS as u64, REST as u64]);
+        assert_eq!(y.shape(), [2, CHANNELS, REST]);
         // As the operator is defined.
         let wanted = (0..x.len()).map(|at| {
             let (first, channel, place) = (at / (CHANNELS * REST), at / REST % CHANNELS, at % REST);
@@ -300,4 +300,43 @@ fn dropout_and_local_response_normalization() {
             assert!((found - wanted).abs() < 1e-5, "{name}: {found} is not {wanted}");
         }
     }
+}
+
+/// Before opset 13, Softmax and LogSoftmax normalize over all dimensions from `axis` (default 1) on; since then, over `axis`
+/// (default -1) alone.
+#[test]
+fn softmax_of_both_definitions() {
+    let broker = broker();
+    let _runner = Runner::start(&broker, &[]);
+    let client = client(&broker);
+    let models = Models::new(&client);
+    let mut count = 0;
+    let mut check = |op: &str, opset: i64, axis: Option<i64>, shape: &[u64], wanted: &[f32]| {
+        count += 1;
+        let name = format!("model{count}");
+        models.put(&name, &models::softmax(op, opset, axis, shape.len()), &ModelOptions::default()).unwrap();
+        // The exponentials are 1, 2, 3 and so forth.
+        let x: Vec<f32> = (1..=wanted.len()).map(|number| (number as f32).ln()).collect();
+        let request = ModelRequest::new().input("x", draft(&client, shape, &x));
+        let answer = models.open(&name).unwrap().run(request, LONG).unwrap();
+        let y = answer.get("y").unwrap();
+        assert!(y.shape().iter().map(|&size| size as u64).eq(shape.iter().copied()), "{:?}", y.shape());
+        for (found, wanted) in y.as_slice::<f32>().unwrap().iter().zip(wanted) {
+            assert!((found - wanted).abs() < 1e-5, "{op} {opset} {axis:?} {shape:?}: {found} is not {wanted}");
+        }
+    };
+    let all = [0.1, 0.2, 0.3, 0.4];
+    let rows = [1.0 / 3.0, 2.0 / 3.0, 3.0 / 7.0, 4.0 / 7.0];
+    let columns = [1.0 / 4.0, 2.0 / 6.0, 3.0 / 4.0, 4.0 / 6.0];
+    check("Softmax", 9, None, &[1, 3, 1, 1], &[1.0 / 6.0, 2.0 / 6.0, 3.0 / 6.0]);
+    check("Softmax", 9, Some(1), &[1, 2, 2], &all);
+    check("Softmax", 9, Some(0), &[2, 2], &all);
+    check("Softmax", 12, Some(2), &[1, 2, 2], &rows);
+    check("Softmax", 11, Some(-1), &[1, 2, 2], &rows);
+    let two = [0.1, 0.2, 0.3, 0.4, 5.0 / 26.0, 6.0 / 26.0, 7.0 / 26.0, 8.0 / 26.0];
+    check("Softmax", 11, Some(-2), &[2, 2, 2], &two);
+    check("LogSoftmax", 9, None, &[1, 2, 2], &all.map(f32::ln));
+    check("Softmax", 13, Some(1), &[1, 2, 2], &columns);
+    check("Softmax", 13, None, &[1, 2, 2], &rows);
+    check("LogSoftmax", 13, None, &[1, 2, 2], &rows.map(f32::ln));
 }

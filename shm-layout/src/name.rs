@@ -45,7 +45,8 @@ const LIST: u8 = 2;
 const STREAM: u8 = 3;
 
 impl KeyKind {
-    /// The kind of the key that an entry holds. The caller checks that the home word stood still meanwhile.
+    /// The kind of the key that an entry holds. The caller checks that the home word did not change during the
+    /// read.
     #[inline]
     pub fn of(entry: &NameEntry) -> Self {
         Self::of_byte(entry.name[0].peek().to_le_bytes()[0])

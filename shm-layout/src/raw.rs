@@ -15,11 +15,11 @@ use std::sync::Arc;
 /// 2. It needs no alignment above 64 bytes.
 pub unsafe trait Shared: Sized {}
 
-// SAFETY: 1, 2: one atomic.
+// SAFETY: it is one atomic, aligned to its size.
 unsafe impl Shared for Word {}
-// SAFETY: 1, 2: two atomics of 4 bytes.
+// SAFETY: it is two atomics of 4 bytes, without padding.
 unsafe impl Shared for Bell {}
-// SAFETY: 1, 2: as its elements; arrays have no padding.
+// SAFETY: the elements fulfil both rules, and arrays have no padding.
 unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}
 
 /// A mapped sheet: its address, its length, and the object that keeps it mapped.

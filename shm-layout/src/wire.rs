@@ -13,7 +13,7 @@ mod value;
 pub use crate::limit::LimitKind;
 pub use device::{Allocator, DeviceOffer, DeviceSegment, DeviceUse, Export, LendingId};
 pub use refusal::Refusal;
-pub use stat::{NamespaceUse, Stat, UidUse};
+pub use stat::{Holder, NamespaceUse, Stat, UidUse};
 pub use value::{NameAt, VALUES_MAX, ValueAt};
 
 use crate::device::Uuid;
@@ -279,7 +279,7 @@ pub enum Request {
     ListAppend {
         /// The list's name.
         list: String,
-        /// The cells, fresh and filled, in order.
+        /// The cells, fresh and filled, in order; at most [`APPEND_MAX`].
         cells: Vec<u32>,
     },
     /// Removes a list and its items. Reply: [`Reply::Deleted`].
@@ -393,6 +393,9 @@ impl Request {
         )
     }
 }
+
+/// Maximum number of items in one request to append: the daemon binds them all in one step, while others wait.
+pub const APPEND_MAX: usize = 1024;
 
 /// A response of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -92,7 +92,7 @@ impl Agent {
             }
             // put NAME BYTES SEED: publishes a tensor; returns the checksum
             ["put", name, bytes, seed] => {
-                let mut draft = self.client()?.create(DType::U8, &[bytes.parse()?])?;
+                let mut draft = self.client()?.create(DType::U8, bytes.parse::<usize>()?)?;
                 fill(draft.bytes_mut(), seed.parse()?);
                 let sum = xxh3_64(draft.bytes_mut());
                 draft.publish(name)?;
@@ -124,8 +124,8 @@ impl Agent {
                 } else {
                     shape.split(',').map(str::parse).collect::<Result<_, _>>()?
                 };
-                let count: u64 = dims.iter().product();
-                let mut bytes = vec![0; usize::try_from(count)? * dtype.item_bytes()];
+                let count: usize = dims.iter().product();
+                let mut bytes = vec![0; count * dtype.item_bytes()];
                 fill(&mut bytes, seed.parse()?);
                 self.client()?.put(&format!("{dtype}/{shape}"), &TensorView { dtype, shape: &dims, bytes: &bytes })?;
                 Ok(format!("{:016x}", xxh3_64(&bytes)))
@@ -207,7 +207,7 @@ impl Agent {
             ["release", name] => Ok(format!("{}", self.leases.remove(name).is_some())),
             // draft BYTES: creates a draft and never publishes it
             ["draft", bytes] => {
-                let mut draft = self.client()?.create(DType::U8, &[bytes.parse()?])?;
+                let mut draft = self.client()?.create(DType::U8, bytes.parse::<usize>()?)?;
                 let half = draft.bytes_mut().len() / 2;
                 fill(&mut draft.bytes_mut()[..half], 1);
                 self.drafts.push(draft);
@@ -216,7 +216,7 @@ impl Agent {
             // value NAME: returns the number of the filled tensor held under that name
             ["value", name] => Ok(filled::value(self.leases.get(name).ok_or("not held")?)?.to_string()),
             ["subscribe", name] => {
-                let subscription = self.client()?.subscription(name).from(Start::Oldest).open()?;
+                let subscription = self.client()?.subscription(name).start_at(Start::Oldest).open()?;
                 self.subscriptions.insert(name.to_owned(), subscription);
                 Ok(String::new())
             }

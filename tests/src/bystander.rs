@@ -70,7 +70,7 @@ fn touch(tensor: &Tensor) {
     black_box(tensor.metadata().iter().fold(0u8, |all, byte| all ^ byte));
     let length = tensor.nbytes();
     if length < 1 << 16 {
-        black_box(tensor.copy_to(&mut vec![0; length as usize]).is_ok());
+        black_box(tensor.copy_to(&mut vec![0; length]).is_ok());
     }
 }
 
@@ -79,7 +79,7 @@ fn touch_value(value: &Value) {
         Value::Tensor(lease) => touch(lease),
         Value::Dataset(dataset) => {
             black_box(dataset.metadata().len());
-            for (name, tensor) in dataset.iter() {
+            for (name, tensor) in dataset {
                 black_box(name.len());
                 touch(tensor);
             }
@@ -88,7 +88,7 @@ fn touch_value(value: &Value) {
         Value::Device(lease) => {
             black_box((lease.shape(), lease.strides(), lease.dtype(), lease.timestamp(), lease.metadata().len()));
             if lease.nbytes() < 1 << 16 {
-                let read = lease.copy_to_bytes(&mut vec![0; lease.nbytes() as usize]);
+                let read = lease.copy_to_bytes(&mut vec![0; lease.nbytes()]);
                 assert!(read.is_ok(), "{read:?} of {lease:?}");
             }
         }
@@ -288,7 +288,7 @@ impl Bystander {
 
     fn follow_streams(&mut self) {
         if self.open.liars.is_none() && self.rounds.is_multiple_of(16) {
-            self.open.liars = self.liars(self.client.subscription("liar/stream").from(Start::Oldest).open());
+            self.open.liars = self.liars(self.client.subscription("liar/stream").start_at(Start::Oldest).open());
         }
         if let Some(mut messages) = self.open.liars.take() {
             let borrowed = messages.try_borrow().map(|message| {

@@ -96,7 +96,8 @@ fn act(client: &Client, random: &mut Random, value: u64, held: &mut Vec<tensorle
             }
         }
         13 => {
-            let mut frames = client.subscription(&format!("chaos/{}", random.below(4))).from(Start::Oldest).open()?;
+            let mut frames =
+                client.subscription(&format!("chaos/{}", random.below(4))).start_at(Start::Oldest).open()?;
             for _ in 0..random.below(20) {
                 whole(frames.recv_timeout(Duration::from_millis(2))?.tensor()?);
             }

@@ -89,7 +89,7 @@ fn act(client: &Client, place: Place, random: &mut Random, value: u64, held: &mu
         }
         13 => {
             let stream = format!("everywhere/{}", random.below(3));
-            let mut frames = client.subscription(&stream).from(Start::Oldest).open()?;
+            let mut frames = client.subscription(&stream).start_at(Start::Oldest).open()?;
             for _ in 0..random.below(12) {
                 whole(&Lease::of(frames.recv_timeout(Duration::from_millis(1))?.into_value()))?;
             }

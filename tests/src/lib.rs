@@ -19,6 +19,7 @@ pub mod memory;
 pub mod place;
 pub mod scenarios;
 pub mod system;
+pub mod tree;
 pub mod users;
 pub mod witness;
 
@@ -266,7 +267,7 @@ impl Daemon {
     /// # Panics
     /// If the file cannot be written.
     pub fn configure(&self, config: &str) {
-        std::fs::write(self.folder.path().join("config.toml"), config).expect("the configuration is written");
+        replace(&self.folder.path().join("config.toml"), config);
     }
 
     /// Returns the daemon's output so far.
@@ -313,6 +314,16 @@ impl Drop for Daemon {
             eprintln!("--- the daemon's log\n{}", self.log());
         }
     }
+}
+
+/// Replaces a file by rename, so that no reader finds half of it.
+///
+/// # Panics
+/// If the file cannot be written.
+pub fn replace(path: &Path, text: &str) {
+    let whole = path.with_extension("new");
+    std::fs::write(&whole, text).expect("a file is written");
+    std::fs::rename(&whole, path).expect("a file is replaced");
 }
 
 /// Lets every user enter a folder.

@@ -183,7 +183,7 @@ impl Manager {
     /// # Panics
     /// If the file cannot be written.
     pub fn configure(&self, text: &str) {
-        std::fs::write(self.folder.path().join("tensorlendd.toml"), text).expect("the configuration is written");
+        crate::replace(&self.folder.path().join("tensorlendd.toml"), text);
     }
 
     /// Returns the inside's root folder, as reached from outside.

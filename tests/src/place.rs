@@ -149,7 +149,7 @@ impl Draft {
     pub fn span(&mut self) -> usize {
         match self {
             Self::Host(draft) => draft.bytes_mut().len(),
-            Self::Device(draft) => draft.nbytes() as usize,
+            Self::Device(draft) => draft.nbytes(),
         }
     }
 
@@ -231,12 +231,12 @@ impl Lease {
     pub fn read(&self) -> Result<Vec<u8>> {
         match self {
             Self::Host(lease) => {
-                let mut bytes = vec![0; lease.nbytes() as usize];
+                let mut bytes = vec![0; lease.nbytes()];
                 lease.copy_to(&mut bytes)?;
                 Ok(bytes)
             }
             Self::Device(lease) => {
-                let mut bytes = vec![0; lease.nbytes() as usize];
+                let mut bytes = vec![0; lease.nbytes()];
                 lease.copy_to_bytes(&mut bytes)?;
                 Ok(bytes)
             }
@@ -274,7 +274,7 @@ impl Lease {
     }
 
     /// Returns dtype, sizes, strides.
-    pub fn layout(&self) -> (DType, Vec<u64>, Vec<i64>) {
+    pub fn layout(&self) -> (DType, Vec<usize>, Vec<i64>) {
         match self {
             Self::Host(it) => (it.dtype(), it.shape().to_vec(), it.strides().to_vec()),
             Self::Device(it) => (it.dtype(), it.shape().to_vec(), it.strides().to_vec()),

@@ -109,11 +109,11 @@ impl Placed {
             ["draft-at-work", bytes] => {
                 let stream = self.stream()?;
                 let (client, place) = self.client()?;
-                let mut draft = place.create(client, TensorSpec::new(DType::U8, &[bytes.parse()?]))?;
+                let mut draft = place.create(client, TensorSpec::new(DType::U8, bytes.parse::<usize>()?))?;
                 let Draft::Device(on_device) = &mut draft else { return Err("only on a device".into()) };
                 on_device.record_stream(&stream)?;
                 // SAFETY: the draft's bytes; the process keeps the draft until the work is done, or dies with it.
-                unsafe { copy::memset_d8_async(on_device.ptr(), 0x5A, on_device.nbytes() as usize, &*stream)? };
+                unsafe { copy::memset_d8_async(on_device.ptr(), 0x5A, on_device.nbytes(), &*stream)? };
                 self.drafts.push(draft);
                 Ok(String::new())
             }
@@ -121,10 +121,10 @@ impl Placed {
             ["publish-early", name, bytes] => {
                 let stream = self.stream()?;
                 let (client, place) = self.client()?;
-                let draft = place.create(client, TensorSpec::new(DType::U8, &[bytes.parse()?]))?;
+                let draft = place.create(client, TensorSpec::new(DType::U8, bytes.parse::<usize>()?))?;
                 let Draft::Device(draft) = draft else { return Err("only on a device".into()) };
                 // SAFETY: the draft's bytes; nobody else accesses them before the readers' wait is over.
-                unsafe { copy::memset_d8_async(draft.ptr(), 0x5A, draft.nbytes() as usize, &*stream)? };
+                unsafe { copy::memset_d8_async(draft.ptr(), 0x5A, draft.nbytes(), &*stream)? };
                 draft.publish_early(name, &stream)?;
                 Ok(sum(&vec![0x5A; bytes.parse()?]))
             }
@@ -141,7 +141,7 @@ impl Placed {
                 to.record_stream(&stream)?;
                 // SAFETY: both are leased until the copy is done, or until the process dies, which is tested here; its
                 // own segment is mapped writable.
-                unsafe { copy::dtod_async(to.ptr(), from.ptr(), from.nbytes() as usize, &*stream)? };
+                unsafe { copy::dtod_async(to.ptr(), from.ptr(), from.nbytes(), &*stream)? };
                 Ok(String::new())
             }
             // watch NAME LAST: reads until it has seen the last value; returns the number of values seen

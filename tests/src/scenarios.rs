@@ -166,13 +166,13 @@ impl<'d> Scene<'d> {
 
     fn dtypes_and_shapes(&self) {
         let (a, b, place) = (self.client(), self.client(), self.place);
-        let shapes: [&[u64]; 6] = [&[], &[0], &[3, 0, 2], &[7], &[2, 3, 1, 2, 1, 4], &[1, 100, 11]];
+        let shapes: [&[usize]; 6] = [&[], &[0], &[3, 0, 2], &[7], &[2, 3, 1, 2, 1, 4], &[1, 100, 11]];
         let mut tried = 0;
         for &dtype in DType::ALL {
             for shape in shapes {
                 let name = format!("d/{dtype}/{}", shape.len());
                 let mut draft = place.create(&a, TensorSpec::new(dtype, shape)).unwrap();
-                let bytes = shape.iter().product::<u64>() as usize * dtype.item_bytes();
+                let bytes = shape.iter().product::<usize>() * dtype.item_bytes();
                 assert_eq!(draft.span(), bytes);
                 draft.write(&pattern(tried, bytes)).unwrap();
                 draft.publish(&name).unwrap();
@@ -184,7 +184,7 @@ impl<'d> Scene<'d> {
                 tried += 1;
             }
         }
-        let impossible = place.create(&a, TensorSpec::new(DType::U8, &[1 << 40, 1 << 40])).map(|_| ()).unwrap_err();
+        let impossible = place.create(&a, TensorSpec::new(DType::U8, [1u64 << 40, 1 << 40])).map(|_| ()).unwrap_err();
         assert!(matches!(impossible, tensorlend::Error::Tensor { .. }), "{impossible}");
         let many = place.create(&a, TensorSpec::new(DType::U8, &[1; 17])).map(|_| ()).unwrap_err();
         assert!(matches!(many, tensorlend::Error::Tensor { .. }), "{many}");
@@ -193,7 +193,7 @@ impl<'d> Scene<'d> {
     fn strides(&self) {
         let (a, b, place) = (self.client(), self.client(), self.place);
         // Transposed, with gaps, reversed, repeated.
-        let cases: [(&[u64], &[i64], u64); 5] = [
+        let cases: [(&[usize], &[i64], usize); 5] = [
             (&[3, 4], &[1, 3], 0),
             (&[3, 4], &[8, 2], 4),
             (&[5], &[-1], 16),
@@ -210,7 +210,7 @@ impl<'d> Scene<'d> {
             let lease = place.get(&b, "s/x").unwrap();
             assert_eq!(lease.layout(), (DType::I32, shape.to_vec(), strides.to_vec()));
             let mut expected = Vec::new();
-            for index in 0..shape.iter().product::<u64>() {
+            for index in 0..shape.iter().product::<usize>() {
                 let (mut rest, mut at) = (index, byte_offset as i64);
                 for (&size, &stride) in shape.iter().zip(strides).rev() {
                     at += (rest % size) as i64 * stride * 4;
@@ -283,8 +283,8 @@ impl<'d> Scene<'d> {
         let (a, b, place) = (self.client(), self.client(), self.place);
         for policy in [Policy::Block, Policy::DropOldest, Policy::Error] {
             let stream = a.stream("st").capacity(8).policy(policy).open().unwrap();
-            let mut one = b.subscription("st").from(Start::Oldest).open().unwrap();
-            let mut two = a.subscription("st").from(Start::Oldest).open().unwrap();
+            let mut one = b.subscription("st").start_at(Start::Oldest).open().unwrap();
+            let mut two = a.subscription("st").start_at(Start::Oldest).open().unwrap();
             for number in 0..100 {
                 let mut draft = place.filled(&a, number, 200 + number).unwrap();
                 if number % 3 == 0 {
@@ -295,7 +295,7 @@ impl<'d> Scene<'d> {
                     let message = subscription.recv_timeout(LONG).unwrap();
                     assert_eq!((message.sequence(), message.lost()), (number, 0));
                     let lease = Lease::of(message.into_value());
-                    assert!(lease.is(number) && lease.layout().1 == [200 + number]);
+                    assert!(lease.is(number) && lease.layout().1 == [200 + number as usize]);
                     assert_eq!(lease.label().0.is_empty(), number % 3 != 0);
                 }
             }
@@ -321,7 +321,7 @@ impl<'d> Scene<'d> {
         let filled = |value| place.filled(&a, value, 5000).unwrap();
         // The oldest message is dropped, and the lagging reader learns how many; its leases stay valid.
         let stream = a.stream("lag").capacity(4).policy(Policy::DropOldest).open().unwrap();
-        let mut slow = b.subscription("lag").from(Start::Oldest).open().unwrap();
+        let mut slow = b.subscription("lag").start_at(Start::Oldest).open().unwrap();
         filled(0).send(&stream, LONG).unwrap();
         let held = Lease::of(slow.recv_timeout(LONG).unwrap().into_value());
         for value in 1..=50 {
@@ -340,7 +340,7 @@ impl<'d> Scene<'d> {
         a.delete_stream("lag").unwrap();
         // The send waits, and continues when there is room.
         let stream = a.stream("lag").capacity(4).policy(Policy::Block).open().unwrap();
-        let mut slow = b.subscription("lag").from(Start::Oldest).open().unwrap();
+        let mut slow = b.subscription("lag").start_at(Start::Oldest).open().unwrap();
         for value in 0..4 {
             filled(value).send(&stream, LONG).unwrap();
         }
@@ -355,7 +355,7 @@ impl<'d> Scene<'d> {
         a.delete_stream("lag").unwrap();
         // The send returns an error.
         let stream = a.stream("lag").capacity(2).policy(Policy::Error).open().unwrap();
-        let slow = b.subscription("lag").from(Start::Oldest).open().unwrap();
+        let slow = b.subscription("lag").start_at(Start::Oldest).open().unwrap();
         let full = (0..).find_map(|value| filled(value).send(&stream, LONG).err()).unwrap();
         assert!(matches!(full, tensorlend::Error::StreamFull(_)), "{full}");
         drop((slow, stream));

@@ -46,7 +46,7 @@ fn work(socket: &Path, turns: &AtomicU64, whole_turns: &AtomicU64, end: &AtomicB
     let connect = || Client::builder().socket(socket).label("bystander").connect().expect("the daemon is there");
     let (writer, reader) = (connect(), connect());
     let camera = writer.stream(STREAM).capacity(4).open().expect("the stream is ours");
-    let mut frames = reader.subscription(STREAM).from(Start::Oldest).open().expect("the stream is there");
+    let mut frames = reader.subscription(STREAM).start_at(Start::Oldest).open().expect("the stream is there");
     let whole = |lease: &tensorlend::Lease| filled::value(lease).unwrap_or_else(|torn| panic!("{torn}"));
     // Reserves memory for a time without a daemon, when no slot can be reused, and lets the reader map it.
     let reserve: Result<Vec<_>, _> = (0..2000).map(|_| writer.create(DType::U8, &[4096])).collect();

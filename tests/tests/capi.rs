@@ -11,7 +11,12 @@ mod capi {
 use capi::built::{Kit, Language, Link};
 use std::path::Path;
 use std::process::Command;
-use tensorlend_tests::{Daemon, run, skip_without};
+use tensorlend_tests::machine::{config, on_machine};
+use tensorlend_tests::{Daemon, run, skip, skip_without};
+
+/// The programs that need no device.
+const PROGRAMS: [(Language, &str); 3] =
+    [(Language::C, "all.c"), (Language::C, "services.c"), (Language::Cpp, "all.cpp")];
 
 /// Runs a program against a fresh daemon and returns its output; the program must succeed.
 fn ran(program: &mut Command, daemon: &Daemon) -> String {
@@ -42,6 +47,11 @@ fn a_change_that_breaks_programs_is_noticed() {
 }
 
 #[test]
+fn each_call_of_c_has_a_method_in_cpp() {
+    capi::abi::methods();
+}
+
+#[test]
 fn the_shared_library_exports_what_c_may_call_and_nothing_else() {
     let Some(kit) = Kit::get() else { return };
     capi::abi::exported(kit);
@@ -53,8 +63,10 @@ fn every_call_works_from_c() {
     let daemon = Daemon::start("");
     // Short enumerations, the default on some machines, must change nothing.
     for (link, flags) in [(Link::Shared, &[][..]), (Link::Static, &[]), (Link::Shared, &["-fshort-enums"])] {
-        let program = kit.compile(Language::C, &[&source("all.c")], flags, link);
-        assert_eq!(ran(&mut kit.command(&program), &daemon).lines().last(), Some("all is well"), "{link:?}");
+        for name in ["all.c", "services.c"] {
+            let program = kit.compile(Language::C, &[&source(name)], flags, link);
+            assert_eq!(ran(&mut kit.command(&program), &daemon).lines().last(), Some("all is well"), "{name} {link:?}");
+        }
     }
     // The program's clients hold no leases any more.
     assert_eq!(daemon.client().leased().unwrap(), 0);
@@ -64,8 +76,123 @@ fn every_call_works_from_c() {
 fn every_call_works_from_cpp() {
     let Some(kit) = Kit::get() else { return };
     let daemon = Daemon::start("");
-    let program = kit.compile(Language::Cpp, &[&source("all.cpp")], &[], Link::Shared);
-    assert_eq!(ran(&mut kit.command(&program), &daemon).lines().last(), Some("all is well"));
+    // The last one that is given counts. Newer standards have std::span and std::mdspan.
+    for standard in ["-std=c++17", "-std=c++20", "-std=c++23"] {
+        if !kit.can_link(&["-xc++", standard]) {
+            skip(&format!("the compiler does not know {standard}"));
+            continue;
+        }
+        let program = kit.compile(Language::Cpp, &[&source("all.cpp")], &[standard], Link::Shared);
+        assert_eq!(ran(&mut kit.command(&program), &daemon).lines().last(), Some("all is well"), "{standard}");
+    }
+    assert_eq!(daemon.client().leased().unwrap(), 0);
+}
+
+#[test]
+fn every_call_for_devices_works_from_c() {
+    let Some(kit) = Kit::get() else { return };
+    let program = kit.compile(Language::C, &[&source("devices.c")], &["-ldl"], Link::Shared);
+    on_machine("every_call_for_devices_works_from_c", |machine| {
+        let daemon = machine.daemon(&config("pool", ""));
+        // The loader finds the library, and the stand-in for CUDA's driver.
+        let driver = std::env::var("LD_LIBRARY_PATH").expect("the machine has a driver");
+        let path = format!("{}:{driver}", kit.libraries().display());
+        let mut command = Command::new(&program);
+        assert_eq!(ran(command.env("LD_LIBRARY_PATH", path), &daemon).lines().last(), Some("all is well"));
+        assert_eq!(machine.violations(), 0);
+    });
+}
+
+#[test]
+fn an_exception_that_leaves_a_callback_ends_the_process() {
+    use std::os::unix::process::ExitStatusExt;
+    let Some(kit) = Kit::get() else { return };
+    let daemon = Daemon::start("");
+    let program = kit.compile(Language::Cpp, &[&source("throws.cpp")], &[], Link::Shared);
+    let done = run(kit.command(&program).env("TENSORLEND_SOCKET", daemon.socket()));
+    assert_eq!((done.status.signal(), &*done.stdout), (Some(libc::SIGABRT), &b"connected\n"[..]), "{done:?}");
+}
+
+/// Runs CMake, which finds the library below a prefix; returns whether it succeeded, and its output.
+fn cmake(arguments: &[&str], folder: &Path, prefix: &Path) -> (bool, String) {
+    let done = run(Command::new("cmake").args(arguments).current_dir(folder).env("CMAKE_PREFIX_PATH", prefix));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (done.status.success(), text(&done.stdout) + &text(&done.stderr))
+}
+
+#[test]
+fn the_examples_build_with_cmake() {
+    let Some(kit) = Kit::get() else { return };
+    if skip_without("cmake") || skip_without("make") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let examples = example("").display().to_string();
+    let (done, said) = cmake(&["-S", &examples, "-B", "build"], folder.path(), kit.prefix());
+    assert!(done, "{said}");
+    for line in said.lines().filter(|line| line.contains("is left out")) {
+        skip(line.trim_start_matches("-- "));
+    }
+    let (done, said) = cmake(&["--build", "build"], folder.path(), kit.prefix());
+    assert!(done, "{said}");
+}
+
+#[test]
+fn the_examples_for_ros_2_convert_images() {
+    let Some(kit) = Kit::get() else { return };
+    let daemon = Daemon::start("");
+    let program = kit.compile(Language::Cpp, &[&source("ros2.cpp")], &[], Link::Shared);
+    assert_eq!(ran(&mut kit.command(&program), &daemon), "all is well\n");
+}
+
+#[test]
+fn a_project_of_cmake_finds_the_library() {
+    let Some(kit) = Kit::get() else { return };
+    if skip_without("cmake") || skip_without("make") {
+        return;
+    }
+    let daemon = Daemon::start("");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    // Moved as a whole, and reached by a link.
+    let (moved, link) = (folder.path().join("moved"), folder.path().join("link"));
+    let copied = Command::new("cp").arg("-r").arg(kit.prefix()).arg(&moved).status();
+    assert!(copied.expect("cp runs").success());
+    std::os::unix::fs::symlink(&moved, &link).expect("a link is made");
+    let project = "cmake_minimum_required(VERSION 3.16)
+        project(programs LANGUAGES)
+        find_package(tensorlend 0.1 CONFIG REQUIRED)
+        find_package(tensorlend 0.1 CONFIG REQUIRED)
+        if(NOT tensorlend_VERSION VERSION_GREATER_EQUAL 0.1)
+            message(FATAL_ERROR \"version ${tensorlend_VERSION}\")
+        endif()
+        foreach(library tensorlend static)
+            add_executable(with_${library} program)
+            target_link_libraries(with_${library} PRIVATE tensorlend::${library})
+        endforeach()
+    ";
+    for (languages, of, extension) in [("C", "c/producer.c", "c"), ("C CXX", "cpp/producer.cpp", "cpp")] {
+        let source = folder.path().join(extension);
+        std::fs::create_dir(&source).expect("a folder is made");
+        let text = project.replace("LANGUAGES)", &format!("LANGUAGES {languages})"));
+        let text = text.replace(" program)", &format!(" program.{extension})"));
+        std::fs::write(source.join("CMakeLists.txt"), &text).expect("a project is written");
+        std::fs::copy(example(of), source.join(format!("program.{extension}"))).expect("a program is copied");
+        let (done, said) = cmake(&["-B", "build"], &source, &link);
+        assert!(done, "{languages}: {said}");
+        let (done, said) = cmake(&["--build", "build"], &source, &link);
+        assert!(done, "{languages}: {said}");
+        for library in ["tensorlend", "static"] {
+            // CMake gives the program the path of the shared library.
+            let mut program = Command::new(source.join("build").join(format!("with_{library}")));
+            assert_eq!(ran(&mut program, &daemon), "published camera/front\n", "{languages} {library}");
+        }
+        for version in ["0.99", "1.0"] {
+            std::fs::write(source.join("CMakeLists.txt"), text.replace("0.1 CONFIG", &format!("{version} CONFIG")))
+                .expect("a project is written");
+            let (done, said) = cmake(&["-B", "other"], &source, &link);
+            assert!(!done && said.contains("tensorlend-config.cmake, version: 0.1"), "{version}: {said}");
+        }
+    }
 }
 
 #[test]
@@ -73,10 +200,10 @@ fn the_sanitizers_find_nothing() {
     let Some(kit) = Kit::get() else { return };
     let flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"];
     if !kit.can_link(&flags) {
-        return tensorlend_tests::skip("the compiler has no AddressSanitizer (apt-get install libgcc-12-dev)");
+        return skip("the compiler has no AddressSanitizer (apt-get install libgcc-12-dev)");
     }
     let daemon = Daemon::start("");
-    for (language, name) in [(Language::C, "all.c"), (Language::Cpp, "all.cpp")] {
+    for (language, name) in PROGRAMS {
         for link in [Link::Shared, Link::Static] {
             let program = kit.compile(language, &[&source(name)], &flags, link);
             let mut command = kit.command(&program);
@@ -107,10 +234,12 @@ fn valgrind_finds_nothing() {
         command = valgrind;
         command
     };
-    let program = kit.compile(Language::C, &[&source("all.c")], &["-g"], Link::Shared);
-    let done = run(&mut checked(&program));
-    let (out, said) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-    assert!(done.status.success() && out.ends_with("all is well\n"), "{out}\n{said}");
+    for (language, name) in PROGRAMS {
+        let program = kit.compile(language, &[&source(name)], &["-g"], Link::Shared);
+        let done = run(&mut checked(&program));
+        let (out, said) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+        assert!(done.status.success() && out.ends_with("all is well\n"), "{name}: {out}\n{said}");
+    }
     let program = kit.compile(Language::C, &[&source("leak.c")], &["-g"], Link::Shared);
     let done = run(&mut checked(&program));
     assert_eq!(done.status.code(), Some(9), "{}", String::from_utf8_lossy(&done.stderr));

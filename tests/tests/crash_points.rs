@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tensorlend::Client;
 use tensorlend_tests::filled::{self, put};
 use tensorlend_tests::keeper::Service;
+use tensorlend_tests::tree::{root, texts};
 use tensorlend_tests::{Agent, Daemon, PATIENCE, cold, eventually, is_full, skip, witness};
 
 /// Passages at which to kill: the first, and a later one. By default each crash point is tested at one of the two, in
@@ -304,24 +305,14 @@ fn a_daemon_killed_at_any_place_is_followed_by_one_that_knows_everything() {
 /// The code names every crash point exactly once, and `points` lists exactly these.
 #[test]
 fn every_place_in_the_code_is_listed() {
-    fn search(folder: &Path, found: &mut Vec<String>) {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                search(&path, found);
-            } else if path.extension().is_some_and(|e| e == "rs") {
-                let text = std::fs::read_to_string(&path).unwrap();
-                let calls = text.split("crash_point!(\"").skip(1);
-                found.extend(calls.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())));
-            }
-        }
-    }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut found = Vec::new();
     for folder in ["shm-layout/src", "os/src", "libclient/src", "daemon/src"] {
-        search(&root.join(folder), &mut found);
+        for text in texts(&root().join(folder), "rs").values() {
+            let calls = text.split("crash_point!(\"").skip(1);
+            found.extend(calls.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())));
+        }
     }
-    let listed = std::fs::read_to_string(root.join("shm-layout/src/crash.rs")).unwrap();
+    let listed = std::fs::read_to_string(root().join("shm-layout/src/crash.rs")).unwrap();
     let listed = listed.split_once("POINTS: &[&str] = &[").unwrap().1.split_once("];").unwrap().0.to_owned();
     let mut listed: Vec<String> = listed
         .lines()

@@ -29,7 +29,7 @@ fn limit(machine: &Machine, more: &str, room: u64, setting: &str) {
         Place::Host.put(&client, "host", 1, 8 * MB).unwrap();
         client.delete("t0").unwrap();
         place.put(&client, "again", 77, 4 * MB).unwrap();
-        let huge = place.create(&client, TensorSpec::new(DType::U8, &[1 << 45])).map(|_| ()).unwrap_err();
+        let huge = place.create(&client, TensorSpec::new(DType::U8, [1u64 << 45])).map(|_| ()).unwrap_err();
         println!("{allocator}: {error}\n{allocator}: {huge}");
         assert!(huge.is_limit() || huge.to_string().contains("at most 4 GiB"), "{huge}");
         for info in client.list("*").unwrap() {

@@ -14,7 +14,7 @@ use tensorlend_layout::catalogue::{Catalogue, RING};
 use tensorlend_layout::raw::Sheet;
 use tensorlend_layout::wire::{PACKET_BYTES_MAX, Refusal, Reply, Request, decode, encode};
 use tensorlend_layout::word::{Absorbed, Cell};
-use tensorlend_os::memfd::Access;
+use tensorlend_os::memfd::{self, Access};
 use tensorlend_os::packet;
 use tensorlend_tests::hand::{self, Hand, dial, hello};
 use tensorlend_tests::{Agent, Daemon, PATIENCE, budget, eventually, skip};
@@ -200,6 +200,23 @@ fn who_has_its_socket_watched_without_end_is_disconnected() {
     eventually("its session's end", || clients(&client).0 == 2);
 }
 
+/// A client that ends each of its connections before it has cost too much, by a damaged packet, is noticed all the same.
+#[test]
+fn who_makes_one_message_slow_on_each_of_many_connections_is_banned() {
+    let daemon = Daemon::start("");
+    let mut agent = daemon.agent();
+    let mut rounds = 0;
+    eventually("a ban", || {
+        let hostile = Hand::join(&daemon.socket(), None).unwrap();
+        let Some(_watches) = watch_without_end(&hostile.socket) else { return true };
+        packet::send(hostile.socket.as_fd(), &[255; 9], &[], SendFlags::empty()).unwrap();
+        assert!(packet::receive(&hostile.socket, RecvFlags::empty()).is_ok());
+        works(&mut agent, rounds);
+        rounds += 1;
+        daemon.log().contains("messages on its socket take too long")
+    });
+}
+
 #[test]
 fn whose_wake_descriptor_is_watched_without_end_is_woken_no_more() {
     let daemon = Daemon::start("");
@@ -232,6 +249,30 @@ fn whose_wake_descriptor_is_watched_without_end_is_woken_no_more() {
     hostile.leases.cursors[1].parked.set(2);
     assert!(!round());
     assert_eq!(rustix::net::recv(&again, &mut [0; 1], RecvFlags::empty()).map(|_| ()), Err(Errno::AGAIN));
+}
+
+/// In user mode a client owns the memory that it is lent, and the kernel opens it for nobody else while the client has a write
+/// lease (`F_SETLEASE`) on it.
+#[test]
+fn a_file_lease_on_a_segment_delays_only_who_asks_for_that_segment() {
+    let daemon = Daemon::start("mode = \"user\"\n");
+    let owner = Hand::join(&daemon.socket(), None).unwrap();
+    let (base, segment) = owner.segment(1 << 20, 0, |lent| Ok((lent.base, lent.segment.try_clone()?))).unwrap();
+    assert_eq!(owner.ask(&Request::Ping).unwrap().0, Reply::Done);
+    assert!(memfd::hold_with_lease(&segment), "nobody else has it open");
+    let (reader, other) = (Hand::join(&daemon.socket(), None).unwrap(), Hand::join(&daemon.socket(), None).unwrap());
+    let request = Request::SegmentOf { catalogue: owner.welcome.catalogue, slot: base };
+    packet::send(&reader.socket, &encode(&request), &[], SendFlags::empty()).unwrap();
+    for _ in 0..20 {
+        assert_eq!(other.ask(&Request::Ping).unwrap().0, Reply::Done);
+    }
+    let early = packet::receive(&reader.socket, RecvFlags::DONTWAIT).map(|packet| packet.bytes);
+    assert_eq!(early, Err(Errno::AGAIN), "it waits for the lease");
+    drop(segment);
+    let packet = packet::receive(&reader.socket, RecvFlags::empty()).unwrap();
+    let reply: Option<Reply> = decode(&packet.bytes);
+    assert!(matches!(reply, Some(Reply::Segment { .. })), "{reply:?}");
+    assert_eq!(packet.descriptors.len(), 2);
 }
 
 #[test]

@@ -110,7 +110,7 @@ fn ask_for_everything(mut all: Everything) {
     refused("info", client.info("x"));
     refused("stream", client.stream("another").open());
     refused("subscribe", client.subscribe("stream"));
-    refused("subscription", client.subscription("stream").from(Start::Oldest).wait(MOMENT.unwrap()).open());
+    refused("subscription", client.subscription("stream").start_at(Start::Oldest).wait(MOMENT.unwrap()).open());
     refused("delete_stream", client.delete_stream("stream"));
     refused("keep", client.keep("another", 2));
     refused("versions", client.versions("history"));

@@ -4,6 +4,8 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 use tensorlend::{Client, DType};
 use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Refusal, Reply, Request, decode, encode};
+use tensorlend_os::memfd::Access;
+use tensorlend_tests::hand::{self, Hand};
 use tensorlend_tests::{Daemon, binary, eventually, run};
 
 const MB: u64 = 1 << 20;
@@ -29,9 +31,22 @@ fn a_full_pool_is_an_error_that_costs_nothing() {
     for value in &kept {
         assert!(client.get(&format!("t{value}")).unwrap().bytes().iter().all(|b| b == value));
     }
-    assert!(client.create(DType::U8, &[1 << 50]).unwrap_err().is_limit());
+    assert!(client.create(DType::U8, [1u64 << 50]).unwrap_err().is_limit());
     client.delete("t0").unwrap();
     client.create(DType::U8, &[30 * MB]).unwrap();
+}
+
+/// What happened with its sizes, why, and what to do.
+#[test]
+fn errors_name_sizes_and_remedies() {
+    let daemon = Daemon::start("[pool]\nbytes_max = \"64MiB\"\nsegment_bytes = \"16MiB\"\n");
+    let client = daemon.client();
+    let full = client.create(DType::U8, &[256 * MB]).unwrap_err().to_string();
+    assert!(full.contains("256 MiB more needed) is at its limit of 64 MiB: raise pool.bytes_max"), "{full}");
+    let late = client.wait_for("late", Some(Duration::from_millis(1))).unwrap_err().to_string();
+    assert_eq!(late, "timed out after 1 ms waiting for \"late\": no process has published it (see `tensorlend ls`)");
+    let shape = client.create(DType::U8, &[1; 17]).unwrap_err().to_string();
+    assert!(shape.ends_with("it has more than 16 dimensions: correct its shape, strides or length"), "{shape}");
 }
 
 #[test]
@@ -197,4 +212,39 @@ fn configurations_are_checked() {
     assert!(error.contains("bytes_maximum"), "{error}");
     let missing = run(daemon().arg("--check-config").arg("--config").arg("/nonexistent.toml"));
     assert!(!missing.status.success());
+}
+
+#[test]
+fn stat_names_the_process_that_holds_what_it_has_returned() {
+    let daemon = Daemon::start("");
+    let hand = Hand::join(&daemon.socket(), None).unwrap();
+    let (base, held) = hand.segment(MB, 0, |lent| Ok((lent.base, hand::map(&lent.segment, Access::Write)?))).unwrap();
+    assert_eq!(hand.ask(&Request::ReturnSegment { base }).unwrap().0, Reply::Done);
+    let stat = |arguments: &[&str]| {
+        let done = run(&mut daemon.cli(arguments));
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8(done.stdout).unwrap()
+    };
+    let holders = || -> Vec<serde_json::Value> {
+        let stat: serde_json::Value = serde_json::from_str(&stat(&["stat", "--json"])).unwrap();
+        stat["holders"].as_array().unwrap().clone()
+    };
+    let (own, client) = (std::process::id(), hand.welcome.catalogue);
+    eventually("one piece left: the slots are unmapped", || holders().first().is_some_and(|it| it["pieces"] == 1));
+    let all = holders();
+    let [holder] = &all[..] else { panic!("{all:?}") };
+    assert_eq!((&holder["pid"], &holder["client"]), (&own.into(), &client.into()));
+    assert_eq!((&holder["connected"], &holder["bytes"]), (&true.into(), &MB.into()));
+    let text = stat(&["stat"]);
+    assert!(
+        text.contains("HOLDER") && text.contains(&format!("client {client}")) && text.contains(&own.to_string()),
+        "{text}"
+    );
+    drop(hand);
+    // Its other memory goes; the mapping stays, as a child's would.
+    eventually("the end of the session", || holders().iter().all(|it| it["connected"] == false));
+    assert_eq!(holders()[0]["pid"], own);
+    drop(held);
+    eventually("the end of the mapping", || holders().is_empty());
+    assert!(!stat(&["stat"]).contains("HOLDER"));
 }

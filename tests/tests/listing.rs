@@ -39,6 +39,12 @@ fn names_that_lead_nowhere_cost_no_requests() {
     let (out, err) = (String::from_utf8_lossy(&ls.stdout), String::from_utf8_lossy(&ls.stderr));
     assert!(ls.status.success() && out.contains("good") && !out.contains("dead/"), "{out}{err}");
     assert!(err.contains(&format!("{dead} names could not be read")), "{err}");
+    // A listing of names alone has all of them.
+    assert_eq!(reader.names("*").unwrap().len(), dead as usize + 1);
+    assert_eq!(reader.names("g*").unwrap(), ["good"]);
+    let rm = run(&mut daemon.cli(&["rm", "*"]));
+    assert!(rm.status.success(), "{}", String::from_utf8_lossy(&rm.stderr));
+    assert_eq!(reader.names("*").unwrap(), [""; 0]);
 }
 
 /// Names of many clients that are gone, few of each: the daemon reads what they hold, for hundreds of them at a time.

@@ -6,7 +6,7 @@ use std::process::Command;
 use tensorlend_os::packet;
 use tensorlend_tests::journal::Journal;
 use tensorlend_tests::manager::{Manager, SERVICE, Scope, skip_without_systemd};
-use tensorlend_tests::{Daemon, binary, eventually, run, skip_without};
+use tensorlend_tests::{Daemon, binary, eventually, run, skip_without, skip_without_root};
 
 const STRANGER: u32 = 64_012;
 
@@ -110,4 +110,16 @@ fn a_flood_of_violations_is_counted_and_not_written() {
     let counted: usize = counted.map(|line| number(line).expect("it says how many")).sum();
     assert!((100..VIOLATIONS / 2).contains(&written), "{written} lines");
     assert_eq!(written + counted, VIOLATIONS);
+}
+
+/// `mode = "auto"` cannot know whether other clients of root are the daemon's equals.
+#[test]
+fn a_daemon_of_root_says_what_its_mode_means() {
+    if skip_without_root() {
+        return;
+    }
+    let says = |config: &str| Daemon::start(config).log().contains("runs as root in system mode");
+    let is_system = Daemon::start("").log().contains("runs in System mode");
+    assert_eq!(says(""), is_system);
+    assert!(!says("mode = \"system\"\n") && !says("mode = \"user\"\n"));
 }

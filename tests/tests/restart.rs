@@ -35,7 +35,7 @@ fn names_lists_and_streams_outlive_the_daemon() {
         }
         a.append("list", filled(&a, 10, 1)).unwrap();
         let stream = a.stream("frames").capacity(8).open().unwrap();
-        let mut frames = b.subscription("frames").from(Start::Oldest).open().unwrap();
+        let mut frames = b.subscription("frames").start_at(Start::Oldest).open().unwrap();
         stream.send(filled(&a, 10, 5)).unwrap();
         let held = b.get("n/3").unwrap();
         eventually("the end of the dead one", || a.stat().unwrap().clients == 2);
@@ -179,7 +179,7 @@ fn without_a_keeper_clients_bring_back_what_they_have() {
         a.append("list", filled(&a, 10, 1)).unwrap();
         b.append("list", filled(&b, 10, 2)).unwrap();
         let stream = a.stream("frames").open().unwrap();
-        let mut frames = b.subscription("frames").from(Start::Oldest).open().unwrap();
+        let mut frames = b.subscription("frames").start_at(Start::Oldest).open().unwrap();
         stream.send(filled(&a, 10, 5)).unwrap();
         let mut dead = Agent::start();
         dead.ok(&format!("connect {}", service.socket().display()));

@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 use std::time::Duration;
-use tensorlend::{Client, DType, Error};
+use tensorlend::{Client, DType, Error, Length};
 use tensorlend_tests::{Daemon, eventually, run, signal};
 
 /// The clients' timeout in these tests. Long enough that a slow daemon on a busy machine does not look stopped.
@@ -88,6 +88,19 @@ fn no_call_waits_for_ever_and_the_session_goes_on() {
     drop(client);
     eventually("the end of what was lent to nobody", || owner.stat().unwrap().segments <= before + 1);
     assert!(owner.get("large").unwrap().bytes().iter().all(|byte| *byte == 9));
+}
+
+/// A wait has a deadline of its own, also where it must ask the daemon first.
+#[test]
+fn a_wait_ends_by_its_own_deadline() {
+    let daemon = Daemon::start("");
+    let hours = Duration::from_hours(3);
+    let client = Client::builder().socket(daemon.socket()).request_timeout(hours).connect().unwrap();
+    let list = client.clone();
+    stop(&daemon);
+    let second = Duration::from_secs(1);
+    is_told(&daemon, "wait_for", ends("wait_for", move || client.wait_for("nothing", second).map(drop)));
+    is_told(&daemon, "wait_len", ends("wait_len", move || list.wait_len("l", Length::AtLeast(1), second)));
 }
 
 /// A memory request that timed out: the client returns the segment of the late response.

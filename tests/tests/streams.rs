@@ -50,7 +50,7 @@ fn a_closed_stream_is_there_for_who_reads_it_and_for_who_comes_in_time() {
     drop(frames);
     // The stream idle for longest ends first, and this one has been idle for a moment only.
     drop(open("one more"));
-    let mut late = reader.subscription("camera").from(Start::Oldest).open().unwrap();
+    let mut late = reader.subscription("camera").start_at(Start::Oldest).open().unwrap();
     assert_eq!(late.recv_timeout(Duration::from_mins(1)).unwrap().sequence(), 0);
     drop(late);
     for number in 0..4 {

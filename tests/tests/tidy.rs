@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use tensorlend_tests::tree::{root, texts};
 
 /// Maximum number of lines of a source file.
 const LINES_MAX: usize = 600;
@@ -14,7 +15,7 @@ const LONG: [(&str, usize); 8] = [
     ("daemon/src/sys/mod.rs", 749),
     ("daemon/src/core/tests/restart.rs", 704),
     ("daemon/src/core/tests/spill.rs", 652),
-    ("python/src/client.rs", 1035),
+    ("python/src/client.rs", 895),
     ("shm-layout/src/directory.rs", 736),
     ("shm-layout/src/tensor.rs", 624),
     ("shm-layout/src/word.rs", 616),
@@ -43,31 +44,16 @@ const PUBLIC: &str = "
     observe/meters.rs observe/observation.rs remote/api.rs remote/document.rs remote/mod.rs stream/borrowed.rs
     stream/history.rs stream/message.rs stream/mod.rs stream/open.rs stream/producer.rs stream/subscribe.rs
     stream/subscriber.rs tensor/dataset.rs tensor/device/draft.rs tensor/device/legacy.rs tensor/device/slice.rs
-    tensor/draft.rs tensor/element.rs tensor/mod.rs tensor/sendable.rs tensor/spec.rs tensor/value_draft.rs
+    tensor/draft.rs tensor/element.rs tensor/mod.rs tensor/sendable.rs tensor/shape.rs tensor/spec.rs
+    tensor/value_draft.rs wait/timeout.rs
 ";
 
 /// Minimum of lines of documentation for each line of code in those files, in percent.
 const DOCUMENTED_PERCENT: usize = 60;
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
-}
-
-/// The Rust files below a folder, with their text. Build folders are left out.
+/// The Rust files below a folder, with their text.
 fn sources(folder: &Path) -> BTreeMap<PathBuf, String> {
-    let mut found = BTreeMap::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display())) {
-            let path = entry.unwrap().path();
-            if path.is_dir() && !path.ends_with("target") {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let text = std::fs::read_to_string(&path).unwrap();
-                found.insert(path, text);
-            }
-        }
-    }
+    let found = texts(folder, "rs");
     assert!(!found.is_empty(), "{} has sources", folder.display());
     found
 }
@@ -89,7 +75,10 @@ fn files_are_short() {
     let mut wrong = Vec::new();
     let mut seen = BTreeSet::new();
     for (path, text) in crates().iter().flat_map(|src| sources(src)) {
-        let (name, lines) = (name(&path), text.lines().count());
+        let name = name(&path);
+        // There the comments are the docstrings of Python, with a section for each parameter.
+        let is_docstring = |line: &&str| name.starts_with("python/src/") && line.trim_start().starts_with("///");
+        let lines = text.lines().filter(|line| !is_docstring(line)).count();
         match long.get(name.as_str()) {
             Some(&listed) if lines > listed => wrong.push(format!("{name} has grown from {listed} to {lines} lines")),
             Some(_) if lines <= LINES_MAX => wrong.push(format!("{name} has {lines} lines: take it off the list")),
@@ -261,7 +250,7 @@ fn modules_form_no_large_circles() {
 }
 
 /// Folders whose parts import downwards only: a crate, and the module whose parts are compared. A part is a file or a folder.
-const LAYERS: [(&str, &[&str]); 8] = [
+const LAYERS: [(&str, &[&str]); 9] = [
     ("libclient", &[]),
     ("daemon", &[]),
     ("daemon", &["core"]),
@@ -270,6 +259,7 @@ const LAYERS: [(&str, &[&str]); 8] = [
     ("gateway", &["import"]),
     ("gateway", &["export"]),
     ("runner", &[]),
+    ("web", &[]),
 ];
 
 /// The parts of a module that import each other in a circle: what stands after every part that imports downwards only is removed.
@@ -418,6 +408,7 @@ fn the_page_on_errors_lists_each_code() {
         "capi/src/status.rs",
         "python/tensorlend/_errors.py",
         "cli/src/failure.rs",
+        "daemon/src/code.rs",
     ]
     .map(read);
     let used: BTreeSet<String> = texts.iter().flat_map(|text| codes(text)).map(str::to_owned).collect();

@@ -245,6 +245,47 @@ fn every_user_finds_a_share_of_what_is_common() {
     tensorlend_tests::eventually("what came free", || bob.ask(&format!("put more {} 1", 7 * MB)).is_ok());
 }
 
+/// A user with a range of subordinate uids gets one share with all of them, as if it had one uid.
+#[test]
+fn the_uids_of_a_range_have_one_share() {
+    if cannot_run() {
+        return;
+    }
+    const MB: u64 = 1 << 20;
+    const FIRST: u32 = 64_100;
+    // The daemon runs as another user, and reads the file.
+    let ranges = tempfile::NamedTempFile::new().unwrap();
+    std::fs::set_permissions(ranges.path(), Permissions::from_mode(0o644)).unwrap();
+    std::fs::write(ranges.path(), format!("{ALICE}:{FIRST}:64\n")).unwrap();
+    let system = System::start(&format!(
+        "[pool]\nbytes_max = \"240MiB\"\nsegment_bytes = \"8MiB\"\nspare_segments = 0\nsheet_bytes_max = \"1GiB\"\n\
+         [uid]\nsubuid_file = {:?}\n[namespace_default]\nnames_max = 512\nmembers_max = 16\n",
+        ranges.path()
+    ));
+    // Each uid in turn takes one more segment, until the daemon refuses all of them.
+    let fill = |agents: &mut [Agent]| {
+        let mut tensors = 0;
+        loop {
+            let before = tensors;
+            for agent in agents.iter_mut() {
+                match agent.ask(&format!("put t{tensors} {} 1", 7 * MB)) {
+                    Ok(_) => tensors += 1,
+                    Err(refused) => assert!(refused.contains("the share of uid"), "{refused}"),
+                }
+            }
+            if tensors == before {
+                return tensors;
+            }
+        }
+    };
+    let mut range: Vec<Agent> = (FIRST..FIRST + 12).map(|uid| system.agent(uid)).collect();
+    // In segments of 8 MiB: half of the pool for the range, nothing more for its owner, a third of the rest for another user.
+    assert_eq!(fill(&mut range), 15);
+    assert_eq!(fill(&mut [system.agent(ALICE)]), 0);
+    // If each uid of the range had a share, nothing would be left for him.
+    assert_eq!(fill(&mut [system.agent(BOB)]), 5);
+}
+
 #[test]
 fn a_lease_that_is_kept_from_its_owner_is_charged_to_its_holder() {
     if cannot_run() {

@@ -63,7 +63,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let frames =
         camera.stream("frames <script>window.pwned=1</script>").capacity(16).policy(Policy::DropOldest).open()?;
-    let mut slow = viewer.subscription("frames <script>window.pwned=1</script>").from(Start::Oldest).open()?;
+    let mut slow = viewer.subscription("frames <script>window.pwned=1</script>").start_at(Start::Oldest).open()?;
     let sender = camera.clone();
     std::thread::spawn(move || -> tensorlend::Result<()> {
         loop {

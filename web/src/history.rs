@@ -1,9 +1,8 @@
 //! A bounded history with one point per sample.
 
-use crate::view::States;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use tensorlend::observe::Observation;
+use tensorlend::observe::{Observation, States};
 
 /// Maximum number of points kept.
 const POINTS: usize = 600;

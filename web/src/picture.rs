@@ -4,17 +4,17 @@ use crate::preview::Elements;
 use tensorlend::{DType, Tensor};
 
 /// Maximum number of pixels along an edge; larger images are subsampled.
-const EDGE_MAX: u64 = 512;
+const EDGE_MAX: usize = 512;
 /// Range of edge lengths that are taken for an image.
-const EDGE: std::ops::RangeInclusive<u64> = 2..=1 << 16;
+const EDGE: std::ops::RangeInclusive<usize> = 2..=1 << 16;
 
 /// The layout of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
-    height: u64,
-    width: u64,
+    height: usize,
+    width: usize,
     /// Channels: 1, 3 or 4.
-    channels: u64,
+    channels: usize,
     /// Bytes are shown as they are; floats map 0..1 to 0..255.
     is_float: bool,
 }
@@ -43,9 +43,9 @@ pub fn png(tensor: &Tensor) -> Option<Vec<u8>> {
     let elements = Elements::of(tensor)?;
     let step = kind.height.max(kind.width).div_ceil(EDGE_MAX);
     let (rows, columns) = (kind.height.div_ceil(step), kind.width.div_ceil(step));
-    let mut dots = Vec::with_capacity((rows * columns * kind.channels) as usize);
-    for row in (0..kind.height).step_by(step as usize) {
-        for column in (0..kind.width).step_by(step as usize) {
+    let mut dots = Vec::with_capacity(rows * columns * kind.channels);
+    for row in (0..kind.height).step_by(step) {
+        for column in (0..kind.width).step_by(step) {
             for channel in 0..kind.channels {
                 let index = [row, column, channel];
                 let value = elements.at(&index[..tensor.shape().len()]).unwrap_or(0.0);
@@ -77,7 +77,7 @@ mod tests {
     fn pictures_and_what_is_none() {
         let broker = tensorlend_daemon::embedded().unwrap();
         let client = Client::builder().socket(broker.socket()).connect().unwrap();
-        let picture = |dtype, shape: &[u64], fill: u8| {
+        let picture = |dtype, shape: &[usize], fill: u8| {
             let mut draft = client.create(dtype, shape).unwrap();
             draft.bytes_mut().fill(fill);
             draft.publish("it").unwrap();

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tensorlend::{DType, Tensor};
 
 /// Maximum number of elements read.
-pub const SAMPLES: u64 = 1 << 16;
+pub const SAMPLES: usize = 1 << 16;
 /// Number of bars in a histogram.
 const BINS: usize = 32;
 
@@ -26,7 +26,7 @@ impl<'t> Elements<'t> {
     }
 
     /// Returns the element at an index.
-    pub fn at(&self, index: &[u64]) -> Option<f64> {
+    pub fn at(&self, index: &[usize]) -> Option<f64> {
         let strides = self.tensor.strides();
         let steps: i64 = index.iter().zip(strides).map(|(&at, &stride)| (at as i64).wrapping_mul(stride)).sum();
         let first = i64::try_from(self.tensor.byte_offset()).ok()?;
@@ -35,7 +35,7 @@ impl<'t> Elements<'t> {
     }
 
     /// Returns the element with this number in C order.
-    fn nth(&self, mut number: u64) -> Option<f64> {
+    fn nth(&self, mut number: usize) -> Option<f64> {
         let shape = self.tensor.shape();
         let mut index = [0; 16];
         let index = index.get_mut(..shape.len())?;
@@ -88,11 +88,11 @@ pub fn describe(tensor: &Tensor) -> Value {
     })
 }
 
-fn statistics(elements: &Elements<'_>, count: u64) -> Value {
+fn statistics(elements: &Elements<'_>, count: usize) -> Value {
     // An odd step avoids sampling the same columns again and again.
     let step = if count > SAMPLES { count.div_ceil(SAMPLES) | 1 } else { 1 };
     // Reads each element once: the owner of the bytes may change them at any time.
-    let values: Vec<f64> = (0..count).step_by(step as usize).filter_map(|number| elements.nth(number)).collect();
+    let values: Vec<f64> = (0..count).step_by(step).filter_map(|number| elements.nth(number)).collect();
     let nans = values.iter().filter(|value| value.is_nan()).count();
     let infinite = values.iter().filter(|value| value.is_infinite()).count();
     let finite: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn of_many_elements_some_are_read() {
         let seen = described(&vec![7u16; 1_000_000][..]);
-        let sampled = seen["statistics"]["sampled"].as_u64().unwrap();
+        let sampled = seen["statistics"]["sampled"].as_u64().unwrap() as usize;
         assert!(sampled <= SAMPLES && sampled > SAMPLES / 3, "{sampled}");
         assert_eq!(seen["statistics"]["mean"].as_f64().map(f64::round), Some(7.0));
     }

@@ -1,6 +1,6 @@
 //! Checks on threads of its own whether the daemon responds, so that a sample that waits for the daemon does not delay the result.
 
-use crate::view::{Look, now_ms};
+use crate::view::{Last, Look, now_ms};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,15 +16,6 @@ const LATE: Duration = Duration::from_secs(1);
 pub struct Pulse {
     last: Mutex<Last>,
     client: Mutex<Client>,
-}
-
-/// The last known state of the daemon.
-#[derive(Clone, Default)]
-pub struct Last {
-    /// The daemon's metrics; `None` if the daemon does not respond.
-    pub stat: Option<Arc<Stat>>,
-    /// Time of the last response, in milliseconds since 1970; 0: never.
-    pub answered_ms: u64,
 }
 
 impl Pulse {

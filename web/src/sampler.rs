@@ -3,8 +3,8 @@
 use crate::Connect;
 use crate::events::Log;
 use crate::history::{History, Point};
-use crate::pulse::{Last, Pulse};
-use crate::view::{Look, Meters, Namespace, States, now_ms};
+use crate::pulse::Pulse;
+use crate::view::{Last, Look, Meters, Namespace, States, now_ms};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tensorlend::observe::Observer;

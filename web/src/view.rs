@@ -9,7 +9,6 @@ pub use tensorlend::observe::{Meters, States};
 
 use crate::events::Event;
 use crate::history::Point;
-use crate::pulse::Last;
 use hyper::body::Bytes;
 
 /// A sample of all namespaces at one time. All viewers share it.
@@ -47,6 +46,15 @@ pub struct Namespace {
     pub lost: HashMap<u64, u64>,
     /// The history, the oldest point first.
     pub history: Arc<Vec<Point>>,
+}
+
+/// The last known state of the daemon.
+#[derive(Clone, Default)]
+pub struct Last {
+    /// The daemon's metrics; `None` if the daemon does not respond.
+    pub stat: Option<Arc<Stat>>,
+    /// Time of the last response, in milliseconds since 1970; 0: never.
+    pub answered_ms: u64,
 }
 
 impl Look {

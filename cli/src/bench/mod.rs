@@ -38,9 +38,9 @@ pub struct BenchArgs {
     /// Fewer rounds and sizes: some seconds instead of a few minutes.
     #[arg(long)]
     quick: bool,
-    /// Only rows whose names contain this, and the rows that are interleaved with them.
+    /// Only rows whose names contain this, and the rows that are interleaved with them; may be repeated.
     #[arg(long, value_name = "TEXT")]
-    only: Option<String>,
+    only: Vec<String>,
     #[command(flatten)]
     json: Json,
     /// Also write plots into this folder, as SVG.
@@ -76,11 +76,13 @@ pub fn run(args: &BenchArgs, socket: Option<&Path>) -> Result<(), Box<dyn Error>
 
     let pace = if args.quick { race::Pace::QUICK } else { race::Pace::FULL };
     let mut plan = plan::plan(&plan::Setting { cores, socket: socket.to_owned(), quick: args.quick });
-    if let Some(text) = &args.only {
-        plan.retain(|group| group.entries.iter().any(|entry| entry.label.name.contains(text)));
-        if plan.is_empty() {
+    for text in &args.only {
+        if !plan.iter().any(|group| group.is_named(text)) {
             return Err(Failure::Usage(format!("--only {text:?} selects no row, because no row's name contains it: run the command without --only to see the names")).into());
         }
+    }
+    if !args.only.is_empty() {
+        plan.retain(|group| args.only.iter().any(|text| group.is_named(text)));
     }
     let (raced, left_out) = race::run(plan, pace);
     let (placement_after, _) = floors::calibrate(cores)?;

@@ -1,33 +1,22 @@
 //! SVG plots of the measurements.
 
-use std::error::Error;
 use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
-use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::plan::{FLOOR, OURS};
 use super::report::{Measured, Report};
 use super::table::{size_text, time_text};
-use crate::demo::plot::PlotError;
+use crate::plot::{Area, BLUE, Drawn, FONT, GREEN, GRID, GRID_FINE, INK, PURPLE, PlotError, VERMILION, svg, write};
 
-const FONT: &str = "sans-serif";
-const WIDTH_PX: u32 = 960;
-
-const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
-const GRID: RGBColor = RGBColor(0xC8, 0xC8, 0xC8);
-const GRID_FINE: RGBColor = RGBColor(0xEC, 0xEC, 0xEC);
-
-/// Colours of tensorlend, of floors, then of other libraries, from Okabe and Ito's palette, which is safe for
-/// colour-blind readers.
-const GREEN: RGBColor = RGBColor(0x00, 0x9E, 0x73);
+/// Colours of floors and of other libraries; tensorlend is green.
 const GREY: RGBColor = RGBColor(0x77, 0x77, 0x77);
 const OTHERS: [RGBColor; 9] = [
-    RGBColor(0xD5, 0x5E, 0x00),
-    RGBColor(0x00, 0x72, 0xB2),
-    RGBColor(0xCC, 0x79, 0xA7),
+    VERMILION,
+    BLUE,
+    PURPLE,
     RGBColor(0xE6, 0x9F, 0x00),
     RGBColor(0x56, 0xB4, 0xE9),
     RGBColor(0x8C, 0x56, 0x4B),
@@ -36,9 +25,6 @@ const OTHERS: [RGBColor; 9] = [
     RGBColor(0x80, 0x00, 0x20),
 ];
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = Result<(), Box<dyn Error>>;
-
 /// Writes `operations.svg` and `exchange.svg` into `folder`, which it creates if needed. Leaves out rows that were not
 /// measured.
 pub fn plot(report: &Report, folder: &Path) -> Result<(), PlotError> {
@@ -46,10 +32,7 @@ pub fn plot(report: &Report, folder: &Path) -> Result<(), PlotError> {
         report.results.iter().partition(|row| row.name.starts_with("exchange_"));
     let failed = |error| PlotError::Write { path: folder.to_owned(), error };
     fs::create_dir_all(folder).map_err(failed)?;
-    let write = |name: &str, svg: String| {
-        let path = folder.join(name);
-        fs::write(&path, svg).map_err(|error| PlotError::Write { path, error })
-    };
+    let write = |name: &str, svg: String| write(&folder.join(name), svg);
     if !operations.is_empty() {
         let height_px = 110 + 19 * operations.len() as u32;
         write("operations.svg", svg(height_px, |area| draw_operations(&operations, report.placement, area))?)?;
@@ -58,15 +41,6 @@ pub fn plot(report: &Report, folder: &Path) -> Result<(), PlotError> {
         write("exchange.svg", svg(620, |area| draw_exchanges(&exchanges, area))?)?;
     }
     Ok(())
-}
-
-fn svg(height_px: u32, draw: impl FnOnce(&Area) -> Drawn) -> Result<String, PlotError> {
-    let mut svg = String::new();
-    let area = SVGBackend::with_string(&mut svg, (WIDTH_PX, height_px)).into_drawing_area();
-    let drawn = area.fill(&WHITE).map_err(Into::into).and_then(|()| draw(&area));
-    drawn.and_then(|()| area.present().map_err(Into::into)).map_err(|error| PlotError::Draw(error.to_string()))?;
-    drop(area);
-    Ok(svg)
 }
 
 /// Returns the range of whole decades that contains all rows.

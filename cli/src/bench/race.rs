@@ -45,6 +45,13 @@ pub struct Group {
     pub entries: Vec<Entry>,
 }
 
+impl Group {
+    /// Returns whether the name of a row contains `text`.
+    pub fn is_named(&self, text: &str) -> bool {
+        self.entries.iter().any(|entry| entry.label.name.contains(text))
+    }
+}
+
 /// A measured row.
 #[derive(Debug, Clone)]
 pub struct Raced {

@@ -244,7 +244,7 @@ fn collections_text(head: &[&str], all: Vec<Collection>) -> String {
 fn remote_text(remote: &RemoteNames) -> String {
     let mut table = Table::new(&["ON OTHER MACHINES", "KIND", "DTYPE", "SHAPE", ">SIZE", "HERE"]);
     for one in &remote.names {
-        let shape = one.shape.iter().map(u64::to_string).collect::<Vec<_>>().join("x");
+        let shape = one.shape.iter().map(usize::to_string).collect::<Vec<_>>().join("x");
         let here = match (one.cached, one.stale) {
             (true, true) => "old copy",
             (true, false) => "copy",

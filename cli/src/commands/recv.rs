@@ -97,7 +97,7 @@ impl RecvArgs {
             From::Newest => Start::Newest,
             From::Next => Start::Next,
         };
-        let mut builder = client.subscription(&self.stream).from(start);
+        let mut builder = client.subscription(&self.stream).start_at(start);
         if let Some(timeout) = self.timeout {
             builder = builder.wait(timeout);
         }

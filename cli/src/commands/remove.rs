@@ -53,7 +53,7 @@ impl RemoveArgs {
         let deleted = Deleted {
             names: self.each(
                 ("tensor", &self.globs, &mut missing),
-                |glob| Ok(client.list(glob)?.into_iter().map(|info| info.name).collect()),
+                |glob| client.names(glob),
                 |name| client.delete(name),
             )?,
             streams: self.each(

@@ -15,7 +15,7 @@ Examples:
 
 /// Publish the contents of files, except names that exist already.
 ///
-/// For the start of a machine or a daemon (docs/saving.md has units for it), and harmless at any other time. Each file
+/// For the start of a machine or a daemon (docs/how-to/save.md has units for it), and harmless at any other time. Each file
 /// is read whole before its first name is published, as by load. The command reports a file that is damaged or does not
 /// fit on standard error and restores the others; the exit status is that of the last failure.
 #[derive(clap::Args, Debug)]

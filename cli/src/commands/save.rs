@@ -12,7 +12,7 @@ use crate::files::manifest::{self, About, Keys, Manifest, Member, Named};
 use crate::files::{self, FileError, Filler, Outline};
 use crate::output;
 use crate::progress::Progress;
-use crate::save::{elements, on_device};
+use crate::save::{elements, on_device, sizes};
 use crate::snapshot::{Snapshot, Wanted, names_of};
 
 const EXAMPLES: &str = "\
@@ -137,7 +137,7 @@ impl SaveArgs {
                         let bytes = elements(tensor);
                         let bytes = bytes.map_err(|e| Stop::Failed(e.context(format!("cannot save {name:?}"))))?;
                         file.put(at, &bytes)?;
-                        progress.advance(tensor.nbytes());
+                        progress.advance(tensor.nbytes() as u64);
                         at += 1;
                     }
                     now.push(found);
@@ -204,8 +204,8 @@ impl Holding {
             }
             _ => return Err(on_device(name)),
         };
-        let layouts = tensors(value).map(|tensor| (tensor.dtype(), tensor.shape().to_vec())).collect();
-        let nbytes = tensors(value).fold(0u64, |sum, tensor| sum.saturating_add(tensor.nbytes()));
+        let layouts = tensors(value).map(|tensor| (tensor.dtype(), sizes(tensor))).collect();
+        let nbytes = tensors(value).fold(0u64, |sum, tensor| sum.saturating_add(tensor.nbytes() as u64));
         Ok(Self { name: name.to_owned(), about, members, layouts, nbytes })
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tensorlend::{Client, NamespaceUse, Stat, UidUse};
+use tensorlend::{Client, Holder, NamespaceUse, Stat, UidUse};
 
 use crate::args::Json;
 use crate::failure::Failure;
@@ -47,6 +47,8 @@ struct Figures<'a> {
     spill_failures: u64,
     uids: &'a [UidUse],
     namespaces: &'a [NamespaceUse],
+    /// Sessions that returned memory which some process still holds.
+    holders: &'a [Holder],
     device: &'a str,
     devices: Vec<Card<'a>>,
 }
@@ -115,6 +117,7 @@ impl StatArgs {
             spill_failures: stat.spill_failures,
             uids: &stat.uids,
             namespaces: &stat.namespaces,
+            holders: &stat.holders,
             device: &stat.device,
             devices: cards(&stat),
         })
@@ -154,7 +157,7 @@ fn text(stat: &Stat, namespace: &str, leased: u64) -> String {
         row("device", stat.device.clone());
     }
     let devices = devices_text(&cards(stat));
-    [table.text(), devices, uids_text(&stat.uids), namespaces_text(&stat.namespaces)]
+    [table.text(), devices, uids_text(&stat.uids), holders_text(&stat.holders), namespaces_text(&stat.namespaces)]
         .into_iter()
         .filter(|part| !part.is_empty())
         .collect::<Vec<_>>()
@@ -210,6 +213,27 @@ fn uids_text(uids: &[UidUse]) -> String {
             of(it.sessions, it.sessions_max),
             it.names.to_string(),
             it.leases.to_string(),
+        ]);
+    }
+    table.text()
+}
+
+/// Returns a table of the sessions that returned memory which some process still holds; empty if there are none.
+fn holders_text(holders: &[Holder]) -> String {
+    if holders.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&["HOLDER", ">PID", ">UID", "SESSION", ">PIECES", ">BYTES"]);
+    for it in holders {
+        let known = |text: String| if it.pid == 0 { "unknown".to_owned() } else { text };
+        let session = if it.connected { "connected" } else { "ended" };
+        table.row([
+            known(format!("client {}", it.client)),
+            known(it.pid.to_string()),
+            it.uid.to_string(),
+            known(session.to_owned()),
+            it.pieces.to_string(),
+            it.bytes.to_string(),
         ]);
     }
     table.text()

@@ -206,7 +206,7 @@ pub fn consume(args: &[String]) -> Result<(), Box<dyn Error>> {
     let client = connect(socket, "demo consumer")?;
     let mut out = std::io::stdout().lock();
     let sum = |tensor: &Tensor| xxh3_64(tensor.row_major_bytes().unwrap_or_default());
-    let messages = client.subscription(&stream_name(tag)).from(Start::Oldest).wait(PATIENCE).open()?;
+    let messages = client.subscription(&stream_name(tag)).start_at(Start::Oldest).wait(PATIENCE).open()?;
     for name in names {
         let lease = client.wait_for(name, Some(PATIENCE))?;
         writeln!(out, "name {name} {:016x}", sum(&lease))?;

@@ -1,47 +1,17 @@
 //! The demo's round trips as an SVG plot.
 
-use std::error::Error;
-use std::fs;
-use std::io;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use plotters::coord::Shift;
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, ValueFormatter};
 use plotters::prelude::*;
 
 use super::table::{Method, Row, bytes_text, nanos_text};
+use crate::plot::{Area, BLUE, Drawn, FONT, GREEN, GRID, GRID_FINE, INK, PURPLE, PlotError, VERMILION, svg, write};
 
-const SIZE_PX: (u32, u32) = (960, 600);
-const FONT: &str = "sans-serif";
-
-/// Colours of text and of grid lines.
-const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
-const GRID: RGBColor = RGBColor(0xC8, 0xC8, 0xC8);
-const GRID_FINE: RGBColor = RGBColor(0xEC, 0xEC, 0xEC);
-
+const HEIGHT_PX: u32 = 600;
 const MARKER_PX: i32 = 5;
 const WHISKER_PX: i32 = 4;
-
-/// The reason why a plot cannot be drawn.
-#[derive(Debug, thiserror::Error)]
-pub enum PlotError {
-    /// The table is empty.
-    #[error("nothing to plot: no row was measured")]
-    NoRows,
-    /// plotters could not draw.
-    #[error("the plot cannot be drawn: {0}")]
-    Draw(String),
-    /// The file could not be written.
-    #[error("{path} cannot be written: {error}; name another file or folder")]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        #[source]
-        error: io::Error,
-    },
-}
 
 /// Draws the round trips over the sizes, both axes logarithmic, and writes the plot to `path`.
 ///
@@ -49,23 +19,17 @@ pub enum PlotError {
 ///
 /// [`PlotError::NoRows`] without rows, [`PlotError::Write`] if the file cannot be written.
 pub fn plot(rows: &[Row], path: &Path) -> Result<(), PlotError> {
-    let svg = svg(rows)?;
-    fs::write(path, svg).map_err(|error| PlotError::Write { path: path.to_owned(), error })
+    write(path, picture(rows)?)
 }
 
-fn svg(rows: &[Row]) -> Result<String, PlotError> {
+fn picture(rows: &[Row]) -> Result<String, PlotError> {
     let (Some(sizes), Some(times)) = (Axis::of_sizes(rows), Axis::of_times(rows)) else {
         return Err(PlotError::NoRows);
     };
-    let mut svg = String::new();
-    let area = SVGBackend::with_string(&mut svg, SIZE_PX).into_drawing_area();
-    draw(rows, sizes, times, &area).map_err(|error| PlotError::Draw(error.to_string()))?;
-    drop(area);
-    Ok(svg)
+    svg(HEIGHT_PX, |area| draw(rows, sizes, times, area))
 }
 
-/// The appearance of a method. The colours are of Okabe and Ito's palette, which is safe for colour-blind readers; the
-/// markers differ as well.
+/// The appearance of a method: its colour and its marker.
 #[derive(Clone, Copy)]
 struct Look {
     color: RGBColor,
@@ -82,10 +46,10 @@ enum Marker {
 
 fn look(method: Method) -> Look {
     match method {
-        Method::Serialize => Look { color: RGBColor(0xD5, 0x5E, 0x00), marker: Marker::Triangle },
-        Method::Copy => Look { color: RGBColor(0x00, 0x72, 0xB2), marker: Marker::Square },
-        Method::LendCopied => Look { color: RGBColor(0xCC, 0x79, 0xA7), marker: Marker::Diamond },
-        Method::Lend => Look { color: RGBColor(0x00, 0x9E, 0x73), marker: Marker::Circle },
+        Method::Serialize => Look { color: VERMILION, marker: Marker::Triangle },
+        Method::Copy => Look { color: BLUE, marker: Marker::Square },
+        Method::LendCopied => Look { color: PURPLE, marker: Marker::Diamond },
+        Method::Lend => Look { color: GREEN, marker: Marker::Circle },
     }
 }
 
@@ -161,10 +125,7 @@ fn y(nanos: u64) -> f64 {
     (nanos.max(1) as f64).log10()
 }
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-
-fn draw(rows: &[Row], sizes: Axis, times: Axis, area: &Area) -> Result<(), Box<dyn Error>> {
-    area.fill(&WHITE)?;
+fn draw(rows: &[Row], sizes: Axis, times: Axis, area: &Area) -> Drawn {
     let mut chart = ChartBuilder::on(area)
         .caption("Handing a tensor to another process", (FONT, 24).into_font().color(&INK))
         .margin(16)
@@ -219,7 +180,6 @@ fn draw(rows: &[Row], sizes: Axis, times: Axis, area: &Area) -> Result<(), Box<d
         .border_style(GRID)
         .label_font((FONT, 15).into_font().color(&INK))
         .draw()?;
-    area.present()?;
     Ok(())
 }
 
@@ -238,7 +198,7 @@ fn marked(center: (i32, i32), color: RGBColor, marker: Marker) -> Polygon<(i32, 
 #[cfg(test)]
 mod tests {
     use super::super::table::Stat;
-    use super::{Axis, Method, PlotError, Row, ValueFormatter, plot, svg};
+    use super::{Axis, Method, PlotError, Row, ValueFormatter, picture, plot};
 
     fn row(bytes: u64, method: Method, p50_ns: u64) -> Row {
         let stat = Stat { min_ns: p50_ns * 3 / 4, p50_ns, max_ns: p50_ns * 4 };
@@ -261,7 +221,7 @@ mod tests {
 
     #[test]
     fn it_names_what_it_shows() {
-        let svg = svg(&rows()).unwrap();
+        let svg = picture(&rows()).unwrap();
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
         for text in ["Handing a tensor", "size of the tensor", "round trip", "256 MB", "1 KB", "100 us", "1 s"] {
             assert!(svg.contains(text), "{text}");
@@ -276,10 +236,10 @@ mod tests {
 
     #[test]
     fn one_row_is_enough_and_none_is_not() {
-        let one = svg(&[row(1000, Method::Copy, 1000)]).unwrap();
+        let one = picture(&[row(1000, Method::Copy, 1000)]).unwrap();
         assert!(!one.contains(Method::Lend.label()));
-        svg(&[Row { round_trip: Stat { min_ns: 0, p50_ns: 0, max_ns: 0 }, ..row(0, Method::Lend, 1) }]).unwrap();
-        assert!(matches!(svg(&[]), Err(PlotError::NoRows)));
+        picture(&[Row { round_trip: Stat { min_ns: 0, p50_ns: 0, max_ns: 0 }, ..row(0, Method::Lend, 1) }]).unwrap();
+        assert!(matches!(picture(&[]), Err(PlotError::NoRows)));
     }
 
     #[test]

@@ -36,7 +36,7 @@ fn descriptors(report: &mut Report, daemon: Option<&Stat>) {
     let Some(limit) = daemon_descriptors(stat.pid) else {
         return report.ok("daemon's files", "its limit cannot be read from here (another pid namespace, or hidepid)");
     };
-    // Two per segment; sockets and sheets per client: docs/service.md.
+    // Two per segment; sockets and sheets per client: docs/unit.md.
     let needed = 64 + 2 * u64::from(stat.segments) + 8 * u64::from(stat.clients + stat.frozen);
     let found = format!("the daemon may have {} descriptors, and needs some {needed} now", text(limit));
     let mend = "LimitNOFILE=524288 in its unit (systemctl edit tensorlendd.service), or a larger `ulimit -n` where it is started";

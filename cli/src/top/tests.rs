@@ -28,7 +28,7 @@ fn value(name: &str, slot: u32, bytes: u64, leases: u64) -> ValueSeen {
         bytes,
         is_dataset: false,
         dtype: Some(DType::F32),
-        shape: Some(vec![bytes / 4]),
+        shape: Some(vec![bytes as usize / 4]),
         timestamp_ns: 0,
         leases,
     }

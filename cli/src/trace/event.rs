@@ -74,7 +74,7 @@ pub enum Seen {
         #[serde(skip_serializing_if = "Option::is_none")]
         dtype: Option<&'static str>,
         #[serde(skip_serializing_if = "Option::is_none")]
-        shape: Option<Vec<u64>>,
+        shape: Option<Vec<usize>>,
         nbytes: u64,
     },
     /// Messages of which only the number is known: they were replaced before they were sampled.

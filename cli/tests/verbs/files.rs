@@ -86,7 +86,7 @@ fn files_of_several_tensors_are_datasets() {
             bench.ok(&["put", "again", file]);
             let after = client.get_dataset("again").unwrap();
             assert_eq!(before.len(), after.len());
-            for (member, tensor) in before.iter() {
+            for (member, tensor) in &before {
                 let same = after.get(member).unwrap();
                 assert_eq!(
                     (tensor.dtype(), tensor.shape(), tensor.bytes()),

@@ -17,7 +17,7 @@ fn fill(client: &Client) {
         (0..).zip(bytes).for_each(|(at, byte)| *byte = if dtype == DType::BOOL { at % 2 } else { at });
         draft.publish(&format!("types/{dtype}")).unwrap();
     }
-    client.create(DType::F32, &[]).unwrap().publish("one").unwrap();
+    client.create(DType::F32, ()).unwrap().publish("one").unwrap();
     client.create(DType::F64, &[3, 0]).unwrap().publish("none").unwrap();
     client.put("frame/image", &[1u8, 2]).unwrap();
     client.put("__metadata__", &[3u8]).unwrap();
@@ -50,7 +50,7 @@ fn all(bench: &Bench, prefix: &str) -> Vec<Value> {
     let described = names.map(|name| {
         let value = client.get_value(&name).unwrap();
         let of = |t: &tensorlend::Tensor| {
-            let mut bytes = vec![0; t.nbytes() as usize];
+            let mut bytes = vec![0; t.nbytes()];
             t.copy_to(&mut bytes).unwrap();
             json!([t.dtype().name(), t.shape(), bytes, t.metadata(), t.timestamp()])
         };

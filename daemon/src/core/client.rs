@@ -2,7 +2,7 @@
 
 use super::account::Charge;
 use super::device::OnDevice;
-use super::env::{Making, Part};
+use super::env::{FormerWriter, Making, Part};
 use super::event::ConnId;
 use super::event::MemId;
 use super::settings::Role;
@@ -171,6 +171,11 @@ pub struct Client {
 }
 
 impl Client {
+    /// Returns its session, for memory that it returns; `number` is its own.
+    pub fn former_writer(&self, number: u16) -> FormerWriter {
+        FormerWriter { uid: self.uid, client: number, pid: self.pid }
+    }
+
     /// Returns its connection while it is connected.
     pub fn conn(&self) -> Option<ConnId> {
         match self.life {

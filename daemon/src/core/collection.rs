@@ -9,7 +9,7 @@
 //! drops it; a client that joins later has no such lease.
 
 use super::chores::{ENTRIES_STEP, LOOK, RELEASE, REMOVAL, SCAN};
-use super::client::survey::{Stage, Survey};
+use super::client::survey::{Stage, StreamPosition, Survey};
 use super::client::{Client, Life};
 use super::env::{Env, Timer};
 use super::members::LEASES_PAUSE_NS;
@@ -42,7 +42,7 @@ impl Namespace {
             }
             let more = match survey.stage {
                 Stage::Names(next) => self.survey_names(env, catalogue, survey, next),
-                Stage::Streams { place, id, entry } => self.survey_stream(env, catalogue, survey, (place, id, entry)),
+                Stage::Streams(position) => self.survey_stream(env, catalogue, survey, position),
                 Stage::Leases(next) => self.survey_leases(env, catalogue, survey, next),
                 Stage::Free(next) => {
                     let mut bases = self.members[catalogue].segments.range(next..).map(|(&base, _)| base);
@@ -73,7 +73,7 @@ impl Namespace {
     fn survey_names(&mut self, env: &mut Env, catalogue: u16, survey: &mut Survey, next: u32) -> bool {
         let entries = self.bindings.names().owned_from(catalogue, next, ENTRIES_STEP);
         if entries.is_empty() {
-            survey.stage = Stage::Streams { place: 0, id: 0, entry: 0 };
+            survey.stage = Stage::Streams(StreamPosition::default());
         }
         for entry in entries {
             if !env.chores.spend(LOOK) {
@@ -100,17 +100,11 @@ impl Namespace {
         true
     }
 
-    fn survey_stream(
-        &mut self,
-        env: &mut Env,
-        catalogue: u16,
-        survey: &mut Survey,
-        (place, id, entry): (u32, u64, usize),
-    ) -> bool {
+    fn survey_stream(&mut self, env: &mut Env, catalogue: u16, survey: &mut Survey, position: StreamPosition) -> bool {
         if !env.chores.spend(1) {
             return false;
         }
-        let Some((at, stream)) = self.streams.of_producer_from(catalogue, place) else {
+        let Some((at, stream)) = self.streams.of_producer_from(catalogue, position.place) else {
             survey.stage = Stage::Leases(0);
             tensorlend_layout::crash_point!("daemon: memory looked through");
             // The news (a home moved, or an owner stored that a slot is dead) was stored before this fence. A reader R that
@@ -119,16 +113,16 @@ impl Namespace {
             return true;
         };
         survey.in_use = true;
-        let from = if (at, stream) == (place, id) { entry } else { 0 };
+        let from = if (at, stream) == (position.place, position.id) { position.entry } else { 0 };
         let (end, value) = self.streams.value_from(at, from);
         // An entry without a value costs little, but a ring has many.
         env.chores.spend(((end - from) / 16) as u32);
         match value {
             Some(value) => {
-                survey.stage = Stage::Streams { place: at, id: stream, entry: end };
+                survey.stage = Stage::Streams(StreamPosition { place: at, id: stream, entry: end });
                 survey.named.begin(value.slot(), Some(value.generation()));
             }
-            None => survey.stage = Stage::Streams { place: at + 1, id: 0, entry: 0 },
+            None => survey.stage = Stage::Streams(StreamPosition::after(at)),
         }
         true
     }

@@ -96,7 +96,7 @@ impl Namespace {
         tensorlend_layout::crash_point!("daemon: leases dropped");
         let client = self.members.me(catalogue);
         if let Some(leases) = client.leases.take() {
-            env.orphan_part(client.uid, leases);
+            env.orphan_part(client.former_writer(catalogue), leases);
         }
         self.devices.departed(catalogue);
         self.devices.settle_devices(env, &self.context);

@@ -2,13 +2,13 @@
 
 mod holders;
 
-use super::account::NamespaceId;
 use super::context::Context;
 use super::device::{Device, DeviceNumber};
 use super::effect::Effect;
 use super::env::{Env, Purpose};
 use super::event::{ConnId, MemId};
 use super::label::Label;
+use super::pool::Borrower;
 use holders::Holders;
 use tensorlend_layout::Uuid;
 use tensorlend_layout::directory::DEVICES;
@@ -37,24 +37,24 @@ impl Env {
         })
     }
 
-    /// Orders a segment of `bytes` for a request: one that this uid returned in this namespace, or a new one. Returns `None` if
+    /// Orders a segment of `bytes` for a request: one that this borrower returned, or a new one. Returns `None` if
     /// the device has no room.
     pub fn order_on_device(
         &mut self,
         conn: ConnId,
-        (namespace, uid): (NamespaceId, u32),
+        borrower: Borrower,
         number: DeviceNumber,
         bytes: u64,
     ) -> Option<(MemId, Option<Export>)> {
         let pool = &mut self.devices[number].pool;
-        if let Some(mem) = pool.take_idle(namespace, uid, bytes) {
+        if let Some(mem) = pool.take_idle(borrower, bytes) {
             return Some((mem, Some(Export::Allocation)));
         }
         for mem in pool.reserve(bytes)? {
             self.release(mem);
         }
         let mem = self.name_order(Purpose::Request(conn));
-        self.effects.push(Effect::CreateOnDevice { mem, device: number, whose: (namespace, uid), bytes });
+        self.effects.push(Effect::CreateOnDevice { mem, device: number, borrower, bytes });
         Some((mem, None))
     }
 
@@ -65,16 +65,16 @@ impl Env {
     }
 
     /// Takes back a device's memory that no client has mapped any more.
-    pub fn let_go(&mut self, number: DeviceNumber, mem: MemId, bytes: u64, (namespace, uid): (NamespaceId, u32)) {
+    pub fn let_go(&mut self, number: DeviceNumber, mem: MemId, bytes: u64, borrower: Borrower) {
         let device = &mut self.devices[number];
         // The memory of a block stays with the driver's pool in any case, which allocates it again in the same namespace.
-        let idles = device.settings.allocator != Allocator::Async && self.accounts.is_open(namespace);
+        let idles = device.settings.allocator != Allocator::Async && self.accounts.is_open(borrower.namespace);
         if !idles {
             device.pool.forget(bytes);
             self.release(mem);
             return;
         }
-        let released = device.pool.keep_idle(mem, bytes, (namespace, uid));
+        let released = device.pool.keep_idle(mem, bytes, borrower);
         if !released.contains(&mem) {
             self.effects.push(Effect::Forget { mem });
         }

@@ -1,8 +1,8 @@
 //! Effects: the work that a step of the core orders from the shell.
 
-use super::account::NamespaceId;
 use super::event::{ConnId, MemId};
 use super::label::Label;
+use super::pool::Borrower;
 use tensorlend_layout::header::{Magic, SheetHeader};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::Reply;
@@ -67,8 +67,8 @@ pub enum Effect {
         mem: MemId,
         /// The device's place among [`super::settings::Settings::devices`].
         device: usize,
-        /// The namespace and the uid: a driver's pool serves one user of one namespace.
-        whose: (NamespaceId, u32),
+        /// A driver's pool serves one borrower.
+        borrower: Borrower,
         /// Its length.
         bytes: u64,
     },
@@ -181,7 +181,7 @@ pub enum Effect {
         /// The file.
         file: MemId,
     },
-    /// Watch a connection's process on after the connection has ended. [`super::Event::Exited`] answers, now or later.
+    /// Continue to watch a connection's process after the connection has ended. [`super::Event::Exited`] answers, now or later.
     AwaitExit {
         /// The connection of a peer whose process can be watched.
         conn: ConnId,

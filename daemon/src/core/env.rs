@@ -7,7 +7,7 @@ use super::device::{Device, DeviceNumber};
 use super::effect::{Effect, SheetPlan};
 use super::event::{ConnId, MemId};
 use super::label::Label;
-use super::pool::{Pool, Spare};
+use super::pool::{Borrower, Pool, Spare};
 use super::settings::{Mode, Settings};
 use super::spills::{Spills, Whose};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,7 @@ use tensorlend_layout::wire::Export;
 mod orphaned;
 
 use orphaned::Expedited;
-pub use orphaned::Orphaned;
+pub use orphaned::{FormerWriter, Orphaned};
 
 /// Maximum length of a sheet, or a part of one, that the daemon's loop makes itself. Worker threads make longer ones.
 const PROMPT_BYTES_MAX: u64 = 1 << 20;
@@ -80,7 +80,7 @@ pub enum Purpose {
     Spare,
     /// A segment that was spilled.
     Spilled(Whose),
-    /// None: its requester is gone.
+    /// No purpose: the requester has disconnected.
     Nobody,
 }
 
@@ -365,15 +365,10 @@ impl Env {
         }
     }
 
-    /// Orders a segment of `bytes` for a request: one that this uid returned in this namespace, a spare, or a new one. Returns
+    /// Orders a segment of `bytes` for a request: one that this borrower returned, a spare, or a new one. Returns
     /// `None` if the pool has no room. The segment's bytes count in the pool.
-    pub fn order_segment(
-        &mut self,
-        conn: ConnId,
-        (namespace, uid): (NamespaceId, u32),
-        bytes: u64,
-    ) -> Option<(MemId, bool)> {
-        if let Some(mem) = self.pool.take_idle(namespace, uid, bytes) {
+    pub fn order_segment(&mut self, conn: ConnId, borrower: Borrower, bytes: u64) -> Option<(MemId, bool)> {
+        if let Some(mem) = self.pool.take_idle(borrower, bytes) {
             return Some((mem, true));
         }
         if self.spares_after_ns < self.now_ns + SPARE_PAUSE_NS {
@@ -406,9 +401,9 @@ impl Env {
         }
     }
 
-    /// Preserves a quiescent segment for the uid that had it, in its namespace.
-    pub fn keep_idle(&mut self, mem: MemId, bytes: u64, whose: (NamespaceId, u32)) {
-        for mem in self.pool.keep_idle(mem, bytes, whose) {
+    /// Preserves a quiescent segment for its former borrower.
+    pub fn keep_idle(&mut self, mem: MemId, bytes: u64, borrower: Borrower) {
+        for mem in self.pool.keep_idle(mem, bytes, borrower) {
             self.release(mem);
         }
     }

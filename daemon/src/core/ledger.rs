@@ -2,6 +2,7 @@
 
 use super::account::{Accounts, Charge, Kind, NamespaceId, SUPERUSER, limit};
 use super::owners::Owners;
+use super::pool::Borrower;
 use super::settings::NamespaceLimits;
 use std::sync::Arc;
 use tensorlend_layout::wire::{LimitKind, Refusal};
@@ -79,6 +80,11 @@ impl Ledger {
     /// Returns the namespace's number.
     pub fn id(&self) -> NamespaceId {
         self.id
+    }
+
+    /// Returns this user as a borrower in the namespace.
+    pub fn borrower(&self, uid: u32) -> Borrower {
+        Borrower { namespace: self.id, uid }
     }
 
     /// Returns the namespace's name.

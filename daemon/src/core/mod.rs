@@ -46,4 +46,5 @@ mod values;
 pub use effect::{Effect, Lending, SheetPlan};
 pub use event::{ConnId, Event, MemId, Own, Received};
 pub use length::{SLOTS_LOG2_MAX, sheet_bytes_min};
+pub use pool::Borrower;
 pub use session::Core;

@@ -28,6 +28,8 @@ pub struct Opening {
     pub mem: MemId,
     /// The owner of a private namespace.
     pub private: Option<u32>,
+    /// Whether its memory may come from the reserve for administrators.
+    pub reserved: bool,
 }
 
 impl Opening {
@@ -49,7 +51,7 @@ impl Opening {
         let plan = SheetPlan { magic: Magic::Directory, owner: 0, count: 0, first: 0 };
         let (first, reserved) = (geometry.bytes_first(), for_whom.administrator);
         let mem = env.create_partly(bytes, first, Some(plan), Purpose::Directory(id), reserved);
-        Ok(Self { ledger, mem, private })
+        Ok(Self { ledger, mem, private, reserved })
     }
 
     /// Closes the budget of a namespace whose directory could not be made.

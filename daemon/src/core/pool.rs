@@ -4,12 +4,20 @@ use super::account::NamespaceId;
 use super::event::MemId;
 use std::collections::VecDeque;
 
+/// The namespace and the user to whom memory is lent. Nobody else receives their memory again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Borrower {
+    /// The namespace.
+    pub namespace: NamespaceId,
+    /// The user.
+    pub uid: u32,
+}
+
 #[derive(Debug)]
 struct Idle {
     mem: MemId,
     bytes: u64,
-    namespace: NamespaceId,
-    uid: u32,
+    borrower: Borrower,
 }
 
 /// The segments that no client has, and the bytes of all segments.
@@ -108,10 +116,10 @@ impl Pool {
         self.idle.iter().map(|i| i.bytes).sum()
     }
 
-    /// Takes the most recently used returned segment of exactly `bytes` that this uid wrote in this namespace. No client
+    /// Takes the most recently used returned segment of exactly `bytes` that this borrower wrote. No client
     /// receives memory to which another user may have preserved access.
-    pub fn take_idle(&mut self, namespace: NamespaceId, uid: u32, bytes: u64) -> Option<MemId> {
-        let at = self.idle.iter().rposition(|i| (i.namespace, i.uid, i.bytes) == (namespace, uid, bytes))?;
+    pub fn take_idle(&mut self, borrower: Borrower, bytes: u64) -> Option<MemId> {
+        let at = self.idle.iter().rposition(|i| (i.borrower, i.bytes) == (borrower, bytes))?;
         self.idle.remove(at).map(|i| i.mem)
     }
 
@@ -159,8 +167,8 @@ impl Pool {
     }
 
     /// Stores a returned segment for its namespace; returns the segments to release, including itself if it is too long.
-    pub fn keep_idle(&mut self, mem: MemId, bytes: u64, (namespace, uid): (NamespaceId, u32)) -> Vec<MemId> {
-        self.idle.push_back(Idle { mem, bytes, namespace, uid });
+    pub fn keep_idle(&mut self, mem: MemId, bytes: u64, borrower: Borrower) -> Vec<MemId> {
+        self.idle.push_back(Idle { mem, bytes, borrower });
         self.bound_idle()
     }
 
@@ -179,7 +187,7 @@ impl Pool {
         let mut released = Vec::new();
         let idle = std::mem::take(&mut self.idle);
         for i in idle {
-            if i.namespace == namespace {
+            if i.borrower.namespace == namespace {
                 self.forget(i.bytes);
                 released.push(i.mem);
             } else {
@@ -234,6 +242,10 @@ impl Pool {
 mod tests {
     use super::*;
 
+    fn borrower(namespace: NamespaceId, uid: u32) -> Borrower {
+        Borrower { namespace, uid }
+    }
+
     #[test]
     fn room_is_made_from_idle_then_spare_and_lent_is_never_touched() {
         let mut pool = Pool::new(10, 2, 1, 4);
@@ -242,10 +254,10 @@ mod tests {
         assert_eq!(pool.wants_spare(), None, "one is on its way");
         assert!(!pool.arrived(MemId(1), true));
         assert_eq!(pool.reserve(6), Some(vec![]));
-        assert!(pool.keep_idle(MemId(2), 3, (7, 1)).is_empty());
+        assert!(pool.keep_idle(MemId(2), 3, borrower(7, 1)).is_empty());
         assert_eq!((pool.bytes(), pool.lent_bytes()), (8, 3));
-        assert_eq!(pool.take_idle(8, 1, 3), None, "another namespace");
-        assert_eq!(pool.take_idle(7, 2, 3), None, "another user");
+        assert_eq!(pool.take_idle(borrower(8, 1), 3), None, "another namespace");
+        assert_eq!(pool.take_idle(borrower(7, 2), 3), None, "another user");
         assert_eq!(pool.reserve(8), None);
         assert_eq!(pool.reserve(7), Some(vec![MemId(2), MemId(1)]));
         assert_eq!(pool.lent_bytes(), 10);
@@ -257,10 +269,10 @@ mod tests {
     fn idle_segments_are_bounded_and_the_oldest_goes_first() {
         let mut pool = Pool::new(100, 2, 0, 4);
         pool.reserve(8).unwrap();
-        assert!(pool.keep_idle(MemId(1), 2, (7, 1)).is_empty());
-        assert!(pool.keep_idle(MemId(2), 2, (7, 1)).is_empty());
-        assert_eq!(pool.keep_idle(MemId(3), 2, (7, 1)), [MemId(1)]);
-        assert_eq!(pool.take_idle(7, 1, 2), Some(MemId(3)));
+        assert!(pool.keep_idle(MemId(1), 2, borrower(7, 1)).is_empty());
+        assert!(pool.keep_idle(MemId(2), 2, borrower(7, 1)).is_empty());
+        assert_eq!(pool.keep_idle(MemId(3), 2, borrower(7, 1)), [MemId(1)]);
+        assert_eq!(pool.take_idle(borrower(7, 1), 2), Some(MemId(3)));
         assert_eq!(pool.drop_namespace(7), [MemId(2)]);
         assert_eq!(pool.bytes(), 4);
     }
@@ -275,7 +287,7 @@ mod tests {
         }
         pool.reserve(12).unwrap();
         for mem in 3..=5 {
-            assert!(pool.keep_idle(MemId(mem), 2, (7, 1)).is_empty());
+            assert!(pool.keep_idle(MemId(mem), 2, borrower(7, 1)).is_empty());
         }
         // Lent: 6, spare: 4, idle: 6. The pool releases the surplus spare and idle segments.
         assert_eq!(pool.reload(20, 1, 4), [MemId(3), MemId(2)]);

@@ -111,10 +111,11 @@ impl Segments {
                 return Err(refusal);
             }
         };
-        let Some((mem, made)) = env.order_segment(conn, (context.ledger.id(), uid), bytes) else {
+        let Some((mem, made)) = env.order_segment(conn, context.ledger.borrower(uid), bytes) else {
             env.accounts.refund(charge);
             env.accounts.refund(slots_charge);
-            let what = format!("the pool ({} in use)", bytes_text(env.pool.lent_bytes()));
+            let (used, more) = (bytes_text(env.pool.lent_bytes()), bytes_text(bytes));
+            let what = format!("the pool ({used} in use, {more} more needed)");
             return Err(limit(LimitKind::PoolBytes, what, "pool.bytes_max", bytes_text(env.pool.bytes_max())));
         };
         let slots = env.order_slots(conn, (catalogue, base, log2), slots_bytes, slots_charge);
@@ -353,20 +354,20 @@ impl Segments {
             return Err(Refusal::Bad(format!("the segment with first slot {base} is still leased")));
         }
         let segment = members.me(catalogue).segments.remove(&base).expect("it was there");
-        let uid = members[catalogue].uid;
+        let whose = members[catalogue].former_writer(catalogue);
         self.unlist(context, catalogue, &segment);
         if segment.device.is_some() {
             let slots = devices.give_up(env, context, members, catalogue, base, segment);
-            env.orphan_part(uid, slots);
+            env.orphan_part(whose, slots);
             return Ok(Outcome::Reply(Reply::Done));
         }
         // Its owner may still have the records mapped, wherever the bytes are.
-        match env.free_spilled(uid, segment) {
+        match env.free_spilled(whose.uid, segment) {
             Ok(Segment { mem, bytes, charge, slots, .. }) => {
-                env.orphan_part(uid, slots);
-                env.orphan(uid, mem, charge, Some(bytes));
+                env.orphan_part(whose, slots);
+                env.orphan(whose, mem, charge, Some(bytes));
             }
-            Err(slots) => env.orphan_part(uid, slots),
+            Err(slots) => env.orphan_part(whose, slots),
         }
         Ok(Outcome::Reply(Reply::Done))
     }
@@ -430,7 +431,7 @@ impl Segments {
         if quiet && !env.user_mode() {
             let uid = members[catalogue].uid;
             env.effects.push(Effect::Forget { mem });
-            env.keep_idle(mem, bytes, (context.ledger.id(), uid));
+            env.keep_idle(mem, bytes, context.ledger.borrower(uid));
         } else {
             env.release_segment(mem, bytes);
         }

@@ -72,6 +72,15 @@ struct Conn {
     phase: Phase,
 }
 
+/// A directory that could not be made.
+#[derive(Debug)]
+struct Failed {
+    at_ns: u64,
+    reason: String,
+    /// Whether it was made for an administrator, with the memory reserved for them.
+    reserved: bool,
+}
+
 /// The state machine of the broker.
 pub struct Core {
     env: Env,
@@ -79,8 +88,8 @@ pub struct Core {
     namespaces: BTreeMap<NamespaceId, Namespace>,
     by_name: BTreeMap<String, NamespaceId>,
     opening: Vec<Opening>,
-    /// Namespaces whose directory could not be made, with the time and the reason.
-    failed: BTreeMap<String, (u64, String)>,
+    /// Namespaces whose directory could not be made.
+    failed: BTreeMap<String, Failed>,
     namespace_ids: NamespaceId,
     /// Connections whose requests wait. The first `untried` of them have not been retried since the last event.
     waiting: VecDeque<ConnId>,

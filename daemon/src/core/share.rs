@@ -5,10 +5,10 @@
 //! quarter of the rest. The `n`th user finds at least `1 / (n * (n + 1))` of the whole, whatever the users before took, and
 //! never nothing. The scheme is dbus-broker's (its src/util/user.c: between `1/n` and `1/n^2`).
 
-/// A stock, and its holders.
+/// A resource that users share, such as the bytes of the pool or the lines of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stock {
-    /// All of it.
+    /// The whole resource.
     pub total: u64,
     /// The sum that all users hold, including the requester.
     pub held: u64,

@@ -58,9 +58,9 @@ impl Members {
     /// Takes back a client's cells after the first `parts` parts; the client never received them.
     pub fn drop_cells_after(&mut self, env: &mut Env, catalogue: u16, parts: u8) {
         let client = self.me(catalogue);
-        let (uid, from) = (client.uid, usize::from(parts).min(client.cells.len()));
+        let (whose, from) = (client.former_writer(catalogue), usize::from(parts).min(client.cells.len()));
         for part in client.cells.split_off(from) {
-            env.orphan_part(uid, part);
+            env.orphan_part(whose, part);
         }
     }
 

@@ -2,14 +2,16 @@
 
 use super::account::NamespaceId;
 use super::device::Device;
-use super::env::Env;
+use super::env::{Env, FormerWriter};
 use super::namespace::Namespace;
 use super::settings::Mode;
 use std::collections::BTreeMap;
-use tensorlend_layout::wire::{NamespaceUse, Stat, UidUse};
+use tensorlend_layout::wire::{Holder, NamespaceUse, Stat, UidUse};
 
 /// Maximum number of accounts in one response: it must fit into a packet.
 const ACCOUNTS_MAX: usize = 128;
+/// Maximum number of sessions in one response.
+const HOLDERS_MAX: usize = 64;
 
 /// Gathers the metrics over all namespaces: numbers only, so that no namespace learns a name of another. The response contains the
 /// accounts of `asker`, a uid in a namespace, and all accounts for the superuser.
@@ -55,8 +57,25 @@ pub fn stat(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, asker: Opt
         stat.uids = uids.map(|uid| uid_use(env, namespaces, uid)).collect();
         let told = namespaces.values().filter(|it| uid == 0 || it.context.ledger.id() == namespace).take(ACCOUNTS_MAX);
         stat.namespaces = told.map(|namespace| namespace_use(env, namespace)).collect();
+        stat.holders = holders(env, namespaces, uid);
     }
     stat
+}
+
+/// Returns the sessions that returned memory which some process still holds, those with most bytes first.
+fn holders(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, asker: u32) -> Vec<Holder> {
+    let writers = env.former_writers(|uid| asker == 0 || asker == uid);
+    let mut holders: Vec<Holder> = writers
+        .into_iter()
+        .map(|((namespace, FormerWriter { uid, client, pid }), (pieces, bytes))| {
+            let its = namespaces.get(&namespace).and_then(|it| it.members.get(client));
+            let connected = its.is_some_and(|it| it.is_live() && (it.uid, it.pid) == (uid, pid));
+            Holder { uid, client, pid, connected, pieces, bytes }
+        })
+        .collect();
+    holders.sort_unstable_by_key(|it| (std::cmp::Reverse(it.bytes), it.pid, it.client));
+    holders.truncate(HOLDERS_MAX);
+    holders
 }
 
 fn uid_use(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, uid: u32) -> UidUse {

@@ -372,9 +372,9 @@ impl Streams {
         line.id.set(0);
         stream.drop_subscribers(line, env, |_| true);
         members.forget_loud(env, context, stream.producer, stream.ring.mem);
-        let uid = members.get(stream.producer).filter(|c| !c.is_frozen()).map(|c| c.uid);
-        match uid {
-            Some(uid) => env.orphan_part(uid, stream.ring),
+        let producer = members.get(stream.producer).filter(|c| !c.is_frozen());
+        match producer.map(|client| client.former_writer(stream.producer)) {
+            Some(whose) => env.orphan_part(whose, stream.ring),
             None => env.release_part(stream.ring),
         }
         stream.producer

@@ -29,7 +29,7 @@ type Kind = (Identifier, Option<u64>);
 
 #[derive(Debug)]
 struct Bucket {
-    /// The lines that may still be written, as time: [`LINE_EVERY`] for each.
+    /// The number of lines that may still be written, times [`LINE_EVERY`].
     budget: Duration,
     /// The time at which `budget` was last updated.
     at: Instant,

@@ -134,23 +134,55 @@ const PART: u32 = 256;
 /// Minimum and maximum duration of a user's ban.
 const BAN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(10));
 
-/// Banned users: their sockets have cost too much. The value is the end of the ban by the loop's clock.
+/// The least cost of an ended connection that counts towards a ban of its user.
+const NOTED: Duration = Duration::from_millis(2);
+/// The cost of a user's ended connections within [`SUM_NS`] beyond which the user is banned.
+const SUM_MAX: Duration = Duration::from_millis(100);
+const SUM_NS: u64 = 60_000_000_000;
+
+/// The costs of users' sockets, and the users who are banned for them.
 #[derive(Debug, Default)]
-pub struct Bans(BTreeMap<u32, u64>);
+pub struct Bans {
+    /// The end of each ban by the loop's clock.
+    until_ns: BTreeMap<u32, u64>,
+    /// The costs of connections that have ended and were not excessive, since a time.
+    costs: BTreeMap<u32, (u64, Duration)>,
+}
 
 impl Bans {
-    /// Bans `uid` after a connection was closed for its cost.
-    pub fn add(&mut self, uid: u32, toll: &Toll, now_ns: u64) {
-        self.0.retain(|_, until_ns| *until_ns > now_ns);
-        let ban = (toll.cost() * PART).clamp(BAN.0, BAN.1);
-        let until_ns = self.0.entry(uid).or_insert(now_ns);
+    /// Counts what a connection has cost that ends, for whatever reason: a client can end it before it costs too much. Returns true
+    /// if its user is banned for that.
+    pub fn note_end(&mut self, uid: u32, toll: &Toll, now_ns: u64) -> bool {
+        if toll.is_excessive() {
+            self.add(uid, toll.cost(), now_ns);
+            return true;
+        }
+        if toll.cost() < NOTED {
+            return false;
+        }
+        self.costs.retain(|_, (since_ns, _)| now_ns - *since_ns < SUM_NS);
+        let (_, cost) = self.costs.entry(uid).or_insert((now_ns, Duration::ZERO));
+        *cost += toll.cost();
+        if *cost <= SUM_MAX {
+            return false;
+        }
+        let cost = *cost;
+        self.costs.remove(&uid);
+        self.add(uid, cost, now_ns);
+        true
+    }
+
+    fn add(&mut self, uid: u32, cost: Duration, now_ns: u64) {
+        self.until_ns.retain(|_, until_ns| *until_ns > now_ns);
+        let ban = (cost * PART).clamp(BAN.0, BAN.1);
+        let until_ns = self.until_ns.entry(uid).or_insert(now_ns);
         // Costs of simultaneous connections add up.
         *until_ns = (*until_ns + ban.as_nanos() as u64).min(now_ns + BAN.1.as_nanos() as u64);
     }
 
     /// Returns the end of the ban on `uid`, if it is in the future.
     pub fn until_ns(&self, uid: u32, now_ns: u64) -> Option<u64> {
-        self.0.get(&uid).copied().filter(|&until_ns| until_ns > now_ns)
+        self.until_ns.get(&uid).copied().filter(|&until_ns| until_ns > now_ns)
     }
 }
 
@@ -181,13 +213,13 @@ mod tests {
     #[test]
     fn a_ban_is_longer_for_who_cost_more_and_ends() {
         let mut bans = Bans::default();
-        bans.add(7, &Toll::default(), 100);
+        bans.add(7, Duration::ZERO, 100);
         assert_eq!(bans.until_ns(7, 100), Some(1_000_000_100));
         assert_eq!((bans.until_ns(7, 1_000_000_100), bans.until_ns(8, 100)), (None, None));
-        bans.add(7, &Toll::default(), 100);
+        bans.add(7, Duration::ZERO, 100);
         assert_eq!(bans.until_ns(7, 100), Some(2_000_000_100));
         for _ in 0..1000 {
-            bans.add(7, &Toll::default(), 100);
+            bans.add(7, Duration::ZERO, 100);
         }
         assert_eq!(bans.until_ns(7, 100), Some(600_000_000_100));
     }

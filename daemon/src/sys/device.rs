@@ -7,7 +7,7 @@
 mod driver;
 
 use crate::config::CudaConfig;
-use crate::core::account::NamespaceId;
+use crate::core::Borrower;
 use crate::core::settings::{DeviceSettings, Settings};
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -35,7 +35,7 @@ pub type MadeOnDevice = Result<(DeviceMemory, Export), String>;
 /// Allocates memory of devices.
 pub trait Cards: Send + Sync {
     /// Allocates memory of the `device`th, for a user in a namespace.
-    fn make(&self, device: usize, whose: (NamespaceId, u32), bytes: u64) -> MadeOnDevice;
+    fn make(&self, device: usize, borrower: Borrower, bytes: u64) -> MadeOnDevice;
 }
 
 /// The usable devices, and their settings for the core.
@@ -79,9 +79,9 @@ impl Devices {
     }
 
     /// Allocates memory of the `device`th, for a user in a namespace.
-    pub fn make(&self, device: usize, whose: (NamespaceId, u32), bytes: u64) -> MadeOnDevice {
+    pub fn make(&self, device: usize, borrower: Borrower, bytes: u64) -> MadeOnDevice {
         let cards = self.cards.as_ref().ok_or("there is no device")?;
-        cards.make(device, whose, bytes)
+        cards.make(device, borrower, bytes)
     }
 }
 
@@ -103,7 +103,7 @@ mod tests {
     fn without_a_device_it_is_said_why() {
         let none = Devices::open(&CudaConfig::default());
         assert!(none.settings.is_empty() && none.why_none.contains("cuda.devices"));
-        assert!(none.make(0, (1, 0), 4096).is_err());
+        assert!(none.make(0, Borrower { namespace: 1, uid: 0 }, 4096).is_err());
         let missing =
             CudaConfig { devices: vec!["GPU-00000000-0000-0000-0000-000000000001".into()], ..CudaConfig::default() };
         let none = Devices::open(&missing);

@@ -236,8 +236,8 @@ impl Memories {
     pub fn lend(&self, mem: MemId, how: Lending) -> io::Result<OwnedFd> {
         let fd = self.get(mem)?;
         match how {
-            Lending::Read => Ok(memfd::reopen(fd.as_fd(), Access::Read)?),
-            Lending::Write => Ok(memfd::reopen(fd.as_fd(), Access::Write)?),
+            Lending::Read => Ok(memfd::reopen_at_once(fd.as_fd(), Access::Read)?),
+            Lending::Write => Ok(memfd::reopen_at_once(fd.as_fd(), Access::Write)?),
             // A wake descriptor is a duplicate of the socket itself: each send to it is non-blocking by flag. So is
             // device memory: CUDA has no read-only descriptors.
             Lending::Wake | Lending::Device => Ok(rustix::io::fcntl_dupfd_cloexec(fd, 3)?),

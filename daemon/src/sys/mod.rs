@@ -14,6 +14,7 @@ mod listen;
 mod memory;
 pub mod notify;
 pub mod reload;
+mod reply;
 mod signals;
 pub mod spill;
 mod worker;
@@ -27,7 +28,7 @@ pub use signals::{Order, Orders, Signals, Stop};
 
 use crate::config::ConfigError;
 use crate::core::settings::{Mode, Peer, Settings};
-use crate::core::{ConnId, Core, Effect, Event, Lending, MemId};
+use crate::core::{ConnId, Core, Effect, Event, MemId};
 use closer::Closer;
 use connection::{Bans, Connection, Farewell};
 use device::MadeOnDevice;
@@ -37,8 +38,8 @@ use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
 use notify::Watchdog;
 use reload::Reloader;
+use reply::Unsent;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -103,7 +104,7 @@ pub enum DaemonError {
     #[error("another daemon listens on {0:?} already: stop it, or name another socket with --socket PATH")]
     Running(PathBuf),
     /// The daemon that was ordered to reload does not respond.
-    #[error("the process {pid} was told to reload, but at {path:?} {what}: is it the daemon of this configuration?")]
+    #[error("process {pid} was ordered to reload, but at {path:?} {what}: is it the daemon of this configuration?")]
     NoAnswer {
         /// The other daemon's pid.
         pid: i32,
@@ -179,6 +180,7 @@ pub struct Shell {
     keeper: Keeper,
     core: Core,
     events: VecDeque<Event>,
+    unsent: VecDeque<Unsent>,
     /// The uid that stands for every user whom this process's user namespace does not map, if there are any.
     unknown_uid: Option<u32>,
     /// As `unknown_uid`, for groups.
@@ -192,6 +194,9 @@ fn allocated(mem: MemId, at: u64, made: io::Result<()>) -> Event {
 fn system(what: &'static str) -> impl Fn(Errno) -> DaemonError {
     move |error| DaemonError::System { what, error: error.into() }
 }
+
+/// The reason of a ban.
+const SLOW_SOCKET: &str = "messages on its socket take too long: too many watches (epoll) are on it";
 
 impl Shell {
     /// Creates a daemon that listens but does not run yet. It takes over the stored descriptors of a previous one.
@@ -239,6 +244,7 @@ impl Shell {
             unknown_gid: limits::unknown_gid(),
             core: Core::new(settings),
             events: VecDeque::new(),
+            unsent: VecDeque::new(),
         };
         if kept.is_empty() && it.listener.replaced {
             it.core.expect_clients(boottime_ns());
@@ -319,6 +325,7 @@ impl Shell {
             if self.accept_after_ns.is_some_and(|at| at <= boottime_ns()) {
                 self.accept_again();
             }
+            self.send_unsent();
         }
     }
 
@@ -366,7 +373,8 @@ impl Shell {
 
     fn timeout(&self) -> Option<Timespec> {
         let watchdog = self.watchdog.as_ref().map(Watchdog::due_ns);
-        let at = [self.core.alarm(), self.accept_after_ns, watchdog].into_iter().flatten().min()?;
+        let at =
+            [self.core.alarm(), self.accept_after_ns, watchdog, self.unsent_due_ns()].into_iter().flatten().min()?;
         let wait = at.saturating_sub(boottime_ns());
         Some(Timespec { tv_sec: (wait / 1_000_000_000) as i64, tv_nsec: (wait % 1_000_000_000) as _ })
     }
@@ -464,7 +472,7 @@ impl Shell {
                 let quiet = self.memories.is_quiet(mem);
                 self.events.push_back(Event::Probed { mem, quiet });
             }
-            Effect::Send { conn, reply, lend, close } => self.send(conn.0, &reply, &lend, close),
+            Effect::Send { conn, reply, lend, close } => self.send(conn.0, reply, lend, close),
             Effect::Resume { conn } => {
                 if let Some(connection) = self.connections.get_mut(&conn.0) {
                     connection.busy = false;
@@ -474,8 +482,8 @@ impl Shell {
             Effect::Close { conn } => self.close(conn.0),
             Effect::Wake { directory } => self.memories.wake(directory, |head| &head.bell),
             Effect::WakeHolders { directory } => self.memories.wake(directory, |head| &head.returned),
-            Effect::CreateOnDevice { mem, device, whose, bytes } => {
-                self.workers.order_on_device(mem, device, whose, bytes);
+            Effect::CreateOnDevice { mem, device, borrower, bytes } => {
+                self.workers.order_on_device(mem, device, borrower, bytes);
             }
             Effect::Spill { mem, file, bytes } => self.write(mem, file, bytes),
             Effect::Recall { mem, file, bytes } => {
@@ -531,35 +539,6 @@ impl Shell {
         Event::CreatedOnDevice { mem, made }
     }
 
-    fn send(&mut self, token: u64, reply: &Reply, lend: &[(MemId, Lending)], close: bool) {
-        let Some(connection) = self.connections.get_mut(&token) else { return };
-        let mut lent = |&(mem, how)| match how {
-            Lending::Nudge => Ok((make_nudge(&self.epoll, connection, token)?, how)),
-            how => Ok((self.memories.lend(mem, how)?, how)),
-        };
-        let lent: io::Result<Vec<_>> = lend.iter().map(&mut lent).collect();
-        tensorlend_layout::crash_point!("daemon: descriptors opened");
-        let sent = match lent {
-            Ok(descriptors) => connection.send(reply, descriptors, &self.closer).map_err(|e| e.to_string()),
-            Err(error) => {
-                let reason = format!("opening a descriptor: {error}");
-                let refusal = Refusal::Memory { bytes: 0, reason: reason.clone() };
-                let _ = connection.send(&Reply::Refused(refusal), vec![], &self.closer);
-                Err(reason)
-            }
-        };
-        tensorlend_layout::crash_point!("daemon: answered");
-        if close {
-            self.close(token);
-        } else if let Err(reason) = sent {
-            tracing::warn!("a reply could not be sent: {reason}");
-            self.hung_up(token);
-        } else {
-            self.check_toll(token);
-            self.watch(token);
-        }
-    }
-
     /// Updates a connection's epoll interest, if it has changed.
     fn watch(&mut self, token: u64) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
@@ -584,6 +563,11 @@ impl Shell {
         for other in connection.process.iter().chain(&connection.nudge) {
             let _ = epoll::delete(&self.epoll, other);
         }
+        let (uid, cost_ms) = (connection.uid, connection.toll.cost().as_millis() as u64);
+        if self.bans.note_end(uid, &connection.toll, boottime_ns()) {
+            tracing::warn!(uid, cost_ms, "disconnected: {SLOW_SOCKET}");
+            self.core.count_refusal();
+        }
         self.closer.close(Farewell::to(connection, word));
         if self.accept_after_ns.is_some() {
             self.accept_again();
@@ -596,14 +580,9 @@ impl Shell {
 
     /// Disconnects a client that has made calls on its socket so slow that others would wait.
     fn check_toll(&mut self, token: u64) {
-        let Some(connection) = self.connections.get(&token).filter(|it| it.toll.is_excessive()) else { return };
-        let uid = connection.uid;
-        let cost_ms = connection.toll.cost().as_millis() as u64;
-        self.bans.add(uid, &connection.toll, boottime_ns());
-        let why = "messages on its socket take too long: too many watches (epoll) are on it";
-        tracing::warn!(uid, cost_ms, "disconnected: {why}");
-        self.core.count_refusal();
-        self.hung_up_with(token, Some(Refusal::Violation(why.into())));
+        if self.connections.get(&token).is_some_and(|it| it.toll.is_excessive()) {
+            self.hung_up_with(token, Some(Refusal::Violation(SLOW_SOCKET.into())));
+        }
     }
 
     fn hung_up_with(&mut self, token: u64, word: Option<Refusal>) {
@@ -726,16 +705,6 @@ impl Shell {
 /// Returns true if this user administers the daemon: the superuser, or the daemon's own user.
 fn is_own(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
-}
-
-/// Creates a connection's wakeup eventfd; returns the client's duplicate.
-fn make_nudge(epoll: &OwnedFd, connection: &mut Connection, token: u64) -> io::Result<OwnedFd> {
-    let nudge = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    // Edge-triggered: epoll reports each write once, and the daemon need not read.
-    epoll::add(epoll, &nudge, EventData::new_u64(token | NUDGE), EventFlags::IN | EventFlags::ET)?;
-    let theirs = nudge.try_clone()?;
-    connection.nudge = Some(nudge);
-    Ok(theirs)
 }
 
 impl Drop for Shell {

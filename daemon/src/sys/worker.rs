@@ -4,8 +4,8 @@ use super::cgroup::Claim;
 use super::device::{Devices, MadeOnDevice};
 use super::memory::{Made, Making, Plan, make};
 use super::spill::{Files, Spilled, Written};
+use crate::core::Borrower;
 use crate::core::MemId;
-use crate::core::account::NamespaceId;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::BTreeMap;
 use std::io;
@@ -41,7 +41,7 @@ impl Part {
 
 enum What {
     Memory(Plan),
-    Device { device: usize, whose: (NamespaceId, u32), bytes: u64 },
+    Device { device: usize, borrower: Borrower, bytes: u64 },
     Part(Part),
     Spill { files: Files, memory: OwnedFd, bytes: u64 },
     Recall { file: Arc<Spilled>, plan: Plan },
@@ -72,8 +72,9 @@ impl Order {
         let go_on = || !self.cancelled.load(Ordering::Relaxed);
         let done = match self.what {
             What::Memory(plan) => Done::Memory { directory: plan.is_directory(), made: make(plan, how, &go_on) },
-            What::Device { device, whose, bytes } => {
-                let made = if go_on() { devices.make(device, whose, bytes) } else { Err("it was called off".into()) };
+            What::Device { device, borrower, bytes } => {
+                let made =
+                    if go_on() { devices.make(device, borrower, bytes) } else { Err("it was called off".into()) };
                 Done::Device { made }
             }
             What::Spill { files, memory, bytes } => Done::Spilled { written: files.write(&memory, bytes, &go_on) },
@@ -167,10 +168,10 @@ impl Workers {
     }
 
     /// Orders memory of a device.
-    pub fn order_on_device(&mut self, mem: MemId, device: usize, whose: (NamespaceId, u32), bytes: u64) {
+    pub fn order_on_device(&mut self, mem: MemId, device: usize, borrower: Borrower, bytes: u64) {
         let cancelled = Arc::new(AtomicBool::new(false));
         self.open.insert(mem, Arc::clone(&cancelled));
-        self.send(Order { mem, what: What::Device { device, whose, bytes }, cancelled });
+        self.send(Order { mem, what: What::Device { device, borrower, bytes }, cancelled });
     }
 
     /// Orders a segment to be written to a file with this id.

@@ -36,14 +36,14 @@ pub fn batch_name(name: &str, size: usize, batch: usize) -> String {
 }
 
 fn put(client: &Client, name: &str, samples: &Samples, from: usize, to: usize) -> Result<u64> {
-    let (rows, width) = ((to - from) as u64, samples.width() as u64);
+    let (rows, width) = (to - from, samples.width());
     let (from_features, from_labels) = samples.rows(from, to);
-    let mut features = client.create(DType::F32, &[rows, width])?;
+    let mut features = client.create(DType::F32, [rows, width])?;
     features.as_mut_slice::<f32>()?.copy_from_slice(from_features);
-    let mut labels = client.create(DType::I64, &[rows])?;
+    let mut labels = client.create(DType::I64, rows)?;
     labels.as_mut_slice::<i64>()?.copy_from_slice(from_labels);
     client.dataset().add("features", features)?.add("labels", labels)?.publish(name)?;
-    Ok(rows * (width * 4 + 8))
+    Ok((rows * (width * 4 + 8)) as u64)
 }
 
 /// Returns the features of a lent dataset as rows with their width, and its labels, in place.
@@ -61,5 +61,5 @@ pub fn look(dataset: &Dataset) -> Result<(&[f32], &[i64], usize)> {
     if labels.shape() != [rows] || width == 0 {
         return Err(strange("there is not one label for each row"));
     }
-    Ok((features.as_slice()?, labels.as_slice()?, width as usize))
+    Ok((features.as_slice()?, labels.as_slice()?, width))
 }

@@ -55,7 +55,10 @@ fn find(client: &Client, glob: &str) -> tensorlend::Result<Vec<Listed>> {
     let mut found = Vec::new();
     for info in client.list(glob)? {
         let (kind, dtype, shape) = match info.kind {
-            InfoKind::Tensor(tensor) => (ListedKind::Tensor, tensor.dtype.to_string(), tensor.shape),
+            InfoKind::Tensor(tensor) => {
+                let shape = tensor.shape.iter().map(|&size| size as u64).collect();
+                (ListedKind::Tensor, tensor.dtype.to_string(), shape)
+            }
             InfoKind::Dataset(_) => (ListedKind::Dataset, String::new(), Vec::new()),
         };
         found.push(Listed { kind, name: info.name, dtype, shape, size: info.nbytes });

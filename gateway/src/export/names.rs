@@ -1,7 +1,7 @@
 //! Names of this machine that other nodes read.
 
 use super::invalidation::{Invalidation, Subscriptions};
-use super::retained::{Limits, Retained};
+use super::retained::{Limits, Retained, Stamped};
 use super::stamps::Stamps;
 use crate::context::Context;
 use crate::key::Key;
@@ -159,7 +159,7 @@ impl Exports {
         };
         let bytes = u64::from(inline_max).min(value.len());
         if bytes < value.len() {
-            self.retained.insert((space, name, stamp), &asker.node, now, value.len(), value.clone());
+            self.retained.insert(Stamped { space, name, stamp }, &asker.node, now, value.len(), value.clone());
         }
         context.statistics.sent_bytes += bytes;
         let checksum = context.settings.checksum;
@@ -197,7 +197,7 @@ impl Exports {
 
     /// Handles the end of another node's reads of a value.
     pub fn on_done(&mut self, space: usize, name: &str, stamp: Stamp, asker: &Asker) {
-        self.retained.remove_reader((space, name, stamp), &asker.node);
+        self.retained.remove_reader(Stamped { space, name, stamp }, &asker.node);
     }
 
     /// Subscribes a node to the next change of a name, and watches the name. Returns false if too many nodes are subscribed.
@@ -246,7 +246,7 @@ impl Exports {
         if !context.is_exported(space, name) {
             return None;
         }
-        let key = (space, name, stamp);
+        let key = Stamped { space, name, stamp };
         if let Some(value) = self.retained.get(key, &asker.node, now) {
             return Some(value.clone());
         }

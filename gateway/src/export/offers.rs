@@ -160,14 +160,14 @@ fn outgoing(call: &Call, is_dataset: bool, here: &NodeName) -> Result<Outgoing, 
     let request = call.value().as_dataset().ok_or("a put without a value")?;
     let mut parts = Vec::new();
     let mut copied = |tensor: &Tensor| {
-        let mut bytes = vec![0; tensor.nbytes() as usize];
+        let mut bytes = vec![0; tensor.nbytes()];
         tensor.copy_to(&mut bytes).map_err(|error| error.to_string())?;
         parts.push((Bytes::from(bytes), tensor.dtype().item_bytes()));
         Ok::<TensorShape, String>(TensorShape::of(tensor))
     };
     let shape = if is_dataset {
         let mut members = Vec::new();
-        for (name, tensor) in request.iter() {
+        for (name, tensor) in request {
             if let Some(name) = name.strip_prefix(VALUE_PREFIX) {
                 members.push((name.to_owned(), copied(tensor)?));
             }

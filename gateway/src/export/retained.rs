@@ -15,6 +15,17 @@ pub struct Limits {
     pub idle: Duration,
 }
 
+/// A value of a name.
+#[derive(Clone, Copy, Debug)]
+pub struct Stamped<'n> {
+    /// The place of the name's namespace in the configuration.
+    pub space: usize,
+    /// The name.
+    pub name: &'n str,
+    /// The version of its value.
+    pub stamp: Stamp,
+}
+
 struct Entry<T> {
     space: usize,
     name: String,
@@ -23,6 +34,12 @@ struct Entry<T> {
     readers: HashSet<NodeName>,
     used: Instant,
     value: T,
+}
+
+impl<T> Entry<T> {
+    fn is_of(&self, at: Stamped<'_>) -> bool {
+        self.stamp == at.stamp && self.space == at.space && self.name == at.name
+    }
 }
 
 /// Values by name and stamp, the oldest first.
@@ -40,17 +57,11 @@ impl<T> Retained<T> {
     }
 
     /// Retains a value for a reader.
-    pub fn insert(
-        &mut self,
-        (space, name, stamp): (usize, &str, Stamp),
-        reader: &NodeName,
-        now: Instant,
-        bytes: u64,
-        value: T,
-    ) {
-        if self.get((space, name, stamp), reader, now).is_some() {
+    pub fn insert(&mut self, at: Stamped<'_>, reader: &NodeName, now: Instant, bytes: u64, value: T) {
+        if self.get(at, reader, now).is_some() {
             return;
         }
+        let Stamped { space, name, stamp } = at;
         let readers = HashSet::from([reader.clone()]);
         self.entries.push_back(Entry { space, name: name.to_owned(), stamp, bytes, readers, used: now, value });
         while self.entries.len() > 1 && (self.entries.len() > self.limits.count || self.bytes() > self.limits.bytes) {
@@ -59,8 +70,8 @@ impl<T> Retained<T> {
     }
 
     /// Returns a retained value, and adds a reader.
-    pub fn get(&mut self, (space, name, stamp): (usize, &str, Stamp), reader: &NodeName, now: Instant) -> Option<&T> {
-        let entry = self.entries.iter_mut().find(|e| e.stamp == stamp && e.space == space && e.name == name)?;
+    pub fn get(&mut self, at: Stamped<'_>, reader: &NodeName, now: Instant) -> Option<&T> {
+        let entry = self.entries.iter_mut().find(|entry| entry.is_of(at))?;
         entry.used = now;
         if !entry.readers.contains(reader) {
             entry.readers.insert(reader.clone());
@@ -69,9 +80,9 @@ impl<T> Retained<T> {
     }
 
     /// Removes a reader that has finished a value.
-    pub fn remove_reader(&mut self, (space, name, stamp): (usize, &str, Stamp), reader: &NodeName) {
+    pub fn remove_reader(&mut self, at: Stamped<'_>, reader: &NodeName) {
         self.entries.retain_mut(|e| {
-            if e.stamp == stamp && e.space == space && e.name == name {
+            if e.is_of(at) {
                 e.readers.remove(reader);
             }
             !e.readers.is_empty()
@@ -107,15 +118,15 @@ mod tests {
 
     const LIMITS: Limits = Limits { count: 3, bytes: 100, idle: Duration::from_secs(5) };
 
-    fn stamp(counter: u64) -> Stamp {
-        Stamp { epoch: Epoch(1), counter }
+    fn at(name: &str, counter: u64) -> Stamped<'_> {
+        Stamped { space: 0, name, stamp: Stamp { epoch: Epoch(1), counter } }
     }
 
     #[test]
     fn what_is_read_is_retained_until_all_its_readers_are_done() {
         let (a, b, now) = (NodeName::new("a").unwrap(), NodeName::new("b").unwrap(), Instant::now());
         let mut retained = Retained::new(LIMITS);
-        let key = (0, "x", stamp(1));
+        let key = at("x", 1);
         retained.insert(key, &a, now, 10, "value");
         assert_eq!(retained.get(key, &b, now), Some(&"value"));
         retained.remove_reader(key, &a);
@@ -129,11 +140,11 @@ mod tests {
         let (a, now) = (NodeName::new("a").unwrap(), Instant::now());
         let mut retained = Retained::new(LIMITS);
         for n in 0..10 {
-            retained.insert((0, "x", stamp(n)), &a, now, 10, n);
+            retained.insert(at("x", n), &a, now, 10, n);
         }
-        assert_eq!((retained.len(), retained.get((0, "x", stamp(9)), &a, now)), (3, Some(&9)));
+        assert_eq!((retained.len(), retained.get(at("x", 9), &a, now)), (3, Some(&9)));
         // A value larger than the limit is retained alone.
-        retained.insert((0, "y", stamp(20)), &a, now, 1000, 20);
+        retained.insert(at("y", 20), &a, now, 1000, 20);
         assert_eq!((retained.len(), retained.bytes()), (1, 1000));
         retained.on_tick(now + Duration::from_secs(4));
         assert_eq!(retained.len(), 1);

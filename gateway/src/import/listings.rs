@@ -132,7 +132,8 @@ impl Listings {
                 let name = format!("{node}/{}", listed.name);
                 let cached = client.exists(&name).unwrap_or(false);
                 let (kind, dtype) = (listed.kind.word().to_owned(), listed.dtype);
-                RemoteInfo { name, kind, dtype, shape: listed.shape, size: listed.size, cached, stale: false }
+                let shape = listed.shape.into_iter().map(|size| size as usize).collect();
+                RemoteInfo { name, kind, dtype, shape, size: listed.size, cached, stale: false }
             };
             let mut names: Vec<RemoteInfo> = found
                 .into_iter()
@@ -166,7 +167,7 @@ fn copies(client: &Client, node: &NodeName) -> Vec<RemoteInfo> {
 fn answer(client: &Client, call: Call, names: &RemoteNames) {
     let bytes = names.encode();
     let made = (|| {
-        let mut draft = client.create(DType::U8, &[bytes.len() as u64])?;
+        let mut draft = client.create(DType::U8, bytes.len())?;
         draft.copy_from(&bytes)?;
         draft.set_metadata(&RemoteAnswer::Names.encode())?;
         Ok::<_, tensorlend::Error>(draft)

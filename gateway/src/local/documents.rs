@@ -34,7 +34,7 @@ pub fn statistics(space: &Space, statistics: &Statistics) -> tensorlend::Result<
 
 fn publish(space: &Space, name: &str, document: &impl serde::Serialize) -> tensorlend::Result<()> {
     let bytes = serde_json::to_vec(document).map_err(|error| tensorlend::Error::Argument(error.to_string()))?;
-    let mut draft = space.client.create(DType::U8, &[bytes.len() as u64])?;
+    let mut draft = space.client.create(DType::U8, bytes.len())?;
     draft.copy_from(&bytes)?;
     draft.publish_for(name, Lifetime::EPHEMERAL)?;
     Ok(())

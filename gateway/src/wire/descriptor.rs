@@ -145,7 +145,7 @@ impl TensorShape {
         let dtype = tensor.dtype();
         Self {
             dtype: (dtype.code(), dtype.bits(), dtype.lanes()),
-            shape: tensor.shape().to_vec(),
+            shape: tensor.shape().iter().map(|&size| size as u64).collect(),
             metadata: tensor.metadata().to_vec(),
             timestamp_ns: tensor.timestamp(),
         }

@@ -23,7 +23,7 @@ fn fill(client: &Client, name: &str, bytes: u64, with: u8) {
 }
 
 fn holds(client: &Client, name: &str, bytes: u64, with: u8) -> bool {
-    client.get(name).is_ok_and(|lease| lease.nbytes() == bytes && lease.bytes().iter().all(|&byte| byte == with))
+    client.get(name).is_ok_and(|lease| lease.nbytes() as u64 == bytes && lease.bytes().iter().all(|&byte| byte == with))
 }
 
 /// Checks that three nodes share names, however they are connected.

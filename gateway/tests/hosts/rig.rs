@@ -168,11 +168,11 @@ pub struct Node {
 /// Zenoh's options: keys of its configuration, and their values.
 pub type Told = [(String, serde_json::Value)];
 
-/// Returns zenoh's configuration with short intervals, so that tests need not wait for minutes: the period of its
-/// keep-alive messages (milliseconds), the timeout of connecting, and the given options.
+/// Returns zenoh's configuration: the lease of a link (milliseconds without a keep-alive message, which a busy machine must not
+/// reach), short timeouts of connecting, and the given options.
 fn zenoh_file(told: &Told) -> String {
     let mut all = serde_json::json!({
-        "transport": { "link": { "tx": { "lease": 2000 } } },
+        "transport": { "link": { "tx": { "lease": 10000 } } },
         "scouting": { "multicast": { "enabled": false } },
         "connect": { "timeout_ms": -1, "exit_on_failure": false, "retry": { "period_init_ms": 100, "period_max_ms": 500 } },
         "listen": { "endpoints": [] },
@@ -206,6 +206,8 @@ impl Node {
         let log = std::fs::File::options().append(true).create(true).open(self.log_path()).expect("a log");
         let mut command = rig.command(self.host, &binary("tensorlend-gateway"));
         command.arg("--config").arg(self.folder.path().join("gateway.toml"));
+        // Zenoh's information names the links that it opens and closes.
+        command.env("TENSORLEND_LOG", "tensorlend_gateway=info,zenoh=info");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.gateway = Some(command.spawn().expect("the gateway starts"));
     }
@@ -262,6 +264,9 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         self.kill_gateway();
+        if std::thread::panicking() {
+            let _ = writeln!(std::io::stderr().lock(), "--- log of the gateway of n{}:\n{}", self.host, self.log());
+        }
     }
 }
 

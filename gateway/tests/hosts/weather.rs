@@ -1,6 +1,6 @@
 //! Links that are slow, and lose frames.
 
-use crate::rig::{Node, Rig, Way, peers, skip_without_hosts};
+use crate::rig::{Node, Rig, Way, peers_told, skip_without_hosts};
 use crate::{OPEN, fill, holds};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,10 +18,11 @@ const LOSSY: Way = Way { loss: 0.015, delay: Duration::from_millis(2), bytes_per
 /// Some megabytes per second.
 const NARROW: Way = Way { loss: 0.0, delay: Duration::from_millis(5), bytes_per_s: 4_000_000 };
 
-/// Starts two nodes with such a link between them.
+/// Starts two nodes with such a link between them. However late their keep-alive messages are, the link is not given up.
 fn two(config: &str, way: Way) -> (Rig, Vec<Node>) {
     let mut rig = Rig::new(2);
-    let nodes = peers(&rig, 2, config);
+    let told = [("transport/link/tx/lease".to_owned(), serde_json::json!(60_000))];
+    let nodes = peers_told(&rig, 2, config, &told);
     rig.way(1, way);
     (rig, nodes)
 }

@@ -27,6 +27,11 @@ impl Extents {
         self.free == self.length
     }
 
+    /// Bytes that are handed out.
+    pub fn taken_bytes(&self) -> u64 {
+        self.length - self.free
+    }
+
     /// Whether nothing is free.
     pub fn is_full(&self) -> bool {
         self.free == 0

@@ -23,6 +23,7 @@ use tensorlend_os::map::Segment;
 
 #[cfg(feature = "cuda")]
 pub mod arenas;
+mod check;
 mod released;
 mod retired;
 pub use released::Wanted;
@@ -225,6 +226,7 @@ impl Heap {
         self.placement.anywhere = false;
         let at = self.segments.partition_point(|s| s.base < own.base);
         self.segments.insert(at, own);
+        self.check_sometimes();
     }
 
     fn segment_bytes_of(&mut self, place: Place) -> &mut u64 {
@@ -395,7 +397,7 @@ impl Heap {
         let elsewhere = self.arenas.iter().map(|arena| arena.segment_bytes).sum::<u64>();
         #[cfg(not(feature = "cuda"))]
         let elsewhere = 0;
-        self.retired.schedule((count, bytes), self.segment_bytes + elsewhere, scan_ns);
+        self.retired.schedule(count, bytes, self.segment_bytes + elsewhere, scan_ns);
     }
 
     /// Whether to request a segment although retired values wait. Otherwise a client with little memory would scan for
@@ -550,6 +552,7 @@ impl Heap {
         self.placement.anywhere = false;
         let newest = own.slots.iter().map(|s| s.generation).max().unwrap_or(0);
         self.generation_floor = self.generation_floor.max(newest);
+        self.check_sometimes();
         Some(Returned(own))
     }
 

@@ -1,15 +1,16 @@
 //! Per-thread magazines: slots of dropped drafts that a thread keeps for its next drafts, without a lock or a
 //! read-modify-write.
 //!
-//! Each thread with a shard of its own ([`Shards`]) has a magazine, which it uses only under an [`EpochGuard`]. A
+//! Each thread with a shard of its own ([`Shards`]) has a magazine, which it uses only under an [`OwnGuard`]. A
 //! thread that takes all slots back sets `closed` and waits for the open guards to close: a guard that opens later sees
 //! `closed` and does not touch its magazine. The heap counts a kept slot as the draft's: its generation and its one
 //! holder stay as they are. The next draft may reuse both, because no reader ever saw them: a dropped draft was not
 //! published.
+//!
+//! [`OwnGuard`]: crate::link::epoch::OwnGuard
 #![allow(unsafe_code)]
 
 use crate::alloc::heap::{Taken, extent_bytes};
-use crate::link::epoch::EpochGuard;
 use crate::link::shards::Shards;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -67,53 +68,56 @@ impl Magazines {
         Self { lines, closed: AtomicBool::new(false), closing: Mutex::new(()), shards }
     }
 
-    /// This thread's magazine, for the guard's lifetime. `None`: another thread is emptying it.
-    #[inline]
-    fn open<'s>(&'s self, guard: &'s mut EpochGuard<'_>) -> Option<(&'s AtomicU64, &'s mut Magazine)> {
-        assert!(guard.is_of(&self.shards), "an epoch guard of another session");
-        let line = &self.lines[guard.own_shard()?];
+    /// Calls `attempt` with this thread's magazine. `None`: the thread has none, or another thread is emptying it.
+    #[inline(always)]
+    fn open<R>(&self, attempt: impl FnOnce(&AtomicU64, &mut Magazine) -> R) -> Option<R> {
+        let guard = self.shards.own_guard()?;
+        let line = self.lines.get(guard.shard())?;
         // Acquire: pairs with the Release in `flush`, so that this thread sees the emptied magazine.
         if self.closed.load(Ordering::Acquire) {
             return None;
         }
         // SAFETY: only the thread T that owns the shard uses this line, and the uses of a former owner came before (a
-        // lock orders changes of ownership). T has no second reference: guards do not nest, and the guard is mutably
-        // borrowed while the reference lives. A thread F that sets `closed` touches no magazine before it has waited
-        // for every guard that saw `closed` unset, and T's guard is still open.
-        Some((&line.bytes, unsafe { &mut *line.inside.get() }))
+        // lock orders changes of ownership). T has no second reference: guards do not nest, and this reference ends
+        // before the guard. A thread F that sets `closed` touches no magazine before it has waited for every guard that
+        // saw `closed` unset, and T's guard is still open.
+        Some(attempt(&line.bytes, unsafe { &mut *line.inside.get() }))
     }
 
     /// Takes a slot whose draft requested exactly this length.
     #[inline]
     pub fn take(&self, length: u64) -> Option<Box<Taken>> {
-        let mut guard = self.shards.own_epoch_guard()?;
-        let (bytes, magazine) = self.open(&mut guard)?;
-        let at = magazine.lengths.iter().position(|&l| l as u64 == length)?;
-        magazine.lengths[at] = NONE;
-        // Relaxed: only this thread stores it.
-        bytes.store(bytes.load(Ordering::Relaxed) - extent(length), Ordering::Relaxed);
-        magazine.slots[at].take()
+        let taken = self.open(|bytes, magazine| {
+            let at = magazine.lengths.iter().position(|&l| l as u64 == length)?;
+            magazine.lengths[at] = NONE;
+            // Relaxed: only this thread stores it.
+            bytes.store(bytes.load(Ordering::Relaxed) - extent(length), Ordering::Relaxed);
+            magazine.slots[at].take()
+        });
+        taken.flatten()
     }
 
     /// Keeps the slot of a draft that was not published. Returns a slot to free: this one, or one that made way.
     #[inline]
     pub fn keep(&self, taken: Box<Taken>) -> Option<Box<Taken>> {
         let length = taken.bytes.len();
+        let mut slot = Some(taken);
         if length > LENGTH_MAX {
-            return Some(taken);
+            return slot;
         }
-        let Some(mut guard) = self.shards.own_epoch_guard() else { return Some(taken) };
-        let Some((bytes, magazine)) = self.open(&mut guard) else { return Some(taken) };
-        let mut sum = bytes.load(Ordering::Relaxed) + extent(length as u64);
-        let at = magazine.lengths.iter().position(|&l| l == NONE).unwrap_or_else(|| {
-            let oldest = magazine.oldest;
-            magazine.oldest = (oldest + 1) % SLOTS;
-            sum -= extent(magazine.lengths[oldest] as u64);
-            oldest
+        self.open(|bytes, magazine| {
+            let mut sum = bytes.load(Ordering::Relaxed) + extent(length as u64);
+            let at = magazine.lengths.iter().position(|&l| l == NONE).unwrap_or_else(|| {
+                let oldest = magazine.oldest;
+                magazine.oldest = (oldest + 1) % SLOTS;
+                sum -= extent(magazine.lengths[oldest] as u64);
+                oldest
+            });
+            magazine.lengths[at] = length;
+            bytes.store(sum, Ordering::Relaxed);
+            std::mem::swap(&mut magazine.slots[at], &mut slot);
         });
-        magazine.lengths[at] = length;
-        bytes.store(sum, Ordering::Relaxed);
-        magazine.slots[at].replace(taken)
+        slot
     }
 
     /// Approximate bytes of the kept slots.

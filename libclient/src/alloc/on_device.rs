@@ -41,7 +41,8 @@ impl Allocator {
         key: ArenaKey,
         offer: &DeviceOffer,
         bytes: u64,
-        (gpu, stream): (&Gpu, &OnStream),
+        gpu: &Gpu,
+        stream: &OnStream,
     ) -> Option<TakenOn> {
         let extent = {
             let mut heap = lock(&self.heap);

@@ -55,6 +55,11 @@ impl Space {
         self.extents.is_unused()
     }
 
+    /// Bytes that are handed out.
+    pub fn taken_bytes(&self) -> u64 {
+        self.extents.taken_bytes()
+    }
+
     /// Whether a number is free.
     pub fn has_numbers(&self) -> bool {
         !self.numbers.is_empty() || self.fresh < self.count

@@ -86,6 +86,11 @@ impl Recent {
         freed
     }
 
+    /// Bytes of the kept slots.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Gives up all kept slots.
     pub fn flush(&mut self) -> Vec<u32> {
         self.bytes = 0;

@@ -1,5 +1,6 @@
 //! Tensors in device memory: creating, publishing and leasing them.
 
+use crate::api::overview::MemoryUse;
 use crate::client::Client;
 use crate::error::{Error, Result, ValueKind, check_name};
 use crate::gpu::stream::OnStream;
@@ -12,8 +13,9 @@ use crate::lease::value::Value;
 use crate::names::version::Version;
 use crate::tensor::device::draft::DeviceDraft;
 use crate::tensor::element::AsTensor;
+use crate::tensor::shape::IntoShape;
 use crate::tensor::spec::TensorSpec;
-use std::time::Duration;
+use crate::wait::Timeout;
 use tensorlend_cuda::pointer::{Memory, Pointer};
 use tensorlend_layout::wire::DeviceOffer;
 use tensorlend_layout::{DType, Device, Uuid};
@@ -30,7 +32,7 @@ use tensorlend_layout::{DType, Device, Uuid};
 /// assert_ne!(by_number, by_name);
 /// # Ok::<(), tensorlend::BadUuid>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum On {
     /// The device with this UUID.
     Uuid(Uuid),
@@ -98,7 +100,7 @@ impl Client {
     /// use tensorlend::{Client, DType, Device};
     ///
     /// let client = Client::connect()?;
-    /// let mut weights = client.create_on(Device::cuda(0), DType::F32, &[1024])?;
+    /// let mut weights = client.create_on(Device::cuda(0), DType::F32, [1024])?;
     /// weights.copy_from_host(&[0.0f32; 1024])?;
     /// weights.publish("weights")?;
     /// # Ok::<(), tensorlend::Error>(())
@@ -107,8 +109,8 @@ impl Client {
     /// # Errors
     /// [`Error::Tensor`] for an invalid shape; [`Error::Device`] without such a device, or if the daemon lends no
     /// memory of it; [`Error::Refused`] if the daemon has no memory left to lend.
-    pub fn create_on(&self, on: impl Into<On>, dtype: DType, shape: &[u64]) -> Result<DeviceDraft> {
-        self.create_spec_on(on, TensorSpec::new(dtype, shape))
+    pub fn create_on(&self, on: impl Into<On>, dtype: DType, shape: impl IntoShape) -> Result<DeviceDraft> {
+        self.create_spec_on(on, TensorSpec::try_new(dtype, shape)?)
     }
 
     /// As [`Client::create_on`], with strides in elements and a byte offset.
@@ -129,9 +131,9 @@ impl Client {
         on: impl Into<On>,
         stream: impl Into<OnStream>,
         dtype: DType,
-        shape: &[u64],
+        shape: impl IntoShape,
     ) -> Result<DeviceDraft> {
-        let spec = TensorSpec::new(dtype, shape);
+        let spec = TensorSpec::try_new(dtype, shape)?;
         DeviceDraft::new(self.session(), on.into().uuid(CREATE)?, Some(stream.into()), &spec)
     }
 
@@ -155,7 +157,7 @@ impl Client {
         if let Some(bytes) = array.bytes() {
             draft.copy_from_bytes(bytes)?;
         } else {
-            let mut bytes = vec![0; draft.nbytes() as usize];
+            let mut bytes = vec![0; draft.nbytes()];
             array.write_to(&mut bytes);
             draft.copy_from_bytes(&bytes)?;
         }
@@ -195,7 +197,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::wait_newer`] and [`Client::get_device`].
-    pub fn wait_newer_device(&self, name: &str, seen: Version, timeout: Option<Duration>) -> Result<DeviceLease> {
+    pub fn wait_newer_device(&self, name: &str, seen: Version, timeout: impl Into<Timeout>) -> Result<DeviceLease> {
         match self.wait_value(name, seen, timeout)? {
             Value::Device(lease) => Ok(lease),
             other => Err(not_on_device(name, &other)),
@@ -206,12 +208,12 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Device`] for a number that no device has; [`Error::Forked`].
-    pub fn device_memory(&self, on: impl Into<On>) -> Result<crate::MemoryUse> {
+    pub fn device_memory(&self, on: impl Into<On>) -> Result<MemoryUse> {
         let session = self.session();
         session.check()?;
         let uuid = on.into().uuid("look at a device's memory")?;
         let (slot_bytes, segment_bytes) = session.alloc().figures_on(uuid);
-        Ok(crate::MemoryUse { slot_bytes, segment_bytes })
+        Ok(MemoryUse { slot_bytes, segment_bytes })
     }
 }
 

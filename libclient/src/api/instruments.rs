@@ -28,7 +28,7 @@ impl ClientBuilder {
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # use tensorlend::{Client, DType};
     /// let client = Client::builder().socket(daemon.socket()).tracking_backtraces().connect()?;
-    /// let forgotten = client.create(DType::U8, &[4096])?;
+    /// let forgotten = client.create(DType::U8, [4096])?;
     /// let outstanding = client.outstanding().unwrap();
     /// assert!(outstanding.allocations()[0].backtrace.is_some());
     /// println!("{outstanding}");
@@ -62,12 +62,12 @@ impl ClientBuilder {
     /// use tensorlend::{Client, DType, Error};
     ///
     /// let client = Client::builder().socket(daemon.socket()).memory_limit(8192).connect()?;
-    /// let all = client.create(DType::U8, &[8192])?;
-    /// let error = client.create(DType::U8, &[1]).unwrap_err();
+    /// let all = client.create(DType::U8, [8192])?;
+    /// let error = client.create(DType::U8, [1]).unwrap_err();
     /// assert!(matches!(error, Error::MemoryLimit { asked: 64, used: 8192, limit: 8192 }));
     /// assert!(error.is_limit());
     /// drop(all);
-    /// client.create(DType::U8, &[1])?;
+    /// client.create(DType::U8, [1])?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn memory_limit(mut self, bytes: u64) -> Self {
@@ -102,7 +102,7 @@ impl ClientBuilder {
     ///     .connect()?;
     /// spare.lock().unwrap().push(client.create(DType::U8, &[1 << 20])?);
     /// let draft = client.create(DType::U8, &[1 << 20])?;  // the spare one made room
-    /// assert!(client.create(DType::U8, &[1]).unwrap_err().is_limit());
+    /// assert!(client.create(DType::U8, [1]).unwrap_err().is_limit());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn on_memory_pressure(mut self, ask: impl Fn(&Pressure<'_>) -> Relief + Send + Sync + 'static) -> Self {
@@ -155,10 +155,10 @@ impl Client {
     /// use tensorlend::DType;
     ///
     /// let step = client.statistics_scope();
-    /// let kept = client.create(DType::U8, &[4096])?;
+    /// let kept = client.create(DType::U8, [4096])?;
     /// {
     ///     let inner = client.statistics_scope();
-    ///     drop(client.create(DType::U8, &[8192])?);
+    ///     drop(client.create(DType::U8, [8192])?);
     ///     assert_eq!(inner.statistics().peak_bytes, 8192);
     /// }
     /// assert_eq!(step.statistics().peak_bytes, 12288);
@@ -177,7 +177,7 @@ impl Client {
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).tracking().connect()?;
-    /// let forgotten = client.create(tensorlend::DType::U8, &[4096])?;
+    /// let forgotten = client.create(tensorlend::DType::U8, [4096])?;
     /// let report = client.outstanding().unwrap().to_string();
     /// assert!(report.starts_with("1 allocation outstanding, 4096 bytes\ndrafts: 1 allocation, 4096 bytes\n"));
     /// drop(forgotten);
@@ -204,7 +204,7 @@ impl Client {
     /// # let folder = tempfile::tempdir()?;
     /// let path = folder.path().join("allocations.csv");
     /// client.start_allocation_log(&path)?;
-    /// drop(client.create(tensorlend::DType::U8, &[4096])?);
+    /// drop(client.create(tensorlend::DType::U8, [4096])?);
     /// client.stop_allocation_log()?;
     /// let log = std::fs::read_to_string(&path)?;
     /// let lines: Vec<_> = log.lines().collect();
@@ -260,7 +260,7 @@ impl StatisticsScope {
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let scope = client.statistics_scope();
-    /// drop(client.create(tensorlend::DType::U8, &[4096])?);
+    /// drop(client.create(tensorlend::DType::U8, [4096])?);
     /// assert_eq!((scope.statistics().current_bytes, scope.statistics().peak_bytes), (0, 4096));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -4,10 +4,7 @@ use crate::client::Client;
 use crate::error::{Error, Result, check_name};
 use crate::glob::Glob;
 use crate::lease::fetch::leased_bytes;
-use crate::listing::collections;
-use crate::listing::info;
-use crate::listing::listing;
-use crate::listing::{Collection, Info, Listing};
+use crate::listing::{Collection, Info, Listing, collections, info, listing, names};
 use std::time::Duration;
 use tensorlend_layout::name::KeyKind;
 use tensorlend_layout::wire::{Reply, Request, Stat};
@@ -20,11 +17,11 @@ use tensorlend_layout::wire::{Reply, Request, Stat};
 /// use tensorlend::MemoryUse;
 ///
 /// assert_eq!(client.memory(), MemoryUse { slot_bytes: 0, segment_bytes: 0 });
-/// let draft = client.create(tensorlend::DType::U8, &[4096])?;
+/// let draft = client.create(tensorlend::DType::U8, [4096])?;
 /// assert_eq!(client.memory().slot_bytes, 4096);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MemoryUse {
     /// Bytes of its slots in use: drafts, published values, and replaced values that are not reclaimed yet.
     pub slot_bytes: u64,
@@ -33,6 +30,25 @@ pub struct MemoryUse {
 }
 
 impl Client {
+    /// The names that match a glob, sorted. Looks at no values, so it also has the names whose values cannot be described.
+    /// Globs are those of [`Client::list`].
+    ///
+    /// ```
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
+    /// client.put("camera/front", &[1u8])?;
+    /// client.put("lidar", &[3u8])?;
+    /// assert_eq!(client.names("camera/*")?, ["camera/front"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for an invalid glob.
+    pub fn names(&self, glob: &str) -> Result<Vec<String>> {
+        let wanted = Glob::new(glob)?;
+        names(self.session(), |name| wanted.is_match(name))
+    }
+
     /// Describes the value of every name that matches a glob, sorted by name. `*` and `?` match any characters, `/`
     /// too; `[ab]`, `{a,b}` and `\` work as in a shell.
     ///
@@ -112,7 +128,7 @@ impl Client {
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
-    /// client.append("episodes", client.create(tensorlend::DType::F32, &[100, 6])?)?;
+    /// client.append("episodes", client.create(tensorlend::DType::F32, [100, 6])?)?;
     /// assert_eq!(client.lists("*")?[0].count, 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -14,8 +14,8 @@ impl Client {
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
-    /// let image = client.create(tensorlend::DType::U8, &[480, 640, 3])?;
-    /// let depth = client.create(tensorlend::DType::F32, &[480, 640])?;
+    /// let image = client.create(tensorlend::DType::U8, [480, 640, 3])?;
+    /// let depth = client.create(tensorlend::DType::F32, [480, 640])?;
     /// client.dataset().add("image", image)?.add("depth", depth)?.publish("frame")?;
     /// assert_eq!(client.get_dataset("frame")?.len(), 2);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -30,7 +30,7 @@ impl Client {
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let camera = client.stream("camera").capacity(4).open()?;
-    /// camera.send(client.create(tensorlend::DType::U8, &[480, 640, 3])?)?;
+    /// camera.send(client.create(tensorlend::DType::U8, [480, 640, 3])?)?;
     /// assert_eq!(camera.sent(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -44,7 +44,7 @@ impl Client {
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let camera = client.stream("camera").open()?;
-    /// camera.send(client.create(tensorlend::DType::U8, &[480, 640, 3])?)?;
+    /// camera.send(client.create(tensorlend::DType::U8, [480, 640, 3])?)?;
     /// let mut frames = client.subscribe("camera")?;
     /// assert_eq!(frames.recv()?.sequence(), 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -66,7 +66,7 @@ impl Client {
     /// use tensorlend::Start;
     ///
     /// let camera = client.stream("camera").open()?;
-    /// let mut frames = client.subscription("camera").from(Start::Oldest).open()?;
+    /// let mut frames = client.subscription("camera").start_at(Start::Oldest).open()?;
     /// assert!(frames.try_recv()?.is_none());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

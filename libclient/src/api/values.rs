@@ -14,14 +14,14 @@ use crate::names::version::Version;
 use crate::segment::copy::into_shared;
 use crate::tensor::draft::Draft;
 use crate::tensor::element::AsTensor;
+use crate::tensor::shape::IntoShape;
 use crate::tensor::spec::TensorSpec;
-use crate::wait::Deadline;
-use std::time::Duration;
+use crate::wait::{Deadline, Timeout};
 use tensorlend_layout::DType;
 
 impl Client {
-    /// Creates a draft, to be written in place: row-major, with 0 to 16 sizes in elements. Its bytes are uninitialized:
-    /// they hold what a former tensor left there.
+    /// Creates a draft, to be written in place: row-major, with 0 to 16 sizes in elements ([`IntoShape`]). Its bytes are
+    /// uninitialized: they hold what a former tensor left there.
     ///
     /// Takes a slot of memory that this client has, without the daemon, or asks the daemon for a segment, which blocks
     /// for a round trip. Drop the draft to give the slot back.
@@ -31,7 +31,7 @@ impl Client {
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use tensorlend::DType;
     ///
-    /// let mut image = client.create(DType::U8, &[480, 640, 3])?;
+    /// let mut image = client.create(DType::U8, [480, 640, 3])?;
     /// assert_eq!(image.bytes_mut().len(), 480 * 640 * 3);
     /// image.bytes_mut().fill(255);
     /// image.publish("camera/front")?;
@@ -39,11 +39,11 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Tensor`] for an invalid shape; [`Error::Refused`] if the daemon has no memory left to lend;
+    /// [`Error::Tensor`] or [`Error::Argument`] for an invalid shape; [`Error::Refused`] if the daemon has no memory left to lend;
     /// [`Error::MemoryLimit`] at this client's own limit.
     #[inline]
-    pub fn create(&self, dtype: DType, shape: &[u64]) -> Result<Draft> {
-        Draft::row_major(self.session(), dtype, shape)
+    pub fn create(&self, dtype: DType, shape: impl IntoShape) -> Result<Draft> {
+        Draft::row_major(self.session(), dtype, shape.sizes()?.as_ref())
     }
 
     /// As [`Client::create`], with strides in elements and a byte offset.
@@ -54,7 +54,7 @@ impl Client {
     /// use tensorlend::{DType, TensorSpec};
     ///
     /// // Two rows of three elements, the first padded to four.
-    /// let spec = TensorSpec { strides: Some(vec![4, 1]), ..TensorSpec::new(DType::U8, &[2, 3]) };
+    /// let spec = TensorSpec { strides: Some(vec![4, 1]), ..TensorSpec::new(DType::U8, [2, 3]) };
     /// let mut draft = client.create_spec(spec)?;
     /// draft.bytes_mut().copy_from_slice(&[1, 2, 3, 0, 4, 5, 6]);
     /// draft.publish("padded")?;
@@ -69,6 +69,23 @@ impl Client {
     /// [`Error::Tensor`] for an invalid shape, stride or byte offset; otherwise as [`Client::create`].
     pub fn create_spec(&self, spec: TensorSpec) -> Result<Draft> {
         Draft::new(self.session(), &spec)
+    }
+
+    /// Creates a draft with a copy of an array: to send, to append, to add to a dataset, or as a request.
+    ///
+    /// ```
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
+    /// let features = client.create_from(&[0.5f32, 1.5])?;
+    /// let label = client.create_from(&[7i64])?;
+    /// client.append("samples", client.dataset().add("features", features)?.add("label", label)?)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Length`] for an array whose bytes do not match its shape; otherwise as [`Client::create`].
+    pub fn create_from(&self, array: &(impl AsTensor + ?Sized)) -> Result<Draft> {
+        self.filled("the array", array)
     }
 
     /// Copies an array into shared memory and publishes it under a name: one copy, no serialization. A former value of
@@ -173,7 +190,7 @@ impl Client {
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
-    /// let image = client.create(tensorlend::DType::U8, &[480, 640, 3])?;
+    /// let image = client.create(tensorlend::DType::U8, [480, 640, 3])?;
     /// client.dataset().add("image", image)?.publish("frame")?;
     /// let frame = client.get_dataset("frame")?;
     /// assert_eq!(frame.get("image").unwrap().shape(), [480, 640, 3]);
@@ -247,8 +264,9 @@ impl Client {
     /// [`Error::Length`] if the buffer has another length; otherwise as [`Client::get`].
     pub fn get_into(&self, name: &str, buffer: &mut [u8]) -> Result<Version> {
         let lease = self.get(name)?;
-        if lease.nbytes() != buffer.len() as u64 {
-            return Err(Error::Length { name: name.to_owned(), found: lease.nbytes(), given: buffer.len() as u64 });
+        if lease.nbytes() != buffer.len() {
+            let (found, given) = (lease.nbytes() as u64, buffer.len() as u64);
+            return Err(Error::Length { name: name.to_owned(), found, given });
         }
         lease.copy_to(buffer)?;
         Ok(lease.version())
@@ -298,7 +316,7 @@ impl Client {
         Ok(now.seen.filter(|_| now.exists))
     }
 
-    /// Blocks until the name holds a tensor, and leases it. A timeout of `None` waits for ever.
+    /// Blocks until the name holds a tensor, and leases it.
     ///
     /// The thread sleeps on a futex; it spins shortly before. An existing value returns at once.
     ///
@@ -309,7 +327,7 @@ impl Client {
     ///
     /// let producer = client.clone();
     /// let thread = std::thread::spawn(move || producer.put("late", &[7u8]));
-    /// let lease = client.wait_for("late", Some(Duration::from_secs(10)))?;
+    /// let lease = client.wait_for("late", Duration::from_secs(10))?;
     /// assert_eq!(lease.as_slice::<u8>()?, [7]);
     /// # thread.join().unwrap()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -317,11 +335,11 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Timeout`] if the name held no value in time; otherwise as [`Client::get`].
-    pub fn wait_for(&self, name: &str, timeout: Option<Duration>) -> Result<Lease> {
+    pub fn wait_for(&self, name: &str, timeout: impl Into<Timeout>) -> Result<Lease> {
         self.wait_newer(name, Version::NONE, timeout)
     }
 
-    /// Blocks until the name holds another value than `seen`, and leases it. A timeout of `None` waits for ever.
+    /// Blocks until the name holds another value than `seen`, and leases it.
     ///
     /// Values that were replaced in the meantime are skipped: use a stream to receive every one. [`Version::NONE`] as
     /// `seen` accepts any value.
@@ -333,17 +351,17 @@ impl Client {
     ///
     /// let seen = client.put("step", &[1u32])?;
     /// client.put("step", &[2u32])?;
-    /// let lease = client.wait_newer("step", seen, Some(Duration::from_secs(1)))?;
+    /// let lease = client.wait_newer("step", seen, Duration::from_secs(1))?;
     /// assert_eq!(lease.as_slice::<u32>()?, [2]);
     ///
-    /// let none = client.wait_newer("step", lease.version(), Some(Duration::from_millis(10)));
+    /// let none = client.wait_newer("step", lease.version(), Duration::from_millis(10));
     /// assert!(none.unwrap_err().is_timeout());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::Timeout`] if no other value was published in time; otherwise as [`Client::get`].
-    pub fn wait_newer(&self, name: &str, seen: Version, timeout: Option<Duration>) -> Result<Lease> {
+    pub fn wait_newer(&self, name: &str, seen: Version, timeout: impl Into<Timeout>) -> Result<Lease> {
         assemble::tensor_of(self.wait_value(name, seen, timeout)?, name, "wait_value")
     }
 
@@ -354,17 +372,20 @@ impl Client {
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use tensorlend::{DType, Version};
     ///
-    /// client.dataset().add("depth", client.create(DType::F32, &[4, 4])?)?.publish("frame")?;
+    /// client.dataset().add("depth", client.create(DType::F32, [4, 4])?)?.publish("frame")?;
     /// let frame = client.wait_value("frame", Version::NONE, None)?;
-    /// assert_eq!(frame.as_dataset().unwrap().len(), 1);
+    /// assert_eq!(frame.dataset()?.len(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// As [`Client::wait_newer`], except [`Error::Kind`].
-    pub fn wait_value(&self, name: &str, seen: Version, timeout: Option<Duration>) -> Result<Value> {
+    pub fn wait_value(&self, name: &str, seen: Version, timeout: impl Into<Timeout>) -> Result<Value> {
+        self.wait_value_until(name, seen, Deadline::new(timeout))
+    }
+
+    fn wait_value_until(&self, name: &str, seen: Version, deadline: Deadline) -> Result<Value> {
         check_name(name)?;
-        let deadline = Deadline::new(timeout);
         loop {
             let here = self.wait_anywhere(name, seen, deadline)?;
             // `None`: deleted again at this moment; wait on.

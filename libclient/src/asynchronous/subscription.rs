@@ -34,9 +34,9 @@ use tokio::time::{Instant, Sleep, sleep_until};
 /// use tensorlend::{DType, Start};
 ///
 /// let camera = client.stream("camera").open()?;
-/// let frames = client.subscription("camera").from(Start::Oldest).open_async().await?;
+/// let frames = client.subscription("camera").start_at(Start::Oldest).open_async().await?;
 /// for _ in 0..3 {
-///     camera.send(client.create(DType::U8, &[4, 4])?)?;
+///     camera.send(client.create(DType::U8, [4, 4])?)?;
 /// }
 /// drop(camera);
 /// let numbers: Vec<u64> = frames.map_ok(|message| message.sequence()).try_collect().await?;
@@ -77,7 +77,7 @@ impl AsyncSubscription {
     /// let camera = client.stream("camera").open()?;
     /// let mut frames = client.subscription("camera").open_async().await?;
     /// assert!(tokio::time::timeout(Duration::from_millis(10), frames.recv()).await.is_err());
-    /// camera.send(client.create(tensorlend::DType::U8, &[480, 640, 3])?)?;
+    /// camera.send(client.create(tensorlend::DType::U8, [480, 640, 3])?)?;
     /// assert_eq!(frames.recv().await?.tensor()?.shape(), [480, 640, 3]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;
@@ -190,7 +190,7 @@ impl Subscription {
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let camera = client.stream("camera").open()?;
     /// let mut frames = client.subscription("camera").pollable().open()?.into_async()?;
-    /// camera.send(client.create(tensorlend::DType::U8, &[4, 4])?)?;
+    /// camera.send(client.create(tensorlend::DType::U8, [4, 4])?)?;
     /// assert_eq!(frames.recv().await?.sequence(), 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;

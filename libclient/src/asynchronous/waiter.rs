@@ -9,7 +9,7 @@ use crate::lease::by_name::Peeked;
 use crate::lease::by_name::peek;
 use crate::names::version::Version;
 use crate::session::Session;
-use crate::wait::NAP_MAX;
+use crate::wait::{Deadline, NAP_MAX};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -120,7 +120,7 @@ impl Shared {
             waits.retain(|wait: &Wait| !wait.tell.is_closed());
             if waits.is_empty() {
                 futex::wait(&self.bell, sample, IDLE);
-            } else if let Err(e) = session.waiter().enlist() {
+            } else if let Err(e) = session.waiter().enlist(Deadline::new(None)) {
                 // The error ends one task's wait; if it persists, the next task gets the next error.
                 let _ = waits.swap_remove(0).tell.send(Err(e));
             } else {

@@ -7,7 +7,7 @@ use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::lease::value::Value;
 use crate::tensor::sendable::Sendable;
-use crate::wait::{Deadline, NAP_MAX};
+use crate::wait::{Deadline, NAP_MAX, Timeout};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tensorlend_layout::word::PARKED_ANY;
@@ -34,6 +34,8 @@ const ASK_OPENING: Duration = Duration::from_millis(200);
 /// With no request outstanding, the caller moves to another server if its own is busy and the other is idle or clearly
 /// less loaded. Otherwise it stays with its server. It keeps the connection to one further server open for some seconds
 /// after the last use.
+///
+/// [`Client::serve`] has an example of both ends.
 pub struct Caller {
     client: Client,
     service: Service,
@@ -56,8 +58,7 @@ impl Caller {
         Self { client, service, capacity, channels, connecting: None, servers, shunned: None, sent: 0 }
     }
 
-    /// Sends a request and blocks until its reply arrives. Also waits for a server if there is none. A timeout of
-    /// `None` waits for ever.
+    /// Sends a request and blocks until its reply arrives. Also waits for a server if there is none.
     ///
     /// After a timeout the caller gives its server up, with all outstanding requests, because the server may hang. The
     /// next call goes to another server, if there is one.
@@ -68,7 +69,7 @@ impl Caller {
     ///   [`Caller::call_again`].
     /// * [`Error::Timeout`] if no reply arrived in time.
     /// * [`Error::Argument`] for a draft of another client, or while requests are outstanding (see [`Caller::send`]).
-    pub fn call(&mut self, request: impl Sendable, timeout: Option<Duration>) -> Result<Value> {
+    pub fn call(&mut self, request: impl Sendable, timeout: impl Into<Timeout>) -> Result<Value> {
         self.call_until(request, Deadline::new(timeout))
     }
 
@@ -81,14 +82,14 @@ impl Caller {
     /// # let mut server = client.serve("size").open()?;
     /// # let thread = std::thread::spawn({ let client = client.clone(); move || -> tensorlend::Result<()> {
     /// #     let call = server.recv()?;
-    /// #     call.answer(client.create(tensorlend::DType::U64, &[1])?)
+    /// #     call.answer(client.create(tensorlend::DType::U64, [1])?)
     /// # }});
     /// use std::time::Duration;
     /// use tensorlend::DType;
     ///
     /// let mut caller = client.caller("size").open()?;
-    /// let answer = caller.call_again(Some(Duration::from_secs(10)), |client| client.create(DType::U8, &[480, 640, 3]))?;
-    /// assert_eq!(answer.as_tensor().unwrap().shape(), [1]);
+    /// let answer = caller.call_again(Duration::from_secs(10), |client| client.create(DType::U8, [480, 640, 3]))?;
+    /// assert_eq!(answer.tensor()?.shape(), [1]);
     /// # thread.join().unwrap()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -97,7 +98,7 @@ impl Caller {
     /// As [`Caller::call`], except [`Error::ServerGone`]; and any error of `make`.
     pub fn call_again<R: Sendable>(
         &mut self,
-        timeout: Option<Duration>,
+        timeout: impl Into<Timeout>,
         mut make: impl FnMut(&Client) -> Result<R>,
     ) -> Result<Value> {
         let deadline = Deadline::new(timeout);
@@ -119,7 +120,7 @@ impl Caller {
     /// use tensorlend::DType;
     ///
     /// let mut caller = client.caller("resize").open()?;
-    /// let image = client.create(DType::U8, &[480, 640, 3])?;
+    /// let image = client.create(DType::U8, [480, 640, 3])?;
     /// let mut asked = 0;
     /// let answer = caller.call_while(image, None, || { asked += 1; asked < 3 })?; // nobody serves
     /// assert!(answer.is_none());
@@ -131,7 +132,7 @@ impl Caller {
     pub fn call_while(
         &mut self,
         request: impl Sendable,
-        timeout: Option<Duration>,
+        timeout: impl Into<Timeout>,
         mut goes_on: impl FnMut() -> bool,
     ) -> Result<Option<Value>> {
         self.nothing_outstanding()?;
@@ -154,7 +155,7 @@ impl Caller {
     pub fn send_while(
         &mut self,
         request: impl Sendable,
-        timeout: Option<Duration>,
+        timeout: impl Into<Timeout>,
         mut goes_on: impl FnMut() -> bool,
     ) -> Result<Option<u64>> {
         self.send_asking(request, Deadline::new(timeout), &mut goes_on)
@@ -215,28 +216,28 @@ impl Caller {
     }
 
     /// Sends a request without waiting for its reply; returns its number, which [`Caller::recv`] returns with the
-    /// reply. Blocks while there is no server, for `timeout` at most; `None` waits for ever. When the maximum number of
-    /// requests is outstanding, receive a reply first.
+    /// reply. Blocks while there is no server, for `timeout` at most. When the maximum number of requests is outstanding,
+    /// receive a reply first.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// # let mut server = client.serve("size").open()?;
     /// # let thread = std::thread::spawn({ let client = client.clone(); move || -> tensorlend::Result<()> {
-    /// #     for _ in 0..3 { server.recv()?.answer(client.create(tensorlend::DType::U64, &[1])?)?; }
+    /// #     for _ in 0..3 { server.recv()?.answer(client.create(tensorlend::DType::U64, [1])?)?; }
     /// #     Ok(())
     /// # }});
     /// use std::time::Duration;
     /// use tensorlend::DType;
     ///
-    /// let timeout = Some(Duration::from_secs(10));
+    /// let timeout = Duration::from_secs(10);
     /// let mut caller = client.caller("size").open()?;
     /// for number in 0..3 {
-    ///     assert_eq!(caller.send(client.create(DType::U8, &[480, 640, 3])?, timeout)?, number);
+    ///     assert_eq!(caller.send(client.create(DType::U8, [480, 640, 3])?, timeout)?, number);
     /// }
     /// for number in 0..3 {
     ///     let (answered, answer) = caller.recv(timeout);
-    ///     assert_eq!((answered, answer?.as_tensor().unwrap().nbytes()), (number, 8));
+    ///     assert_eq!((answered, answer?.tensor()?.nbytes()), (number, 8));
     /// }
     /// # thread.join().unwrap()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -246,19 +247,18 @@ impl Caller {
     /// * [`Error::Timeout`] if no server appeared in time.
     /// * [`Error::ServerGone`] if earlier requests were lost with their server; this one was not sent.
     /// * [`Error::Argument`] for a draft of another client, or while the maximum number of requests is outstanding.
-    pub fn send(&mut self, request: impl Sendable, timeout: Option<Duration>) -> Result<u64> {
+    pub fn send(&mut self, request: impl Sendable, timeout: impl Into<Timeout>) -> Result<u64> {
         self.send_until(request, Deadline::new(timeout))
     }
 
-    /// Receives the reply to the oldest outstanding request, with that request's number. Blocks for `timeout` at most;
-    /// `None` waits for ever.
+    /// Receives the reply to the oldest outstanding request, with that request's number. Blocks for `timeout` at most.
     ///
     /// # Errors
     /// * [`Error::Answer`] if the server could not answer this request.
     /// * [`Error::ServerGone`] if the server ended: all outstanding requests are lost.
     /// * [`Error::Timeout`] if no reply arrived in time: the requests stay outstanding.
     /// * [`Error::Argument`] if no request is outstanding.
-    pub fn recv(&mut self, timeout: Option<Duration>) -> (u64, Result<Value>) {
+    pub fn recv(&mut self, timeout: impl Into<Timeout>) -> (u64, Result<Value>) {
         self.recv_until(Deadline::new(timeout))
     }
 
@@ -295,8 +295,8 @@ impl Caller {
         channels.iter().try_fold(false, |open, channel| Ok(open || channel.goes_on()?))
     }
 
-    /// Connects to a server, and sends nothing: the first request then need not wait for one. `None` waits for a server
-    /// without limit. With requests in flight, the call returns at once.
+    /// Connects to a server, and sends nothing: the first request then need not wait for one. With requests
+    /// in flight, the call returns at once.
     ///
     /// ```no_run
     /// # let client = tensorlend::Client::connect()?;
@@ -307,7 +307,7 @@ impl Caller {
     ///
     /// # Errors
     /// [`Error::Timeout`] if no server came.
-    pub fn wait_server(&mut self, timeout: Option<Duration>) -> Result<()> {
+    pub fn wait_server(&mut self, timeout: impl Into<Timeout>) -> Result<()> {
         self.client.session().check()?;
         self.ready(Deadline::new(timeout))
     }
@@ -485,7 +485,7 @@ impl Caller {
         // The pending channel may belong to a server that this function tries again.
         self.connecting = None;
         let session = self.client.session().clone();
-        session.waiter().enlist()?;
+        session.waiter().enlist(deadline)?;
         let news = &session.directory.head().bell;
         let error = || deadline.error(no_server(&self.service.name));
         loop {

@@ -46,8 +46,8 @@ impl Client {
     /// use tensorlend::DType;
     ///
     /// let mut caller = client.caller("resize").open()?;
-    /// let image = client.create(DType::U8, &[480, 640, 3])?;
-    /// let late = caller.call(image, Some(Duration::from_millis(10)));
+    /// let image = client.create(DType::U8, [480, 640, 3])?;
+    /// let late = caller.call(image, Duration::from_millis(10));
     /// assert!(late.unwrap_err().is_timeout()); // nobody serves
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

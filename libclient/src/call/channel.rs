@@ -47,7 +47,7 @@ impl Connecting {
     /// A timeout, after which the caller may wait again.
     pub fn wait(&mut self, timeout: Duration) -> Result<Channel> {
         let name = self.service.answers(self.server, self.id);
-        let answers = self.client.subscription(&name).from(Start::Oldest).wait(timeout).open()?;
+        let answers = self.client.subscription(&name).start_at(Start::Oldest).wait(timeout).open()?;
         let requests = self.requests.take().expect("a channel opens once");
         Ok(Channel { server: self.server, id: self.id, requests, answers, waiting: 0, spare_since: Instant::now() })
     }

@@ -6,16 +6,15 @@ use super::service::{Id, Service, words};
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::lease::items::item;
+use crate::lease::lease::{Dataset, Lease};
 use crate::lease::value::Value;
 use crate::names::lifetime::Lifetime;
 use crate::stream::message::{Message, Start};
 use crate::stream::subscriber::Subscription;
 use crate::tensor::value_draft::ValueDraft;
-use crate::wait::Deadline;
-use crate::wait::Spin;
+use crate::wait::{Deadline, Spin, Timeout};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 use tensorlend_layout::wire::Policy;
 use tensorlend_layout::word::PARKED_ANY;
 use tensorlend_os::futex;
@@ -79,6 +78,8 @@ struct Channel {
 /// Several servers of one service share its callers: each caller starts with a server of least load, and stays with it
 /// unless it is busy and another one is not. Dropping the server ends it for its callers; they move to another, if
 /// there is one. A server receives on one thread; its [`Call`]s may be answered on others.
+///
+/// [`Client::serve`] has an example.
 pub struct Server {
     client: Client,
     service: Service,
@@ -118,10 +119,10 @@ impl Client {
     /// });
     ///
     /// let mut caller = other.caller("double").open()?; // in another process, usually
-    /// let mut numbers = other.create(DType::F32, &[3])?;
+    /// let mut numbers = other.create(DType::F32, [3])?;
     /// numbers.as_mut_slice::<f32>()?.copy_from_slice(&[1.0, 2.0, 3.0]);
     /// let answer = caller.call(numbers, None)?;
-    /// assert_eq!(answer.as_tensor().unwrap().as_slice::<f32>()?, [2.0, 4.0, 6.0]);
+    /// assert_eq!(answer.tensor()?.as_slice::<f32>()?, [2.0, 4.0, 6.0]);
     /// # thread.join().unwrap()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -144,8 +145,8 @@ impl Server {
     ///
     /// # Errors
     /// [`Error::Timeout`] if no request arrived in time; otherwise as [`Server::recv`].
-    pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Call> {
-        self.recv_until(Deadline::new(Some(timeout)))
+    pub fn recv_timeout(&mut self, timeout: impl Into<Timeout>) -> Result<Call> {
+        self.recv_until(Deadline::new(timeout))
     }
 
     /// Receives the next request if there is one, without waiting: for servers that gather several.
@@ -179,7 +180,7 @@ impl Server {
     fn recv_until(&mut self, deadline: Deadline) -> Result<Call> {
         self.check()?;
         let session = self.client.session().clone();
-        session.waiter().enlist()?;
+        session.waiter().enlist(deadline)?;
         let spin = std::mem::replace(&mut self.spin, Spin::new());
         let found = spin.look(|| self.look());
         self.spin = spin;
@@ -300,7 +301,7 @@ impl Server {
     }
 
     fn begin(&self, id: Id) -> Result<Channel> {
-        let requests = self.client.subscription(&self.service.requests(self.id, id)).from(Start::Oldest).open()?;
+        let requests = self.client.subscription(&self.service.requests(self.id, id)).start_at(Start::Oldest).open()?;
         let capacity = requests.capacity();
         if capacity > CAPACITY_MAX {
             return Err(Error::Argument(format!("a channel for {capacity} requests")));
@@ -385,7 +386,7 @@ impl Call {
     ///
     /// # Errors
     /// [`Error::Kind`] if it is a dataset.
-    pub fn tensor(&self) -> Result<&crate::Lease> {
+    pub fn tensor(&self) -> Result<&Lease> {
         self.message.tensor()
     }
 
@@ -393,7 +394,7 @@ impl Call {
     ///
     /// # Errors
     /// [`Error::Kind`] if it is a tensor.
-    pub fn dataset(&self) -> Result<&crate::Dataset> {
+    pub fn dataset(&self) -> Result<&Dataset> {
         self.message.dataset()
     }
 
@@ -405,14 +406,14 @@ impl Call {
     /// # let mut server = client.serve("size").open()?;
     /// # let thread = std::thread::spawn({ let client = client.clone(); move || -> tensorlend::Result<()> {
     /// let (image, reply) = server.recv()?.split();
-    /// let mut size = client.create(tensorlend::DType::U64, &[1])?;
-    /// size.as_mut_slice::<u64>()?.fill(image.as_tensor().unwrap().nbytes());
+    /// let mut size = client.create(tensorlend::DType::U64, [1])?;
+    /// size.as_mut_slice::<u64>()?.fill(image.tensor()?.nbytes() as u64);
     /// drop(image); // its memory is the caller's again
     /// reply.answer(size)
     /// # }});
     /// # let mut caller = client.caller("size").open()?;
-    /// # let answer = caller.call(client.create(tensorlend::DType::U8, &[7])?, None)?;
-    /// # assert_eq!(answer.as_tensor().unwrap().as_slice::<u64>()?, [7]);
+    /// # let answer = caller.call(client.create(tensorlend::DType::U8, [7])?, None)?;
+    /// # assert_eq!(answer.tensor()?.as_slice::<u64>()?, [7]);
     /// # thread.join().unwrap()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -434,20 +435,18 @@ impl Call {
     /// # std::thread::sleep(std::time::Duration::from_millis(50));
     /// call.soon();
     /// # std::thread::sleep(std::time::Duration::from_millis(50));
-    /// let mut size = client.create(tensorlend::DType::U64, &[1])?;
-    /// size.as_mut_slice::<u64>()?.fill(call.tensor()?.nbytes());
+    /// let mut size = client.create(tensorlend::DType::U64, [1])?;
+    /// size.as_mut_slice::<u64>()?.fill(call.tensor()?.nbytes() as u64);
     /// call.answer(size)
     /// # }});
     /// # let mut caller = client.caller("size").open()?;
-    /// # let answer = caller.call(client.create(tensorlend::DType::U8, &[7])?, None)?;
-    /// # assert_eq!(answer.as_tensor().unwrap().as_slice::<u64>()?, [7]);
+    /// # let answer = caller.call(client.create(tensorlend::DType::U8, [7])?, None)?;
+    /// # assert_eq!(answer.tensor()?.as_slice::<u64>()?, [7]);
     /// # thread.join().unwrap()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn soon(&self) {
-        if let Some(number) = self.reply.number {
-            self.reply.answers.soon(number);
-        }
+        self.reply.soon();
     }
 
     /// Sends the reply. The caller receives its replies in the order of its requests: an early one waits for its turn.
@@ -496,6 +495,13 @@ pub struct Reply {
 impl Reply {
     fn new(message: &Message, answers: Arc<Answers>, load: Arc<Load>, client: Client) -> Self {
         Self { number: Some(message.sequence()), answers, load, client }
+    }
+
+    /// Announces that the reply comes soon, as [`Call::soon`].
+    pub fn soon(&self) {
+        if let Some(number) = self.number {
+            self.answers.soon(number);
+        }
     }
 
     /// Sends the reply, as [`Call::answer`].

@@ -20,7 +20,7 @@ thread_local! {
 /// let answer = if freed_something { Relief::Retry } else { Relief::GiveUp };
 /// assert_eq!(answer, Relief::GiveUp);
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Relief {
     /// Retry the allocation: the callback freed something. The client calls it again after every failed attempt, so
     /// return this only while another attempt may succeed.

@@ -53,7 +53,7 @@ pub struct Allocation {
 /// use tensorlend::{Client, DType};
 ///
 /// let client = Client::builder().socket(daemon.socket()).tracking().connect()?;
-/// let forgotten = client.create(DType::U8, &[4096])?;
+/// let forgotten = client.create(DType::U8, [4096])?;
 /// let outstanding = client.outstanding().unwrap();
 /// assert_eq!((outstanding.allocations().len(), outstanding.bytes()), (1, 4096));
 /// # drop(forgotten);
@@ -83,7 +83,7 @@ impl Outstanding {
     ///
     /// let client = Client::builder().socket(daemon.socket()).tracking().connect()?;
     /// client.put("numbers", &[1u8, 2])?;
-    /// let forgotten = client.create(DType::U8, &[4096])?;
+    /// let forgotten = client.create(DType::U8, [4096])?;
     /// let outstanding = client.outstanding().unwrap();
     /// assert_eq!(outstanding.of(AllocationState::Held).count(), 1);
     /// let leaks: Vec<_> = outstanding.of(AllocationState::Draft).collect();
@@ -100,7 +100,7 @@ impl Outstanding {
         self.allocations.iter().map(|it| it.bytes).sum()
     }
 
-    /// Whether there are no outstanding allocations.
+    /// Returns true if there are no outstanding allocations.
     pub fn is_empty(&self) -> bool {
         self.allocations.is_empty()
     }

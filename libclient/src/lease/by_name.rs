@@ -74,6 +74,7 @@ pub struct SeenCell<'s> {
 
 impl<'s> CellRoute<'s> {
     /// Finds the route to a name's cell. `None`: the name does not exist.
+    #[inline]
     pub fn find(session: &'s Session, key: &[u8]) -> Result<Option<Self>> {
         let hash = session.directory.hash(key);
         loop {
@@ -94,6 +95,7 @@ impl<'s> CellRoute<'s> {
     }
 
     /// Reads the cell, if it is mapped.
+    #[inline]
     pub fn look(&self, session: &'s Session, guard: &'s EpochGuard<'_>) -> std::result::Result<SeenCell<'s>, Missing> {
         let Some(entry) = session.directory.members.get(usize::from(self.catalogue)) else {
             return Err(Missing::Again);

@@ -74,7 +74,7 @@ impl Value {
             Self::Dataset(dataset) => dataset.iter().map(|(_, tensor)| one(tensor)).collect::<Result<_>>()?,
             #[cfg(feature = "cuda")]
             Self::Device(_) => {
-                return Err(crate::lease::value::on_device("the leased value", crate::ValueKind::Tensor));
+                return Err(crate::lease::value::on_device("the leased value", crate::error::ValueKind::Tensor));
             }
         };
         Ok(CopyOnWrite { maps, value: self })

@@ -1,12 +1,14 @@
 //! Leases as programs use them: on one tensor, or on a dataset.
 
+use crate::error::{Error, Result};
 use crate::lease::group::Group;
 use crate::lease::raw::Held;
 use crate::names::version::Version;
 use crate::segment::bytes::Bytes;
 use crate::tensor::Tensor;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::OnceLock;
+use tensorlend_layout::dataset::Index;
 use tensorlend_layout::stream::{BRIEF_WORDS, Brief};
 use tensorlend_layout::tensor::SlotInfo;
 
@@ -118,12 +120,12 @@ impl std::fmt::Debug for Lease {
 /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// use tensorlend::DType;
 ///
-/// let image = client.create(DType::U8, &[4, 4, 3])?;
-/// let depth = client.create(DType::F32, &[4, 4])?;
+/// let image = client.create(DType::U8, [4, 4, 3])?;
+/// let depth = client.create(DType::F32, [4, 4])?;
 /// let version = client.dataset().add("image", image)?.add("depth", depth)?.metadata(b"left")?.publish("frame")?;
 ///
 /// let frame = client.get_dataset("frame")?;
-/// for (name, tensor) in frame.iter() {
+/// for (name, tensor) in &frame {
 ///     println!("{name}: {} {:?}", tensor.dtype(), tensor.shape());
 /// }
 /// assert_eq!((frame.len(), frame.is_empty()), (2, false));
@@ -157,10 +159,33 @@ impl Dataset {
         self.tensors().get(at)
     }
 
+    /// The tensor with this name in the dataset, for programs that expect it.
+    ///
+    /// ```
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
+    /// client.dataset().add("depth", client.create(tensorlend::DType::F32, [4, 4])?)?.publish("frame")?;
+    /// let frame = client.get_dataset("frame")?;
+    /// assert_eq!(frame.tensor("depth")?.shape(), [4, 4]);
+    /// println!("{}", frame.tensor("image").unwrap_err()); // … no tensor named "image": it has "depth"
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if there is none, with the names that there are.
+    pub fn tensor(&self, name: &str) -> Result<&Tensor> {
+        self.get(name).ok_or_else(|| {
+            let names: Vec<String> = self.iter().take(16).map(|(name, _)| format!("{name:?}")).collect();
+            let more = if names.len() < self.len() { " and more" } else { "" };
+            let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            Error::Argument(format!("the dataset has no tensor named {name:?}: it has {names}{more}"))
+        })
+    }
+
     /// The tensors with their names, in the order of their addition.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Tensor)> {
-        let index = self.inner.group.index();
-        self.tensors().iter().enumerate().map(move |(at, tensor)| (index.name(at), tensor))
+    pub fn iter(&self) -> DatasetIter<'_> {
+        let (index, tensors) = (self.inner.group.index(), self.tensors());
+        DatasetIter { index, tensors, left: 0..tensors.len() }
     }
 
     /// The tensors without their names, in the order of their addition.
@@ -168,7 +193,7 @@ impl Dataset {
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
-    /// let (image, depth) = (client.create(tensorlend::DType::U8, &[4, 4, 3])?, client.create(tensorlend::DType::F32, &[4, 4])?);
+    /// let (image, depth) = (client.create(tensorlend::DType::U8, [4, 4, 3])?, client.create(tensorlend::DType::F32, [4, 4])?);
     /// client.dataset().add("image", image)?.add("depth", depth)?.publish("frame")?;
     /// let frame = client.get_dataset("frame")?;
     /// let [image, depth] = frame.tensors() else { panic!("it has two") };
@@ -207,6 +232,56 @@ impl Dataset {
     /// As [`Lease::validate`].
     pub fn validate(&self) -> bool {
         self.inner.held.validate()
+    }
+}
+
+impl<'d> IntoIterator for &'d Dataset {
+    type Item = (&'d str, &'d Tensor);
+    type IntoIter = DatasetIter<'d>;
+
+    fn into_iter(self) -> DatasetIter<'d> {
+        self.iter()
+    }
+}
+
+/// The tensors of a [`Dataset`] with their names: see [`Dataset::iter`].
+#[derive(Clone)]
+pub struct DatasetIter<'d> {
+    index: Index<'d>,
+    tensors: &'d [Tensor],
+    left: Range<usize>,
+}
+
+impl<'d> DatasetIter<'d> {
+    fn at(&self, at: usize) -> (&'d str, &'d Tensor) {
+        (self.index.name(at), &self.tensors[at])
+    }
+}
+
+impl<'d> Iterator for DatasetIter<'d> {
+    type Item = (&'d str, &'d Tensor);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.left.next().map(|at| self.at(at))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.left.size_hint()
+    }
+}
+
+impl DoubleEndedIterator for DatasetIter<'_> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.left.next_back().map(|at| self.at(at))
+    }
+}
+
+impl ExactSizeIterator for DatasetIter<'_> {}
+impl std::iter::FusedIterator for DatasetIter<'_> {}
+
+impl std::fmt::Debug for DatasetIter<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.clone().map(|(name, _)| name)).finish()
     }
 }
 

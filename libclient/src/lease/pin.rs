@@ -16,7 +16,7 @@ use tensorlend_layout::word::Cell;
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
 /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
-/// let draft = client.create(tensorlend::DType::U8, &[4096])?;
+/// let draft = client.create(tensorlend::DType::U8, [4096])?;
 /// let pin = draft.pin()?;
 /// draft.publish("page")?;
 /// client.delete("page")?;

@@ -1,7 +1,6 @@
 //! Leased values of any kind.
 
-#[cfg(feature = "cuda")]
-use crate::error::{Error, ValueKind};
+use crate::error::{Error, Result, ValueKind};
 #[cfg(feature = "cuda")]
 use crate::lease::device::lease::DeviceLease;
 use crate::lease::lease::{Dataset, Lease};
@@ -15,7 +14,7 @@ use crate::names::version::Version;
 /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// let version = client.put("numbers", &[1u8, 2])?;
 /// let value = client.get_value("numbers")?;
-/// assert_eq!(value.as_tensor().unwrap().shape(), [2]);
+/// assert_eq!(value.tensor()?.shape(), [2]);
 /// assert!(value.as_dataset().is_none());
 /// assert_eq!(value.version(), version);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -73,6 +72,67 @@ impl Value {
             Self::Device(lease) => Some(lease),
             Self::Tensor(_) | Self::Dataset(_) => None,
         }
+    }
+
+    /// The tensor, for programs that expect one.
+    ///
+    /// ```
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
+    /// client.append("episodes", client.create(tensorlend::DType::F32, [100, 6])?)?;
+    /// for episode in client.get_all("episodes")? {
+    ///     assert_eq!(episode.tensor()?.shape(), [100, 6]);
+    ///     let lease: tensorlend::Lease = episode.into_tensor()?; // to keep
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Kind`] if it is a dataset, or on a device.
+    pub fn tensor(&self) -> Result<&Lease> {
+        self.as_tensor().ok_or_else(|| self.not_a(ValueKind::Tensor, "the value"))
+    }
+
+    /// The dataset, for programs that expect one.
+    ///
+    /// # Errors
+    /// [`Error::Kind`] if it is a single tensor.
+    pub fn dataset(&self) -> Result<&Dataset> {
+        self.as_dataset().ok_or_else(|| self.not_a(ValueKind::Dataset, "the value"))
+    }
+
+    /// Turns the value into its tensor, to keep.
+    ///
+    /// # Errors
+    /// As [`Value::tensor`].
+    pub fn into_tensor(self) -> Result<Lease> {
+        match self {
+            Self::Tensor(lease) => Ok(lease),
+            other => Err(other.not_a(ValueKind::Tensor, "the value")),
+        }
+    }
+
+    /// Turns the value into its dataset, to keep.
+    ///
+    /// # Errors
+    /// As [`Value::dataset`].
+    pub fn into_dataset(self) -> Result<Dataset> {
+        match self {
+            Self::Dataset(dataset) => Ok(dataset),
+            other => Err(other.not_a(ValueKind::Dataset, "the value")),
+        }
+    }
+
+    /// The error for this value where another kind is wanted.
+    #[cold]
+    pub(crate) fn not_a(&self, wanted: ValueKind, name: &str) -> Error {
+        let (found, remedy) = match self {
+            Self::Tensor(_) => (ValueKind::Tensor, "tensor"),
+            Self::Dataset(_) => (ValueKind::Dataset, "dataset"),
+            #[cfg(feature = "cuda")]
+            Self::Device(_) => (ValueKind::DeviceTensor, "as_device"),
+        };
+        Error::Kind { name: name.to_owned(), found, wanted, remedy }
     }
 
     /// As [`Lease::validate`].

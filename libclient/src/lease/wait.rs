@@ -5,7 +5,7 @@ use crate::lease::by_name::Peeked;
 use crate::lease::by_name::peek;
 use crate::names::version::Version;
 use crate::session::Session;
-use crate::wait::{Deadline, spin};
+use crate::wait::{Deadline, not_published, spin};
 use tensorlend_layout::word::{PARKED_ANY, parked_bit};
 use tensorlend_os::futex;
 
@@ -15,7 +15,7 @@ pub fn wait_key(session: &Session, key: &[u8], deadline: Deadline, done: impl Fn
     if spin(|| Ok(done(&peek(session, key)?).then_some(())))?.is_some() {
         return Ok(true);
     }
-    session.waiter().enlist()?;
+    session.waiter().enlist(deadline)?;
     let bell = &session.directory.head().bell;
     loop {
         // Bells are sampled before the check that decides; the owner's only if there is one.
@@ -49,12 +49,16 @@ pub fn wait_newer(session: &Session, name: &str, seen: Version, deadline: Deadli
     if wait_key(session, name.as_bytes(), deadline, newer)? {
         return Ok(());
     }
-    Err(deadline.error(format!("a new value of {name:?}: no process has published one (see `tensorlend trace`)")))
+    let what = match peek(session, name.as_bytes()) {
+        Ok(now) if !now.exists => not_published(name),
+        _ => format!("a new value of {name:?}: no process has published one (see `tensorlend trace`)"),
+    };
+    Err(deadline.error(what))
 }
 
 /// Waits until the directory has a live entry for `key`. `awaited` describes it in the error of the timeout.
 pub fn wait_entry(session: &Session, key: &[u8], deadline: Deadline, awaited: impl Fn() -> String) -> Result<()> {
-    session.waiter().enlist()?;
+    session.waiter().enlist(deadline)?;
     let bell = &session.directory.head().bell;
     loop {
         let sample = bell.read();

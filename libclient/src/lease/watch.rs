@@ -5,10 +5,9 @@ use crate::error::Result;
 use crate::lease::by_name::peek;
 use crate::names::version::Version;
 use crate::session::Session;
-use crate::wait::{Deadline, NAP_MAX};
+use crate::wait::{Deadline, NAP_MAX, Timeout};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 use tensorlend_layout::word::{Bell, PARKED_ANY, parked_bit};
 use tensorlend_os::futex;
 use tensorlend_os::mutex::lock;
@@ -93,18 +92,21 @@ impl NameWatch {
 
     /// Blocks until some watched name has changed, for `timeout` at most, or until another thread calls
     /// [`wake`](NameWatch::wake). Returns the changed names with their versions (`None`: deleted), and stops watching
-    /// them.
+    /// them; no names after the timeout or a wake, which are no errors here.
     ///
     /// Pause between the waits for a name that changes all the time: its producer rings a bell for each value while a
     /// thread sleeps.
     ///
     /// # Errors
     /// [`crate::Error::SessionEnded`]; [`crate::Error::Disconnected`] if the daemon must be asked and does not answer.
-    pub fn wait(&self, timeout: Duration) -> Result<Vec<(String, Option<Version>)>> {
+    pub fn wait(&self, timeout: impl Into<Timeout>) -> Result<Vec<(String, Option<Version>)>> {
+        self.wait_until(Deadline::new(timeout))
+    }
+
+    fn wait_until(&self, deadline: Deadline) -> Result<Vec<(String, Option<Version>)>> {
         let session = &self.session;
-        let deadline = Deadline::new(Some(timeout));
         let woken = self.news.read();
-        session.waiter().enlist()?;
+        session.waiter().enlist(deadline)?;
         let bell = &session.directory.head().bell;
         loop {
             session.check()?;
@@ -178,6 +180,7 @@ impl std::fmt::Debug for NameWatch {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+    use std::time::Duration;
 
     #[test]
     fn every_change_of_many_names_of_many_owners_is_told_once() {

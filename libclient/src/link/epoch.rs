@@ -20,6 +20,30 @@ impl Flag {
     pub(super) const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
+
+    /// Raises the flag; only its thread calls this.
+    #[inline(always)]
+    fn raise(&self, asymmetric: bool) {
+        // Relaxed: only this thread stores it.
+        let before = self.0.load(Ordering::Relaxed);
+        debug_assert!(before.is_multiple_of(2), "epoch guards do not nest");
+        self.0.store(before.wrapping_add(1), Ordering::Relaxed);
+        // The store must come before every read of the tables. The compiler keeps this order here; the processor keeps
+        // it because the waiting thread interrupts every running thread of this process (`membarrier`).
+        if asymmetric {
+            compiler_fence(Ordering::SeqCst);
+        } else {
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// Lowers the flag; only its thread calls this.
+    #[inline(always)]
+    fn lower(&self) {
+        // Release: this thread's reads under the guard come before the store, and so before a waiting thread frees
+        // anything.
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    }
 }
 
 /// A guard under which entries of the client's tables stay valid. A thread that unlinks an entry waits for every guard
@@ -42,23 +66,37 @@ impl EpochGuard<'_> {
     pub fn is_of(&self, shards: &Shards) -> bool {
         std::ptr::eq(self.shards, shards)
     }
-
-    /// The shard that only this thread uses; `None` if the thread has no shard of its own.
-    #[inline]
-    pub fn own_shard(&self) -> Option<usize> {
-        (self.shard != SHARED).then_some(self.shard)
-    }
 }
 
 impl Drop for EpochGuard<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         if self.shard != SHARED {
-            let flag = &self.shards.flags[self.shard].0;
-            // Release: this thread's reads under the guard come before the store, and so before a waiting thread frees
-            // anything.
-            flag.store(flag.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+            self.shards.flags[self.shard].lower();
         }
+    }
+}
+
+/// An epoch guard of a thread with a shard of its own, which takes no lease: two words, while an [`EpochGuard`] has six.
+pub struct OwnGuard<'s> {
+    flag: &'s Flag,
+    shard: usize,
+    /// Not `Send`: the flag belongs to this thread.
+    _here: PhantomData<*const ()>,
+}
+
+impl OwnGuard<'_> {
+    /// The shard that only this thread uses.
+    #[inline(always)]
+    pub fn shard(&self) -> usize {
+        self.shard
+    }
+}
+
+impl Drop for OwnGuard<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.flag.lower();
     }
 }
 
@@ -67,14 +105,23 @@ impl Shards {
     #[inline(always)]
     pub fn epoch_guard(self: &Arc<Self>) -> EpochGuard<'_> {
         let last = self.last();
-        if usize::from(last.first) == SHARED { self.shared_epoch_guard(last) } else { self.enter(last) }
+        if last.first() == SHARED {
+            return self.shared_epoch_guard(last);
+        }
+        self.flags[last.first()].raise(self.asymmetric);
+        self.guard_of(last, None)
     }
 
     /// Opens an epoch guard if this thread has a shard of its own or can claim one.
     #[inline(always)]
-    pub fn own_epoch_guard(self: &Arc<Self>) -> Option<EpochGuard<'_>> {
-        let last = self.last();
-        (usize::from(last.first) != SHARED).then(|| self.enter(last))
+    pub fn own_guard(self: &Arc<Self>) -> Option<OwnGuard<'_>> {
+        let shard = self.last().first();
+        if shard == SHARED {
+            return None;
+        }
+        let flag = &self.flags[shard];
+        flag.raise(self.asymmetric);
+        Some(OwnGuard { flag, shard, _here: PhantomData })
     }
 
     #[cold]
@@ -87,36 +134,18 @@ impl Shards {
     fn guard_of<'s>(&'s self, last: Last, shared_guards: Option<RwLockReadGuard<'s, ()>>) -> EpochGuard<'s> {
         EpochGuard {
             shards: self,
-            shard: last.first.into(),
-            current: usize::from(last.current).into(),
+            shard: last.first(),
+            current: last.current().into(),
             from: 0.into(),
             _shared: shared_guards,
             _here: PhantomData,
         }
     }
 
-    /// Raises the flag of this thread's own shard.
-    #[inline(always)]
-    fn enter(&self, last: Last) -> EpochGuard<'_> {
-        let flag = &self.flags[usize::from(last.first)].0;
-        // Relaxed: this thread alone writes it.
-        let before = flag.load(Ordering::Relaxed);
-        debug_assert!(before.is_multiple_of(2), "epoch guards do not nest");
-        flag.store(before.wrapping_add(1), Ordering::Relaxed);
-        // The store must come before every read of the tables. The compiler keeps this order here; the processor keeps
-        // it because the waiting thread interrupts every running thread of this process (`membarrier`).
-        if self.asymmetric {
-            compiler_fence(Ordering::SeqCst);
-        } else {
-            fence(Ordering::SeqCst);
-        }
-        self.guard_of(last, None)
-    }
-
     /// Waits until every guard that is open now has closed. Then no thread sees an entry that was unlinked before the
     /// call. Must not be called under a guard.
     pub fn wait_for_guards(&self) {
-        // SeqCst, against the order in `enter`: either this thread sees R's flag below, or R sees the tables as they
+        // SeqCst, against the order in `Flag::raise`: either this thread sees R's flag below, or R sees the tables as they
         // are now.
         fence(Ordering::SeqCst);
         if self.asymmetric {

@@ -52,20 +52,40 @@ thread_local! {
     static LAST: Cell<Last> = const { Cell::new(Last::NONE) };
 }
 
-/// The session that this thread used last, and the shards that it owns there.
+/// The session that this thread used last, and the shards that it owns there. One word, so that a thread reads it with
+/// one load: the session's number above bit 16, then whether the thread owns further shards (bit 14), the shard in
+/// which it takes leases (bits 8 to 13), and its first shard (bits 0 to 5), which it keeps: its epoch guards use this
+/// shard's flag.
 #[derive(Clone, Copy)]
-pub(super) struct Last {
-    session: u64,
-    /// The thread's first shard, which it keeps: its epoch guards use this shard's flag.
-    pub(super) first: u8,
-    /// The shard in which the thread takes leases.
-    pub(super) current: u8,
-    /// Whether the thread owns further shards.
-    more: bool,
-}
+pub(super) struct Last(u64);
 
 impl Last {
-    const NONE: Self = Self { session: 0, first: 0, current: 0, more: false };
+    const NONE: Self = Self(0);
+
+    fn new(session: u64, first: usize, current: usize, more: bool) -> Self {
+        const { assert!(SHARDS.is_power_of_two() && SHARDS <= 1 << 6) };
+        debug_assert!(first < SHARDS && current < SHARDS);
+        Self(session << 16 | u64::from(more) << 14 | (current as u64) << 8 | first as u64)
+    }
+
+    #[inline(always)]
+    fn session(self) -> u64 {
+        self.0 >> 16
+    }
+
+    #[inline(always)]
+    pub(super) fn first(self) -> usize {
+        self.0 as usize % SHARDS
+    }
+
+    #[inline(always)]
+    pub(super) fn current(self) -> usize {
+        (self.0 >> 8) as usize % SHARDS
+    }
+
+    fn has_more(self) -> bool {
+        self.0 >> 14 & 1 != 0
+    }
 }
 
 /// The position of an entry in the lease table.
@@ -93,28 +113,28 @@ impl Shards {
     #[inline(always)]
     pub(super) fn last(self: &Arc<Self>) -> Last {
         let last = LAST.get();
-        if last.session == self.id { last } else { self.first_shard() }
+        if last.session() == self.id { last } else { self.first_shard() }
     }
 
     /// The shards of this thread; claims one if it has none. `SHARED` if none is free.
     #[cold]
     fn first_shard(self: &Arc<Self>) -> Last {
-        let shared = Last { first: SHARED as u8, current: SHARED as u8, ..Last::NONE };
+        let shared = Last::new(0, SHARED, SHARED, false);
         let found = CLAIMS.try_with(|claims| {
             let mut claims = claims.borrow_mut();
-            let mut own = claims.iter().filter(|c| c.session == self.id).map(|c| c.shard as u8);
+            let mut own = claims.iter().filter(|c| c.session == self.id).map(|c| c.shard);
             if let Some(first) = own.next() {
                 let current = own.next_back().unwrap_or(first);
-                return Last { session: self.id, first, current, more: own.next().is_some() };
+                return Last::new(self.id, first, current, own.next().is_some());
             }
             let Some(shard) = self.claim() else { return shared };
             claims.retain(|c| c.shards.strong_count() > 0);
             claims.push(Claim { session: self.id, shard, shards: Arc::downgrade(self) });
-            Last { session: self.id, first: shard as u8, current: shard as u8, more: false }
+            Last::new(self.id, shard, shard, false)
         });
         // A thread that is ending has lost its claims: it uses the shared shard.
         let last = found.unwrap_or(shared);
-        if last.session != 0 {
+        if last.session() != 0 {
             LAST.set(last);
         }
         last
@@ -142,7 +162,7 @@ impl Shards {
     /// Whether a thread that takes leases in a later shard should continue there. If not, it can give shards up.
     fn is_settled(&self, guard: &EpochGuard<'_>) -> bool {
         !self.is_empty(guard.current.get())
-            || !LAST.get().more && Shard::new(&self.table, guard.shard).free_entry().is_none()
+            || !LAST.get().has_more() && Shard::new(&self.table, guard.shard).free_entry().is_none()
     }
 
     /// As [`Shards::with_free`], if the current shard is full, empty, or shared.
@@ -183,9 +203,9 @@ impl Shards {
             // A former owner may have left leases in it, even so many that it is full.
             found = Some(shard).filter(|&shard| has_free(shard));
         }
-        let current = found? as u8;
-        let more = claims.iter().any(|c| own(c) && c.shard != usize::from(current));
-        LAST.set(Last { session: self.id, first: first as u8, current, more });
+        let current = found?;
+        let more = claims.iter().any(|c| own(c) && c.shard != current);
+        LAST.set(Last::new(self.id, first, current, more));
         found
     }
 

@@ -9,9 +9,7 @@ mod batch;
 use crate::error::{Error, Result};
 use crate::lease::by_name::{CellRoute, SeenCell};
 use crate::lease::take::{Missing, NotHeld, hold};
-use crate::listing::info_of;
-use crate::listing::{Info, InfoKind, Spilled, TensorInfo};
-use crate::names::version::Version;
+use crate::listing::{Content, Info, InfoKind, Origin, Spilled, info_of};
 use crate::peers::sheets::Peer;
 use crate::segment::mapping::records;
 use crate::session::Session;
@@ -243,33 +241,39 @@ impl<'s> Describer<'s> {
         if info.device.kind() == Device::cuda(0).kind() {
             return Err(BadTensor::Record);
         }
-        let (catalogue, version) = (found.catalogue, found.version(seen));
+        let origin = Origin { catalogue: found.catalogue, version: found.version(seen) };
         if info.kind != SlotKind::Tensor || info.extended {
             return match info.kind {
                 _ if !self.glances => Ok(Look::Done(Described::Lease)),
                 SlotKind::Extension => Err(BadTensor::Record),
                 kind => {
-                    let spilled = self.spilled(name, (catalogue, version), &info, kind);
-                    Ok(Look::Doubtful(Box::new(Doubtful { spilled, catalogue, next: info.next, in_file })))
+                    let spilled = self.spilled(name, origin, &info, kind);
+                    Ok(Look::Doubtful(Box::new(Doubtful {
+                        spilled,
+                        catalogue: origin.catalogue,
+                        next: info.next,
+                        in_file,
+                    })))
                 }
             };
         }
         let layout = layout_of::read(&info, info.data_bytes, None)?;
-        let (shape, strides) = (layout.shape.to_vec(), layout.strides.to_vec());
-        let kind = InfoKind::Tensor(TensorInfo { dtype: info.dtype, shape, strides });
-        let nbytes = layout.elements * info.dtype.item_bytes() as u64;
-        let said = (kind, nbytes, layout.metadata.len(), info.timestamp_ns);
-        let info = info_of(self.session, name, (catalogue, version), said, None);
+        let content = Content::of_tensor(info.dtype, &layout, info.timestamp_ns);
+        let info = info_of(self.session, name, origin, content, None);
         Ok(Look::Done(Described::Info(Box::new(info))))
     }
 
     /// Describes a spilled value from its record.
-    fn spilled(&self, name: &str, place: (u16, Version), info: &SlotInfo, kind: SlotKind) -> Spilled {
+    fn spilled(&self, name: &str, origin: Origin, info: &SlotInfo, kind: SlotKind) -> Spilled {
         let is_tensor = kind == SlotKind::Tensor;
         // Shape and strides are in the file.
-        let unknown = InfoKind::Dataset(Vec::new());
-        let metadata_bytes = info.metadata_bytes as usize;
-        let said = info_of(self.session, name, place, (unknown, 0, metadata_bytes, info.timestamp_ns), None);
+        let content = Content {
+            kind: InfoKind::Dataset(Vec::new()),
+            nbytes: 0,
+            metadata_bytes: info.metadata_bytes as usize,
+            timestamp_ns: info.timestamp_ns,
+        };
+        let said = info_of(self.session, name, origin, content, None);
         Spilled {
             name: said.name,
             dtype: is_tensor.then_some(info.dtype),

@@ -14,6 +14,8 @@ use crate::names::lifetime::Lifetime;
 use crate::names::version::Version;
 use crate::session::Session;
 use crate::tensor::Tensor;
+use crate::tensor::dims::{as_u64, as_usize};
+use crate::tensor::layout_of::Layout;
 use crate::tensor::strided::is_row_major;
 use std::sync::Arc;
 use tensorlend_layout::name::{KeyKind, parse};
@@ -72,12 +74,12 @@ pub struct Info {
 /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// use tensorlend::{DType, InfoKind};
 ///
-/// client.dataset().add("depth", client.create(DType::F32, &[4, 4])?)?.publish("frame")?;
+/// client.dataset().add("depth", client.create(DType::F32, [4, 4])?)?.publish("frame")?;
 /// let InfoKind::Dataset(members) = client.info("frame")?.kind else { unreachable!("a dataset was published") };
 /// assert_eq!((members[0].0.as_str(), members[0].1.dtype), ("depth", DType::F32));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum InfoKind {
     /// One tensor.
     Tensor(TensorInfo),
@@ -97,12 +99,12 @@ pub enum InfoKind {
 /// assert_eq!(client.info("numbers")?.kind, InfoKind::Tensor(numbers));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TensorInfo {
     /// Element type.
     pub dtype: DType,
     /// Sizes in elements.
-    pub shape: Vec<u64>,
+    pub shape: Vec<usize>,
     /// Strides in elements.
     pub strides: Vec<i64>,
 }
@@ -110,7 +112,7 @@ pub struct TensorInfo {
 impl TensorInfo {
     /// Returns true if the elements are contiguous, in C order, as [`Tensor::is_row_major`].
     pub fn is_row_major(&self) -> bool {
-        is_row_major(&self.shape, &self.strides)
+        is_row_major(as_u64(&self.shape), &self.strides)
     }
 
     fn of(tensor: &Tensor) -> Self {
@@ -123,12 +125,12 @@ impl TensorInfo {
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
 /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
-/// client.append("episodes", client.create(tensorlend::DType::F32, &[100, 6])?)?;
+/// client.append("episodes", client.create(tensorlend::DType::F32, [100, 6])?)?;
 /// let lists = client.lists("*")?;
 /// assert_eq!((lists[0].name.as_str(), lists[0].count), ("episodes", 1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Collection {
     /// Its name.
     pub name: String,
@@ -220,14 +222,8 @@ fn walk(session: &Session, mut each: impl FnMut(KeyKind, String, Home, u32)) {
     }
 }
 
-/// Describes the value of every name that `wanted` accepts, sorted by name.
-pub fn list(session: &Arc<Session>, wanted: impl Fn(&str) -> bool) -> Result<Vec<Info>> {
-    Ok(listing(session, wanted, true)?.infos)
-}
-
-/// As [`list`], with the names that cannot be described. `recalls`: whether spilled values with incomplete records are
-/// brought back.
-pub fn listing(session: &Arc<Session>, wanted: impl Fn(&str) -> bool, recalls: bool) -> Result<Listing> {
+/// The names that `wanted` accepts, sorted.
+pub fn names(session: &Session, wanted: impl Fn(&str) -> bool) -> Result<Vec<String>> {
     session.check()?;
     let mut names = session.names().announced_names()?;
     names.retain(|name| wanted(name));
@@ -238,6 +234,18 @@ pub fn listing(session: &Arc<Session>, wanted: impl Fn(&str) -> bool, recalls: b
     });
     names.sort_unstable();
     names.dedup();
+    Ok(names)
+}
+
+/// Describes the value of every name that `wanted` accepts, sorted by name.
+pub fn list(session: &Arc<Session>, wanted: impl Fn(&str) -> bool) -> Result<Vec<Info>> {
+    Ok(listing(session, wanted, true)?.infos)
+}
+
+/// As [`list`], with the names that cannot be described. `recalls`: whether spilled values with incomplete records are
+/// brought back.
+pub fn listing(session: &Arc<Session>, wanted: impl Fn(&str) -> bool, recalls: bool) -> Result<Listing> {
+    let names = names(session, wanted)?;
     let mut listing = Listing { infos: Vec::with_capacity(names.len()), unreadable: Vec::new(), spilled: Vec::new() };
     let mut describer = Describer::new(session, !recalls);
     describer.prepare(names.iter().map(String::as_str))?;
@@ -309,38 +317,69 @@ fn info_of_lease(session: &Arc<Session>, name: &str) -> Result<Option<Info>> {
     let leased = match leased {
         Leased::Other(parts) if parts.bytes.is_none() => {
             let device = device::describe(session, &parts.held, &parts.info, name)?;
-            let layout = &device.layout;
-            let (shape, strides) = (layout.shape.to_vec(), layout.strides.to_vec());
-            let kind = InfoKind::Tensor(TensorInfo { dtype: device.dtype, shape, strides });
-            let nbytes = layout.elements * device.dtype.item_bytes() as u64;
-            let said = (kind, nbytes, layout.metadata.len(), device.timestamp_ns);
-            return Ok(Some(info_of(session, name, place_of(&parts.held), said, Some(device.uuid))));
+            let content = Content::of_tensor(device.dtype, &device.layout, device.timestamp_ns);
+            return Ok(Some(info_of(session, name, Origin::of(&parts.held), content, Some(device.uuid))));
         }
         leased => leased,
     };
     let value = assemble::value(session, leased, name)?;
     let held = value.held();
-    let said = match &value {
-        Value::Tensor(t) => (InfoKind::Tensor(TensorInfo::of(t)), t.nbytes(), t.metadata().len(), t.timestamp()),
-        Value::Dataset(dataset) => (
-            InfoKind::Dataset(dataset.iter().map(|(n, t)| (n.to_owned(), TensorInfo::of(t))).collect()),
-            dataset.iter().fold(0u64, |sum, (_, t)| sum.saturating_add(t.nbytes())),
-            dataset.metadata().len(),
-            dataset.timestamp(),
-        ),
+    let content = match &value {
+        Value::Tensor(tensor) => Content {
+            kind: InfoKind::Tensor(TensorInfo::of(tensor)),
+            nbytes: tensor.nbytes() as u64,
+            metadata_bytes: tensor.metadata().len(),
+            timestamp_ns: tensor.timestamp(),
+        },
+        Value::Dataset(dataset) => Content {
+            kind: InfoKind::Dataset(dataset.iter().map(|(n, t)| (n.to_owned(), TensorInfo::of(t))).collect()),
+            nbytes: dataset.iter().fold(0u64, |sum, (_, t)| sum.saturating_add(t.nbytes() as u64)),
+            metadata_bytes: dataset.metadata().len(),
+            timestamp_ns: dataset.timestamp(),
+        },
         #[cfg(feature = "cuda")]
         Value::Device(_) => unreachable!("described above"),
     };
-    Ok(Some(info_of(session, name, place_of(held), said, None)))
+    Ok(Some(info_of(session, name, Origin::of(held), content, None)))
 }
 
-pub fn info_of(
-    session: &Session,
-    name: &str,
-    (catalogue, version): (u16, Version),
-    (kind, nbytes, metadata_bytes, timestamp_ns): (InfoKind, u64, usize, u64),
-    device: Option<Uuid>,
-) -> Info {
+/// The owner and the version of a value.
+#[derive(Clone, Copy)]
+pub struct Origin {
+    pub catalogue: u16,
+    pub version: Version,
+}
+
+impl Origin {
+    fn of(held: &Held) -> Self {
+        Self { catalogue: held.catalogue, version: Version { home: held.home, cell: held.cell.0 } }
+    }
+}
+
+/// The part of a description that stands in the value's record.
+pub struct Content {
+    pub kind: InfoKind,
+    pub nbytes: u64,
+    pub metadata_bytes: usize,
+    pub timestamp_ns: u64,
+}
+
+impl Content {
+    /// The description of one tensor.
+    pub fn of_tensor(dtype: DType, layout: &Layout, timestamp_ns: u64) -> Self {
+        let (shape, strides) = (as_usize(&layout.shape).to_vec(), layout.strides.to_vec());
+        Self {
+            kind: InfoKind::Tensor(TensorInfo { dtype, shape, strides }),
+            nbytes: layout.elements * dtype.item_bytes() as u64,
+            metadata_bytes: layout.metadata.len(),
+            timestamp_ns,
+        }
+    }
+}
+
+pub fn info_of(session: &Session, name: &str, origin: Origin, content: Content, device: Option<Uuid>) -> Info {
+    let Origin { catalogue, version } = origin;
+    let Content { kind, nbytes, metadata_bytes, timestamp_ns } = content;
     let member = &session.directory.members[usize::from(catalogue)];
     let process = member.process.read();
     let label: Vec<u8> = member.label.iter().flat_map(|w| w.peek().to_le_bytes()).collect();
@@ -358,9 +397,4 @@ pub fn info_of(
         lifetime: session.names().lifetime_of(name.as_bytes()),
         device,
     }
-}
-
-/// The owner and version of a leased value.
-fn place_of(held: &Held) -> (u16, Version) {
-    (held.catalogue, Version { home: held.home, cell: held.cell.0 })
 }

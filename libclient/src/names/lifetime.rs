@@ -24,7 +24,7 @@ use tensorlend_os::clock::boottime_ns;
 /// assert!(client.info("robot/3/pose")?.lifetime.ephemeral);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Lifetime {
     /// The time after which the name ends; `None`: no time limit.
     pub ttl: Option<Duration>,

@@ -8,6 +8,7 @@ use super::slots::Slots;
 use super::{ENTRIES_MAX, LEASES_MAX, MESSAGES_MAX, Observer, streams};
 use crate::error::Result;
 use crate::session::Session;
+use crate::tensor::dims::as_usize;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -237,7 +238,8 @@ impl Values {
                 value.is_dataset = info.kind == SlotKind::Dataset;
                 value.dtype = Some(info.dtype).filter(|_: &DType| is_tensor);
                 let ndim = usize::from(info.ndim);
-                value.shape = (is_tensor && !info.extended && ndim <= NDIM_INLINE).then(|| info.dims[..ndim].to_vec());
+                value.shape =
+                    (is_tensor && !info.extended && ndim <= NDIM_INLINE).then(|| as_usize(&info.dims[..ndim]).to_vec());
                 value.timestamp_ns = info.timestamp_ns;
             } else {
                 match self.unread.entry((catalogue, cell.slot())) {

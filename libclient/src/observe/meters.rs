@@ -43,7 +43,7 @@ impl States {
 /// let (mut observer, mut meters) = (client.observer(), Meters::default());
 /// let first = observer.observe()?;
 /// meters.read(first.at_ns, &first.streams);
-/// camera.send(client.create(DType::U8, &[8])?)?;
+/// camera.send(client.create(DType::U8, [8])?)?;
 /// let second = observer.observe()?;
 /// let (rates, _lost) = meters.read(second.at_ns, &second.streams);
 /// assert!(rates[&second.streams[0].id] > 0.0);

@@ -188,7 +188,7 @@ pub struct ValueSeen {
     /// Element type of a tensor; `None` for a dataset, and if the record could not be read.
     pub dtype: Option<DType>,
     /// Sizes in elements; `None` for a dataset, and above four dimensions.
-    pub shape: Option<Vec<u64>>,
+    pub shape: Option<Vec<usize>>,
     /// The timestamp that its producer set, in nanoseconds; 0 if none.
     pub timestamp_ns: u64,
     /// The number of leases on it.

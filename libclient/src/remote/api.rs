@@ -6,6 +6,7 @@ use super::{
 };
 use crate::client::Client;
 use crate::error::{Error, RemoteTrouble, Result, check_name};
+use crate::glob::Glob;
 use crate::listing::list;
 use crate::tensor::element::AsTensor;
 use crate::tensor::value_draft::ValueDraft;
@@ -77,7 +78,7 @@ impl Client {
     /// # Errors
     /// [`Error::Argument`] for an invalid glob; [`Error::Remote`] if the gateway does not answer; [`Error::Timeout`].
     pub fn remote_names(&self, glob: &str) -> Result<RemoteNames> {
-        crate::Glob::new(glob)?;
+        Glob::new(glob)?;
         self.session().check()?;
         if self.nodes()?.is_empty() {
             return Err(trouble(glob, RemoteTrouble::Gateway { why: "it has said nothing of any node".into() }));
@@ -159,7 +160,7 @@ impl Client {
                     request = request.add(&format!("{VALUE_PREFIX}{member}"), draft)?;
                 }
                 if !metadata.is_empty() {
-                    let mut words = self.create(DType::U8, &[metadata.len() as u64])?;
+                    let mut words = self.create(DType::U8, metadata.len())?;
                     words.bytes_mut().copy_from_slice(&metadata);
                     request = request.add(VALUE_METADATA, words)?;
                 }

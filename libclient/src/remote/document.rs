@@ -130,7 +130,7 @@ pub struct RemoteInfo {
     /// Its element type; empty unless it is a tensor.
     pub dtype: String,
     /// Its sizes in elements; empty unless it is a tensor.
-    pub shape: Vec<u64>,
+    pub shape: Vec<usize>,
     /// Bytes of its elements; the items of a list, or the subscribers of a stream.
     pub size: u64,
     /// Whether there is a local copy.

@@ -28,7 +28,7 @@ const NODE_COMES: Duration = Duration::from_secs(1);
 /// Maximum attempts on a value that was fetched, but replaced before it was leased.
 const AGAIN_MAX: u32 = 16;
 /// Maximum bytes of a node's document.
-const DOCUMENT_BYTES_MAX: u64 = 64 * 1024;
+const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
 
 /// The location of a name whose first part is a node.
 #[derive(Debug, PartialEq, Eq)]

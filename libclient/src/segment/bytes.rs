@@ -54,7 +54,7 @@ impl Bytes {
     #[inline]
     pub unsafe fn read(&self) -> &[u8] {
         self.check();
-        // SAFETY: 1: inside, by `new`, and mapped, by the caller; 2: by the caller.
+        // SAFETY: `new` checked that the range lies inside; the caller keeps it mapped and fulfils 2 of the contract.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 
@@ -65,7 +65,7 @@ impl Bytes {
     #[inline]
     pub unsafe fn write(&mut self) -> &mut [u8] {
         self.check();
-        // SAFETY: 1: inside, by `new`, and mapped, by the caller; 3: by the caller.
+        // SAFETY: `new` checked that the range lies inside; the caller keeps it mapped and fulfils 3 of the contract.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
     }
 

@@ -206,7 +206,7 @@ impl Subscription {
     /// let camera = client.stream("camera").open()?;
     /// let mut frames = client.subscribe("camera")?;
     /// for number in 0..3 {
-    ///     let mut frame = client.create(tensorlend::DType::U8, &[4, 4])?;
+    ///     let mut frame = client.create(tensorlend::DType::U8, [4, 4])?;
     ///     frame.bytes_mut().fill(number);
     ///     camera.send(frame)?;
     ///     let message = frames.try_borrow()?.expect("sent above");

@@ -1,7 +1,7 @@
 //! Histories: names that keep their last values.
 
 use crate::client::Client;
-use crate::error::{Result, check_name};
+use crate::error::{Error, Result, check_name};
 use crate::lease::value::Value;
 use crate::names::version::Version;
 use crate::stream::Stream;
@@ -19,7 +19,7 @@ use tensorlend_layout::wire::Policy;
 /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// let history = client.keep("temperature", 4)?;
 /// for degrees in 0..10u64 {
-///     let mut draft = client.create(tensorlend::DType::U64, &[1])?;
+///     let mut draft = client.create(tensorlend::DType::U64, [1])?;
 ///     draft.as_mut_slice::<u64>()?[0] = degrees;
 ///     history.publish(draft)?;
 /// }
@@ -41,7 +41,7 @@ impl History {
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let history = client.keep("pose", 2)?;
     /// for _ in 0..3 {
-    ///     history.publish(client.create(tensorlend::DType::F64, &[4, 4])?)?;
+    ///     history.publish(client.create(tensorlend::DType::F64, [4, 4])?)?;
     /// }
     /// assert_eq!(client.versions("pose")?.len(), 2);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -63,7 +63,7 @@ impl Client {
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let history = client.keep("pose", 8)?;
-    /// let version = history.publish(client.create(tensorlend::DType::F64, &[4, 4])?)?;
+    /// let version = history.publish(client.create(tensorlend::DType::F64, [4, 4])?)?;
     /// assert_eq!(client.get("pose")?.version(), version);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -83,7 +83,7 @@ impl Client {
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let history = client.keep("step", 4)?;
     /// for step in 0..3u8 {
-    ///     let mut draft = client.create(tensorlend::DType::U8, &[1])?;
+    ///     let mut draft = client.create(tensorlend::DType::U8, [1])?;
     ///     draft.bytes_mut()[0] = step;
     ///     history.publish(draft)?;
     /// }
@@ -97,13 +97,13 @@ impl Client {
     /// [`crate::Error::NoSuch`] if the name keeps none; [`crate::Error::Cursors`] with 256 subscriptions open already;
     /// [`crate::Error::Leases`] if it keeps more than this client can lease.
     pub fn versions(&self, name: &str) -> Result<Vec<Value>> {
-        let mut kept = self.subscription(name).from(Start::Oldest).open()?;
+        let mut kept = self.subscription(name).start_at(Start::Oldest).open()?;
         let mut values = Vec::new();
         loop {
             match kept.try_recv() {
                 Ok(Some(message)) => values.push(message.into_value()),
                 // Ended: the producer is gone, and all its values have been read.
-                Ok(None) | Err(crate::Error::StreamEnded(_)) => return Ok(values),
+                Ok(None) | Err(Error::StreamEnded(_)) => return Ok(values),
                 Err(e) => return Err(e),
             }
         }

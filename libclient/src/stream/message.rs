@@ -13,15 +13,15 @@ use crate::lease::value::Value;
 ///
 /// let camera = client.stream("camera").open()?;
 /// for _ in 0..3 {
-///     camera.send(client.create(DType::U8, &[4, 4])?)?;
+///     camera.send(client.create(DType::U8, [4, 4])?)?;
 /// }
-/// let position = |start| client.subscription("camera").from(start).open().map(|frames| frames.position());
+/// let position = |start| client.subscription("camera").start_at(start).open().map(|frames| frames.position());
 /// assert_eq!(position(Start::Oldest)?, 0);
 /// assert_eq!(position(Start::Newest)?, 2);
 /// assert_eq!(position(Start::Next)?, 3);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Start {
     /// The newest message that the stream holds, then all that follow.
     #[default]
@@ -41,7 +41,7 @@ pub enum Start {
 /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// let camera = client.stream("camera").open()?;
 /// let mut frames = client.subscribe("camera")?;
-/// let mut frame = client.create(tensorlend::DType::U8, &[480, 640, 3])?;
+/// let mut frame = client.create(tensorlend::DType::U8, [480, 640, 3])?;
 /// frame.set_timestamp(1_700_000_000_000_000_000);
 /// camera.send(frame)?;
 ///
@@ -88,12 +88,7 @@ impl Message {
     /// # Errors
     /// [`Error::Kind`] if it is a dataset.
     pub fn tensor(&self) -> Result<&Lease> {
-        self.value.as_tensor().ok_or_else(|| Error::Kind {
-            name: format!("message {}", self.sequence),
-            found: ValueKind::Dataset,
-            wanted: ValueKind::Tensor,
-            remedy: "dataset",
-        })
+        self.value.as_tensor().ok_or_else(|| self.not_a(ValueKind::Tensor))
     }
 
     /// The message's dataset.
@@ -101,12 +96,12 @@ impl Message {
     /// # Errors
     /// [`Error::Kind`] if it is a tensor.
     pub fn dataset(&self) -> Result<&Dataset> {
-        self.value.as_dataset().ok_or_else(|| Error::Kind {
-            name: format!("message {}", self.sequence),
-            found: ValueKind::Tensor,
-            wanted: ValueKind::Dataset,
-            remedy: "tensor",
-        })
+        self.value.as_dataset().ok_or_else(|| self.not_a(ValueKind::Dataset))
+    }
+
+    #[cold]
+    fn not_a(&self, wanted: ValueKind) -> Error {
+        self.value.not_a(wanted, &format!("message {}", self.sequence))
     }
 
     /// The producer's timestamp in nanoseconds; 0 if none was set.

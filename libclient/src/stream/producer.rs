@@ -7,8 +7,7 @@ use crate::session::Session;
 use crate::session::streams::ClosedRing;
 use crate::tensor::draft::Sealed;
 use crate::tensor::sendable::{Sendable, seal, sealed};
-use crate::wait::Waking;
-use crate::wait::{Deadline, NAP_MAX};
+use crate::wait::{Deadline, NAP_MAX, Timeout, Waking};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tensorlend_layout::directory::StreamEntry;
@@ -62,7 +61,7 @@ struct State {
 /// let mut frames = client.subscribe("camera")?;
 /// camera.wait_subscribers(1, Duration::from_secs(10))?;
 ///
-/// let mut frame = client.create(tensorlend::DType::U8, &[480, 640, 3])?;
+/// let mut frame = client.create(tensorlend::DType::U8, [480, 640, 3])?;
 /// frame.bytes_mut().fill(128);
 /// camera.send(frame)?;
 /// let message = frames.recv()?;
@@ -128,8 +127,8 @@ impl Stream {
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let camera = client.stream("camera").open()?;
-    /// assert_eq!(camera.send(client.create(tensorlend::DType::U8, &[4, 4])?)?, 0);
-    /// assert_eq!(camera.send(client.create(tensorlend::DType::U8, &[4, 4])?)?, 1);
+    /// assert_eq!(camera.send(client.create(tensorlend::DType::U8, [4, 4])?)?, 0);
+    /// assert_eq!(camera.send(client.create(tensorlend::DType::U8, [4, 4])?)?, 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -154,16 +153,16 @@ impl Stream {
     ///
     /// let camera = client.stream("camera").capacity(1).open()?;
     /// let slow = client.subscribe("camera")?; // and takes nothing
-    /// camera.send(client.create(DType::U8, &[4, 4])?)?;
-    /// let late = camera.send_timeout(client.create(DType::U8, &[4, 4])?, Duration::from_millis(10));
+    /// camera.send(client.create(DType::U8, [4, 4])?)?;
+    /// let late = camera.send_timeout(client.create(DType::U8, [4, 4])?, Duration::from_millis(10));
     /// assert!(late.unwrap_err().is_timeout());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::Timeout`] if the stream stayed full; otherwise as [`Stream::send`].
-    pub fn send_timeout(&self, message: impl Sendable, timeout: Duration) -> Result<u64> {
-        self.send_until(message, Deadline::new(Some(timeout)))
+    pub fn send_timeout(&self, message: impl Sendable, timeout: impl Into<Timeout>) -> Result<u64> {
+        self.send_until(message, Deadline::new(timeout))
     }
 
     /// As [`Stream::send`], but never blocks: if the stream is full, the error returns the message.
@@ -175,8 +174,8 @@ impl Stream {
     ///
     /// let camera = client.stream("camera").capacity(1).open()?;
     /// let mut slow = client.subscribe("camera")?;
-    /// camera.send(client.create(DType::U8, &[4, 4])?)?;
-    /// match camera.try_send(client.create(DType::U8, &[4, 4])?) {
+    /// camera.send(client.create(DType::U8, [4, 4])?)?;
+    /// match camera.try_send(client.create(DType::U8, [4, 4])?) {
     ///     Ok(number) => println!("message {number}"),
     ///     Err(TrySendError::Full(draft)) => {
     ///         slow.recv()?;
@@ -227,7 +226,7 @@ impl Stream {
     ///
     /// let camera = client.stream("camera").capacity(1).open()?;
     /// let mut slow = client.subscribe("camera")?;
-    /// camera.send(client.create(tensorlend::DType::U8, &[4, 4])?)?;
+    /// camera.send(client.create(tensorlend::DType::U8, [4, 4])?)?;
     /// assert!(camera.wait_room(Duration::from_millis(1)).unwrap_err().is_timeout());
     /// slow.recv()?;
     /// camera.wait_room(Duration::from_millis(1))?;
@@ -236,8 +235,8 @@ impl Stream {
     ///
     /// # Errors
     /// [`Error::Timeout`]; [`Error::StreamFull`] at once with [`Policy::Error`]; otherwise as [`Stream::send`].
-    pub fn wait_room(&self, timeout: Duration) -> Result<()> {
-        self.with_room(Deadline::new(Some(timeout))).map(|_| ())
+    pub fn wait_room(&self, timeout: impl Into<Timeout>) -> Result<()> {
+        self.with_room(Deadline::new(timeout)).map(|_| ())
     }
 
     #[inline]
@@ -472,9 +471,9 @@ impl Stream {
     ///
     /// # Errors
     /// [`Error::Timeout`]; [`Error::Forked`].
-    pub fn wait_subscribers(&self, count: usize, timeout: Duration) -> Result<()> {
+    pub fn wait_subscribers(&self, count: usize, timeout: impl Into<Timeout>) -> Result<()> {
         self.session.check()?;
-        let deadline = Deadline::new(Some(timeout));
+        let deadline = Deadline::new(timeout);
         while self.subscribers() < count {
             let nap = deadline.nap().ok_or_else(|| {
                 deadline.error(format!("{count} subscribers of {:?}: it has fewer (see `tensorlend ls`)", self.name))
@@ -533,8 +532,8 @@ impl std::fmt::Debug for Stream {
 ///
 /// let camera = client.stream("camera").capacity(1).policy(Policy::Error).open()?;
 /// let slow = client.subscribe("camera")?;
-/// camera.send(client.create(DType::U8, &[4, 4])?)?;
-/// let refused = camera.try_send(client.create(DType::U8, &[4, 4])?);
+/// camera.send(client.create(DType::U8, [4, 4])?)?;
+/// let refused = camera.try_send(client.create(DType::U8, [4, 4])?);
 /// assert!(matches!(refused, Err(TrySendError::Full(draft)) if draft.shape() == [4, 4]));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

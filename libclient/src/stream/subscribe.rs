@@ -1,12 +1,11 @@
-//! Options of a subscription: where it begins, for whom it waits, how it is polled.
+//! Options of a subscription: its first message, for whom it waits, how it is polled.
 
 use crate::client::Client;
 use crate::error::{Error, Result, check_name};
 use crate::lease::wait::wait_entry;
 use crate::stream::message::Start;
 use crate::stream::subscriber::Subscription;
-use crate::wait::Deadline;
-use std::time::Duration;
+use crate::wait::{Deadline, Timeout};
 use tensorlend_layout::name::stream_key;
 
 /// Options of a subscription. See [`crate::Client::subscription`].
@@ -20,9 +19,9 @@ use tensorlend_layout::name::stream_key;
 /// let producer = client.clone();
 /// let thread = std::thread::spawn(move || {
 ///     let camera = producer.stream("camera").open()?;
-///     camera.send(producer.create(tensorlend::DType::U8, &[4, 4])?)
+///     camera.send(producer.create(tensorlend::DType::U8, [4, 4])?)
 /// });
-/// let mut frames = client.subscription("camera").from(Start::Oldest).wait(Duration::from_secs(10)).open()?;
+/// let mut frames = client.subscription("camera").start_at(Start::Oldest).wait(Duration::from_secs(10)).open()?;
 /// assert_eq!(frames.recv()?.sequence(), 0);
 /// # thread.join().unwrap()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -33,7 +32,7 @@ pub struct SubscriptionBuilder {
     name: String,
     start: Start,
     wake: bool,
-    wait: Option<Duration>,
+    wait: Option<Timeout>,
 }
 
 impl SubscriptionBuilder {
@@ -41,8 +40,8 @@ impl SubscriptionBuilder {
         Self { client, name: name.to_owned(), start: Start::Newest, wake: false, wait: None }
     }
 
-    /// Sets the first message to receive. Default: [`Start::Newest`].
-    pub fn from(mut self, start: Start) -> Self {
+    /// Sets the message with which the subscription begins. Default: [`Start::Newest`].
+    pub fn start_at(mut self, start: Start) -> Self {
         self.start = start;
         self
     }
@@ -62,7 +61,7 @@ impl SubscriptionBuilder {
     /// let camera = client.stream("camera").open()?;
     /// let mut frames = client.subscription("camera").pollable().open()?;
     /// assert!(frames.try_recv()?.is_none());
-    /// camera.send(client.create(tensorlend::DType::U8, &[4, 4])?)?;
+    /// camera.send(client.create(tensorlend::DType::U8, [4, 4])?)?;
     ///
     /// let soon = Timespec { tv_sec: 10, tv_nsec: 0 };
     /// assert_eq!(poll(&mut [PollFd::new(&frames, PollFlags::IN)], Some(&soon))?, 1);
@@ -71,15 +70,15 @@ impl SubscriptionBuilder {
     /// ```
     ///
     /// A producer stops writing to the descriptor if the writes repeatedly take it milliseconds, as with tens of
-    /// thousands of epoll watches on it. Then nothing wakes its poller.
+    /// thousands of epoll watches on it, or if one takes more than 100 ms. Then nothing wakes its poller.
     pub fn pollable(mut self) -> Self {
         self.wake = true;
         self
     }
 
     /// Waits for the stream to be opened, for `timeout` at most. Default: the stream must exist.
-    pub fn wait(mut self, timeout: Duration) -> Self {
-        self.wait = Some(timeout);
+    pub fn wait(mut self, timeout: impl Into<Timeout>) -> Self {
+        self.wait = Some(timeout.into());
         self
     }
 
@@ -100,7 +99,7 @@ impl SubscriptionBuilder {
     /// * [`Error::Remote`] for a stream of another machine only.
     pub fn open(self) -> Result<Subscription> {
         check_name(&self.name)?;
-        let deadline = self.wait.map(|timeout| Deadline::new(Some(timeout)));
+        let deadline = self.wait.map(Deadline::new);
         let here = self.client.stream_anywhere(&self.name, deadline)?;
         let session = self.client.session();
         if let Some(deadline) = deadline {

@@ -9,12 +9,11 @@ use crate::session::Session;
 use crate::stream::borrowed::Near;
 use crate::stream::message::{Message, Start};
 use crate::stream::ring::map_ring;
-use crate::wait::Deadline;
+use crate::wait::{Deadline, Timeout};
 use crate::wait::{Spin, spin};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
 use tensorlend_layout::leases::{CURSORS, Cursor};
 use tensorlend_layout::name::stream_key;
 use tensorlend_layout::raw::{Records, Sheet};
@@ -53,10 +52,10 @@ pub(crate) struct Attached {
 /// use tensorlend::{DType, Start};
 ///
 /// let camera = client.stream("camera").open()?;
-/// let frames = client.subscription("camera").from(Start::Oldest).open()?;
+/// let frames = client.subscription("camera").start_at(Start::Oldest).open()?;
 /// assert_eq!((frames.name(), frames.position(), frames.lost()), ("camera", 0, 0));
 /// for _ in 0..3 {
-///     camera.send(client.create(DType::U8, &[4, 4])?)?;
+///     camera.send(client.create(DType::U8, [4, 4])?)?;
 /// }
 /// drop(camera);
 /// let numbers: Vec<u64> = frames.map(|message| Ok(message?.sequence())).collect::<tensorlend::Result<_>>()?;
@@ -204,7 +203,7 @@ impl Subscription {
     /// let camera = client.stream("camera").open()?;
     /// let mut frames = client.subscribe("camera")?;
     /// assert!(frames.try_recv()?.is_none());
-    /// camera.send(client.create(tensorlend::DType::U8, &[4, 4])?)?;
+    /// camera.send(client.create(tensorlend::DType::U8, [4, 4])?)?;
     /// assert!(frames.try_recv()?.is_some());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -385,14 +384,14 @@ impl Subscription {
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let camera = client.stream("camera").open()?;
     /// let mut frames = client.subscribe("camera")?;
-    /// let frame = client.create(tensorlend::DType::U8, &[4, 4])?;
+    /// let frame = client.create(tensorlend::DType::U8, [4, 4])?;
     /// let thread = std::thread::spawn(move || camera.send(frame));
     /// assert_eq!(frames.recv()?.tensor()?.shape(), [4, 4]);
     /// # thread.join().unwrap()?;
     /// assert!(matches!(frames.recv(), Err(tensorlend::Error::StreamEnded(_)))); // the thread has dropped its end
     ///
     /// let camera = client.stream("camera").open()?; // opened again: the subscription goes on
-    /// camera.send(client.create(tensorlend::DType::U8, &[2, 2])?)?;
+    /// camera.send(client.create(tensorlend::DType::U8, [2, 2])?)?;
     /// assert_eq!(frames.recv()?.tensor()?.shape(), [2, 2]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -421,8 +420,8 @@ impl Subscription {
     ///
     /// # Errors
     /// [`Error::Timeout`] if no message arrived in time; otherwise as [`Subscription::try_recv`].
-    pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Message> {
-        self.recv_until(Deadline::new(Some(timeout)))
+    pub fn recv_timeout(&mut self, timeout: impl Into<Timeout>) -> Result<Message> {
+        self.recv_until(Deadline::new(timeout))
     }
 
     pub(crate) fn recv_until(&mut self, deadline: Deadline) -> Result<Message> {
@@ -465,10 +464,10 @@ impl Subscription {
     ///
     /// let camera = client.stream("camera").capacity(2).policy(Policy::DropOldest).open()?;
     /// let mut frames = client.subscribe("camera")?;
-    /// camera.send(client.create(DType::U8, &[4, 4])?)?;
+    /// camera.send(client.create(DType::U8, [4, 4])?)?;
     /// frames.recv()?;
     /// for _ in 0..5 {
-    ///     camera.send(client.create(DType::U8, &[4, 4])?)?;
+    ///     camera.send(client.create(DType::U8, [4, 4])?)?;
     /// }
     /// assert_eq!(frames.recv()?.lost(), 3);
     /// assert_eq!(frames.lost(), 3);

@@ -19,9 +19,9 @@ use tensorlend_layout::word::SLOT_NONE;
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
 /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
-/// let mut image = client.create(tensorlend::DType::U8, &[4, 4, 3])?;
+/// let mut image = client.create(tensorlend::DType::U8, [4, 4, 3])?;
 /// image.bytes_mut().fill(7);
-/// let mut depth = client.create(tensorlend::DType::F32, &[4, 4])?;
+/// let mut depth = client.create(tensorlend::DType::F32, [4, 4])?;
 /// depth.as_mut_slice::<f32>()?.fill(1.5);
 /// client.dataset().add("image", image)?.add("depth", depth)?.publish("frame")?;
 ///
@@ -47,9 +47,9 @@ impl DatasetDraft {
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
-    /// let depth = client.create(tensorlend::DType::F32, &[4, 4])?;
+    /// let depth = client.create(tensorlend::DType::F32, [4, 4])?;
     /// let frame = client.dataset().add("depth", depth)?;
-    /// let again = client.create(tensorlend::DType::F32, &[4, 4])?;
+    /// let again = client.create(tensorlend::DType::F32, [4, 4])?;
     /// assert!(frame.add("depth", again).is_err());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -69,9 +69,9 @@ impl DatasetDraft {
     /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
     /// let mut frame = client.dataset();
     /// for name in ["left", "right"] {
-    ///     frame.push(name, client.create(tensorlend::DType::F32, &[4, 4])?)?;
+    ///     frame.push(name, client.create(tensorlend::DType::F32, [4, 4])?)?;
     /// }
-    /// assert!(frame.push("left", client.create(tensorlend::DType::F32, &[4, 4])?).is_err());
+    /// assert!(frame.push("left", client.create(tensorlend::DType::F32, [4, 4])?).is_err());
     /// frame.set_metadata(b"episode 7")?.set_timestamp(1_700_000_000_000_000_000);
     /// frame.publish("frame")?;
     /// assert_eq!(client.get_dataset("frame")?.len(), 2);
@@ -163,8 +163,8 @@ impl DatasetDraft {
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
-    /// let image = client.create(tensorlend::DType::U8, &[4, 4, 3])?;
-    /// let depth = client.create(tensorlend::DType::F32, &[4, 4])?;
+    /// let image = client.create(tensorlend::DType::U8, [4, 4, 3])?;
+    /// let depth = client.create(tensorlend::DType::F32, [4, 4])?;
     /// let version = client.dataset().add("image", image)?.add("depth", depth)?.publish("frame")?;
     /// assert_eq!(client.get_dataset("frame")?.version(), version);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -186,7 +186,7 @@ impl DatasetDraft {
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use tensorlend::{DType, Lifetime};
     ///
-    /// let depth = client.create(DType::F32, &[4, 4])?;
+    /// let depth = client.create(DType::F32, [4, 4])?;
     /// client.dataset().add("depth", depth)?.publish_for("frame", Lifetime::EPHEMERAL)?;
     /// assert!(client.info("frame")?.lifetime.ephemeral);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

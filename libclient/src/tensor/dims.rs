@@ -73,6 +73,21 @@ impl<T> std::ops::Deref for Dims<T> {
     }
 }
 
+// Sizes are `u64` in shared memory and `usize` for programs, which index with them: the same words.
+const _: () = assert!(size_of::<usize>() == size_of::<u64>(), "tensorlend supports 64-bit machines only");
+
+/// Sizes as programs have them.
+#[inline(always)]
+pub fn as_usize(sizes: &[u64]) -> &[usize] {
+    bytemuck::cast_slice(sizes)
+}
+
+/// Sizes as shared memory has them.
+#[inline(always)]
+pub fn as_u64(sizes: &[usize]) -> &[u64] {
+    bytemuck::cast_slice(sizes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

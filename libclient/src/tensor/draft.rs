@@ -6,7 +6,7 @@ use crate::error::{Error, Result, check_name};
 use crate::names::lifetime::Lifetime;
 use crate::names::version::Version;
 use crate::session::Session;
-use crate::tensor::dims::Dims;
+use crate::tensor::dims::{Dims, as_u64, as_usize};
 use crate::tensor::element::Element;
 use crate::tensor::spec::TensorSpec;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use tensorlend_layout::{DType, Device};
 /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// use tensorlend::DType;
 ///
-/// let mut draft = client.create(DType::F32, &[2, 3])?;
+/// let mut draft = client.create(DType::F32, [2, 3])?;
 /// assert_eq!((draft.dtype(), draft.shape()), (DType::F32, &[2, 3][..]));
 /// assert_eq!(draft.spec().byte_offset, 0);
 /// draft.as_mut_slice::<f32>()?.copy_from_slice(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
@@ -63,6 +63,13 @@ pub struct Details {
     pub metadata: Vec<u8>,
 }
 
+/// The position of a slot's bytes in its segment.
+#[derive(Clone, Copy)]
+pub struct Extent {
+    pub offset: u64,
+    pub bytes: u64,
+}
+
 /// The content of a draft's record, except the location of its bytes.
 pub struct Head<'d> {
     pub kind: SlotKind,
@@ -92,9 +99,9 @@ impl Head<'_> {
         bytes
     }
 
-    /// The record of this draft in a slot with `bytes` bytes at `offset`.
+    /// The record of this draft in a slot with this extent.
     #[inline]
-    pub fn info(&self, value: Cell, (offset, bytes): (u64, u64), sequence: u64, next: u32, extended: bool) -> SlotInfo {
+    pub fn info(&self, value: Cell, extent: Extent, sequence: u64, next: u32, extended: bool) -> SlotInfo {
         let mut info = SlotInfo {
             generation: value.generation(),
             kind: self.kind,
@@ -106,8 +113,8 @@ impl Head<'_> {
             early: false,
             metadata_bytes: 0,
             next,
-            data_offset: offset,
-            data_bytes: bytes,
+            data_offset: extent.offset,
+            data_bytes: extent.bytes,
             byte_offset: 0,
             timestamp_ns: self.timestamp_ns,
             sequence,
@@ -136,14 +143,14 @@ impl Head<'_> {
 impl Draft {
     pub(crate) fn new(session: &Arc<Session>, spec: &TensorSpec) -> Result<Self> {
         let bytes = spec.bytes()?;
-        let shape = Dims::new(&spec.shape).expect("checked with its bytes");
+        let shape = Dims::new(as_u64(&spec.shape)).expect("checked with its bytes");
         // Row-major strides are stored as none.
         let plain = Dims::row_major(&shape);
         let strides = spec.strides.as_ref().and_then(|s| Dims::new(s)).filter(|s| **s != *plain);
         let mut draft = Self::with(session, spec.dtype, shape, bytes)?;
         if strides.is_some() || spec.byte_offset != 0 {
             let details = draft.details();
-            (details.strides, details.byte_offset) = (strides, spec.byte_offset);
+            (details.strides, details.byte_offset) = (strides, spec.byte_offset as u64);
         }
         Ok(draft)
     }
@@ -213,15 +220,15 @@ impl Draft {
     pub fn spec(&self) -> TensorSpec {
         TensorSpec {
             dtype: self.dtype,
-            shape: self.shape.to_vec(),
+            shape: self.shape().to_vec(),
             strides: self.strides().map(|strides| strides.to_vec()),
-            byte_offset: self.byte_offset(),
+            byte_offset: self.byte_offset() as usize,
         }
     }
 
     /// Sizes in elements.
-    pub fn shape(&self) -> &[u64] {
-        &self.shape
+    pub fn shape(&self) -> &[usize] {
+        as_usize(&self.shape)
     }
 
     /// Element type.
@@ -235,7 +242,7 @@ impl Draft {
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
-    /// let mut draft = client.create(tensorlend::DType::U16, &[3])?;
+    /// let mut draft = client.create(tensorlend::DType::U16, [3])?;
     /// draft.bytes_mut().copy_from_slice(&[1, 0, 2, 0, 3, 0]); // little endian
     /// assert_eq!(draft.as_mut_slice::<u16>()?, [1, 2, 3]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -256,7 +263,7 @@ impl Draft {
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
-    /// let mut draft = client.create(tensorlend::DType::U16, &[3])?;
+    /// let mut draft = client.create(tensorlend::DType::U16, [3])?;
     /// draft.copy_from(&[1, 0, 2, 0, 3, 0])?; // little endian
     /// assert!(draft.copy_from(&[1, 0]).is_err());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -283,7 +290,7 @@ impl Draft {
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
-    /// let mut draft = client.create(tensorlend::DType::F32, &[2, 3])?;
+    /// let mut draft = client.create(tensorlend::DType::F32, [2, 3])?;
     /// draft.as_mut_slice::<f32>()?.fill(0.5);
     /// assert!(draft.as_mut_slice::<f64>().is_err());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -309,7 +316,7 @@ impl Draft {
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
-    /// let mut draft = client.create(tensorlend::DType::F32, &[2, 3])?;
+    /// let mut draft = client.create(tensorlend::DType::F32, [2, 3])?;
     /// draft.ndarray_mut::<f32>()?[[1, 2]] = 6.0;
     /// draft.publish("weights")?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -325,7 +332,7 @@ impl Draft {
         if self.strides().is_some() {
             return Err(Error::Strided);
         }
-        let shape: Vec<usize> = self.shape.iter().map(|&d| d as usize).collect();
+        let shape = self.shape().to_vec();
         let elements = self.as_mut_slice::<T>()?;
         ndarray::ArrayViewMutD::from_shape(shape, elements).map_err(|e| Error::Argument(e.to_string()))
     }
@@ -336,7 +343,7 @@ impl Draft {
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
-    /// let mut draft = client.create(tensorlend::DType::U8, &[480, 640, 3])?;
+    /// let mut draft = client.create(tensorlend::DType::U8, [480, 640, 3])?;
     /// draft.set_metadata(br#"{"encoding": "rgb8"}"#)?;
     /// draft.publish("image")?;
     /// assert_eq!(client.get("image")?.metadata(), br#"{"encoding": "rgb8"}"#);
@@ -361,7 +368,7 @@ impl Draft {
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// use std::time::SystemTime;
     ///
-    /// let mut draft = client.create(tensorlend::DType::U8, &[480, 640, 3])?;
+    /// let mut draft = client.create(tensorlend::DType::U8, [480, 640, 3])?;
     /// let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_nanos() as u64;
     /// draft.set_timestamp(now);
     /// draft.publish("image")?;
@@ -382,7 +389,7 @@ impl Draft {
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
-    /// let mut draft = client.create(tensorlend::DType::U8, &[3])?;
+    /// let mut draft = client.create(tensorlend::DType::U8, [3])?;
     /// draft.bytes_mut().copy_from_slice(&[1, 2, 3]);
     /// let version = draft.publish("numbers")?;
     /// assert_eq!(client.get("numbers")?.version(), version);
@@ -410,7 +417,7 @@ impl Draft {
     /// use std::time::Duration;
     /// use tensorlend::{DType, Lifetime};
     ///
-    /// let draft = client.create(DType::F32, &[2, 3])?;
+    /// let draft = client.create(DType::F32, [2, 3])?;
     /// draft.publish_for("goal", Lifetime::ttl(Duration::from_secs(600)))?;
     /// let left = client.info("goal")?.lifetime.ttl.unwrap();
     /// assert!(left <= Duration::from_secs(600));
@@ -445,8 +452,8 @@ impl Draft {
         let extended = self.is_extended();
         let next = if extended { extend(&self.session, &self.head().extension(), next)? } else { next };
         let taken = self.taken.take().expect("a draft has its slot until it is published");
-        let place = (taken.offset, taken.bytes.len() as u64);
-        let info = self.head().info(taken.value, place, sequence, next, extended);
+        let extent = Extent { offset: taken.offset, bytes: taken.bytes.len() as u64 };
+        let info = self.head().info(taken.value, extent, sequence, next, extended);
         tensorlend_layout::crash_point!("draft: filled");
         write(&taken, &info);
         if next != SLOT_NONE {

@@ -4,6 +4,7 @@ use half::{bf16, f16};
 use tensorlend_layout::DType;
 
 use crate::error::{Error, Result};
+use crate::tensor::shape::IntoShape;
 use crate::tensor::spec::TensorSpec;
 
 /// A Rust type with the memory layout of a [`DType`]. Every bit pattern must be a valid value, because other processes
@@ -66,8 +67,8 @@ impl Element for Complex<f64> {
 ///     fn dtype(&self) -> DType {
 ///         DType::U8
 ///     }
-///     fn shape(&self) -> Vec<u64> {
-///         vec![(self.pixels.len() / self.width) as u64, self.width as u64]
+///     fn shape(&self) -> Vec<usize> {
+///         vec![self.pixels.len() / self.width, self.width]
 ///     }
 ///     fn write_to(&self, out: &mut [u8]) {
 ///         out.copy_from_slice(&self.pixels);
@@ -84,7 +85,7 @@ pub trait AsTensor {
     /// Element type.
     fn dtype(&self) -> DType;
     /// Sizes in elements.
-    fn shape(&self) -> Vec<u64>;
+    fn shape(&self) -> Vec<usize>;
     /// Copies the elements, row-major, into `out`, which has exactly their length in bytes and is uninitialized.
     fn write_to(&self, out: &mut [u8]);
     /// The bytes of the elements, if they are contiguous and row-major in memory: the client then copies them in the
@@ -105,8 +106,8 @@ impl<T: Element> AsTensor for [T] {
     fn dtype(&self) -> DType {
         T::DTYPE
     }
-    fn shape(&self) -> Vec<u64> {
-        vec![self.len() as u64]
+    fn shape(&self) -> Vec<usize> {
+        vec![self.len()]
     }
     fn write_to(&self, out: &mut [u8]) {
         out.copy_from_slice(bytemuck::cast_slice(self));
@@ -120,7 +121,7 @@ impl<T: Element> AsTensor for Vec<T> {
     fn dtype(&self) -> DType {
         T::DTYPE
     }
-    fn shape(&self) -> Vec<u64> {
+    fn shape(&self) -> Vec<usize> {
         self.as_slice().shape()
     }
     fn write_to(&self, out: &mut [u8]) {
@@ -135,8 +136,8 @@ impl<T: Element, const N: usize> AsTensor for [T; N] {
     fn dtype(&self) -> DType {
         T::DTYPE
     }
-    fn shape(&self) -> Vec<u64> {
-        vec![N as u64]
+    fn shape(&self) -> Vec<usize> {
+        vec![N]
     }
     fn write_to(&self, out: &mut [u8]) {
         self.as_slice().write_to(out);
@@ -146,7 +147,59 @@ impl<T: Element, const N: usize> AsTensor for [T; N] {
     }
 }
 
-/// Borrowed bytes of any element type with a shape, for file readers and bindings.
+/// A slice of elements with a shape, for programs that keep an array as one slice: [`crate::Client::put`] takes it.
+///
+/// ```
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
+/// use tensorlend::Shaped;
+///
+/// let (height, width) = (480usize, 640usize);
+/// let pixels = vec![0u8; height * width * 3];
+/// client.put("image", &Shaped::new(&pixels, [height, width, 3])?)?;
+/// assert_eq!(client.get("image")?.shape(), [480, 640, 3]);
+/// assert!(Shaped::new(&pixels, [height, width]).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shaped<'a, T> {
+    elements: &'a [T],
+    shape: Vec<usize>,
+}
+
+impl<'a, T: Element> Shaped<'a, T> {
+    /// Gives row-major elements a shape.
+    ///
+    /// # Errors
+    /// [`Error::Length`] unless the shape has as many elements as the slice; [`Error::Tensor`] or [`Error::Argument`] for an
+    /// invalid shape.
+    pub fn new(elements: &'a [T], shape: impl IntoShape) -> Result<Self> {
+        let spec = TensorSpec::try_new(T::DTYPE, shape)?;
+        let (found, given) = (spec.bytes()?, size_of_val(elements) as u64);
+        if found != given {
+            return Err(Error::Length { name: format!("{:?}", spec.shape), found, given });
+        }
+        Ok(Self { elements, shape: spec.shape })
+    }
+}
+
+impl<T: Element> AsTensor for Shaped<'_, T> {
+    fn dtype(&self) -> DType {
+        T::DTYPE
+    }
+    fn shape(&self) -> Vec<usize> {
+        self.shape.clone()
+    }
+    fn write_to(&self, out: &mut [u8]) {
+        self.elements.write_to(out);
+    }
+    fn bytes(&self) -> Option<&[u8]> {
+        AsTensor::bytes(self.elements)
+    }
+}
+
+/// Borrowed bytes of any element type with a shape, for file readers and bindings. [`Shaped`] is simpler where the element type is
+/// known.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -157,12 +210,12 @@ impl<T: Element, const N: usize> AsTensor for [T; N] {
 /// assert_eq!(client.get("numbers")?.as_slice::<u16>()?, [1, 2]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorView<'a> {
     /// Element type.
     pub dtype: DType,
     /// Sizes in elements.
-    pub shape: &'a [u64],
+    pub shape: &'a [usize],
     /// Row-major elements, little endian; exactly as many as the shape has.
     pub bytes: &'a [u8],
 }
@@ -171,7 +224,7 @@ impl AsTensor for TensorView<'_> {
     fn dtype(&self) -> DType {
         self.dtype
     }
-    fn shape(&self) -> Vec<u64> {
+    fn shape(&self) -> Vec<usize> {
         self.shape.to_vec()
     }
     fn write_to(&self, out: &mut [u8]) {
@@ -194,8 +247,8 @@ impl<T: Element, S: ndarray::Data<Elem = T>, D: ndarray::Dimension> AsTensor for
     fn dtype(&self) -> DType {
         T::DTYPE
     }
-    fn shape(&self) -> Vec<u64> {
-        ndarray::ArrayBase::shape(self).iter().map(|&d| d as u64).collect()
+    fn shape(&self) -> Vec<usize> {
+        ndarray::ArrayBase::shape(self).to_vec()
     }
     fn write_to(&self, out: &mut [u8]) {
         let item = size_of::<T>();

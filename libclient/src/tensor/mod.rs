@@ -9,12 +9,14 @@ pub mod draft;
 pub mod element;
 pub mod layout_of;
 pub mod sendable;
+pub mod shape;
 pub mod spec;
 pub mod strided;
 pub mod value_draft;
 
 use crate::error::{Error, Result};
 use crate::segment::bytes::Bytes;
+use crate::tensor::dims::as_usize;
 use crate::tensor::element::Element;
 use crate::tensor::layout_of::Layout;
 use crate::tensor::strided::gather;
@@ -32,7 +34,7 @@ use tensorlend_layout::{DType, Device};
 /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// use tensorlend::{DType, Device};
 ///
-/// let mut draft = client.create(DType::F32, &[2, 3])?;
+/// let mut draft = client.create(DType::F32, [2, 3])?;
 /// draft.as_mut_slice::<f32>()?.copy_from_slice(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
 /// draft.set_metadata(b"metres")?.set_timestamp(1_700_000_000_000_000_000);
 /// draft.publish("points")?;
@@ -84,8 +86,8 @@ impl Tensor {
     }
 
     /// Sizes in elements.
-    pub fn shape(&self) -> &[u64] {
-        &self.layout.shape
+    pub fn shape(&self) -> &[usize] {
+        as_usize(&self.layout.shape)
     }
 
     /// Strides in elements, one for each dimension.
@@ -103,18 +105,18 @@ impl Tensor {
     }
 
     /// Number of elements; 1 for a tensor without dimensions.
-    pub fn elements(&self) -> u64 {
-        self.layout.elements
+    pub fn elements(&self) -> usize {
+        self.layout.elements as usize
     }
 
     /// Offset of the element with index 0 in [`Tensor::bytes`], in bytes.
-    pub fn byte_offset(&self) -> u64 {
-        self.byte_offset
+    pub fn byte_offset(&self) -> usize {
+        self.byte_offset as usize
     }
 
     /// Bytes of the elements: their number times the bytes of one.
-    pub fn nbytes(&self) -> u64 {
-        self.elements() * self.dtype.item_bytes() as u64
+    pub fn nbytes(&self) -> usize {
+        self.elements() * self.dtype.item_bytes()
     }
 
     /// All bytes of the tensor in memory order, including gaps between strided elements.
@@ -177,8 +179,8 @@ impl Tensor {
     /// # Panics
     /// As [`Tensor::bytes`].
     pub fn row_major_bytes(&self) -> Option<&[u8]> {
-        let from = self.byte_offset as usize;
-        self.is_row_major().then(|| &self.bytes()[from..from + self.nbytes() as usize])
+        let from = self.byte_offset();
+        self.is_row_major().then(|| &self.bytes()[from..from + self.nbytes()])
     }
 
     /// Copies the elements, in C order, into `out`. Works for strided tensors, too.
@@ -199,15 +201,16 @@ impl Tensor {
     /// # Panics
     /// As [`Tensor::bytes`].
     pub fn copy_to(&self, out: &mut [u8]) -> Result<()> {
-        if out.len() as u64 != self.nbytes() {
-            return Err(Error::Length { name: "the tensor".into(), found: self.nbytes(), given: out.len() as u64 });
+        if out.len() != self.nbytes() {
+            let (found, given) = (self.nbytes() as u64, out.len() as u64);
+            return Err(Error::Length { name: "the tensor".into(), found, given });
         }
         if let Some(bytes) = self.row_major_bytes() {
             out.copy_from_slice(bytes);
             return Ok(());
         }
         // Taking the lease checked that every element lies inside.
-        gather(self.bytes(), self.dtype.item_bytes(), self.byte_offset, self.shape(), self.strides(), out);
+        gather(self.bytes(), self.dtype.item_bytes(), self.byte_offset, &self.layout.shape, self.strides(), out);
         Ok(())
     }
 
@@ -234,18 +237,17 @@ impl Tensor {
         if T::DTYPE != self.dtype {
             return Err(Error::DType { found: self.dtype, wanted: T::DTYPE });
         }
-        let shape: Vec<usize> = self.shape().iter().map(|&d| d as usize).collect();
+        let shape = self.shape();
         if self.is_row_major() {
             let elements = self.as_slice::<T>()?;
             return ndarray::ArrayViewD::from_shape(shape, elements).map_err(|_| Error::Strided);
         }
         let strides: Option<Vec<usize>> = self.strides().iter().map(|&s| usize::try_from(s).ok()).collect();
-        let from = self.byte_offset as usize;
-        let bytes = &self.bytes()[from..];
+        let bytes = &self.bytes()[self.byte_offset()..];
         let whole = bytes.len() / size_of::<T>() * size_of::<T>();
         let elements = bytemuck::try_cast_slice(&bytes[..whole]).map_err(|_| Error::Strided)?;
         let strides = strides.ok_or(Error::Strided)?;
-        ndarray::ArrayViewD::from_shape(shape.strides(strides), elements).map_err(|_| Error::Strided)
+        ndarray::ArrayViewD::from_shape(shape.to_vec().strides(strides), elements).map_err(|_| Error::Strided)
     }
 
     /// The metadata that its producer set, copied when the lease was taken; empty if none.

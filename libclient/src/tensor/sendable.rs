@@ -20,8 +20,8 @@ use tensorlend_layout::word::SLOT_NONE;
 /// }
 ///
 /// let camera = client.stream("camera").open()?;
-/// send_logged(&camera, client.create(DType::U8, &[4, 4])?)?;
-/// send_logged(&camera, client.dataset().add("depth", client.create(DType::F32, &[4, 4])?)?)?;
+/// send_logged(&camera, client.create(DType::U8, [4, 4])?)?;
+/// send_logged(&camera, client.dataset().add("depth", client.create(DType::F32, [4, 4])?)?)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Sendable: sealed::Message {}

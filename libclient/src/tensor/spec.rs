@@ -1,6 +1,8 @@
 //! Descriptions of tensors to create.
 
 use crate::error::{Error, Result};
+use crate::tensor::dims::{as_u64, as_usize};
+use crate::tensor::shape::IntoShape;
 use tensorlend_layout::DType;
 use tensorlend_layout::tensor::{BadTensor, check_extent};
 
@@ -9,30 +11,37 @@ use tensorlend_layout::tensor::{BadTensor, check_extent};
 /// ```
 /// use tensorlend::{DType, TensorSpec};
 ///
-/// let spec = TensorSpec::new(DType::F32, &[2, 3]);
+/// let spec = TensorSpec::new(DType::F32, [2, 3]);
 /// assert_eq!(spec.bytes()?, 24);
 /// // The rows in reverse: index 0 lies where the second row begins.
 /// let flipped = TensorSpec { strides: Some(vec![-3, 1]), byte_offset: 12, ..spec };
 /// assert_eq!(flipped.bytes()?, 24);
 /// # Ok::<(), tensorlend::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TensorSpec {
     /// Element type.
     pub dtype: DType,
     /// Sizes in elements: 0 to 16 dimensions.
-    pub shape: Vec<u64>,
+    pub shape: Vec<usize>,
     /// Strides in elements; `None`: row-major. A stride may be negative if `byte_offset` leaves enough bytes before the
     /// first element.
     pub strides: Option<Vec<i64>>,
     /// Offset of the element with index 0, in bytes from the first byte.
-    pub byte_offset: u64,
+    pub byte_offset: usize,
 }
 
 impl TensorSpec {
     /// A row-major tensor with these sizes in elements.
-    pub fn new(dtype: DType, shape: &[u64]) -> Self {
-        Self { dtype, shape: shape.to_vec(), strides: None, byte_offset: 0 }
+    ///
+    /// # Panics
+    /// Panics for a negative size.
+    pub fn new(dtype: DType, shape: impl IntoShape) -> Self {
+        Self::try_new(dtype, shape).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    pub(crate) fn try_new(dtype: DType, shape: impl IntoShape) -> Result<Self> {
+        Ok(Self { dtype, shape: as_usize(shape.sizes()?.as_ref()).to_vec(), strides: None, byte_offset: 0 })
     }
 
     /// Returns the bytes that the tensor takes, from its first byte to the end of its last element.
@@ -47,25 +56,25 @@ impl TensorSpec {
             Error::Tensor { what: format!("tensor of {} {:?}{strides}", self.dtype, self.shape), cause }
         };
         let item = self.dtype.item_bytes() as u64;
-        let elements = check_extent(self.dtype, &self.shape, None, 0, i64::MAX as u64).map_err(fail)?;
+        let (shape, byte_offset) = (as_u64(&self.shape), self.byte_offset as u64);
+        let elements = check_extent(self.dtype, shape, None, 0, i64::MAX as u64).map_err(fail)?;
         let Some(strides) = &self.strides else {
-            let bytes = (elements * item).checked_add(self.byte_offset).ok_or(BadTensor::Overflow).map_err(fail)?;
-            check_extent(self.dtype, &self.shape, None, self.byte_offset, bytes).map_err(fail)?;
+            let bytes = (elements * item).checked_add(byte_offset).ok_or(BadTensor::Overflow).map_err(fail)?;
+            check_extent(self.dtype, shape, None, byte_offset, bytes).map_err(fail)?;
             return Ok(bytes);
         };
         if elements == 0 {
-            check_extent(self.dtype, &self.shape, Some(strides), self.byte_offset, self.byte_offset).map_err(fail)?;
-            return Ok(self.byte_offset);
+            check_extent(self.dtype, shape, Some(strides), byte_offset, byte_offset).map_err(fail)?;
+            return Ok(byte_offset);
         }
-        let reach = self
-            .shape
+        let reach = shape
             .iter()
             .zip(strides)
             .map(|(&dim, &stride)| i128::from(stride).max(0) * (i128::from(dim) - 1))
             .sum::<i128>();
-        let end = (reach + 1) * i128::from(item) + i128::from(self.byte_offset);
+        let end = (reach + 1) * i128::from(item) + i128::from(byte_offset);
         let end = u64::try_from(end).unwrap_or(u64::MAX);
-        check_extent(self.dtype, &self.shape, Some(strides), self.byte_offset, end).map_err(fail)?;
+        check_extent(self.dtype, shape, Some(strides), byte_offset, end).map_err(fail)?;
         Ok(end)
     }
 }

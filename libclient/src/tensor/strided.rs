@@ -1,6 +1,7 @@
 //! Copies of strided elements.
 
 use crate::error::{Error, Result};
+use crate::tensor::dims::as_u64;
 use crate::tensor::draft::Draft;
 use tensorlend_layout::tensor::check_extent;
 
@@ -13,7 +14,7 @@ impl Draft {
     /// # let broker = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(broker.socket()).connect()?;
     /// let matrix = [1u8, 2, 3, 4, 5, 6]; // two rows of three
-    /// let mut transposed = client.create(tensorlend::DType::U8, &[3, 2])?;
+    /// let mut transposed = client.create(tensorlend::DType::U8, [3, 2])?;
     /// transposed.copy_from_strided(&matrix, 0, &[1, 3])?;
     /// assert_eq!(transposed.bytes_mut(), [1, 4, 2, 5, 3, 6]);
     /// assert!(transposed.copy_from_strided(&matrix, 1, &[1, 3]).is_err()); // beyond its end
@@ -26,23 +27,23 @@ impl Draft {
     ///
     /// # Panics
     /// As [`Draft::bytes_mut`].
-    pub fn copy_from_strided(&mut self, bytes: &[u8], byte_offset: u64, strides: &[i64]) -> Result<()> {
+    pub fn copy_from_strided(&mut self, bytes: &[u8], byte_offset: usize, strides: &[i64]) -> Result<()> {
         let spec = self.spec();
         if spec.strides.is_some() || spec.byte_offset != 0 {
             return Err(Error::Argument("the draft is strided: create it row-major to copy into it".into()));
         }
-        let elements = check_extent(spec.dtype, &spec.shape, Some(strides), byte_offset, bytes.len() as u64);
+        let shape = as_u64(&spec.shape);
+        let elements = check_extent(spec.dtype, shape, Some(strides), byte_offset as u64, bytes.len() as u64);
         let elements = elements.map_err(|cause| {
             let what =
                 format!("array of {} {:?} with strides {strides:?} in {} bytes", spec.dtype, spec.shape, bytes.len());
             Error::Tensor { what, cause }
         })?;
         let item = spec.dtype.item_bytes();
-        if is_row_major(&spec.shape, strides) {
-            let first = byte_offset as usize;
-            return self.copy_from(&bytes[first..first + elements as usize * item]);
+        if is_row_major(shape, strides) {
+            return self.copy_from(&bytes[byte_offset..byte_offset + elements as usize * item]);
         }
-        gather(bytes, item, byte_offset, &spec.shape, strides, self.bytes_mut());
+        gather(bytes, item, byte_offset as u64, shape, strides, self.bytes_mut());
         Ok(())
     }
 }

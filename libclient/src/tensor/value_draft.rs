@@ -22,12 +22,12 @@ use std::sync::Arc;
 /// use tensorlend::{DType, ValueDraft};
 ///
 /// let camera = client.stream("camera").open()?;
-/// let depth = client.create(DType::F32, &[4, 4])?;
-/// let several = client.dataset().add("depth", client.create(DType::F32, &[4, 4])?)?;
+/// let depth = client.create(DType::F32, [4, 4])?;
+/// let several = client.dataset().add("depth", client.create(DType::F32, [4, 4])?)?;
 /// for draft in [ValueDraft::from(depth), ValueDraft::from(several)] {
 ///     camera.send(draft)?;
 /// }
-/// ValueDraft::from(client.create(DType::U8, &[3])?).publish("numbers")?;
+/// ValueDraft::from(client.create(DType::U8, [3])?).publish("numbers")?;
 /// # assert_eq!(camera.sent(), 2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -1,6 +1,7 @@
 //! Deadlines of waits.
 
 use crate::error::Error;
+use crate::wait::Timeout;
 use std::time::{Duration, Instant};
 
 /// Longest sleep between two polls: it bounds the delay that a hostile member causes by not ringing.
@@ -15,8 +16,8 @@ pub struct Deadline {
 
 impl Deadline {
     #[inline]
-    pub fn new(timeout: Option<Duration>) -> Self {
-        Self { until: timeout.map(|timeout| (Instant::now(), timeout)) }
+    pub fn new(timeout: impl Into<Timeout>) -> Self {
+        Self { until: timeout.into().remaining().map(|timeout| (Instant::now(), timeout)) }
     }
 
     /// The length of the next sleep; `None` after the deadline.

@@ -3,11 +3,13 @@
 mod deadline;
 mod parking;
 pub mod spin;
+mod timeout;
 mod toll;
 
 pub use deadline::{Deadline, NAP_MAX, not_published};
 pub use parking::Parked;
 pub use spin::{Spin, spin};
+pub use timeout::Timeout;
 pub use toll::Waking;
 
 use crate::error::Result;
@@ -35,10 +37,10 @@ impl Waiter {
     }
 
     /// Registers with the daemon, once, that this client may be parked: publishers read its parked word from then on.
-    pub fn enlist(&self) -> Result<()> {
+    pub fn enlist(&self, deadline: Deadline) -> Result<()> {
         self.link.check()?;
         if !self.listed.load(Ordering::Acquire) {
-            self.link.control.call(&Request::Wait, "wait", "")?;
+            self.link.control.call_within(deadline.left(), &Request::Wait, "wait")?;
             self.listed.store(true, Ordering::Release);
         }
         Ok(())

@@ -4,22 +4,27 @@ use super::stream::Given;
 use super::view::{DeviceView, Drafted, gone};
 use super::{Place, array, export};
 use crate::array::Array;
-use crate::client::Lasting;
 use crate::draft::lock;
 use crate::errors::{OrRaise, argument, raise};
+use crate::lasting::Lasting;
 use crate::version::Version;
-use crate::{dtype, metadata};
+use crate::{dtype, metadata, shown};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyTuple, PyType};
 use std::sync::{Arc, Mutex};
 use tensorlend::{On, TensorSpec};
 
-/// A tensor that is being written on a device, in the memory where its readers will see it. It is invisible until it is
-/// published. torch.from_dlpack(draft), cupy.from_dlpack(draft), numba.cuda.as_cuda_array(draft) write there in place.
+/// A tensor that is being written on a device, in the memory where its readers will see it.
 ///
+/// It is invisible until it is published. `torch.from_dlpack(draft)`, `cupy.from_dlpack(draft)` and
+/// `numba.cuda.as_cuda_array(draft)` write there in place. As a context manager it is published on leaving, if it was
+/// created with a name, and dropped if an exception leaves.
+///
+/// Notes
+/// -----
 /// Publishing waits for the work on it: on the streams that `record_stream` and `stream=` name; without them on those
-/// passed to `__dlpack__`, or on all of the device's primary context if a consumer named none. As a context manager it
-/// is published on leaving, if it was created with a name, and dropped if an exception leaves.
+/// passed to `__dlpack__`, or on all of the device's primary context if a consumer named none. It belongs to the
+/// process that created it.
 #[pyclass(frozen, weakref, module = "tensorlend._native")]
 pub struct DeviceDraft {
     state: Mutex<Option<State>>,
@@ -146,10 +151,10 @@ impl DeviceDraft {
         PyTuple::new(py, &*self.view()?.shape)
     }
 
-    /// Strides, in elements.
+    /// Strides in bytes, as numpy has them.
     #[getter]
     fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, &*self.view()?.strides)
+        PyTuple::new(py, self.view()?.byte_strides())
     }
 
     /// Element type, as numpy's dtype; bfloat16 and float8 as those of ml_dtypes.
@@ -194,8 +199,10 @@ impl DeviceDraft {
         Ok(self.view()?.uuid.to_string())
     }
 
-    /// The address of its first element on the device. After reading it, publishing waits for all work in the device's
-    /// primary context, unless `record_stream` or `stream=` names the writing streams.
+    /// The address of its first element on the device.
+    ///
+    /// After reading it, publishing waits for all work in the device's primary context, unless `record_stream` or
+    /// `stream=` names the writing streams.
     #[getter]
     fn ptr(&self) -> PyResult<u64> {
         let view = self.view()?;
@@ -215,29 +222,78 @@ impl DeviceDraft {
         lock(&self.state).is_some()
     }
 
-    /// Records a stream whose work writes it: publishing waits for the recorded streams only. A number, or a stream of
-    /// torch, cupy, numba or cuda.core.
+    /// Records a stream whose work writes the tensor. Publishing waits for the recorded streams only.
+    ///
+    /// Parameters
+    /// ----------
+    /// stream : int or stream
+    ///     A handle, or a stream of torch, cupy, numba or cuda.core, which is kept alive.
+    ///
+    /// Raises
+    /// ------
+    /// ArgumentError
+    ///     The draft was published or dropped.
     pub fn record_stream(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         self.view()?.record(Given::parse(Some(stream))?)
     }
 
-    /// Copies a host array of its shape and dtype into it. The copy is complete when this returns.
+    /// Copies a host array into the tensor. The copy is complete when this returns.
+    ///
+    /// Parameters
+    /// ----------
+    /// array : array_like
+    ///     An array of the same shape and dtype.
+    ///
+    /// Raises
+    /// ------
+    /// ArgumentError
+    ///     The array has another shape, dtype or order of axes.
     fn copy_from(&self, py: Python<'_>, array: &Bound<'_, PyAny>) -> PyResult<()> {
         array::fill(py, &*self.view()?, &Array::of(array)?)
     }
 
-    /// A writable torch tensor of it, for work on torch's current stream, which is recorded. torch must be installed.
+    /// Returns a writable torch tensor that views it, for work on torch's current stream, which is recorded.
+    ///
+    /// Returns
+    /// -------
+    /// torch.Tensor
+    ///     The tensor, on the device. torch must be installed.
+    ///
+    /// Raises
+    /// ------
+    /// ArgumentError
+    ///     The draft was published or dropped.
     fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("torch")?.call_method1("from_dlpack", (slf,))
     }
 
-    /// Sets metadata: a dict, stored as JSON, or bytes; 64 KiB at most.
+    /// Sets metadata.
+    ///
+    /// Parameters
+    /// ----------
+    /// metadata : mapping or bytes
+    ///     A dict, stored as JSON, or bytes; 64 KiB at most.
+    ///
+    /// Raises
+    /// ------
+    /// ArgumentError
+    ///     The metadata is too long, or the draft was published or dropped.
     fn set_metadata(&self, metadata: &Bound<'_, PyAny>) -> PyResult<()> {
         let bytes = metadata::to_bytes(metadata)?;
         self.view()?.with_draft(|draft| draft.set_metadata(&bytes).map(drop))
     }
 
-    /// Sets a timestamp: nanoseconds since 1970, or of any clock that its users agree on.
+    /// Sets a timestamp.
+    ///
+    /// Parameters
+    /// ----------
+    /// nanoseconds : int
+    ///     Nanoseconds since 1970, or of any clock that its users agree on.
+    ///
+    /// Raises
+    /// ------
+    /// ArgumentError
+    ///     The draft was published or dropped.
     fn set_timestamp(&self, nanoseconds: u64) -> PyResult<()> {
         self.view()?.with_draft(|draft| {
             draft.set_timestamp(nanoseconds);
@@ -245,8 +301,26 @@ impl DeviceDraft {
         })
     }
 
-    /// Waits for the work on it, and publishes it under a name, by default the one that it was created with: from then
-    /// on every client of the namespace can read it. With `stream`, records that first: see record_stream.
+    /// Waits for the work on it, and publishes it: from then on every client of the namespace can read it.
+    ///
+    /// Parameters
+    /// ----------
+    /// name : str or None, default None
+    ///     The name. None is the one that it was created with.
+    /// stream : int or stream or None, default None
+    ///     A stream to record first, as by `record_stream`.
+    ///
+    /// Returns
+    /// -------
+    /// Version
+    ///     The version of the published value.
+    ///
+    /// Raises
+    /// ------
+    /// ArgumentError
+    ///     There is no name, the name is invalid, or the draft was published or dropped.
+    /// DeviceError
+    ///     The work on the device failed.
     #[pyo3(signature = (name=None, *, stream=None))]
     fn publish(&self, py: Python<'_>, name: Option<&str>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<Version> {
         let name = self.name_for(name)?;
@@ -257,9 +331,27 @@ impl DeviceDraft {
         self.lasting.publish(py, draft.into(), name)
     }
 
-    /// Publishes it while the work on it is still pending on `stream` (by default the legacy default one). This call
-    /// does not wait; readers wait for an event of this process, and so depend on it: if the process is killed before
-    /// the work is done, they get DeviceError.
+    /// Publishes it while the work on it is still pending. This call does not wait.
+    ///
+    /// Readers wait for an event of this process, and so depend on it: if the process is killed before the work is
+    /// done, they get DeviceError.
+    ///
+    /// Parameters
+    /// ----------
+    /// name : str or None, default None
+    ///     The name. None is the one that it was created with.
+    /// stream : int or stream or None, default None
+    ///     The stream with the pending work. None is the legacy default stream.
+    ///
+    /// Returns
+    /// -------
+    /// Version
+    ///     The version of the published value.
+    ///
+    /// Raises
+    /// ------
+    /// ArgumentError
+    ///     There is no name, the draft has a time to live or is ephemeral, or it was published or dropped.
     #[pyo3(signature = (name=None, stream=None))]
     fn publish_early(
         &self,
@@ -326,10 +418,32 @@ impl DeviceDraft {
         Ok((device.device_type.0, device.device_id))
     }
 
+    fn __len__(&self) -> PyResult<usize> {
+        match self.view()?.shape.first() {
+            Some(&first) => Ok(first as usize),
+            None => Err(pyo3::exceptions::PyTypeError::new_err("a tensor without dimensions has no length")),
+        }
+    }
+
+    #[classmethod]
+    fn __class_getitem__<'py>(class: &Bound<'py, PyType>, item: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        shown::generic(class, item)
+    }
+
+    /// A table for notebooks.
+    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        shown::html(slf.as_any(), "tensor")
+    }
+
     fn __repr__(&self) -> String {
+        let name = self.name.as_deref().map(|name| format!(" {}", shown::quoted(name))).unwrap_or_default();
         match self.view() {
-            Ok(view) => format!("<DeviceDraft {} {:?} on {}>", view.dtype.numpy_name(), view.shape, view.device),
-            Err(_) => "<DeviceDraft, published or dropped>".into(),
+            Ok(view) => {
+                let (dtype, shape) = (view.dtype.numpy_name(), shown::tuple(&view.shape));
+                let bytes = shown::count(view.nbytes() as u64, "byte");
+                format!("<DeviceDraft{name} {dtype} {shape}, {bytes} on {}, open>", view.device)
+            }
+            Err(_) => format!("<DeviceDraft{name}, published or dropped>"),
         }
     }
 }

@@ -9,22 +9,25 @@ use crate::errors::{OrRaise, argument};
 use crate::lease::Origin;
 use crate::options::Options;
 use crate::version::Version;
-use crate::{dtype, metadata};
+use crate::{dtype, metadata, shown};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyTuple, PyType};
 use std::ffi::c_int;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// The right to read one tensor on a device in place. While it lives, its memory is not reused, even if its name or its
-/// producer ends. torch.from_dlpack(lease), cupy.asarray(lease), numba.cuda.as_cuda_array(lease) view it in place and
-/// keep it alive.
+/// The right to read one tensor on a device in place.
 ///
+/// While it lives, its memory is not reused, even if its name or its producer ends. `torch.from_dlpack(lease)`,
+/// `cupy.asarray(lease)` and `numba.cuda.as_cuda_array(lease)` view it in place and keep it alive.
+///
+/// Notes
+/// -----
 /// It ends when the last of these arrays is gone and the work queued by then on the recorded streams is done: those
-/// passed to `__dlpack__`, the legacy default one, and those of `record_stream`.
+/// passed to `__dlpack__`, the legacy default one, and those of `record_stream`. It belongs to the process that got it.
 #[pyclass(frozen, weakref, module = "tensorlend._native")]
 pub struct DeviceLease {
     view: Mutex<Option<Arc<DeviceView>>>,
@@ -74,10 +77,10 @@ impl DeviceLease {
         PyTuple::new(py, &*self.view()?.shape)
     }
 
-    /// Strides, in elements.
+    /// Strides in bytes, as numpy has them.
     #[getter]
     fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, &*self.view()?.strides)
+        PyTuple::new(py, self.view()?.byte_strides())
     }
 
     /// Element type, as numpy's dtype; bfloat16 and float8 as those of ml_dtypes.
@@ -122,9 +125,10 @@ impl DeviceLease {
         Ok(self.view()?.uuid.to_string())
     }
 
-    /// The address of its first element on the device. A kernel that writes there fails and breaks its context. The
-    /// lease lasts as long as this object, and until the reads queued on the legacy default stream and on recorded
-    /// streams are done.
+    /// The address of its first element on the device.
+    ///
+    /// A kernel that writes there fails and breaks its context. The lease lasts as long as this object, and until the
+    /// reads queued on the legacy default stream and on recorded streams are done.
     #[getter]
     fn ptr(&self) -> PyResult<u64> {
         let view = self.view()?;
@@ -139,7 +143,7 @@ impl DeviceLease {
         self.with(|lease| metadata::to_dict(py, lease.metadata()))?
     }
 
-    /// The tensor's metadata as bytes.
+    /// Its metadata as bytes.
     #[getter]
     fn metadata_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         self.with(|lease| PyBytes::new(py, lease.metadata()))
@@ -163,7 +167,7 @@ impl DeviceLease {
         &self.origin.name
     }
 
-    /// Always "read": device memory has no copy-on-write.
+    /// The mode of the lease: always "read", since device memory has no copy-on-write.
     #[getter]
     #[allow(clippy::unused_self)]
     fn mode(&self) -> &'static str {
@@ -189,15 +193,35 @@ impl DeviceLease {
         self.with(tensorlend::DeviceLease::is_early)
     }
 
-    /// Records a stream whose work reads it: the lease ends only after the work that is queued there at its release. A
-    /// number, or a stream of torch, cupy, numba or cuda.core, which is kept alive; a stream given by its number must
-    /// live as long.
+    /// Records a stream whose work reads the tensor.
+    ///
+    /// The lease ends only after the work that is queued there at its release.
+    ///
+    /// Parameters
+    /// ----------
+    /// stream : int or stream
+    ///     A handle, which must stay valid as long, or a stream of torch, cupy, numba or cuda.core, which is kept
+    ///     alive.
+    ///
+    /// Raises
+    /// ------
+    /// ArgumentError
+    ///     The lease was released.
     fn record_stream(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         self.view()?.record(Given::parse(Some(stream))?)
     }
 
-    /// Orders later work on this stream after the producer's work, if the tensor was published early; this call does
-    /// not wait. The stream is recorded. Without a stream, the call waits.
+    /// Orders later work on a stream after the producer's work, if the tensor was published early.
+    ///
+    /// Parameters
+    /// ----------
+    /// stream : int or stream or None, default None
+    ///     The stream, which is recorded; the call does not wait. With None, the call itself waits.
+    ///
+    /// Raises
+    /// ------
+    /// DeviceError
+    ///     The producer ended before its work was done.
     #[pyo3(signature = (stream=None))]
     fn wait(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let view = self.view()?;
@@ -208,35 +232,72 @@ impl DeviceLease {
         py.detach(|| lease.finish()).or_raise()
     }
 
-    /// A numpy array with a copy of the elements in host memory, in C order.
+    /// Returns a copy of the elements in host memory.
+    ///
+    /// Returns
+    /// -------
+    /// numpy.ndarray
+    ///     A new array in C order.
+    ///
+    /// Raises
+    /// ------
+    /// DeviceError
+    ///     The copy failed.
     fn to_host<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let view = self.view()?;
         export::to_host(py, &view, view.lease().expect("it is a lease's view"))
     }
 
-    /// Raises BufferError: device memory is copied to the host by to_host, and never implicitly.
+    /// Raises BufferError: device memory is copied to the host by `to_host`, and never implicitly.
+    ///
+    /// Raises
+    /// ------
+    /// BufferError
+    ///     Always.
     #[allow(clippy::unused_self)]
     fn numpy(&self) -> PyResult<()> {
         Err(on_device())
     }
 
-    /// A torch tensor that views it in place and keeps it alive, for work on torch's current stream, which is recorded.
-    /// torch must be installed. torch does not enforce read-only memory: a kernel that writes there fails and breaks
-    /// the process's context.
+    /// Returns a torch tensor that views the tensor in place, for work on torch's current stream, which is recorded.
+    ///
+    /// torch does not enforce read-only memory: a kernel that writes there fails and breaks the process's context.
+    ///
+    /// Returns
+    /// -------
+    /// torch.Tensor
+    ///     The tensor, on the device. torch must be installed.
+    ///
+    /// Raises
+    /// ------
+    /// ArgumentError
+    ///     The lease was released.
     fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("torch")?.call_method1("from_dlpack", (slf,))
     }
 
-    /// A copy in a plain block of device memory, for a program that supports only cuIpcOpenMemHandle. The block is not
-    /// protected, and not counted against limits.
+    /// Copies the tensor into a plain block of device memory, for a program that supports only cuIpcOpenMemHandle.
+    ///
+    /// The block is not protected, and not counted against limits.
+    ///
+    /// Returns
+    /// -------
+    /// LegacyExport
+    ///     The copy. Close it, or use it as a context manager.
+    ///
+    /// Raises
+    /// ------
+    /// DeviceError
+    ///     The device has no memory left, or the copy failed.
     fn legacy_ipc_handle(&self, py: Python<'_>) -> PyResult<LegacyExport> {
         let view = self.view()?;
         let lease = view.lease().expect("it is a lease's view");
         py.detach(|| lease.finish().and_then(|()| lease.legacy_export())).or_raise().map(LegacyExport::new)
     }
 
-    /// Ends the lease now, or when the last array that views the tensor is gone; in either case after the work on the
-    /// recorded streams. This call does not wait for that.
+    /// Ends the lease now, or when the last array that views the tensor is gone.
+    ///
+    /// In either case it ends after the work on the recorded streams. This call does not wait for that.
     fn release(&self) {
         if !self.exposed.load(Ordering::Acquire) {
             lock(&self.view).take();
@@ -303,13 +364,37 @@ impl DeviceLease {
         }
     }
 
+    /// Raises BufferError: see numpy.
+    #[allow(clippy::unused_self)]
+    fn __getitem__(&self, key: &Bound<'_, PyAny>) -> PyResult<()> {
+        let _ = key;
+        Err(on_device())
+    }
+
+    #[allow(clippy::unused_self)]
+    fn __iter__(&self) -> PyResult<()> {
+        Err(on_device())
+    }
+
+    #[classmethod]
+    fn __class_getitem__<'py>(class: &Bound<'py, PyType>, item: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        shown::generic(class, item)
+    }
+
+    /// A table for notebooks.
+    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        shown::html(slf.as_any(), "tensor")
+    }
+
     fn __repr__(&self) -> String {
+        let name = shown::quoted(self.name());
         match self.view() {
             Ok(view) => {
-                let (name, dtype, shape) = (self.name(), view.dtype.numpy_name(), &view.shape);
-                format!("<DeviceLease {name:?} {dtype} {shape:?} on {}>", view.device)
+                let (dtype, shape) = (view.dtype.numpy_name(), shown::tuple(&view.shape));
+                let bytes = shown::count(view.nbytes() as u64, "byte");
+                format!("<DeviceLease {name} {dtype} {shape}, {bytes} on {}, read-only>", view.device)
             }
-            Err(_) => format!("<DeviceLease {:?}, released>", self.name()),
+            Err(_) => format!("<DeviceLease {name}, released>"),
         }
     }
 

@@ -2,12 +2,17 @@
 
 use crate::draft::lock;
 use crate::errors::{closed, raise};
+use crate::shown;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use std::sync::Mutex;
 
-/// A copy of a tensor in a plain block of device memory, which another process opens with `cuIpcOpenMemHandle`. Context
-/// manager. Closing or dropping it frees the block: every process that has opened the block must close it first.
+/// A copy of a tensor in a plain block of device memory, which another process opens with cuIpcOpenMemHandle.
+///
+/// Notes
+/// -----
+/// Close it, or use it as a context manager. Closing or dropping it frees the block: every process that has opened the
+/// block must close it first.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct LegacyExport(Mutex<Option<tensorlend::LegacyExport>>);
 
@@ -38,7 +43,7 @@ impl LegacyExport {
 
     /// The block's length in bytes.
     #[getter]
-    fn nbytes(&self) -> PyResult<u64> {
+    fn nbytes(&self) -> PyResult<usize> {
         self.open(tensorlend::LegacyExport::nbytes)
     }
 
@@ -56,5 +61,12 @@ impl LegacyExport {
     fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> bool {
         self.close(py);
         false
+    }
+
+    fn __repr__(&self) -> String {
+        match self.open(tensorlend::LegacyExport::nbytes) {
+            Ok(bytes) => format!("<LegacyExport, {}, open>", shown::count(bytes as u64, "byte")),
+            Err(_) => "<LegacyExport, closed>".into(),
+        }
     }
 }

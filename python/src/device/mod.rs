@@ -70,7 +70,7 @@ fn number_of(uuid: Uuid) -> Option<u8> {
     uuids.zip(0..).find(|(found, _)| *found == uuid).map(|(_, number)| number)
 }
 
-/// A device whose memory the daemon lends.
+/// A device whose memory the daemon lends. `Client.devices` returns them.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Device {
     offer: tensorlend::DeviceOffer,

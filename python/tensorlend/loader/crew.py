@@ -27,7 +27,7 @@ _LOOK_SECONDS = 0.2
 _EXIT_SECONDS = 5.0
 #: How long workers have to end by themselves before they are terminated, and then killed; and how long the kernel has for that. A
 #: program that ends is not held up for longer than all three together.
-_END_SECONDS = 1.0
+_END_SECONDS = 0.5
 _TERMINATE_SECONDS = 0.5
 _KILL_SECONDS = 0.5
 

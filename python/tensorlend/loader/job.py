@@ -1,4 +1,4 @@
-"""What a worker is told when it starts."""
+"""The arguments of a worker process at its start."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Job:
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """About the worker process in which it is asked for."""
+    """Description of a worker process: its number, the number of workers, its seed and its copy of the dataset."""
 
     id: int
     num_workers: int
@@ -58,7 +58,13 @@ _info: WorkerInfo | None = None
 
 
 def get_worker_info() -> WorkerInfo | None:
-    """In a worker process, about it: an iterable dataset chooses its share by it. None in the trainer."""
+    """Describes the worker process that calls it. An iterable dataset chooses its share by it.
+
+    Returns
+    -------
+    WorkerInfo or None
+        The description; None in the trainer.
+    """
     return _info
 
 

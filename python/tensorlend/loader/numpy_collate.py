@@ -12,8 +12,23 @@ from tensorlend.loader import arena
 
 
 def empty(shape: Sequence[int] | int, dtype: npt.DTypeLike = "float64") -> npt.NDArray[Any]:
-    """An array for a batch to be written into. In a worker it lies in the slot in which the trainer will find it: a
-    `collate_fn` that returns it, alone or within lists and dicts, saves the copy. Elsewhere it is `numpy.empty`."""
+    """Returns an array for a batch to be written into.
+
+    In a worker it lies in the memory in which the trainer will find it: a `collate_fn` that returns it, alone or within lists and
+    dicts, saves the copy. Elsewhere it is `numpy.empty`.
+
+    Parameters
+    ----------
+    shape : int or sequence of int
+        Sizes, in elements.
+    dtype : dtype, default "float64"
+        What `numpy.dtype` takes.
+
+    Returns
+    -------
+    numpy.ndarray
+        The array, with undefined elements.
+    """
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     here = arena.current
     if here is None:
@@ -30,8 +45,28 @@ def default_convert(sample: Any) -> Any:
 
 
 def default_collate(batch: Sequence[Any]) -> Any:
-    """Stacks samples: arrays along a new first axis, numbers into an array; mappings, tuples and sequences member by member.
-    Text and bytes stay a list. Raises TypeError for other samples, ValueError if their shapes or lengths differ."""
+    """Stacks samples into a batch.
+
+    Arrays are stacked along a new first axis, numbers become an array; mappings, tuples and sequences are collated member by
+    member. Text and bytes stay a list.
+
+    Parameters
+    ----------
+    batch : sequence
+        The samples.
+
+    Returns
+    -------
+    object
+        The batch, with the structure of one sample.
+
+    Raises
+    ------
+    TypeError
+        A sample is something else.
+    ValueError
+        The samples differ in their shapes or lengths.
+    """
     first = batch[0]
     if isinstance(first, np.ndarray):
         return stack(batch)
@@ -80,9 +115,24 @@ def stack(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
 
 
 class ArrayDataset:
-    """Arrays whose first axes are the samples. A sample is a tuple, or a dict if the arrays have names; whole batches are
-    gathered in one step each.
+    """A dataset of arrays whose first axes are the samples.
 
+    A sample is a tuple, or a dict if the arrays have names. The loader gathers a whole batch in one step.
+
+    Parameters
+    ----------
+    *arrays : array_like
+        The arrays, of equal length.
+    **named : array_like
+        Arrays by name, instead.
+
+    Raises
+    ------
+    ValueError
+        The arrays differ in length, or both kinds of arguments are given.
+
+    Examples
+    --------
     >>> ArrayDataset(image=np.zeros((10, 28, 28)), label=np.arange(10))[3]["label"]
     np.int64(3)
     """
@@ -102,7 +152,23 @@ class ArrayDataset:
         return self._named(tuple(array[index] for array in self.arrays))
 
     def gather(self, indices: Any) -> Any:
-        """The batch of an array of indices: what `default_collate` makes of the samples."""
+        """Returns the batch of several samples: what `default_collate` makes of them.
+
+        Parameters
+        ----------
+        indices : array_like
+            The indices of the samples.
+
+        Returns
+        -------
+        tuple or dict of numpy.ndarray
+            The batch.
+
+        Raises
+        ------
+        IndexError
+            An index is out of range.
+        """
         indices = np.asarray(indices)
         length = len(self)
         if indices.size and not (-length <= indices.min() and indices.max() < length):

@@ -21,22 +21,71 @@ from tensorlend.loader.workforce import Address, Manner, Workforce
 
 
 class SharedLoader:
-    """Batches of a dataset as numpy arrays that look at lent memory, into which worker processes have collated them.
+    """Iterates over a dataset's batches, which worker processes write into shared memory, as numpy arrays that view them.
 
-    dataset: what has `__getitem__` and `__len__`, or else is iterated. Iterated, every worker has the whole of it: it chooses its
-        share by `get_worker_info()`.
-    batch_size: samples of a batch; None to take samples one by one, uncollated.
-    workers (or num_workers): processes; 0 to load in this one, where arrays are ordinary ones.
-    shuffle, sampler, batch_sampler, collate_fn, drop_last, timeout, worker_init_fn, multiprocessing_context, prefetch_factor,
-        persistent_workers, in_order: as torch's DataLoader has them.
-    generator: a numpy Generator or a seed, for shuffling and for the workers' seeds. The order does not depend on `workers`.
-    address, namespace, client: the broker; by default one of the loader's own.
-    mode: "read", where writing to a batch raises ValueError, or "cow", where it changes this process's copy alone.
+    Arguments that torch's DataLoader has, too, mean the same here.
 
-    Batch i is made by worker i modulo `workers`, and comes i-th. An array keeps its slot: batches that are kept are not
-    overwritten. Errors of workers are raised by `next`, as the same type where that takes one message, with the worker's
-    traceback. Raises RuntimeError if a worker dies, or takes longer than `timeout`; LimitError if the broker's memory is used up.
+    Parameters
+    ----------
+    dataset : object
+        A dataset with `__getitem__` and `__len__`, or an iterable. Every worker iterates over the whole of an iterable, which
+        chooses its share by `get_worker_info()`.
+    batch_size : int or None, default 1
+        Samples of a batch; None takes samples one by one, uncollated.
+    workers : int or None, default None
+        Worker processes; with 0 this process loads.
+    shuffle : bool or None, default None
+        Whether the order is random.
+    sampler : iterable or None, default None
+        Indices of samples, in their order.
+    batch_sampler : iterable or None, default None
+        Lists of indices, each of which makes a batch.
+    num_workers : int or None, default None
+        Another name for `workers`.
+    collate_fn : callable or None, default None
+        Makes a batch of a list of samples.
+    drop_last : bool, default False
+        Whether an incomplete last batch is left out.
+    timeout : float, default 0
+        Maximum wait for a batch in seconds; 0 waits without limit.
+    worker_init_fn : callable or None, default None
+        Called in each worker with the worker's number.
+    multiprocessing_context : str, context or None, default None
+        The way to start workers: "fork", "spawn" or "forkserver".
+    generator : numpy.random.Generator, int or None, default None
+        A generator or a seed, for shuffling and for the workers' seeds. The order does not depend on `workers`.
+    prefetch_factor : int or None, default None
+        Batches that each worker makes ahead.
+    persistent_workers : bool, default False
+        Whether the workers stay for the next epoch.
+    in_order : bool, default True
+        Whether batches come in the order of their indices.
+    address : str, path, sequence of these or None, default None
+        The daemon's sockets. None starts a daemon of the loader's own.
+    namespace : str or None, default None
+        The namespace to join.
+    client : Client or None, default None
+        A client to use.
+    mode : {"read", "cow"}, default "read"
+        "read": writing to a batch raises ValueError. "cow": writing changes this process's copy alone.
 
+    Raises
+    ------
+    ValueError
+        The arguments contradict one another.
+    RuntimeError
+        From `next`: a worker died, or took longer than `timeout`.
+    LimitError
+        From `next`: the daemon's memory is used up, for instance by batches that are kept.
+
+    Notes
+    -----
+    Worker i modulo `workers` makes batch i, and batches come in order. An array keeps its memory: batches that are kept are not
+    overwritten. `next` raises errors of workers as the same type where that takes one message, with the worker's traceback. Close
+    the loader, or use it as a context manager.
+
+    Examples
+    --------
     >>> from tensorlend.numpy import ArrayDataset, SharedLoader
     >>> pictures, labels = np.zeros((1000, 28, 28), np.float32), np.arange(1000)
     >>> loader = SharedLoader(ArrayDataset(pictures, labels), 64, 2, shuffle=True, generator=0)
@@ -143,7 +192,7 @@ class SharedLoader:
         return length // self.batch_size if self.drop_last else -(-length // self.batch_size)
 
     def close(self) -> None:
-        """Ends workers that persist, and the broker of its own. Arrays that were taken stay."""
+        """Ends workers that persist, and the daemon of its own. Arrays that were taken stay valid."""
         self._workforce.close()
 
     def __enter__(self) -> SharedLoader:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorlend._native import Dataset, Draft, Lease, Recipe
+from tensorlend._native import Dataset, DeviceLease, Draft, Lease, Recipe
 from tensorlend.loader import nesting
 from tensorlend.loader.arena import Arena
 from tensorlend.loader.failure import Failure
@@ -50,7 +50,7 @@ class Packer:
         self._arena = arena
 
     def batch(self, batch: Any) -> tuple[Content, bytes]:
-        """What is to be sent, and its metadata. Leaves that lie in the arena are sent as they are, others are copied."""
+        """Returns the value to send, and its metadata. Leaves in the arena are sent without a copy, others are copied."""
         leaves = _Leaves(self._kit, self._arena)
         try:
             nest = nesting.describe(batch, leaves.number)
@@ -135,7 +135,7 @@ class Unpacker:
         #: Makes batches of messages like the last one, if they are simple enough.
         self.recipe: Recipe | None = None
 
-    def batch(self, value: Lease | Dataset) -> Any:
+    def batch(self, value: Lease | DeviceLease | Dataset) -> Any:
         """A batch, or `End`; raises what the worker raised."""
         metadata = value.metadata_bytes
         known = self._known.get(metadata)
@@ -187,5 +187,8 @@ class Unpacker:
         return Unpickler(io.BytesIO(data)).load()
 
 
-def _leases(value: Lease | Dataset) -> list[Lease]:
-    return [value] if isinstance(value, Lease) else list(value.values())
+def _leases(value: Lease | DeviceLease | Dataset) -> list[Lease]:
+    if isinstance(value, Dataset):
+        return list(value.values())
+    assert isinstance(value, Lease), "batches are in host memory"
+    return [value]

@@ -76,8 +76,23 @@ def is_leaf(value: Any) -> bool:
 
 
 def empty(shape: Sequence[int] | int, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A tensor for a batch to be written into. In a worker it lies in the slot in which the trainer will find it: a
-    `collate_fn` that returns it, alone or within lists and dicts, saves the copy. Elsewhere it is `torch.empty`."""
+    """Returns a tensor for a batch to be written into.
+
+    In a worker it lies in the memory in which the trainer will find it: a `collate_fn` that returns it, alone or within lists and
+    dicts, saves the copy. Elsewhere it is `torch.empty`.
+
+    Parameters
+    ----------
+    shape : int or sequence of int
+        Sizes, in elements.
+    dtype : torch.dtype or None, default None
+        Element type; None is torch's default one.
+
+    Returns
+    -------
+    torch.Tensor
+        The tensor, with undefined elements.
+    """
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     dtype = dtype if dtype is not None else torch.get_default_dtype()
     here = arena.current

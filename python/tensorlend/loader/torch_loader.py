@@ -25,22 +25,73 @@ _KNOWN = inspect.signature(DataLoader.__init__).parameters
 
 
 class SharedLoader(DataLoader[Any]):
-    """torch's DataLoader, but worker processes write collated batches straight into lent memory, and the trainer gets tensors that
-    look at it: nothing is copied or sent but a few words.
+    """Iterates over a dataset's batches as torch's DataLoader does, without a copy from the workers to the trainer.
 
-    All arguments of DataLoader mean what they mean there, and give the same batches in the same order for the same seeds; those
-    after `workers`, which is another word for `num_workers`, are keywords. With 0 workers it is a DataLoader. Besides:
+    Worker processes write batches into shared memory, and the trainer gets tensors that view them. All arguments of DataLoader
+    mean what they mean there, and give the same batches in the same order for the same seeds. With 0 workers it is a DataLoader.
 
-    address, namespace, client: the broker; by default one of the loader's own, in a thread of this process.
-    mode: "read" or "cow". torch does not know of read-only memory: in mode "read", writing to a batch in place ends the
-        process (SIGSEGV). In mode "cow" it changes this process's copy, at the price of a mapping for each tensor.
+    Parameters
+    ----------
+    dataset : object
+        A Dataset or an IterableDataset. DataPipes are not supported.
+    batch_size : int or None, default 1
+        Samples of a batch; None takes samples one by one, uncollated.
+    workers : int or None, default None
+        Worker processes; with 0 this process loads.
+    shuffle : bool or None, default None
+        Whether the order is random.
+    sampler : iterable or None, default None
+        Indices of samples, in their order.
+    batch_sampler : iterable or None, default None
+        Lists of indices, each of which makes a batch.
+    num_workers : int or None, default None
+        Another name for `workers`.
+    collate_fn : callable or None, default None
+        Makes a batch of a list of samples.
+    pin_memory : bool, default False
+        Whether tensors are copied to page-locked memory.
+    drop_last : bool, default False
+        Whether an incomplete last batch is left out.
+    timeout : float, default 0
+        Maximum wait for a batch in seconds; 0 waits without limit.
+    worker_init_fn : callable or None, default None
+        Called in each worker with the worker's number.
+    multiprocessing_context : str, context or None, default None
+        The way to start workers: "fork", "spawn" or "forkserver".
+    generator : torch.Generator or None, default None
+        For shuffling and for the workers' seeds.
+    prefetch_factor : int or None, default None
+        Batches that each worker makes ahead.
+    persistent_workers : bool, default False
+        Whether the workers stay for the next epoch.
+    in_order : bool, default True
+        Whether batches come in the order of their indices.
+    address : str, path, sequence of these or None, default None
+        The daemon's sockets. None starts a daemon of the loader's own.
+    namespace : str or None, default None
+        The namespace to join.
+    client : Client or None, default None
+        A client to use.
+    mode : {"read", "cow"}, default "read"
+        torch does not know of read-only memory. "read": writing to a batch in place ends the process (SIGSEGV). "cow": it changes
+        this process's copy, at the price of a mapping for each tensor.
 
-    A tensor keeps its slot: batches that are kept are not overwritten. Errors of workers are raised by `next`, as the same type
-    where that takes one message, with the worker's traceback. Raises RuntimeError if a worker dies, or takes longer than
-    `timeout`; LimitError if the broker's memory is used up, for instance by batches that are kept.
+    Raises
+    ------
+    ValueError
+        The arguments contradict one another, or the dataset is a DataPipe.
+    RuntimeError
+        From `next`: a worker died, or took longer than `timeout`.
+    LimitError
+        From `next`: the daemon's memory is used up, for instance by batches that are kept.
 
-    DataPipes are not supported: they raise ValueError.
+    Notes
+    -----
+    A tensor keeps its memory: batches that are kept are not overwritten. `next` raises errors of workers as the same type where
+    that takes one message, with the worker's traceback. Close the loader, or use it as a context manager.
 
+    Examples
+    --------
     >>> from torch.utils.data import TensorDataset
     >>> dataset = TensorDataset(torch.zeros(1000, 28, 28), torch.arange(1000))
     >>> for pictures, labels in SharedLoader(dataset, 64, 2, shuffle=True):
@@ -121,7 +172,7 @@ class SharedLoader(DataLoader[Any]):
         return Pinned(batches, manner.ahead * self.num_workers, torch.accelerator.current_device_index())
 
     def close(self) -> None:
-        """Ends workers that persist, and the broker of its own. Tensors that were taken stay."""
+        """Ends workers that persist, and the daemon of its own. Tensors that were taken stay valid."""
         self._workforce.close()
 
     def __enter__(self) -> SharedLoader:

@@ -11,7 +11,7 @@ __all__ = ["Array", "copied"]
 Array = npt.NDArray[Any]
 
 
-def copied(lease: tensorlend.Lease) -> Array:
+def copied(lease: tensorlend.Lease | tensorlend.DeviceLease) -> Array:
     """A copy in memory of this process.
 
     A lease's own array would be there sooner, but not in a forked child: programs load data and then start workers.

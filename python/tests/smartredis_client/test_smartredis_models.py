@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runner import eventually, running
+from runner import running
+from waiting import eventually
 
 import tensorlend
 from tensorlend.smartredis import Client

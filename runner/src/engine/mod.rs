@@ -1,4 +1,4 @@
-//! What computes a model, behind one trait.
+//! Engines that compute models, behind one trait.
 
 #[cfg(feature = "onnxruntime")]
 mod onnxruntime;
@@ -13,7 +13,7 @@ pub use signature::{Port, Signature};
 use crate::args::Args;
 use tensorlend::DType;
 
-/// An input: row-major elements where they lie, already checked against the signature.
+/// An input: row-major elements in place, checked against the signature.
 #[derive(Clone, Copy, Debug)]
 pub struct Feed<'f> {
     pub dtype: DType,
@@ -21,26 +21,26 @@ pub struct Feed<'f> {
     pub bytes: &'f [u8],
 }
 
-/// Makes room for an output of this type and shape.
+/// Allocates memory for an output of this type and shape.
 pub type Make<'m> = dyn FnMut(DType, &[u64]) -> Result<Place, String> + 'm;
 
-/// A model that is ready to be run.
+/// A model that is ready to run.
 pub trait Engine {
-    /// What computes, with its version.
+    /// The engine's name, with its version.
     fn name(&self) -> String;
 
-    /// Runs the model on inputs in the signature's order. `wanted` are numbers of outputs in the signature, and what is returned
-    /// has their order.
+    /// Runs the model on inputs in the signature's order. `wanted` are numbers of outputs in the signature; the returned outputs have
+    /// the same order.
     ///
     /// # Errors
-    /// Why it could not be computed.
+    /// The reason of a failed computation.
     fn run(&mut self, inputs: &[Feed<'_>], wanted: &[usize], make: &mut Make<'_>) -> Result<Vec<Output>, String>;
 }
 
-/// Reads a model, with ONNX Runtime where its library was given or is found, else with what is built in.
+/// Reads a model, with ONNX Runtime if its library was named or is installed, else with the built-in engine.
 ///
 /// # Errors
-/// Why it cannot be read.
+/// The reason why the model cannot be read.
 pub fn load(args: &Args, model: &[u8], signature: &Signature) -> Result<Box<dyn Engine>, String> {
     #[cfg(feature = "onnxruntime")]
     if let Some(library) = onnxruntime::library(args)? {

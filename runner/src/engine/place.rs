@@ -1,8 +1,8 @@
-//! Where an output is written.
+//! Memory for outputs.
 
 use tensorlend::{DType, Draft};
 
-/// An output that was computed.
+/// A computed output.
 #[derive(Debug)]
 pub struct Output {
     pub dtype: DType,
@@ -10,17 +10,17 @@ pub struct Output {
     pub place: Place,
 }
 
-/// Room for a tensor.
+/// Memory for a tensor.
 #[derive(Debug)]
 pub enum Place {
-    /// In the broker's memory, where it will be read.
+    /// In shared memory, for the response.
     Lent(Draft),
-    /// In this process, to be taken apart or changed first.
+    /// In this process, because it must be split or changed first.
     Own(Own),
 }
 
 impl Place {
-    /// All of its bytes; whatever lay there before, until they are written.
+    /// Returns all of its bytes, uninitialized: they hold former contents.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
             Self::Lent(draft) => draft.bytes_mut(),
@@ -29,7 +29,7 @@ impl Place {
     }
 }
 
-/// Bytes of this process, aligned for every element type.
+/// Private bytes, aligned for every element type.
 #[derive(Debug, Default)]
 pub struct Own {
     words: Vec<u128>,
@@ -37,12 +37,12 @@ pub struct Own {
 }
 
 impl Own {
-    /// So many, all 0.
+    /// Returns this many bytes, all 0.
     pub fn new(len: usize) -> Self {
         Self { words: vec![0; len.div_ceil(size_of::<u128>())], len }
     }
 
-    /// These.
+    /// Returns a copy of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         let mut own = Self::new(bytes.len());
         own.bytes_mut().copy_from_slice(bytes);

@@ -1,47 +1,84 @@
-//! Operators that rten lacks, replaced by others that compute the same, before rten reads the model.
+//! Replaces operators that rten lacks, or reads as a newer version than the model's, by equivalent ones, before rten reads the
+//! model.
 //!
-//! rten takes operators from a registry that only knows its own, so that they cannot be added from here; a graph can be rewritten.
+//! rten's registry of operators accepts no others, so this module rewrites the graph instead.
 //!
 //! | operator | becomes |
 //! |---|---|
-//! | `Dropout` | `Identity`, which it is where a model is not trained |
-//! | `LRN` | the mean of squares over neighbouring channels (an `AveragePool` over channels), and what is divided by its power |
+//! | `Dropout` | `Identity`: outside of training, both are the same |
+//! | `LRN` | the mean of squares over neighbouring channels (an `AveragePool` over channels), and a division by its power |
+//! | `Softmax`, `LogSoftmax` before opset 13 | `Flatten`, the same operator over the last axis, and `Reshape` to the shape before |
 
 use rten_onnx::onnx::{AttributeProto, AttributeType, DataType, GraphProto, ModelProto, NodeProto, TensorProto};
 use std::collections::BTreeSet;
 
-/// The model with such operators replaced; `None`: it has none.
+/// The opset in which `Softmax` and `LogSoftmax` became operators over one axis. rten reads them so, whatever the model's opset.
+const SOFTMAX_OF_ONE_AXIS: i64 = 13;
+
+/// Returns the model with these operators replaced; `None`: it has none of them.
 ///
 /// # Errors
-/// What is wrong with one of them.
+/// The defect of an operator.
 pub fn rewritten(model: &[u8]) -> Result<Option<Vec<u8>>, String> {
-    // What cannot be read is for rten to refuse.
+    // rten refuses an unreadable model.
     let Ok(mut model) = ModelProto::parse_buf(model) else { return Ok(None) };
+    let flattens = opset(&model) < SOFTMAX_OF_ONE_AXIS;
     let Some(graph) = &mut model.graph else { return Ok(None) };
-    if !has(graph) {
+    if !has(graph, flattens) {
         return Ok(None);
     }
     let mut used = BTreeSet::new();
     collect_used(graph, &mut used);
-    rewrite(graph, &used)?;
+    rewrite(graph, &used, flattens)?;
     model.write_buf().map(Some).map_err(|e| format!("it cannot be rewritten for rten: {e}"))
 }
 
+/// Returns the version of ONNX's own operators that a model uses; the newest if a model does not state it, as rten does.
+fn opset(model: &ModelProto) -> i64 {
+    // The first versions of the format had no imports.
+    let default = if model.ir_version.is_some_and(|version| version < 3) { 1 } else { i64::MAX };
+    let own = model.opset_import.iter().find(|import| is_onnx(import.domain.as_deref()));
+    own.and_then(|import| import.version).unwrap_or(default)
+}
+
+fn is_onnx(domain: Option<&str>) -> bool {
+    domain.is_none_or(|domain| domain.is_empty() || domain == "ai.onnx")
+}
+
 fn is(node: &NodeProto, op: &str) -> bool {
-    let is_onnx = node.domain.as_deref().is_none_or(|domain| domain.is_empty() || domain == "ai.onnx");
-    is_onnx && node.op_type.as_deref() == Some(op)
+    is_onnx(node.domain.as_deref()) && node.op_type.as_deref() == Some(op)
 }
 
-fn has(graph: &GraphProto) -> bool {
-    graph.node.iter().any(|node| is(node, "Dropout") || is(node, "LRN") || inner(node).any(has))
+/// Returns true if a Softmax or LogSoftmax of an opset before 13 differs from that of opset 13. Over the last axis both are the
+/// same.
+fn is_flattening(node: &NodeProto) -> bool {
+    (is(node, "Softmax") || is(node, "LogSoftmax")) && first_flattened(node) != -1
 }
 
-/// The graphs in a node: bodies of loops and branches.
+/// Returns the `axis` of a Softmax or LogSoftmax of an opset before 13.
+fn first_flattened(node: &NodeProto) -> i64 {
+    attribute(node, "axis").map_or(1, |axis| axis.i.unwrap_or_default())
+}
+
+fn attribute<'n>(node: &'n NodeProto, name: &str) -> Option<&'n AttributeProto> {
+    node.attribute.iter().find(|attribute| attribute.name.as_deref() == Some(name))
+}
+
+fn has(graph: &GraphProto, flattens: bool) -> bool {
+    graph.node.iter().any(|node| {
+        is(node, "Dropout")
+            || is(node, "LRN")
+            || (flattens && is_flattening(node))
+            || inner(node).any(|graph| has(graph, flattens))
+    })
+}
+
+/// Returns the graphs in a node: bodies of loops and branches.
 fn inner(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
     node.attribute.iter().filter_map(|attribute| attribute.g.as_ref())
 }
 
-/// Every value that some node takes, or that leaves a graph.
+/// Returns every value that is an input of a node, or an output of a graph.
 fn collect_used(graph: &GraphProto, used: &mut BTreeSet<String>) {
     used.extend(graph.output.iter().filter_map(|output| output.name.clone()));
     for node in &graph.node {
@@ -50,14 +87,15 @@ fn collect_used(graph: &GraphProto, used: &mut BTreeSet<String>) {
     }
 }
 
-fn rewrite(graph: &mut GraphProto, used: &BTreeSet<String>) -> Result<(), String> {
+fn rewrite(graph: &mut GraphProto, used: &BTreeSet<String>, flattens: bool) -> Result<(), String> {
     let mut nodes = Vec::with_capacity(graph.node.len());
     for mut node in std::mem::take(&mut graph.node) {
         for graph in node.attribute.iter_mut().filter_map(|attribute| attribute.g.as_mut()) {
-            rewrite(graph, used)?;
+            rewrite(graph, used, flattens)?;
         }
         if is(&node, "Dropout") {
-            // With its mask, or when it may be told to train, it is more than this: rten says that it lacks the operator.
+            // With a mask output, or with an input for training, Dropout is more than Identity: rten then reports the operator as
+            // missing.
             let has_mask = node.output.get(1).is_some_and(|mask| !mask.is_empty() && used.contains(mask));
             let may_train = node.input.get(2).is_some_and(|mode| !mode.is_empty() && !is_false(mode, graph, &nodes));
             if !has_mask && !may_train {
@@ -69,6 +107,8 @@ fn rewrite(graph: &mut GraphProto, used: &BTreeSet<String>) -> Result<(), String
             nodes.push(node);
         } else if is(&node, "LRN") {
             nodes.extend(normalization(&node, &mut graph.initializer)?);
+        } else if flattens && is_flattening(&node) {
+            nodes.extend(flattened(node)?);
         } else {
             nodes.push(node);
         }
@@ -77,7 +117,7 @@ fn rewrite(graph: &mut GraphProto, used: &BTreeSet<String>) -> Result<(), String
     Ok(())
 }
 
-/// Whether this value is a constant that says no. Nodes come after those of which they take something.
+/// Returns true if this value is the constant false. Nodes come after the nodes of their inputs.
 fn is_false(name: &str, graph: &GraphProto, before: &[NodeProto]) -> bool {
     let weight = graph.initializer.iter().find(|weight| weight.name.as_deref() == Some(name));
     let constant = || {
@@ -99,21 +139,13 @@ fn normalization(node: &NodeProto, weights: &mut Vec<TensorProto>) -> Result<Vec
     let ([x], [y]) = (&node.input[..], &node.output[..]) else {
         return Err("an LRN has one input and one output".into());
     };
-    let attribute = |name: &str| node.attribute.iter().find(|attribute| attribute.name.as_deref() == Some(name));
-    let number = |name: &str, default: f32| attribute(name).and_then(|attribute| attribute.f).unwrap_or(default);
-    let size = attribute("size").and_then(|attribute| attribute.i).filter(|size| (1..1 << 16).contains(size));
+    let number = |name: &str, default: f32| attribute(node, name).and_then(|attribute| attribute.f).unwrap_or(default);
+    let size = attribute(node, "size").and_then(|attribute| attribute.i).filter(|size| (1..1 << 16).contains(size));
     let size = size.ok_or_else(|| format!("the LRN that computes {y:?} has no size, or none that can be"))?;
     let name = |part: &str| format!("{y}/LRN/{part}");
     let mut made = Vec::new();
     let mut add = |op: &str, inputs: &[&str], output: &str, attribute: Vec<AttributeProto>| {
-        made.push(NodeProto {
-            op_type: Some(op.into()),
-            name: Some(format!("{op} of {output}")),
-            input: inputs.iter().map(|&input| input.to_owned()).collect(),
-            output: vec![output.to_owned()],
-            attribute,
-            ..NodeProto::default()
-        });
+        made.push(operator(op, inputs, output, attribute));
     };
     for (part, dims, elements) in [("rows", vec![3], vec![0, 0, -1]), ("axes", vec![1], vec![1])] {
         weights.push(TensorProto {
@@ -134,18 +166,13 @@ fn normalization(node: &NodeProto, weights: &mut Vec<TensorProto>) -> Result<Vec
             ..TensorProto::default()
         });
     }
-    // (N, C, ...) as a picture of one channel, of which channels are the rows: a window over rows is one over channels. Its mean
-    // counts the zeros beyond the edge, so that it is the sum over `size`.
+    // Treats (N, C, ...) as an image with one channel, whose rows are the channels: so a window over rows is a window over channels.
+    // The mean counts the zeros beyond the edge, so it is the sum divided by `size`.
     let window = vec![
         integers("kernel_shape", vec![size, 1]),
         integers("pads", vec![(size - 1) / 2, 0, size / 2, 0]),
         integers("strides", vec![1, 1]),
-        AttributeProto {
-            name: Some("count_include_pad".into()),
-            r#type: Some(AttributeType::INT),
-            i: Some(1),
-            ..AttributeProto::default()
-        },
+        integer("count_include_pad", 1),
     ];
     add("Shape", &[x], &name("shape"), vec![]);
     add("Mul", &[x, x], &name("squares"), vec![]);
@@ -158,6 +185,40 @@ fn normalization(node: &NodeProto, weights: &mut Vec<TensorProto>) -> Result<Vec
     add("Reshape", &[&name("power"), &name("shape")], &name("divisor"), vec![]);
     add("Div", &[x, &name("divisor")], y, vec![]);
     Ok(made)
+}
+
+/// Softmax or LogSoftmax of an opset before 13: all dimensions from `axis` on count as one.
+fn flattened(mut node: NodeProto) -> Result<Vec<NodeProto>, String> {
+    let axis = first_flattened(&node);
+    let ([x], [y]) = (&node.input[..], &node.output[..]) else {
+        return Err("a Softmax or LogSoftmax has one input and one output".into());
+    };
+    let [shape, flat, normalized] = ["shape", "flat", "normalized"].map(|part| format!("{y}/Softmax/{part}"));
+    let before =
+        [operator("Shape", &[x], &shape, vec![]), operator("Flatten", &[x], &flat, vec![integer("axis", axis)])];
+    let after = operator("Reshape", &[&normalized, &shape], y, vec![integer("allowzero", 1)]);
+    (node.input, node.output, node.attribute) = (vec![flat], vec![normalized], vec![integer("axis", -1)]);
+    Ok(before.into_iter().chain([node, after]).collect())
+}
+
+fn operator(op: &str, inputs: &[&str], output: &str, attribute: Vec<AttributeProto>) -> NodeProto {
+    NodeProto {
+        op_type: Some(op.into()),
+        name: Some(format!("{op} of {output}")),
+        input: inputs.iter().map(|&input| input.to_owned()).collect(),
+        output: vec![output.to_owned()],
+        attribute,
+        ..NodeProto::default()
+    }
+}
+
+fn integer(name: &str, value: i64) -> AttributeProto {
+    AttributeProto {
+        name: Some(name.into()),
+        r#type: Some(AttributeType::INT),
+        i: Some(value),
+        ..AttributeProto::default()
+    }
 }
 
 fn integers(name: &str, values: Vec<i64>) -> AttributeProto {

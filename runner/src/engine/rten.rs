@@ -1,8 +1,8 @@
 //! rten: an engine in Rust, built in.
 //!
-//! Inputs of f32, i32, i8 and u8 are read where they lie. It computes i64 and bool as i32, f64 and f16 as f32: these are
-//! converted on their way in and out, and an i64 that i32 cannot hold is refused. An output is memory of rten's own, and is
-//! copied once, to where it will be read: its interface has no way to say where outputs are to be written.
+//! rten reads inputs of f32, i32, i8 and u8 in place. It computes i64 and bool as i32, f64 and f16 as f32: the worker converts
+//! these inputs and outputs, and refuses an i64 that i32 cannot hold. rten allocates its outputs itself, and its interface accepts
+//! no memory for them, so the worker copies each output once.
 
 use super::rewrite::rewritten;
 use super::{Engine, Feed, Make, Output, Signature};
@@ -69,7 +69,7 @@ impl Engine for Rten {
     }
 }
 
-/// A panic becomes an error: the model is only read, so that nothing of it is left half-done.
+/// Turns a panic into an error: rten only reads the model, so a panic leaves it unchanged.
 fn caught<T>(what: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(what)).map_err(|panic| {
         let words = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
@@ -116,7 +116,7 @@ fn cast<T: bytemuck::Pod>(bytes: &[u8]) -> Result<&[T], String> {
     bytemuck::try_cast_slice(bytes).map_err(|e| format!("its bytes are not aligned: {e}"))
 }
 
-/// Copies an output to where it will be read, with the element type that the model says.
+/// Copies an output into the memory of the response, with the element type that the model declares.
 fn written(value: &Value, dtype: DType, make: &mut Make<'_>) -> Result<Output, String> {
     match (value, dtype) {
         (Value::FloatTensor(from), DType::F32) => plain(from, dtype, make),

@@ -1,4 +1,4 @@
-//! What a model takes and gives, as its file says: the same for every engine.
+//! A model's inputs and outputs, as its file declares them: the same for every engine.
 
 use super::Feed;
 use rten_onnx::onnx::{DataType, ModelProto, ValueInfoProto};
@@ -6,17 +6,17 @@ use std::collections::BTreeMap;
 use std::fmt;
 use tensorlend::DType;
 
-/// Dimensions of a tensor, at most.
+/// Maximum number of dimensions of a tensor.
 const NDIM_MAX: usize = 16;
 
 /// One size of an input or output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Dim {
-    /// Always this.
+    /// This size.
     Fixed(u64),
-    /// The same wherever this word stands.
+    /// Any size, the same for each dimension with this name.
     Named(String),
-    /// Any.
+    /// Any size.
     Any,
 }
 
@@ -35,7 +35,7 @@ impl fmt::Display for Dim {
 pub struct Port {
     pub name: String,
     pub dtype: DType,
-    /// `None`: the model does not say.
+    /// `None`: the model does not declare it.
     pub dims: Option<Vec<Dim>>,
 }
 
@@ -59,10 +59,10 @@ pub struct Signature {
 }
 
 impl Signature {
-    /// Reads it from an ONNX file.
+    /// Reads the signature from an ONNX file.
     ///
     /// # Errors
-    /// What is wrong with the file, or not known here.
+    /// The defect of the file, or its unsupported part.
     pub fn read(model: &[u8]) -> Result<Self, String> {
         let model = ModelProto::parse_buf(model).map_err(|e| format!("it is no ONNX file, or is cut off: {e}"))?;
         let graph = model.graph.ok_or("it is no ONNX file: it has no graph")?;
@@ -77,26 +77,26 @@ impl Signature {
         Ok(Self { inputs, outputs })
     }
 
-    /// The number of an input.
+    /// Returns the number of an input.
     ///
     /// # Errors
-    /// What inputs there are.
+    /// The inputs of the model.
     pub fn input(&self, name: &str) -> Result<usize, String> {
         find(&self.inputs, "input", name)
     }
 
-    /// The number of an output.
+    /// Returns the number of an output.
     ///
     /// # Errors
-    /// What outputs there are.
+    /// The outputs of the model.
     pub fn output(&self, name: &str) -> Result<usize, String> {
         find(&self.outputs, "output", name)
     }
 
-    /// Whether inputs are such as the model takes.
+    /// Checks that the model accepts these inputs.
     ///
     /// # Errors
-    /// The input that is not, what it should be, and what it is.
+    /// The first invalid input, its expected form and its actual one.
     pub fn check(&self, feeds: &[Feed<'_>]) -> Result<(), String> {
         let mut named: BTreeMap<&str, (u64, &str)> = BTreeMap::new();
         for (port, feed) in self.inputs.iter().zip(feeds) {
@@ -125,7 +125,7 @@ impl Signature {
         Ok(())
     }
 
-    /// The shape of an output, if it follows from those of inputs that fit.
+    /// Returns the shape of an output, if it follows from the shapes of valid inputs.
     #[cfg(feature = "onnxruntime")]
     pub fn foresee(&self, output: &Port, feeds: &[Feed<'_>]) -> Option<Vec<u64>> {
         let of_word = |word: &str| {
@@ -142,8 +142,8 @@ impl Signature {
         sizes.collect()
     }
 
-    /// Whether requests can be run together: the first dimension of every input is one and the same open one, or each is open,
-    /// and that of every output too.
+    /// Returns true if requests can run together: the first dimension of every input and output is open, with or without a
+    /// name.
     pub fn is_batchable(&self) -> bool {
         let open = |port: &Port| {
             let first = port.dims.as_ref().and_then(|dims| dims.first());
@@ -153,7 +153,7 @@ impl Signature {
     }
 }
 
-/// By its name, else by its place: `#0` is the first.
+/// Finds an input or output by its name, else by its position: `#0` is the first.
 fn find(ports: &[Port], kind: &str, name: &str) -> Result<usize, String> {
     let by_place = || name.strip_prefix('#')?.parse::<usize>().ok().filter(|&at| at < ports.len());
     ports.iter().position(|port| port.name == name).or_else(by_place).ok_or_else(|| {
@@ -186,7 +186,7 @@ fn port(kind: &str, info: &ValueInfoProto) -> Result<Port, String> {
     Ok(Port { name, dtype, dims })
 }
 
-/// Its name has to be one that a member of a dataset can have.
+/// Checks that the name is valid for a member of a dataset.
 fn tensorlend_name(kind: &str, name: &str) -> Result<(), String> {
     if name.is_empty() || name.len() > 255 || name.chars().any(char::is_control) {
         return Err(format!("{kind} {name:?}: its name is empty, too long, or has control characters"));

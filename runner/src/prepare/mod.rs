@@ -1,4 +1,4 @@
-//! From an image to a model's input: a fixed set of steps, no program.
+//! Prepares an image as a model's input, by a fixed set of steps.
 
 mod resize;
 
@@ -6,14 +6,14 @@ use crate::engine::{Feed, Own};
 use tensorlend::DType;
 use tensorlend_model::Step;
 
-/// Pixels along one side, at most.
+/// Maximum number of pixels along one side.
 const SIDE_MAX: u32 = 1 << 15;
-/// Bytes of what a step makes, at most.
+/// Maximum bytes of a step's result.
 const BYTES_MAX: u64 = 1 << 30;
-/// Steps of one input, at most.
+/// Maximum number of steps of one input.
 const STEPS_MAX: usize = 16;
 
-/// What a step works on and makes.
+/// The input or the result of a step.
 #[derive(Debug)]
 pub struct Image {
     pub dtype: DType,
@@ -21,7 +21,7 @@ pub struct Image {
     pub data: Own,
 }
 
-/// Images of one size: so many, height, width, channels.
+/// Images of one size: count, height, width, channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Size {
     images: usize,
@@ -40,10 +40,10 @@ impl Size {
     }
 }
 
-/// Takes all steps.
+/// Applies all steps.
 ///
 /// # Errors
-/// The step that cannot be taken, and why.
+/// The failed step, with the reason.
 pub fn apply(steps: &[Step], feed: Feed<'_>) -> Result<Image, String> {
     if steps.len() > STEPS_MAX {
         return Err(format!("{} steps, and {STEPS_MAX} are the most", steps.len()));
@@ -73,7 +73,7 @@ pub fn apply(steps: &[Step], feed: Feed<'_>) -> Result<Image, String> {
     image.ok_or_else(|| "no step is named".into())
 }
 
-/// The images' size, of (height, width, channels) or (images, height, width, channels).
+/// Returns the images' size from a shape (height, width, channels) or (images, height, width, channels).
 fn size(feed: Feed<'_>) -> Result<Size, String> {
     if !matches!(feed.dtype, DType::U8 | DType::F32) {
         return Err(format!("an image has elements u8 or f32, not {}", feed.dtype));
@@ -89,7 +89,7 @@ fn size(feed: Feed<'_>) -> Result<Size, String> {
     Ok(Size { images: images as usize, height: height as u32, width: width as u32, channels: channels as usize })
 }
 
-/// The same shape with another size.
+/// Returns the same shape with another size.
 fn reshaped(feed: Feed<'_>, width: u32, height: u32) -> Vec<u64> {
     let mut shape = feed.shape.to_vec();
     let at = shape.len() - 3;
@@ -97,7 +97,7 @@ fn reshaped(feed: Feed<'_>, width: u32, height: u32) -> Vec<u64> {
     shape
 }
 
-/// Room for what a step makes.
+/// Allocates memory for the result of a step.
 fn room(elements: usize, dtype: DType) -> Result<Own, String> {
     let bytes = (elements as u64).checked_mul(dtype.item_bytes() as u64).filter(|&bytes| bytes <= BYTES_MAX);
     Ok(Own::new(bytes.ok_or_else(|| format!("it would take more than {BYTES_MAX} bytes"))? as usize))
@@ -138,7 +138,7 @@ fn center_crop(feed: Feed<'_>, width: u32, height: u32) -> Result<Image, String>
     if width == 0 || height == 0 || width > from.width || height > from.height {
         return Err(format!("{width}x{height} of an image of {}x{}", from.width, from.height));
     }
-    // As torchvision does: half a pixel goes to the even side.
+    // Rounds half a pixel to the even side, as torchvision does.
     let edge = |outer: u32, inner: u32| (f64::from(outer - inner) / 2.0).round_ties_even() as usize;
     let (left, top) = (edge(from.width, width), edge(from.height, height));
     let pixel = from.channels * feed.dtype.item_bytes();
@@ -162,7 +162,7 @@ fn normalize(feed: Feed<'_>, mean: &[f32], std: &[f32]) -> Result<Image, String>
     each(feed, |value, channel| (value - mean[channel]) / std[channel])
 }
 
-/// Something done to each element, as f32.
+/// Applies a function to each element, as f32.
 fn each(feed: Feed<'_>, change: impl Fn(f32, usize) -> f32) -> Result<Image, String> {
     let size = size(feed)?;
     let mut data = room(size.elements(), DType::F32)?;

@@ -24,7 +24,7 @@ pub fn resize(feed: Feed<'_>, width: u32, height: u32, antialias: bool) -> Resul
         (_, many) => return Err(format!("{many} channels: images of 1 to 4 are resized")),
     };
     let algorithm = if antialias { ResizeAlg::Convolution } else { ResizeAlg::Interpolation };
-    // Each channel by itself: what the fourth one means is not known.
+    // Each channel by itself: the meaning of a fourth channel is unknown.
     let options = ResizeOptions::new().resize_alg(algorithm(FilterType::Bilinear)).use_alpha(false);
     let to = Size { height, width, ..from };
     let mut data = room(to.elements(), feed.dtype)?;

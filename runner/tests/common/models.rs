@@ -56,10 +56,15 @@ pub fn integers(name: &str, dims: &[i64], values: &[i64]) -> TensorProto {
 }
 
 pub fn file(graph: GraphProto) -> Vec<u8> {
+    file_of(17, graph)
+}
+
+/// A model with this version of ONNX's operators.
+pub fn file_of(opset: i64, graph: GraphProto) -> Vec<u8> {
     let model = ModelProto {
         ir_version: Some(8),
         graph: Some(graph),
-        opset_import: vec![OperatorSetIdProto { domain: None, version: Some(17) }],
+        opset_import: vec![OperatorSetIdProto { domain: None, version: Some(opset) }],
         ..ModelProto::default()
     };
     model.write_buf().expect("a small message is written")
@@ -86,18 +91,23 @@ fn number(name: &str, value: f32) -> AttributeProto {
     }
 }
 
+/// An attribute that is an integer.
+fn integer(name: &str, value: i64) -> AttributeProto {
+    AttributeProto {
+        name: Some(name.into()),
+        r#type: Some(AttributeType::INT),
+        i: Some(value),
+        ..AttributeProto::default()
+    }
+}
+
 /// y = LRN of Dropout of x, of (N, C, 2): as old networks for images have them.
 pub fn normalized(size: i64, alpha: f32, beta: f32, bias: f32) -> Vec<u8> {
     let mut dropout = node("Dropout", &["x"], &["kept", "mask that nobody reads"]);
     dropout.attribute.push(number("ratio", 0.5));
     let mut normalization = node("LRN", &["kept"], &["y"]);
     normalization.attribute.extend([number("alpha", alpha), number("beta", beta), number("bias", bias)]);
-    normalization.attribute.push(AttributeProto {
-        name: Some("size".into()),
-        r#type: Some(AttributeType::INT),
-        i: Some(size),
-        ..AttributeProto::default()
-    });
+    normalization.attribute.push(integer("size", size));
     let shape = || [Open("N"), Open("C"), Of(2)];
     file(GraphProto {
         node: vec![dropout, normalization],
@@ -105,6 +115,22 @@ pub fn normalized(size: i64, alpha: f32, beta: f32, bias: f32) -> Vec<u8> {
         output: vec![value("y", DataType::FLOAT, &shape())],
         ..GraphProto::default()
     })
+}
+
+/// y = Softmax or LogSoftmax of x, in a model of this opset. Every dimension is open.
+pub fn softmax(op: &str, opset: i64, axis: Option<i64>, rank: usize) -> Vec<u8> {
+    let mut softmax = node(op, &["x"], &["y"]);
+    softmax.attribute.extend(axis.map(|axis| integer("axis", axis)));
+    let shape: Vec<Size> = ["A", "B", "C", "D"][..rank].iter().map(|&word| Open(word)).collect();
+    file_of(
+        opset,
+        GraphProto {
+            node: vec![softmax],
+            input: vec![value("x", DataType::FLOAT, &shape)],
+            output: vec![value("y", DataType::FLOAT, &shape)],
+            ..GraphProto::default()
+        },
+    )
 }
 
 /// An operator that is none.

@@ -74,7 +74,7 @@ pub enum Refusal {
         reason: String,
     },
     /// The object does not exist.
-    #[error("there is no {0}")]
+    #[error("there is no {0}: repeat the call; if it fails again, connect again")]
     NotFound(String),
     /// The owner is alive, so its client must perform the operation.
     #[error(

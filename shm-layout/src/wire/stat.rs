@@ -63,6 +63,34 @@ pub struct Stat {
     pub uids: Vec<UidUse>,
     /// Usage of the requesting namespace; for the superuser, of each (128 at most).
     pub namespaces: Vec<NamespaceUse>,
+    /// Sessions of the requesting uid that returned memory which some process still holds; for the superuser, those of each uid.
+    /// The 64 with most bytes.
+    pub holders: Vec<Holder>,
+}
+
+/// A session that has returned memory which some process still holds: its own process, or one that has the memory from it, such
+/// as a child. The kernel does not say which.
+///
+/// ```
+/// use tensorlend_layout::wire::Holder;
+///
+/// let holder = Holder { uid: 1000, client: 3, pid: 4711, connected: true, pieces: 2, bytes: 64 << 20 };
+/// println!("process {} (client {}) of uid {}: {} bytes", holder.pid, holder.client, holder.uid, holder.bytes);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// The user, who is charged for the memory.
+    pub uid: u32,
+    /// The client's number in its namespace; 0 if only a former daemon knew it.
+    pub client: u16,
+    /// The process that connected, as the daemon sees its pid; 0 if only a former daemon knew it.
+    pub pid: u32,
+    /// Whether the session is connected.
+    pub connected: bool,
+    /// Number of segments and sheets.
+    pub pieces: u32,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 /// Usage and present limits of one uid.

@@ -4,8 +4,8 @@ use crate::sim::{File, Kind, Order, SEGMENT, Sim};
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_daemon::core::settings::RESERVED_SESSIONS;
 use tensorlend_layout::catalogue::{CELL_PARTS, cells_count, cells_first};
-use tensorlend_layout::directory::Directory;
-use tensorlend_layout::name::KeyKind;
+use tensorlend_layout::directory::{Directory, NameEntry};
+use tensorlend_layout::name::{KeyKind, is_item_of};
 use tensorlend_layout::word::{Absorbed, Home, HomeKind, Member, MemberState, RangeWord};
 
 /// Time that a daemon waits for clients that still read the previous directory.
@@ -14,6 +14,11 @@ const GATHERING_NS: u64 = 5_000_000_000;
 const PARTS_EVERY: u32 = 4;
 /// The names are checked once in this many steps.
 const NAMES_EVERY: u32 = 16;
+
+/// Returns whether an entry is an item of a deleted list, or of an append that a killed daemon did not finish.
+pub fn is_item_of_no_list(directory: &Directory, entry: &NameEntry) -> bool {
+    KeyKind::of(entry) == KeyKind::Item && !directory.lists.iter().any(|list| is_item_of(entry, list.id.read()))
+}
 
 impl Sim {
     /// Compares the core's visible state with the world's.
@@ -173,12 +178,8 @@ impl Sim {
                 matches!(found, Ok(Some(f)) if f.entry == number),
                 "{key:?} stands in entry {number}, and a search finds {found:?}"
             );
-            if let [1, item @ ..] = &key[..] {
-                // Item of a deleted list, perhaps from an append that a killed daemon did not finish.
-                let list = item.first_chunk().map(|id| u64::from_le_bytes(*id));
-                let listed = directory.lists.iter().any(|line| Some(line.id.read()) == list);
-                assert!(listed || self.core.chores_left() > 0, "entry {number} is an item of no list");
-            }
+            let orphaned = is_item_of_no_list(directory, entry);
+            assert!(!orphaned || self.core.chores_left() > 0, "entry {number} is an item of no list");
             if home.is_live() && home.catalogue() != 0 {
                 assert!(
                     directory.present().any(|n| n == home.catalogue()),
@@ -209,7 +210,9 @@ impl Sim {
                 let owner = Member(now.members[usize::from(home.catalogue())].member.read());
                 // A stream whose ring its daemon did not live to keep is nobody's.
                 let plain = KeyKind::of(line).leads_to_cell();
-                let stays = plain && home.is_live() && owner.state() == MemberState::Open;
+                // The daemon ends the items of a deleted list in slices, and the next daemon ends the rest.
+                let stays =
+                    plain && !is_item_of_no_list(now, line) && home.is_live() && owner.state() == MemberState::Open;
                 assert!(!stays || moved == home, "client {at} reads {home:?} still, and it is {moved:?}");
             }
         }

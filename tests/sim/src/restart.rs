@@ -4,6 +4,7 @@
 //! clients continue with their mappings: `back.rs` has their reconnection.
 
 use crate::Flaw;
+use crate::checks::is_item_of_no_list;
 use crate::rng::Rng;
 use crate::sim::{File, Kind, Lent, Sim};
 use std::collections::BTreeMap;
@@ -163,14 +164,6 @@ impl Sim {
         for (&file, directory) in &self.directories {
             let namespace = self.life.heirlooms.iter().find(|(_, held)| *held == file);
             let Some(namespace) = namespace.map(|(label, _)| label.namespace()) else { continue };
-            let lists: Vec<u64> = directory
-                .entries()
-                .filter_map(|(_, line)| {
-                    let home = Home(line.home.read());
-                    let is_list = home.is_live() && matches!(parse(&directory.key(line)?), Some((KeyKind::List, _)));
-                    is_list.then(|| directory.lists[home.cell() as usize].id.read())
-                })
-                .collect();
             for (entry, line) in directory.entries() {
                 let home = Home(line.home.read());
                 if !home.is_live() {
@@ -178,8 +171,7 @@ impl Sim {
                 }
                 let key = directory.key(line).expect("a live name has a key");
                 // The daemon ends the items of a deleted list in slices, and the next daemon ends the rest.
-                let is_item = matches!(parse(&key), Some((KeyKind::Item, _)));
-                if is_item && !lists.iter().any(|&list| is_item_of(line, list)) {
+                if is_item_of_no_list(directory, line) {
                     continue;
                 }
                 // Segments that liars claim to have in a driver's pool end with their daemon.

@@ -136,23 +136,55 @@ pub fn changes_are_noticed() {
     assert_eq!(gone("  : int32_t", "  : int64_t"), 1);
     assert_eq!(gone("typedef int32_t tensorlend_status;", "typedef int64_t tensorlend_status;"), 1);
     assert_eq!(gone("#define TENSORLEND_POLLABLE 1", "#define TENSORLEND_POLLABLE 2"), 1);
-    assert_eq!(gone("bool row_major;", "bool row_major; int more;"), 0);
+    assert_eq!(gone("uint32_t device_number;", "uint32_t device_number; int more;"), 0);
     assert_eq!(gone("uint64_t total_count;", "uint64_t total_count; int more;"), 1);
     assert!(gone("bool row_major;", "int first; bool row_major;") > 0);
     assert_eq!(gone("tensorlend_status tensorlend_ping(", "int another(void); tensorlend_status tensorlend_ping("), 0);
 }
 
+/// Returns the names of the header's functions.
+fn functions(header: &str) -> BTreeSet<String> {
+    let facts = facts(header);
+    let functions = facts.iter().filter_map(|fact| fact.strip_prefix("function "));
+    let name = |function: &str| {
+        let before = function.split_once('(').expect("a function").0;
+        before.rsplit([' ', '*']).next().expect("a name").to_owned()
+    };
+    functions.map(name).collect()
+}
+
+/// Functions without a method in `tensorlend.hpp`: those that need no object, and those that another method covers.
+const WITHOUT_METHOD: [&str; 11] = [
+    "tensorlend_abi",
+    "tensorlend_dtype_bytes",
+    "tensorlend_library_version",
+    "tensorlend_limit_name",
+    "tensorlend_status_name",
+    // `lease` and `wait`.
+    "tensorlend_get",
+    "tensorlend_get_dataset",
+    "tensorlend_wait_for",
+    // `draft`, which is then published.
+    "tensorlend_put",
+    "tensorlend_put_dlpack",
+    "tensorlend_put_remote",
+];
+
+/// Each function of C has a method in C++.
+pub fn methods() {
+    let header = std::fs::read_to_string(header::path()).expect("the header is there");
+    let methods = std::fs::read_to_string(header::path().with_extension("hpp")).expect("the header is there");
+    let words: BTreeSet<&str> = methods.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+    let missing: Vec<String> = functions(&header).into_iter().filter(|name| !words.contains(name.as_str())).collect();
+    let mut known = WITHOUT_METHOD.to_vec();
+    known.sort_unstable();
+    assert_eq!(missing, known);
+}
+
 /// Compares the exported symbols of the built library with the header.
 pub fn exported(kit: &Kit) {
     let header = std::fs::read_to_string(header::path()).expect("the header is there");
-    let declared: BTreeSet<String> = facts(&header)
-        .iter()
-        .filter_map(|fact| fact.strip_prefix("function "))
-        .map(|function| {
-            let before = function.split_once('(').expect("a function").0;
-            before.rsplit([' ', '*']).next().expect("a name").to_owned()
-        })
-        .collect();
+    let declared = functions(&header);
     assert!(declared.len() > 80, "{declared:?}");
     let said = |program: &str, arguments: &[&str]| {
         let file = kit.libraries().join("libtensorlend.so");

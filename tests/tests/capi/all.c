@@ -1,16 +1,13 @@
 /* Every function of tensorlend.h, with valid and with invalid arguments. */
 #define _POSIX_C_SOURCE 200809L
+#include "check.h"
 #include <ctype.h>
 #include <dirent.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <tensorlend.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -38,24 +35,6 @@ struct DLManagedTensorVersioned {
     uint64_t flags;
     Array array;
 };
-
-#define SECONDS(n) (INT64_C(1000000000) * (n))
-
-#define IS(condition)                                                                              \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: %s\n  last error: %s\n", __FILE__, __LINE__, #condition,       \
-                    tensorlend_error_message());                                                   \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
-#define OK(call) IS((call) == TENSORLEND_OK)
-/* The call fails with this status, and a message that contains the text. */
-#define FAILS(status, text, call)                                                                  \
-    do {                                                                                           \
-        IS((call) == (status));                                                                    \
-        IS(strstr(tensorlend_error_message(), text) != NULL);                                      \
-    } while (0)
 
 static tensorlend_client *client;
 

@@ -19,6 +19,11 @@ const FILES: &[&str] = &[
     "history",
     "listing",
     "dlpack",
+    "caller",
+    "server",
+    "model",
+    "remote",
+    "device",
     "stat",
     "instruments",
 ];

@@ -65,12 +65,7 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
         ),
     ),
     (
-        "docs/containers.md",
-        "podman run --volume /run/tensorlend:/run/tensorlend:ro --env TENSORLEND_SOCKET=/run/tensorlend/tensorlend.sock IMAGE",
-        Understood(NEEDS_ENGINE),
-    ),
-    (
-        "docs/models.md",
+        "docs/how-to/models.md",
         "cargo build --release -p tensorlend-runner",
         Understood("builds a release for minutes; runner/tests/command.rs runs these with a model"),
     ),
@@ -81,11 +76,7 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
             "builds a release for minutes; tests/tests/packages.rs makes and installs packages of these binaries",
         ),
     ),
-    (
-        "docs/packages.md",
-        "scripts/release                        # source, programs, Debian packages, wheel, SHA256SUMS: target/published",
-        Understood(BUILDS),
-    ),
+    ("docs/packages.md", "scripts/release                        # all parts: target/published", Understood(BUILDS)),
     (
         "docs/saving.md",
         "tensorlend save 'model/*' optimizer -o checkpoint.safetensors",
@@ -95,7 +86,7 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
         ),
     ),
     (
-        "docs/saving.md",
+        "docs/how-to/save.md",
         "install -D -m 0644 -t /usr/lib/systemd/system packaging/tensorlend-restore@.service",
         Understood(NEEDS_INSTALL),
     ),
@@ -158,9 +149,9 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
         ),
     ),
     (
-        "docs/training.md",
-        "pip install torch matplotlib py-spy      # beside the package tensorlend",
-        Understood("fetches 3 GB and measures for minutes"),
+        "docs/performance.md",
+        "cargo build --release -p tensorlend-training --bins",
+        Understood("builds a release, fetches data and measures for minutes"),
     ),
     (
         "docs/web.md",
@@ -192,7 +183,7 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
 /// Blocks that another test uses: page, language, that test.
 pub const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("README.md", "rust", "libclient/src/lib.rs"),
-    ("docs/models.md", "rust", "model/src/lib.rs"),
+    ("docs/how-to/models.md", "rust", "model/src/lib.rs"),
     ("docs/", "python", "python/tests/test_docs.py"),
     ("docs/c.md", "c", "tests/tests/capi/guide.rs"),
     ("docs/c.md", "cpp", "tests/tests/capi/guide.rs"),

@@ -41,7 +41,7 @@ fn targets(line: &str) -> Vec<String> {
 
 /// Returns the broken links, one line each.
 pub fn broken(pages: &[Page]) -> Vec<String> {
-    let root = root();
+    let root = root().canonicalize().expect("the repository is there");
     let by_path: HashMap<&str, &Page> = pages.iter().map(|page| (page.path.as_str(), page)).collect();
     let mut broken = Vec::new();
     for page in pages {

@@ -1,11 +1,8 @@
 //! The pages of the manual, and the fenced blocks in them.
 
-use std::path::{Path, PathBuf};
-
-/// Returns the root of the repository.
-pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the workspace is there")
-}
+use std::path::Path;
+pub use tensorlend_tests::tree::root;
+use tensorlend_tests::tree::texts;
 
 /// A Markdown file.
 pub struct Page {
@@ -91,32 +88,10 @@ impl Page {
     }
 }
 
-fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).expect("a folder can be read") {
-        let path = entry.expect("an entry").path();
-        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
-        if path.is_dir() && !path.is_symlink() && !name.starts_with('.') && name != "node_modules" {
-            // Skips build output: cargo, pip and others mark their folders with this file.
-            if !path.join("CACHEDIR.TAG").exists() && name != "target" {
-                walk(&path, found);
-            }
-        } else if path.extension().is_some_and(|extension| extension == "md") {
-            found.push(path);
-        }
-    }
-}
-
 /// Returns every Markdown file of the repository.
 pub fn all() -> Vec<Page> {
-    let root = root();
-    let mut found = Vec::new();
-    walk(&root, &mut found);
-    found.sort();
-    let page = |path: PathBuf| Page {
-        text: std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display())),
-        path: path.strip_prefix(&root).expect("below the root").to_string_lossy().into_owned(),
-    };
-    found.into_iter().map(page).collect()
+    let path = |path: &Path| path.strip_prefix(root()).expect("below the root").to_string_lossy().into_owned();
+    texts(root(), "md").into_iter().map(|(file, text)| Page { path: path(&file), text }).collect()
 }
 
 /// Returns the pages whose blocks are tested: the guides. Results and decisions are historical records.

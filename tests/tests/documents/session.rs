@@ -42,7 +42,7 @@ pub struct Needs {
 impl Needs {
     pub fn of(blocks: &[Block]) -> Self {
         let says = |word: &str| blocks.iter().filter(|block| is_run(block)).any(|block| block.text.contains(word));
-        Self { python: says("python "), c: says("pkg-config"), cargo: says("cargo ") }
+        Self { python: says("python "), c: says("pkg-config") || says("cmake "), cargo: says("cargo ") }
     }
 }
 
@@ -155,6 +155,7 @@ impl Session {
     fn tools(&self, command: &mut Command) {
         if let Some(kit) = self.kit {
             command.env("PKG_CONFIG_PATH", kit.libraries().join("pkgconfig"));
+            command.env("CMAKE_PREFIX_PATH", kit.prefix());
             command.env("LD_LIBRARY_PATH", kit.libraries());
         }
         // Cargo sets these variables for this test, and they would mislead the inner cargo. Cargo and rustup live in

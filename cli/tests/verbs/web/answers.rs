@@ -82,7 +82,7 @@ fn streams_and_events() {
     let producer = named(&bench, "camera");
     let web = Web::start(&bench, &[]);
     let stream = producer.stream(HOSTILE[0]).capacity(4).policy(Policy::DropOldest).open().unwrap();
-    let mut frames = producer.subscription(HOSTILE[0]).from(Start::Oldest).open().unwrap();
+    let mut frames = producer.subscription(HOSTILE[0]).start_at(Start::Oldest).open().unwrap();
     let send = || stream.send(producer.create(DType::U8, &[64]).unwrap()).unwrap();
     send();
     frames.recv().unwrap();
@@ -102,7 +102,7 @@ fn streams_and_events() {
         let events = seen["events"].as_array().unwrap();
         events.iter().rev().map(|event| event["kind"].as_str().unwrap().to_owned()).collect()
     };
-    producer.create(DType::U8, &[1 << 50]).unwrap_err();
+    producer.create(DType::U8, [1u64 << 50]).unwrap_err();
     let seen = web.until("/api/v1/events", |seen| kinds(seen).contains(&"requests_refused".to_owned()));
     let all = kinds(&seen);
     for kind in ["stream_opened", "segments_lent", "stream_closed"] {

@@ -18,6 +18,8 @@ pub(super) const CLAIM_NS_MAX: u64 = 1_000_000_000;
 const CLAIM_GAP_NS: u64 = 100_000_000;
 /// Maximum announcements of one client that one turn absorbs.
 const ABSORB_MAX: u64 = 64;
+/// Maximum announcements of all clients that one turn absorbs, if it is not less than one of each.
+const TURN_MAX: u64 = 2048;
 /// Pause before the daemon polls for announcements again: a client's ring holds more than the client can announce in that time.
 const ABSORB_PAUSE_NS: u64 = 500_000;
 /// Delay to the next turn: this turn still fires the timers that are due now.
@@ -134,13 +136,14 @@ impl Bindings {
     /// true if none are left.
     pub fn absorb_all(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, all: bool) -> bool {
         let numbers: Vec<u16> = members.announcing().filter(|(_, c)| c.has_announced()).map(|(n, _)| n).collect();
+        let share = (TURN_MAX / numbers.len().max(1) as u64).clamp(1, ABSORB_MAX);
         let mut done = true;
         for catalogue in numbers {
             let client = members.me(catalogue);
             if client.absorbed_in.0 != env.turn {
                 client.absorbed_in = (env.turn, 0);
             }
-            let most = if all { u64::MAX } else { ABSORB_MAX - client.absorbed_in.1 };
+            let most = if all { u64::MAX } else { share.saturating_sub(client.absorbed_in.1) };
             done &= self.absorb(env, context, members, catalogue, MemberState::Open, most);
         }
         done

@@ -12,11 +12,8 @@ use crate::core::tables::Table;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::name::{self, KeyKind, item_key, list_key};
-use tensorlend_layout::wire::{LimitKind, Refusal, Reply};
+use tensorlend_layout::wire::{APPEND_MAX, LimitKind, Refusal, Reply};
 use tensorlend_layout::word::{HomeKind, LifeWord};
-
-/// Maximum number of items in one request to append.
-const APPEND_MAX: usize = 4096;
 
 #[derive(Debug)]
 struct List {

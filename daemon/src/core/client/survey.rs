@@ -56,12 +56,30 @@ impl Reach {
     }
 }
 
+/// A position among the streams of a client.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StreamPosition {
+    /// The entry in the table of streams from which on a stream is visited.
+    pub place: u32,
+    /// The stream at this place that was visited last.
+    pub id: u64,
+    /// If that stream is still there: the ring entry from which on it is visited.
+    pub entry: usize,
+}
+
+impl StreamPosition {
+    /// Returns the position of the next stream after this place.
+    pub fn after(place: u32) -> Self {
+        Self { place: place + 1, ..Self::default() }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub enum Stage {
     /// Entries of names from this one on.
     Names(u32),
-    /// Streams from this entry on; of that stream, if it has this id, the ring entries from `entry` on.
-    Streams { place: u32, id: u64, entry: usize },
+    /// Streams from this position on.
+    Streams(StreamPosition),
     /// Lease tables of the clients from this number on.
     Leases(u16),
     /// Segments that nothing leads to, from this first slot number on.
@@ -97,7 +115,7 @@ impl Survey {
     }
 
     pub fn is_at_names(&self) -> bool {
-        matches!(self.stage, Stage::Names(_) | Stage::Streams { .. })
+        matches!(self.stage, Stage::Names(_) | Stage::Streams(_))
     }
 
     /// Follows all known chains; returns true when they have ended.

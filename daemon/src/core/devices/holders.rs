@@ -278,7 +278,7 @@ impl Devices {
     fn take_back(env: &mut Env, context: &Context, settled: Vec<GivenUp>) {
         for it in settled {
             env.accounts.refund(it.charge);
-            env.let_go(it.device, it.mem, it.bytes, (context.ledger.id(), it.uid));
+            env.let_go(it.device, it.mem, it.bytes, context.ledger.borrower(it.uid));
         }
     }
 

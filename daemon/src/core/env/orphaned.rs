@@ -1,10 +1,12 @@
 //! Orphaned memory: its clients returned it or have ended, and a process may still write it.
 
 use super::{Env, Part, Probing, Timer};
-use crate::core::account::Charge;
+use crate::core::account::{Charge, NamespaceId};
 use crate::core::effect::Effect;
 use crate::core::event::MemId;
 use crate::core::label::Label;
+use crate::core::pool::Borrower;
+use std::collections::BTreeMap;
 
 /// Pause before the second probe of orphaned memory, after which its client may have unmapped it. Each further pause is four
 /// times as long.
@@ -21,11 +23,29 @@ const QUIET_NS_MAX: u64 = 5_000_000;
 /// Maximum pause between two probes of orphaned memory.
 const ORPHANED_PAUSE_NS_MAX: u64 = 10_000_000_000;
 
+/// The session to which the daemon had lent memory for writing. Only its process, and processes that have the memory from it, such
+/// as its children, can hold the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FormerWriter {
+    /// The user.
+    pub uid: u32,
+    /// The client's number; 0 if only the daemon's predecessor knew it.
+    pub client: u16,
+    /// The process that connected; 0 if only the daemon's predecessor knew it.
+    pub pid: u32,
+}
+
+impl FormerWriter {
+    /// Returns a session of a user that this daemon does not know.
+    pub fn unknown(uid: u32) -> Self {
+        Self { uid, client: 0, pid: 0 }
+    }
+}
+
 /// Orphaned memory that a process may still write. The charge stays with its user as long as a process has it mapped.
 #[derive(Debug)]
 pub struct Orphaned {
-    /// The user whose client had it.
-    uid: u32,
+    whose: FormerWriter,
     charge: Charge,
     segment_bytes: Option<u64>,
     given_up_ns: u64,
@@ -61,22 +81,32 @@ impl Env {
     /// can write it. Then the daemon closes it, or preserves a segment that may be lent again for the same uid. Readers do not
     /// count as holders. In system mode the daemon frees the pages when it closes the memory, even under readers; in user mode,
     /// where all clients are of one user, idle readers keep the pages until they unmap them.
-    pub fn orphan(&mut self, uid: u32, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
+    pub fn orphan(&mut self, whose: FormerWriter, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
         self.orphaned_ever += 1;
         let (namespace, segment, id) = (charge.namespace(), segment_bytes.is_some(), self.orphaned_ever);
-        self.keep(mem, Label::Orphaned { namespace, uid, segment, id });
-        self.orphan_again(uid, mem, charge, segment_bytes);
+        self.keep(mem, Label::Orphaned { namespace, uid: whose.uid, segment, id });
+        self.orphan_again(whose, mem, charge, segment_bytes);
     }
 
     /// Bytes of orphaned memory that are still charged to a uid: some process holds it.
     pub fn orphaned_bytes(&self, uid: u32) -> u64 {
-        self.orphaned.values().filter(|it| it.uid == uid).map(|it| it.charge.bytes()).sum()
+        self.orphaned.values().filter(|it| it.whose.uid == uid).map(|it| it.charge.bytes()).sum()
+    }
+
+    /// Returns the sessions that had orphaned memory of these uids, with its namespace, its number of pieces and its bytes.
+    pub fn former_writers(&self, is_told: impl Fn(u32) -> bool) -> BTreeMap<(NamespaceId, FormerWriter), (u32, u64)> {
+        let mut former_writers = BTreeMap::new();
+        for it in self.orphaned.values().filter(|it| is_told(it.whose.uid)) {
+            let (pieces, bytes): &mut (u32, u64) = former_writers.entry((it.charge.namespace(), it.whose)).or_default();
+            (*pieces, *bytes) = (*pieces + 1, *bytes + it.charge.bytes());
+        }
+        former_writers
     }
 
     /// Orphans memory like [`Env::orphan`], but memory that was orphaned under this daemon's predecessor.
-    pub fn orphan_again(&mut self, uid: u32, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
+    pub fn orphan_again(&mut self, whose: FormerWriter, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
         let orphaned = Orphaned {
-            uid,
+            whose,
             charge,
             segment_bytes,
             given_up_ns: self.now_ns,
@@ -90,28 +120,28 @@ impl Env {
     }
 
     /// Orphans a sheet like [`Env::orphan`].
-    pub fn orphan_part(&mut self, uid: u32, part: Part) {
-        self.orphan(uid, part.mem, part.charge, None);
+    pub fn orphan_part(&mut self, whose: FormerWriter, part: Part) {
+        self.orphan(whose, part.mem, part.charge, None);
     }
 
     /// Handles the kernel's answer about orphaned memory.
     pub fn orphan_probed(&mut self, mem: MemId, quiet: bool) {
         if let Some(orphaned) = self.orphaned.get(&mem).filter(|it| it.is_looked_at()) {
-            let expedited = self.expedited.get_mut(&orphaned.uid).expect("it has begun a look");
+            let expedited = self.expedited.get_mut(&orphaned.whose.uid).expect("it has begun a look");
             expedited.begun -= 1;
             if expedited.begun == 0 && expedited.is_full {
                 expedited.next_ns = self.now_ns + EXPEDITE_PAUSE_NS;
             }
         }
         if quiet {
-            let Some(Orphaned { uid, charge, segment_bytes, .. }) = self.orphaned.remove(&mem) else { return };
+            let Some(Orphaned { whose, charge, segment_bytes, .. }) = self.orphaned.remove(&mem) else { return };
             let namespace = charge.namespace();
             self.accounts.refund(charge);
             match segment_bytes {
                 None => self.release(mem),
                 Some(bytes) if !self.user_mode() && self.accounts.is_open(namespace) => {
                     self.effects.push(Effect::Forget { mem });
-                    self.keep_idle(mem, bytes, (namespace, uid));
+                    self.keep_idle(mem, bytes, Borrower { namespace, uid: whose.uid });
                 }
                 Some(bytes) => self.release_segment(mem, bytes),
             }
@@ -146,7 +176,7 @@ impl Env {
         if is_late {
             return false;
         }
-        let its = |l: &Orphaned| l.uid == uid && l.segment_bytes.is_some();
+        let its = |l: &Orphaned| l.whose.uid == uid && l.segment_bytes.is_some();
         let worth = |l: &Orphaned| now - l.given_up_ns < EXPEDITE_NS_MAX || l.answered_ns < since_ns;
         let (mut awaited, mut begun) = (false, 0);
         for (&mem, orphaned) in self.orphaned.iter_mut().filter(|(_, l)| its(l) && worth(l)) {

@@ -6,7 +6,7 @@ use super::Pressure;
 use super::Retained;
 use crate::core::bindings::Bindings;
 use crate::core::chores::{ENTRIES_STEP, LOOK, SCAN};
-use crate::core::client::survey::Reach;
+use crate::core::client::survey::{Reach, StreamPosition};
 use crate::core::client::{Client, Segment};
 use crate::core::context::Context;
 use crate::core::env::Env;
@@ -29,10 +29,17 @@ enum Stage {
     Names(u32),
     /// Announcements of the current owner.
     Announced,
-    /// Streams of the current owner from this entry on; of that stream, if it has this id, the ring entries from `entry` on.
-    Streams { place: u32, id: u64, entry: usize },
+    /// Streams of the current owner from this position on.
+    Streams(StreamPosition),
     /// Leases on the current owner after this one.
     Leases(Option<(u16, u64)>),
+}
+
+/// The client on whose values leases are counted.
+#[derive(Clone, Copy)]
+struct Owner<'c> {
+    number: u16,
+    client: &'c Client,
 }
 
 /// A scan in progress.
@@ -175,14 +182,13 @@ impl Pressure {
             if !look.reach.follow(client, || env.chores.spend(1)) {
                 return false;
             }
+            let owner = Owner { number: owner, client };
             match look.stage {
                 Stage::Tables(_) => {}
-                Stage::Names(next) => Self::look_at_names(env, context, bindings, look, (owner, client), next),
-                Stage::Announced => Self::look_at_announced(env, look, (owner, client)),
-                Stage::Streams { place, id, entry } => {
-                    Self::look_into_stream(env, streams, look, (owner, client), (place, id, entry));
-                }
-                Stage::Leases(after) => Self::look_at_lease(env, look, (owner, client), after),
+                Stage::Names(next) => Self::look_at_names(env, context, bindings, look, owner, next),
+                Stage::Announced => Self::look_at_announced(env, look, owner),
+                Stage::Streams(position) => Self::look_into_stream(env, streams, look, owner, position),
+                Stage::Leases(after) => Self::look_at_lease(env, look, owner, after),
             }
         }
     }
@@ -212,7 +218,7 @@ impl Pressure {
         context: &Context,
         bindings: &Bindings,
         look: &mut Look,
-        (owner, client): (u16, &Client),
+        Owner { number: owner, client }: Owner<'_>,
         next: u32,
     ) {
         let entries = bindings.names().owned_from(owner, next, ENTRIES_STEP);
@@ -236,8 +242,8 @@ impl Pressure {
 }
 
 impl Pressure {
-    fn look_at_announced(env: &mut Env, look: &mut Look, (owner, client): (u16, &Client)) {
-        look.stage = Stage::Streams { place: 0, id: 0, entry: 0 };
+    fn look_at_announced(env: &mut Env, look: &mut Look, Owner { number: owner, client }: Owner<'_>) {
+        look.stage = Stage::Streams(StreamPosition::default());
         if !client.announces() {
             return;
         }
@@ -257,28 +263,33 @@ impl Pressure {
         env: &mut Env,
         streams: &Streams,
         look: &mut Look,
-        (owner, client): (u16, &Client),
-        (place, id, entry): (u32, u64, usize),
+        Owner { number: owner, client }: Owner<'_>,
+        position: StreamPosition,
     ) {
-        let Some((at, stream)) = streams.of_producer_from(owner, place) else {
+        let Some((at, stream)) = streams.of_producer_from(owner, position.place) else {
             look.stage = Stage::Leases(None);
             return;
         };
-        let from = if (at, stream) == (place, id) { entry } else { 0 };
+        let from = if (at, stream) == (position.place, position.id) { position.entry } else { 0 };
         let (end, value) = streams.value_from(at, from);
         env.chores.spend((end.saturating_sub(from) / 16) as u32);
         match value {
             Some(value) => {
-                look.stage = Stage::Streams { place: at, id: stream, entry: end };
+                look.stage = Stage::Streams(StreamPosition { place: at, id: stream, entry: end });
                 look.note(owner, client, value);
             }
-            None => look.stage = Stage::Streams { place: at + 1, id: 0, entry: 0 },
+            None => look.stage = Stage::Streams(StreamPosition::after(at)),
         }
     }
 }
 
 impl Pressure {
-    fn look_at_lease(env: &mut Env, look: &mut Look, (owner, client): (u16, &Client), after: Option<(u16, u64)>) {
+    fn look_at_lease(
+        env: &mut Env,
+        look: &mut Look,
+        Owner { number: owner, client }: Owner<'_>,
+        after: Option<(u16, u64)>,
+    ) {
         let leases = &look.leases[&owner];
         let next = match after {
             Some(after) => leases.range((std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded)).next(),

@@ -11,7 +11,7 @@ use crate::core::away::AWAY_PAUSE_NS;
 use crate::core::client::Residence;
 use crate::core::client::{Client, Life, Segment};
 use crate::core::effect::Effect;
-use crate::core::env::{Env, Part};
+use crate::core::env::{Env, FormerWriter, Part};
 use crate::core::event::{ConnId, MemId};
 use crate::core::label::{Label, Preserved};
 use crate::core::length;
@@ -127,7 +127,7 @@ impl Env {
         if let Label::Orphaned { namespace, uid, segment, .. } = preserved.label {
             let kind = if segment { Kind::Segment } else { Kind::Sheet };
             let (charge, segment_bytes) = self.charge_recovered(namespace, (uid, kind), preserved.bytes);
-            self.orphan_again(uid, preserved.mem, charge, segment_bytes);
+            self.orphan_again(FormerWriter::unknown(uid), preserved.mem, charge, segment_bytes);
         }
     }
 
@@ -149,7 +149,7 @@ impl Env {
     /// Orphans memory that the predecessor was about to orphan or had not lent yet. Its label may belong to other memory later.
     pub fn orphan_recovered(&mut self, namespace: NamespaceId, (uid, kind): (u32, Kind), mem: MemId, bytes: u64) {
         let (charge, segment_bytes) = self.charge_recovered(namespace, (uid, kind), bytes);
-        self.orphan(uid, mem, charge, segment_bytes);
+        self.orphan(FormerWriter::unknown(uid), mem, charge, segment_bytes);
     }
 
     fn charge_recovered(

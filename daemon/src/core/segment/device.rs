@@ -53,7 +53,7 @@ impl Segments {
                 return Err(refusal);
             }
         };
-        let Some((mem, export)) = env.order_on_device(conn, (context.ledger.id(), uid), number, bytes) else {
+        let Some((mem, export)) = env.order_on_device(conn, context.ledger.borrower(uid), number, bytes) else {
             env.accounts.refund(charge);
             env.accounts.refund(slots_charge);
             return Err(env.devices[number].full());

@@ -191,7 +191,8 @@ impl Segments {
         };
         let Some(released) = env.pool.reserve(bytes) else {
             env.accounts.refund(charge);
-            let what = format!("the pool ({} in use)", bytes_text(env.pool.lent_bytes()));
+            let (used, more) = (bytes_text(env.pool.lent_bytes()), bytes_text(bytes));
+            let what = format!("the pool ({used} in use, {more} more needed)");
             return Some(Err(limit(LimitKind::PoolBytes, what, "pool.bytes_max", bytes_text(env.pool.bytes_max()))));
         };
         for mem in released {

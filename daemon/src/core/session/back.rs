@@ -29,7 +29,7 @@ impl Core {
     pub(super) fn welcome_back(&mut self, conn: ConnId, back: &Return) -> Answer {
         same_version((back.protocol_min, back.protocol_max), (back.layout_version, back.layout_hash))?;
         let peer = self.conns[&conn].peer.clone();
-        let unknown = || Refusal::NotFound("session to go on with: this daemon does not know it".into());
+        let unknown = || Refusal::NotFound("session to resume: this daemon does not know it".into());
         let (_, role) = self.role_in(&back.namespace, &peer).ok_or_else(unknown)?;
         let id = *self.by_name.get(&back.namespace).ok_or_else(unknown)?;
         let namespace = self.namespaces.get_mut(&id).expect("names lead to namespaces");

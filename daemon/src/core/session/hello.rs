@@ -1,6 +1,6 @@
 //! Admission of clients: versions, rights, and the namespace to join.
 
-use super::Core;
+use super::{Core, Failed};
 use crate::core::answer::{Answer, Outcome, Wait};
 use crate::core::event::ConnId;
 use crate::core::opening::Opening;
@@ -65,8 +65,10 @@ impl Core {
                 (name.clone(), limits, None, role)
             }
         };
-        // Only for the clients that waited when it failed: a later one tries again.
-        if let Some((_, reason)) = self.failed.get(&name).filter(|&&(failed_ns, _)| since_ns <= failed_ns) {
+        // Only for the clients that waited when it failed: a later one tries again. So does an administrator who waited for
+        // another client's attempt: that one did not use the reserve.
+        let concerns = |failed: &&Failed| since_ns <= failed.at_ns && (failed.reserved || !admission.administrator);
+        if let Some(Failed { reason, .. }) = self.failed.get(&name).filter(concerns) {
             return Err(Refusal::Memory { bytes: 0, reason: reason.clone() });
         }
         if let Some(id) = self.by_name.get(&name) {

@@ -62,7 +62,7 @@ impl Core {
             let names = Names::restore(&directory, limits.names_max, discards, self.env.now_ns, secret);
             let shares = (self.env.settings.uid_share && uid.is_none(), &self.env.settings.owners);
             let ledger = Ledger::reopen(&mut self.env.accounts, id, &name, (uid, limits, setting), bytes, shares);
-            let opening = Opening { ledger, mem, private: uid };
+            let opening = Opening { ledger, mem, private: uid, reserved: false };
             // The restoration of the segments finds the free lines.
             let mut namespace = opening.namespace(directory, names, Segments::restored());
             unused.remove(&mem);

@@ -226,7 +226,7 @@ impl Core {
         item: Item,
         received: &[Received],
     ) -> Result<(), Refusal> {
-        let unknown = || Refusal::NotFound("session to go on with: this daemon does not know it".into());
+        let unknown = || Refusal::NotFound("session to resume: this daemon does not know it".into());
         let peer = self.conns[&conn].peer.clone();
         let (uid, role) = self.role_in(&namespace, &peer).ok_or_else(unknown)?;
         let expected = self.env.now_ns < self.expecting_until_ns || self.staged.contains_key(&namespace);

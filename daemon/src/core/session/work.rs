@@ -1,6 +1,6 @@
 //! The arrival of ordered memory, or its failure.
 
-use super::{Conn, Core, Phase, Seat};
+use super::{Conn, Core, Failed, Phase, Seat};
 use crate::core::account::NamespaceId;
 use crate::core::answer::{What, Work};
 use crate::core::env::{Probing, Purpose};
@@ -85,7 +85,8 @@ impl Core {
                 self.namespaces.insert(id, namespace);
             }
             Err(reason) => {
-                self.failed.insert(opening.ledger.name().to_owned(), (self.env.now_ns, reason));
+                let failed = Failed { at_ns: self.env.now_ns, reason, reserved: opening.reserved };
+                self.failed.insert(opening.ledger.name().to_owned(), failed);
                 opening.give_up(&mut self.env);
             }
         }

@@ -8,7 +8,7 @@ use tensorlend_layout::catalogue::CellRecord;
 use tensorlend_layout::directory::key_word;
 use tensorlend_layout::name::item_key;
 use tensorlend_layout::search::SEARCH_MAX;
-use tensorlend_layout::wire::{Reply, Request};
+use tensorlend_layout::wire::{APPEND_MAX, Reply, Request};
 use tensorlend_layout::word::{Absorbed, Cell, Home, MemberState};
 
 fn many_names() -> World {
@@ -121,8 +121,11 @@ fn room_that_a_request_is_about_to_take_is_not_shown() {
     w.ask(&a, &Request::ListAppend { list: "l".into(), cells: (0..9).collect() });
     assert_eq!(head.names_room.peek(), room - 10, "a list and nine items");
     // A list that fills the namespace.
-    let cells = (10..room as u32 - 2).collect();
-    assert!(matches!(w.ask(&a, &Request::ListAppend { list: "l".into(), cells }), Reply::Appended { .. }));
+    let cells: Vec<u32> = (10..room as u32 - 2).collect();
+    for cells in cells.chunks(APPEND_MAX) {
+        let append = Request::ListAppend { list: "l".into(), cells: cells.to_vec() };
+        assert!(matches!(w.ask(&a, &append), Reply::Appended { .. }));
+    }
     assert!(head.names_room.peek() <= 2);
     let cells = (0..3).collect();
     assert!(matches!(w.ask(&a, &Request::ListAppend { list: "l".into(), cells }), Reply::Refused(_)));

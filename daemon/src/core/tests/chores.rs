@@ -7,10 +7,10 @@ use crate::core::settings::{Mode, NamespaceLimits, Settings};
 use crate::core::{Effect, Event};
 use tensorlend_layout::catalogue::SlotRecord;
 use tensorlend_layout::name::{item_key, list_key};
-use tensorlend_layout::wire::{Refusal, Reply, Request};
+use tensorlend_layout::wire::{APPEND_MAX, Refusal, Reply, Request};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 
-/// Cells in one request to append.
+/// Cells of one client.
 const CELLS: u32 = 4096;
 const ITEMS: u64 = 3 * CELLS as u64;
 /// The maximum cost of a step, with the cost of its last action.
@@ -33,11 +33,21 @@ fn ask(w: &mut World, client: &Client, request: &Request) -> Reply {
     panic!("{request:?} is not answered");
 }
 
-fn append(w: &mut World, client: &Client, list: &str, ephemeral: bool) {
-    let (list, cells) = (list.to_owned(), (0..CELLS).collect());
-    let request =
-        if ephemeral { Request::ListAppendEphemeral { list, cells } } else { Request::ListAppend { list, cells } };
-    assert!(matches!(ask(w, client, &request), Reply::Appended { .. }));
+/// Appends cells by as few requests as possible; returns the number of the first item of each.
+fn append_cells(w: &mut World, client: &Client, list: &str, cells: &[u32], ephemeral: bool) -> Vec<u64> {
+    let requests = cells.chunks(APPEND_MAX).map(|cells| {
+        let (list, cells) = (list.to_owned(), cells.to_vec());
+        if ephemeral { Request::ListAppendEphemeral { list, cells } } else { Request::ListAppend { list, cells } }
+    });
+    let first_of = |request| match ask(w, client, &request) {
+        Reply::Appended { first } => first,
+        other => panic!("{other:?}"),
+    };
+    requests.map(first_of).collect()
+}
+
+fn append(w: &mut World, client: &Client, list: &str, ephemeral: bool) -> Vec<u64> {
+    append_cells(w, client, list, &(0..CELLS).collect::<Vec<_>>(), ephemeral)
 }
 
 fn fill(w: &mut World, client: &Client, list: &str, value: Cell) {
@@ -140,8 +150,7 @@ fn nobody_is_refused_for_items_that_are_going() {
     delete(&mut w, &a, "l");
     // As many items as before: most of the old ones still exist.
     for number in 0..3 {
-        let reply = ask(&mut w, &a, &Request::ListAppend { list: "l".into(), cells: (0..CELLS).collect() });
-        assert_eq!(reply, Reply::Appended { first: number * u64::from(CELLS) });
+        assert_eq!(append(&mut w, &a, "l", false)[0], number * u64::from(CELLS));
     }
     // Nothing is left to wait for.
     assert!(matches!(w.ask(&b, &bind), Reply::Refused(Refusal::Limit { .. })));
@@ -216,7 +225,7 @@ fn a_name_that_is_renamed_during_the_look_keeps_its_memory() {
     w.bind(&a, "low", 4000, Cell::new(1, named.base));
     a.words().cells[1].cell.set(Cell::new(1, named.base).0);
     for _ in 0..3 {
-        ask(&mut w, &a, &Request::ListAppend { list: "l".into(), cells: vec![1; CELLS as usize] });
+        append_cells(&mut w, &a, "l", &vec![1; CELLS as usize], false);
     }
     let from = w.bind(&a, "from", 4001, Cell::new(1, renamed.base));
     w.hang_up(&a);

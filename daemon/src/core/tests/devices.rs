@@ -226,7 +226,7 @@ fn longer_than_the_device_is_refused_and_so_is_what_its_driver_has_not() {
     let mut w = World::new(Settings { devices: Vec::new(), ..settings() });
     let a = w.join(1);
     let Reply::Refused(refusal) = w.ask(&a, &wish(1)) else { panic!() };
-    assert!(refusal.to_string().ends_with(": there is none"), "{refusal}");
+    assert!(refusal.to_string().contains(": there is none"), "{refusal}");
     assert_eq!(w.stat().device, "there is none");
     w.hang_up(&a);
     w.assert_empty();

@@ -1,9 +1,10 @@
 //! Malicious clients, which cost the others nothing.
 
 use super::accounts::figures;
-use super::world::{SEGMENT, World, limits, settings};
+use super::world::{Client, SEGMENT, World, limits, settings};
+use crate::core::MemId;
 use crate::core::settings::{Mode, NamespaceLimits, Settings};
-use tensorlend_layout::wire::{LimitKind, Policy, Refusal, Reply, Request};
+use tensorlend_layout::wire::{APPEND_MAX, LimitKind, Policy, Refusal, Reply, Request};
 use tensorlend_layout::word::Cell;
 
 const TWO: Request = Request::Segment { bytes: 2 * SEGMENT, slots_log2: 4 };
@@ -76,14 +77,20 @@ fn a_producer_whose_ring_is_taken_while_it_is_looked_at_is_buried_all_the_same()
     w.assert_empty();
 }
 
+/// A world with memory for two segments, and a client that has returned a segment and still has it mapped.
+fn returned(mode: Mode) -> (World, Client, MemId) {
+    let mut w = World::new(Settings { mode, pool_bytes_max: 2 * SEGMENT, spare_segments: 0, ..settings() });
+    let client = w.join(1);
+    let lent = w.segment(&client);
+    w.loud.insert(lent.segment);
+    assert_eq!(w.ask(&client, &Request::ReturnSegment { base: lent.base }), Reply::Done);
+    (w, client, lent.segment)
+}
+
 #[test]
 fn who_asks_for_more_is_heard_when_it_has_unmapped_what_it_gave_back() {
     for mode in [Mode::User, Mode::System] {
-        let mut w = World::new(Settings { mode, pool_bytes_max: 2 * SEGMENT, spare_segments: 0, ..settings() });
-        let a = w.join(1);
-        let lent = w.segment(&a);
-        w.loud.insert(lent.segment);
-        assert_eq!(w.ask(&a, &Request::ReturnSegment { base: lent.base }), Reply::Done);
+        let (mut w, a, segment) = returned(mode);
         w.say(a.conn, &TWO);
         let heard = w.hear(a.conn);
         assert!(heard.is_none(), "it is given a moment: {heard:?}");
@@ -92,7 +99,7 @@ fn who_asks_for_more_is_heard_when_it_has_unmapped_what_it_gave_back() {
         w.wait_ns(1_000_000);
         assert!(matches!(w.hear(a.conn), Some((Reply::Segment { .. }, _))));
         w.say(a.conn, &Request::Ack);
-        w.loud.insert(lent.segment);
+        w.loud.insert(segment);
         w.hang_up(&a);
         w.assert_empty();
     }
@@ -101,11 +108,7 @@ fn who_asks_for_more_is_heard_when_it_has_unmapped_what_it_gave_back() {
 #[test]
 fn who_was_held_up_before_it_unmapped_is_heard_as_well() {
     for mode in [Mode::User, Mode::System] {
-        let mut w = World::new(Settings { mode, pool_bytes_max: 2 * SEGMENT, spare_segments: 0, ..settings() });
-        let a = w.join(1);
-        let lent = w.segment(&a);
-        w.loud.insert(lent.segment);
-        assert_eq!(w.ask(&a, &Request::ReturnSegment { base: lent.base }), Reply::Done);
+        let (mut w, a, _) = returned(mode);
         // Longer than any request waits for the segment; the daemon's next probe is much later.
         w.wait_ns(12_000_000);
         w.say(a.conn, &TWO);
@@ -124,11 +127,7 @@ fn who_was_held_up_before_it_unmapped_is_heard_as_well() {
 #[test]
 fn a_request_waits_for_the_look_that_it_has_begun_however_late_its_answer_is() {
     for mode in [Mode::User, Mode::System] {
-        let mut w = World::new(Settings { mode, pool_bytes_max: 2 * SEGMENT, spare_segments: 0, ..settings() });
-        let a = w.join(1);
-        let lent = w.segment(&a);
-        w.loud.insert(lent.segment);
-        assert_eq!(w.ask(&a, &Request::ReturnSegment { base: lent.base }), Reply::Done);
+        let (mut w, a, _) = returned(mode);
         w.loud.clear();
         w.late = true;
         w.say(a.conn, &TWO);
@@ -277,8 +276,8 @@ fn requests_have_a_size() {
     let a = w.join(1);
     let names = vec![("x".to_owned(), 0); 257];
     assert!(matches!(w.ask(&a, &Request::Tidy { names }), Reply::Refused(Refusal::Bad(why)) if why.contains("256")));
-    let append = Request::ListAppend { list: "l".into(), cells: vec![0; 4097] };
-    assert!(matches!(w.ask(&a, &append), Reply::Refused(Refusal::Bad(why)) if why.contains("4096")));
+    let append = Request::ListAppend { list: "l".into(), cells: vec![0; APPEND_MAX + 1] };
+    assert!(matches!(w.ask(&a, &append), Reply::Refused(Refusal::Bad(why)) if why.contains("at most 1024 items")));
     w.hang_up(&a);
     w.assert_empty();
 }

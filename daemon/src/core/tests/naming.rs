@@ -1,5 +1,5 @@
 use super::world::{World, settings};
-use tensorlend_layout::wire::{LimitKind, Refusal, Reply, Request};
+use tensorlend_layout::wire::{APPEND_MAX, LimitKind, Refusal, Reply, Request};
 use tensorlend_layout::word::{Cell, Home, HomeKind, PARKED_ANY, parked_bit};
 
 fn delete(name: &str) -> Request {
@@ -194,10 +194,11 @@ fn a_request_for_many_names_has_a_larger_table_made() {
     settings.private.names_max = 20_000;
     let mut w = World::new(settings);
     let a = w.join(1);
-    for number in 0..4 {
-        w.say(a.conn, &Request::ListAppend { list: "l".into(), cells: (0..4096).collect() });
+    let count = APPEND_MAX as u64;
+    for number in 0..16 {
+        w.say(a.conn, &Request::ListAppend { list: "l".into(), cells: (0..APPEND_MAX as u32).collect() });
         w.wait_ns(50_000_000);
         let appended = w.hear(a.conn).map(|(reply, _)| reply);
-        assert_eq!(appended, Some(Reply::Appended { first: number * 4096 }));
+        assert_eq!(appended, Some(Reply::Appended { first: number * count }));
     }
 }

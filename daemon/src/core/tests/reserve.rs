@@ -1,9 +1,9 @@
 //! The reserve: the daemon admits administrators beyond the limits.
 
 use super::world::{World, hello, limits, settings};
-use crate::core::ConnId;
 use crate::core::settings::{NamespaceLimits, RESERVED_SESSIONS, Settings};
-use tensorlend_layout::wire::{Hello, LimitKind, Refusal, Reply, Request};
+use crate::core::{ConnId, Effect, Event};
+use tensorlend_layout::wire::{Hello, LimitKind, Refusal, Reply, Request, encode};
 
 const ADMINISTRATOR: u32 = 9;
 
@@ -38,12 +38,12 @@ fn check(changed: Settings, namespace: Option<&str>) {
     w.say(conn, &Request::Stat);
     assert!(matches!(w.hear(conn), Some((Reply::Stat(_), _))));
     // A session of the reserve becomes free when it ends.
-    w.happen(crate::core::Event::HungUp { conn });
+    w.happen(Event::HungUp { conn });
     w.wait_ns(1_000_000_000);
     *ours.last_mut().unwrap() = enter(&mut w, ADMINISTRATOR, &[50], namespace).expect("a place is free");
     held.append(&mut ours);
     for conn in held {
-        w.happen(crate::core::Event::HungUp { conn });
+        w.happen(Event::HungUp { conn });
     }
     w.assert_empty();
 }
@@ -70,4 +70,22 @@ fn what_the_reserve_lets_in_gets_no_segment_beyond_the_limits() {
     w.say(conn, &Request::Segment { bytes: 4096, slots_log2: 0 });
     let refused = w.refusal(conn);
     assert!(matches!(refused, Refusal::Limit { kind: LimitKind::Descriptors, .. }), "{refused:?}");
+}
+
+#[test]
+fn an_administrator_who_waits_for_a_directory_that_fails_has_a_try_of_its_own() {
+    let mut w = World::new(Settings { administrators: vec![ADMINISTRATOR], ..settings() });
+    let (other, ours) = (w.dial(1, &[]), w.dial(ADMINISTRATOR, &[50]));
+    let hello = Request::Hello(Hello { namespace: Some("lab".into()), ..hello() });
+    let packet = Event::Packet { conn: other, bytes: encode(&hello), descriptors: Vec::new(), truncated: false };
+    let ordered = w.core.step(w.now_ns, packet).into_iter().find_map(|effect| match effect {
+        Effect::Create { mem, reserved, .. } => Some((mem, reserved)),
+        _ => None,
+    });
+    let Some((mem, false)) = ordered else { panic!("{ordered:?}") };
+    w.say(ours, &hello);
+    assert_eq!(w.hear(ours), None, "the directory is on order");
+    w.happen(Event::Created { mem, made: Err("no memory".into()) });
+    assert!(matches!(w.refusal(other), Refusal::Memory { .. }));
+    assert!(matches!(w.hear(ours), Some((Reply::Welcome(_), _))), "with the reserve");
 }

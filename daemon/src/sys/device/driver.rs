@@ -6,7 +6,8 @@
 
 use super::{Cards, DeviceMemory, Devices, MadeOnDevice};
 use crate::config::CudaConfig;
-use crate::core::account::{NamespaceId, bytes_text};
+use crate::core::Borrower;
+use crate::core::account::bytes_text;
 use crate::core::device::UNIT;
 use crate::core::settings::DeviceSettings;
 use std::collections::BTreeMap;
@@ -103,7 +104,7 @@ struct Card {
     device: Device,
     /// One pool for each user of each namespace with blocks: pools never cross namespaces. A pool ends with its last
     /// block.
-    pools: Mutex<BTreeMap<(NamespaceId, u32), Weak<Exported>>>,
+    pools: Mutex<BTreeMap<Borrower, Weak<Exported>>>,
     /// Maximum number of unused bytes that a pool may keep.
     idle_bytes_max: u64,
 }
@@ -162,14 +163,14 @@ impl Drop for Lent {
 }
 
 impl Cards for All {
-    fn make(&self, device: usize, whose: (NamespaceId, u32), bytes: u64) -> MadeOnDevice {
+    fn make(&self, device: usize, borrower: Borrower, bytes: u64) -> MadeOnDevice {
         let card = self.cards.get(device).ok_or("there is no such device")?;
         match self.allocator {
             Allocator::Pool | Allocator::Arena => allocation(&card.device, bytes),
-            Allocator::Async => self.block(card, whose, bytes).or_else(|_| {
+            Allocator::Async => self.block(card, borrower, bytes).or_else(|_| {
                 // Memory kept by other pools may be what is missing.
                 card.trim();
-                self.block(card, whose, bytes)
+                self.block(card, borrower, bytes)
             }),
         }
     }
@@ -182,8 +183,8 @@ fn allocation(device: &Device, bytes: u64) -> MadeOnDevice {
 }
 
 impl All {
-    fn block(&self, card: &Card, whose: (NamespaceId, u32), bytes: u64) -> MadeOnDevice {
-        let pool = self.pool(card, whose)?;
+    fn block(&self, card: &Card, borrower: Borrower, bytes: u64) -> MadeOnDevice {
+        let pool = self.pool(card, borrower)?;
         let block = Block::allocate(&pool.pool, bytes, &pool.stream).map_err(|error| error.to_string())?;
         let data = block.export().map_err(|error| error.to_string())?;
         let fd = pool.fd.try_clone().map_err(|error| format!("copying a pool's descriptor: {error}"))?;
@@ -193,14 +194,14 @@ impl All {
         Ok((DeviceMemory { fd, keeps: Some(Box::new(lent)) }, export))
     }
 
-    fn pool(&self, card: &Card, whose: (NamespaceId, u32)) -> Result<Arc<Exported>, String> {
+    fn pool(&self, card: &Card, borrower: Borrower) -> Result<Arc<Exported>, String> {
         let mut pools = card.pools.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(pool) = pools.get(&whose).and_then(Weak::upgrade) {
+        if let Some(pool) = pools.get(&borrower).and_then(Weak::upgrade) {
             return Ok(pool);
         }
         pools.retain(|_, pool| pool.strong_count() > 0);
         let pool = Arc::new(self.export_pool(&card.device).map_err(|error| error.to_string())?);
-        pools.insert(whose, Arc::downgrade(&pool));
+        pools.insert(borrower, Arc::downgrade(&pool));
         Ok(pool)
     }
 

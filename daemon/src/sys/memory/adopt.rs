@@ -158,8 +158,8 @@ impl Copies {
         Self { bytes: COPIED_BYTES_MAX, ..Self::default() }
     }
 
-    /// Copies a directory that a client has handed back. Returns `None` if a copy of it exists (its id `is_there`), or
-    /// if the limit is reached.
+    /// Copies a directory that a client has handed back. Returns `None` if an earlier copy of it still
+    /// exists (`is_there` returns true for its id), or if the limit is reached.
     fn copy(
         &mut self,
         mem: MemId,
@@ -224,8 +224,9 @@ pub fn own(
     if bytes > magic.map_or(segment_bytes_max, longest) {
         return None;
     }
-    // Reopens the file: the client could change the flags of its own descriptor, which would also count as a writer.
-    let preserved = memfd::reopen(fd.as_fd(), Access::Read).ok()?;
+    // Reopens the file: the client could change the flags of its own descriptor, which would also count as a writer. A client
+    // that holds a file lease on it hands nothing back.
+    let preserved = memfd::reopen_at_once(fd.as_fd(), Access::Read).ok()?;
     let Some(magic) = magic else {
         return Some((preserved, None, Own { magic: None, bytes, view: None, acked: true, copied: false }));
     };

@@ -45,6 +45,8 @@ impl Shared {
     }
 
     fn close(&self) {
+        // Under the lock: a thread that found the link open is already waiting, and hears the notification.
+        let _sender = self.sender();
         // Relaxed: the flag orders no other memory.
         self.closed.store(true, Ordering::Relaxed);
         self.changed.notify_all();
@@ -54,8 +56,12 @@ impl Shared {
         self.closed.load(Ordering::Relaxed)
     }
 
+    /// Waits until the queue or the credit has changed, or the link is closed.
     fn wait<'g>(&self, sender: MutexGuard<'g, Sender<Queued>>) -> MutexGuard<'g, Sender<Queued>> {
-        self.changed.wait_timeout(sender, POLL).unwrap_or_else(PoisonError::into_inner).0
+        if self.is_closed() {
+            return sender;
+        }
+        self.changed.wait(sender).unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -178,7 +184,7 @@ impl Drop for Links {
 
 /// Subscribes to a stream. Returns the number of the first message that the receiver wants; `None`: the newest.
 fn subscribe(client: &Client, name: &str, from: Option<u64>) -> tensorlend::Result<(Subscription, Option<u64>)> {
-    let open = |start| client.subscription(name).from(start).open();
+    let open = |start| client.subscription(name).start_at(start).open();
     let Some(wanted) = from else { return Ok((open(Start::Newest)?, None)) };
     // A stream that has not reached this number was opened again: the receiver has none of its messages.
     let is_reopened = open(Start::Next)?.position() < wanted;

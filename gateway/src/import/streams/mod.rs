@@ -82,8 +82,14 @@ struct Link {
     told: Taken,
     heard: Instant,
     used: Instant,
-    /// The number of pieces when the last one arrived, and the time.
-    silence: (u64, Instant),
+    silence: Silence,
+}
+
+/// The last arrival of a piece.
+struct Silence {
+    /// The number of pieces by then.
+    pieces: u64,
+    since: Instant,
 }
 
 impl Link {
@@ -200,7 +206,7 @@ impl Links {
             told: Taken::default(),
             heard: now,
             used: now,
-            silence: (0, now),
+            silence: Silence { pieces: 0, since: now },
         };
         self.open.insert(name.clone(), link);
         self.open_link(context, &name, now);
@@ -287,7 +293,8 @@ impl Links {
                 match started {
                     Ok(()) => {
                         (link.is_started, link.phase, link.heard) = (true, Phase::Open, now);
-                        (link.used, link.silence) = (now, (link.shared.pieces.load(Ordering::Relaxed), now));
+                        let pieces = link.shared.pieces.load(Ordering::Relaxed);
+                        (link.used, link.silence) = (now, Silence { pieces, since: now });
                         RemoteAnswer::Here { stale: false }
                     }
                     Err(why) => RemoteAnswer::Refused { why },
@@ -405,10 +412,10 @@ impl Links {
                 let pieces = link.shared.pieces.load(Ordering::Relaxed);
                 let is_idle = !link.shared.busy.load(Ordering::Relaxed) && link.shared.queue().is_empty();
                 let is_missing = sent > link.shared.taken_of(number).through;
-                if pieces != link.silence.0 || !is_missing || !is_idle {
-                    link.silence = (pieces, now);
-                } else if now.saturating_duration_since(link.silence.1) > SILENCE {
-                    link.silence.1 = now;
+                if pieces != link.silence.pieces || !is_missing || !is_idle {
+                    link.silence = Silence { pieces, since: now };
+                } else if now.saturating_duration_since(link.silence.since) > SILENCE {
+                    link.silence.since = now;
                     link.shared.push(Coming::Silence(sent));
                 }
             }

@@ -59,6 +59,11 @@ impl Arena {
         }
     }
 
+    /// Bytes of extents, kept slots included, and of segments.
+    pub(super) fn sums(&self) -> (u64, u64) {
+        (self.used_bytes + self.recent.bytes(), self.segment_bytes)
+    }
+
     /// Bytes that a slot of `bytes` bytes occupies.
     fn extent_bytes(&self, bytes: u64) -> Option<u64> {
         let unit = if self.allocator == Allocator::Async { self.ordinary } else { DEVICE_ALIGN };

@@ -28,7 +28,7 @@ pub struct Figures {
 
 impl Own {
     /// Bytes of slots that are in use.
-    fn used_bytes(&self) -> u64 {
+    pub(super) fn used_bytes(&self) -> u64 {
         self.slots.iter().map(|slot| slot.capacity).sum()
     }
 

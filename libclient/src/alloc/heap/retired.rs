@@ -67,7 +67,7 @@ impl Retired {
 
     /// Sets the next scan, after one of about `scan_ns` nanoseconds found `count` values with `bytes` bytes leased.
     /// `segment_bytes`: bytes of the client's segments.
-    pub fn schedule(&mut self, (count, bytes): (usize, u64), segment_bytes: u64, scan_ns: u64) {
+    pub fn schedule(&mut self, count: usize, bytes: u64, segment_bytes: u64, scan_ns: u64) {
         let bytes_max = RETIRED_BYTES_MAX.0.max(segment_bytes / RETIRED_BYTES_MAX.1);
         let enough_bytes = (scan_ns * RETIRED_BYTES_PER_SCAN_NS).clamp(RETIRED_BYTES_MIN, bytes_max);
         let enough_slots = (scan_ns / SCAN_NS_PER_SLOT) as usize;

@@ -14,6 +14,7 @@ use crate::tensor::device::draft::DeviceDraft;
 use crate::tensor::device::legacy::LegacyExport;
 use crate::tensor::device::slice::BorrowedSlice;
 use crate::tensor::device::staging;
+use crate::tensor::dims::as_usize;
 use crate::tensor::element::Element;
 use crate::tensor::spec::TensorSpec;
 use cudarc::driver::CudaStream;
@@ -106,8 +107,8 @@ impl DeviceLease {
     }
 
     /// Sizes in elements.
-    pub fn shape(&self) -> &[u64] {
-        &self.inner().said.layout.shape
+    pub fn shape(&self) -> &[usize] {
+        as_usize(&self.inner().said.layout.shape)
     }
 
     /// Strides in elements, one for each dimension.
@@ -121,23 +122,23 @@ impl DeviceLease {
     }
 
     /// Number of elements; 1 for a tensor without dimensions.
-    pub fn elements(&self) -> u64 {
-        self.inner().said.layout.elements
+    pub fn elements(&self) -> usize {
+        self.inner().said.layout.elements as usize
     }
 
     /// Offset of the element with index 0 from [`DeviceLease::ptr`], in bytes.
-    pub fn byte_offset(&self) -> u64 {
-        self.inner().said.byte_offset
+    pub fn byte_offset(&self) -> usize {
+        self.inner().said.byte_offset as usize
     }
 
     /// Bytes of the elements: their number times the bytes of one.
-    pub fn nbytes(&self) -> u64 {
-        self.elements() * self.dtype().item_bytes() as u64
+    pub fn nbytes(&self) -> usize {
+        self.elements() * self.dtype().item_bytes()
     }
 
     /// Bytes from [`DeviceLease::ptr`] on, including gaps between strided elements.
-    pub fn span(&self) -> u64 {
-        self.inner().range.bytes
+    pub fn span(&self) -> usize {
+        self.inner().range.bytes as usize
     }
 
     /// The metadata that its producer set, in host memory; empty if none.
@@ -256,7 +257,7 @@ impl DeviceLease {
     /// ```no_run
     /// let client = tensorlend::Client::connect()?;
     /// let image = client.get_device("camera/front")?;
-    /// let mut pixels = vec![0.0f32; image.elements() as usize];
+    /// let mut pixels = vec![0.0f32; image.elements()];
     /// image.copy_to_host(&mut pixels)?;
     /// # Ok::<(), tensorlend::Error>(())
     /// ```
@@ -278,18 +279,26 @@ impl DeviceLease {
     /// driver.
     pub fn copy_to_bytes(&self, out: &mut [u8]) -> Result<()> {
         let (inner, nbytes) = (self.inner(), self.nbytes());
-        if out.len() as u64 != nbytes {
-            return Err(Error::Length { name: inner.name.clone(), found: nbytes, given: out.len() as u64 });
+        if out.len() != nbytes {
+            let (found, given) = (nbytes as u64, out.len() as u64);
+            return Err(Error::Length { name: inner.name.clone(), found, given });
         }
         inner.check_process()?;
         if self.is_row_major() {
-            let range = DeviceRange { ptr: self.ptr() + self.byte_offset(), bytes: nbytes };
+            let range = self.row_major_range();
             return staging::copy_out(&inner.gpu, range, out);
         }
         let mut all = vec![0; inner.range.bytes as usize];
         staging::copy_out(&inner.gpu, inner.range, &mut all)?;
         let item = self.dtype().item_bytes();
-        crate::tensor::strided::gather(&all, item, self.byte_offset(), self.shape(), self.strides(), out);
+        crate::tensor::strided::gather(
+            &all,
+            item,
+            inner.said.byte_offset,
+            &inner.said.layout.shape,
+            self.strides(),
+            out,
+        );
         Ok(())
     }
 
@@ -301,7 +310,7 @@ impl DeviceLease {
         if T::DTYPE != self.dtype() {
             return Err(Error::DType { found: self.dtype(), wanted: T::DTYPE });
         }
-        let mut all = vec![T::zeroed(); self.elements() as usize];
+        let mut all = vec![T::zeroed(); self.elements()];
         self.copy_to_host(&mut all)?;
         Ok(all)
     }
@@ -319,8 +328,12 @@ impl DeviceLease {
             return Err(Error::Strided);
         }
         self.record_stream(stream)?;
-        let range = DeviceRange { ptr: self.ptr() + self.byte_offset(), bytes: self.nbytes() };
-        Ok(BorrowedSlice::new(range, stream))
+        Ok(BorrowedSlice::new(self.row_major_range(), stream))
+    }
+
+    /// The elements of a row-major tensor.
+    fn row_major_range(&self) -> DeviceRange {
+        DeviceRange { ptr: self.ptr() + self.inner().said.byte_offset, bytes: self.nbytes() as u64 }
     }
 
     /// Copies the tensor into a plain block of device memory, for a program that only knows CUDA's older handles

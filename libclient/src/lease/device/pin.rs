@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// use tensorlend::{Client, DType, Device};
 ///
 /// let client = Client::connect()?;
-/// let draft = client.create_on(Device::cuda(0), DType::F32, &[1024])?;
+/// let draft = client.create_on(Device::cuda(0), DType::F32, [1024])?;
 /// let pin = draft.pin()?;
 /// draft.publish("weights")?;
 /// client.delete("weights")?; // the memory stays in place

@@ -14,8 +14,8 @@ use crate::segment::map::DeviceRange;
 use crate::segment::map::TakenOn;
 use crate::session::Session;
 use crate::tensor::device::slice::BorrowedSliceMut;
-use crate::tensor::dims::Dims;
-use crate::tensor::draft::{Details, Head, Sealed, extend};
+use crate::tensor::dims::{Dims, as_u64, as_usize};
+use crate::tensor::draft::{Details, Extent, Head, Sealed, extend};
 use crate::tensor::element::Element;
 use crate::tensor::sendable::Sendable;
 use crate::tensor::sendable::sealed::{Inside, Message};
@@ -41,7 +41,7 @@ use tensorlend_layout::{DType, Device, Uuid};
 /// use tensorlend::{Client, DType, Device};
 ///
 /// let client = Client::connect()?;
-/// let mut image = client.create_on(Device::cuda(0), DType::F32, &[480, 640, 3])?;
+/// let mut image = client.create_on(Device::cuda(0), DType::F32, [480, 640, 3])?;
 /// image.copy_from_host(&vec![0.5f32; 480 * 640 * 3])?; // or launch kernels that write at image.ptr()
 /// image.publish("camera/front")?;
 /// # Ok::<(), tensorlend::Error>(())
@@ -78,17 +78,17 @@ impl DeviceDraft {
             if offer.allocator == tensorlend_layout::wire::Allocator::Arena {
                 key.stream = stream.as_raw() as u64;
             }
-            dropped = session.alloc().take_dropped(key, offer, bytes, (&gpu, &stream));
+            dropped = session.alloc().take_dropped(key, offer, bytes, &gpu, &stream);
             streams.add(stream);
         }
         let inherits = dropped.is_some();
         let taken = dropped.map_or_else(|| session.alloc().take_on(&**session, key, offer, bytes, doing), Ok)?;
         let (start, _) = taken.map.mapped(doing)?;
-        let shape = Dims::new(&spec.shape).expect("checked with its bytes");
+        let shape = Dims::new(as_u64(&spec.shape)).expect("checked with its bytes");
         // Row-major strides are stored as none.
         let plain = Dims::row_major(&shape);
         let strides = spec.strides.as_ref().and_then(|s| Dims::new(s)).filter(|s| **s != *plain);
-        let details = Details { strides, byte_offset: spec.byte_offset, metadata: Vec::new() };
+        let details = Details { strides, byte_offset: spec.byte_offset as u64, metadata: Vec::new() };
         let range = DeviceRange { ptr: start + taken.offset, bytes };
         let (session, dtype) = (session.clone(), spec.dtype);
         let taken = Some(taken);
@@ -103,8 +103,8 @@ impl DeviceDraft {
     }
 
     /// The length in bytes, including gaps between strided elements.
-    pub fn nbytes(&self) -> u64 {
-        self.range.bytes
+    pub fn nbytes(&self) -> usize {
+        self.range.bytes as usize
     }
 
     /// Element type.
@@ -113,17 +113,17 @@ impl DeviceDraft {
     }
 
     /// Sizes in elements.
-    pub fn shape(&self) -> &[u64] {
-        &self.shape
+    pub fn shape(&self) -> &[usize] {
+        as_usize(&self.shape)
     }
 
     /// The dtype, shape and memory layout.
     pub fn spec(&self) -> TensorSpec {
         TensorSpec {
             dtype: self.dtype,
-            shape: self.shape.to_vec(),
+            shape: self.shape().to_vec(),
             strides: self.details.strides.as_ref().map(|strides| strides.to_vec()),
-            byte_offset: self.details.byte_offset,
+            byte_offset: self.details.byte_offset as usize,
         }
     }
 
@@ -163,7 +163,7 @@ impl DeviceDraft {
     /// use tensorlend::{Client, DType, Device};
     ///
     /// fn produce(client: &Client, stream: &Arc<cudarc::driver::CudaStream>) -> tensorlend::Result<()> {
-    ///     let mut draft = client.create_on(Device::cuda(0), DType::F32, &[1024])?;
+    ///     let mut draft = client.create_on(Device::cuda(0), DType::F32, [1024])?;
     ///     draft.record_stream(stream)?;
     ///     // ... launch kernels in `stream` that write at draft.ptr() ...
     ///     draft.publish("weights")?;
@@ -377,7 +377,7 @@ impl DeviceDraft {
     /// use tensorlend::{Client, DType, Device};
     ///
     /// fn produce(client: &Client, stream: &Arc<cudarc::driver::CudaStream>) -> tensorlend::Result<()> {
-    ///     let draft = client.create_on(Device::cuda(0), DType::F32, &[1024])?;
+    ///     let draft = client.create_on(Device::cuda(0), DType::F32, [1024])?;
     ///     // ... launch kernels in `stream` that write at draft.ptr() ...
     ///     draft.publish_early("weights", stream)?; // returns at once
     ///     Ok(())
@@ -458,7 +458,8 @@ impl DeviceDraft {
             next
         };
         let taken = self.taken.take().expect("a draft has its slot until it is published");
-        let mut info = self.head().info(taken.value, (taken.offset, taken.bytes), sequence, next, extended);
+        let extent = Extent { offset: taken.offset, bytes: taken.bytes };
+        let mut info = self.head().info(taken.value, extent, sequence, next, extended);
         info.early = early.is_some();
         // SAFETY: contract 1 of `bytes.rs`: the slot is handed out, and the draft holds the session.
         unsafe { taken.record.get() }.write(&info);

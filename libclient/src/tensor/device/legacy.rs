@@ -48,8 +48,8 @@ impl LegacyExport {
     }
 
     /// The length of the block in bytes.
-    pub fn nbytes(&self) -> u64 {
-        self.block.bytes()
+    pub fn nbytes(&self) -> usize {
+        self.block.bytes() as usize
     }
 }
 

@@ -16,8 +16,8 @@ struct Unowned<T>(Option<CudaSlice<T>>);
 impl<T> Unowned<T> {
     fn new(range: DeviceRange, stream: &Arc<CudaStream>) -> Self {
         let elements = range.bytes as usize / size_of::<T>().max(1);
-        // SAFETY: 1: the range holds that many elements, of a type for which every bit pattern is valid. 2: `drop`
-        // leaks the slice.
+        // SAFETY: the range holds that many elements, of a type for which every bit pattern is valid. `drop` leaks the
+        // slice, so cudarc never frees the range.
         Self(Some(unsafe { stream.upgrade_device_ptr(range.ptr, elements) }))
     }
 

@@ -1,7 +1,7 @@
 //! Copies between host and device.
 //!
-//! The contract: 1. a device range lies in a mapped segment, and belongs to a draft (to write) or a lease (to read); 2.
-//! the copying function waits until the copy is done, so that borrows on the host last long enough.
+//! The contract: a device range lies in a mapped segment, and belongs to a draft (to write) or a lease (to read). The
+//! copying function waits until the copy is done, so that borrows on the host last long enough.
 #![allow(unsafe_code)]
 
 use crate::error::Result;
@@ -31,7 +31,7 @@ pub fn copy_in(session: &Arc<Session>, gpu: &Gpu, to: DeviceRange, bytes: &[u8])
     }
     let context = gpu.context(doing)?;
     let _current = context.enter().map_err(trouble(doing))?;
-    // SAFETY: 1, and the length was compared; the bytes are borrowed until the copy is done (2).
+    // SAFETY: the contract on device ranges; the lengths were compared. The bytes stay borrowed until the copy is done.
     unsafe { copy::htod(to.ptr, bytes.as_ptr(), bytes.len()) }.map_err(trouble(doing))?;
     // From pageable memory the call returns before the bytes have arrived.
     tensorlend_cuda::StreamRef::LEGACY.synchronize().map_err(trouble(doing))
@@ -46,7 +46,7 @@ pub fn copy_out(gpu: &Gpu, from: DeviceRange, out: &mut [u8]) -> Result<()> {
     }
     let context = gpu.context(doing)?;
     let _current = context.enter().map_err(trouble(doing))?;
-    // SAFETY: 1, and the length was compared; the call returns when the copy is done.
+    // SAFETY: the contract on device ranges; the lengths were compared. The call returns when the copy is done.
     unsafe { copy::dtoh(out.as_mut_ptr(), from.ptr, out.len()) }.map_err(trouble(doing))
 }
 
@@ -58,7 +58,7 @@ pub fn copy_on(gpu: &Gpu, to: DeviceRange, from: u64) -> Result<()> {
     }
     let context = gpu.context(doing)?;
     let _current = context.enter().map_err(trouble(doing))?;
-    // SAFETY: 1 for both ranges; they are different slots or blocks.
+    // SAFETY: the contract on device ranges holds for both; they are different slots or blocks.
     unsafe { copy::dtod(to.ptr, from, to.bytes as usize) }.map_err(trouble(doing))?;
     tensorlend_cuda::StreamRef::LEGACY.synchronize().map_err(trouble(doing))
 }
@@ -97,7 +97,7 @@ impl<'s> Stage<'s> {
                 // half.
                 let half = &mut unsafe { self.bytes.write() }[turn % 2 * HALF_BYTES..][..part.len()];
                 half.copy_from_slice(part);
-                // SAFETY: 1; the slot is kept until the stream has passed the copy, below.
+                // SAFETY: the contract on device ranges. The code below keeps the slot until the stream has passed the copy.
                 unsafe { copy::htod_async(to, half.as_ptr(), half.len(), &self.stream) }.map_err(trouble(doing))?;
                 event.record(&self.stream).map_err(trouble(doing))?;
                 to += part.len() as u64;

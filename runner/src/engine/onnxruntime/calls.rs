@@ -1,14 +1,14 @@
-//! The calls of ONNX Runtime by which a run reads and writes memory that is not its own. `ort` would copy borrowed inputs of a
-//! binding, and takes no borrowed outputs.
+//! Calls of ONNX Runtime that read and write borrowed memory. `ort` would copy borrowed inputs of a binding, and accepts no
+//! borrowed outputs.
 //!
-//! What every block here rests on:
+//! Every block here relies on these rules, which the `SAFETY` comments name:
 //!
-//! 1. A value made over borrowed memory (`Run::value`) is used by `Run::go` alone and released with the [`Run`], whose lifetime
+//! 1. *Borrows.* A value made over borrowed memory (`Run::value`) is used by `Run::go` alone and released with the [`Run`], whose lifetime
 //!    `'m` is that of the borrows: inputs are read, outputs written, only while they live.
-//! 2. Inputs are never written: the runtime takes a `*mut` for both, and writes to outputs only.
-//! 3. A value's length in bytes is that of its slice, and the runtime checks it against shape and element type when the value is
+//! 2. *Inputs.* Inputs are never written: the runtime takes a `*mut` for both, and writes to outputs only.
+//! 3. *Lengths.* A value's length in bytes is that of its slice, and the runtime checks it against shape and element type when the value is
 //!    made; it checks the shape of an output that it was given before it writes to it.
-//! 4. Pointers that the runtime returns are checked for null, owned by one [`Made`] or [`Run`], and released once.
+//! 4. *Pointers.* Pointers that the runtime returns are checked for null, owned by one [`Made`] or [`Run`], and released once.
 #![allow(unsafe_code)]
 
 use super::Feed;
@@ -20,7 +20,7 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::marker::PhantomData;
 use std::ptr::{NonNull, null, null_mut};
 
-/// Dimensions of a tensor, at most.
+/// Maximum number of dimensions of a tensor.
 const NDIM_MAX: usize = 16;
 
 /// Memory for an output.
@@ -54,7 +54,7 @@ impl<'m, 's> Run<'m, 's> {
         }
     }
 
-    /// An input, where it lies.
+    /// Adds an input in place.
     pub fn input(&mut self, name: &'m CString, feed: &Feed<'m>, code: u32) -> Result<(), String> {
         let value = self.value(feed.bytes.as_ptr().cast_mut(), feed.bytes.len(), feed.shape, code)?;
         self.input_names.push(name.as_ptr());
@@ -62,7 +62,7 @@ impl<'m, 's> Run<'m, 's> {
         Ok(())
     }
 
-    /// An output, where it will be read; `None`: in memory of the runtime.
+    /// Adds an output in the given memory; `None`: the runtime allocates it.
     pub fn output(&mut self, name: &'m CString, given: Option<Given<'m>>) -> Result<(), String> {
         let value = match given {
             Some(given) => Some(self.value(given.bytes.as_mut_ptr(), given.bytes.len(), given.shape, given.code)?),
@@ -73,12 +73,13 @@ impl<'m, 's> Run<'m, 's> {
         Ok(())
     }
 
-    /// Requirement 1 binds the caller: `data` points to `len` bytes that are borrowed for `'m`.
+    /// The caller fulfils the rule on borrows: `data` points to `len` bytes that are borrowed for `'m`.
     fn value(&self, data: *mut u8, len: usize, shape: &[u64], code: u32) -> Result<NonNull<OrtValue>, String> {
         let dims: Vec<i64> = shape.iter().map(|&size| size as i64).collect();
         let mut value = null_mut();
         let data = data.cast::<c_void>();
-        // SAFETY: 1: `data` and `len` are a slice that is borrowed for 'm; 3; `dims` has as many numbers as is said, and is copied.
+        // SAFETY: the rules on borrows and lengths: `data` and `len` are a slice that is borrowed for 'm. The call copies the
+        // `dims.len()` numbers of `dims`.
         let status = unsafe {
             (ort::api().CreateTensorWithDataAsOrtValue)(
                 self.memory.ptr(),
@@ -94,13 +95,13 @@ impl<'m, 's> Run<'m, 's> {
         NonNull::new(value).ok_or_else(|| "ONNX Runtime made no value".into())
     }
 
-    /// Runs. What was not given memory comes back in the outputs' order; `None` for what was.
+    /// Runs. Returns the outputs that the runtime allocated, in the outputs' order; `None` for those in given memory.
     pub fn go(self) -> Result<Vec<Option<Made>>, String> {
         let inputs: Vec<*const OrtValue> = self.inputs.iter().map(|value| value.as_ptr().cast_const()).collect();
         let mut outputs: Vec<*mut OrtValue> =
             self.outputs.iter().map(|value| value.map_or(null_mut(), NonNull::as_ptr)).collect();
-        // SAFETY: 1 and 2; names and values are as many as is said, and names end with 0 since they are `CString`s that live for
-        // 'm; the session is borrowed mutably, so that nobody else uses it.
+        // SAFETY: the rules on borrows and inputs. The counts are those of names and values; names are `CString`s that live for
+        // 'm. The session is borrowed mutably, so nothing else uses it.
         let status = unsafe {
             (ort::api().Run)(
                 self.session.ptr_mut(),
@@ -113,7 +114,7 @@ impl<'m, 's> Run<'m, 's> {
                 outputs.as_mut_ptr(),
             )
         };
-        // Before anything can fail, so that all of them are released.
+        // Before any failure, so that all of them are released.
         let made: Vec<Option<Made>> = outputs
             .iter()
             .zip(&self.outputs)
@@ -127,7 +128,7 @@ impl<'m, 's> Run<'m, 's> {
 impl Drop for Run<'_, '_> {
     fn drop(&mut self) {
         for value in self.inputs.iter().copied().chain(self.outputs.iter().flatten().copied()) {
-            // SAFETY: 4: it was made by `Run::value`, and nothing else has it.
+            // SAFETY: the rule on pointers: `Run::value` made it, and nothing else has it.
             unsafe { (ort::api().ReleaseValue)(value.as_ptr()) };
         }
     }
@@ -137,26 +138,26 @@ impl Drop for Run<'_, '_> {
 pub struct Made(NonNull<OrtValue>);
 
 impl Made {
-    /// Its sizes.
+    /// The sizes of its dimensions.
     pub fn shape(&self) -> Result<Vec<u64>, String> {
         Ok(self.kind()?.1)
     }
 
-    /// Copies it to where it will be read, if it has this element type and so many bytes.
+    /// Copies it into `to`, if it has this element type and this length.
     pub fn copy_to(&self, to: &mut [u8], code: Option<u32>) -> Result<(), String> {
         let (found, shape) = self.kind()?;
         if code != Some(found as u32) {
             return Err(format!("the model says another element type than it computed ({found:?})"));
         }
         let mut data = null_mut();
-        // SAFETY: 4: a value that the runtime has made, and that is a tensor since `kind` knew it.
+        // SAFETY: the rule on pointers: the runtime made the value; it is a tensor, because `kind` knew it.
         well(unsafe { (ort::api().GetTensorMutableData)(self.0.as_ptr(), &raw mut data) })?;
         if to.is_empty() {
             return Ok(());
         }
         let data = NonNull::new(data.cast::<u8>()).ok_or_else(|| format!("an output of {shape:?} has no memory"))?;
-        // SAFETY: the tensor has the element type and shape of which `to` was made, so as many bytes; it lives as long as self,
-        // and is the runtime's own memory, which `to` is not.
+        // SAFETY: the tensor has the element type and shape of `to`, so as many bytes. It lives as long as self, in memory of the
+        // runtime, which `to` does not overlap.
         to.copy_from_slice(unsafe { std::slice::from_raw_parts(data.as_ptr(), to.len()) });
         Ok(())
     }
@@ -164,7 +165,7 @@ impl Made {
     fn kind(&self) -> Result<(Element, Vec<u64>), String> {
         let info = Info::of(self)?;
         let (mut count, mut found) = (0, Element::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED);
-        // SAFETY: 4: `info` is one that the runtime has made, and lives.
+        // SAFETY: the rule on pointers: the runtime made `info`, which still exists.
         well(unsafe { (ort::api().GetDimensionsCount)(info.0.as_ptr(), &raw mut count) })?;
         // SAFETY: as above.
         well(unsafe { (ort::api().GetTensorElementType)(info.0.as_ptr(), &raw mut found) })?;
@@ -172,7 +173,7 @@ impl Made {
             return Err(format!("an output has {count} dimensions, and {NDIM_MAX} are the most"));
         }
         let mut dims = vec![0i64; count];
-        // SAFETY: as above; `dims` has room for as many numbers as is said.
+        // SAFETY: as above; `dims` has room for `dims.len()` numbers.
         well(unsafe { (ort::api().GetDimensions)(info.0.as_ptr(), dims.as_mut_ptr(), count) })?;
         Ok((found, dims.into_iter().map(|size| size.max(0) as u64).collect()))
     }
@@ -180,7 +181,7 @@ impl Made {
 
 impl Drop for Made {
     fn drop(&mut self) {
-        // SAFETY: 4: the runtime has made it for us, and nothing else has it.
+        // SAFETY: the rule on pointers: the runtime made it for this caller, and nothing else has it.
         unsafe { (ort::api().ReleaseValue)(self.0.as_ptr()) };
     }
 }
@@ -191,7 +192,7 @@ struct Info(NonNull<OrtTensorTypeAndShapeInfo>);
 impl Info {
     fn of(made: &Made) -> Result<Self, String> {
         let (mut is_tensor, mut info) = (0, null_mut());
-        // SAFETY: 4: `made` is a value that the runtime has made.
+        // SAFETY: the rule on pointers: the runtime made the value `made`.
         well(unsafe { (ort::api().IsTensor)(made.0.as_ptr(), &raw mut is_tensor) })?;
         if is_tensor == 0 {
             return Err("an output is no tensor".into());
@@ -204,14 +205,14 @@ impl Info {
 
 impl Drop for Info {
     fn drop(&mut self) {
-        // SAFETY: 4: the runtime has made it for us, and nothing else has it.
+        // SAFETY: the rule on pointers: the runtime made it for this caller, and nothing else has it.
         unsafe { (ort::api().ReleaseTensorTypeAndShapeInfo)(self.0.as_ptr()) };
     }
 }
 
 /// The library's version.
 pub fn version() -> String {
-    // SAFETY: the library was loaded; it returns a string of its own, which lives as long as it does and ends with 0.
+    // SAFETY: the library is loaded. It returns a string that ends with 0 and lives as long as the library.
     unsafe { CStr::from_ptr((ort::api().GetBuildInfoString)()) }
         .to_string_lossy()
         .split(['=', ',', ' '])
@@ -240,6 +241,6 @@ fn element(code: u32) -> Element {
 }
 
 fn well(status: OrtStatusPtr) -> Result<(), String> {
-    // SAFETY: 4: it comes from a call of the runtime, once.
+    // SAFETY: the rule on pointers: a call of the runtime returned it, once.
     unsafe { ort::Error::result_from_status(status) }.map_err(|error| error.to_string())
 }

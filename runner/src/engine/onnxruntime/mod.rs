@@ -1,7 +1,7 @@
-//! ONNX Runtime, by its library, which is loaded when the worker starts.
+//! ONNX Runtime, as a library that the worker loads at its start.
 //!
-//! Inputs are read where they lie. An output whose shape follows from the inputs' is written where it will be read; one whose
-//! shape is known only afterwards is copied once.
+//! The runtime reads inputs in place. If the shape of an output follows from the inputs' shapes, the runtime writes it into the
+//! memory of the response; otherwise it is copied once.
 
 mod calls;
 
@@ -18,10 +18,10 @@ use tensorlend::DType;
 /// The names by which the system's loader may find it.
 const LIBRARIES: [&str; 2] = ["libonnxruntime.so.1", "libonnxruntime.so"];
 
-/// The library that is to be used, if there is one.
+/// Returns the library to use, if one is installed.
 ///
 /// # Errors
-/// If one was named that is not there.
+/// If the named library does not exist.
 pub fn library(args: &Args) -> Result<Option<PathBuf>, String> {
     match args.onnxruntime.as_ref().filter(|path| !path.as_os_str().is_empty()) {
         Some(path) if path.is_file() => Ok(Some(path.clone())),
@@ -35,12 +35,12 @@ pub struct OnnxRuntime {
     session: Session,
     signature: Signature,
     names: Names,
-    /// Outputs whose shapes the graph does not keep to: they are not foreseen any more.
+    /// Outputs whose computed shapes differ from the graph's: their shapes are no longer predicted.
     unforeseen: Vec<bool>,
     version: String,
 }
 
-/// The names of inputs and outputs, as C has them.
+/// The names of inputs and outputs, as C strings.
 struct Names {
     inputs: Vec<CString>,
     outputs: Vec<CString>,
@@ -61,7 +61,7 @@ impl OnnxRuntime {
         Ok(Self { session, signature: signature.clone(), names, unforeseen, version: calls::version() })
     }
 
-    /// Runs it, with outputs where they were foreseen.
+    /// Runs it, with memory for the outputs of predicted shapes.
     fn run_once(&mut self, inputs: &[Feed<'_>], wanted: &[usize], make: &mut Make<'_>) -> Result<Vec<Output>, Failed> {
         let mut foreseen: Vec<Option<Output>> = Vec::with_capacity(wanted.len());
         for &at in wanted {
@@ -109,7 +109,7 @@ impl OnnxRuntime {
 /// A run that failed.
 struct Failed {
     why: String,
-    /// Whether an output's shape had been foreseen, which may be what was wrong.
+    /// Whether an output's shape was predicted: a wrong prediction may be the cause.
     foreseen: bool,
 }
 
@@ -133,7 +133,7 @@ impl Engine for OnnxRuntime {
     fn run(&mut self, inputs: &[Feed<'_>], wanted: &[usize], make: &mut Make<'_>) -> Result<Vec<Output>, String> {
         match self.run_once(inputs, wanted, make) {
             Ok(outputs) => Ok(outputs),
-            // The graph may say one shape and compute another: the runtime refuses to write it then.
+            // The graph may declare one shape and compute another: then the runtime refuses to write it.
             Err(failed) if failed.foreseen => {
                 let before = std::mem::replace(&mut self.unforeseen, vec![true; self.signature.outputs.len()]);
                 let outputs = self.run_once(inputs, wanted, make).map_err(|failed| failed.why);
@@ -149,7 +149,7 @@ impl Engine for OnnxRuntime {
 
 fn build(environment: &ort::environment::Environment, args: &Args, model: &[u8]) -> Result<Session, String> {
     let builder: SessionBuilder = Session::builder(environment).map_err(|e| e.to_string())?;
-    // Its warnings are of how a graph could be written better.
+    // Its warnings are advice on how to write a graph.
     let mut builder = builder.with_log_level(LogLevel::Error).map_err(|e| e.to_string())?;
     if let Some(threads) = args.threads {
         builder = builder.with_intra_threads(threads.into()).map_err(|e| e.to_string())?;

@@ -1,0 +1,462 @@
+//! Tensors in the memory of CUDA devices.
+
+use super::arguments::{Out, Place, c_text, free, handle, tell, text, values};
+use super::client::tensorlend_client;
+use super::draft::{check_taking, spec, take, tensorlend_draft};
+use super::dtype::tensorlend_dtype;
+use super::lease::tensorlend_lease;
+use super::names::both;
+use super::status::{guard, look, tensorlend_status};
+use super::version::tensorlend_version;
+use std::ffi::{CString, c_char, c_void};
+use tensorlend::{
+    Device, DeviceDraft, DeviceLease, DeviceOffer, Error, On, OnStream, Result, Uuid, Value, ValueDraft, check_name,
+};
+
+/// A device whose memory the daemon lends, borrowed from its list. The library makes these; later versions may have
+/// further fields at the end.
+#[repr(C)]
+pub struct tensorlend_device {
+    /// UUID, "GPU-...": the device's name in every process.
+    pub uuid: *const c_char,
+    /// The driver's name of the device.
+    pub name: *const c_char,
+    /// "pool", "arena" or "async".
+    pub allocator: *const c_char,
+    /// Length of an ordinary segment, in bytes; with "async", the unit of slots.
+    pub segment_bytes: u64,
+    /// Length of the longest segment, in bytes.
+    pub segment_bytes_max: u64,
+    /// Number in this process, N of "cuda:N"; -1 if this process does not see the device.
+    pub number: i32,
+}
+
+/// Devices whose memory the daemon lends. `tensorlend_devices_free` frees them.
+pub struct tensorlend_devices {
+    rows: Vec<tensorlend_device>,
+    /// The texts to which the rows point.
+    _texts: Vec<[CString; 3]>,
+}
+
+fn number_of(uuid: Uuid) -> i32 {
+    let mut uuids = (0..=u8::MAX).map_while(|number| On::from(Device::cuda(number)).find().ok());
+    uuids.position(|found| found == uuid).map_or(-1, |number| number as i32)
+}
+
+fn described(offer: &DeviceOffer) -> (tensorlend_device, [CString; 3]) {
+    // The texts' bytes stay where they are when the strings move.
+    let texts = [c_text(&offer.uuid.to_string()), c_text(&offer.name), c_text(offer.allocator.name())];
+    let device = tensorlend_device {
+        uuid: texts[0].as_ptr(),
+        name: texts[1].as_ptr(),
+        allocator: texts[2].as_ptr(),
+        segment_bytes: offer.segment_bytes,
+        segment_bytes_max: offer.segment_bytes_max,
+        number: number_of(offer.uuid),
+    };
+    (device, texts)
+}
+
+/// Lists the devices whose memory the daemon lends, whether or not this process sees them: none if it lends host memory
+/// only. Loads the driver if there are any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_list_devices(
+    client: *const tensorlend_client,
+    devices: *mut *mut tensorlend_devices,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rules on handles and variables.
+        let (out, client) = unsafe { (Out::new(devices, "devices")?, handle(client, "client")?) };
+        client.check()?;
+        let (rows, texts) = client.client.devices().iter().map(described).unzip();
+        out.fill(tensorlend_devices { rows, _texts: texts });
+        Ok(())
+    })
+}
+
+/// Number of devices; 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_devices_count(devices: *const tensorlend_devices) -> u64 {
+    // SAFETY: the rule on handles.
+    look(0, || unsafe { devices.as_ref() }.map(|devices| devices.rows.len() as u64))
+}
+
+/// A device by its place in the list, borrowed from that; NULL beyond the end.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_devices_at(
+    devices: *const tensorlend_devices,
+    number: u64,
+) -> *const tensorlend_device {
+    look(std::ptr::null(), || {
+        // SAFETY: the rule on handles.
+        let devices = unsafe { devices.as_ref() }?;
+        devices.rows.get(usize::try_from(number).ok()?).map(std::ptr::from_ref)
+    })
+}
+
+/// Frees a list of devices; NULL does nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_devices_free(devices: *mut tensorlend_devices) {
+    // SAFETY: the rule on handles.
+    unsafe { free(devices) }
+}
+
+/// A device by its name.
+///
+/// # Safety
+/// The rule on strings.
+unsafe fn place(device: *const c_char) -> Result<On> {
+    // SAFETY: the rule on strings.
+    let name = unsafe { text(device, "device") }?;
+    let found = match name.strip_prefix("cuda:") {
+        Some(number) => number.parse().ok().map(|number| On::from(Device::cuda(number))),
+        None => name.parse::<Uuid>().ok().map(On::from),
+    };
+    found.ok_or_else(|| {
+        Error::Argument(format!(
+            "device {name:?}: give \"cuda:0\" for this process's first one, or a UUID as tensorlend_list_devices has it"
+        ))
+    })
+}
+
+/// A CUDA stream of the program.
+///
+/// # Safety
+/// The rule on streams.
+pub(super) unsafe fn on_stream(stream: *mut c_void) -> OnStream {
+    // SAFETY: the rule on streams.
+    unsafe { OnStream::from_raw(stream.expose_provenance()) }
+}
+
+/// Uses a draft on a device.
+///
+/// # Safety
+/// The rule on handles.
+unsafe fn change<T>(draft: *mut tensorlend_draft, how: impl FnOnce(&mut DeviceDraft) -> Result<T>) -> Result<T> {
+    // SAFETY: the rule on handles.
+    unsafe { handle(draft, "draft") }?.change(|payload| match payload {
+        ValueDraft::Device(draft) => how(draft),
+        _ => Err(Error::Argument("the draft is in host memory: create one with tensorlend_create_on".into())),
+    })
+}
+
+/// A lease on a device.
+///
+/// # Safety
+/// The rule on handles.
+unsafe fn leased<'a>(lease: *const tensorlend_lease) -> Result<&'a DeviceLease> {
+    // SAFETY: the rule on handles.
+    let lease = unsafe { handle(lease, "lease") }?;
+    lease.check()?;
+    lease.value.as_device().ok_or_else(|| Error::Argument("the lease is on a tensor in host memory".into()))
+}
+
+/// Creates a tensor in a device's memory, where the program's kernels write it: row-major, with `ndim` sizes in
+/// elements (0 to 16; `shape` may be NULL for 0). `device` is "cuda:0" for this process's first device, or a UUID. Its
+/// bytes keep their previous contents until they are written.
+///
+/// The draft is used as one in host memory: `tensorlend_publish` and `tensorlend_stream_send` wait until the work on it
+/// is done. That is the work of the streams that were recorded (`tensorlend_draft_record_stream`); without any, and once
+/// `tensorlend_draft_device_data` was called, all work in the device's primary context. `tensorlend_draft_free` waits
+/// likewise, but only without recorded streams.
+///
+/// `TENSORLEND_DEVICE` without such a device, or if the daemon lends no memory of it; otherwise as `tensorlend_create`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_create_on(
+    client: *const tensorlend_client,
+    device: *const c_char,
+    dtype: tensorlend_dtype,
+    ndim: u32,
+    shape: *const u64,
+    draft: *mut *mut tensorlend_draft,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rules on handles, variables and strings.
+        let (out, client, device) =
+            unsafe { (Out::new(draft, "draft")?, &handle(client, "client")?.client, place(device)?) };
+        // SAFETY: the rule on lengths.
+        let spec = unsafe { spec(dtype, ndim, shape, std::ptr::null(), 0) }?;
+        out.fill(tensorlend_draft::of(ValueDraft::Device(client.create_spec_on(device, spec)?)));
+        Ok(())
+    })
+}
+
+/// As `tensorlend_create_on`, for work in `stream`, which the draft records: a `CUstream` or `cudaStream_t` of the
+/// device's primary context; NULL for the legacy default stream. The stream must exist until every draft and lease on
+/// which it was recorded has ended.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_create_on_stream(
+    client: *const tensorlend_client,
+    device: *const c_char,
+    stream: *mut c_void,
+    dtype: tensorlend_dtype,
+    ndim: u32,
+    shape: *const u64,
+    draft: *mut *mut tensorlend_draft,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rules on handles, variables and strings.
+        let (out, client, device) =
+            unsafe { (Out::new(draft, "draft")?, &handle(client, "client")?.client, place(device)?) };
+        // SAFETY: the rule on lengths.
+        let spec = unsafe { spec(dtype, ndim, shape, std::ptr::null(), 0) }?;
+        // SAFETY: the rule on streams.
+        let stream = unsafe { on_stream(stream) };
+        let made = client.create_on_stream(device, &stream, spec.dtype, &spec.shape)?;
+        out.fill(tensorlend_draft::of(ValueDraft::Device(made)));
+        Ok(())
+    })
+}
+
+/// Copies `shape`'s elements, row-major, from host memory to a device and publishes them there. Returns when the copy is
+/// done. `version` may be NULL. Errors are those of `tensorlend_create_on` and `tensorlend_publish`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_put_on(
+    client: *const tensorlend_client,
+    device: *const c_char,
+    name: *const c_char,
+    dtype: tensorlend_dtype,
+    ndim: u32,
+    shape: *const u64,
+    data: *const c_void,
+    version: *mut tensorlend_version,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rules on handles and strings.
+        let ((client, name), device) = unsafe { (both(client, name)?, place(device)?) };
+        check_name(name)?;
+        // SAFETY: the rule on lengths.
+        let spec = unsafe { spec(dtype, ndim, shape, std::ptr::null(), 0) }?;
+        // SAFETY: the rule on lengths: the elements' bytes, which are as many as the shape says.
+        let data = unsafe { values(data.cast(), spec.bytes()?, "data") }?;
+        let mut draft = client.create_spec_on(device, spec)?;
+        draft.copy_from_bytes(data)?;
+        let published = draft.publish(name)?;
+        // SAFETY: the rule on variables.
+        unsafe { tell(version, published.into()) };
+        Ok(())
+    })
+}
+
+/// Address of the draft's first byte on its device, a multiple of 512, valid until the draft is taken over or freed; 0
+/// for a draft in host memory, for NULL, and in the child of a fork.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_draft_device_data(draft: *mut tensorlend_draft) -> u64 {
+    // SAFETY: the rule on handles.
+    look(0, || unsafe { change(draft, |draft| Ok(draft.ptr())) }.ok())
+}
+
+/// Records a stream whose work writes the draft: publishing waits for it, and then only for recorded streams.
+///
+/// `TENSORLEND_DEVICE` for a stream of another context than the device's primary one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_draft_record_stream(
+    draft: *mut tensorlend_draft,
+    stream: *mut c_void,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rules on handles and streams.
+        unsafe { change(draft, |draft| draft.record_stream(on_stream(stream)).map(drop)) }?;
+        Ok(())
+    })
+}
+
+/// Orders a stream after the work on the draft in all other recorded streams, without waiting, and records it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_draft_order_stream(
+    draft: *mut tensorlend_draft,
+    stream: *mut c_void,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rules on handles and streams.
+        unsafe { change(draft, |draft| draft.wait(on_stream(stream)).map(drop)) }?;
+        Ok(())
+    })
+}
+
+/// Copies all bytes of the draft in from host memory, exactly `tensorlend_draft_bytes`. Returns when the copy is done.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_draft_copy_from_host(
+    draft: *mut tensorlend_draft,
+    data: *const c_void,
+    bytes: u64,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rule on lengths.
+        let data = unsafe { values(data.cast(), bytes, "data") }?;
+        // SAFETY: the rule on handles.
+        unsafe { change(draft, |draft| draft.copy_from_bytes(data)) }?;
+        Ok(())
+    })
+}
+
+/// Copies all bytes of the draft in from elsewhere on its device, as work of a stream, which is recorded. Does not wait:
+/// the `tensorlend_draft_bytes` bytes at `from` must stay until the stream has passed the copy, at the latest until the
+/// draft is published or `tensorlend_draft_finish` has returned.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_draft_copy_from_device(
+    draft: *mut tensorlend_draft,
+    from: u64,
+    stream: *mut c_void,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rules on handles and streams; the header requires of `from` what `copy_from_ptr` does.
+        unsafe { change(draft, |draft| draft.copy_from_ptr(from, on_stream(stream))) }?;
+        Ok(())
+    })
+}
+
+/// Waits until the work on the draft is done, as publishing does.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_draft_finish(draft: *mut tensorlend_draft) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rule on handles.
+        unsafe { change(draft, |draft| draft.finish().map(drop)) }?;
+        Ok(())
+    })
+}
+
+/// Publishes a draft on a device while work on it is still pending in `stream`; that stream comes after other recorded
+/// ones. Does not wait. Takes `*draft` over. `version` may be NULL.
+///
+/// Readers wait for an event of this process: `tensorlend_get_device` on the host, `tensorlend_lease_order_stream` in a
+/// stream. If this process is killed before the work is done, they get `TENSORLEND_DEVICE`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_publish_early(
+    draft: *mut *mut tensorlend_draft,
+    name: *const c_char,
+    stream: *mut c_void,
+    version: *mut tensorlend_version,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rule on strings.
+        let name = unsafe { text(name, "name") }?;
+        check_name(name)?;
+        // SAFETY: the rules on handles and variables.
+        unsafe { check_taking(draft) }?;
+        // SAFETY: the rules on handles and variables: it was checked to lead to a handle.
+        unsafe { change(draft.read(), |_| Ok(())) }?;
+        // SAFETY: the rules on handles and variables.
+        let ValueDraft::Device(taken) = unsafe { take(draft) }? else { return Ok(()) };
+        // SAFETY: the rule on streams.
+        let published = taken.publish_early(name, &unsafe { on_stream(stream) })?;
+        // SAFETY: the rule on variables.
+        unsafe { tell(version, published.into()) };
+        Ok(())
+    })
+}
+
+/// Leases the name's current tensor on a device, without a copy. Waits for the producer's work on one that was published
+/// early. `tensorlend_lease_tensor` describes it, with its address on the device.
+///
+/// `TENSORLEND_NOT_FOUND`; `TENSORLEND_KIND` for a tensor in host memory and for a dataset; `TENSORLEND_DEVICE` if this
+/// process cannot use the device. `tensorlend_get_value`, `tensorlend_wait_newer` and subscriptions lease tensors on
+/// devices, too, and do not wait for the work: call `tensorlend_lease_finish` or `tensorlend_lease_order_stream`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_get_device(
+    client: *const tensorlend_client,
+    name: *const c_char,
+    lease: *mut *mut tensorlend_lease,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rules on handles, variables and strings.
+        let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name)?) };
+        out.lend(Value::Device(client.get_device(name)?));
+        Ok(())
+    })
+}
+
+/// As `tensorlend_get_device`, without waiting for the producer's work: call `tensorlend_lease_order_stream` for each
+/// stream that reads the tensor.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_get_device_early(
+    client: *const tensorlend_client,
+    name: *const c_char,
+    lease: *mut *mut tensorlend_lease,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rules on handles, variables and strings.
+        let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name)?) };
+        out.lend(Value::Device(client.get_device_early(name)?));
+        Ok(())
+    })
+}
+
+/// Records a stream whose work reads the leased tensor: after `tensorlend_lease_free` the memory is kept until the work
+/// that is in the stream by then is done. Without recorded streams the program must have waited for its own work.
+///
+/// `TENSORLEND_DEVICE` for a stream of another context than the device's primary one; `TENSORLEND_ARGUMENT` for a lease
+/// in host memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_lease_record_stream(
+    lease: *const tensorlend_lease,
+    stream: *mut c_void,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rules on handles and streams.
+        unsafe { leased(lease)?.record_stream(on_stream(stream)) }?;
+        Ok(())
+    })
+}
+
+/// Orders a stream after the producer's work on a tensor that was published early, without waiting, and records it.
+/// `TENSORLEND_DEVICE` if the producer has ended before its work was done.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_lease_order_stream(
+    lease: *const tensorlend_lease,
+    stream: *mut c_void,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rules on handles and streams.
+        unsafe { leased(lease)?.wait(on_stream(stream)) }?;
+        Ok(())
+    })
+}
+
+/// Waits until the producer's work on a tensor that was published early is done. `TENSORLEND_DEVICE` if the producer has
+/// ended before.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_lease_finish(lease: *const tensorlend_lease) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rule on handles.
+        unsafe { leased(lease) }?.finish()?;
+        Ok(())
+    })
+}
+
+/// Writes to `*finished` whether the producer's work on the tensor is known to be done: always, unless it was published
+/// early. A reader that made a stream wait calls this after its own work: true means that the work read the finished
+/// tensor. `TENSORLEND_DEVICE` if the producer has ended before its work was done.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_lease_is_finished(
+    lease: *const tensorlend_lease,
+    finished: *mut bool,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rules on handles and variables.
+        let (finished, lease) = unsafe { (Place::new(finished, "finished")?, leased(lease)?) };
+        finished.fill(lease.is_finished()?);
+        Ok(())
+    })
+}
+
+/// Memory of this client on one device, in bytes: of its tensors, and of the segments that the daemon lends to it.
+/// Either pointer may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_device_memory(
+    client: *const tensorlend_client,
+    device: *const c_char,
+    slot_bytes: *mut u64,
+    segment_bytes: *mut u64,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rules on handles and strings.
+        let (client, device) = unsafe { (&handle(client, "client")?.client, place(device)?) };
+        let memory = client.device_memory(device)?;
+        // SAFETY: the rule on variables.
+        unsafe { tell(slot_bytes, memory.slot_bytes) };
+        // SAFETY: the rule on variables.
+        unsafe { tell(segment_bytes, memory.segment_bytes) };
+        Ok(())
+    })
+}

@@ -1,0 +1,307 @@
+//! Models, which tensorlend-runner computes.
+
+use super::arguments::{Out, Place, c_text, free, given, handle, handle_mut, patience, take_over, tell, text, values};
+use super::client::tensorlend_client;
+use super::draft::{check_taking, take, tensorlend_draft};
+use super::lease::{optional, tensorlend_lease};
+use super::process::Process;
+use super::status::{guard, look, tensorlend_status};
+use super::version::tensorlend_version;
+use ::tensorlend_model::{Model, ModelAnswer, ModelOptions, ModelRequest, Models, Step};
+use std::ffi::{CString, c_char, c_void};
+use tensorlend::{Error, Result, Value, ValueDraft, Version};
+
+/// A connection to the runners of one model. One thread at a time uses it; open one for each thread.
+/// `tensorlend_model_close` ends it.
+pub struct tensorlend_model {
+    model: Model,
+    process: Process,
+    name: CString,
+}
+
+/// A request to a model: its inputs, and where its outputs go. One thread at a time uses it. `tensorlend_model_run`
+/// takes it over; `tensorlend_model_request_free` frees one that was not taken over.
+pub struct tensorlend_model_request {
+    request: ModelRequest,
+}
+
+impl tensorlend_model_request {
+    fn change(&mut self, how: impl FnOnce(ModelRequest) -> ModelRequest) {
+        self.request = how(std::mem::take(&mut self.request));
+    }
+}
+
+/// The models of a client's namespace, and a model's name.
+///
+/// # Safety
+/// The rules on handles and strings.
+unsafe fn models<'a>(client: *const tensorlend_client, model: *const c_char) -> Result<(Models, &'a str)> {
+    // SAFETY: the rules on handles and strings.
+    let (client, model) = unsafe { (handle(client, "client")?, text(model, "model")?) };
+    client.check()?;
+    Ok((Models::new(&client.client), model))
+}
+
+/// Adds a model, or replaces it: runners load it by themselves. `onnx` has the bytes of an ONNX file, which are copied.
+/// `options` is JSON, as the manual's page on models describes it: `{"batch_max": 8}`; NULL for the defaults. `version`
+/// may be NULL.
+///
+/// `TENSORLEND_ARGUMENT` for invalid options, and for no bytes; otherwise as `tensorlend_put`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_model_put(
+    client: *const tensorlend_client,
+    model: *const c_char,
+    onnx: *const c_void,
+    bytes: u64,
+    options: *const c_char,
+    version: *mut tensorlend_version,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rules on handles, strings and lengths.
+        let ((models, model), onnx, options) = unsafe {
+            (models(client, model)?, values::<u8>(onnx.cast(), bytes, "onnx")?, optional(options, "options")?)
+        };
+        let options = ModelOptions::parse(options.unwrap_or_default().as_bytes())
+            .map_err(|why| Error::Argument(format!("the options of model {model:?}: {why}")))?;
+        let added = models.put(model, onnx, &options)?;
+        // SAFETY: the rule on variables.
+        unsafe { tell(version, added.into()) };
+        Ok(())
+    })
+}
+
+/// Leases a model's bytes; the lease's metadata are its options, as JSON. `TENSORLEND_NOT_FOUND`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_model_get(
+    client: *const tensorlend_client,
+    model: *const c_char,
+    onnx: *mut *mut tensorlend_lease,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rules on handles, variables and strings.
+        let (out, (models, model)) = unsafe { (Out::new(onnx, "onnx")?, models(client, model)?) };
+        out.lend(Value::Tensor(models.get(model)?.0));
+        Ok(())
+    })
+}
+
+/// Deletes a model: its runners end. Writes whether it existed to `*existed`, unless that is NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_model_delete(
+    client: *const tensorlend_client,
+    model: *const c_char,
+    existed: *mut bool,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rules on handles and strings.
+        let (models, model) = unsafe { models(client, model) }?;
+        let deleted = models.delete(model)?;
+        // SAFETY: the rule on variables.
+        unsafe { tell(existed, deleted) };
+        Ok(())
+    })
+}
+
+/// Opens a model that is run once or many times: its connection to a runner is opened once. Asks the daemon nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_model_open(
+    client: *const tensorlend_client,
+    name: *const c_char,
+    model: *mut *mut tensorlend_model,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rules on handles, variables and strings.
+        let (out, (models, name)) = unsafe { (Out::new(model, "model")?, models(client, name)?) };
+        let model = models.open(name)?;
+        out.fill(tensorlend_model { model, process: Process::current(), name: c_text(name) });
+        Ok(())
+    })
+}
+
+/// The model's name, borrowed from the handle; NULL for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_model_name(model: *const tensorlend_model) -> *const c_char {
+    // SAFETY: the rule on handles.
+    look(std::ptr::null(), || unsafe { model.as_ref() }.map(|model| model.name.as_ptr()))
+}
+
+/// Closes a model's connection, and frees the handle; NULL does nothing. Leases on its outputs remain valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_model_close(model: *mut tensorlend_model) {
+    // SAFETY: the rule on handles.
+    unsafe { free(model) }
+}
+
+/// Creates a request without inputs, for all outputs.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_model_request_new(
+    request: *mut *mut tensorlend_model_request,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rule on variables.
+        unsafe { Out::new(request, "request") }?.fill(tensorlend_model_request { request: ModelRequest::new() });
+        Ok(())
+    })
+}
+
+/// Adds an input that the request contains: a tensor in host memory. Takes `*tensor` over, unless it fails.
+///
+/// `TENSORLEND_ARGUMENT` for a dataset.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_model_request_input(
+    request: *mut tensorlend_model_request,
+    input: *const c_char,
+    tensor: *mut *mut tensorlend_draft,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rules on handles and strings.
+        let (request, input) = unsafe { (handle_mut(request, "request")?, text(input, "input")?) };
+        // SAFETY: the rules on handles and variables.
+        unsafe { check_taking(tensor) }?;
+        // SAFETY: the rules on handles and variables: it was checked to lead to a handle.
+        unsafe { handle(tensor.read(), "tensor") }?.change(|draft| match draft {
+            ValueDraft::Tensor(_) => Ok(()),
+            _ => Err(Error::Argument(format!("input {input:?}: give a tensor in host memory"))),
+        })?;
+        // SAFETY: the rules on handles and variables.
+        if let ValueDraft::Tensor(draft) = unsafe { take(tensor) }? {
+            request.change(|request| request.input(input, draft));
+        }
+        Ok(())
+    })
+}
+
+/// Adds an input that is a tensor of the namespace, by its name. The runner reads its value when it takes the request.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_model_request_input_from(
+    request: *mut tensorlend_model_request,
+    input: *const c_char,
+    name: *const c_char,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rules on handles and strings.
+        let (request, input, name) =
+            unsafe { (handle_mut(request, "request")?, text(input, "input")?, text(name, "name")?) };
+        request.change(|request| request.input_from(input, name));
+        Ok(())
+    })
+}
+
+/// Sets the steps that prepare an image as this input: a JSON list, as the manual's page on models describes it:
+/// `[{"scale": 0.00392157}, "chw", "batch"]`. `TENSORLEND_ARGUMENT` for an unknown step.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_model_request_prepare(
+    request: *mut tensorlend_model_request,
+    input: *const c_char,
+    steps: *const c_char,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rules on handles and strings.
+        let (request, input, steps) =
+            unsafe { (handle_mut(request, "request")?, text(input, "input")?, text(steps, "steps")?) };
+        let steps = Step::parse_list(steps).map_err(Error::Argument)?;
+        request.change(|request| request.prepare(input, &steps));
+        Ok(())
+    })
+}
+
+/// Requests an output: in the response if `name` is NULL, otherwise published by the runner under that name. A request
+/// that names no outputs gets all of them in the response.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_model_request_output(
+    request: *mut tensorlend_model_request,
+    output: *const c_char,
+    name: *const c_char,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rules on handles and strings.
+        let (request, output, name) =
+            unsafe { (handle_mut(request, "request")?, text(output, "output")?, optional(name, "name")?) };
+        request.change(|request| match name {
+            None => request.output(output),
+            Some(name) => request.output_to(output, name),
+        });
+        Ok(())
+    })
+}
+
+/// Frees a request that was not taken over; NULL does nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_model_request_free(request: *mut tensorlend_model_request) {
+    // SAFETY: the rule on handles.
+    unsafe { free(request) }
+}
+
+/// Runs a model: sends the request to a runner, and waits for the response `timeout_ns` nanoseconds at most, for ever
+/// if that is below 0. Takes `*request` over. The response is a dataset of outputs by name.
+///
+/// If a runner ends without a fault of the model, a request whose inputs are all names is sent again, so that the model
+/// may run twice. `TENSORLEND_NOT_FOUND` if there is no such model; `TENSORLEND_REQUEST_FAILED` with the reason if the
+/// runner refused the request or the model failed; `TENSORLEND_SERVER_GONE`; `TENSORLEND_TIMEOUT`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_model_run(
+    model: *mut tensorlend_model,
+    request: *mut *mut tensorlend_model_request,
+    timeout_ns: i64,
+    response: *mut *mut tensorlend_lease,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rules on handles and variables.
+        let (out, model) = unsafe { (Out::new(response, "response")?, handle_mut(model, "model")?) };
+        model.process.check()?;
+        // SAFETY: the rules on handles and variables.
+        unsafe { given(request, "request") }?;
+        // SAFETY: the rules on handles and variables; `given` has accepted it.
+        let taken = unsafe { take_over(request) };
+        out.lend(Value::Dataset(model.model.run(taken.request, patience(timeout_ns))?));
+        Ok(())
+    })
+}
+
+/// Reads the metadata of a response.
+///
+/// # Safety
+/// The rule on handles.
+unsafe fn answer(response: *const tensorlend_lease) -> Result<ModelAnswer> {
+    // SAFETY: the rule on handles.
+    let lease = unsafe { handle(response, "response") }?;
+    lease.check()?;
+    let dataset = lease.value.as_dataset();
+    ModelAnswer::of(dataset.ok_or_else(|| Error::Argument("the lease is on a tensor: a response is a dataset".into()))?)
+}
+
+/// Times of a response, in nanoseconds: from sending the request to its run, and of the model alone. Either pointer may
+/// be NULL. `TENSORLEND_ARGUMENT` for a dataset that no runner made.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_model_times(
+    response: *const tensorlend_lease,
+    queue_ns: *mut u64,
+    run_ns: *mut u64,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rule on handles.
+        let answer = unsafe { answer(response) }?;
+        let nanoseconds = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        // SAFETY: the rule on variables.
+        unsafe { tell(queue_ns, nanoseconds(answer.queue)) };
+        // SAFETY: the rule on variables.
+        unsafe { tell(run_ns, nanoseconds(answer.run)) };
+        Ok(())
+    })
+}
+
+/// Version under which the runner published an output: zeros if it did not.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_model_published(
+    response: *const tensorlend_lease,
+    output: *const c_char,
+    version: *mut tensorlend_version,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rules on handles, variables and strings.
+        let (version, answer, output) =
+            unsafe { (Place::new(version, "version")?, answer(response)?, text(output, "output")?) };
+        version.fill(answer.versions.get(output).copied().unwrap_or(Version::NONE).into());
+        Ok(())
+    })
+}

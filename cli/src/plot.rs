@@ -1,0 +1,60 @@
+//! SVG plots: the common style, the drawing area, and the errors.
+
+use std::error::Error;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+
+pub const FONT: &str = "sans-serif";
+pub const WIDTH_PX: u32 = 960;
+
+/// Colours of text and of grid lines.
+pub const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
+pub const GRID: RGBColor = RGBColor(0xC8, 0xC8, 0xC8);
+pub const GRID_FINE: RGBColor = RGBColor(0xEC, 0xEC, 0xEC);
+
+/// Colours from Okabe and Ito's palette, which is safe for colour-blind readers.
+pub const GREEN: RGBColor = RGBColor(0x00, 0x9E, 0x73);
+pub const VERMILION: RGBColor = RGBColor(0xD5, 0x5E, 0x00);
+pub const BLUE: RGBColor = RGBColor(0x00, 0x72, 0xB2);
+pub const PURPLE: RGBColor = RGBColor(0xCC, 0x79, 0xA7);
+
+pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub type Drawn = Result<(), Box<dyn Error>>;
+
+/// The reason why a plot cannot be drawn.
+#[derive(Debug, thiserror::Error)]
+pub enum PlotError {
+    /// The table is empty.
+    #[error("nothing to plot: no row was measured")]
+    NoRows,
+    /// plotters could not draw.
+    #[error("the plot cannot be drawn: {0}")]
+    Draw(String),
+    /// The file could not be written.
+    #[error("{path} cannot be written: {error}; name another file or folder")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        #[source]
+        error: io::Error,
+    },
+}
+
+/// Returns the picture that `draw` draws.
+pub fn svg(height_px: u32, draw: impl FnOnce(&Area) -> Drawn) -> Result<String, PlotError> {
+    let mut svg = String::new();
+    let area = SVGBackend::with_string(&mut svg, (WIDTH_PX, height_px)).into_drawing_area();
+    let drawn = area.fill(&WHITE).map_err(Into::into).and_then(|()| draw(&area));
+    drawn.and_then(|()| area.present().map_err(Into::into)).map_err(|error| PlotError::Draw(error.to_string()))?;
+    drop(area);
+    Ok(svg)
+}
+
+/// Writes a picture to a file.
+pub fn write(path: &Path, svg: String) -> Result<(), PlotError> {
+    std::fs::write(path, svg).map_err(|error| PlotError::Write { path: path.to_owned(), error })
+}

@@ -1,0 +1,83 @@
+//! Timeouts, as programs give them.
+
+use std::time::{Duration, Instant};
+
+/// The longest time that a call may wait.
+///
+/// Methods that wait take `impl Into<Timeout>`, so you can write:
+///
+/// * a [`Duration`]: at most this long; [`Duration::ZERO`] looks once and does not wait;
+/// * `None`, or [`Timeout::NEVER`]: without end;
+/// * an [`Instant`]: until then, so that several calls can share one deadline.
+///
+/// A call that waited in vain returns [`Error::Timeout`](crate::Error::Timeout), which names the event and the time waited.
+///
+/// ```
+/// # let daemon = tensorlend_daemon::embedded()?;
+/// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
+/// use std::time::{Duration, Instant};
+///
+/// client.put("image", &[1u8])?;
+/// client.put("depth", &[2u8])?;
+/// let image = client.wait_for("image", None)?;
+/// let deadline = Instant::now() + Duration::from_millis(20);
+/// let depth = client.wait_for("depth", deadline)?;
+/// let late = client.wait_for("pose", deadline).unwrap_err();
+/// assert!(late.is_timeout());
+/// assert!(client.wait_for("pose", Duration::ZERO).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Timeout(Limit);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Limit {
+    Never,
+    After(Duration),
+    At(Instant),
+}
+
+impl Timeout {
+    /// No timeout: the call waits until its event, or an error.
+    pub const NEVER: Self = Self(Limit::Never);
+
+    /// The time to wait, counted from now; `None` without end, zero for an [`Instant`] that has passed.
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    /// use tensorlend::Timeout;
+    ///
+    /// assert_eq!(Timeout::from(Duration::from_secs(2)).remaining(), Some(Duration::from_secs(2)));
+    /// assert_eq!(Timeout::from(Instant::now()).remaining(), Some(Duration::ZERO));
+    /// assert_eq!(Timeout::NEVER.remaining(), None);
+    /// ```
+    #[inline]
+    pub fn remaining(self) -> Option<Duration> {
+        match self.0 {
+            Limit::Never => None,
+            Limit::After(time) => Some(time),
+            Limit::At(end) => Some(end.saturating_duration_since(Instant::now())),
+        }
+    }
+}
+
+impl From<Duration> for Timeout {
+    #[inline]
+    fn from(time: Duration) -> Self {
+        Self(Limit::After(time))
+    }
+}
+
+impl From<Option<Duration>> for Timeout {
+    #[inline]
+    fn from(time: Option<Duration>) -> Self {
+        Self(time.map_or(Limit::Never, Limit::After))
+    }
+}
+
+impl From<Instant> for Timeout {
+    #[inline]
+    fn from(end: Instant) -> Self {
+        Self(Limit::At(end))
+    }
+}

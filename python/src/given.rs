@@ -1,0 +1,183 @@
+//! A caller's values as drafts: arrays, drafts, and mappings of several.
+
+use crate::array::Array;
+use crate::device::array::{DeviceArray, from_host};
+use crate::device::{DeviceDraft, Place};
+use crate::draft::Draft;
+use crate::errors::{self, OrRaise, argument};
+use crate::metadata;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyMapping};
+use tensorlend::{DatasetDraft, Error, ValueDraft};
+
+/// The target memory of a caller's value, and the CUDA stream of pending work on it.
+#[derive(Default)]
+pub struct To<'a, 'py> {
+    place: Place,
+    stream: Option<&'a Bound<'py, PyAny>>,
+}
+
+impl<'a, 'py> To<'a, 'py> {
+    /// Parses the arguments `device=` and `stream=`.
+    pub fn parse(device: Option<&Bound<'py, PyAny>>, stream: Option<&'a Bound<'py, PyAny>>) -> PyResult<Self> {
+        Ok(Self { place: Place::parse(device)?, stream })
+    }
+}
+
+/// Returns a draft with a copy of the caller's array; `None` for a draft of the caller, which it keeps until all other
+/// arguments are validated.
+fn copied(client: &tensorlend::Client, value: &Bound<'_, PyAny>, to: &To<'_, '_>) -> PyResult<Option<ValueDraft>> {
+    let py = value.py();
+    if let Ok(draft) = value.cast::<Draft>() {
+        if to.place.device().is_some() {
+            return Err(argument("the draft is in host memory: create one with device=, or put its array"));
+        }
+        return draft.get().check(client).map(|()| None);
+    }
+    if let Ok(draft) = value.cast::<DeviceDraft>() {
+        return draft.get().check(client, to.place).map(|()| None);
+    }
+    if value.is_instance_of::<PyDict>() {
+        return Err(errors::dtype(
+            "a dict holds several tensors: publish it with put_dataset, where each has a name and is an array",
+        ));
+    }
+    if Array::may_be_on_device(value)
+        && let Some(array) = DeviceArray::of(value, to.stream)?
+    {
+        if matches!(to.place, Place::Host) {
+            return Err(argument("the array is on a device: copy it to the host first (to_host, .cpu(), .get())"));
+        }
+        return array.draft(py, client, to.place).map(|draft| Some(draft.into()));
+    }
+    let array = Array::of(value)?;
+    match to.place.device() {
+        Some(on) => from_host(py, client, &array, on).map(|draft| Some(draft.into())),
+        None => array.draft(py, client).map(|draft| Some(draft.into())),
+    }
+}
+
+/// Takes the caller's own draft, after all work on it is done.
+fn taken(value: &Bound<'_, PyAny>, to: &To<'_, '_>) -> PyResult<ValueDraft> {
+    if let Ok(draft) = value.cast::<DeviceDraft>() {
+        let draft = draft.get();
+        if let Some(stream) = to.stream {
+            draft.record_stream(stream)?;
+        }
+        return draft.take(value.py(), true).map(Into::into);
+    }
+    value.cast::<Draft>()?.get().take(value.py()).map(Into::into)
+}
+
+/// Returns the draft of a dataset's tensor.
+fn member(name: &str, draft: ValueDraft) -> PyResult<tensorlend::Draft> {
+    match draft {
+        ValueDraft::Tensor(draft) => Ok(draft),
+        _ => Err(argument(format!("{name:?} is on a device: {HOST_DATASETS}"))),
+    }
+}
+
+/// Adds the name of a dataset's tensor to an error.
+#[cold]
+fn of_member(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
+    let own = py.import("tensorlend._errors").and_then(|module| module.getattr("Error"));
+    if own.is_ok_and(|own| error.is_instance(py, &own)) {
+        let value = error.value(py);
+        let words = format!("tensor {name:?} of the dataset: {value}");
+        if let Ok(made) = value.get_type().call1((words,)) {
+            return PyErr::from_value(made);
+        }
+    }
+    // An exception of numpy or of the array's library.
+    let _ = error.value(py).call_method1("add_note", (format!("while the dataset's tensor {name:?} was copied"),));
+    error
+}
+
+const HOST_DATASETS: &str = "a dataset's tensors are in host memory; put one on a device under a name of its own";
+
+/// Returns a draft of a dataset.
+pub fn dataset_of(
+    client: &tensorlend::Client,
+    tensors: &Bound<'_, PyMapping>,
+    metadata: Option<&Bound<'_, PyAny>>,
+    timestamp: u64,
+) -> PyResult<DatasetDraft> {
+    let metadata = metadata::checked(metadata)?;
+    let mut members = Vec::new();
+    for pair in tensors.items()? {
+        let (name, value): (String, Bound<'_, PyAny>) = pair.extract()?;
+        if value.is_instance_of::<DeviceDraft>() {
+            return Err(argument(format!("{name:?} is on a device: {HOST_DATASETS}")));
+        }
+        let copy = copied(client, &value, &To::default()).map_err(|error| of_member(value.py(), &name, error))?;
+        let copy = copy.map(|copy| member(&name, copy)).transpose()?;
+        members.push((name, value, copy));
+    }
+    let mut dataset = client.dataset().timestamp(timestamp);
+    if let Some(bytes) = metadata {
+        dataset = dataset.metadata(&bytes).or_raise()?;
+    }
+    for (name, value, copy) in members {
+        let draft = match copy {
+            Some(draft) => draft,
+            None => member(&name, taken(&value, &To::default())?)?,
+        };
+        dataset = dataset.add(&name, draft).or_raise()?;
+    }
+    Ok(dataset)
+}
+
+/// Returns a draft of an array, of a draft, or of a mapping of several.
+pub fn drafted(
+    client: &tensorlend::Client,
+    value: &Bound<'_, PyAny>,
+    to: &To<'_, '_>,
+    metadata: Option<&Bound<'_, PyAny>>,
+    timestamp: u64,
+) -> PyResult<ValueDraft> {
+    match value.cast::<PyMapping>() {
+        Ok(_) if to.place.device().is_some() => Err(argument(HOST_DATASETS)),
+        Ok(tensors) => dataset_of(client, tensors, metadata, timestamp).map(Into::into),
+        Err(_) => tensor_of(client, value, to, metadata, timestamp),
+    }
+}
+
+/// Returns a draft of one tensor.
+pub fn tensor_of(
+    client: &tensorlend::Client,
+    value: &Bound<'_, PyAny>,
+    to: &To<'_, '_>,
+    metadata: Option<&Bound<'_, PyAny>>,
+    timestamp: u64,
+) -> PyResult<ValueDraft> {
+    let metadata = metadata::checked(metadata)?;
+    let mut draft = copied(client, value, to)?.map_or_else(|| taken(value, to), Ok)?;
+    match &mut draft {
+        ValueDraft::Tensor(draft) => describe(draft, metadata.as_deref(), timestamp)?,
+        ValueDraft::Device(draft) => describe_on(draft, metadata.as_deref(), timestamp).or_raise()?,
+        _ => unreachable!("it is one tensor"),
+    }
+    Ok(draft)
+}
+
+/// As [`describe`], for a draft on a device.
+pub fn describe_on(draft: &mut tensorlend::DeviceDraft, metadata: Option<&[u8]>, timestamp: u64) -> Result<(), Error> {
+    if let Some(bytes) = metadata {
+        draft.set_metadata(bytes)?;
+    }
+    if timestamp != 0 {
+        draft.set_timestamp(timestamp);
+    }
+    Ok(())
+}
+
+/// Sets the given metadata and timestamp, and keeps those that a draft has already.
+pub fn describe(draft: &mut tensorlend::Draft, metadata: Option<&[u8]>, timestamp: u64) -> PyResult<()> {
+    if let Some(bytes) = metadata {
+        draft.set_metadata(bytes).or_raise()?;
+    }
+    if timestamp != 0 {
+        draft.set_timestamp(timestamp);
+    }
+    Ok(())
+}

@@ -1,0 +1,42 @@
+"""The client of programs that name none: of the daemon that runs, or of one in this process."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from tensorlend import _native
+from tensorlend._errors import DisconnectedError
+
+_lock = threading.Lock()
+_client: _native.Client | None = None
+_broker: _native.Embedded | None = None
+
+
+def default_client() -> _native.Client:
+    """Returns the process's default client.
+
+    Connects to the daemon that TENSORLEND_SOCKET names, or the user's or the system's. If none runs, starts one in this process and sets
+    TENSORLEND_SOCKET, so that the processes that this one starts use it, too.
+    """
+    global _client, _broker
+    with _lock:
+        if _client is None or _client.closed:
+            try:
+                _client = _native.connect()
+            except DisconnectedError:
+                if "TENSORLEND_SOCKET" in os.environ and _broker is None:
+                    raise
+                _broker = _native.embedded()
+                os.environ["TENSORLEND_SOCKET"] = _broker.address
+                _client = _native.connect(_broker.address)
+        return _client
+
+
+def _in_child() -> None:
+    # A thread of the parent may have had the lock.
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_in_child)

@@ -1,0 +1,230 @@
+"""Arrow data and frames, as Arrow's IPC stream in lent memory: written in place, read without a copy."""
+
+from __future__ import annotations
+
+import importlib
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tensorlend._objects import library
+from tensorlend._objects.layout import Frame
+
+Written = tuple[Frame, int, Callable[[memoryview], None]]
+
+
+def written(value: Any) -> Written | None:
+    """Returns kind, length and writer of Arrow data or a frame; None for other values, and for frames that Arrow cannot represent."""
+    found = _table_of(value)
+    if found is None:
+        return None
+    kind, table = found
+    pa = library.arrow()
+
+    counter = pa.MockOutputStream()
+    _write(counter, table)
+
+    def write(memory: memoryview) -> None:
+        _write(pa.FixedSizeBufferWriter(pa.py_buffer(memory)), table)
+
+    return kind, counter.size(), write
+
+
+def _write(sink: Any, table: Any) -> None:
+    pa = library.arrow()
+
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=None)) as writer:
+        writer.write(table)
+
+
+def _table_of(value: Any) -> tuple[Frame, Any] | None:
+    module = type(value).__module__.partition(".")[0]
+    if module not in ("pyarrow", "pandas", "polars") or module not in sys.modules:
+        return None
+    try:
+        pa = library.arrow()
+    except ImportError:
+        return None
+    if isinstance(value, pa.Table):
+        return Frame.TABLE, value
+    if isinstance(value, pa.RecordBatch):
+        return Frame.BATCH, value
+    if isinstance(value, pa.Array):
+        return Frame.ARRAY, pa.table({"": pa.chunked_array([value])})
+    if isinstance(value, pa.ChunkedArray):
+        return Frame.CHUNKED, pa.table({"": value})
+    kind = type(value).__name__
+    if module == "polars" and kind == "DataFrame":
+        # By the Arrow C data interface.
+        return Frame.POLARS, pa.table(value)
+    if module == "polars" and kind == "Series":
+        return Frame.SERIES, pa.table(value.to_frame())
+    if module == "pandas" and kind == "DataFrame":
+        try:
+            return Frame.PANDAS, pa.Table.from_pandas(value)
+        except (pa.ArrowException, TypeError, ValueError):
+            # Columns of objects.
+            return None
+    return None
+
+
+def read(kind: int, memory: memoryview, *, own: bool) -> Any:
+    """Returns the data in memory.
+
+    Data of this process's own family are viewed. Another publisher may write to the memory at any time, also after a check, so that what is
+    said of the data is copied and checked, and only plain numbers are viewed: without offsets, nulls or bits.
+    """
+    frame = Frame(kind)
+    pa = library.arrow()
+    if own:
+        return _shown(frame, pa.ipc.open_stream(pa.py_buffer(memory)).read_all())
+    parts = list(_parts(memory))
+    table = pa.ipc.open_stream(_file(parts)).read_all()
+    if not all(_is_plain(column) for column in table.columns):
+        table = pa.ipc.open_stream(_file([bytes(part) for part in parts])).read_all()
+        table.validate(full=True)
+    return _shown(frame, table)
+
+
+def _is_plain(column: Any) -> bool:
+    pa = library.arrow()
+
+    kind = column.type
+    plain = pa.types.is_primitive(kind) and not pa.types.is_boolean(kind)
+    return plain and all(chunk.buffers()[0] is None for chunk in column.chunks)
+
+
+def _parts(memory: memoryview) -> Iterator[bytes | memoryview]:
+    """Yields, for each message, a copy of what it says of its data, and its data."""
+    at = 0
+    while at + 8 <= len(memory):
+        mark, length = struct.unpack_from("<II", memory, at)
+        head = bytes(memory[at : at + 8 + length])
+        if mark != 0xFFFFFFFF or len(head) < 8 + length:
+            raise ValueError("its Arrow data are invalid")
+        if length == 0:
+            yield struct.pack("<II", mark, length)
+            return
+        if struct.unpack_from("<II", head) != (mark, length):
+            raise ValueError("its Arrow data are being changed")
+        body = _checked(head[8:])
+        at += len(head)
+        if body > len(memory) - at:
+            raise ValueError("its Arrow data are incomplete")
+        yield head
+        yield memory[at : at + body]
+        at += body
+
+
+def _checked(metadata: bytes) -> int:
+    """Returns the length of a message's data, which must not be compressed (Arrow's Message.fbs)."""
+    message = _Table(metadata, struct.unpack_from("<I", metadata)[0])
+    header, kind = message.table(2), message.byte(1)
+    if kind == 2 and header is not None:
+        header = header.table(1)
+    if kind in (2, 3) and header is not None and header.field(3) is not None:
+        raise ValueError("its Arrow data are compressed, so that their length is not limited")
+    return message.number(3)
+
+
+def _file(parts: list[bytes | memoryview]) -> Any:
+    pa = library.arrow()
+
+    return pa.PythonFile(_Parts(parts), mode="r")
+
+
+class _Parts:
+    """The parts of a stream as a file: whole parts are handed out as they are."""
+
+    closed = False
+
+    def __init__(self, parts: list[bytes | memoryview]) -> None:
+        self._parts = [memoryview(part) for part in reversed(parts)]
+
+    def _take(self, nbytes: int) -> list[memoryview]:
+        taken = []
+        while nbytes and self._parts:
+            part = self._parts.pop()
+            if len(part) > nbytes:
+                self._parts.append(part[nbytes:])
+                part = part[:nbytes]
+            if part:
+                taken.append(part)
+            nbytes -= len(part)
+        return taken
+
+    def read(self, nbytes: int = -1) -> bytes:
+        """Returns a copy of the next bytes."""
+        return b"".join(self._take(nbytes if nbytes >= 0 else sum(map(len, self._parts))))
+
+    def read_buffer(self, nbytes: int) -> Any:
+        """Returns the next bytes, without a copy if they are in one part."""
+        pa = library.arrow()
+
+        taken = self._take(nbytes)
+        return pa.py_buffer(taken[0] if len(taken) == 1 else b"".join(taken))
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self._parts.clear()
+
+
+def _shown(frame: Frame, table: Any) -> Any:
+    if frame is Frame.TABLE:
+        return table
+    if frame is Frame.BATCH:
+        return table.to_batches()[0] if table.num_rows else table.combine_chunks().to_batches()[0]
+    if frame is Frame.CHUNKED:
+        return table.column(0)
+    if frame is Frame.ARRAY:
+        column = table.column(0)
+        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    if frame is Frame.PANDAS:
+        return table.to_pandas(split_blocks=True)
+    polars = importlib.import_module("polars")
+    data = polars.from_arrow(table, rechunk=False)
+    return data if frame is Frame.POLARS else data.to_series(0)
+
+
+class _Table:
+    """A table of a flatbuffer."""
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self._data = data
+        self._at = at
+        self._fields = at - int(struct.unpack_from("<i", data, at)[0])
+        if self._fields < 0:
+            raise ValueError("its Arrow data are invalid")
+
+    def field(self, number: int) -> int | None:
+        """Returns the position of a field; None if the table does not have it."""
+        length: int = struct.unpack_from("<H", self._data, self._fields)[0]
+        place = 4 + 2 * number
+        if place + 2 > length:
+            return None
+        offset: int = struct.unpack_from("<H", self._data, self._fields + place)[0]
+        return self._at + offset if offset else None
+
+    def byte(self, number: int) -> int:
+        at = self.field(number)
+        return 0 if at is None else self._data[at]
+
+    def number(self, number: int) -> int:
+        at = self.field(number)
+        value = 0 if at is None else int(struct.unpack_from("<q", self._data, at)[0])
+        if value < 0:
+            raise ValueError("its Arrow data are invalid")
+        return value
+
+    def table(self, number: int) -> _Table | None:
+        at = self.field(number)
+        return None if at is None else _Table(self._data, at + struct.unpack_from("<I", self._data, at)[0])

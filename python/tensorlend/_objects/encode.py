@@ -1,0 +1,363 @@
+"""Writes objects into lent memory."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import re
+import sys
+from array import array
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tensorlend._errors import ArgumentError
+from tensorlend._objects import layout
+from tensorlend._objects.layout import Ext, Kind, aligned
+from tensorlend._objects.library import msgpack
+
+#: Buffers of pickled objects below this length stay in the pickle.
+_BUFFER_MIN = 1024
+
+#: Rows are collected in pieces of this length, so that each is freed when it was written.
+_PIECE = 1 << 20
+
+_DTYPE = re.compile(layout.DTYPE_PATTERN)
+
+
+@dataclass(slots=True)
+class _Part:
+    """Bytes of the data: where they go, and what writes them."""
+
+    offset: int
+    nbytes: int
+    write: Callable[[memoryview], None]
+
+
+class _LongList:
+    """A list that is too long for one list in msgpack."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+
+class NeedsPickleError(ArgumentError):
+    """An object can be written by pickle alone."""
+
+
+class Encoder:
+    """An object that is to be written: its rows, and the arrays that they refer to."""
+
+    def __init__(self, kind: Kind, *, may_pickle: bool) -> None:
+        self.kind = kind
+        self._may_pickle = may_pickle
+        #: True if there is a pickle in it.
+        self.has_pickle = False
+        self._pieces: list[bytearray] = [bytearray()]
+        self._rows = layout.HEADER.size
+        self._offsets = array("Q", [self._rows])
+        self._hashes = array("Q")
+        self._parts: list[_Part] = []
+        self._data = 0
+        self._packers: list[Any] = []
+
+    @classmethod
+    def of_value(cls, value: Any, *, may_pickle: bool) -> Encoder:
+        """Returns the encoder of one value."""
+        encoder = cls(Kind.VALUE, may_pickle=may_pickle)
+        encoder._row(value)
+        return encoder
+
+    @classmethod
+    def of_items(cls, items: Iterable[Any], kind: Kind, *, may_pickle: bool) -> Encoder:
+        """Returns the encoder of a list or a tuple."""
+        encoder = cls(kind, may_pickle=may_pickle)
+        for item in items:
+            encoder._row(item)
+        return encoder
+
+    @classmethod
+    def of_mapping(cls, mapping: Mapping[Any, Any], *, may_pickle: bool) -> Encoder:
+        """Returns the encoder of a dict."""
+        encoder = cls(Kind.DICT, may_pickle=may_pickle)
+        pairs = list(mapping.items())
+        for key, _ in pairs:
+            encoder._hashes.append(key_hash(key))
+            encoder._row(key)
+        for _, value in pairs:
+            encoder._row(value)
+        return encoder
+
+    @property
+    def count(self) -> int:
+        """Number of items."""
+        rows = len(self._offsets) - 1
+        return rows // 2 if self.kind is Kind.DICT else rows
+
+    # Rows
+
+    def _row(self, value: Any) -> None:
+        parts, data = len(self._parts), self._data
+        try:
+            packed = self._pack(value, 0)
+        except NeedsPickleError:
+            raise
+        except (ValueError, OverflowError, RecursionError) as error:
+            # Deeper than msgpack goes, a list that contains itself, or text that is not Unicode.
+            del self._parts[parts:]
+            self._data = data
+            packed = self._packer(0).pack(self._pickled(value, str(error)))
+        if len(self._pieces[-1]) + len(packed) > _PIECE and self._pieces[-1]:
+            self._pieces.append(bytearray())
+        self._pieces[-1] += packed
+        self._rows += len(packed)
+        self._offsets.append(self._rows)
+
+    def _packer(self, depth: int) -> Any:
+        if depth > layout.DEPTH_MAX:
+            raise RecursionError(f"tuples, sets or long lists nested deeper than {layout.DEPTH_MAX}")
+        while len(self._packers) <= depth:
+            level = len(self._packers)
+            self._packers.append(msgpack.Packer(default=lambda value, level=level: self._foreign(value, level), strict_types=True))
+        return self._packers[depth]
+
+    def _packed(self, value: Any, depth: int) -> bytes:
+        # As the one item of a list, whose head is left out: what can be written is nested one level less than what can be read.
+        packed: bytes = self._packer(depth).pack([value])
+        return packed[1:]
+
+    def _pack(self, value: Any, depth: int) -> bytes:
+        parts, data = len(self._parts), self._data
+        packed = self._packed(value, depth)
+        if len(packed) > layout.LIST_MAX and _has_long_list(value):
+            # The arrays that were met are met again.
+            del self._parts[parts:]
+            self._data = data
+            packed = self._packed(_cut(value), depth)
+        return packed
+
+    def _ext(self, code: Ext, data: bytes) -> Any:
+        return msgpack.ExtType(int(code), data)
+
+    def _foreign(self, value: Any, depth: int) -> Any:
+        """Returns the extension for a value that msgpack has no type for."""
+        kind = type(value)
+        if kind is tuple:
+            return self._ext(Ext.TUPLE, self._pack(list(value), depth + 1))
+        if kind is _LongList:
+            return self._ext(Ext.LONG_LIST, b"".join(self._chunks(value.items, depth + 1)))
+        if kind is set:
+            return self._ext(Ext.SET, self._pack(list(value), depth + 1))
+        if kind is frozenset:
+            return self._ext(Ext.FROZENSET, self._pack(list(value), depth + 1))
+        if kind is int:
+            return self._ext(Ext.INTEGER, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
+        if kind is complex:
+            return self._ext(Ext.COMPLEX, layout.COMPLEX.pack(value.real, value.imag))
+        if kind is np.ndarray:
+            return self._array(value)
+        if isinstance(value, np.generic):
+            return self._scalar(value)
+        return self._tensor(value) or self._frame(value) or self._pickled(value)
+
+    def _chunks(self, items: list[Any], depth: int) -> Iterable[bytes]:
+        for at in range(0, len(items), layout.LIST_MAX):
+            packed = self._pack(items[at : at + layout.LIST_MAX], depth)
+            yield layout.PART.pack(len(packed)) + packed
+
+    # Data
+
+    def _add(self, nbytes: int, write: Callable[[memoryview], None]) -> int:
+        offset = self._data
+        if nbytes:
+            self._parts.append(_Part(offset, nbytes, write))
+            self._data = aligned(offset + nbytes)
+        return offset
+
+    def _array(self, value: np.ndarray[Any, Any]) -> Any:
+        name = _dtype_name(value.dtype)
+        if name is None:
+            return self._pickled(value)
+        fortran = value.flags.f_contiguous and not value.flags.c_contiguous
+        offset = self._add(value.nbytes, _copier(value.T if fortran else value))
+        head = layout.ARRAY.pack(offset, fortran, value.ndim, len(name)) + name
+        return self._ext(Ext.ARRAY, head + array("Q", value.shape).tobytes())
+
+    def _scalar(self, value: np.generic) -> Any:
+        name = _dtype_name(value.dtype)
+        if name is None or type(value) is not value.dtype.type:
+            return self._pickled(value)
+        return self._ext(Ext.SCALAR, bytes([len(name)]) + name + value.tobytes())
+
+    def _tensor(self, value: Any) -> Any:
+        """Returns the extension for a plain tensor of torch; None for other values."""
+        torch = sys.modules.get("torch")
+        if torch is None or type(value) is not torch.Tensor:
+            return None
+        name = str(value.dtype).removeprefix("torch.")
+        plain = value.layout is torch.strided and value.device.type == "cpu" and not value.requires_grad
+        if not plain or name not in layout.TORCH_DTYPES:
+            return None
+        flat = value.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy()
+        offset = self._add(flat.nbytes, _copier(flat))
+        word = name.encode()
+        return self._ext(
+            Ext.TENSOR, layout.ARRAY.pack(offset, 0, value.dim(), len(word)) + word + array("Q", value.shape).tobytes()
+        )
+
+    def _frame(self, value: Any) -> Any:
+        """Returns the extension for Arrow data and frames; None for other values."""
+        if not any(module in sys.modules for module in ("pyarrow", "pandas", "polars")):
+            return None
+        from tensorlend._objects import arrow
+
+        written = arrow.written(value)
+        if written is None:
+            return None
+        kind, nbytes, write = written
+        return self._ext(Ext.ARROW, layout.ARROW.pack(kind, self._add(nbytes, write), nbytes))
+
+    def _pickled(self, value: Any, why: str | None = None) -> Any:
+        if not self._may_pickle:
+            kind = type(value)
+            reason = f" ({why})" if why else ""
+            raise NeedsPickleError(
+                f"pickle alone can write a {kind.__module__}.{kind.__qualname__}{reason}: pass trust_pickle=True, which lets every "
+                "process that uses the frozen object run what its pickles name, or freeze plain values and arrays"
+            )
+        buffers: list[memoryview] = []
+
+        def taken(buffer: pickle.PickleBuffer) -> bool:
+            raw = buffer.raw()
+            if raw.nbytes < _BUFFER_MIN:
+                return True
+            buffers.append(raw)
+            return False
+
+        text = pickle.dumps(value, protocol=5, buffer_callback=taken)
+        self.has_pickle = True
+        head = layout.PICKLE.pack(len(buffers))
+        for buffer in buffers:
+            head += layout.BUFFER.pack(self._add(buffer.nbytes, _copier(np.frombuffer(buffer, np.uint8))), buffer.nbytes)
+        return self._ext(Ext.PICKLE, head + text)
+
+    # Writing
+
+    @property
+    def _index_bytes(self) -> int:
+        return 16 * len(self._hashes)
+
+    def measure(self) -> int:
+        """Returns the length of the object in memory."""
+        return self._data_at + self._data
+
+    @property
+    def _table(self) -> int:
+        return aligned(self._rows, 8)
+
+    @property
+    def _index(self) -> int:
+        return self._table + 8 * len(self._offsets)
+
+    @property
+    def _data_at(self) -> int:
+        return aligned(self._index + self._index_bytes)
+
+    def write(self, memory: memoryview) -> None:
+        """Writes the object into memory of the measured length, once."""
+        end = self.measure()
+        header = (layout.MAGIC, layout.VERSION, self.kind, self.count, self._table, self._index, self._data_at, end, 0)
+        layout.HEADER.pack_into(memory, 0, *header)
+        at = layout.HEADER.size
+        self._pieces.reverse()
+        while self._pieces:
+            piece = self._pieces.pop()
+            memory[at : at + len(piece)] = piece
+            at += len(piece)
+        memory[self._table : self._index] = self._offsets.tobytes()
+        if self._hashes:
+            hashes = np.asarray(self._hashes)
+            order = np.argsort(hashes, kind="stable").astype("<u8")
+            middle = self._index + 8 * len(hashes)
+            memory[self._index : middle] = memoryview(hashes[order].astype("<u8").tobytes())
+            memory[middle : self._index + self._index_bytes] = memoryview(order.tobytes())
+        for part in self._parts:
+            start = self._data_at + part.offset
+            part.write(memory[start : start + part.nbytes])
+        self._parts.clear()
+
+
+def _copier(source: np.ndarray[Any, Any]) -> Callable[[memoryview], None]:
+    def copy(memory: memoryview) -> None:
+        np.ndarray(source.shape, source.dtype, memory)[...] = source
+
+    return copy
+
+
+def _dtype_name(dtype: np.dtype[Any]) -> bytes | None:
+    """Returns the name of a dtype in the layout; None if only pickle can write it."""
+    if dtype.name in layout.FOREIGN_DTYPES:
+        return dtype.name.encode()
+    if dtype.hasobject or dtype.names is not None or dtype.subdtype is not None or dtype.metadata or dtype.type is np.void:
+        return None
+    return dtype.str.encode() if _DTYPE.fullmatch(dtype.str) else None
+
+
+def _has_long_list(value: Any) -> bool:
+    stack = [value]
+    while stack:
+        value = stack.pop()
+        if type(value) is list:
+            if len(value) > layout.LIST_MAX:
+                return True
+            stack.extend(item for item in value if type(item) in (list, dict))
+        elif type(value) is dict:
+            stack.extend(item for item in value.values() if type(item) in (list, dict))
+    return False
+
+
+def _cut(value: Any) -> Any:
+    """Returns the value with long lists marked."""
+    if type(value) is list:
+        if len(value) > layout.LIST_MAX:
+            return _LongList(value)
+        return [_cut(item) for item in value]
+    if type(value) is dict:
+        return {key: _cut(item) for key, item in value.items()}
+    return value
+
+
+def key_hash(key: Any) -> int:
+    """Returns the hash of a dict's key: equal keys have equal hashes, in every process."""
+    text = msgpack.packb(_canonical(key), strict_types=True)
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
+def is_key(key: Any) -> bool:
+    """Returns true if a frozen dict can find items by this key."""
+    if type(key) is tuple:
+        return all(map(is_key, key))
+    return type(key) in (str, bytes, int, float, bool, type(None))
+
+
+def _canonical(key: Any) -> Any:
+    if isinstance(key, np.generic):
+        key = key.item()
+    kind = type(key)
+    if kind in (str, bytes, type(None)):
+        return key
+    if kind is float and not key.is_integer():
+        return key
+    if kind in (bool, int, float):
+        number = int(key)
+        return number if -(1 << 63) <= number < 1 << 63 else str(number).encode()
+    if kind is tuple:
+        return [_canonical(part) for part in key]
+    raise ArgumentError(
+        f"a frozen dict finds its items by text, bytes, numbers and tuples of them, and this key is a {kind.__name__}: "
+        "freeze a list, or use put_object"
+    )

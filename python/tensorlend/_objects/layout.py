@@ -1,0 +1,125 @@
+"""The layout of an object in lent memory: one uint8 tensor of header, rows, table of rows, index and data.
+
+A row is one value in msgpack. The table has the offset of each row and the end of the last one. The data are the bytes of arrays, frames
+and buffers, each at a multiple of ALIGN. The index of a dict has the sorted hashes of its keys, and the position of each.
+Numbers are little-endian. Offsets of rows, table, index and data count from the header, offsets in rows from the data.
+"""
+
+import enum
+import struct
+
+MAGIC = b"TLOBJECT"
+VERSION = 1
+
+#: Magic, version, kind, number of items, and the offsets of table, index, data and end; one word is reserved.
+HEADER = struct.Struct("<8sIIQQQQQQ")
+
+ALIGN = 64
+
+#: Items of one list in msgpack. A longer list is cut up, so that a reader allocates in proportion to what it reads.
+LIST_MAX = 512
+
+#: Rows within rows: tuples, sets and long lists.
+DEPTH_MAX = 16
+
+
+class Kind(enum.IntEnum):
+    """The kind of an object."""
+
+    VALUE = 0
+    LIST = 1
+    TUPLE = 2
+    DICT = 3
+
+
+class Ext(enum.IntEnum):
+    """Codes of values that msgpack has no type for."""
+
+    TUPLE = 1
+    SET = 2
+    FROZENSET = 3
+    LONG_LIST = 4
+    INTEGER = 5
+    COMPLEX = 6
+    SCALAR = 7
+    ARRAY = 8
+    TENSOR = 9
+    ARROW = 10
+    PICKLE = 11
+
+
+class Frame(enum.IntEnum):
+    """Kinds of Arrow data."""
+
+    TABLE = 0
+    BATCH = 1
+    ARRAY = 2
+    CHUNKED = 3
+    PANDAS = 4
+    POLARS = 5
+    SERIES = 6
+
+
+#: Of an array: offset, whether it is in Fortran order, number of dimensions, length of the name of its dtype. The name and the shape follow.
+ARRAY = struct.Struct("<QBBB")
+
+#: Of Arrow data: kind, offset, length.
+ARROW = struct.Struct("<BQQ")
+
+#: Of a pickle: number of its buffers. Offset and length of each follow, and the pickle.
+PICKLE = struct.Struct("<I")
+
+BUFFER = struct.Struct("<QQ")
+
+COMPLEX = struct.Struct("<dd")
+
+#: Length of each part of a long list, before the part.
+PART = struct.Struct("<I")
+
+#: dtypes of numpy that mean the same everywhere, by `dtype.str`: no objects, no structures.
+DTYPE_PATTERN = r"[<>|=][biufcSUV][1-9][0-9]{0,8}|[<>][mM]8(\[[0-9]{0,6}[A-Za-z]{1,2}\])?"
+
+#: dtypes of the package ml_dtypes, by name.
+FOREIGN_DTYPES = frozenset(
+    {
+        "bfloat16",
+        "float8_e3m4",
+        "float8_e4m3",
+        "float8_e4m3b11fnuz",
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+        "float8_e5m2",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+    }
+)
+
+#: dtypes of torch, by name.
+TORCH_DTYPES = frozenset(
+    {
+        "bool",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "float16",
+        "bfloat16",
+        "float32",
+        "float64",
+        "complex64",
+        "complex128",
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+        "float8_e5m2",
+        "float8_e5m2fnuz",
+    }
+)
+
+
+def aligned(offset: int, to: int = ALIGN) -> int:
+    """Returns the next multiple."""
+    return -(-offset // to) * to

@@ -1,0 +1,24 @@
+"""The libraries that are installed by choice. None of msgpack, pyarrow and joblib has types."""
+
+import importlib
+from typing import Any
+
+
+def arrow() -> Any:
+    """Returns the module pyarrow."""
+    try:
+        return importlib.import_module("pyarrow")
+    except ImportError as error:
+        raise ImportError("Arrow data need the package pyarrow: pip install pyarrow") from error
+
+
+def _msgpack() -> Any:
+    try:
+        return importlib.import_module("msgpack")
+    except ImportError as error:
+        raise ImportError(
+            "tensorlend.freeze, put_object and get_object need the package msgpack: pip install 'tensorlend[objects]'"
+        ) from error
+
+
+msgpack = _msgpack()

@@ -1,0 +1,348 @@
+"""Objects in lent memory, written once and read by every process: see docs/how-to/objects.md."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import secrets
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from tensorlend import _native
+from tensorlend._errors import ArgumentError, NotFoundError
+from tensorlend._refs import client_for, get_version, where
+
+if TYPE_CHECKING:
+    # Not when the package is imported: numpy starts threads, which would take the signals of the daemon, a program of the package.
+    from tensorlend._objects.decode import Decoder
+    from tensorlend._objects.encode import Encoder
+    from tensorlend._types import Metadata, Mode
+
+__all__ = ["Frozen", "FrozenDict", "FrozenList", "UntrustedPickleError", "freeze", "get_object", "put_object"]
+
+_T = TypeVar("_T")
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+class UntrustedPickleError(ArgumentError, pickle.UnpicklingError):
+    """An object has a pickle in it, and its reader did not pass trust_pickle=True. The text names what the pickle would import."""
+
+
+class _Source:
+    """An object by name and version. Each process opens it once, when it looks at it first."""
+
+    def __init__(
+        self,
+        address: tuple[str, ...],
+        namespace: str | None,
+        name: str,
+        words: tuple[int, int],
+        trust_pickle: bool,
+        own: bool,
+        mode: Mode,
+    ) -> None:
+        self.arguments = (address, namespace, name, words, trust_pickle, own, mode)
+        self.name = name
+        self.decoder: Decoder | None = None
+        _sources.add(self)
+
+    def open(self) -> Decoder:
+        """Returns this process's decoder of the object."""
+        decoder = self.decoder
+        if decoder is None:
+            address, namespace, name, words, trust, own, mode = self.arguments
+            lease = get_version(client_for(address, namespace), name, words, mode)
+            if lease is None:
+                raise NotFoundError(f"{name!r} was overwritten after the object was sent: keep the name until its readers have it")
+            decoder = self.decoder = _decoder(lease, trust, own)
+        return decoder
+
+
+_sources: weakref.WeakSet[_Source] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    # Leases are the parent's: a child takes its own.
+    for source in list(_sources):
+        source.decoder = None
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+class Frozen(Generic[_T]):
+    """An object in lent memory.
+
+    It is pickled as its name and version, so that any process opens it without a copy. `freeze` makes it.
+
+    Parameters
+    ----------
+    source : object
+        The published object, made by `freeze`.
+    """
+
+    def __init__(self, source: _Source) -> None:
+        self._source = source
+
+    @property
+    def name(self) -> str:
+        """The name that it is published under."""
+        return self._source.name
+
+    @property
+    def nbytes(self) -> int:
+        """Its length in lent memory."""
+        return self._source.open().nbytes
+
+    def thaw(self) -> _T:
+        """Returns the whole object as it was frozen. Arrays in it view the lent memory.
+
+        Returns
+        -------
+        object
+            The value.
+        """
+        value: _T = self._source.open().value()
+        return value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (type(self), self._source.arguments)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+
+class FrozenList(Frozen[Sequence[_T]], Sequence[_T]):
+    """A list or a tuple in lent memory.
+
+    An item is made when it is asked for. A slice is a FrozenList of the same memory.
+
+    Parameters
+    ----------
+    source : object
+        The published object, made by `freeze`.
+    positions : range or None, default None
+        The items of a slice; None for all.
+    """
+
+    def __init__(self, source: _Source, positions: range | None = None) -> None:
+        super().__init__(source)
+        self._positions = range(source.open().count) if positions is None else positions
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    @overload
+    def __getitem__(self, index: int) -> _T: ...
+    @overload
+    def __getitem__(self, index: slice) -> FrozenList[_T]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        position = self._positions[index]
+        if type(position) is range:
+            return FrozenList(self._source, position)
+        return (self._source.decoder or self._source.open()).row(position)
+
+    def __iter__(self) -> Iterator[_T]:
+        for position in self._positions:
+            yield (self._source.decoder or self._source.open()).row(position)
+
+    def thaw(self) -> Sequence[_T]:
+        """Returns the whole list or tuple as it was frozen. Arrays in it view the lent memory.
+
+        Returns
+        -------
+        list or tuple
+            The value.
+        """
+        return tuple(self) if self._source.open().kind.name == "TUPLE" else list(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (type(self), self._source.arguments, self._positions)
+
+    def __repr__(self) -> str:
+        return f"<FrozenList {self.name!r} of {len(self)}>"
+
+
+class FrozenDict(Frozen[dict[_K, _V]], Mapping[_K, _V]):
+    """A dict in lent memory.
+
+    An item is found by its key's hash, and made when it is asked for. Iterates in the dict's order.
+
+    Parameters
+    ----------
+    source : object
+        The published object, made by `freeze`.
+    """
+
+    def __len__(self) -> int:
+        return self._source.open().count
+
+    def __iter__(self) -> Iterator[_K]:
+        for number in range(len(self)):
+            yield self._source.open().row(number)
+
+    def _find(self, key: object) -> int | None:
+        from tensorlend._objects.encode import key_hash
+
+        try:
+            hashed = key_hash(key)
+        except ArgumentError:
+            return None
+        return self._source.open().find(hashed, key)
+
+    def __getitem__(self, key: _K) -> _V:
+        position = self._find(key)
+        if position is None:
+            raise KeyError(key)
+        value: _V = self._source.open().row(len(self) + position)
+        return value
+
+    def __contains__(self, key: object) -> bool:
+        return self._find(key) is not None
+
+    def __repr__(self) -> str:
+        return f"<FrozenDict {self.name!r} of {len(self)}>"
+
+
+@overload
+def freeze(obj: Mapping[_K, _V], *, client: _native.Client | None = None, trust_pickle: bool = False) -> FrozenDict[_K, _V]: ...
+@overload
+def freeze(obj: Sequence[_T] | Iterator[_T], *, client: _native.Client | None = None, trust_pickle: bool = False) -> FrozenList[_T]: ...
+@overload
+def freeze(obj: _T, *, client: _native.Client | None = None, trust_pickle: bool = False) -> Frozen[_T]: ...
+def freeze(obj: Any, *, client: _native.Client | None = None, trust_pickle: bool = False) -> Any:
+    """Copies an object into lent memory, once, and returns it as a read-only object that every process shares.
+
+    A list, a tuple or an iterator becomes a FrozenList, a dict a FrozenDict, anything else a Frozen, whose `thaw` returns it. Pass the
+    result to other processes, by fork or by pickle: they take their own lease on the same memory. The memory is kept while this process
+    has the result, and while any process uses it. Then it is freed, even if a process is killed.
+
+    Parameters
+    ----------
+    obj : object
+        The object.
+    client : Client or None, default None
+        The client that publishes; None for one of the running daemon, or of a daemon in this process.
+    trust_pickle : bool, default False
+        Allow values that only pickle can write.
+
+    Returns
+    -------
+    Frozen, FrozenList or FrozenDict
+        The read-only object.
+
+    Raises
+    ------
+    LimitError
+        A limit of the daemon's configuration, of this client or of the machine is reached.
+    """
+    from tensorlend._default import default_client
+
+    client = client or default_client()
+    name = f"frozen/{os.getpid()}/{secrets.token_hex(8)}"
+    version = _publish(client, name, _encoder(obj, may_pickle=trust_pickle, exact=False), None, 0, None, True)
+    frozen = _opened(client, name, trust_pickle, "read", version)
+    weakref.finalize(frozen._source, _forget, client, name, os.getpid()).atexit = False
+    return frozen
+
+
+def put_object(
+    client: _native.Client,
+    name: str,
+    obj: Any,
+    metadata: Metadata | None = None,
+    timestamp: int = 0,
+    ttl: float | None = None,
+    ephemeral: bool = False,
+) -> _native.Version:
+    """Publishes an object under a name: `Client.put_object`."""
+    return _publish(client, name, _encoder(obj, may_pickle=True, exact=True), metadata, timestamp, ttl, ephemeral)
+
+
+def get_object(
+    client: _native.Client, name: str, trust_pickle: bool = False, lazy: bool = False, mode: Mode = "read"
+) -> Any:
+    """Returns an object by its name: `Client.get_object`."""
+    if lazy:
+        return _opened(client, name, trust_pickle, mode, None)
+    return _decoder(client.get(name, mode=mode), trust_pickle, False).value()
+
+
+def _is_sequence(obj: Any) -> bool:
+    if isinstance(obj, tuple):
+        # Not a named one.
+        return type(obj) is tuple
+    return isinstance(obj, (Sequence, Iterator)) and not isinstance(obj, (str, bytes, bytearray, memoryview))
+
+
+def _encoder(obj: Any, *, may_pickle: bool, exact: bool) -> Encoder:
+    """Returns the encoder of an object; with `exact`, of the very type that it has."""
+    from tensorlend._objects.encode import Encoder, is_key
+    from tensorlend._objects.layout import Kind
+
+    if type(obj) in (list, tuple) if exact else _is_sequence(obj):
+        items: Iterable[Any] = obj
+        return Encoder.of_items(items, Kind.TUPLE if type(obj) is tuple else Kind.LIST, may_pickle=may_pickle)
+    if (type(obj) is dict and all(map(is_key, obj))) if exact else isinstance(obj, Mapping):
+        return Encoder.of_mapping(obj, may_pickle=may_pickle)
+    return Encoder.of_value(obj, may_pickle=may_pickle)
+
+
+def _publish(
+    client: _native.Client,
+    name: str,
+    encoder: Encoder,
+    metadata: Metadata | None,
+    timestamp: int,
+    ttl: float | None,
+    ephemeral: bool,
+) -> _native.Version:
+    if metadata is None:
+        metadata = {"object": encoder.kind.name.lower(), "items": encoder.count, "pickle": encoder.has_pickle}
+    draft = client.create(
+        encoder.measure(), "uint8", name=name, metadata=metadata, timestamp=timestamp, ttl=ttl, ephemeral=ephemeral
+    )
+    try:
+        with memoryview(draft) as memory:
+            encoder.write(memory)
+    except BaseException:
+        draft.drop()
+        raise
+    return draft.publish()
+
+
+def _decoder(lease: Any, trust_pickle: bool, own: bool) -> Decoder:
+    from tensorlend._objects.decode import Decoder
+
+    return Decoder(lease, trust_pickle=trust_pickle, own=own)
+
+
+def _opened(
+    client: _native.Client, name: str, trust_pickle: bool, mode: Mode, version: _native.Version | None
+) -> Frozen[Any]:
+    """Opens an object through this client, and returns it as what other processes will open by themselves."""
+    lease = client.get(name, mode=mode)
+    if version is not None and lease.version != version:
+        raise NotFoundError(f"{name!r} was overwritten while it was frozen")
+    # Of the version that this process published nobody else could write a byte.
+    own = version is not None
+    source = _Source(*where(client), name, lease.version.words, trust_pickle, own, mode)
+    decoder = source.decoder = _decoder(lease, trust_pickle, own)
+    kinds: dict[str, type[Frozen[Any]]] = {"LIST": FrozenList, "TUPLE": FrozenList, "DICT": FrozenDict}
+    return kinds.get(decoder.kind.name, Frozen)(source)
+
+
+def _unpickled(kind: type[Frozen[Any]], arguments: tuple[Any, ...], *positions: range) -> Frozen[Any]:
+    return kind(_Source(*arguments), *positions)
+
+
+def _forget(client: _native.Client, name: str, pid: int) -> None:
+    """Ends the name of a frozen object with its last reference in the process that froze it."""
+    if pid == os.getpid() and not client.closed:
+        try:
+            client.delete(name)
+        except Exception:
+            # The daemon is gone, and the name with it.
+            return

@@ -1,0 +1,128 @@
+"""Fixtures for pytest: a daemon inside the test process, and a client of it for each test.
+
+In the `conftest.py` of the root folder, or as `-p tensorlend.testing` on the command line:
+
+    pytest_plugins = ["tensorlend.testing"]
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Generator, Iterator
+
+import pytest
+
+import tensorlend
+
+__all__ = ["tensorlend_client", "tensorlend_config", "tensorlend_daemon"]
+
+#: Whether the call of a test has passed.
+_passed = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Records whether the test passed: the traceback of a failed test keeps its leases."""
+    report = yield
+    if call.when == "call":
+        item.stash[_passed] = report.passed
+    return report
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Registers the mark of tests that may leave leases."""
+    config.addinivalue_line("markers", "tensorlend_leaks: the test may leave leases behind")
+
+
+@pytest.fixture(scope="session")
+def tensorlend_config() -> str | None:
+    """The daemon's configuration in TOML; override it in `conftest.py`.
+
+    Returns
+    -------
+    str or None
+        None, the default configuration.
+    """
+    return None
+
+
+@pytest.fixture(scope="session")
+def tensorlend_daemon(tensorlend_config: str | None) -> Iterator[tensorlend.Embedded]:
+    """A daemon in the test process, for the whole session.
+
+    Parameters
+    ----------
+    tensorlend_config : str or None
+        The fixture with the daemon's configuration.
+
+    Yields
+    ------
+    Embedded
+        The daemon.
+    """
+    with tensorlend.embedded(tensorlend_config) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def tensorlend_client(
+    request: pytest.FixtureRequest, tensorlend_daemon: tensorlend.Embedded, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tensorlend.Client]:
+    """A client of the daemon, for one test.
+
+    The fixture sets TENSORLEND_SOCKET, so that `tensorlend.connect()` in the test and in its child processes finds the daemon.
+    After the test it deletes names, lists and streams. A test that passed and leaves leases behind fails; the mark
+    `tensorlend_leaks` permits it.
+
+    Parameters
+    ----------
+    request : pytest.FixtureRequest
+        The fixture of pytest.
+    tensorlend_daemon : Embedded
+        The fixture with the daemon.
+    monkeypatch : pytest.MonkeyPatch
+        The fixture of pytest.
+
+    Yields
+    ------
+    Client
+        The client.
+    """
+    monkeypatch.setenv("TENSORLEND_SOCKET", tensorlend_daemon.address)
+    with tensorlend_daemon.connect(label=request.node.name[:32]) as client:
+        yield client
+        left = _leased(client)
+        # A test that failed has leases in its traceback, and nobody looks for them.
+        is_checked = request.node.stash.get(_passed, False) and request.node.get_closest_marker("tensorlend_leaks") is None
+        _clean(client)
+    if left and is_checked:
+        pytest.fail(
+            f"the test left leases on {left} bytes: release them or use `with`, or let the leases and the arrays that view them "
+            "go out of scope (mark the test with tensorlend_leaks to permit it)",
+            pytrace=False,
+        )
+
+
+def _leased(client: tensorlend.Client) -> int:
+    """Bytes on which somebody holds a lease. Objects in reference cycles go first."""
+    left = client.leased()
+    if left:
+        gc.collect()
+        left = client.leased()
+    return left
+
+
+def _clean(client: tensorlend.Client) -> None:
+    """Deletes everything of the client's namespace."""
+    for info in client.list():
+        client.delete(info.name)
+    for name, _ in client.lists():
+        client.clear(name)
+    for name, _ in client.streams():
+        try:
+            client.delete_stream(name)
+        except tensorlend.ConflictError:
+            # Its producer is a client that the test left open.
+            continue

@@ -1,0 +1,133 @@
+"""joblib's large arrays as leases."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+joblib = pytest.importorskip("joblib", reason="joblib is not installed")
+
+import tensorlend
+import tensorlend.joblib
+
+LARGE = 1 << 18  # elements of 8 bytes
+
+
+@pytest.fixture
+def installed(client):
+    tensorlend.joblib.install(client=client)
+    yield client
+    tensorlend.joblib.uninstall()
+
+
+def described(array, factor=1):
+    base = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    lent = type(getattr(base, "obj", base)).__name__ == "Lease"
+    return lent, array.flags.writeable, float(array.sum()) * factor
+
+
+def files(pid=None):
+    return {path.name for path in pathlib.Path("/dev/shm").glob(f"joblib_memmapping_folder_{pid or os.getpid()}_*")}
+
+
+def test_arguments_are_lent(installed):
+    before, array = files(), np.arange(LARGE)
+    found = joblib.Parallel(n_jobs=2)(joblib.delayed(described)(array, n) for n in range(6))
+    assert found == [(True, False, float(array.sum()) * n) for n in range(6)]
+    small = joblib.Parallel(n_jobs=2)([joblib.delayed(described)(array[:100])] * 2)
+    assert small == [(False, True, 4950.0)] * 2
+    assert files() <= before and not installed.list("joblib/*")
+
+
+def test_an_array_is_copied_once_in_a_call_and_again_in_the_next(installed):
+    array = np.zeros(LARGE)
+    with joblib.Parallel(n_jobs=2) as parallel:
+        for value in range(3):
+            array[:] = value
+            assert [total for _, _, total in parallel(joblib.delayed(described)(array) for _ in range(5))] == [value * LARGE] * 5
+    assert not installed.list("joblib/*")
+
+
+def result(n):
+    return np.full(LARGE, n)
+
+
+def test_results_are_the_callers_own(installed):
+    found = joblib.Parallel(n_jobs=2)(joblib.delayed(result)(n) for n in range(5))
+    assert [described(array) for array in found] == [(True, True, float(n) * LARGE) for n in range(5)]
+    found[1] += 1
+    assert not installed.list("transit/*")
+
+
+def test_copy_on_write_and_what_stays_joblibs(installed):
+    array = np.ones(LARGE)
+    for mode, expected in (("c", (True, True)), ("r+", (False, True))):
+        found = joblib.Parallel(n_jobs=2, mmap_mode=mode)(joblib.delayed(described)(array) for _ in range(2))
+        assert [one[:2] for one in found] == [expected] * 2
+    found = joblib.Parallel(n_jobs=2, max_nbytes=None)(joblib.delayed(described)(array) for _ in range(2))
+    assert [one[0] for one in found] == [False] * 2
+    assert joblib.Parallel(n_jobs=2, prefer="threads")(joblib.delayed(described)(array) for _ in range(2))[0][0] is False
+    assert not installed.list("joblib/*")
+
+
+def fails(array):
+    raise ZeroDivisionError
+
+
+def test_an_error_leaves_nothing(installed):
+    with pytest.raises(ZeroDivisionError):
+        joblib.Parallel(n_jobs=2)(joblib.delayed(fails)(np.ones(LARGE)) for _ in range(4))
+    assert not installed.list("joblib/*")
+
+
+PROGRAM = """
+import joblib, numpy, os, sys, tensorlend.joblib
+tensorlend.joblib.install()
+def work(array):
+    if array[0] == 2:
+        print("running", flush=True)
+        __import__("time").sleep(600)
+    return array.sum()
+for n in range(3):
+    joblib.Parallel(n_jobs=2)(joblib.delayed(work)(numpy.full(1 << 18, n)) for _ in range(4))
+"""
+
+
+def test_a_kill_leaves_nothing(broker, client, tmp_path):
+    """The loop of joblib#1351: the program and all of its helpers are killed."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    environment = {**os.environ, "TENSORLEND_SOCKET": broker.address}
+    process = subprocess.Popen([sys.executable, program], stdout=subprocess.PIPE, env=environment, start_new_session=True)
+    # Two workers may write at once.
+    assert process.stdout.readline().startswith(b"running") and client.list("joblib/*")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(60)
+    process.stdout.close()
+    # What loky leaves behind itself.
+    for semaphore in pathlib.Path("/dev/shm").glob(f"sem.loky-{process.pid}-*"):
+        semaphore.unlink()
+    deadline = time.monotonic() + 60
+    while client.list("joblib/*") or client.stat()["clients"] > 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert not files(process.pid)
+
+
+def test_a_search_of_scikit_learn(installed):
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    from sklearn.linear_model import Ridge
+    from sklearn.model_selection import GridSearchCV
+
+    random = np.random.default_rng(7)
+    x = random.normal(size=(20_000, 20))
+    before, y = files(), x @ np.arange(20.0)
+    search = GridSearchCV(Ridge(), {"alpha": [0.1, 1.0, 10.0]}, n_jobs=2, cv=3).fit(x, y)
+    assert search.best_params_ == {"alpha": 0.1} and files() <= before and not installed.list("joblib/*")

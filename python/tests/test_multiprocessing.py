@@ -1,0 +1,249 @@
+"""Arrays through multiprocessing as leases."""
+
+import concurrent.futures
+import gc
+import multiprocessing
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from children import in_child
+from waiting import eventually
+
+import tensorlend
+import tensorlend.multiprocessing
+from tensorlend import _transit
+
+METHODS = ["fork", "spawn", "forkserver"]
+
+LARGE = 1 << 17  # elements of 8 bytes
+
+
+def in_transit(client):
+    return client.list("transit/*")
+
+
+def is_free(client):
+    """Whether nothing of this client is in use. It finds out when it allocates."""
+    client.create(LARGE, "int64").drop()
+    return client.memory()[0] == 0
+
+
+@pytest.fixture
+def installed(client):
+    tensorlend.multiprocessing.install(client=client)
+    yield client
+    tensorlend.multiprocessing.uninstall()
+
+
+def is_leased(array):
+    """Whether it views a lease, or owns what it has."""
+    while isinstance(array, np.ndarray):
+        array = array.base
+    return isinstance(getattr(array, "obj", array), tensorlend.Lease)
+
+
+def double(address, inbox, outbox):
+    if address:
+        tensorlend.multiprocessing.install(client=tensorlend.connect(address))
+    while (array := inbox.get()) is not None:
+        leased = is_leased(array)
+        array *= 2  # its own, as if it was pickled
+        outbox.put((leased, array))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_queues(broker, installed, method):
+    context = multiprocessing.get_context(method)
+    inbox, outbox = context.Queue(), context.Queue()
+    process = context.Process(target=double, args=(method != "fork" and broker.address, inbox, outbox), daemon=True)
+    process.start()
+    for sent in (np.arange(LARGE), np.asfortranarray(np.ones((512, 1024), np.float32)), np.arange(9), np.ones((4, 0))):
+        inbox.put(sent)
+        leased, back = outbox.get(timeout=60)
+        assert leased == is_leased(back) == (sent.nbytes >= tensorlend.multiprocessing.SMALLEST)
+        assert (back == sent * 2).all() and back.flags.writeable and back.flags.f_contiguous == sent.flags.f_contiguous
+    inbox.put(None)
+    process.join(60)
+    assert process.exitcode == 0
+    assert not in_transit(installed)
+
+
+def test_pipes_keep_what_the_sender_had(installed):
+    here, there = multiprocessing.Pipe()
+    sent = np.arange(LARGE)
+    here.send({"a": [sent, "text"], "b": sent[:3]})
+    sent[:] = 0
+    found = there.recv()
+    assert is_leased(found["a"][0]) and (found["a"][0] == np.arange(LARGE)).all() and found["b"].tolist() == [0, 1, 2]
+
+
+def square(array):
+    return array * array
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_pools(installed, method):
+    arrays = [np.full(LARGE, n) for n in range(6)]
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        assert [result[7] for result in pool.map(square, arrays)] == [n * n for n in range(6)]
+        pool.close()
+        pool.join()
+    context = multiprocessing.get_context(method)
+    with concurrent.futures.ProcessPoolExecutor(2, mp_context=context) as executor:
+        assert [result[7] for result in executor.map(square, arrays)] == [n * n for n in range(6)]
+    assert not in_transit(installed)
+
+
+def test_managers(installed):
+    with multiprocessing.Manager() as manager:
+        shared = manager.dict()
+        shared["x"] = np.arange(LARGE)
+        assert shared["x"][-1] == LARGE - 1 and shared["x"][-1] == LARGE - 1
+    assert not in_transit(installed)
+
+
+def put_and_end(queue):
+    queue.put(np.arange(LARGE))
+
+
+def test_a_message_outlives_its_sender(installed):
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    process = context.Process(target=put_and_end, args=(queue,), daemon=True)
+    process.start()
+    process.join(60)
+    eventually("the sender is gone", lambda: installed.stat()["clients"] == 1)
+    assert is_leased(array := queue.get(timeout=60)) and array[-1] == LARGE - 1
+
+
+def test_a_message_that_nobody_receives_ends(client):
+    tensorlend.multiprocessing.install(client=client, ttl=0.5)
+    here, there = multiprocessing.Pipe()
+    here.send(np.arange(LARGE))
+    assert there.poll(60) and len(in_transit(client)) == 1
+    eventually("the name ends", lambda: not in_transit(client))
+    with pytest.raises(tensorlend.NotFoundError, match=r"waited for more than 0\.5 s"):
+        there.recv()
+    tensorlend.multiprocessing.uninstall()
+
+
+def test_a_message_is_received_once(installed):
+    text = multiprocessing.reduction.ForkingPickler.dumps(np.arange(LARGE))
+    assert len(text) < 1000
+    first = multiprocessing.reduction.ForkingPickler.loads(text)
+    with pytest.raises(tensorlend.NotFoundError, match="received before"):
+        multiprocessing.reduction.ForkingPickler.loads(text)
+    assert first[5] == 5
+
+
+def test_the_memory_is_the_receivers(installed):
+    here, there = multiprocessing.Pipe()
+    here.send(np.arange(LARGE))
+    array = there.recv()
+    used = installed.memory()[0]
+    assert not in_transit(installed) and array[-1] == LARGE - 1
+    del array
+    gc.collect()
+    here.send(np.arange(LARGE))
+    array = there.recv()
+    assert installed.memory()[0] <= used
+
+
+def test_many_received_arrays_leave_leases_for_others(installed, monkeypatch):
+    monkeypatch.setattr(_transit, "LEASES_MAX", 3)
+    here, there = multiprocessing.Pipe()
+    found = []
+    for n in range(5):
+        here.send(np.full(LARGE, n))
+        found.append(there.recv())
+    assert list(map(is_leased, found)) == [True] * 3 + [False] * 2 and [int(one[0]) for one in found] == list(range(5))
+    del found[0]
+    gc.collect()
+    here.send(np.full(LARGE, 9))
+    assert is_leased(there.recv())
+
+
+def test_what_cannot_be_lent_is_pickled(broker, client):
+    limited = broker.connect(memory_limit=1 << 20)
+    tensorlend.multiprocessing.install(client=limited)
+    here, there = multiprocessing.Pipe()
+    large = np.zeros(LARGE * 4)
+    objects = np.array([None] * LARGE)
+    records = np.zeros(LARGE, [("a", "i4"), ("b", "f4")])
+    for sent in (large, objects, records):
+
+        def child(sent=sent):
+            here.send(sent)
+
+        process = multiprocessing.get_context("fork").Process(target=child, daemon=True)
+        process.start()
+        found = there.recv()
+        process.join(60)
+        assert not is_leased(found) and found.dtype == sent.dtype and len(found) == len(sent)
+    tensorlend.multiprocessing.uninstall()
+
+
+def test_read_only(client):
+    tensorlend.multiprocessing.install(client=client, mode="read")
+    here, there = multiprocessing.Pipe()
+    here.send(np.arange(LARGE))
+    assert not there.recv().flags.writeable
+    tensorlend.multiprocessing.uninstall()
+
+
+def test_a_forked_child_sends_by_itself(installed):
+    reader, writer = multiprocessing.Pipe(duplex=False)
+    array = np.arange(LARGE)
+
+    def work():
+        writer.send(array)
+        return os.getpid()
+
+    pid = in_child(work)
+    assert [info.pid for info in in_transit(installed)] == [pid]
+    assert is_leased(reader.recv())
+
+
+def killed(role, step, broker, pipe):
+    program = pathlib.Path(__file__).with_name("transit_steps.py")
+    command = [sys.executable, str(program), role, step, broker.address, str(pipe.fileno())]
+    done = subprocess.run(command, pass_fds=[pipe.fileno()], timeout=60, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def ends_by_itself(client, count):
+    """Asserts the number of messages under way, each with a lifetime, and deletes them."""
+    names = in_transit(client)
+    assert len(names) == count and all(info.ttl is not None and 0 < info.ttl <= 600 and not info.ephemeral for info in names)
+    for info in names:
+        client.delete(info.name)
+
+
+@pytest.mark.parametrize(("step", "left"), [("before put", 0), ("after put", 1), ("at the end", 1)])
+def test_a_sender_that_is_killed(broker, client, step, left):
+    here, there = multiprocessing.Pipe()
+    killed("send", step, broker, there)
+    there.close()
+    eventually("its session ends", lambda: client.stat()["clients"] == 1)
+    if step == "at the end":
+        assert here.recv()[-1] == LARGE - 1
+        left = 0
+    else:
+        with pytest.raises(EOFError):
+            here.recv()
+    ends_by_itself(client, left)
+
+
+@pytest.mark.parametrize(("step", "left"), [("before get", 1), ("after get", 1), ("before delete", 1), ("after delete", 0)])
+def test_a_receiver_that_is_killed(broker, installed, step, left):
+    here, there = multiprocessing.Pipe()
+    here.send(np.arange(LARGE))
+    killed("receive", step, broker, there)
+    eventually("its session ends", lambda: installed.stat()["clients"] == 1)
+    ends_by_itself(installed, left)
+    eventually("the memory is free", lambda: is_free(installed))

@@ -1,0 +1,467 @@
+"""Objects in lent memory: frozen lists and dicts, put_object and get_object."""
+
+import dataclasses
+import datetime
+import gc
+import multiprocessing
+import os
+import pickle
+import random
+import signal
+import struct
+import time
+
+import numpy as np
+import pytest
+from children import in_child
+
+import tensorlend
+from tensorlend.objects import Frozen, FrozenDict, FrozenList, UntrustedPickleError, freeze
+
+pytest.importorskip("msgpack", reason="msgpack is not installed")
+
+METHODS = ["fork", "spawn", "forkserver"]
+
+ROWS = [{"id": i, "text": f"row {i}", "image": np.full((4, 5), i, np.float32), "box": (i, 1.5)} for i in range(100)]
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    values: np.ndarray
+
+
+def address(array):
+    return array.__array_interface__["data"][0]
+
+
+def is_in(lease, at):
+    first = address(np.asarray(lease))
+    return first <= at < first + lease.nbytes
+
+
+def gone(client, pattern="frozen/*"):
+    deadline = time.monotonic() + 60
+    while client.list(pattern):
+        assert time.monotonic() < deadline, client.list(pattern)
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, True, 3, -1, 1 << 70, -(1 << 70), 2.5, float("inf"), 3j, "", "text \u20ac", b"", b"bytes", [], (), {}, set(),
+        [1, [2, (3, {"a": (4,)})]], {1: 2, (1, "a"): None, b"k": {"n": [None]}}, {1, "a"}, frozenset({(1, 2)}),
+        list(range(20_000)), {"deep": [[0] * 5000, ([1] * 5000,)]}, "x" * 100_000,
+    ],
+    ids=lambda value: f"{type(value).__name__}{len(repr(value))}",
+)  # fmt: skip
+def test_plain_values_need_no_pickle(client, value):
+    client.put_object("x", value)
+    assert client.info("x").name == "x" and not client.get("x").metadata["pickle"]
+    found = client.get_object("x")
+    assert found == value and type(found) is type(value)
+    assert client.get_object("x", lazy=True).thaw() == value
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6).reshape(2, 3), np.asfortranarray(np.arange(6.0).reshape(2, 3)), np.array(5, np.int8), np.zeros((0, 3)), np.arange(9)[::-2],
+        np.array(["a", "bcd"]), np.array([b"a"]), np.array([True, False]), np.array(["2026-11-23"], "datetime64[D]"), np.array([1], ">i4"),
+        np.array([1 + 2j], np.complex64), np.array([1.5], np.float16), np.array([3], "timedelta64[25s]"),
+    ],
+    ids=lambda array: f"{array.dtype.str}{array.shape}",
+)  # fmt: skip
+def test_arrays_are_views(client, array):
+    client.put_object("x", {"deep": [(array,)]})
+    found = client.get_object("x")["deep"][0][0]
+    assert found.dtype == array.dtype and found.shape == array.shape and (found == array).all()
+    assert found.flags.f_contiguous == array.flags.f_contiguous or not array.flags.c_contiguous
+    if array.size:
+        assert not found.flags.writeable
+        first, last = address(np.asarray(client.get("x"))), client.info("x").nbytes
+        assert first <= address(found) < first + last and address(found) % 64 == 0
+
+
+def test_scalars_of_numpy(client):
+    values = [np.float32(1.5), np.int64(3), np.bool_(True), np.datetime64("2026-11-23"), np.str_("text"), np.complex128(1j)]
+    client.put_object("x", values)
+    assert client.get_object("x") == values and [type(v) for v in client.get_object("x")] == [type(v) for v in values]
+
+
+def test_bfloat16(client):
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    client.put_object("x", [np.array([1.5], ml_dtypes.bfloat16)])
+    (found,) = client.get_object("x")
+    assert found.dtype == ml_dtypes.bfloat16 and found[0] == 1.5
+
+
+def test_a_frozen_list(client):
+    frozen = freeze(ROWS, client=client)
+    assert type(frozen) is FrozenList and len(frozen) == 100 and frozen.nbytes == client.info(frozen.name).nbytes
+    assert frozen[7]["text"] == "row 7" and frozen[-1]["box"] == (99, 1.5) and (frozen[3]["image"] == 3).all()
+    assert [row["id"] for row in frozen[90::3]] == [90, 93, 96, 99] and [row["id"] for row in frozen[5:2:-1]] == [5, 4, 3]
+    assert [row["id"] for row in frozen] == [row["id"] for row in reversed(frozen)][::-1] == list(range(100))
+    assert type(frozen.thaw()) is list and type(freeze((1, 2), client=client).thaw()) is tuple
+    with pytest.raises(IndexError):
+        frozen[100]
+    assert list(freeze((i * i for i in range(5)), client=client)) == [0, 1, 4, 9, 16]
+    assert "100" in repr(frozen) and 7 in freeze([5, 7], client=client)
+
+
+def test_a_frozen_dict(client):
+    source = {f"k{i}": {"n": i} for i in range(1000)} | {5: "five", (1, "a"): "pair", None: "none", 2.5: "float", b"k": "bytes"}
+    frozen = freeze(source, client=client)
+    assert type(frozen) is FrozenDict and len(frozen) == len(source) and list(frozen) == list(source)
+    assert frozen["k77"] == {"n": 77} and frozen[5.0] == "five" and frozen[np.int64(5)] == "five" and frozen[(1, "a")] == "pair"
+    assert "nothing" not in frozen and [] not in frozen and frozen.get("nothing", 3) == 3 and frozen[None] == "none"
+    assert dict(frozen) == frozen.thaw() == source
+    with pytest.raises(KeyError):
+        frozen["nothing"]
+    with pytest.raises(tensorlend.ArgumentError, match=r"this key is a date.*put_object"):
+        freeze({datetime.date(2026, 11, 23): 1}, client=client)
+
+
+def test_other_objects(client):
+    frozen = freeze(np.arange(5), client=client)
+    assert type(frozen) is Frozen and frozen.thaw().tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(tensorlend.Error, match="is a tensor"):
+        client.put("tensor", np.zeros(100, np.uint8))
+        client.get_object("tensor")
+    with pytest.raises(tensorlend.Error, match="not an object"):
+        client.put("tensor", np.zeros(100))
+        client.get_object("tensor")
+
+
+def test_pickles_are_opened_by_those_who_trust_them(client):
+    points = [Point(1, np.arange(1000.0)), {"when": datetime.date(2026, 11, 23)}]
+    client.put_object("x", points)
+    assert client.get("x").metadata == {"object": "list", "items": 2, "pickle": True}
+    with pytest.raises(UntrustedPickleError, match=r"would import .*test_objects\.Point.*trust_pickle=True if you trust its publisher"):
+        client.get_object("x")
+    lazy = client.get_object("x", lazy=True)
+    with pytest.raises(UntrustedPickleError, match=r"datetime\.date"):
+        lazy[1]
+    point, when = client.get_object("x", trust_pickle=True)
+    assert when == points[1] and point.x == 1 and (point.values == points[0].values).all()
+    # Its buffer is no part of the pickle.
+    assert not point.values.flags.writeable
+    with pytest.raises(tensorlend.ArgumentError, match=r"Point: pass trust_pickle=True"):
+        freeze(points, client=client)
+    assert freeze(points, client=client, trust_pickle=True)[0].x == 1
+
+
+def test_what_msgpack_cannot_nest_is_pickled(client):
+    around = [1]
+    around.append(around)
+    for value in (around, "\ud800"):
+        client.put_object("x", {"v": value})
+        with pytest.raises(UntrustedPickleError):
+            client.get_object("x")
+    assert client.get_object("x", trust_pickle=True) == {"v": "\ud800"}
+
+
+def test_what_can_be_written_can_be_read(client):
+    deep = []
+    for _ in range(1010):
+        deep = [deep]
+    for _ in range(20):
+        deep = [deep]
+        try:
+            client.put_object("x", deep)
+        except RecursionError:
+            # Of pickle, which was asked next.
+            return
+        found = client.get_object("x")
+        while found:
+            (found,) = found
+    pytest.fail("nothing ended it")
+
+
+def test_errors_of_unpickling_are_the_objects_own(client):
+    client.put_object("x", [Fails()])
+    with pytest.raises(ZeroDivisionError):
+        client.get_object("x", trust_pickle=True)
+
+
+def divide():
+    return 1 // 0
+
+
+class Fails:
+    def __reduce__(self):
+        return divide, ()
+
+
+def sums(pipe, frozen, index):
+    pipe.send((sum(row["id"] for row in frozen), float(frozen[index]["image"].sum()), frozen.name))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_other_processes(client, method):
+    frozen = freeze(ROWS, client=client)
+    assert len(pickle.dumps(frozen)) < 1000
+    context = multiprocessing.get_context(method)
+    for passed in (frozen, frozen[10:20]):
+        here, there = context.Pipe()
+        process = context.Process(target=sums, args=(there, passed, 2), daemon=True)
+        process.start()
+        assert here.poll(60)
+        assert here.recv() == (sum(row["id"] for row in passed), float(passed[2]["image"].sum()), frozen.name)
+        process.join(60)
+
+
+def test_a_forked_child_takes_its_own_lease(client):
+    frozen, index = freeze(ROWS, client=client), freeze({"a": np.arange(3)}, client=client)
+    assert frozen[0]["id"] == 0
+
+    def work():
+        return sum(row["id"] for row in frozen), index["a"].tolist(), in_child(lambda: frozen[1]["text"])
+
+    assert in_child(work) == (4950, [0, 1, 2], "row 1")
+    assert frozen[1]["id"] == 1
+
+
+def test_the_memory_ends_with_its_last_reader(client):
+    frozen = freeze(ROWS, client=client)
+    image, other = frozen[3]["image"], pickle.loads(pickle.dumps(frozen))
+    assert other[4]["id"] == 4
+    part = frozen[:50]
+    del frozen
+    gc.collect()
+    assert client.list("frozen/*"), "a slice keeps it"
+    del part
+    gc.collect()
+    gone(client)
+    assert (image == 3).all() and other[5]["id"] == 5
+    with pytest.raises(tensorlend.NotFoundError):
+        pickle.loads(pickle.dumps(other))[0]
+
+
+def freeze_and_die(socket):
+    frozen = freeze(ROWS, client=tensorlend.connect(socket))
+    assert frozen[0]["id"] == 0
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_process_leaves_nothing_frozen(broker, client):
+    process = multiprocessing.get_context("spawn").Process(target=freeze_and_die, args=(broker.address,), daemon=True)
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    gone(client)
+
+
+def test_a_name_that_was_overwritten(client):
+    client.put_object("x", [1])
+    lazy = client.get_object("x", lazy=True)
+    sent = pickle.dumps(lazy)
+    client.put_object("x", [2])
+    with pytest.raises(tensorlend.NotFoundError, match="overwritten"):
+        pickle.loads(sent)[0]
+    assert lazy[0] == 1
+
+
+def test_without_a_client(script):
+    done = script(
+        "import tensorlend, os; from tensorlend.objects import freeze\n"
+        "frozen = freeze([{'a': 1}])\nprint(frozen[0], os.environ['TENSORLEND_SOCKET'] != '')\n"
+        "pid = os.fork()\nif pid == 0: print(frozen[0], flush=True); os._exit(0)\nassert os.waitpid(pid, 0)[1] == 0"
+    )
+    assert done.stdout.count("{'a': 1}") == 2
+
+
+# What a hostile publisher writes
+
+
+def bytes_of(client, value):
+    client.put_object("made", value)
+    return np.array(client.get("made"))
+
+
+def refused(client, data, trust=False):
+    """Reads damaged bytes in every way: only errors of the package and of missing packages may be raised."""
+    client.put("damaged", data)
+    for read in (
+        lambda: client.get_object("damaged"),
+        lambda: [client.get_object("damaged", lazy=True)[0] for _ in range(2)],
+        lambda: list(client.get_object("damaged", lazy=True)),
+        lambda: client.get_object("damaged", lazy=True)["a"],
+    ):
+        try:
+            repr(read())
+        except (tensorlend.Error, ImportError, KeyError, IndexError, TypeError):
+            pass
+        except ValueError as error:
+            # Text of numpy that is no Unicode is met when an element is looked at.
+            assert "character" in str(error), error
+
+
+def test_damaged_bytes_are_refused(client):
+    arrays = {"a": [np.arange(50), ("x", {1}, np.float32(2), 1 << 80, 1j)], "b": list(range(5000)), "c": [Point(1, np.ones(500))]}
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    randomly = random.Random(seed)
+    for value in (arrays, [arrays["a"], arrays["b"]], arrays["a"][0]):
+        whole = bytes_of(client, value)
+        for _ in range(300):
+            data = whole.copy()
+            for _ in range(randomly.choice([1, 1, 2, 8])):
+                at = randomly.randrange(randomly.choice([64, 300, len(data)]) if len(data) > 300 else len(data))
+                data[at] = randomly.randrange(256)
+            refused(client, data[: randomly.randrange(1, len(data))] if randomly.random() < 0.2 else data)
+
+
+def with_row(client, row):
+    """An object whose only row is these bytes."""
+    table = -(-(64 + len(row)) // 8) * 8
+    data = -(-(table + 16) // 64) * 64
+    head = struct.pack("<8sIIQQQQQQ", b"TLOBJECT", 1, 1, 1, table, table + 16, data, data, 0)
+    text = (head + row).ljust(table, b"\0") + struct.pack("<QQ", 64, 64 + len(row))
+    client.put("made", np.frombuffer(text.ljust(data, b"\0"), np.uint8))
+
+
+def nested(depth, code, inner=b"\xc0"):
+    """An extension within lists within extensions."""
+    for _ in range(depth):
+        inner = b"\x91" + inner
+        inner = b"\xc9" + struct.pack(">IB", len(inner), code) + inner
+    return inner
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        nested(1000, 1), nested(1000, 4, b""), b"\xdd\xff\xff\xff\xff" * 2000, b"\x91" * 100_000, b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff",
+        b"", b"\xc1", b"\xc0\xc0", b"\xd4\x63\x00", b"\x81\x90\xc0", b"\xc7\x00\x08", b"\xc7\x00\x07", b"\xc7\x00\x0b", b"\xc7\x00\x0a",
+        # An array of 2**60 elements, one of objects, one that begins outside.
+        b"\xc7\x16\x08" + struct.pack("<QBBB", 0, 0, 1, 3) + b"<f8" + struct.pack("<Q", 1 << 60),
+        b"\xc7\x15\x08" + struct.pack("<QBBB", 0, 0, 1, 2) + b"|O" + struct.pack("<Q", 1),
+        b"\xc7\x16\x08" + struct.pack("<QBBB", 1 << 63, 0, 1, 3) + b"|u1" + struct.pack("<Q", 1),
+        # A pickle with more buffers than there are.
+        b"\xc7\x04\x0b" + struct.pack("<I", 1 << 31),
+        b"\xc7\x11\x0a" + struct.pack("<BQQ", 0, 0, 1 << 40),
+    ],
+    ids=range(20),
+)  # fmt: skip
+def test_hostile_rows_are_refused(client, row):
+    with_row(client, row)
+    with pytest.raises(tensorlend.DamagedError, match="which its publisher wrote wrongly"):
+        client.get_object("made")
+
+
+def test_what_lists_claim_to_hold_is_not_allocated(client, script, broker):
+    """17,000 lists of 512 items in each other, in 51 KB. With lists of 65,536 items it would be 8 GiB."""
+    row = b"\xc0"
+    for _ in range(17):
+        row = b"\xdc\x02\x00" * 1000 + row
+        row = b"\xc9" + struct.pack(">IB", len(row), 1) + row
+    with_row(client, b"\x91" + row)
+    source = """
+import resource, sys, tensorlend
+client = tensorlend.connect(sys.argv[1])
+client.put_object("x", [1])
+client.get_object("x")
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    client.get_object("made")
+except tensorlend.DamagedError:
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+    assert int(script(source, broker.address).stdout) < 128
+
+
+def test_the_row_that_this_test_makes_is_read(client):
+    with_row(client, b"\x93\x01\xa1x\xc0")
+    assert client.get_object("made") == [[1, "x", None]]
+
+
+# Frames
+
+
+def test_arrow(client):
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    table = pa.table({"n": list(range(1000)), "text": [f"row {i}" for i in range(1000)], "l": [[i, None] for i in range(1000)]})
+    words = pa.array(["a", "b", "a"]).dictionary_encode()
+    values = {"table": table, "batch": table.to_batches()[0], "array": pa.array([1.5, None]), "chunks": pa.chunked_array([[1], [2]]), "d": words}
+    client.put_object("x", values)
+    found = client.get_object("x")
+    assert all(found[name].equals(value) and type(found[name]) is type(value) for name, value in values.items())
+    # Of another publisher, only plain numbers are viewed.
+    client.put_object("numbers", pa.table({"n": list(range(1000))}))
+    for name, numbers in (("numbers", client.get_object("numbers")["n"]), ("x", found["table"]["n"])):
+        assert is_in(client.get(name), numbers.chunk(0).buffers()[1].address) == (name == "numbers")
+    frozen = freeze(table, client=client)
+    assert frozen.thaw().equals(table)
+    assert all(is_in(client.get(frozen.name), frozen.thaw()[n].chunk(0).buffers()[-1].address) for n in ("n", "text", "l"))
+    client.put_object("x", pa.table({"e": pa.array([], pa.string())}))
+    assert client.get_object("x").num_rows == 0
+
+
+def test_frames_of_pandas(client):
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    frame = pd.DataFrame({"n": np.arange(1000), "x": np.arange(1000.0), "text": ["a"] * 1000}, index=pd.Index(range(5, 1005), name="i"))
+    client.put_object("x", {"frame": frame})
+    found = client.get_object("x")["frame"]
+    pd.testing.assert_frame_equal(found, frame)
+    numbers = freeze(frame[["n", "x"]].reset_index(drop=True), client=client)
+    assert is_in(client.get(numbers.name), address(numbers.thaw()["x"].to_numpy())), "numbers without nulls are not copied"
+    client.put_object("numbers", frame[["n", "x"]])
+    assert is_in(client.get("numbers"), address(client.get_object("numbers")["x"].to_numpy()))
+    odd = pd.DataFrame({"o": [Fails, 3]})
+    client.put_object("x", odd)
+    with pytest.raises(UntrustedPickleError):
+        client.get_object("x")
+    assert client.get_object("x", trust_pickle=True)["o"][1] == 3
+
+
+def test_frames_of_polars(client):
+    pl = pytest.importorskip("polars", reason="polars is not installed")
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    frame = pl.DataFrame({"n": range(1000), "text": [f"row {i}" for i in range(1000)]})
+    client.put_object("x", [frame, frame["text"]])
+    found, series = client.get_object("x")
+    assert found.equals(frame) and series.equals(frame["text"])
+
+
+def test_damaged_arrow_data_are_refused(client):
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    whole = bytes_of(client, [pa.table({"n": list(range(50)), "text": [f"row {i}" for i in range(50)]})])
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    randomly = random.Random(seed)
+    for _ in range(300):
+        data = whole.copy()
+        for _ in range(randomly.choice([1, 2, 4])):
+            data[randomly.randrange(len(data))] = randomly.randrange(256)
+        refused(client, data)
+
+
+def test_compressed_arrow_data_are_refused(client, monkeypatch):
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    from tensorlend._objects import arrow
+
+    def write(sink, table):
+        with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+            writer.write(table)
+
+    monkeypatch.setattr(arrow, "_write", write)
+    client.put_object("x", pa.table({"n": [0] * 10_000}))
+    with pytest.raises(tensorlend.DamagedError, match="compressed"):
+        client.get_object("x")
+
+
+def test_tensors_of_torch(client):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    tensors = [torch.arange(6).reshape(2, 3), torch.ones(3, dtype=torch.bfloat16), torch.tensor(2.5), torch.zeros(0), torch.arange(6)[::2]]
+    client.put_object("x", {"t": tensors})
+    found = client.get_object("x")["t"]
+    assert all(torch.equal(one, other) and one.dtype == other.dtype for one, other in zip(found, tensors, strict=True))
+    first, length = client.get("x").torch().data_ptr(), client.info("x").nbytes
+    assert all(first <= tensor.data_ptr() < first + length for tensor in found if tensor.numel())
+    parameter = torch.nn.Parameter(torch.ones(2))
+    client.put_object("x", parameter)
+    with pytest.raises(UntrustedPickleError):
+        client.get_object("x")

@@ -1,0 +1,62 @@
+"""What type checkers say of programs that use the package."""
+
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import tensorlend
+
+HERE = pathlib.Path(__file__).parent
+STUBS = sorted(pathlib.Path(tensorlend.__file__).parent.glob("*.pyi"))
+
+
+def mypy(file, tmp_path):
+    pytest.importorskip("mypy", reason="mypy is not installed")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "--show-error-codes", str(file)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    return done.stdout + done.stderr, {int(line) for line in re.findall(rf"^{file.name}:(\d+): error", done.stdout, re.MULTILINE)}
+
+
+def pyright(file, tmp_path):
+    pytest.importorskip("pyright", reason="pyright is not installed")
+    try:
+        run = [sys.executable, "-m", "pyright"]
+        subprocess.run([*run, "--version"], capture_output=True, timeout=300, check=True)
+    except (subprocess.SubprocessError, OSError):
+        pytest.skip("pyright cannot be run or fetched: it needs npm's registry")
+    # Beside the program: pyright looks over environments in some places.
+    package = pathlib.Path(tensorlend.__file__).parent
+    shutil.copytree(package, tmp_path / "tensorlend", ignore=shutil.ignore_patterns("*.so", "loader", "smartredis", "__pycache__"))
+    done = subprocess.run(
+        [*run, "--pythonpath", sys.executable, str(file)], capture_output=True, text=True, cwd=tmp_path, timeout=600
+    )
+    return done.stdout + done.stderr, {int(line) for line in re.findall(rf"{file.name}:(\d+):\d+ - error", done.stdout)}
+
+
+@pytest.mark.parametrize("checker", [mypy, pyright])
+def test_a_users_program(checker, tmp_path):
+    file = shutil.copy(HERE / "typed.py", tmp_path)
+    text, errors = checker(pathlib.Path(file), tmp_path)
+    assert errors == set(), text
+    assert "error" not in re.sub(r"0 errors", "", text), text
+
+
+@pytest.mark.parametrize("checker", [mypy, pyright])
+def test_mistakes_are_found(checker, tmp_path):
+    file = pathlib.Path(shutil.copy(HERE / "typed_wrong.py", tmp_path))
+    text, errors = checker(file, tmp_path)
+    marked = {at for at, line in enumerate(file.read_text().splitlines(), 1) if line.endswith("# mistake")}
+    assert errors == marked, text
+
+
+@pytest.mark.parametrize("stub", STUBS, ids=lambda stub: stub.name)
+def test_no_union_turns_checking_off(stub):
+    assert re.findall(r"\|\s*Any\b|\bAny\s*\||Union\[[^\]]*\bAny\b", stub.read_text()) == []

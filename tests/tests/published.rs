@@ -1,0 +1,246 @@
+//! The packages that `scripts/release` has built, installed and used without Rust and without a clone. A full run of
+//! `./scripts/test` builds them and names their folder in `TENSORLEND_PUBLISHED`.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+use tensorlend_tests::manager::workspace;
+use tensorlend_tests::{Daemon, run, skip, skip_without};
+
+/// The parts of a release.
+const PARTS: [&str; 8] = ["source", "programs", "library", "wheel", "deb", "dev", "gateway", "runner"];
+
+/// A copy of the packages in a folder outside of the clone.
+struct Published {
+    folder: TempDir,
+}
+
+impl Published {
+    /// Returns the packages; `None` if this run has none.
+    fn copy() -> Option<Self> {
+        let from = PathBuf::from(std::env::var_os("TENSORLEND_PUBLISHED")?);
+        let folder = tempfile::Builder::new().prefix("tensorlend-published-").tempdir().unwrap();
+        for entry in std::fs::read_dir(&from).unwrap_or_else(|e| panic!("{}: {e}", from.display())) {
+            let entry = entry.unwrap();
+            if entry.file_type().unwrap().is_file() {
+                std::fs::copy(entry.path(), folder.path().join(entry.file_name())).unwrap();
+            }
+        }
+        Some(Self { folder })
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Returns the package whose name begins and ends like this.
+    fn file(&self, begin: &str, end: &str) -> PathBuf {
+        let fits = |name: &str| name.starts_with(begin) && name.ends_with(end);
+        let names =
+            std::fs::read_dir(self.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let found: Vec<String> = names.filter(|name| fits(name)).collect();
+        assert_eq!(found.len(), 1, "{begin}*{end}: {found:?}");
+        self.path().join(&found[0])
+    }
+
+    /// Unpacks an archive and returns its folder.
+    fn unpack(&self, begin: &str) -> PathBuf {
+        let archive = self.file(begin, "-linux-gnu.tar.gz");
+        done(Command::new("tar").arg("-xzf").arg(&archive).arg("-C").arg(self.path()));
+        PathBuf::from(archive.display().to_string().trim_end_matches(".tar.gz"))
+    }
+}
+
+/// Runs a command that must succeed, and returns its output.
+fn done(command: &mut Command) -> String {
+    let output = run(command);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{command:?}\n{}\n{}", text(&output.stdout), text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Returns the folders of the clone and of Rust that exist.
+fn hidden() -> Vec<PathBuf> {
+    let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_default());
+    let of = |variable, folder| std::env::var_os(variable).map_or_else(|| home.join(folder), PathBuf::from);
+    let all = [workspace("").canonicalize().unwrap(), of("CARGO_HOME", ".cargo"), of("RUSTUP_HOME", ".rustup")];
+    all.into_iter().filter(|folder| folder.is_dir()).collect()
+}
+
+/// Returns a command that runs a program in `home` with these variables alone. Where the kernel allows it, the folders of
+/// the clone and of Rust are empty for the program.
+fn bare(home: &Path, path: &[&Path], program: impl AsRef<OsStr>) -> Command {
+    let mut unshare = vec!["unshare", "--mount"];
+    if !rustix::process::geteuid().is_root() {
+        unshare.push("--map-root-user");
+    }
+    let may = Command::new(unshare[0]).args(&unshare[1..]).arg("true").output().is_ok_and(|done| done.status.success());
+    let mut hide = Vec::new();
+    if may {
+        hide.extend(hidden().iter().map(|folder| format!("mount -t tmpfs none '{}' && ", folder.display())));
+    } else {
+        unshare = vec!["env"];
+        skip("the folders of the clone and of Rust cannot be hidden from a program (unshare --mount)");
+    }
+    let script = hide.concat() + "cd \"$1\" && shift && exec env --ignore-environment \"$@\"";
+    let mut command = Command::new(unshare[0]);
+    command.args(&unshare[1..]).args(["sh", "-c", &script, "bare"]).arg(home);
+    let path = std::env::join_paths(path).unwrap();
+    for (name, value) in [("HOME", home.as_os_str()), ("TMPDIR", home.as_os_str()), ("PATH", &path)] {
+        let mut variable = std::ffi::OsString::from(format!("{name}="));
+        variable.push(value);
+        command.arg(variable);
+    }
+    command.arg(program);
+    command
+}
+
+#[test]
+fn what_is_published_is_listed_and_documented() {
+    let usage = done(Command::new(workspace("scripts/release")).arg("--help"));
+    let manual = std::fs::read_to_string(workspace("docs/packages.md")).unwrap();
+    for part in PARTS {
+        assert!(usage.lines().any(|line| line.split_whitespace().next() == Some(part)), "{part} in\n{usage}");
+        assert!(manual.contains(&format!("| `{part}` |")), "docs/packages.md has no row for {part}");
+    }
+    let refused = run(Command::new(workspace("scripts/release")).arg("wheels"));
+    assert_eq!(refused.status.code(), Some(2), "an unknown part is an error");
+}
+
+/// Each workflow calls programs of this repository that exist, and may do no more than it needs.
+#[test]
+fn workflows_call_what_exists() {
+    let folder = workspace(".github/workflows");
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains("\npermissions:\n  contents: read\n"), "{}: permissions", path.display());
+        for line in text.lines().map(str::trim) {
+            if let Some(action) = line.trim_start_matches("- ").strip_prefix("uses: ") {
+                match action.split_once('@') {
+                    Some((_, version)) => {
+                        assert!(version.starts_with('v') || version.starts_with("release/v"), "{action}");
+                    }
+                    None => assert!(workspace(action).is_file(), "{action} has no version"),
+                }
+            }
+            for word in line.split_whitespace().filter(|word| word.contains("scripts/")) {
+                let script = word.trim_start_matches("./");
+                assert!(workspace(script).exists(), "{}: {word}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn sums_are_right_and_no_path_of_the_build_is_left() {
+    let Some(published) = Published::copy() else { return };
+    done(Command::new("sha256sum").args(["--check", "--strict", "SHA256SUMS"]).current_dir(published.path()));
+    let (programs, library) = (published.unpack("tensorlend-"), published.unpack("libtensorlend-"));
+    done(
+        Command::new("python3")
+            .args(["-m", "zipfile", "-e"])
+            .arg(published.file("tensorlend-", ".whl"))
+            .arg("wheel")
+            .current_dir(published.path()),
+    );
+    let wheel = published.path().join("wheel");
+    for folder in [programs.join("bin"), library.join("lib"), wheel] {
+        // scripts/release builds in a temporary folder of this name.
+        for secret in hidden().into_iter().chain([PathBuf::from("/tensorlend-release-")]) {
+            let found = run(Command::new("grep").args(["-rlF", "--"]).arg(&secret).arg(&folder));
+            assert_eq!(
+                found.status.code(),
+                Some(1),
+                "{}: {}",
+                secret.display(),
+                String::from_utf8_lossy(&found.stdout)
+            );
+        }
+    }
+    if !skip_without("dpkg-deb") {
+        for (package, needs) in
+            [("tensorlend_", "libc6 (>= 2."), ("tensorlend-gateway_", "libc6"), ("tensorlend-runner_", "libc6")]
+        {
+            let control = done(Command::new("dpkg-deb").arg("--field").arg(published.file(package, ".deb")));
+            assert!(control.contains(needs), "{control}");
+        }
+    }
+}
+
+/// pip, the demo, the package and all programs.
+#[test]
+fn the_wheel_needs_neither_rust_nor_a_clone() {
+    const SCRIPT: &str = "import tensorlend, numpy
+with tensorlend.embedded() as broker, broker.connect() as client:
+    client.put('weights', numpy.arange(6.0))
+    print(client.get('weights').numpy().sum())";
+    let Some(published) = Published::copy() else { return };
+    let home = published.path();
+    let venv = home.join("venv");
+    done(Command::new("python3").args(["-m", "venv"]).arg(&venv));
+    let pip = |arguments: &[&str]| {
+        let mut command = Command::new(venv.join("bin/pip"));
+        // Packages outside of the environment would pass for its own.
+        command.env_remove("PYTHONPATH");
+        command.args(["--disable-pip-version-check", "install", "--quiet", "--only-binary=:all:"]).args(arguments);
+        command
+    };
+    if !run(&mut pip(&["numpy"])).status.success() {
+        return skip("pip cannot install numpy here");
+    }
+    done(pip(&["--no-index"]).arg(published.file("tensorlend-", ".whl")));
+    let bin = venv.join("bin");
+    let bare = |program: &str| bare(home, &[&bin], bin.join(program));
+
+    let absent = "import shutil; assert not shutil.which('cargo') and not shutil.which('cc')";
+    done(bare("python").args(["-c", absent]));
+    let demo = done(bare("tensorlend").args(["demo", "--max-mib", "1"]));
+    for line in ["iris ", "rings ", "Every byte was verified", "lend (tensorlend, in place)"] {
+        assert!(demo.contains(line), "{line} is missing in\n{demo}");
+    }
+    assert_eq!(done(bare("python").args(["-c", SCRIPT])).trim(), "15.0");
+
+    let mut daemon = Daemon::start_in("", |_| bare("tensorlendd"));
+    daemon.client().put("x", &[1u8; 1000]).unwrap();
+    let tool = |arguments: &[&str]| done(bare("tensorlend").arg("--socket").arg(daemon.socket()).args(arguments));
+    assert!(tool(&["ls"]).contains('x') && tool(&["top", "--once"]).contains('x'));
+    assert!(daemon.stop().success());
+    for program in ["tensorlend", "tensorlendd", "tensorlend-gateway", "tensorlend-runner"] {
+        let version = done(bare(program).arg("--version"));
+        assert_eq!(version.trim(), format!("{program} {}", env!("CARGO_PKG_VERSION")));
+    }
+}
+
+/// The examples, compiled with the archive's headers and libraries alone.
+#[test]
+fn the_library_needs_a_compiler_for_c_alone() {
+    let Some(published) = Published::copy() else { return };
+    if skip_without("gcc") || skip_without("g++") || skip_without("pkg-config") {
+        return;
+    }
+    let (programs, library) = (published.unpack("tensorlend-"), published.unpack("libtensorlend-"));
+    let system = [Path::new("/usr/bin"), Path::new("/bin")];
+    let bare = |program: &str| bare(published.path(), &system, program);
+    let daemon = Daemon::start_in("", |_| bare(programs.join("bin/tensorlendd").to_str().unwrap()));
+    let variables = format!(
+        "export PKG_CONFIG_PATH={} TENSORLEND_SOCKET={}\n",
+        library.join("lib/pkgconfig").display(),
+        daemon.socket().display()
+    );
+    let examples = library.join("share/doc/libtensorlend");
+    let shared = format!("$(pkg-config --cflags --libs tensorlend) -Wl,-rpath,{}", library.join("lib").display());
+    let fixed = "$(pkg-config --static --cflags --libs tensorlend | sed s/-ltensorlend/-l:libtensorlend.a/)".to_owned();
+    for (compiler, folder, extension) in [("gcc -std=c11", "c", "c"), ("g++ -std=c++17", "cpp", "cpp")] {
+        for flags in [&shared, &fixed] {
+            let compile = |name: &str| {
+                format!("{compiler} {}/{folder}/{name}.{extension} -o {name} {flags}\n", examples.display())
+            };
+            let script =
+                format!("set -e\n{variables}{}{}./producer\n./consumer\n", compile("producer"), compile("consumer"));
+            let said = done(bare("sh").args(["-c", &script]));
+            assert!(said.contains("480 x 640 x 3") && said.contains("128"), "{said}");
+        }
+    }
+}
