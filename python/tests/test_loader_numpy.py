@@ -84,7 +84,7 @@ def test_epochs_without_batches(options):
 def test_samples_one_by_one():
     loader = SharedLoader(samples.Numbers(7), None, 2, shuffle=True, generator=1)
     one = list(loader)
-    # Numbers are no arrays: they come as they are.
+    # The loader passes numbers on as they are, not as arrays.
     assert sorted(label for _, label in one) == list(range(7)) and type(one[0][1]) is int
     assert all((picture == label).all() for picture, label in one)
     assert len(loader) == 7
@@ -148,7 +148,7 @@ def test_a_trainer_that_keeps_all_batches_is_told_when_memory_is_used_up():
                 kept.append(batch)
         assert 10 < len(kept) < 30
         assert all((pictures[:, -1] == numbers).all() for pictures, numbers in kept)
-        # With what was kept given back, all goes on; what could not be made meanwhile is lost.
+        # The loader continues once the kept batches are returned; batches that it could not make before are lost.
         last, _ = kept[-1][1].tolist()[-1], kept.clear()
         del batch
         while last < 399:
@@ -244,7 +244,7 @@ def test_errors_of_workers_and_what_comes_after(what, kind, sampler):
     assert type(caught.value) is kind
     text = str(caught.value)
     assert "loader worker process 1" in text and "loader_samples.py" in text and "no 13" in text and "\n" in text
-    # As with torch's loader, the batches after it come.
+    # As with torch's loader, the next batches follow.
     assert [batch[1][0] for batch in batches] == [16, 20, 24, 28, 32, 36]
 
 
@@ -294,7 +294,7 @@ def test_a_persistent_loader_whose_worker_died_starts_others(in_order):
 
 @pytest.mark.parametrize("prefetch", [1, 4])
 def test_a_trainer_may_be_slow_now_and_then(prefetch):
-    """Workers first look for room by themselves, and after a while wait to be woken: both ways lead on."""
+    """Workers first poll for room, and later wait for a wakeup: both ways continue."""
     data = ArrayDataset(np.arange(24))
     with SharedLoader(data, 1, workers=2, prefetch_factor=prefetch) as loader:
         taken = []
@@ -365,7 +365,7 @@ def test_nothing_is_left_behind():
         while client.streams() or client.list():
             assert time.monotonic() < deadline, (client.streams(), client.list())
             time.sleep(0.05)
-        # The daemon knows of no one but this client.
+        # This client is the only one that the daemon knows.
         while client.stat()["clients"] > 1:
             assert time.monotonic() < deadline, client.stat()
             time.sleep(0.05)
@@ -389,7 +389,8 @@ TRAINER = """
     from tensorlend.numpy import SharedLoader
     if __name__ == "__main__":
         batches = iter(SharedLoader(samples.Numbers(4000, delay=0.001), 4, 2, multiprocessing_context={method!r}))
-        next(batches)
+        # Batches come in order, so both workers have started after two.
+        next(batches), next(batches)
         print(*batches.worker_pids, flush=True)
         for batch in batches:
             pass
@@ -405,7 +406,7 @@ def test_workers_end_with_the_trainer(how, method):
     if how == "killed":
         trainer.kill()
     else:
-        # As Ctrl-C does: everybody in the foreground.
+        # Ctrl-C sends the signal to all processes in the foreground.
         os.killpg(trainer.pid, signal.SIGINT)
     assert gone_or_report(pids)
     _, errors = trainer.communicate(timeout=20)
@@ -504,7 +505,7 @@ def test_workers_take_signals_as_programs_do(method):
 
 
 def test_arguments_are_attributes():
-    """By their names, as those who make a loader anew look for them."""
+    """Finds the workers by their names, as a program does that makes a loader again."""
     with tensorlend.embedded() as broker, broker.connect() as client:
         one = SharedLoader(samples.Numbers(), 4, 1, address=broker.address, namespace=client.namespace, mode="cow")
         assert (one.address, one.namespace, one.client, one.mode) == (broker.address, client.namespace, None, "cow")

@@ -37,8 +37,15 @@ Batch = tuple[int, Callable[[], Any]]
 
 def work(job: Job, pipe: Connection) -> None:
     """The process's whole life."""
-    _reset_signals()
-    control = Control(pipe)
+    try:
+        _reset_signals()
+        _serve(job, Control(pipe))
+    except (KeyboardInterrupt, BrokenPipeError):
+        # The trainer was interrupted as well, or is gone: there is nobody to tell.
+        pass
+
+
+def _serve(job: Job, control: Control) -> None:
     try:
         address = list(job.address)
         with connect(address, namespace=job.namespace, label=f"loader worker {job.worker}") as client:
@@ -51,9 +58,6 @@ def work(job: Job, pipe: Connection) -> None:
     except DisconnectedError:
         if not control.dismissed():
             raise
-    except (KeyboardInterrupt, BrokenPipeError):
-        # The trainer was interrupted as well, or is gone: there is nobody to tell.
-        pass
 
 
 def _reset_signals() -> None:
