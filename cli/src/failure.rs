@@ -35,7 +35,8 @@ const LIMIT: u8 = 7;
 const READ_ONLY: u8 = 8;
 const VERSIONS: u8 = 9;
 
-// Codes of errors without an error of the client library: the first two are that library's, for the same meaning.
+// Codes of errors without an error of the client library: the first three are that library's, for the same meaning.
+const NO_DAEMON_CODE: &str = "TL-0101";
 const NOT_FOUND_CODE: &str = "TL-0301";
 const LIMIT_CODE: &str = "TL-0202";
 const FILE_CODE: &str = "TL-1001";
@@ -58,6 +59,8 @@ pub enum Failure {
     NotFound(String),
     /// A resource of this machine is exhausted.
     Limit(String),
+    /// No daemon answers.
+    NoDaemon(String),
     /// Standard output cannot be written.
     Output(io::Error),
     /// An error with the operation that it interrupted.
@@ -84,6 +87,7 @@ impl Failure {
             Self::Usage(_) => USAGE,
             Self::NotFound(_) => NOT_FOUND,
             Self::Limit(_) => LIMIT,
+            Self::NoDaemon(_) => CONNECTION,
             Self::Output(_) => OTHER,
             Self::Context { cause, .. } => cause.status(),
             Self::Other(e) => match (e.downcast_ref(), e.downcast_ref()) {
@@ -103,6 +107,7 @@ impl Failure {
             Self::Usage(_) => USAGE_CODE,
             Self::NotFound(_) => NOT_FOUND_CODE,
             Self::Limit(_) => LIMIT_CODE,
+            Self::NoDaemon(_) => NO_DAEMON_CODE,
             Self::Output(_) => OUTPUT_CODE,
             Self::Context { cause, .. } => cause.code(),
             Self::Other(e) => match (e.downcast_ref::<Error>(), e.downcast_ref()) {
@@ -197,7 +202,7 @@ impl fmt::Display for Failure {
             Self::Client(e) => write_client(e, f),
             Self::File(e) => e.fmt(f),
             Self::Content { path, cause } => write!(f, "{}: {cause}", path.display()),
-            Self::Usage(what) | Self::NotFound(what) | Self::Limit(what) => f.write_str(what),
+            Self::Usage(what) | Self::NotFound(what) | Self::Limit(what) | Self::NoDaemon(what) => f.write_str(what),
             Self::Output(e) => write!(f, "cannot print: {e}"),
             Self::Context { what, cause } => write!(f, "{what}: {cause}"),
             Self::Other(e) => e.fmt(f),
@@ -211,7 +216,7 @@ impl StdError for Failure {
             Self::Client(e) => e.source(),
             Self::Content { cause, .. } => cause.source(),
             Self::File(e) => e.source(),
-            Self::Usage(_) | Self::NotFound(_) | Self::Limit(_) => None,
+            Self::Usage(_) | Self::NotFound(_) | Self::Limit(_) | Self::NoDaemon(_) => None,
             Self::Output(e) => e.source(),
             Self::Context { cause, .. } => cause.source(),
             Self::Other(e) => e.source(),

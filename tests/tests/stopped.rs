@@ -147,7 +147,7 @@ fn commands_say_that_the_daemon_does_not_answer() {
     }
     let doctor = run(&mut daemon.cli(&["doctor", "--daemon-timeout", "1"]));
     let out = String::from_utf8_lossy(&doctor.stdout).into_owned();
-    assert_eq!(doctor.status.code(), Some(1), "{out}");
+    assert_eq!(doctor.status.code(), Some(3), "{out}");
     let failure = out.lines().find(|line| line.starts_with("FAILURE  daemon")).unwrap_or_else(|| panic!("{out}"));
     assert!(failure.contains(&says), "{out}");
 

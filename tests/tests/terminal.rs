@@ -77,7 +77,7 @@ fn a_socket_of_another_user() {
     };
     let (status, checks) = as_them(STRANGER);
     let [state, _, found, mend] = said(&checks, "socket");
-    assert_eq!((status, state.as_str()), (Some(1), "failure"));
+    assert_eq!((status, state.as_str()), (Some(3), "failure"));
     assert!(found.contains(&format!("is user {OWNER}'s, mode 600: user {STRANGER} may not connect")), "{found}");
     assert!(mend.contains("system mode"), "{mend}");
     let (status, checks) = as_them(OWNER);

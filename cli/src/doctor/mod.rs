@@ -22,7 +22,7 @@ use report::{Report, State};
 ///
 /// Each check is printed as it ends: ok, a warning (it works, but not for everything) or a failure; the remedy stands
 /// below it. Without a daemon it works too, and reports the missing daemon as a failure. Kernel and limits are those of
-/// this process: run it where your programs run. Exit status 1 if a check fails.
+/// this process: run it where your programs run. Exit status 3 if no daemon answers, 1 if another check fails.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -58,7 +58,10 @@ impl DoctorArgs {
         }
         match report.count(State::Failure) {
             0 => Ok(()),
-            failures => Err(Failure::Other(format!("{} failed", output::count(failures, "check")).into())),
+            failures => {
+                let what = format!("{} failed", output::count(failures, "check"));
+                Err(if answered.is_none() { Failure::NoDaemon(what) } else { Failure::Other(what.into()) })
+            }
         }
     }
 
