@@ -12,9 +12,19 @@ use crate::statistics::Statistics;
 use crate::transport::{Answer, Body, Frame, OnAnswer, Transport, Trouble};
 use crate::wire::{AboutName, Asker, Epoch, Head, NameQuestion, NodeName, encode};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tensorlend::remote::{RemoteAnswer, node_name};
 use tensorlend::{Call, Client};
+
+/// Delay of a report that nobody answers a request: by then the gateway knows of a loss of the node.
+const LOSS_DELAY: Duration = Duration::from_millis(200);
+
+/// A handler of one response, for the first of several callers.
+type Handler = Arc<Mutex<Option<OnAnswer>>>;
+
+fn take(handler: &Handler) -> Option<OnAnswer> {
+    handler.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
 
 /// The services that all parts of a gateway use: the transport, the daemon's clients, worker threads, and counters.
 pub struct Context {
@@ -40,6 +50,8 @@ pub struct Context {
     pub askers: Workers,
     /// The one thread that sends notifications, in order.
     pub notifier: Workers,
+    /// The one thread that delays reports: see [`Context::ask_settled`].
+    late: Workers,
 }
 
 impl Context {
@@ -68,6 +80,7 @@ impl Context {
             senders: Workers::start("gateway-send", threads)?,
             askers: Workers::start("gateway-ask", 2)?,
             notifier: Workers::start("gateway-say", 1)?,
+            late: Workers::start("gateway-late", 1)?,
             settings,
         })
     }
@@ -154,8 +167,7 @@ impl Context {
         done: impl FnOnce(Result<Frame, Trouble>) + Send + 'static,
     ) {
         let transport = self.transport.clone();
-        let done: Arc<Mutex<Option<OnAnswer>>> = Arc::new(Mutex::new(Some(Box::new(done))));
-        let take = |done: &Mutex<Option<OnAnswer>>| done.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let done: Handler = Arc::new(Mutex::new(Some(Box::new(done))));
         let asked = done.clone();
         let is_queued = self.askers.run(move || {
             if let Some(done) = take(&asked) {
@@ -165,6 +177,34 @@ impl Context {
         if !is_queued && let Some(done) = take(&done) {
             done(Err(Trouble::Engine("too many questions".into())));
         }
+    }
+
+    /// As [`Context::ask`], for a request whose sender passes [`Trouble::Nobody`] to [`Nodes::absence`]. This report comes
+    /// [`LOSS_DELAY`] late: zenoh fails the requests in flight to a lost node before it reports the loss.
+    pub fn ask_settled(
+        &self,
+        key: Key,
+        frame: Frame,
+        timeout: Duration,
+        done: impl FnOnce(Result<Frame, Trouble>) + Send + 'static,
+    ) {
+        let late = self.late.clone();
+        self.ask(key, frame, timeout, move |response| {
+            let Err(Trouble::Nobody) = response else { return done(response) };
+            let due = Instant::now() + LOSS_DELAY;
+            let done: Handler = Arc::new(Mutex::new(Some(Box::new(done))));
+            let settled = done.clone();
+            // All delays are equal, so a report is due no earlier than those queued before it.
+            let is_queued = late.run(move || {
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                if let Some(done) = take(&settled) {
+                    done(response);
+                }
+            });
+            if !is_queued && let Some(done) = take(&done) {
+                done(Err(Trouble::Engine("too many questions that nobody answers".into())));
+            }
+        });
     }
 
     /// Sends a request about a name, or an item of a list, of another node; the request may contain the bytes of an offer.

@@ -15,6 +15,19 @@ pub struct Known {
     pub epoch: Epoch,
     /// True if it can be reached.
     pub alive: bool,
+    /// The number of its connection, the present one or the last: see [`Nodes::connection`].
+    pub connection: u64,
+}
+
+/// The meaning of [`Trouble::Nobody`](crate::transport::Trouble::Nobody) as the outcome of a request to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absence {
+    /// The node has been reachable since the request was sent: it does not serve the key.
+    Unserved,
+    /// The node cannot be reached.
+    Lost,
+    /// The node was lost after the request was sent, and can be reached again: the request may be repeated.
+    Returned,
 }
 
 /// A change of a node's state.
@@ -67,13 +80,14 @@ impl Nodes {
             (None, false) => None,
             (None, true) if full => None,
             (None, true) => {
-                self.known.insert(node.clone(), Known { epoch, alive });
+                self.known.insert(node.clone(), Known { epoch, alive, connection: 1 });
                 Some(Change::Up { epoch, same: false })
             }
             (Some(known), true) => {
                 let same = known.epoch == epoch;
                 let news = !same || !known.alive;
-                *known = Known { epoch, alive };
+                let connection = known.connection + u64::from(news);
+                *known = Known { epoch, alive, connection };
                 news.then_some(Change::Up { epoch, same })
             }
             // The end of an earlier epoch's declaration.
@@ -90,6 +104,21 @@ impl Nodes {
     /// Returns true if the node can be reached.
     pub fn is_alive(&self, node: &NodeName) -> bool {
         self.get(node).is_some_and(|known| known.alive)
+    }
+
+    /// Returns the number of the connection to a node; `None` if the node cannot be reached. The number changes when the node
+    /// can be reached again after a loss, and when its gateway has started again.
+    pub fn connection(&self, node: &NodeName) -> Option<u64> {
+        self.get(node).filter(|known| known.alive).map(|known| known.connection)
+    }
+
+    /// Returns why nobody answered a request to a node. `sent`: the number of the connection when the request was sent.
+    pub fn absence(&self, node: &NodeName, sent: Option<u64>) -> Absence {
+        match self.connection(node) {
+            None => Absence::Lost,
+            now if now == sent => Absence::Unserved,
+            Some(_) => Absence::Returned,
+        }
     }
 
     /// Iterates over the other nodes, by name.
@@ -121,6 +150,28 @@ mod tests {
         assert_eq!(nodes.on_token(&b, Epoch(3), true), Some(Change::Up { epoch: Epoch(3), same: false }));
         assert_eq!(nodes.on_token(&b, Epoch(2), false), None);
         assert!(nodes.is_alive(&b));
+    }
+
+    #[test]
+    fn only_a_request_on_the_present_connection_is_unserved() {
+        let (mut nodes, b) = (Nodes::new(node("a"), Epoch(1)), node("b"));
+        assert_eq!(nodes.absence(&b, nodes.connection(&b)), Absence::Lost);
+        let _ = nodes.on_token(&b, Epoch(2), true);
+        let sent = nodes.connection(&b);
+        // A repeated declaration is no new connection.
+        let _ = nodes.on_token(&b, Epoch(2), true);
+        assert_eq!(nodes.absence(&b, sent), Absence::Unserved);
+        let _ = nodes.on_token(&b, Epoch(2), false);
+        assert_eq!(nodes.absence(&b, sent), Absence::Lost);
+        let _ = nodes.on_token(&b, Epoch(2), true);
+        assert_eq!(nodes.absence(&b, sent), Absence::Returned);
+        let sent = nodes.connection(&b);
+        // The node's gateway restarted before the old declaration ended.
+        let _ = nodes.on_token(&b, Epoch(3), true);
+        assert_eq!(nodes.absence(&b, sent), Absence::Returned);
+        let _ = nodes.on_token(&b, Epoch(2), false);
+        assert_eq!(nodes.absence(&b, sent), Absence::Returned);
+        assert_eq!(nodes.absence(&b, nodes.connection(&b)), Absence::Unserved);
     }
 
     #[test]

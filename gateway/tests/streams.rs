@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tensorlend::remote::{SERVICE, node_name};
 use tensorlend::{Client, DType, Draft, Policy, Stream, Subscription};
-use tensorlend_daemon::Embedded;
+use tensorlend_daemon::{Config, Embedded};
 use tensorlend_gateway::Gateway;
 use tensorlend_gateway::key::Key;
 use tensorlend_gateway::settings::Settings;
@@ -18,7 +18,7 @@ const LONG: Duration = Duration::from_mins(5);
 
 /// A machine: its daemon, a client of it, its gateway.
 struct Host {
-    _broker: Embedded,
+    broker: Embedded,
     client: Client,
     way: Arc<Memory>,
     _gateway: Gateway,
@@ -31,7 +31,10 @@ impl Host {
     }
 
     fn with_timeout(network: &Network, name: &str, policy: Policy, answer_timeout: Duration) -> Self {
-        let broker = tensorlend_daemon::embedded().unwrap();
+        Self::on(tensorlend_daemon::embedded().unwrap(), network, name, policy, answer_timeout)
+    }
+
+    fn on(broker: Embedded, network: &Network, name: &str, policy: Policy, answer_timeout: Duration) -> Self {
         let connect = |label: &str| Client::builder().socket(broker.socket()).label(label).connect().unwrap();
         let client = connect("test");
         let mut settings = Settings::of_node(NodeName::new(name).unwrap());
@@ -44,7 +47,7 @@ impl Host {
         settings.spaces[0].stream_policy = policy;
         let way = Arc::new(network.join());
         let gateway = Gateway::start(settings, way.clone()).unwrap();
-        Self { _broker: broker, client, way, _gateway: gateway }
+        Self { broker, client, way, _gateway: gateway }
     }
 
     /// Waits until this gateway has seen another node connect or disconnect.
@@ -416,4 +419,89 @@ fn lists_are_mirrored_and_only_what_is_new_is_fetched() {
     here.sees("there", false);
     // Local items stay.
     assert_eq!(here.client.fetch_list("there/episodes").unwrap(), 3);
+}
+
+/// The network fails a request to a lost node before it reports the loss, as zenoh does.
+#[test]
+fn a_name_of_a_lost_node_is_unreachable_and_not_missing() {
+    let network = Network::new(11);
+    let (there, here) = pair(&network, Policy::Block);
+    let _cam = stream(&there, Policy::Block);
+    there.client.append("episodes", there.number(8, 0)).unwrap();
+    let ask = |list: &str, cam: &str| -> [tensorlend::Result<()>; 2] {
+        std::thread::scope(|scope| {
+            let list = scope.spawn(|| here.client.fetch_list(list).map(drop));
+            let cam = scope.spawn(|| here.client.subscribe(cam).map(drop));
+            [list.join().unwrap(), cam.join().unwrap()]
+        })
+    };
+    for asked in ask("there/none", "there/none") {
+        assert!(asked.unwrap_err().is_not_found());
+    }
+    // The report takes this long, and all other frames take no time.
+    let report = |change: fn(&Network, &Memory, &Memory), delay: u64| {
+        network.set_weather(Weather { delay: Duration::from_millis(delay), ..Weather::default() });
+        change(&network, &there.way, &here.way);
+        network.set_weather(Weather::default());
+    };
+    report(Network::part, 30);
+    for asked in ask("there/episodes", "there/cam") {
+        let error = asked.unwrap_err();
+        assert!(error.is_remote() && !error.is_not_found(), "{error}");
+    }
+    here.sees("there", false);
+    report(Network::heal, 0);
+    here.sees("there", true);
+    // The node returns before the gateway decides.
+    report(Network::part, 100);
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| ask("there/episodes", "there/cam"));
+        std::thread::sleep(Duration::from_millis(50));
+        report(Network::heal, 100);
+        for asked in asking.join().unwrap() {
+            // On a busy machine the gateway may know of the loss before it is asked.
+            assert!(asked.as_ref().err().is_none_or(|error| !error.is_not_found()), "{asked:?}");
+        }
+    });
+}
+
+/// Pool and disk are full: no spilled value can be read back into memory.
+#[test]
+fn a_listing_has_spilled_datasets_and_reads_none_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = format!(
+        "[pool]\nbytes_max = \"64MiB\"\nsegment_bytes = \"8MiB\"\nspare_segments = 0\n[spill]\ndirectory = \"{}\"\n\
+         bytes_max = \"40MiB\"\n",
+        folder.path().display()
+    );
+    let network = Network::new(12);
+    let broker = tensorlend_daemon::embedded_with(&Config::parse(&config).unwrap()).unwrap();
+    let there = Host::on(broker, &network, "there", Policy::Block, LONG);
+    let here = Host::new(&network, "here", Policy::Block);
+    here.sees("there", true);
+    there.sees("here", true);
+    // Each producer ends at once: the daemon spills the segments of dead clients.
+    let put = |name: &str| -> tensorlend::Result<()> {
+        let producer = Client::builder().socket(there.broker.socket()).connect()?;
+        let draft = producer.create(DType::U8, &[7_u64 << 20])?;
+        producer.dataset().add("member", draft)?.publish(name).map(drop)
+    };
+    let mut names = Vec::new();
+    loop {
+        let name = format!("t{:02}", names.len());
+        match put(&name) {
+            Ok(()) => names.push(format!("there/{name}")),
+            Err(error) => break assert!(error.is_limit(), "{error}"),
+        }
+        assert!(names.len() < 100);
+    }
+    let spilled = || there.client.stat().unwrap().bytes_spilled;
+    let before = spilled();
+    assert!(before >= 24 << 20, "{before} of {names:?}");
+    let found = here.client.remote_names("there/*").unwrap();
+    assert!(found.silent.is_empty() && !found.more);
+    assert_eq!(found.names.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), names);
+    assert!(found.names.iter().all(|one| one.kind == "dataset" && [0, 7 << 20].contains(&one.size)));
+    assert!(found.names.iter().any(|one| one.size == 0));
+    assert!(spilled() >= before);
 }

@@ -1,10 +1,11 @@
 //! The names of this machine, for requests of other nodes.
 
 use crate::context::Context;
+use crate::local;
 use crate::runtime::EventSender;
 use crate::transport::Answer;
 use crate::wire::{AboutNames, Listed, ListedKind, NamesAnswer, words};
-use tensorlend::{Client, InfoKind};
+use tensorlend::Client;
 
 /// A worker has asked the daemon for the names.
 pub struct Event {
@@ -52,17 +53,7 @@ fn page(context: &Context, space: usize, mut found: Vec<Listed>, about: &AboutNa
 }
 
 fn find(client: &Client, glob: &str) -> tensorlend::Result<Vec<Listed>> {
-    let mut found = Vec::new();
-    for info in client.list(glob)? {
-        let (kind, dtype, shape) = match info.kind {
-            InfoKind::Tensor(tensor) => {
-                let shape = tensor.shape.iter().map(|&size| size as u64).collect();
-                (ListedKind::Tensor, tensor.dtype.to_string(), shape)
-            }
-            InfoKind::Dataset(_) => (ListedKind::Dataset, String::new(), Vec::new()),
-        };
-        found.push(Listed { kind, name: info.name, dtype, shape, size: info.nbytes });
-    }
+    let mut found = local::values(client, glob)?;
     let collections = [(ListedKind::List, client.lists(glob)?), (ListedKind::Stream, client.streams(glob)?)];
     for (kind, all) in collections {
         let listed = all.into_iter().map(|one| Listed {

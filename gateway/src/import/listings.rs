@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::key::Key;
+use crate::local;
 use crate::runtime::EventSender;
 use crate::transport::{Body, Frame, Trouble};
 use crate::wire::{AboutNames, Listed, ListedKind, NamesAnswer, NodeName, PAGE_MAX, decode, encode};
@@ -131,9 +132,7 @@ impl Listings {
             let info = |(node, listed): (NodeName, Listed)| {
                 let name = format!("{node}/{}", listed.name);
                 let cached = client.exists(&name).unwrap_or(false);
-                let (kind, dtype) = (listed.kind.word().to_owned(), listed.dtype);
-                let shape = listed.shape.into_iter().map(|size| size as usize).collect();
-                RemoteInfo { name, kind, dtype, shape, size: listed.size, cached, stale: false }
+                RemoteInfo { cached, ..remote_info(name, listed) }
             };
             let mut names: Vec<RemoteInfo> = found
                 .into_iter()
@@ -153,15 +152,19 @@ impl Listings {
 
 /// Returns the copies of names of a node that does not respond.
 fn copies(client: &Client, node: &NodeName) -> Vec<RemoteInfo> {
-    let found = client.list(&format!("{}/*", globset::escape(node.as_str()))).unwrap_or_default();
-    let info = |info: tensorlend::Info| {
-        let (kind, dtype, shape) = match info.kind {
-            tensorlend::InfoKind::Tensor(tensor) => ("tensor", tensor.dtype.to_string(), tensor.shape),
-            tensorlend::InfoKind::Dataset(_) => ("dataset", String::new(), Vec::new()),
-        };
-        RemoteInfo { name: info.name, kind: kind.into(), dtype, shape, size: info.nbytes, cached: true, stale: true }
+    let found = local::values(client, &format!("{}/*", globset::escape(node.as_str()))).unwrap_or_default();
+    let info = |listed: Listed| {
+        let name = listed.name.clone();
+        RemoteInfo { cached: true, stale: true, ..remote_info(name, listed) }
     };
     found.into_iter().map(info).collect()
+}
+
+/// Returns an entry of the answer for a name with its node, which is not cached and not stale.
+fn remote_info(name: String, listed: Listed) -> RemoteInfo {
+    let (kind, dtype) = (listed.kind.word().to_owned(), listed.dtype);
+    let shape = listed.shape.into_iter().map(|size| size as usize).collect();
+    RemoteInfo { name, kind, dtype, shape, size: listed.size, cached: false, stale: false }
 }
 
 fn answer(client: &Client, call: Call, names: &RemoteNames) {

@@ -3,6 +3,7 @@
 use crate::context::Context;
 use crate::key::Kind;
 use crate::name::RemoteName;
+use crate::nodes::Absence;
 use crate::runtime::EventSender;
 use crate::transfer::{Outcome, Request, Source};
 use crate::transport::{Body, Frame, Trouble};
@@ -48,6 +49,8 @@ struct Page {
 struct Running {
     callers: Vec<Call>,
     restarts: u32,
+    /// The number of the connection on which the last request was sent.
+    connection: Option<u64>,
 }
 
 /// An event of a list.
@@ -100,7 +103,7 @@ impl Lists {
         if let Some(running) = self.running.get_mut(&name) {
             return running.callers.push(call);
         }
-        self.running.insert(name.clone(), Running { callers: vec![call], restarts: 0 });
+        self.running.insert(name.clone(), Running { callers: vec![call], restarts: 0, connection: None });
         self.ask(context, name);
     }
 
@@ -113,15 +116,28 @@ impl Lists {
         self.end(context, name, &RemoteAnswer::Refused { why });
     }
 
+    /// Ends a copy whose node cannot be reached.
+    fn end_unreachable(&mut self, context: &Context, name: &RemoteName) {
+        let is_here = context.client(name.space).list_identity(&name.local()).is_some();
+        let answer = if is_here { RemoteAnswer::Here { stale: true } } else { RemoteAnswer::Unreachable };
+        self.end(context, name, &answer);
+    }
+
     /// Requests the items after those that were copied.
-    fn ask(&self, context: &Context, name: RemoteName) {
+    fn ask(&mut self, context: &Context, name: RemoteName) {
+        let connection = context.nodes.connection(&name.node);
+        if connection.is_none() {
+            return self.end_unreachable(context, &name);
+        }
+        let Some(running) = self.running.get_mut(&name) else { return };
+        running.connection = connection;
         let is_known = self.known.contains_key(&name);
         let from = if is_known { context.client(name.space).len(&name.local()) } else { 0 };
         let checksum = context.settings.checksum;
         let about = AboutList { asker: context.asker.clone(), from, items: PAGE, bytes: INLINE_BYTES, checksum };
         let frame = Frame { head: encode(&about), body: Body::default() };
         let (key, events) = (context.key(Kind::List, &name), self.events.clone());
-        context.ask(key, frame, context.settings.answer_timeout, move |response| {
+        context.ask_settled(key, frame, context.settings.answer_timeout, move |response| {
             events.post_later(Event::Response(name, from, response));
         });
     }
@@ -148,11 +164,8 @@ impl Lists {
                 self.end(context, &name, &RemoteAnswer::Unreachable);
                 return None;
             }
-            Err(Trouble::Nobody) if context.nodes.is_alive(&name.node) => (ListAnswer::Nothing, Body::default()),
-            Err(_) => {
-                let is_here = context.client(name.space).list_identity(&name.local()).is_some();
-                let answer = if is_here { RemoteAnswer::Here { stale: true } } else { RemoteAnswer::Unreachable };
-                self.end(context, &name, &answer);
+            Err(trouble) => {
+                self.on_trouble(context, name, &trouble);
                 return None;
             }
         };
@@ -175,6 +188,20 @@ impl Lists {
                 self.refuse(context, &name, why);
                 None
             }
+        }
+    }
+
+    /// Handles the absence of a response.
+    fn on_trouble(&mut self, context: &Context, name: RemoteName, trouble: &Trouble) {
+        let Some(running) = self.running.get(&name) else { return };
+        let absence = match trouble {
+            Trouble::Nobody => context.nodes.absence(&name.node, running.connection),
+            Trouble::Timeout | Trouble::Engine(_) => Absence::Lost,
+        };
+        match absence {
+            Absence::Unserved => self.end(context, &name, &RemoteAnswer::Nothing),
+            Absence::Lost => self.end_unreachable(context, &name),
+            Absence::Returned => self.ask(context, name),
         }
     }
 

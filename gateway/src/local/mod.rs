@@ -6,9 +6,11 @@
 
 pub mod documents;
 mod service;
+mod values;
 mod watch;
 
 pub use service::answer;
+pub use values::values;
 pub use watch::Watch;
 
 use crate::error::CannotStart;

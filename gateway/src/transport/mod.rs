@@ -29,7 +29,7 @@ pub struct Frame {
 /// The reason why a request has no response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Trouble {
-    /// Nothing serves this key: the node is disconnected, or does not export it.
+    /// No response will come: nothing serves this key, the link was lost, or the node dropped the request.
     #[error("nobody answers")]
     Nobody,
     /// The response timed out.

@@ -61,6 +61,9 @@ impl ListedKind {
 }
 
 /// One entry of a listing.
+///
+/// A listing reads no spilled value back into memory. The record of a spilled tensor may be incomplete: then its shape is in the
+/// file, and `dtype` and `shape` are empty. The size of a spilled dataset is in the file, too: then `size` is 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listed {
     /// Its kind.

@@ -16,6 +16,7 @@ use crate::budget::WINDOW_BYTES_LEAST;
 use crate::context::Context;
 use crate::key::Kind;
 use crate::name::RemoteName;
+use crate::nodes::Absence;
 use crate::runtime::EventSender;
 use crate::transport::{Body, Frame, Trouble};
 use crate::wire::{AboutStream, Epoch, LINK_TIMEOUT, Message, NodeName, StreamAnswer, StreamQuestion, decode, encode};
@@ -69,6 +70,8 @@ enum Phase {
 struct Link {
     number: u64,
     phase: Phase,
+    /// The number of the connection on which the link was requested.
+    connection: Option<u64>,
     shared: Arc<Shared>,
     /// The thread runs.
     is_started: bool,
@@ -197,6 +200,7 @@ impl Links {
         let link = Link {
             number: 0,
             phase: Phase::Opening,
+            connection: None,
             shared: Arc::default(),
             is_started: false,
             is_inherited: callers.is_empty(),
@@ -230,6 +234,7 @@ impl Links {
         self.names.remove(&link.number);
         self.names.insert(number, name.clone());
         (link.number, link.phase, link.heard, link.is_granting) = (number, Phase::Opening, now, false);
+        link.connection = context.nodes.connection(&name.node);
         link.told = Taken::default();
         let from = link.shared.wanted();
         // Before the first piece, which may arrive sooner than the response, and after the last piece of the former link.
@@ -249,11 +254,16 @@ impl Links {
         let about = AboutStream { asker: context.asker.clone(), what };
         let frame = Frame { head: encode(&about), body: Body::default() };
         let (events, key, name) = (self.events.clone(), context.key(Kind::Stream, name), name.clone());
-        context.ask(key, frame, context.settings.answer_timeout, move |response| {
+        let timeout = context.settings.answer_timeout;
+        let done = move |response: Result<Frame, Trouble>| {
             if let Some((asked, number)) = asked {
                 events.post_later(Event::Response(asked, name, number, response));
             }
-        });
+        };
+        match asked {
+            Some((Asked::Open, _)) => context.ask_settled(key, frame, timeout, done),
+            Some((Asked::Grant, _)) | None => context.ask(key, frame, timeout, done),
+        }
     }
 
     /// Applies an event.
@@ -276,7 +286,7 @@ impl Links {
 
     fn on_opened(
         &mut self,
-        context: &Context,
+        context: &mut Context,
         name: &RemoteName,
         number: u64,
         response: Result<StreamAnswer, Trouble>,
@@ -312,8 +322,12 @@ impl Links {
                 link.pause(now + RENEW);
                 RemoteAnswer::Here { stale: true }
             }
-            // A node that has no such stream, or does not export it, does not respond.
-            Err(Trouble::Nobody) if context.nodes.is_alive(&name.node) => RemoteAnswer::Nothing,
+            Err(Trouble::Nobody) => match context.nodes.absence(&name.node, link.connection) {
+                // The node does not serve this namespace.
+                Absence::Unserved => RemoteAnswer::Nothing,
+                Absence::Lost => RemoteAnswer::Unreachable,
+                Absence::Returned => return self.open_link(context, name, now),
+            },
             Ok(_) | Err(_) => RemoteAnswer::Unreachable,
         };
         let callers = std::mem::take(&mut link.callers);
