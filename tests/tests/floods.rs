@@ -275,6 +275,29 @@ fn a_file_lease_on_a_segment_delays_only_who_asks_for_that_segment() {
     assert_eq!(packet.descriptors.len(), 2);
 }
 
+/// The owner returns the segment and ends its file lease while the reply waits: the daemon may free the memory before it tries
+/// again.
+#[test]
+fn a_reply_that_waits_for_a_file_lease_outlasts_the_return_of_its_segment() {
+    let daemon = Daemon::start("mode = \"user\"\n");
+    let owner = Hand::join(&daemon.socket(), None).unwrap();
+    let (base, segment) = owner.segment(1 << 20, 0, |lent| Ok((lent.base, lent.segment.try_clone()?))).unwrap();
+    assert_eq!(owner.ask(&Request::Ping).unwrap().0, Reply::Done);
+    assert!(memfd::hold_with_lease(&segment), "nobody else has it open");
+    let reader = Hand::join(&daemon.socket(), None).unwrap();
+    let request = Request::SegmentOf { catalogue: owner.welcome.catalogue, slot: base };
+    packet::send(&reader.socket, &encode(&request), &[], SendFlags::empty()).unwrap();
+    // After some tries the pause before the next one is longer than the daemon needs to free the segment.
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(owner.ask(&Request::ReturnSegment { base }).unwrap().0, Reply::Done);
+    drop(segment);
+    let packet = packet::receive(&reader.socket, RecvFlags::empty()).unwrap();
+    let reply: Option<Reply> = decode(&packet.bytes);
+    assert!(matches!(reply, Some(Reply::Segment { .. })), "{reply:?}");
+    packet::send(&reader.socket, &encode(&Request::Ack), &[], SendFlags::empty()).unwrap();
+    assert_eq!(reader.ask(&Request::Ping).unwrap().0, Reply::Done, "its session continues");
+}
+
 #[test]
 fn leases_for_ever_cost_their_producer_memory_and_nobody_time() {
     let daemon = Daemon::start("[pool]\nsegment_bytes = \"1MiB\"\nbytes_max = \"32MiB\"\n");

@@ -14,6 +14,7 @@ use super::members::Members;
 use super::names::{Full, Names};
 use lifetime::Lifetimes;
 use list::Lists;
+use std::collections::BTreeMap;
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::wire::Refusal;
@@ -27,12 +28,24 @@ pub struct Bindings {
     lists: Lists,
     /// Time of the next turn of absorbing.
     absorb_due_ns: Option<u64>,
+    /// The last turn that absorbed announcements, and their number.
+    absorbed_in: (u64, u64),
+    /// The reserved names that no client claims any more, each with the time of the step that found no claim. A later claimant
+    /// reads that the name is reserved, and does not announce it. An entry counts only while its name is reserved.
+    unclaimed: BTreeMap<Vec<u8>, u64>,
 }
 
 impl Bindings {
     /// Returns the names of this directory, at most `lists_max` of which are lists.
     pub fn new(directory: &Directory, names: Names, lists_max: u32) -> Self {
-        Self { names, lifetimes: Lifetimes::of(directory), lists: Lists::new(lists_max), absorb_due_ns: None }
+        Self {
+            names,
+            lifetimes: Lifetimes::of(directory),
+            lists: Lists::new(lists_max),
+            absorb_due_ns: None,
+            absorbed_in: (0, 0),
+            unclaimed: BTreeMap::new(),
+        }
     }
 
     /// Returns the table of names, for reading.
@@ -172,6 +185,7 @@ impl Bindings {
         life: LifeWord,
     ) -> Result<(u32, Home), Refusal> {
         let entry = self.place(context, members, members.uid_of(catalogue), key)?;
+        self.unclaimed.remove(key);
         Ok((entry, self.take_entry(env, context, members, entry, catalogue, cell, life)))
     }
 

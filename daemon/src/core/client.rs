@@ -157,6 +157,12 @@ pub struct Client {
     pub lent_ns: u64,
     /// The last turn that absorbed some of its announcements, and their number.
     pub absorbed_in: (u64, u64),
+    /// The number of its announcements at the time in `marked_ns`. The next mark follows when the directory has all of them.
+    pub mark: u64,
+    /// Time of the step that read `mark`.
+    pub marked_ns: u64,
+    /// The directory has all that it announced before the step of this time.
+    pub absorbed_until_ns: u64,
     /// The claim that a request waits for: its word, and the times when the daemon saw it first and last.
     pub claimed: Option<(u64, u64, u64)>,
     /// Whether the directory lists it among the clients that may sleep.

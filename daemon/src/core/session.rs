@@ -9,6 +9,7 @@ mod restore;
 mod spill;
 mod staged;
 mod turn;
+mod waiting;
 mod work;
 
 use super::account::NamespaceId;
@@ -22,9 +23,10 @@ use super::settings::{Peer, Role, Settings};
 use super::stat::stat;
 use crate::core::segment::Segments;
 use staged::Staged;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use tensorlend_layout::wire::{Refusal, Reply, Request, decode};
 use tensorlend_layout::word::LifeWord;
+use waiting::Waiting;
 
 /// Maximum time for which a copied directory waits for the clients that read the old one. They return within milliseconds,
 /// unless they are stopped.
@@ -91,9 +93,10 @@ pub struct Core {
     /// Namespaces whose directory could not be made.
     failed: BTreeMap<String, Failed>,
     namespace_ids: NamespaceId,
-    /// Connections whose requests wait. The first `untried` of them have not been retried since the last event.
-    waiting: VecDeque<ConnId>,
-    untried: usize,
+    /// Administrators' connections whose requests wait. They are retried before the others.
+    waiting_first: Waiting,
+    /// The other connections whose requests wait.
+    waiting: Waiting,
     /// Number of requests that this step may still retry.
     retries_left: usize,
     /// Descriptors that clients of the predecessor have handed back, for namespaces that are not open yet.
@@ -117,8 +120,8 @@ impl Core {
             opening: Vec::new(),
             failed: BTreeMap::new(),
             namespace_ids: 0,
-            waiting: VecDeque::new(),
-            untried: 0,
+            waiting_first: Waiting::default(),
+            waiting: Waiting::default(),
             retries_left: 0,
             staged: BTreeMap::new(),
             expecting_until_ns: 0,
@@ -312,7 +315,9 @@ impl Core {
             self.put_off(conn, wait);
             let state = self.conns.get_mut(&conn).expect("the requester is connected");
             state.phase = Phase::Later { request, wake, since_ns };
-            self.waiting.push_back(conn);
+            let is_first = self.env.settings.is_administrator(state.peer.uid);
+            let waiting = if is_first { &mut self.waiting_first } else { &mut self.waiting };
+            waiting.push(conn);
             return;
         }
         if answer.is_err() {

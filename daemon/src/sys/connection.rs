@@ -140,6 +140,12 @@ const NOTED: Duration = Duration::from_millis(2);
 const SUM_MAX: Duration = Duration::from_millis(100);
 const SUM_NS: u64 = 60_000_000_000;
 
+/// The cost above which one call makes a connection excessive: see [`Toll`]. With a lower cost it has made several slow calls.
+const ONE_CALL: Duration = Duration::from_millis(100);
+/// Time for which a user is not forgiven again: as long as two of the longest bans, so that a user who is forgiven each time gets
+/// no larger part of the loop's time than one who is banned each time.
+const FORGIVEN_NS: u64 = 2 * BAN.1.as_nanos() as u64;
+
 /// The costs of users' sockets, and the users who are banned for them.
 #[derive(Debug, Default)]
 pub struct Bans {
@@ -147,14 +153,33 @@ pub struct Bans {
     until_ns: BTreeMap<u32, u64>,
     /// The costs of connections that have ended and were not excessive, since a time.
     costs: BTreeMap<u32, (u64, Duration)>,
+    /// The users who are not forgiven now: since when, and the forgiven cost, which their next ban counts.
+    forgiven: BTreeMap<u32, (u64, Duration)>,
 }
 
 impl Bans {
+    /// Forgives an excessive cost if it may be that of one call, and the user was not forgiven or banned recently. On a virtual
+    /// machine without a clock of stolen time, a pause of the machine counts as CPU time of the call that it interrupts. getrusage
+    /// does not tell the two apart, because the kernel scales its times to the same CPU time. The user's next excessive cost is
+    /// not forgiven, on any connection.
+    pub fn forgives(&mut self, uid: u32, toll: &Toll, now_ns: u64) -> bool {
+        self.forgiven.retain(|_, (since_ns, _)| now_ns - *since_ns < FORGIVEN_NS);
+        if toll.cost() <= ONE_CALL || self.forgiven.contains_key(&uid) {
+            return false;
+        }
+        self.forgiven.insert(uid, (now_ns, toll.cost()));
+        true
+    }
+
     /// Counts what a connection has cost that ends, for whatever reason: a client can end it before it costs too much. Returns true
     /// if its user is banned for that.
     pub fn note_end(&mut self, uid: u32, toll: &Toll, now_ns: u64) -> bool {
         if toll.is_excessive() {
-            self.add(uid, toll.cost(), now_ns);
+            if self.forgives(uid, toll, now_ns) {
+                return false;
+            }
+            let (_, before) = self.forgiven.insert(uid, (now_ns, Duration::ZERO)).unwrap_or_default();
+            self.add(uid, before + toll.cost(), now_ns);
             return true;
         }
         if toll.cost() < NOTED {
@@ -208,6 +233,39 @@ mod tests {
         drop(received);
         assert!(memfd::is_quiet(memory.as_fd()).unwrap());
         drop(stuck);
+    }
+
+    /// Returns the cost of calls that each take this much CPU time.
+    fn toll(calls: &[Duration]) -> Toll {
+        let now = || Duration::try_from(rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime)).unwrap();
+        let mut toll = Toll::default();
+        for &call in calls {
+            toll.run(|| {
+                let until = now() + call;
+                while now() < until {}
+            });
+        }
+        assert!(toll.is_excessive(), "{toll:?}");
+        toll
+    }
+
+    /// A pause of the virtual machine looks like one slow call. A client that makes calls slow has a second one.
+    #[test]
+    fn one_slow_call_is_forgiven_and_counts_with_the_next() {
+        let mut bans = Bans::default();
+        let slow = toll(&[Duration::from_millis(110)]);
+        assert!(bans.forgives(7, &slow, 100), "a pause");
+        assert!(!bans.forgives(7, &slow, 100) && bans.forgives(8, &slow, 100), "each user once");
+        assert_eq!(bans.until_ns(7, 100), None);
+        assert!(bans.note_end(7, &slow, 100));
+        let until_ns = bans.until_ns(7, 100).unwrap();
+        assert!(until_ns >= 100 + 2 * 256 * 110_000_000, "both calls count: {until_ns}");
+        // A user who was banned is not forgiven for a time, and then again.
+        assert!(bans.note_end(7, &slow, FORGIVEN_NS) && !bans.note_end(7, &slow, 2 * FORGIVEN_NS));
+        // Several slow calls are no pause.
+        let mut bans = Bans::default();
+        let several = toll(&[Duration::from_millis(15); 2]);
+        assert!(bans.note_end(9, &several, 100) && bans.until_ns(9, 100).is_some());
     }
 
     #[test]

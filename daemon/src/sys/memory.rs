@@ -52,13 +52,26 @@ enum Kind {
     Received,
 }
 
-/// Returns a descriptor for writing. The daemon stores only a read-only descriptor of memory that a client handed back,
-/// so that its own does not count as a writer in a probe.
+/// Returns a descriptor for writing, or `EAGAIN` if a process has a file lease on the memory. The daemon stores only a
+/// read-only descriptor of memory that a client handed back, so that its own does not count as a writer in a probe.
 fn writable(fd: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     if rustix::fs::fcntl_getfl(fd)?.contains(rustix::fs::OFlags::RDWR) {
         return rustix::io::fcntl_dupfd_cloexec(fd, 3);
     }
-    memfd::reopen(fd.as_fd(), Access::Write)
+    memfd::reopen_at_once(fd.as_fd(), Access::Write)
+}
+
+/// Returns a descriptor to send of the memory in `fd`. It is never the original, which would count as a writer that no probe can
+/// see.
+pub fn lend(fd: &OwnedFd, how: Lending) -> io::Result<OwnedFd> {
+    match how {
+        Lending::Read => Ok(memfd::reopen_at_once(fd.as_fd(), Access::Read)?),
+        Lending::Write => Ok(memfd::reopen_at_once(fd.as_fd(), Access::Write)?),
+        // A wake descriptor is a duplicate of the socket itself: each send to it is non-blocking by flag. So is device
+        // memory: CUDA has no read-only descriptors.
+        Lending::Wake | Lending::Device => Ok(rustix::io::fcntl_dupfd_cloexec(fd, 3)?),
+        Lending::Nudge => Err(io::Error::other("a nudge is of a connection, not of memory")),
+    }
 }
 
 /// Memory that is about to be closed.
@@ -232,17 +245,15 @@ impl Memories {
         self.table.get(&mem).map(|m| &m.fd).ok_or_else(|| io::Error::other("no such memory"))
     }
 
-    /// Returns a descriptor to send. It is never the original, which would count as a writer that no probe can see.
+    /// Returns a descriptor to send, as [`lend`] does.
     pub fn lend(&self, mem: MemId, how: Lending) -> io::Result<OwnedFd> {
-        let fd = self.get(mem)?;
-        match how {
-            Lending::Read => Ok(memfd::reopen_at_once(fd.as_fd(), Access::Read)?),
-            Lending::Write => Ok(memfd::reopen_at_once(fd.as_fd(), Access::Write)?),
-            // A wake descriptor is a duplicate of the socket itself: each send to it is non-blocking by flag. So is
-            // device memory: CUDA has no read-only descriptors.
-            Lending::Wake | Lending::Device => Ok(rustix::io::fcntl_dupfd_cloexec(fd, 3)?),
-            Lending::Nudge => Err(io::Error::other("a nudge is of a connection, not of memory")),
-        }
+        lend(self.get(mem)?, how)
+    }
+
+    /// Returns another descriptor from which memory can be lent after its release. It has the stored one's open file, so no probe
+    /// counts it.
+    pub fn hold(&self, mem: MemId) -> io::Result<OwnedFd> {
+        self.get(mem)?.try_clone()
     }
 
     /// Returns another descriptor of a directory, and its view, for a thread of the daemon.
@@ -268,7 +279,7 @@ impl Memories {
             return Ok(memfd::mark_mapped(fd.as_fd())?);
         }
         match writable(fd).and_then(|fd| memfd::seal_writers(fd.as_fd())) {
-            // A client has sealed it before, with the same seals.
+            // It was sealed before with the same seals, by a client or by the daemon's predecessor.
             Err(_) if memfd::is_sealed(fd.as_fd())? => Ok(()),
             sealed => Ok(sealed?),
         }

@@ -51,6 +51,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tensorlend_layout::wire::{Refusal, Reply};
 use tensorlend_os::clock::boottime_ns;
+use tensorlend_os::toll::Toll;
 use worker::{Done, Finished, Part, Workers};
 
 /// The reason why the daemon cannot run.
@@ -459,7 +460,8 @@ impl Shell {
             Effect::Seal { conn, mem } => {
                 tensorlend_layout::crash_point!("daemon: about to seal");
                 if let Err(error) = self.memories.seal(mem) {
-                    // The client has sealed it differently, so it could preserve a writable mapping for others.
+                    // The client has sealed it differently, or has a file lease on it: it could preserve a writable mapping
+                    // for others.
                     let refusal = Refusal::Violation(format!("its memory cannot be sealed: {error}"));
                     tracing::warn!("disconnected: {refusal}");
                     if let Some(connection) = self.connections.get_mut(&conn.0) {
@@ -503,6 +505,11 @@ impl Shell {
     }
 
     fn write(&mut self, mem: MemId, file: MemId, bytes: u64) {
+        if self.unsent.iter().any(|it| it.lends(mem)) {
+            // A client is about to map it, and no probe of the kernel shows that yet.
+            self.events.push_back(Event::Spilled { file, written: Err(String::new()) });
+            return;
+        }
         let files = self.spill.clone().expect("nothing is spilled without a directory");
         let memory = self.memories.fd(mem).expect("what is spilled is there").try_clone_to_owned();
         match memory {
@@ -578,11 +585,16 @@ impl Shell {
         self.hung_up_with(token, None);
     }
 
-    /// Disconnects a client that has made calls on its socket so slow that others would wait.
+    /// Disconnects a client that has made calls on its socket so slow that others would wait, unless the machine may have paused.
     fn check_toll(&mut self, token: u64) {
-        if self.connections.get(&token).is_some_and(|it| it.toll.is_excessive()) {
-            self.hung_up_with(token, Some(Refusal::Violation(SLOW_SOCKET.into())));
+        let Some(it) = self.connections.get_mut(&token).filter(|it| it.toll.is_excessive()) else { return };
+        if self.bans.forgives(it.uid, &it.toll, boottime_ns()) {
+            let (uid, cost_ms) = (it.uid, it.toll.cost().as_millis() as u64);
+            tracing::info!(uid, cost_ms, "a message to this user's client took long: the next one ends its session");
+            it.toll = Toll::default();
+            return;
         }
+        self.hung_up_with(token, Some(Refusal::Violation(SLOW_SOCKET.into())));
     }
 
     fn hung_up_with(&mut self, token: u64, word: Option<Refusal>) {

@@ -2,13 +2,16 @@
 //!
 //! A process may take a file lease (`F_SETLEASE`) on memory of its own uid: in user mode, on all memory that the daemon lends. Until
 //! the process has ended the lease, and for `fs.lease-break-time` (45 s) at most, the kernel lets nobody open that memory. The
-//! reply then waits, and the daemon serves others.
+//! reply then waits, and the daemon serves others. The reply holds the memory, because its owner may return it in the meantime. The
+//! requester then gets the same as with a reply just before the return.
 
 use super::connection::Connection;
+use super::memory::{self, Memories};
 use super::{NUDGE, Shell};
 use crate::core::{Lending, MemId};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use tensorlend_layout::wire::{Refusal, Reply};
@@ -27,17 +30,58 @@ pub struct Unsent {
     token: u64,
     reply: Reply,
     lend: Vec<(MemId, Lending)>,
+    /// The memory to open, from the moment when the reply has to wait.
+    held: BTreeMap<MemId, OwnedFd>,
     close: bool,
     since_ns: u64,
     due_ns: u64,
     pause_ns: u64,
 }
 
+impl Unsent {
+    fn new(token: u64, reply: Reply, lend: Vec<(MemId, Lending)>, close: bool) -> Self {
+        let since_ns = if lend.is_empty() { 0 } else { boottime_ns() };
+        Self { token, reply, lend, held: BTreeMap::new(), close, since_ns, due_ns: 0, pause_ns: PAUSE_NS }
+    }
+
+    /// Returns true if this reply will lend `mem`.
+    pub fn lends(&self, mem: MemId) -> bool {
+        self.lend.iter().any(|&(it, _)| it == mem)
+    }
+
+    /// Opens the descriptors to send; `nudge` creates the wakeup eventfd. If a file lease prevents that, holds the memory.
+    fn open(
+        &mut self,
+        memories: &Memories,
+        mut nudge: impl FnMut() -> io::Result<OwnedFd>,
+    ) -> io::Result<Vec<(OwnedFd, Lending)>> {
+        let open = |&(mem, how): &(MemId, Lending)| {
+            let fd = match (how, self.held.get(&mem)) {
+                (Lending::Nudge, _) => nudge()?,
+                (Lending::Read | Lending::Write, Some(held)) => memory::lend(held, how)?,
+                _ => memories.lend(mem, how)?,
+            };
+            Ok((fd, how))
+        };
+        let opened: io::Result<Vec<_>> = self.lend.iter().map(open).collect();
+        if is_blocked(&opened) && self.held.is_empty() {
+            let opens = |it: &&(MemId, Lending)| matches!(it.1, Lending::Read | Lending::Write);
+            let hold = |&(mem, _): &(MemId, Lending)| Some((mem, memories.hold(mem).ok()?));
+            self.held = self.lend.iter().filter(opens).filter_map(hold).collect();
+        }
+        opened
+    }
+}
+
+/// Returns true if a process has a file lease on the memory to open.
+fn is_blocked<T>(opened: &io::Result<T>) -> bool {
+    matches!(opened, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+}
+
 impl Shell {
     /// Sends a reply, now or when its descriptors can be opened.
     pub(super) fn send(&mut self, token: u64, reply: Reply, lend: Vec<(MemId, Lending)>, close: bool) {
-        let since_ns = if lend.is_empty() { 0 } else { boottime_ns() };
-        self.send_or_wait(Unsent { token, reply, lend, close, since_ns, due_ns: 0, pause_ns: PAUSE_NS });
+        self.send_or_wait(Unsent::new(token, reply, lend, close));
     }
 
     /// Returns the time at which the daemon must try again to send a reply.
@@ -61,13 +105,10 @@ impl Shell {
     }
 
     fn send_or_wait(&mut self, mut it: Unsent) {
-        let Some(connection) = self.connections.get_mut(&it.token) else { return };
-        let mut open = |&(mem, how)| match how {
-            Lending::Nudge => Ok((make_nudge(&self.epoll, connection, it.token)?, how)),
-            how => Ok((self.memories.lend(mem, how)?, how)),
-        };
-        let lent: io::Result<Vec<_>> = it.lend.iter().map(&mut open).collect();
-        if matches!(&lent, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
+        let token = it.token;
+        let Some(connection) = self.connections.get_mut(&token) else { return self.let_go(it) };
+        let lent = it.open(&self.memories, || make_nudge(&self.epoll, connection, token));
+        if is_blocked(&lent) {
             let now_ns = boottime_ns();
             if now_ns - it.since_ns < WAIT_NS_MAX {
                 it.due_ns = now_ns + it.pause_ns;
@@ -88,13 +129,21 @@ impl Shell {
         };
         tensorlend_layout::crash_point!("daemon: answered");
         if it.close {
-            self.close(it.token);
+            self.close(token);
         } else if let Err(reason) = sent {
             tracing::warn!("a reply could not be sent: {reason}");
-            self.hung_up(it.token);
+            self.hung_up(token);
         } else {
-            self.check_toll(it.token);
-            self.watch(it.token);
+            self.check_toll(token);
+            self.watch(token);
+        }
+        self.let_go(it);
+    }
+
+    /// Closes the memory that a reply has held. If it was released in the meantime, the last close frees its pages.
+    fn let_go(&self, it: Unsent) {
+        if !it.held.is_empty() {
+            self.closer.close(it.held);
         }
     }
 }
@@ -107,4 +156,48 @@ fn make_nudge(epoll: &OwnedFd, connection: &mut Connection, token: u64) -> io::R
     let theirs = nudge.try_clone()?;
     connection.nudge = Some(nudge);
     Ok(theirs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::closer::Closer;
+    use std::os::fd::AsFd;
+    use tensorlend_os::memfd::{self, Access};
+
+    #[test]
+    fn a_reply_that_waits_for_a_file_lease_is_sent_although_its_memory_is_released() {
+        let (closer, mut memories) = (Closer::start().unwrap(), Memories::new(false));
+        let made = memfd::create("segment", 4096).unwrap();
+        rustix::io::pwrite(&made, b"bytes", 0).unwrap();
+        let holder = memfd::reopen(made.as_fd(), Access::Write).unwrap();
+        let mem = MemId(1);
+        memories.insert(mem, made, None, false);
+        assert!(memfd::hold_with_lease(&holder));
+        let mut it = Unsent::new(16, Reply::Done, vec![(mem, Lending::Read)], false);
+        let mut open = |memories: &Memories| it.open(memories, || Err(io::Error::other("nothing to wake")));
+        assert!(is_blocked(&open(&memories)));
+        memories.release(mem, &closer);
+        assert!(is_blocked(&open(&memories)), "the lease still holds");
+        drop(holder);
+        let lent = open(&memories).unwrap();
+        let mut bytes = [0; 5];
+        assert_eq!(rustix::io::pread(&lent[0].0, &mut bytes, 0), Ok(5));
+        assert!(bytes == *b"bytes" || bytes == [0; 5], "the closing thread may have freed the pages");
+    }
+
+    #[test]
+    fn memory_that_a_waiting_reply_holds_has_no_writer() {
+        let mut memories = Memories::new(true);
+        let made = memfd::create("segment", 4096).unwrap();
+        let holder = memfd::reopen(made.as_fd(), Access::Write).unwrap();
+        let mem = MemId(1);
+        memories.insert(mem, made, None, false);
+        assert!(memfd::hold_with_lease(&holder));
+        let mut it = Unsent::new(16, Reply::Done, vec![(mem, Lending::Read)], false);
+        assert!(is_blocked(&it.open(&memories, || Err(io::Error::other("nothing to wake")))));
+        assert!(it.lends(mem) && it.held.contains_key(&mem));
+        drop(holder);
+        assert!(memories.is_quiet(mem));
+    }
 }

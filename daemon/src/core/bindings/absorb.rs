@@ -12,13 +12,13 @@ use tensorlend_layout::wire::Refusal;
 use tensorlend_layout::word::{Absorbed, Home, HomeKind, LifeWord, MemberState};
 
 /// Maximum time for which a claim may stand while another client wants the name.
-pub(super) const CLAIM_NS_MAX: u64 = 1_000_000_000;
+const CLAIM_NS_MAX: u64 = 1_000_000_000;
 
 /// Time without a check after which a claim counts as a new one.
 const CLAIM_GAP_NS: u64 = 100_000_000;
 /// Maximum announcements of one client that one turn absorbs.
 const ABSORB_MAX: u64 = 64;
-/// Maximum announcements of all clients that one turn absorbs, if it is not less than one of each.
+/// Maximum announcements of all clients that one turn absorbs.
 const TURN_MAX: u64 = 2048;
 /// Pause before the daemon polls for announcements again: a client's ring holds more than the client can announce in that time.
 const ABSORB_PAUSE_NS: u64 = 500_000;
@@ -38,7 +38,8 @@ impl Bindings {
         announced.sum()
     }
 
-    /// Ensures that no client is publishing this key for the first time. Returns `Ok(false)` if one is: the caller asks again.
+    /// Ensures that no client is publishing this key for the first time. Returns `Ok(false)` if one may be, because it claims the
+    /// key or because rings still hold announcements from before the check: the caller asks again.
     pub fn settle(
         &mut self,
         env: &mut Env,
@@ -48,8 +49,7 @@ impl Bindings {
         key: &[u8],
         since_ns: u64,
     ) -> Result<bool, Refusal> {
-        let all = env.now_ns - since_ns > CLAIM_NS_MAX;
-        if !self.absorb_all(env, context, members, all) {
+        if !self.absorb_all(env, context, members, since_ns) {
             return Ok(false);
         }
         if live_home(&context.directory, key).is_some() {
@@ -62,15 +62,21 @@ impl Bindings {
         let home = Home(context.directory.names[entry as usize].home.peek());
         if home.kind() != HomeKind::Reserved {
             self.names.set(&context.directory, entry, HomeKind::Reserved, 0, 0);
+            self.unclaimed.remove(key);
         }
         tensorlend_layout::crash_point!("daemon: name reserved");
+        if let Some(&unclaimed_ns) = self.unclaimed.get(key) {
+            return Ok(self.absorb_all(env, context, members, unclaimed_ns));
+        }
         // This fence pairs with claimant P's fence between its claim and its read of this home: either daemon D sees the claim,
         // or P sees the home.
         scan_fence();
         let hash = context.directory.hash(key);
         let claimant = members.announcing().find(|(_, c)| c.words().claim.read() == hash);
         let Some(claimant) = claimant.map(|(number, _)| number) else {
-            return Ok(self.absorb_all(env, context, members, all));
+            // A name that leaves the claim is in the ring.
+            self.unclaimed.insert(key.to_vec(), env.now_ns);
+            return Ok(self.absorb_all(env, context, members, env.now_ns));
         };
         // The age counts from the time when the daemon first saw this claim, for any requester. A request that has waited long
         // for other claims does not count this one as old.
@@ -89,6 +95,7 @@ impl Bindings {
 
     /// Removes the name that an abandoned request had reserved.
     pub fn unreserve(&mut self, context: &Context, key: &[u8]) {
+        self.unclaimed.remove(key);
         if let Some(found) = find(&context.directory, key)
             && found.home.kind() == HomeKind::Reserved
         {
@@ -105,7 +112,7 @@ impl Bindings {
         let pause_ns = if env.gathering {
             // Clients that still read the old directory find announced names in the rings: these entries must not be reused.
             ABSORB_PAUSE_NS
-        } else if !self.absorb_all(env, context, members, false) {
+        } else if !self.absorb_all(env, context, members, u64::MAX) {
             let announced = Self::announced(members);
             self.prepare_names(env, context, announced);
             // The rest follows in the next turn, or when its memory has been made.
@@ -132,19 +139,28 @@ impl Bindings {
         }
     }
 
-    /// Absorbs the announcements of all clients into the directory, a bounded number in one turn unless `all` is set; returns
-    /// true if none are left.
-    pub fn absorb_all(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, all: bool) -> bool {
+    /// Absorbs a bounded number of the announcements of all clients into the directory. Returns true if the directory has all
+    /// that clients announced before the step of `since_ns` (`u64::MAX`: all that they have announced). Clients that refill
+    /// their rings without pause cannot delay that for ever: the first call of each turn absorbs a share of each ring.
+    pub fn absorb_all(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, since_ns: u64) -> bool {
         let numbers: Vec<u16> = members.announcing().filter(|(_, c)| c.has_announced()).map(|(n, _)| n).collect();
         let share = (TURN_MAX / numbers.len().max(1) as u64).clamp(1, ABSORB_MAX);
+        if self.absorbed_in.0 != env.turn {
+            self.absorbed_in = (env.turn, 0);
+        }
         let mut done = true;
         for catalogue in numbers {
             let client = members.me(catalogue);
             if client.absorbed_in.0 != env.turn {
                 client.absorbed_in = (env.turn, 0);
             }
-            let most = if all { u64::MAX } else { share.saturating_sub(client.absorbed_in.1) };
-            done &= self.absorb(env, context, members, catalogue, MemberState::Open, most);
+            let left = TURN_MAX.saturating_sub(self.absorbed_in.1);
+            let (before, most) = (client.absorbed, share.saturating_sub(client.absorbed_in.1).min(left));
+            let is_empty = self.absorb(env, context, members, catalogue, MemberState::Open, most);
+            let client = members.me(catalogue);
+            self.absorbed_in.1 += client.absorbed - before;
+            // The mark of a step with the same time may lack announcements that precede the request.
+            done &= is_empty || client.absorbed_until_ns > since_ns;
         }
         done
     }
@@ -206,6 +222,11 @@ impl Bindings {
             tensorlend_layout::crash_point!("daemon: home before absorbed");
             context.directory.entry(catalogue).absorbed.set(Absorbed::new(state, index).0);
             tensorlend_layout::crash_point!("daemon: absorbed");
+        }
+        let client = members.me(catalogue);
+        if index >= client.mark {
+            client.absorbed_until_ns = client.marked_ns;
+            (client.mark, client.marked_ns) = (head, env.now_ns);
         }
         if state == MemberState::Open {
             self.grant(context, members, catalogue);

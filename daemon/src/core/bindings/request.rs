@@ -1,7 +1,6 @@
 //! Requests that bind, delete, tidy and rename names.
 
 use super::Bindings;
-use super::absorb::CLAIM_NS_MAX;
 use crate::core::answer::{Answer, Outcome, Wait};
 use crate::core::context::Context;
 use crate::core::env::Env;
@@ -34,6 +33,8 @@ impl Bindings {
             // The same request was granted before, and the name was taken since: each takes effect once.
             let found = find(&context.directory, name.as_bytes());
             let (entry, home) = found.map_or((0, 0), |found| (found.entry, found.home.0));
+            // The request may have waited with its name reserved.
+            self.unreserve(context, name.as_bytes());
             return Ok(Outcome::Reply(Reply::Bound { entry, home }));
         }
         if !self.names_ready(env, context, members, 1) {
@@ -84,7 +85,7 @@ impl Bindings {
         since_ns: u64,
     ) -> Answer {
         name::check(name)?;
-        if !self.absorb_all(env, context, members, env.now_ns - since_ns > CLAIM_NS_MAX) {
+        if !self.absorb_all(env, context, members, since_ns) {
             return Ok(Outcome::Later(Wait::Claim));
         }
         let Some(found) = live_home(&context.directory, name.as_bytes()) else {
@@ -141,7 +142,7 @@ impl Bindings {
         if !self.names_ready(env, context, members, 1) {
             return Ok(Outcome::Later(Wait::Names));
         }
-        if !self.absorb_all(env, context, members, env.now_ns - since_ns > CLAIM_NS_MAX) {
+        if !self.absorb_all(env, context, members, since_ns) {
             return Ok(Outcome::Later(Wait::Claim));
         }
         let Some(found) = live_home(&context.directory, from.as_bytes()) else {

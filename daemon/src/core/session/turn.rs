@@ -1,6 +1,6 @@
 //! The work at the end of every turn, and the end of connections, of namespaces and of the core.
 
-use super::{Core, Phase, Seat};
+use super::{Core, Phase, RETRIES_MAX, Seat};
 use crate::core::account::NamespaceId;
 use crate::core::effect::Effect;
 use crate::core::env::{Probing, Timer};
@@ -16,10 +16,9 @@ impl Core {
             return;
         }
         self.abandon_work(conn);
-        if let Some(at) = self.waiting.iter().position(|&c| c == conn) {
-            self.waiting.remove(at);
-            self.untried -= usize::from(at < self.untried);
-        }
+        // A reload may have changed who is an administrator.
+        self.waiting_first.remove(conn);
+        self.waiting.remove(conn);
         let state = self.conns.get_mut(&conn).expect("checked above");
         if let Phase::Later { request, wake, .. } = std::mem::replace(&mut state.phase, Phase::Idle) {
             if let Some(wake) = wake {
@@ -159,20 +158,24 @@ impl Core {
 
     /// Marks all delayed requests for a retry, because their conditions may have changed.
     pub(super) fn has_happened(&mut self) {
-        self.untried = self.waiting.len();
+        self.waiting_first.mark();
+        self.waiting.mark();
     }
 
-    /// Retries as many delayed requests as one step may; the next steps retry the rest.
+    /// Retries as many delayed requests as one step may, those of administrators first; the next steps retry the rest.
     pub(super) fn retry(&mut self) {
-        while self.untried > 0 && self.retries_left > 0 {
-            (self.untried, self.retries_left) = (self.untried - 1, self.retries_left - 1);
-            let conn = self.waiting.pop_front().expect("it is untried");
+        while self.retries_left > 0 {
+            // Half of the retries remain for the others: administrators may have many clients.
+            let first = if self.retries_left > RETRIES_MAX / 2 { self.waiting_first.take_untried() } else { None };
+            let next = first.or_else(|| self.waiting.take_untried()).or_else(|| self.waiting_first.take_untried());
+            let Some(conn) = next else { break };
+            self.retries_left -= 1;
             let Some(state) = self.conns.get_mut(&conn) else { continue };
             if let Phase::Later { request, wake, since_ns } = std::mem::replace(&mut state.phase, Phase::Idle) {
                 self.ask(conn, request, wake, since_ns);
             }
         }
-        if self.untried > 0 {
+        if self.waiting_first.has_untried() || self.waiting.has_untried() {
             self.env.set_timer(0, Timer::Untried);
         } else {
             self.failed.clear();

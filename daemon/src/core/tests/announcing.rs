@@ -4,7 +4,7 @@ use super::world::{Client, World, settings};
 use crate::core::Event;
 use crate::core::names::colliding::chosen_keys;
 use tensorlend_layout::announce::Waiting;
-use tensorlend_layout::catalogue::CellRecord;
+use tensorlend_layout::catalogue::{CellRecord, RING};
 use tensorlend_layout::directory::key_word;
 use tensorlend_layout::name::item_key;
 use tensorlend_layout::search::SEARCH_MAX;
@@ -78,6 +78,32 @@ fn announcements_that_nobody_nudges_for_hold_no_request_up() {
         w.wait_ns(1_000_000);
     }
     assert!(w.hear(a.conn).is_some(), "not answered within a second");
+}
+
+#[test]
+fn a_ring_that_is_refilled_without_pause_delays_a_request_by_a_bounded_number_of_turns() {
+    let mut w = World::new(settings());
+    let (a, b) = (w.announcer(1), w.join(1));
+    let absorbed = || Absorbed(a.directory.members[usize::from(a.number())].absorbed.peek()).index();
+    // The last announcement of a full ring precedes the request.
+    fill(&a.words().cells[5], "x");
+    a.words().ring_head.set(absorbed() + RING as u64 - 1);
+    announce(&a, "x", 5);
+    w.say(b.conn, &Request::Delete { name: "x".into() });
+    let mut turns = 0;
+    let reply = loop {
+        if let Some((reply, _)) = w.hear(b.conn) {
+            break reply;
+        }
+        let before = absorbed();
+        a.words().ring_head.set(before + RING as u64);
+        w.now_ns = w.core.alarm().expect("the daemon tries again").max(w.now_ns);
+        w.happen(Event::Alarm);
+        assert!(absorbed() - before < RING as u64 / 4, "a turn absorbs a few");
+        turns += 1;
+        assert!(turns < 500, "the request waits for ever");
+    };
+    assert_eq!(reply, Reply::Deleted { existed: true });
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::world::{World, hello, limits, settings};
 use crate::core::settings::{NamespaceLimits, RESERVED_SESSIONS, Settings};
 use crate::core::{ConnId, Effect, Event};
+use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::{Hello, LimitKind, Refusal, Reply, Request, encode};
 
 const ADMINISTRATOR: u32 = 9;
@@ -88,4 +89,41 @@ fn an_administrator_who_waits_for_a_directory_that_fails_has_a_try_of_its_own() 
     w.happen(Event::Created { mem, made: Err("no memory".into()) });
     assert!(matches!(w.refusal(other), Refusal::Memory { .. }));
     assert!(matches!(w.hear(ours), Some((Reply::Welcome(_), _))), "with the reserve");
+}
+
+/// One step retries 64 requests at most.
+#[test]
+fn an_administrator_is_admitted_before_those_who_waited_longer() {
+    let mut changed = Settings { administrators: vec![ADMINISTRATOR], uid_sessions_max: 200, ..settings() };
+    changed.namespaces.get_mut("lab").unwrap().limits = NamespaceLimits { members_max: 200, ..limits() };
+    let mut w = World::new(changed);
+    let others: Vec<ConnId> = (0..100).map(|_| w.dial(1, &[])).collect();
+    let ours = w.dial(ADMINISTRATOR, &[50]);
+    let hello = Request::Hello(Hello { namespace: Some("lab".into()), ..hello() });
+    let packet = Event::Packet { conn: others[0], bytes: encode(&hello), descriptors: Vec::new(), truncated: false };
+    let ordered = w.core.step(w.now_ns, packet).into_iter().find_map(|effect| match effect {
+        Effect::Create { mem, bytes, sheet, .. } => Some((mem, bytes, sheet?)),
+        _ => None,
+    });
+    let (mem, bytes, plan) = ordered.expect("the first client has the directory made");
+    for &conn in others[1..].iter().chain([&ours]) {
+        w.say(conn, &hello);
+    }
+    let view = View::anonymous(bytes as usize);
+    plan.initialise(&view);
+    w.memory.insert(mem, (bytes, Some(view.clone())));
+    let effects = w.core.step(w.now_ns, Event::Created { mem, made: Ok(Some(view)) });
+    let first = effects.iter().find_map(|effect| match effect {
+        Effect::Create { reserved, .. } => Some(*reserved),
+        _ => None,
+    });
+    assert_eq!(first, Some(true), "the first sheets are an administrator's");
+    let events: Vec<Event> = effects.into_iter().filter_map(|effect| w.perform(effect)).collect();
+    for event in events {
+        w.happen(event);
+    }
+    w.wait_ns(1_000_000);
+    for conn in others.into_iter().chain([ours]) {
+        assert!(matches!(w.hear(conn), Some((Reply::Welcome(_), _))));
+    }
 }
