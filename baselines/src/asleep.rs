@@ -10,7 +10,7 @@ use crate::BaselineError;
 const SETTLE: Duration = Duration::from_micros(20);
 
 /// Timeout of the wait for a thread to fall asleep.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A thread as the kernel sees it.
 pub struct Observed {
@@ -28,8 +28,8 @@ impl Observed {
     pub fn until_asleep(&self) -> Result<(), BaselineError> {
         let start = Instant::now();
         while !self.is_asleep()? {
-            if start.elapsed() > PATIENCE {
-                return Err(BaselineError::Stalled { doing: "waiting for a receiver to sleep", patience: PATIENCE });
+            if start.elapsed() > TIMEOUT {
+                return Err(BaselineError::Stalled { doing: "waiting for a receiver to sleep", timeout: TIMEOUT });
             }
             std::hint::spin_loop();
         }

@@ -1,11 +1,11 @@
-//! The common parts of the contenders, from the producer's side.
+//! The kinds of contenders, and their producer's side.
 
 use std::fmt;
 
 use crate::codec::Codec;
 use crate::lookout::Lookout;
 use crate::pipe::Carrier;
-use crate::{BaselineError, Lap, copy, resend, serialize};
+use crate::{BaselineError, Lap};
 
 /// The way in which a contender hands a tensor over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -56,7 +56,7 @@ impl Kind {
     }
 
     /// Returns the codec and the carrier of the kinds that send messages.
-    fn message(self) -> Option<(Codec, Carrier)> {
+    pub(crate) fn message(self) -> Option<(Codec, Carrier)> {
         match self {
             Self::Serialize => Some((Codec::Bincode, Carrier::IpcChannel)),
             Self::PostcardChannel => Some((Codec::Postcard, Carrier::IpcChannel)),
@@ -101,50 +101,4 @@ pub struct Prepared {
     pub meet: Meet,
     /// A function that ends a `meet` that waits for a consumer that will never come; it may run at any time.
     pub nudge: Box<dyn Fn() + Send>,
-}
-
-/// Reserves the producer's resources before its consumer can start.
-pub fn prepare(kind: Kind, bytes: usize) -> Result<Prepared, BaselineError> {
-    let mut prepared = match (kind, kind.message()) {
-        (_, Some((codec, carrier))) => serialize::prepare(codec, carrier, bytes),
-        (Kind::Resend, _) => resend::prepare(bytes),
-        _ => copy::prepare(bytes),
-    }?;
-    prepared.args.insert(0, kind.name().to_owned());
-    Ok(prepared)
-}
-
-/// Runs the consumer of [`prepare`]'s producer.
-pub fn serve(args: &[String]) -> Result<(), BaselineError> {
-    let (kind, rest) = parse(args)?;
-    match (kind, kind.message()) {
-        (_, Some((codec, carrier))) => serialize::serve(codec, carrier, rest),
-        (Kind::Resend, _) => resend::serve(rest),
-        _ => copy::serve(rest),
-    }
-}
-
-/// Returns the kind and its own arguments, from the consumer's arguments.
-fn parse(args: &[String]) -> Result<(Kind, &[String]), BaselineError> {
-    let kind = |name: &String| Kind::ALL.into_iter().find(|kind| kind.name() == name);
-    match args.split_first() {
-        Some((name, rest)) => kind(name).map(|kind| (kind, rest)),
-        None => None,
-    }
-    .ok_or_else(|| BaselineError::Arguments(args.to_vec()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Kind, parse};
-
-    #[test]
-    fn the_first_argument_is_the_kind() {
-        for kind in Kind::ALL {
-            let args = [kind.to_string(), "x".to_owned()];
-            assert_eq!(parse(&args).unwrap(), (kind, &args[1..]));
-        }
-        assert!(parse(&[]).is_err());
-        assert!(parse(&["lend".to_owned()]).unwrap_err().to_string().contains("lend"));
-    }
 }

@@ -12,7 +12,7 @@ const WARM_ROUNDS: u64 = 16;
 const LOOKS: u32 = 4096;
 
 /// Timeout of a single response.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// One of the two ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,7 +142,7 @@ pub fn spin_until<T>(mut look: impl FnMut() -> Result<Option<T>, BaselineError>)
 #[cold]
 fn patiently<T>(look: &mut impl FnMut() -> Result<Option<T>, BaselineError>) -> Result<Option<T>, BaselineError> {
     let start = Instant::now();
-    while start.elapsed() < PATIENCE {
+    while start.elapsed() < TIMEOUT {
         for _ in 0..LOOKS {
             if let Some(found) = look()? {
                 return Ok(Some(found));
@@ -150,5 +150,5 @@ fn patiently<T>(look: &mut impl FnMut() -> Result<Option<T>, BaselineError>) -> 
         }
         std::thread::yield_now();
     }
-    Err(BaselineError::Stalled { doing: "waiting for the other end", patience: PATIENCE })
+    Err(BaselineError::Stalled { doing: "waiting for the other end", timeout: TIMEOUT })
 }

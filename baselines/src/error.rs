@@ -51,12 +51,12 @@ pub enum BaselineError {
     ProducerGone,
 
     /// No progress for longer than the session's timeout. The session killed the consumer.
-    #[error("{doing} took longer than {patience:?}; is the machine overloaded, or the consumer stopped?")]
+    #[error("{doing} took longer than {timeout:?}; is the machine overloaded, or the consumer stopped?")]
     Stalled {
         /// The operation that stalled.
         doing: &'static str,
         /// The timeout.
-        patience: Duration,
+        timeout: Duration,
     },
 
     /// The ipc-channel failed.

@@ -69,6 +69,8 @@ mod contender;
 #[cfg(feature = "ipc")]
 mod copy;
 mod cores;
+#[cfg(feature = "ipc")]
+mod dispatch;
 mod duel;
 mod duo;
 mod end;
@@ -80,6 +82,7 @@ mod meter;
 mod payload;
 #[cfg(feature = "ipc")]
 mod pipe;
+pub mod plot;
 #[cfg(feature = "ipc")]
 mod resend;
 #[cfg(feature = "ipc")]
@@ -103,7 +106,7 @@ pub use duel::{Duel, Game, Launch};
 pub use error::BaselineError;
 pub use meter::{Meter, prepared, repeated};
 #[cfg(feature = "ipc")]
-pub use session::{Session, patience};
+pub use session::{Session, timeout};
 pub use stat::Stat;
 #[cfg(feature = "ipc")]
 pub use timings::{Lap, Timings};
@@ -121,7 +124,7 @@ pub type Spawn<'a> = dyn FnMut(&[String]) -> std::io::Result<std::process::Child
 /// See [`BaselineError`]; in any case the consumer has ended and nothing is left in /dev/shm afterwards.
 #[cfg(feature = "ipc")]
 pub fn measure(kind: Kind, bytes: usize, rounds: usize, spawn: &mut Spawn) -> Result<Timings, BaselineError> {
-    let mut session = Session::start(kind, bytes, patience(bytes), spawn)?;
+    let mut session = Session::start(kind, bytes, timeout(bytes), spawn)?;
     session.run(rounds)
 }
 
@@ -139,7 +142,7 @@ pub fn serve(args: &[String]) -> Result<(), BaselineError> {
 }
 
 #[cfg(feature = "ipc")]
-use contender::serve as serve_contender;
+use dispatch::serve as serve_contender;
 
 #[cfg(not(feature = "ipc"))]
 fn serve_contender(_: &[String]) -> Result<(), BaselineError> {

@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::contender::{self, Kind, Prepared};
+use crate::dispatch;
 use crate::lookout::Lookout;
 use crate::within::within;
 use crate::{BaselineError, Meter, Spawn, Timings};
@@ -24,7 +25,7 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// Returns a timeout that no healthy exchange of `bytes` exceeds, unoptimized builds on a busy machine included: 10 s and 1 s for
 /// each 16 MiB.
-pub fn patience(bytes: usize) -> Duration {
+pub fn timeout(bytes: usize) -> Duration {
     Duration::from_secs(10 + (bytes >> 24) as u64)
 }
 
@@ -39,7 +40,7 @@ pub struct Session {
     progress: Arc<AtomicU64>,
     gone: Arc<AtomicBool>,
     nudge: Box<dyn Fn() + Send>,
-    patience: Duration,
+    timeout: Duration,
     checksum_ok: bool,
     producer: Option<JoinHandle<()>>,
 }
@@ -54,12 +55,12 @@ impl Session {
     /// Sets up an exchange of `bytes` bytes, starts its consumer with `spawn`, and hands one payload over untimed to compare
     /// checksums and to warm the memory of both.
     ///
-    /// `patience` is the timeout of a single exchange; [`patience()`] returns a good one.
+    /// `timeout` is the timeout of a single exchange; [`timeout()`] returns a good one.
     ///
     /// # Errors
     ///
     /// Any [`BaselineError`]; the consumer has ended then.
-    pub fn start(kind: Kind, bytes: usize, patience: Duration, spawn: &mut Spawn) -> Result<Self, BaselineError> {
+    pub fn start(kind: Kind, bytes: usize, timeout: Duration, spawn: &mut Spawn) -> Result<Self, BaselineError> {
         let (offers, offer) = mpsc::sync_channel(1);
         let (orders, orders_taken) = mpsc::channel();
         let (started, start) = mpsc::channel();
@@ -72,7 +73,7 @@ impl Session {
         let producer = std::thread::Builder::new()
             .name(format!("baseline-{kind}"))
             .spawn(move || {
-                let prepared = contender::prepare(kind, bytes).map(|Prepared { args, meet, nudge }| {
+                let prepared = dispatch::prepare(kind, bytes).map(|Prepared { args, meet, nudge }| {
                     let _ = offers.send(Ok((args, nudge)));
                     meet
                 });
@@ -103,7 +104,7 @@ impl Session {
             progress,
             gone,
             nudge,
-            patience,
+            timeout,
             checksum_ok: false,
             producer: Some(producer),
         };
@@ -147,8 +148,8 @@ impl Session {
             let progress = self.progress.load(Ordering::Relaxed);
             if progress != seen {
                 (seen, since) = (progress, Instant::now());
-            } else if since.elapsed() > self.patience {
-                return Err(BaselineError::Stalled { doing, patience: self.patience });
+            } else if since.elapsed() > self.timeout {
+                return Err(BaselineError::Stalled { doing, timeout: self.timeout });
             }
         }
     }

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use tensorlend_baselines::{BaselineError, Kind, Session, measure, patience, serve};
+use tensorlend_baselines::{BaselineError, Kind, Session, measure, serve, timeout};
 
 const ARGS: &str = "TENSORLEND_BASELINE_ARGS";
 
@@ -76,7 +76,7 @@ fn all_sizes_arrive_whole() {
 #[test]
 fn sessions_can_be_interleaved() {
     let _turn = turn();
-    let mut start = |kind| Session::start(kind, 4096, patience(4096), &mut spawn).unwrap();
+    let mut start = |kind| Session::start(kind, 4096, timeout(4096), &mut spawn).unwrap();
     let mut sessions = Kind::ALL.map(&mut start);
     for _ in 0..3 {
         for session in &mut sessions {
@@ -88,7 +88,7 @@ fn sessions_can_be_interleaved() {
 #[test]
 fn nothing_lies_in_shm_once_it_runs() {
     let _turn = turn();
-    let mut session = Session::start(Kind::Copy, 4096, patience(4096), &mut spawn).unwrap();
+    let mut session = Session::start(Kind::Copy, 4096, timeout(4096), &mut spawn).unwrap();
     assert_eq!(left_in_shm(), [""; 0]);
     session.run(1).unwrap();
 }
@@ -119,11 +119,11 @@ fn a_consumer_that_says_nothing_is_an_error() {
 }
 
 /// Starts a long exchange and sends the consumer `signal` in the midst of it.
-fn disturbed(kind: Kind, signal: Signal, patience: Duration) -> BaselineError {
+fn disturbed(kind: Kind, signal: Signal, timeout: Duration) -> BaselineError {
     let bytes = 8 << 20;
     let mut pid = 0;
     let spawn = &mut |args: &[String]| spawn(args).inspect(|child| pid = child.id());
-    let mut session = Session::start(kind, bytes, patience, spawn).unwrap();
+    let mut session = Session::start(kind, bytes, timeout, spawn).unwrap();
     let killer = thread::spawn(move || {
         thread::sleep(Duration::from_millis(300));
         kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
@@ -149,7 +149,7 @@ fn a_killed_consumer_is_an_error() {
 #[test]
 fn a_stopped_consumer_is_an_error() {
     let _turn = turn();
-    // One of each mechanism: each takes its whole patience.
+    // One of each mechanism: each takes its whole timeout.
     for kind in [Kind::Serialize, Kind::RawSocket, Kind::Resend, Kind::Copy] {
         let error = disturbed(kind, Signal::STOP, Duration::from_secs(2));
         assert!(matches!(error, BaselineError::Stalled { .. }), "{error}");

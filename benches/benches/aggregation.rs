@@ -305,7 +305,7 @@ impl Hands {
 
     fn length(&mut self, contender: Contender) -> usize {
         match contender {
-            Contender::Ours => self.client.len(LIST) as usize,
+            Contender::Ours => self.client.length(LIST) as usize,
             Contender::Redis | Contender::RedisOneByOne => {
                 let redis = self.redis.as_mut().expect("asked only if there is one");
                 redis.send(&[b"LLEN", LIST.as_bytes()]).expect("LLEN");

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use criterion::{AxisScale, BenchmarkId, Criterion, PlotConfiguration, SamplingMode, Throughput};
 use tensorlend_baselines::{
-    BaselineError, Cores, Duel, Game, Kind, Meter, Session, floors, patience, pin, serve, unpin,
+    BaselineError, Cores, Duel, Game, Kind, Meter, Session, floors, pin, serve, timeout, unpin,
 };
 
 /// First argument of a peer process.
@@ -55,7 +55,7 @@ fn session(kind: Kind, bytes: usize, cores: Cores) -> Made {
         let words = [CONSUMER.to_owned(), cores.second.to_string()];
         launch(&[&words, args].concat()).stdout(Stdio::null()).spawn()
     };
-    Ok(Box::new(Session::start(kind, bytes, patience(bytes), &mut spawn)?))
+    Ok(Box::new(Session::start(kind, bytes, timeout(bytes), &mut spawn)?))
 }
 
 fn exchange(c: &mut Criterion, cores: Cores, socket: &Path) {

@@ -27,7 +27,7 @@ fn names(c: &mut Criterion) {
     });
     group.bench_function("list length", |b| {
         producer.append("list", producer.create(DType::U8, &[1]).expect("create")).expect("append");
-        b.iter(|| black_box(consumer.len("list")));
+        b.iter(|| black_box(consumer.length("list")));
     });
     group.finish();
 

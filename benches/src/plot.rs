@@ -3,22 +3,10 @@
 use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::*;
 use std::error::Error;
+use tensorlend_baselines::plot::{BLUE, FONT, GREEN, GRID, INK, ORANGE, PURPLE, SKY, VERMILION, WIDTH_PX};
 
-const SIZE_PX: (u32, u32) = (960, 600);
-const FONT: &str = "sans-serif";
-const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
-const GRID: RGBColor = RGBColor(0xDD, 0xDD, 0xDD);
-/// Okabe and Ito's colours, which are safe for colour-blind readers.
-const COLORS: [RGBColor; 8] = [
-    RGBColor(0x00, 0x9E, 0x73),
-    RGBColor(0xD5, 0x5E, 0x00),
-    RGBColor(0x00, 0x72, 0xB2),
-    RGBColor(0xCC, 0x79, 0xA7),
-    RGBColor(0xE6, 0x9F, 0x00),
-    RGBColor(0x56, 0xB4, 0xE9),
-    RGBColor(0x22, 0x22, 0x22),
-    RGBColor(0x99, 0x99, 0x99),
-];
+const SIZE_PX: (u32, u32) = (WIDTH_PX, 600);
+const COLORS: [RGBColor; 8] = [GREEN, VERMILION, BLUE, PURPLE, ORANGE, SKY, INK, RGBColor(0x99, 0x99, 0x99)];
 
 /// Lines with a legend.
 #[derive(Clone, Debug)]

@@ -1,5 +1,7 @@
 //! Pseudorandom numbers, the same in every run.
 
+use tensorlend_layout::random::splitmix64;
+
 /// A generator (SplitMix64) with a seed.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
@@ -12,11 +14,7 @@ impl Random {
 
     /// Returns the next 64 bits.
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        splitmix64(&mut self.0)
     }
 
     /// Returns a number below `end`.

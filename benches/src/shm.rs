@@ -55,7 +55,7 @@ impl Mailbox {
             if self.word(at).load(Ordering::Acquire) == value {
                 return;
             }
-            patience(turn);
+            pause(turn);
         }
     }
 
@@ -66,7 +66,7 @@ impl Mailbox {
 }
 
 /// Between two polls: spins, and yields now and then.
-pub fn patience(turn: u64) {
+pub fn pause(turn: u64) {
     if turn.is_multiple_of(2048) { std::thread::yield_now() } else { std::hint::spin_loop() }
 }
 

@@ -2,19 +2,11 @@
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
-
-/// Returns the nanoseconds of the clock that all processes of the machine share.
-pub fn now_ns() -> u64 {
-    read(ClockId::Monotonic)
-}
+pub use tensorlend_os::clock::monotonic_ns as now_ns;
 
 /// Returns the nanoseconds of CPU time that this process has used, all threads together.
 pub fn cpu_ns() -> u64 {
-    read(ClockId::ProcessCPUTime)
-}
-
-fn read(clock: ClockId) -> u64 {
-    let now = clock_gettime(clock);
+    let now = clock_gettime(ClockId::ProcessCPUTime);
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 

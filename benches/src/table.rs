@@ -2,6 +2,7 @@
 
 use crate::stats::Summary;
 use std::fmt;
+pub use tensorlend_layout::size::bytes_exact as bytes;
 
 /// Rows of cells under a header; printed with columns of equal width.
 #[derive(Clone, Debug, Default)]
@@ -69,16 +70,6 @@ pub fn spread(summary: &Summary) -> String {
     format!("{} ({} .. {})", nanos(summary.p50), nanos(summary.min), nanos(summary.max))
 }
 
-/// Formats a number of bytes: `1 KB` is 1024 bytes; numbers that are not multiples are written out.
-pub fn bytes(bytes: u64) -> String {
-    match bytes {
-        b if b >= 1 << 20 && b.is_multiple_of(1 << 20) => format!("{} MB", b >> 20),
-        b if b >= 1 << 10 && b.is_multiple_of(1 << 10) && b < 10 << 20 => format!("{} KB", b >> 10),
-        b if b >= 10_000_000 => format!("{:.1}e6 B", b as f64 / 1e6),
-        b => format!("{b} B"),
-    }
-}
-
 /// Formats a number with three digits.
 pub fn digits(value: f64) -> String {
     match value.abs() {
@@ -95,7 +86,7 @@ pub fn times(ratio: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Table, bytes, nanos, times};
+    use super::{Table, nanos, times};
 
     #[test]
     fn units_suit() {
@@ -103,8 +94,6 @@ mod tests {
             [nanos(4.0), nanos(1500.0), nanos(999.9), nanos(2.5e9)],
             ["4.00 ns", "1.50 us", "1.00 us", "2.50 s"]
         );
-        assert_eq!([bytes(8), bytes(1024), bytes(1_024_000), bytes(3 << 20)], ["8 B", "1 KB", "1000 KB", "3 MB"]);
-        assert_eq!([bytes(1100), bytes(55_296_000)], ["1100 B", "55.3e6 B"]);
         assert_eq!([times(0.5), times(12.34), times(1234.5)], ["0.50x", "12.3x", "1234x"]);
     }
 

@@ -1,4 +1,4 @@
-//! Starting this program again as a peer process.
+//! Starts this program again as a peer process.
 
 use std::ffi::OsString;
 use std::process::{Command, Stdio};

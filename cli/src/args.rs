@@ -1,20 +1,10 @@
-//! Command line arguments and their parsers.
-
-use std::ffi::OsString;
-use std::path::PathBuf;
-use std::str::FromStr;
-use std::time::Duration;
+//! The command line.
 
 use clap::Parser;
-use clap::builder::{OsStringValueParser, TypedValueParser};
-use tensorlend::{Client, ClientBuilder, DType, Lifetime};
 
 use crate::commands::Command;
-use crate::failure::{EXIT_CODES, Failure};
-use crate::files::RawSpec;
-
-/// Maximum number of a tensor's dimensions.
-const NDIM_MAX: usize = 16;
+use crate::failure::EXIT_CODES;
+use crate::options::Connection;
 
 /// The demo is an example only in builds with the libraries that it compares with; packages lack them.
 const DEMO_EXAMPLE: &str = if cfg!(feature = "baselines") {
@@ -24,7 +14,7 @@ const DEMO_EXAMPLE: &str = if cfg!(feature = "baselines") {
 };
 
 const EXAMPLES: &str =
-    "  tensorlend bench --quick                     the floors of this machine, and tensorlend compared with them
+    "  tensorlend bench --quick                     the floors of this machine, compared with tensorlend
   tensorlend put weights model.safetensors     a file becomes tensors in shared memory
   tensorlend ls                                names, streams and lists
   tensorlend get weights -o copy.safetensors   and from shared memory into a file
@@ -40,7 +30,7 @@ const EXAMPLES: &str =
 
 /// Lend tensors between processes on one machine: no serialization, no copy.
 ///
-/// The daemon (tensorlendd) owns pooled shared memory. Tensors outlive their producer: they stay until somebody removes
+/// The daemon (tensorlendd) owns pooled shared memory. Tensors outlive their producer: they stay until a client removes
 /// or replaces them.
 #[derive(Parser, Debug)]
 #[command(name = "tensorlend", version, max_term_width = 100, arg_required_else_help = true)]
@@ -52,210 +42,10 @@ pub struct Args {
     pub command: Command,
 }
 
-/// Options of the connection to the daemon.
-#[derive(clap::Args, Debug)]
-pub struct Connection {
-    /// The daemon's socket; default: the user's daemon, then the system's.
-    #[arg(
-        long,
-        global = true,
-        value_name = "PATH",
-        env = "TENSORLEND_SOCKET",
-        hide_env_values = true,
-        help_heading = "Connection"
-    )]
-    #[arg(value_parser = OsStringValueParser::new().map(PathBuf::from))]
-    socket: Option<PathBuf>,
-    /// The namespace to join; default: this user's private one. `web` takes several.
-    #[arg(long, global = true, value_name = "NAME", help_heading = "Connection")]
-    namespace: Vec<String>,
-    /// Timeout in seconds of the daemon's responses; after it the command fails with exit status 3.
-    #[arg(
-        long,
-        global = true,
-        value_name = "SECONDS",
-        env = "TENSORLEND_DAEMON_TIMEOUT",
-        hide_env_values = true,
-        default_value = "5",
-        value_parser = seconds,
-        help_heading = "Connection"
-    )]
-    daemon_timeout: Duration,
-}
-
-impl Connection {
-    /// Returns the timeout of the daemon's responses.
-    pub fn daemon_timeout(&self) -> Duration {
-        self.daemon_timeout
-    }
-
-    /// Returns the socket if the user named one. An empty environment variable counts as none.
-    pub fn socket(&self) -> Option<&std::path::Path> {
-        self.socket.as_deref().filter(|path| !path.as_os_str().is_empty())
-    }
-
-    /// Connects; listings show this client as `tensorlend VERB`.
-    pub fn open(&self, verb: &str) -> Result<Client, Failure> {
-        Ok(self.builder(verb)?.connect()?)
-    }
-
-    /// Returns the builder of a connection, for callers that may reconnect.
-    pub fn builder(&self, verb: &str) -> Result<ClientBuilder, Failure> {
-        match &self.namespace[..] {
-            [] => Ok(self.client(verb, None)),
-            [namespace] => Ok(self.client(verb, Some(namespace))),
-            _ => Err(Failure::Usage(format!("{verb} joins one namespace: --namespace was given more than once"))),
-        }
-    }
-
-    /// Returns the namespaces that the user named.
-    #[cfg(feature = "web")]
-    pub fn namespaces(&self) -> &[String] {
-        &self.namespace
-    }
-
-    /// Returns the builder of a connection to a namespace.
-    pub fn client(&self, verb: &str, namespace: Option<&str>) -> ClientBuilder {
-        let mut builder = Client::builder().label(&format!("tensorlend {verb}")).request_timeout(self.daemon_timeout);
-        if let Some(socket) = self.socket() {
-            builder = builder.socket(socket);
-        }
-        if let Some(namespace) = namespace {
-            builder = builder.namespace(namespace);
-        }
-        builder
-    }
-}
-
-/// Machine-readable output.
-#[derive(clap::Args, Clone, Copy, Debug)]
-pub struct Json {
-    /// Print JSON for programs: one object, or one object per line for output that comes step by step.
-    #[arg(long = "json")]
-    pub on: bool,
-}
-
-/// Type and shape of a raw file, which has no header.
-#[derive(clap::Args, Debug)]
-pub struct Raw {
-    /// Element type of a raw file (f32, u8, bf16, ... or numpy's name); with --shape.
-    #[arg(long, requires = "shape")]
-    dtype: Option<DType>,
-    /// Shape of a raw file, such as 480x640x3; '' for a single number.
-    #[arg(long, requires = "dtype")]
-    shape: Option<Shape>,
-}
-
-impl Raw {
-    pub fn spec(&self) -> Option<RawSpec> {
-        let (dtype, shape) = (self.dtype?, self.shape.as_ref()?);
-        Some(RawSpec { dtype, shape: shape.0.clone() })
-    }
-}
-
-/// Metadata of a tensor.
-#[derive(clap::Args, Debug)]
-pub struct Notes {
-    /// Metadata (text) of the tensor, 64 KiB at most.
-    #[arg(long, value_name = "TEXT")]
-    #[arg(value_parser = OsStringValueParser::new().try_map(metadata))]
-    pub metadata: Option<Metadata>,
-}
-
-/// Any bytes.
-#[derive(Clone, Debug)]
-pub struct Metadata(pub Vec<u8>);
-
-fn metadata(words: OsString) -> Result<Metadata, String> {
-    use std::os::unix::ffi::OsStringExt;
-    let bytes = words.into_vec();
-    match bytes.len() {
-        0..=65_536 => Ok(Metadata(bytes)),
-        long => Err(format!("it has {long} bytes, and 65536 are the limit: put more into a tensor of its own")),
-    }
-}
-
-/// Lifetime of a name.
-#[derive(clap::Args, Debug)]
-pub struct Life {
-    /// The name ends after this time unless it is overwritten: 10s, 500ms, 5m, 2h.
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    ttl: Option<Duration>,
-    /// The name ends with this command, which runs until it is stopped.
-    #[arg(long)]
-    pub ephemeral: bool,
-}
-
-impl Life {
-    pub fn lifetime(&self) -> Lifetime {
-        Lifetime { ttl: self.ttl, ephemeral: self.ephemeral }
-    }
-}
-
-/// Elements along each axis.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shape(pub Vec<u64>);
-
-impl FromStr for Shape {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text.trim().is_empty() {
-            return Ok(Self(Vec::new()));
-        }
-        let sizes: Result<Vec<u64>, _> = text.split(['x', ',']).map(|size| size.trim().parse()).collect();
-        match sizes {
-            Ok(sizes) if sizes.len() <= NDIM_MAX => Ok(Self(sizes)),
-            Ok(sizes) => Err(format!("{} dimensions; at most {NDIM_MAX}", sizes.len())),
-            Err(_) => Err("write the sizes with x or commas between them: 480x640x3".to_owned()),
-        }
-    }
-}
-
-/// Parses seconds, with an optional fraction.
-pub fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "give seconds, such as 2 or 0.5".to_owned())?;
-    Duration::try_from_secs_f64(seconds).map_err(|_| "give a number of seconds from 0 on".to_owned())
-}
-
-/// Parses a time with a unit; a bare number is seconds.
-pub fn time(text: &str) -> Result<Duration, String> {
-    let units = [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("d", 86_400.0)];
-    let (number, scale) =
-        units.iter().find_map(|&(unit, scale)| Some((text.strip_suffix(unit)?, scale))).unwrap_or((text, 1.0));
-    let number: f64 = number.trim().parse().map_err(|_| "give a time such as 10s, 500ms, 5m or 2h".to_owned())?;
-    match Duration::try_from_secs_f64(number * scale) {
-        Ok(time) if !time.is_zero() => Ok(time),
-        _ => Err("give a time of more than 0".to_owned()),
-    }
-}
-
-/// Parses bytes with a unit.
-pub fn bytes(text: &str) -> Result<u64, String> {
-    text.parse().map(|tensorlend_daemon::Bytes(bytes)| bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use clap::CommandFactory;
-
-    #[test]
-    fn times_with_units() {
-        assert_eq!(time("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(time("10s"), time("10"));
-        assert_eq!(time("2h"), time("120m"));
-        for bad in ["0s", "-1s", "s", "1y", ""] {
-            assert!(time(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn bytes_with_units() {
-        assert_eq!(bytes("1GiB"), Ok(1 << 30));
-        assert_eq!(bytes("4096"), Ok(4096));
-        assert!(bytes("1GB").unwrap_err().contains("GiB") && bytes("").is_err());
-    }
 
     #[test]
     fn the_commands_are_sound() {
@@ -268,29 +58,5 @@ mod tests {
         let help = Args::command().render_help().to_string();
         assert_eq!(help.contains("\n  tensorlend demo "), cfg!(feature = "baselines"), "{help}");
         assert!(help.contains("Examples:\n  tensorlend "), "{help}");
-    }
-
-    #[test]
-    fn shapes() {
-        assert_eq!("480x640x3".parse(), Ok(Shape(vec![480, 640, 3])));
-        assert_eq!("2, 0".parse(), Ok(Shape(vec![2, 0])));
-        assert_eq!("".parse(), Ok(Shape(vec![])));
-        for bad in ["2x", "-1", "a", "2x3.0", &["1"; 17].join("x")] {
-            assert!(bad.parse::<Shape>().is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn times() {
-        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
-        for bad in ["-1", "nan", "inf", "soon", ""] {
-            assert!(seconds(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn metadata_has_a_limit() {
-        assert!(metadata("x".repeat(65_536).into()).is_ok());
-        assert!(metadata("x".repeat(65_537).into()).is_err());
     }
 }

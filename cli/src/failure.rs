@@ -5,7 +5,8 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use tensorlend::{Error, Refusal};
+use tensorlend::{Error, Refusal, ValueKind};
+use tensorlend_layout::size::bytes_text;
 
 use crate::files::FileError;
 
@@ -14,10 +15,10 @@ pub const EXIT_CODES: &str = "\
 Exit status:
   0  done
   1  another error
-  2  the command line makes no sense: an option, a name, a glob, a shape
+  2  invalid command line: an option, a name, a glob, a shape
   3  no daemon answers, or it refuses the connection
   4  there is no such tensor, stream or list
-  5  what was waited for did not come in time
+  5  timed out
   6  a file cannot be read or written, is damaged, or cannot hold this
   7  a limit is reached: memory, a quota, a full stream
   8  this user may read the namespace, but not write to it
@@ -35,7 +36,7 @@ const LIMIT: u8 = 7;
 const READ_ONLY: u8 = 8;
 const VERSIONS: u8 = 9;
 
-// Codes of errors without an error of the client library: the first three are that library's, for the same meaning.
+// Codes of errors that the command line itself detects. The first three are codes of the client library with the same meaning.
 const NO_DAEMON_CODE: &str = "TL-0101";
 const NOT_FOUND_CODE: &str = "TL-0301";
 const LIMIT_CODE: &str = "TL-0202";
@@ -192,6 +193,55 @@ fn write_client(error: &Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             "stream {name:?} is full: its slowest subscriber is a whole ring behind: send later, or give a larger --capacity \
              or --policy drop-oldest"
         ),
+        Error::Kind { name, found: ValueKind::DeviceTensor, .. } => write!(
+            f,
+            "{name:?} is a tensor on a device, and this command reads host memory: read it by a program, as docs/python.md shows"
+        ),
+        Error::Kind { name, found, wanted, .. } => {
+            write!(f, "{name:?} holds a {found}, not a {wanted}: see `tensorlend info`")
+        }
+        Error::MemoryLimit { asked, used, limit } => write!(
+            f,
+            "{} more would pass this command's memory limit: {} of {} are in use: publish fewer or smaller values at once",
+            bytes_text(*asked),
+            bytes_text(*used),
+            bytes_text(*limit)
+        ),
+        Error::Cursors(most) => {
+            write!(f, "this command would open more than {most} streams, the most that a client may: select fewer")
+        }
+        Error::ServerGone(service) => write!(
+            f,
+            "the server of {service:?} ended before it responded, and may have carried out the request: run the command \
+             again, if the request may be carried out twice"
+        ),
+        Error::SessionEnded => write!(
+            f,
+            "the daemon ended this command's session: run the command again (the daemon's log has the reason)"
+        ),
+        Error::Disconnected { doing, asked } => write!(
+            f,
+            "cannot {doing}: the daemon closed the connection, and {}: start tensorlendd if it does not run, and run the \
+             command again",
+            if *asked { "it may have carried out the request" } else { "it did not carry out the request" }
+        ),
+        Error::Refused { doing, refusal } => {
+            write!(f, "{doing}: ")?;
+            write_refusal(refusal, f)
+        }
+        other => write!(f, "{other}"),
+    }
+}
+
+fn write_refusal(refusal: &Refusal, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match refusal {
+        Refusal::NotFound(what) => write!(f, "there is no {what}: run the command again"),
+        Refusal::Stopping => {
+            f.write_str("the daemon is stopping and accepts no more requests: run the command again once it runs again")
+        }
+        Refusal::Violation(why) => {
+            write!(f, "the daemon disconnected this command: {why}: run it again; the daemon's log has the details")
+        }
         other => write!(f, "{other}"),
     }
 }
@@ -201,11 +251,17 @@ impl fmt::Display for Failure {
         match self {
             Self::Client(e) => write_client(e, f),
             Self::File(e) => e.fmt(f),
-            Self::Content { path, cause } => write!(f, "{}: {cause}", path.display()),
+            Self::Content { path, cause } => {
+                write!(f, "{}: ", path.display())?;
+                write_client(cause, f)
+            }
             Self::Usage(what) | Self::NotFound(what) | Self::Limit(what) | Self::NoDaemon(what) => f.write_str(what),
             Self::Output(e) => write!(f, "cannot print: {e}"),
             Self::Context { what, cause } => write!(f, "{what}: {cause}"),
-            Self::Other(e) => e.fmt(f),
+            Self::Other(e) => match e.downcast_ref() {
+                Some(client) => write_client(client, f),
+                None => e.fmt(f),
+            },
         }
     }
 }
@@ -280,6 +336,9 @@ pub fn exit(done: Result<(), Failure>) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
+    use std::path::Path;
+    use std::time::Duration;
 
     #[test]
     fn sources_are_told_once_and_in_one_line() {
@@ -313,11 +372,115 @@ mod tests {
         assert_eq!(refused(Refusal::Stopping).status(), CONNECTION);
     }
 
+    /// Returns one error of each kind, except two kinds without values that no other crate can construct.
+    fn errors() -> Vec<Error> {
+        use tensorlend::{DeviceTrouble, LimitKind, RemoteTrouble};
+        use tensorlend_layout::name::BadName;
+        use tensorlend_layout::tensor::BadTensor;
+        use tensorlend_layout::{DType, Uuid};
+        let text = String::from;
+        let refusals = [
+            Refusal::Protocol { daemon: 1, client_min: 2, client_max: 3 },
+            Refusal::Layout { daemon_version: 1, daemon_hash: 2, client_version: 3, client_hash: 4 },
+            Refusal::Namespace(text("lab")),
+            Refusal::ReadOnly(text("lab")),
+            Refusal::Limit {
+                kind: LimitKind::PoolBytes,
+                what: text("a"),
+                setting: text("pool.bytes_max"),
+                limit: text("1"),
+            },
+            Refusal::Memory { bytes: 1, reason: text("ENOMEM") },
+            Refusal::NotFound(text("segment")),
+            Refusal::NotQuiet(text("x")),
+            Refusal::StreamTaken(text("x")),
+            Refusal::Bad(text("too many items")),
+            Refusal::Stopping,
+            Refusal::Violation(text("a rule")),
+        ];
+        let remote = [
+            RemoteTrouble::Nothing { node: text("a") },
+            RemoteTrouble::Unreachable { node: text("a") },
+            RemoteTrouble::Unknown { node: text("a") },
+            RemoteTrouble::Refused { node: text("a"), why: text("no") },
+            RemoteTrouble::Gateway { why: text("no") },
+        ];
+        let device = [
+            DeviceTrouble::NoFeature,
+            DeviceTrouble::NoDriver(text("no")),
+            DeviceTrouble::NotVisible(Uuid([0; 16])),
+            DeviceTrouble::NoSuchDevice(7),
+            DeviceTrouble::NotLent { uuid: Uuid([0; 16]), lent: text("none") },
+            DeviceTrouble::Unsupported(text("no")),
+            DeviceTrouble::OtherContext,
+            DeviceTrouble::Memory(text("cuda:0")),
+            DeviceTrouble::Unfinished,
+            DeviceTrouble::Driver(text("no")),
+        ];
+        let (host, dataset) = (ValueKind::Tensor, ValueKind::Dataset);
+        let mut errors = vec![
+            Error::NoDaemon { tried: text("/x"), cause: io::ErrorKind::NotFound.into() },
+            Error::Disconnected { doing: "publish", asked: true },
+            Error::NotAnswering { doing: "publish", pid: Some(7), waited: Duration::from_secs(30), asked: true },
+            Error::Descriptors { doing: "connect" },
+            Error::MemoryLimit { asked: 1, used: 2, limit: 2 },
+            Error::Protocol { doing: "publish" },
+            Error::System { doing: "map", cause: io::ErrorKind::PermissionDenied.into() },
+            Error::Forked,
+            Error::Name { name: text(""), cause: BadName::Empty },
+            Error::NotFound(text("x")),
+            Error::NoSuch { kind: "list", name: text("x") },
+            Error::Kind { name: text("x"), found: dataset, wanted: host, remedy: "get_dataset or get_value" },
+            Error::Tensor { what: text("f32 [1]"), cause: BadTensor::Overflow },
+            Error::DType { found: DType::F32, wanted: DType::U8 },
+            Error::Length { name: text("x"), found: 1, given: 2 },
+            Error::Strided,
+            Error::Metadata(70_000),
+            Error::Leases(4096),
+            Error::Damaged { name: text("x"), cause: BadTensor::Bounds },
+            Error::Timeout { what: text("x"), waited: Duration::from_secs(1) },
+            Error::StreamFull(text("x")),
+            Error::StreamEnded(text("x")),
+            Error::Answer { service: text("x"), why: text("no") },
+            Error::ServerGone(text("x")),
+            Error::Cursors(64),
+            Error::SessionEnded,
+            Error::Argument(text("no")),
+        ];
+        errors.extend(refusals.map(|refusal| Error::Refused { doing: text("x"), refusal }));
+        errors.extend(remote.map(|cause| Error::Remote { name: text("x"), cause }));
+        errors.extend(device.map(|cause| Error::Device { doing: text("x"), cause }));
+        errors
+    }
+
     #[test]
     fn hints_name_no_calls_of_the_library() {
+        // Read the codes of Rust's errors from the manual's page.
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/errors.md");
+        let page = std::fs::read_to_string(page).expect("the manual is there");
+        let rows = page.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | "));
+        let of_rust = |(code, rest): &(&str, &str)| {
+            code.starts_with("TL-0") && rest.starts_with('`') && !rest.starts_with("`EmbeddedError`")
+        };
+        let mut codes: BTreeSet<&str> = rows.filter(of_rust).map(|(code, _)| code).collect();
+        assert!(codes.len() > 40, "{codes:?}");
+        for error in errors() {
+            codes.remove(error.code());
+            let text = Failure::from(error).to_string();
+            // A setting of the daemon is "section.setting".
+            let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || "_.:".contains(c)));
+            let calls: Vec<&str> = words.filter(|it| it.contains('_') && !it.contains('.')).collect();
+            assert!(calls.iter().all(|it| it.chars().all(|c| !c.is_ascii_lowercase())), "{text}: {calls:?}");
+            for phrase in ["connect again", "second client", "call again", "repeat the call", "drop drafts", "wait_for"]
+            {
+                assert!(!text.contains(phrase), "{text}: {phrase:?}");
+            }
+        }
+        assert_eq!(codes, ["TL-0901", "TL-0903"].into(), "add an error of each code");
         let text = Failure::from(Error::NotFound("x".into())).to_string();
         assert!(text.ends_with("see `tensorlend ls`, or wait for it with `tensorlend watch`"), "{text}");
-        assert!(!Failure::from(Error::Leases(9)).to_string().contains("connect a second client"));
+        let boxed: Box<dyn StdError> = Box::new(Error::SessionEnded);
+        assert!(Failure::from(boxed).to_string().contains("run the command again"));
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub fn bytes_text(bytes: u64) -> String {
     format!("{value:.1} {unit}")
 }
 
-/// "1 name", "2 names".
+/// Formats a number with its noun: "1 name", "2 names".
 pub fn count(number: impl Into<u64>, what: &str) -> String {
     let number = number.into();
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }

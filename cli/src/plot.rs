@@ -7,19 +7,9 @@ use std::path::{Path, PathBuf};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-pub const FONT: &str = "sans-serif";
-pub const WIDTH_PX: u32 = 960;
-
-/// Colours of text and of grid lines.
-pub const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
-pub const GRID: RGBColor = RGBColor(0xC8, 0xC8, 0xC8);
-pub const GRID_FINE: RGBColor = RGBColor(0xEC, 0xEC, 0xEC);
-
-/// Colours from Okabe and Ito's palette, which is safe for colour-blind readers.
-pub const GREEN: RGBColor = RGBColor(0x00, 0x9E, 0x73);
-pub const VERMILION: RGBColor = RGBColor(0xD5, 0x5E, 0x00);
-pub const BLUE: RGBColor = RGBColor(0x00, 0x72, 0xB2);
-pub const PURPLE: RGBColor = RGBColor(0xCC, 0x79, 0xA7);
+pub use tensorlend_baselines::plot::{
+    BLUE, FONT, GREEN, GRID, GRID_FINE, INK, ORANGE, PURPLE, SKY, VERMILION, WIDTH_PX,
+};
 
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 pub type Drawn = Result<(), Box<dyn Error>>;

@@ -39,8 +39,7 @@ pub fn sizes(tensor: &Tensor) -> Vec<u64> {
 #[cold]
 pub fn on_device(name: &str) -> Failure {
     let (found, wanted) = (ValueKind::DeviceTensor, ValueKind::HostValue);
-    let remedy = "a program that reads it there, as docs/python.md shows";
-    Failure::Client(tensorlend::Error::Kind { name: name.to_owned(), found, wanted, remedy })
+    Failure::Client(tensorlend::Error::Kind { name: name.to_owned(), found, wanted, remedy: "a program" })
 }
 
 /// Writes a tensor or a dataset in the format that the path's extension selects. Formats with named tensors store a

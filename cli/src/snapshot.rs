@@ -22,7 +22,7 @@ pub struct Wanted {
     pub is_required: bool,
 }
 
-/// Returns the names that the words stand for, sorted. A word without a glob's characters is a name.
+/// Returns the names that the words name or match, sorted. A word without a glob's characters is a name.
 ///
 /// # Errors
 /// [`Failure::NotFound`] for a glob that matches no name.
@@ -30,7 +30,7 @@ pub fn names_of(client: &Client, words: &[String]) -> Result<Vec<Wanted>, Failur
     let mut names = BTreeMap::new();
     for word in words {
         if word.contains(['*', '?', '[', '{', '\\']) {
-            // An overview reads no spilled value back; each is read back when it is written.
+            // An overview reads no spilled value back: the snapshot reads each back when it leases the value.
             let Listing { infos, unreadable, spilled } = client.overview(word)?;
             if infos.is_empty() && unreadable.is_empty() && spilled.is_empty() {
                 return Err(Failure::NotFound(format!("no name matches {word:?}: see `tensorlend ls`")));
@@ -39,8 +39,8 @@ pub fn names_of(client: &Client, words: &[String]) -> Result<Vec<Wanted>, Failur
                 names.entry(name).or_insert(false);
             }
             for (name, cause) in unreadable {
-                // Nobody can read a damaged record. Other errors may pass: there may be memory for the value once the
-                // others are written.
+                // A damaged record stays unreadable. Other errors may pass: a later lease may find memory for the
+                // value.
                 if let Error::Damaged { .. } = cause {
                     crate::output::note(&format!("left out: {}", crate::output::printable(&cause.to_string())));
                 } else {

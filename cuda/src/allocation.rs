@@ -13,11 +13,10 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Pinned memory of one device, without an address: a [`Mapping`](crate::Mapping) gives it one.
 ///
-/// The memory lives as long as anything refers to it: an `Allocation` in any process, a mapping, a descriptor. The contract does
-/// not promise zeroed bytes; believed to be zeroed, since they may come from another user's process.
+/// The memory lives as long as anything refers to it: an `Allocation` in any process, a mapping, a descriptor. NVIDIA's manual
+/// does not promise zeroed bytes. Believed: the driver zeroes them, since they may come from another user's process.
 ///
-/// The daemon needs no context to allocate: believed of the driver's manual, which requires none here, and to be confirmed on
-/// hardware.
+/// Believed, and to be confirmed on hardware: allocating needs no context, since the manual requires none here.
 ///
 /// Source: CUDA Driver API 13.0, section "Virtual Memory Management".
 #[derive(Debug)]
@@ -34,7 +33,7 @@ impl Allocation {
     pub fn create(device: &Device, bytes: u64) -> Result<Self> {
         device.require_sharing()?;
         let (api, properties, mut handle) = (Driver::api()?, api::exportable(device.raw()), 0);
-        // SAFETY: it reads the properties and writes one handle; 0 is the only valid flag.
+        // SAFETY: the call reads the properties and writes one handle; 0 is the only valid flag.
         let answer = unsafe { (api.cuMemCreate)(&raw mut handle, bytes as usize, &raw const properties, 0) };
         check(answer, "cuMemCreate", || format!("allocating {bytes} bytes on {device}"))?;
         Ok(Self { handle })
@@ -48,7 +47,7 @@ impl Allocation {
     pub fn export(&self) -> Result<OwnedFd> {
         let (api, mut fd) = (Driver::api()?, -1);
         let to = (&raw mut fd).cast::<c_void>();
-        // SAFETY: for this type of handle it writes one int; the handle is ours.
+        // SAFETY: for this type of handle, the call writes one int; this value owns the handle.
         let answer = unsafe { (api.cuMemExportToShareableHandle)(to, self.handle, api::POSIX, 0) };
         check(answer, "cuMemExportToShareableHandle", || "exporting device memory".into())?;
         adopt(fd, "exporting device memory")
@@ -62,7 +61,7 @@ impl Allocation {
     pub fn import(fd: BorrowedFd<'_>) -> Result<Self> {
         let (api, mut handle) = (Driver::api()?, 0);
         // SAFETY: for this type of handle the pointer is the descriptor's number, and is not followed; the descriptor is
-        // borrowed, so it is open. It writes one handle.
+        // borrowed, so it is open. The call writes one handle.
         let answer = unsafe { (api.cuMemImportFromShareableHandle)(&raw mut handle, as_pointer(fd), api::POSIX) };
         check(answer, "cuMemImportFromShareableHandle", || "importing device memory".into())?;
         Ok(Self { handle })
@@ -74,13 +73,13 @@ impl Allocation {
     /// The driver's.
     pub fn is_on(&self, device: &Device) -> Result<bool> {
         let (api, mut properties) = (Driver::api()?, MaybeUninit::<sys::CUmemAllocationProp>::zeroed());
-        // SAFETY: it writes one structure.
+        // SAFETY: the call writes one structure.
         let answer = unsafe { (api.cuMemGetAllocationPropertiesFromHandle)(properties.as_mut_ptr(), self.handle) };
         check(answer, "cuMemGetAllocationPropertiesFromHandle", || "asking where device memory lies".into())?;
         let location = properties.as_ptr().wrapping_byte_add(offset_of!(sys::CUmemAllocationProp, location));
         let (kind, id) = (location.cast::<u32>(), location.wrapping_byte_add(offset_of!(sys::CUmemLocation, id)));
-        // SAFETY: two ints inside the structure, each aligned as such and written, if only with zero. Not as the Rust enum of the
-        // first: a driver may know more kinds of locations than the header did.
+        // SAFETY: both pointers refer to aligned ints inside the structure, initialized with zeroes and perhaps written by the
+        // call. The first is read as an int, not as the Rust enum: a driver may know more kinds of locations than the header.
         let (kind, id) = unsafe { (kind.read(), id.cast::<i32>().read()) };
         Ok(kind == sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as u32 && id == device.raw())
     }
@@ -93,19 +92,19 @@ impl Allocation {
 impl Drop for Allocation {
     fn drop(&mut self) {
         if let Ok(api) = Driver::api() {
-            // SAFETY: released once, here; mappings preserve the memory by themselves.
+            // SAFETY: this line alone releases the handle, once; mappings preserve the memory by themselves.
             unsafe { (api.cuMemRelease)(self.handle) };
         }
     }
 }
 
-/// Takes over a descriptor that the driver has just made, and makes it close-on-exec, which the driver does not document. A
-/// thread that forks and executes between the two calls would leak it.
+/// Takes over a descriptor that the driver has just made, and makes it close-on-exec, because the driver does not document
+/// whether it is. A thread that forks and executes between the two calls would leak the descriptor.
 pub(crate) fn adopt(fd: c_int, doing: &'static str) -> Result<OwnedFd> {
     if fd < 0 {
         return Err(Error::refused("the driver made no descriptor, and did not say why", doing.into()));
     }
-    // SAFETY: open, made for us a moment ago, without another owner.
+    // SAFETY: the driver has just made the descriptor for this caller: it is open, and has no other owner.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     rustix::io::fcntl_setfd(&fd, FdFlags::CLOEXEC).map_err(|error| Error::kernel(error, doing.into()))?;
     Ok(fd)

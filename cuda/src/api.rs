@@ -28,9 +28,9 @@ macro_rules! functions {
             pub unsafe fn load() -> Result<Self, &'static str> {
                 Ok(Self {
                     $($name: {
-                        // SAFETY: the caller guarantees that the library is present. The library is never unloaded, so the address stays valid; by NVIDIA's
-                        // header and the check below, a function of this name has these arguments, and returns an enum of C,
-                        // which is an unsigned int.
+                        // SAFETY: the caller guarantees that the library is present. The library is never unloaded, so the
+                        // address stays valid; by NVIDIA's header and the check below, a function of this name has these
+                        // arguments, and returns an enum of C, which is an unsigned int.
                         let found = unsafe {
                             sys::culib().get::<unsafe extern "C" fn($($argument),*) -> c_uint>(
                                 concat!(stringify!($name), "\0").as_bytes(),
@@ -135,11 +135,12 @@ functions! {
     }
 }
 
-/// The first form of `cuDeviceGetUuid`, which names the whole device where the second names a MIG instance. The header of CUDA 13
-/// lacks it, the library may have it. It is separate from the table above, since nothing depends on it.
+/// The first form of `cuDeviceGetUuid`. For a MIG instance it returns the UUID of the whole device; the second form returns
+/// that of the instance. The header of CUDA 13 lacks the first form, and the library may have it. The table above does not
+/// contain it, because this crate works without it.
 pub type WholeUuid = unsafe extern "C" fn(*mut sys::CUuuid, sys::CUdevice) -> c_uint;
 
-/// Finds that function, if the library has it.
+/// Finds the first form of `cuDeviceGetUuid`, if the library has it.
 ///
 /// # Safety
 /// As for `Api::load`.
@@ -149,10 +150,11 @@ pub unsafe fn whole_uuid() -> Option<WholeUuid> {
     unsafe { sys::culib().get::<WholeUuid>(b"cuDeviceGetUuid\0") }.ok().map(|found| *found)
 }
 
-/// `cuThreadExchangeStreamCaptureMode`: separate, since older libraries lack it, and nothing depends on it.
+/// `cuThreadExchangeStreamCaptureMode`. The table above does not contain it, because older libraries lack it and this crate
+/// works without it.
 pub type ExchangeCaptureMode = unsafe extern "C" fn(*mut c_uint) -> c_uint;
 
-/// Finds that function, if the library has it.
+/// Finds `cuThreadExchangeStreamCaptureMode`, if the library has it.
 ///
 /// # Safety
 /// As for `Api::load`.
@@ -161,8 +163,8 @@ pub unsafe fn exchange_capture_mode() -> Option<ExchangeCaptureMode> {
     unsafe { sys::culib().get::<ExchangeCaptureMode>(b"cuThreadExchangeStreamCaptureMode\0") }.ok().map(|found| *found)
 }
 
-/// The texts of the driver's numbers. Outside the table, since the header's first argument is an enum, which must not hold an
-/// unknown number: here it is the unsigned int that it is in C.
+/// The functions that return the texts of the driver's numbers. The table above does not contain them: in cudarc's signature
+/// their first argument is a Rust enum, which must not hold an unknown number. Here the argument is an unsigned int, as in C.
 pub struct Texts {
     pub name: Text,
     pub sentence: Text,
@@ -172,12 +174,13 @@ pub struct Texts {
 pub type Text = unsafe extern "C" fn(c_uint, *mut *const c_char) -> c_uint;
 
 impl Texts {
-    /// Finds both, or returns the name of the missing one.
+    /// Finds both functions, or returns the name of the missing one.
     ///
     /// # Safety
     /// As for `Api::load`.
     pub unsafe fn load() -> Result<Self, &'static str> {
-        // SAFETY: the caller guarantees that the library is present. It is never unloaded; the comment above explains the signature.
+        // SAFETY: the caller guarantees that the library is present. It is never unloaded; the comment above explains the
+        // signature.
         let find = |name: &[u8]| unsafe { sys::culib().get::<Text>(name).map(|found| *found).ok() };
         Ok(Self {
             name: find(b"cuGetErrorName\0").ok_or("cuGetErrorName")?,

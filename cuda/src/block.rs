@@ -17,7 +17,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// Allocates `bytes`, and waits until they are there.
+    /// Allocates `bytes`, and waits until the memory exists.
     ///
     /// # Errors
     /// As [`Pool::allocate`], and [`Stream::synchronize`].
@@ -38,13 +38,13 @@ impl Block {
 }
 
 impl Drop for Block {
-    /// Frees the block. The owner ensures that every importer has freed it before, or has ended. An importer that has not reads
-    /// whatever is allocated there next, and harms nothing of this process.
+    /// Frees the block. The owner ensures that every importer has freed it before, or has ended. An importer that still reads the
+    /// block reads later allocations there, and cannot harm this process.
     fn drop(&mut self) {
-        // SAFETY: `allocate` allocated it, and only this line frees it. Nothing in this process uses it, because nothing here learned
-        // its address; importers use memory of their own processes, as the comment above argues.
+        // SAFETY: `allocate` allocated the block, and only this line frees it. Nothing in this process uses the block, because
+        // no other code here has its address. Importers use addresses of their own processes, as the comment above argues.
         let freed = unsafe { self.pool.free(self.ptr, &*self.stream) };
-        // A drop cannot report the error; a lost context has lost the block with it.
+        // A drop cannot report the error. If the context is lost, so is the block.
         let _ = freed.and_then(|()| self.stream.synchronize());
     }
 }

@@ -8,20 +8,20 @@ use std::marker::PhantomData;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const RELAXED: c_uint = 2;
 
-/// A guard during which calls of this thread neither fail nor spoil a capture in another thread: in the usual capture mode, even
-/// the query of an event does both. For threads that query nothing that is being captured.
+/// A guard during which calls of this thread neither fail nor invalidate a graph capture in another thread. In the usual capture
+/// mode, even the query of an event does both. The thread must not query anything that is being captured.
 ///
 /// Source: CUDA Driver API 13.0, section "Stream Management", `cuThreadExchangeStreamCaptureMode`.
 #[derive(Debug)]
 #[must_use = "the mode holds only as long as this lives"]
 pub struct Relaxed {
     before: Option<c_uint>,
-    /// The mode is the thread's.
+    /// Keeps the guard in its thread, because the mode belongs to the thread.
     of_this_thread: PhantomData<*const ()>,
 }
 
 impl Relaxed {
-    /// Enters the mode, where the driver has it.
+    /// Enters the relaxed mode, if the driver has capture modes.
     pub fn enter() -> Self {
         Self { before: exchange(RELAXED), of_this_thread: PhantomData }
     }
@@ -38,7 +38,7 @@ impl Drop for Relaxed {
 /// Sets the mode and returns the former one; `None` if the driver has no modes or refuses.
 fn exchange(mut mode: c_uint) -> Option<c_uint> {
     let exchange = Driver::get().ok()?.exchange_capture_mode()?;
-    // SAFETY: it reads one mode, from the header or written by this call before, and writes the former mode.
+    // SAFETY: the call reads one mode, from the header or written by this call before, and writes the former mode.
     let answer = unsafe { exchange(&raw mut mode) };
     (answer == 0).then_some(mode)
 }

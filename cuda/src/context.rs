@@ -25,7 +25,7 @@ struct Held {
 
 // SAFETY: a context is a handle that any thread may use, and may be current in several at a time.
 unsafe impl Send for Held {}
-// SAFETY: as above; nothing of it changes.
+// SAFETY: as above; the value is immutable.
 unsafe impl Sync for Held {}
 
 /// The current context of the calling thread, and its device.
@@ -42,7 +42,7 @@ pub struct Current {
 #[must_use = "the context is current only as long as this lives"]
 pub struct Guard<'c> {
     context: &'c Context,
-    /// The current context belongs to the thread.
+    /// Keeps the guard in its thread, because each thread has a current context of its own.
     of_this_thread: PhantomData<*const ()>,
 }
 
@@ -54,7 +54,7 @@ impl Context {
     /// [`is_out_of_memory`](crate::Error::is_out_of_memory); else the driver's error.
     pub fn primary(device: &Device) -> Result<Self> {
         let (api, mut raw) = (Driver::api()?, std::ptr::null_mut());
-        // SAFETY: it writes one handle.
+        // SAFETY: the call writes one handle.
         let answer = unsafe { (api.cuDevicePrimaryCtxRetain)(&raw mut raw, device.raw()) };
         check(answer, "cuDevicePrimaryCtxRetain", || format!("retaining the primary context of {device}"))?;
         Ok(Self { held: Arc::new(Held { raw, device: device.raw(), is_retained: true }) })
@@ -77,12 +77,12 @@ impl Context {
     pub fn current() -> Result<Option<Current>> {
         let (api, mut raw, mut device) = (Driver::api()?, std::ptr::null_mut(), 0);
         let doing = || "asking for the current context".into();
-        // SAFETY: it writes one handle, null if there is none.
+        // SAFETY: the call writes one handle, null if there is none.
         check(unsafe { (api.cuCtxGetCurrent)(&raw mut raw) }, "cuCtxGetCurrent", doing)?;
         if raw.is_null() {
             return Ok(None);
         }
-        // SAFETY: it writes one handle.
+        // SAFETY: the call writes one handle.
         check(unsafe { (api.cuCtxGetDevice)(&raw mut device) }, "cuCtxGetDevice", doing)?;
         Ok(Some(Current { raw: raw.expose_provenance(), device: device.unsigned_abs() }))
     }
@@ -93,7 +93,7 @@ impl Context {
     /// The driver's, also of earlier work: [`is_lost`](crate::Error::is_lost) if some of it failed.
     pub fn synchronize(&self) -> Result<()> {
         let _current = self.enter()?;
-        // SAFETY: it waits for the context that is current, which is this one.
+        // SAFETY: the call waits for the context that is current, which is this one.
         check(unsafe { (Driver::api()?.cuCtxSynchronize)() }, "cuCtxSynchronize", || "waiting for a context".into())
     }
 
@@ -103,7 +103,7 @@ impl Context {
     /// The driver's: a lost context cannot be entered.
     pub fn enter(&self) -> Result<Guard<'_>> {
         let api = Driver::api()?;
-        // SAFETY: retained by `Held`, or preserved by the caller of `from_raw` (2).
+        // SAFETY: the context exists: `Held` retains it, or the caller of `from_raw` preserves it (2).
         let answer = unsafe { (api.cuCtxPushCurrent_v2)(self.held.raw) };
         check(answer, "cuCtxPushCurrent_v2", || "entering a context".into())?;
         Ok(Guard { context: self, of_this_thread: PhantomData })
@@ -114,7 +114,7 @@ impl Context {
         self.held.raw.expose_provenance()
     }
 
-    /// Returns whether it is a context of this device.
+    /// Returns whether the context is of this device.
     pub fn is_of(&self, device: &Device) -> bool {
         self.held.device == device.raw()
     }
@@ -131,8 +131,8 @@ impl Drop for Guard<'_> {
     fn drop(&mut self) {
         let Ok(api) = Driver::api() else { return };
         let mut raw = std::ptr::null_mut();
-        // The popped context need not be ours: a caller may have replaced it, as `cudaSetDevice` does.
-        // SAFETY: it writes one handle. The thread has the stack of the push, since a guard cannot be sent.
+        // The popped context may be another one: a caller may have replaced this one, as `cudaSetDevice` does.
+        // SAFETY: the call writes one handle. A guard cannot be sent, so this thread's stack is the one of the push.
         unsafe { (api.cuCtxPopCurrent_v2)(&raw mut raw) };
     }
 }
@@ -143,7 +143,8 @@ impl Drop for Held {
             return;
         }
         if let Ok(api) = Driver::api() {
-            // SAFETY: retained once by `primary`, released once here; everything made in it held a clone.
+            // SAFETY: `primary` retained the context once, and this line releases it once. Everything made in the context held
+            // a clone, so nothing is left.
             unsafe { (api.cuDevicePrimaryCtxRelease_v2)(self.device) };
         }
     }

@@ -15,9 +15,9 @@ use crate::stream::StreamRef;
 use cudarc::driver::sys;
 use std::ptr::NonNull;
 
-/// Copies `bytes` from the host to the device, after the present work of the legacy default stream and of those that synchronize
-/// with it. From pageable memory it may return before the bytes have arrived, but not before it has read them; later work in that
-/// order sees them.
+/// Copies `bytes` from the host to the device, after the present work of the legacy default stream and of those that
+/// synchronize with it. With pageable memory, the call may return before the bytes have arrived at the device, but not before
+/// the driver has read them. Later work in the order of these streams sees the bytes.
 ///
 /// # Errors
 /// The driver's.
@@ -47,7 +47,7 @@ pub unsafe fn dtoh(dst: *mut u8, src: u64, bytes: usize) -> Result<()> {
     check(answer, "cuMemcpyDtoH_v2", || format!("copying {bytes} bytes from the device"))
 }
 
-/// Copies `bytes` on the device, in the order of the legacy default stream; it may return before the copy is done.
+/// Copies `bytes` on the device, in the order of the legacy default stream; the call may return before the copy is done.
 ///
 /// # Errors
 /// The driver's.
@@ -62,14 +62,15 @@ pub unsafe fn dtod(dst: u64, src: u64, bytes: usize) -> Result<()> {
     check(answer, "cuMemcpyDtoD_v2", || format!("copying {bytes} bytes on the device"))
 }
 
-/// Fills `bytes` on the device with one value, in the order of the legacy default stream; it may return before that is done.
+/// Fills `bytes` on the device with one value, in the order of the legacy default stream; the call may return before the bytes
+/// are written.
 ///
 /// # Errors
 /// The driver's.
 ///
 /// # Safety
 /// 1. `bytes` bytes at `dst` on the device are writable.
-/// 2. Nothing else touches them until it is done.
+/// 2. Nothing else touches these bytes until they are written.
 pub unsafe fn memset_d8(dst: u64, value: u8, bytes: usize) -> Result<()> {
     let api = Driver::api()?;
     // SAFETY: by 1 and 2.
@@ -84,7 +85,7 @@ pub unsafe fn memset_d8(dst: u64, value: u8, bytes: usize) -> Result<()> {
 ///
 /// # Safety
 /// 1. As for [`htod`].
-/// 2. Until the stream has passed this, both ranges live, and nothing else writes the source or touches the destination.
+/// 2. Until the stream has executed this copy, both ranges exist, and nothing else writes the source or touches the destination.
 pub unsafe fn htod_async<'s>(dst: u64, src: *const u8, bytes: usize, stream: impl Into<StreamRef<'s>>) -> Result<()> {
     let api = Driver::api()?;
     // SAFETY: by 1 and 2; the stream is borrowed.
@@ -99,7 +100,7 @@ pub unsafe fn htod_async<'s>(dst: u64, src: *const u8, bytes: usize, stream: imp
 ///
 /// # Safety
 /// 1. As for [`dtoh`].
-/// 2. Until the stream has passed this, both ranges live, and nothing else writes the source or touches the destination.
+/// 2. Until the stream has executed this copy, both ranges exist, and nothing else writes the source or touches the destination.
 pub unsafe fn dtoh_async<'s>(dst: *mut u8, src: u64, bytes: usize, stream: impl Into<StreamRef<'s>>) -> Result<()> {
     let api = Driver::api()?;
     // SAFETY: by 1 and 2; the stream is borrowed.
@@ -114,7 +115,7 @@ pub unsafe fn dtoh_async<'s>(dst: *mut u8, src: u64, bytes: usize, stream: impl 
 ///
 /// # Safety
 /// 1. As for [`dtod`].
-/// 2. Until the stream has passed this, both ranges live, and nothing else writes the source or touches the destination.
+/// 2. Until the stream has executed this copy, both ranges exist, and nothing else writes the source or touches the destination.
 pub unsafe fn dtod_async<'s>(dst: u64, src: u64, bytes: usize, stream: impl Into<StreamRef<'s>>) -> Result<()> {
     let api = Driver::api()?;
     // SAFETY: by 1 and 2; the stream is borrowed.
@@ -129,7 +130,7 @@ pub unsafe fn dtod_async<'s>(dst: u64, src: u64, bytes: usize, stream: impl Into
 ///
 /// # Safety
 /// 1. As for [`memset_d8`].
-/// 2. Until the stream has passed this, the range lives, and nothing else touches it.
+/// 2. Until the stream has executed this operation, the range exists, and nothing else touches it.
 pub unsafe fn memset_d8_async<'s>(dst: u64, value: u8, bytes: usize, stream: impl Into<StreamRef<'s>>) -> Result<()> {
     let api = Driver::api()?;
     // SAFETY: by 1 and 2; the stream is borrowed.
@@ -137,8 +138,7 @@ pub unsafe fn memset_d8_async<'s>(dst: u64, value: u8, bytes: usize, stream: imp
     check(answer, "cuMemsetD8Async", || format!("filling {bytes} bytes on the device"))
 }
 
-/// Host memory with fixed pages, so that devices copy from and to it without a detour, and kernels may use it; in all contexts of
-/// the process.
+/// Host memory with fixed pages, in all contexts of the process: devices copy from and to it directly, and kernels may use it.
 #[derive(Debug)]
 pub struct HostRegistration {
     start: NonNull<u8>,
@@ -146,7 +146,7 @@ pub struct HostRegistration {
     context: Context,
 }
 
-// SAFETY: it holds the address as a name for the registration, and never follows it.
+// SAFETY: the value holds the address as a name for the registration, and never follows it.
 unsafe impl Send for HostRegistration {}
 // SAFETY: as above.
 unsafe impl Sync for HostRegistration {}
@@ -160,7 +160,7 @@ impl HostRegistration {
     /// The driver's: `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED`, or another one for unsuitable memory.
     ///
     /// # Safety
-    /// 1. The range stays mapped to the same pages until this is dropped, and no work on a device uses it by then.
+    /// 1. The range stays mapped to the same pages until the result is dropped. No work on a device still uses it at that time.
     pub unsafe fn register(
         context: &Context,
         device: &Device,
@@ -181,7 +181,7 @@ impl HostRegistration {
         Ok(Self { start, is_read_only, context: context.clone() })
     }
 
-    /// Returns whether devices cannot write there.
+    /// Returns whether the registration is read-only for devices.
     pub fn is_read_only(&self) -> bool {
         self.is_read_only
     }
@@ -193,7 +193,7 @@ impl HostRegistration {
     pub fn device_pointer(&self) -> Result<u64> {
         let _current = self.context.enter()?;
         let (api, mut ptr) = (Driver::api()?, 0);
-        // SAFETY: it writes one address; the range is registered.
+        // SAFETY: the call writes one address; the range is registered.
         let answer = unsafe { (api.cuMemHostGetDevicePointer_v2)(&raw mut ptr, self.start.as_ptr().cast(), 0) };
         check(answer, "cuMemHostGetDevicePointer_v2", || "asking where registered memory is for the device".into())?;
         Ok(ptr)
@@ -203,7 +203,8 @@ impl HostRegistration {
 impl Drop for HostRegistration {
     fn drop(&mut self) {
         let (Ok(api), Ok(_current)) = (Driver::api(), self.context.enter()) else { return };
-        // SAFETY: registered by us, unregistered once, here; still mapped (`register`, 1).
+        // SAFETY: `register` registered the range, and this line unregisters it once; the range is still mapped (`register`,
+        // 1).
         unsafe { (api.cuMemHostUnregister)(self.start.as_ptr().cast()) };
     }
 }

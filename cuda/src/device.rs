@@ -57,7 +57,7 @@ impl Driver {
     /// The driver's, such as for a device that fell off the bus; [`Error::is_forked`] in a forked child.
     pub fn devices(&self) -> Result<Vec<Device>> {
         let (api, mut count) = (Self::api()?, 0);
-        // SAFETY: it writes one int.
+        // SAFETY: the call writes one int.
         let answer = unsafe { (api.cuDeviceGetCount)(&raw mut count) };
         check(answer, "cuDeviceGetCount", || "counting devices".into())?;
         (0..count).map(|ordinal| Device::look(self, api, ordinal)).collect()
@@ -76,24 +76,24 @@ impl Device {
     fn look(driver: &Driver, api: &Api, ordinal: i32) -> Result<Self> {
         let doing = || format!("asking about device {ordinal}");
         let mut raw = 0;
-        // SAFETY: it writes one handle; an ordinal that is out of range is an error.
+        // SAFETY: the call writes one handle; an ordinal that is out of range is an error.
         check(unsafe { (api.cuDeviceGet)(&raw mut raw, ordinal) }, "cuDeviceGet", doing)?;
         let mut name: [c_char; 256] = [0; 256];
-        // SAFETY: it writes at most the given number of bytes, the null included.
+        // SAFETY: the call writes at most the given number of bytes, the null included.
         let answer = unsafe { (api.cuDeviceGetName)(name.as_mut_ptr(), name.len() as i32 - 1, raw) };
         check(answer, "cuDeviceGetName", doing)?;
-        // SAFETY: the last byte was outside that buffer, and is null.
+        // SAFETY: the length given to the call excluded the last byte of the array, so this byte is still null.
         let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
         let mut uuid = sys::CUuuid { bytes: [0; 16] };
-        // SAFETY: it writes 16 bytes.
+        // SAFETY: the call writes 16 bytes.
         check(unsafe { (api.cuDeviceGetUuid_v2)(&raw mut uuid, raw) }, "cuDeviceGetUuid_v2", doing)?;
         let mut whole = uuid;
         if let Some(whole_uuid) = driver.whole_uuid() {
-            // SAFETY: the same. Its result does not matter: on failure `whole` stays equal.
+            // SAFETY: the call writes 16 bytes. Its result does not matter: on failure `whole` stays equal.
             unsafe { whole_uuid(&raw mut whole, raw) };
         }
         let mut bytes_total = 0;
-        // SAFETY: it writes one usize.
+        // SAFETY: the call writes one usize.
         check(unsafe { (api.cuDeviceTotalMem_v2)(&raw mut bytes_total, raw) }, "cuDeviceTotalMem_v2", doing)?;
         let attribute = |attribute| Self::attribute(api, raw, attribute);
         let has = |attribute| Self::attribute(api, raw, attribute) == 1;
@@ -112,38 +112,39 @@ impl Device {
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
         );
-        // No attribute reports this. The second form of the UUID names the instance where the first names the device; if the
-        // library has the second only, the name decides: "NVIDIA A100-SXM4-40GB MIG 1g.5gb".
+        // No attribute reports this. If the library has both forms of the UUID call, they differ for an instance: the first
+        // returns the whole device's UUID, the second the instance's. If the library has the second only, the name decides:
+        // "NVIDIA A100-SXM4-40GB MIG 1g.5gb".
         let is_mig = whole.bytes != uuid.bytes || name.split_whitespace().any(|word| word == "MIG");
         let ordinal = ordinal.unsigned_abs();
         let uuid = Uuid(uuid.bytes.map(|byte| byte as u8));
         Ok(Self { raw, ordinal, uuid, name, bytes_total: bytes_total as u64, compute_capability, supports, is_mig })
     }
 
-    /// Returns an attribute; 0 if this driver does not know it: then it does not support the feature.
+    /// Returns an attribute, or 0 if this driver does not know the attribute: such a driver does not support the feature.
     fn attribute(api: &Api, raw: sys::CUdevice, attribute: Attribute) -> u32 {
         let mut value = 0;
-        // SAFETY: it writes one int; an attribute that the driver does not know is an error.
+        // SAFETY: the call writes one int; an attribute that the driver does not know is an error.
         let answer = unsafe { (api.cuDeviceGetAttribute)(&raw mut value, attribute, raw) };
         if answer == number::SUCCESS { u32::try_from(value).unwrap_or(0) } else { 0 }
     }
 
-    /// Returns its number in this process: `cuda:0` in frameworks, `device_id` in DLPack.
+    /// Returns the device's number in this process: `cuda:0` in frameworks, `device_id` in DLPack.
     pub fn ordinal(&self) -> u32 {
         self.ordinal
     }
 
-    /// Returns the UUID that names it in every process.
+    /// Returns the UUID that names the device in every process.
     pub fn uuid(&self) -> Uuid {
         self.uuid
     }
 
-    /// Returns its name, such as `NVIDIA H200`.
+    /// Returns the device's name, such as `NVIDIA H200`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns the size of its memory, in bytes.
+    /// Returns the size of the device's memory, in bytes.
     pub fn bytes_total(&self) -> u64 {
         self.bytes_total
     }
@@ -178,7 +179,7 @@ impl Device {
             return Ok(true);
         }
         let (api, mut can) = (Driver::api()?, 0);
-        // SAFETY: it writes one int.
+        // SAFETY: the call writes one int.
         let answer = unsafe { (api.cuDeviceCanAccessPeer)(&raw mut can, self.raw, peer.raw) };
         check(answer, "cuDeviceCanAccessPeer", || format!("asking whether {self} can access {peer}"))?;
         Ok(can == 1)
@@ -195,7 +196,7 @@ impl Device {
         let (api, properties) = (Driver::api()?, api::exportable(self.raw));
         let ask = |flag| {
             let mut bytes = 0;
-            // SAFETY: it reads the properties and writes one usize.
+            // SAFETY: the call reads the properties and writes one usize.
             let answer = unsafe { (api.cuMemGetAllocationGranularity)(&raw mut bytes, &raw const properties, flag) };
             check(answer, "cuMemGetAllocationGranularity", || format!("asking for the granularity of {self}"))?;
             Ok::<_, Error>(bytes as u64)
@@ -206,7 +207,7 @@ impl Device {
         })
     }
 
-    /// Checks that descriptors can share its memory: a requirement of tensorlend's default allocator.
+    /// Checks that descriptors can share the device's memory: a requirement of tensorlend's default allocator.
     ///
     /// # Errors
     /// [`Error::is_unsupported`], which names the device and the missing feature.
@@ -220,7 +221,7 @@ impl Device {
         Ok(())
     }
 
-    /// Checks that it has pools which other processes can import.
+    /// Checks that the device has pools which other processes can import.
     ///
     /// # Errors
     /// [`Error::is_unsupported`].
@@ -228,7 +229,7 @@ impl Device {
         if self.supports.pools { Ok(()) } else { Err(Error::lacking(self, "exportable memory pools")) }
     }
 
-    /// Checks that other processes can open its events and plain blocks.
+    /// Checks that other processes can open the device's events and plain blocks.
     ///
     /// # Errors
     /// [`Error::is_unsupported`].

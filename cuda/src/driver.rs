@@ -7,8 +7,8 @@ use cudarc::driver::sys;
 use std::sync::OnceLock;
 use tensorlend_os::fork;
 
-/// The minimum driver, of CUDA 12.2: the first whose pools take a maximum size (`CUmemPoolProps::maxSize`). An older one has
-/// reserved bytes there, which would leave pools for other processes unbounded.
+/// The minimum driver, of CUDA 12.2: the first one with a maximum size of pools (`CUmemPoolProps::maxSize`). An older driver has
+/// reserved bytes there, so its pools would be unbounded.
 const VERSION_MIN: Version = Version { major: 12, minor: 2 };
 
 /// The CUDA driver of this process, initialized.
@@ -105,8 +105,8 @@ impl Driver {
     fn find() -> Result<Self, Unavailable> {
         fork::watch();
         let forks = fork::generation();
-        // SAFETY: it loads the installed library and unloads it again, which runs that library's own initializers only; the same
-        // holds for every load that follows.
+        // SAFETY: the call loads the installed library and unloads it again. That runs the library's own initializers only, as
+        // does every later load.
         if !unsafe { sys::is_culib_present() } {
             return Err(Unavailable::NoLibrary);
         }
@@ -123,7 +123,7 @@ impl Driver {
             other => return Err(Unavailable::Init(Answer::of(other))),
         }
         let (mut version, mut devices) = (0, 0);
-        // SAFETY: each writes one int to the given address.
+        // SAFETY: each call writes one int to the given address.
         let (said, counted) =
             unsafe { ((api.cuDriverGetVersion)(&raw mut version), (api.cuDeviceGetCount)(&raw mut devices)) };
         let version = if said == number::SUCCESS { Version::from_number(version) } else { Version::from_number(0) };

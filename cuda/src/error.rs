@@ -26,7 +26,7 @@ enum Kind {
 pub struct Answer {
     /// The `CUresult`. Source: CUDA Driver API 13.0, section "Data types used by CUDA driver".
     pub number: u32,
-    /// Its name, such as `CUDA_ERROR_OUT_OF_MEMORY`; empty if the driver has none.
+    /// The result's name, such as `CUDA_ERROR_OUT_OF_MEMORY`; empty if the driver has none.
     pub name: String,
     /// The driver's description; empty if it has none.
     pub text: String,
@@ -90,12 +90,12 @@ impl Answer {
 
 fn told(text: Text, number: u32) -> String {
     let mut told = std::ptr::null();
-    // SAFETY: it takes any number, and writes one pointer to the given address.
+    // SAFETY: the call takes any number, and writes one pointer to the given address.
     let answer = unsafe { text(number, &raw mut told) };
     if answer != number::SUCCESS || told.is_null() {
         return String::new();
     }
-    // SAFETY: a null-terminated text inside the library, which is never unloaded.
+    // SAFETY: `told` is a null-terminated text inside the library, which is never unloaded.
     unsafe { CStr::from_ptr(told) }.to_string_lossy().into_owned()
 }
 

@@ -9,8 +9,8 @@ use cudarc::driver::sys::{self, CUevent_flags as Flags};
 
 /// An event. It fires when all work recorded before it in its stream is done. An event that was never recorded counts as fired.
 ///
-/// Without times, which makes it cheaper. Believed, and to be confirmed on hardware: recording and querying need no current
-/// context.
+/// An event of this crate records no times, which makes it cheaper. Believed, and to be confirmed on hardware: recording and
+/// querying need no current context.
 ///
 /// Source: CUDA Driver API 13.0, section "Event Management"; between processes, section "Memory Management".
 #[derive(Debug)]
@@ -48,40 +48,40 @@ impl Event {
     fn make(context: &Context, flags: u32) -> Result<Self> {
         let _current = context.enter()?;
         let (api, mut raw) = (Driver::api()?, std::ptr::null_mut());
-        // SAFETY: it writes one handle.
+        // SAFETY: the call writes one handle.
         check(unsafe { (api.cuEventCreate)(&raw mut raw, flags) }, "cuEventCreate", || "making an event".into())?;
         Ok(Self { raw, _context: context.clone() })
     }
 
-    /// Records the event after the present work of the stream, in place of its former record. The stream must belong to the
+    /// Records the event after the present work of the stream. This replaces its former record. The stream must belong to the
     /// event's own context.
     ///
     /// # Errors
     /// The driver's: `CUDA_ERROR_INVALID_HANDLE` for a stream of another context.
     pub fn record<'s>(&self, stream: impl Into<StreamRef<'s>>) -> Result<()> {
         let api = Driver::api()?;
-        // SAFETY: the event is ours, the stream borrowed.
+        // SAFETY: this value owns the event, and the stream is borrowed.
         let answer = unsafe { (api.cuEventRecord)(self.raw, stream.into().raw()) };
         check(answer, "cuEventRecord", || "recording an event".into())
     }
 
-    /// Returns whether it has fired.
+    /// Returns whether the event has fired.
     ///
     /// # Errors
     /// The driver's: [`is_lost`](crate::Error::is_lost) if work before it failed.
     pub fn query(&self) -> Result<bool> {
         let api = Driver::api()?;
-        // SAFETY: the event is ours.
+        // SAFETY: this value owns the event.
         is_done(unsafe { (api.cuEventQuery)(self.raw) }, "cuEventQuery", || "asking an event".into())
     }
 
-    /// Waits until it has fired.
+    /// Waits until the event has fired.
     ///
     /// # Errors
     /// As for [`Event::query`].
     pub fn synchronize(&self) -> Result<()> {
         let api = Driver::api()?;
-        // SAFETY: the event is ours.
+        // SAFETY: this value owns the event.
         check(unsafe { (api.cuEventSynchronize)(self.raw) }, "cuEventSynchronize", || "waiting for an event".into())
     }
 
@@ -92,13 +92,13 @@ impl Event {
     /// The driver's, if [`Event::interprocess`] did not make the event.
     pub fn ipc_handle(&self) -> Result<[u8; 64]> {
         let (ipc, mut handle) = (Driver::ipc()?, sys::CUipcEventHandle { reserved: [0; 64] });
-        // SAFETY: it writes 64 bytes; the event is ours.
+        // SAFETY: the call writes 64 bytes; this value owns the event.
         let answer = unsafe { (ipc.cuIpcGetEventHandle)(&raw mut handle, self.raw) };
         check(answer, "cuIpcGetEventHandle", || "exporting an event".into())?;
         Ok(handle.reserved.map(|byte| byte as u8))
     }
 
-    /// Opens an event of another process on the same device. Not in the process that made it.
+    /// Opens an event of another process on the same device. Fails in the process that made the event.
     ///
     /// # Errors
     /// The driver's, also for bytes that are not a handle.
@@ -107,7 +107,7 @@ impl Event {
         let _current = context.enter()?;
         let (mut raw, handle) =
             (std::ptr::null_mut(), sys::CUipcEventHandle { reserved: handle.map(|byte| byte as i8 as _) });
-        // SAFETY: it takes 64 bytes, and checks them; it writes one handle.
+        // SAFETY: the call takes 64 bytes, and checks them; it writes one handle.
         let answer = unsafe { (ipc.cuIpcOpenEventHandle)(&raw mut raw, handle) };
         check(answer, "cuIpcOpenEventHandle", || "opening another process's event".into())?;
         Ok(Self { raw, _context: context.clone() })
@@ -121,7 +121,8 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         if let Ok(api) = Driver::api() {
-            // SAFETY: made or opened by us, destroyed once, here; the context lives, being a field.
+            // SAFETY: `new`, `interprocess` or `open` made the handle, and this line destroys it once; the field holds the
+            // context.
             unsafe { (api.cuEventDestroy_v2)(self.raw) };
         }
     }

@@ -1,7 +1,8 @@
 //! The older way of sharing memory: plain blocks, opened by a handle of 64 bytes.
 //!
-//! For programs that support nothing else, and for measuring. The handle is a bearer token. It shares the whole block from which
-//! the driver cut the memory (small allocations share one with others), and both processes must see each other's process ids.
+//! This module exists for programs that support nothing else, and for measurements. The handle is a bearer token. It gives
+//! access to the whole block that contains the memory; small allocations are in a block together with others. Both processes
+//! must see each other's process ids.
 //!
 //! Source: CUDA Driver API 13.0, section "Memory Management".
 #![allow(unsafe_code)]
@@ -27,7 +28,7 @@ impl PlainBlock {
     pub fn allocate(context: &Context, bytes: u64) -> Result<Self> {
         let _current = context.enter()?;
         let (api, mut ptr) = (Driver::api()?, 0);
-        // SAFETY: it writes one address.
+        // SAFETY: the call writes one address.
         let answer = unsafe { (api.cuMemAlloc_v2)(&raw mut ptr, bytes as usize) };
         check(answer, "cuMemAlloc_v2", || format!("allocating a plain block of {bytes} bytes"))?;
         Ok(Self { ptr, bytes, context: context.clone() })
@@ -60,7 +61,7 @@ impl PlainBlock {
 /// The driver's: `CUDA_ERROR_INVALID_VALUE` for memory of another kind (mapped, or a pool's).
 pub fn handle_of(ptr: u64) -> Result<[u8; 64]> {
     let (ipc, mut handle) = (Driver::ipc()?, sys::CUipcMemHandle { reserved: [0; 64] });
-    // SAFETY: it writes 64 bytes, and looks the address up.
+    // SAFETY: the call writes 64 bytes, and looks the address up.
     let answer = unsafe { (ipc.cuIpcGetMemHandle)(&raw mut handle, ptr) };
     check(answer, "cuIpcGetMemHandle", || "exporting a plain block".into())?;
     Ok(handle.reserved.map(|byte| byte as u8))
@@ -69,7 +70,7 @@ pub fn handle_of(ptr: u64) -> Result<[u8; 64]> {
 impl Drop for PlainBlock {
     fn drop(&mut self) {
         let (Ok(api), Ok(_current)) = (Driver::api(), self.context.enter()) else { return };
-        // SAFETY: allocated by us, freed once, here; the driver waits for the device's work.
+        // SAFETY: `allocate` allocated the block, and this line frees it once; the driver waits for the device's work.
         unsafe { (api.cuMemFree_v2)(self.ptr) };
     }
 }
@@ -83,8 +84,8 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Opens the block of a handle. Not in the process that made it. This opens the whole block, from its beginning: if the
-    /// exported address was inside it, the exporter must send the offset separately.
+    /// Opens the block of a handle. Fails in the process that made the block. This opens the whole block, from its beginning: if
+    /// the exported address was inside it, the exporter must send the offset separately.
     ///
     /// # Errors
     /// The driver's, also for bytes that are not a handle, or the handle of a freed block.
@@ -93,7 +94,7 @@ impl Opened {
         let _current = context.enter()?;
         let (mut ptr, handle) = (0, sys::CUipcMemHandle { reserved: handle.map(|byte| byte as i8 as _) });
         let flags = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
-        // SAFETY: it takes 64 bytes, and checks them; it writes one address.
+        // SAFETY: the call takes 64 bytes, and checks them; it writes one address.
         let answer = unsafe { (ipc.cuIpcOpenMemHandle_v2)(&raw mut ptr, handle, flags) };
         check(answer, "cuIpcOpenMemHandle_v2", || "opening another process's block".into())?;
         Ok(Self { ptr, is_closed: false, context: context.clone() })
@@ -105,7 +106,7 @@ impl Opened {
         self.ptr
     }
 
-    /// Closes it, and returns the result; dropping it ignores the result.
+    /// Closes the block, and returns the result; a drop ignores the result.
     ///
     /// # Errors
     /// The driver's.
@@ -119,7 +120,7 @@ impl Opened {
         }
         let ipc = Driver::ipc()?;
         let _current = self.context.enter()?;
-        // SAFETY: opened by us, closed once, here.
+        // SAFETY: `open` opened the block, and this line closes it once.
         check(unsafe { (ipc.cuIpcCloseMemHandle)(self.ptr) }, "cuIpcCloseMemHandle", || "closing a block".into())
     }
 }

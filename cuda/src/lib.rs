@@ -2,7 +2,7 @@
 //!
 //! A machine without a GPU is the normal case. The first call of [`driver::Driver::get`] loads the driver's library and resolves
 //! all functions that this crate ever calls; anything missing becomes a [`driver::Unavailable`] on which an administrator can
-//! act. Nothing here panics for want of a library, a function or a device.
+//! act. Nothing here panics if a library, a function or a device is missing.
 //!
 //! From the largest to the smallest: a [`driver::Driver`] lists [`device::Device`]s; a device holds an
 //! [`allocation::Allocation`], physical memory that travels between processes as a descriptor; a [`mapping::Mapping`] gives it an
@@ -15,8 +15,8 @@
 //!
 //! The driver does not survive a fork. In a forked child every call returns an error, and drops do nothing.
 //!
-//! Source of all statements about the driver's behaviour: CUDA Driver API 13.0, the section named with each item. The mark
-//! "believed" means that the manual leaves it open, and only hardware can settle it.
+//! Source of all statements about the driver's behaviour: CUDA Driver API 13.0, the section named with each item. "Believed"
+//! marks a statement that the manual leaves open, and that only a test on hardware can settle.
 
 pub mod allocation;
 mod api;

@@ -11,7 +11,7 @@ use cudarc::driver::sys::{self, CUmemAccess_flags as Flags};
 /// The access through an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Read only: a kernel that writes faults, and its context is lost.
+    /// Read only: a kernel that writes there faults, and its context is lost.
     Read,
     /// Read and write.
     ReadWrite,
@@ -31,7 +31,7 @@ impl Access {
 ///
 /// The mapping preserves the memory: the caller may drop the allocation before it. The mapping process chooses the access, so
 /// [`Access::Read`] guards against accidents only. Work that still uses the address when the mapping is dropped faults: wait for
-/// it first.
+/// that work first.
 ///
 /// No context is needed: believed, as for [`Allocation`], and to be confirmed on hardware.
 ///
@@ -58,13 +58,13 @@ impl Mapping {
     /// # Errors
     /// [`is_out_of_memory`](crate::Error::is_out_of_memory) if there are not enough addresses; else the driver's error:
     /// `CUDA_ERROR_INVALID_VALUE` for a wrong length, `CUDA_ERROR_INVALID_DEVICE` for a device that cannot reach the memory. On
-    /// failure it undoes its former steps.
+    /// failure, the call undoes its former steps.
     pub fn map(allocation: &Allocation, bytes: u64, device: &Device, access: Access) -> Result<Self> {
         let doing = || format!("mapping {bytes} bytes for {device}");
         let (api, bytes_usize) = (Driver::api()?, bytes as usize);
         let mut reserved = Reserved::make(api, bytes_usize, doing)?;
-        // SAFETY: the addresses are ours and without memory; the caller lends its handle. From the start of the allocation, which
-        // is the only offset that the manual allows.
+        // SAFETY: `reserved` owns the addresses, which have no memory yet; the allocation is borrowed, so its handle is valid.
+        // The offset 0 is the only one that the manual allows.
         let answer = unsafe { (api.cuMemMap)(reserved.ptr, bytes_usize, 0, allocation.handle(), 0) };
         check(answer, "cuMemMap", doing)?;
         reserved.is_mapped = true;
@@ -111,7 +111,8 @@ impl Drop for Mapping {
 impl Reserved {
     fn make(api: &'static Api, bytes: usize, doing: impl FnOnce() -> String) -> Result<Self> {
         let mut ptr = 0;
-        // SAFETY: it writes one address; alignment 0 is the device's own, address 0 is anywhere, 0 the only flag.
+        // SAFETY: the call writes one address. Alignment 0 means the device's own, address 0 means any address, and 0 is the
+        // only flag.
         let answer = unsafe { (api.cuMemAddressReserve)(&raw mut ptr, bytes, 0, 0, 0) };
         check(answer, "cuMemAddressReserve", doing)?;
         Ok(Self { api, ptr, bytes, is_mapped: false })
@@ -127,18 +128,18 @@ impl Reserved {
 impl Drop for Reserved {
     fn drop(&mut self) {
         // Addresses that still have memory cannot be freed: leak them rather than give them to another mapping.
-        // SAFETY: exactly what was mapped, once.
+        // SAFETY: the call unmaps exactly the range that was mapped, once.
         if self.is_mapped && unsafe { (self.api.cuMemUnmap)(self.ptr, self.bytes) } != 0 {
             return;
         }
-        // SAFETY: exactly what was reserved, once, without memory by now.
+        // SAFETY: the call frees exactly the range that was reserved, once; no memory is mapped there any more.
         unsafe { (self.api.cuMemAddressFree)(self.ptr, self.bytes) };
     }
 }
 
 fn set_access(api: &Api, ptr: sys::CUdeviceptr, bytes: usize, access: Access, device: &Device) -> Result<()> {
     let wish = access.on(device);
-    // SAFETY: it reads one access descriptor, and changes the access at addresses that are ours.
+    // SAFETY: the call reads one access descriptor, and changes the access to addresses that the caller owns.
     let answer = unsafe { (api.cuMemSetAccess)(ptr, bytes, &raw const wish, 1) };
     check(answer, "cuMemSetAccess", || format!("letting {device} use {bytes} mapped bytes"))
 }

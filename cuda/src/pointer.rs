@@ -27,7 +27,7 @@ pub struct Pointer {
     pub memory: Memory,
     /// The ordinal of the memory's device, if it has one.
     pub device: Option<u32>,
-    /// Whether it is managed memory, which moves between host and device.
+    /// Whether the memory is managed: it moves between host and device.
     pub is_managed: bool,
     /// The `CUcontext` of the allocation. `None` also for mapped memory and for a pool's memory: they have no context.
     pub context: Option<usize>,
@@ -64,9 +64,9 @@ impl Pointer {
             (&raw mut range_start).cast(),
             (&raw mut range_bytes).cast(),
         ];
-        // SAFETY: as many attributes as outputs, each of the type in the manual: an unsigned int, an int, an unsigned int (a bool
-        // would do), a pointer, an address, a size. The driver looks the address up and does not follow it; it writes zero for
-        // unknown data, or leaves the output alone.
+        // SAFETY: there are as many attributes as outputs, each of the type in the manual: an unsigned int, an int, an unsigned
+        // int (a bool would do), a pointer, an address, a size. The driver looks the address up and does not follow it; it
+        // writes zero for unknown data, or leaves the output alone.
         let answer = unsafe {
             (api.cuPointerGetAttributes)(values.len() as u32, attributes.as_mut_ptr(), values.as_mut_ptr(), ptr)
         };
@@ -89,7 +89,7 @@ impl Pointer {
         })
     }
 
-    /// Returns whether `bytes` from `ptr` on are in the same allocation.
+    /// Returns whether the `bytes` bytes from `ptr` on are in the same allocation.
     pub fn holds(&self, ptr: u64, bytes: u64) -> bool {
         ptr >= self.range_start
             && ptr.checked_add(bytes).is_some_and(|end| end <= self.range_start.saturating_add(self.range_bytes))

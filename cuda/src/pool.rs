@@ -1,4 +1,5 @@
-//! Memory that is allocated and freed in stream order, and shared by pool and pointer.
+//! Memory that is allocated and freed in stream order. Another process imports the pool by a descriptor, and each allocation by
+//! 64 bytes.
 #![allow(unsafe_code)]
 
 use crate::allocation::{adopt, as_pointer};
@@ -16,8 +17,8 @@ use std::sync::Arc;
 
 /// An exportable stream-ordered pool, or another process's pool. Cloning it is cheap.
 ///
-/// The creating process allocates and frees; an importer can only import pointers. Every importer frees its pointer before the
-/// exporter does. Believed: an exportable pool returns memory to the device only by [`Pool::trim`] or at its end, if at all.
+/// The creating process allocates and frees; an importer can only import pointers. Every importer must free its pointer before
+/// the exporter does. Believed: an exportable pool returns memory to the device only by [`Pool::trim`] or at its end, if at all.
 ///
 /// Source: CUDA Driver API 13.0, section "Stream Ordered Memory Allocator".
 #[derive(Clone, Debug)]
@@ -39,19 +40,19 @@ unsafe impl Sync for Held {}
 /// The sizes of a pool, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Taken from the device now.
+    /// Bytes taken from the device now.
     pub reserved_bytes: u64,
-    /// The maximum so far.
+    /// Maximum of `reserved_bytes` so far.
     pub reserved_bytes_max: u64,
-    /// Allocated from the pool now.
+    /// Bytes allocated from the pool now.
     pub used_bytes: u64,
-    /// The maximum so far.
+    /// Maximum of `used_bytes` so far.
     pub used_bytes_max: u64,
 }
 
 impl Pool {
-    /// Makes a pool on a device. It keeps up to `release_threshold_bytes` when streams are synchronized, and takes no more than
-    /// about `bytes_max` from the device (0: no limit).
+    /// Makes a pool on a device. When streams are synchronized, the pool keeps up to `release_threshold_bytes`. It takes no more
+    /// than about `bytes_max` from the device (0: no limit).
     ///
     /// # Errors
     /// [`Error::is_unsupported`]; else the driver's error.
@@ -69,13 +70,13 @@ impl Pool {
             reserved: [0; 54],
         };
         let mut raw = std::ptr::null_mut();
-        // SAFETY: it reads the properties, whose reserved bytes are zero as required, and writes one handle.
+        // SAFETY: the call reads the properties, whose reserved bytes are zero as required, and writes one handle.
         let answer = unsafe { (pools.cuMemPoolCreate)(&raw mut raw, &raw const properties) };
         check(answer, "cuMemPoolCreate", doing)?;
         let pool = Self { held: Arc::new(Held { raw, is_imported: false }) };
         let mut threshold = release_threshold_bytes;
         let (attribute, value) = (Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, (&raw mut threshold).cast::<c_void>());
-        // SAFETY: this attribute is a cuuint64_t, which it reads.
+        // SAFETY: the call reads a cuuint64_t for this attribute, which `value` is.
         check(unsafe { (pools.cuMemPoolSetAttribute)(raw, attribute, value) }, "cuMemPoolSetAttribute", doing)?;
         Ok(pool)
     }
@@ -88,7 +89,7 @@ impl Pool {
     pub fn export(&self) -> Result<OwnedFd> {
         let (pools, mut fd) = (Driver::pools()?, -1);
         let to = (&raw mut fd).cast::<c_void>();
-        // SAFETY: for this type of handle it writes one int; the pool is ours.
+        // SAFETY: for this type of handle, the call writes one int; this value owns the pool's handle.
         let answer = unsafe { (pools.cuMemPoolExportToShareableHandle)(to, self.held.raw, api::POSIX, 0) };
         check(answer, "cuMemPoolExportToShareableHandle", || "exporting a pool".into())?;
         adopt(fd, "exporting a pool")
@@ -102,7 +103,7 @@ impl Pool {
     pub fn import(fd: BorrowedFd<'_>) -> Result<Self> {
         let (pools, mut raw) = (Driver::pools()?, std::ptr::null_mut());
         // SAFETY: for this type of handle the pointer is the descriptor's number, and is not followed; the descriptor is
-        // borrowed, so it is open. It writes one handle.
+        // borrowed, so it is open. The call writes one handle.
         let answer = unsafe { (pools.cuMemPoolImportFromShareableHandle)(&raw mut raw, as_pointer(fd), api::POSIX, 0) };
         check(answer, "cuMemPoolImportFromShareableHandle", || "importing a pool".into())?;
         Ok(Self { held: Arc::new(Held { raw, is_imported: true }) })
@@ -118,7 +119,7 @@ impl Pool {
             return Err(Error::refused("only the process that made a pool can allocate from it", doing()));
         }
         let (pools, mut ptr) = (Driver::pools()?, 0);
-        // SAFETY: it writes one address; the pool is ours, the stream borrowed.
+        // SAFETY: the call writes one address; this value owns the pool's handle, and the stream is borrowed.
         let answer = unsafe {
             (pools.cuMemAllocFromPoolAsync)(&raw mut ptr, bytes as usize, self.held.raw, stream.into().raw())
         };
@@ -145,7 +146,7 @@ impl Pool {
     /// The driver's, if the address is not one of an exportable pool.
     pub fn export_pointer(&self, ptr: u64) -> Result<[u8; 64]> {
         let (pools, mut data) = (Driver::pools()?, sys::CUmemPoolPtrExportData { reserved: [0; 64] });
-        // SAFETY: it writes 64 bytes, and looks the address up.
+        // SAFETY: the call writes 64 bytes, and looks the address up.
         let answer = unsafe { (pools.cuMemPoolExportPointer)(&raw mut data, ptr) };
         check(answer, "cuMemPoolExportPointer", || "exporting an allocation of a pool".into())?;
         Ok(data.reserved)
@@ -160,19 +161,20 @@ impl Pool {
         let pools = Driver::pools()?;
         let _current = context.enter()?;
         let (mut ptr, mut data) = (0, sys::CUmemPoolPtrExportData { reserved: *data });
-        // SAFETY: it reads 64 bytes and checks them, and writes one address.
+        // SAFETY: the call reads 64 bytes and checks them, and writes one address.
         let answer = unsafe { (pools.cuMemPoolImportPointer)(&raw mut ptr, self.held.raw, &raw mut data) };
         check(answer, "cuMemPoolImportPointer", || "importing an allocation of a pool".into())?;
         Ok(Imported { ptr, is_freed: false, context: context.clone(), _pool: self.clone() })
     }
 
-    /// Lets a device use all present and future allocations and imports here. A pool's own device always may.
+    /// Lets a device use all present and future allocations and imports of this pool. The pool's own device may always use
+    /// them.
     ///
     /// # Errors
     /// The driver's, if that device cannot reach the pool's memory.
     pub fn set_access(&self, device: &Device, access: Access) -> Result<()> {
         let (pools, wish) = (Driver::pools()?, access.on(device));
-        // SAFETY: it reads one access descriptor; the pool is ours.
+        // SAFETY: the call reads one access descriptor; this value owns the pool's handle.
         let answer = unsafe { (pools.cuMemPoolSetAccess)(self.held.raw, &raw const wish, 1) };
         check(answer, "cuMemPoolSetAccess", || format!("letting {device} use a pool"))
     }
@@ -183,12 +185,12 @@ impl Pool {
     /// The driver's.
     pub fn trim(&self, bytes_keep: u64) -> Result<()> {
         let pools = Driver::pools()?;
-        // SAFETY: the pool is ours.
+        // SAFETY: this value owns the pool's handle.
         let answer = unsafe { (pools.cuMemPoolTrimTo)(self.held.raw, bytes_keep as usize) };
         check(answer, "cuMemPoolTrimTo", || format!("trimming a pool to {bytes_keep} bytes"))
     }
 
-    /// Returns its sizes.
+    /// Returns the pool's sizes.
     ///
     /// # Errors
     /// The driver's; it may not know the sizes of an imported pool.
@@ -196,7 +198,7 @@ impl Pool {
         let pools = Driver::pools()?;
         let ask = |attribute| {
             let mut bytes = 0_u64;
-            // SAFETY: each attribute requested below is a cuuint64_t, which it writes.
+            // SAFETY: the call writes a cuuint64_t for each attribute requested below.
             let answer =
                 unsafe { (pools.cuMemPoolGetAttribute)(self.held.raw, attribute, (&raw mut bytes).cast::<c_void>()) };
             check(answer, "cuMemPoolGetAttribute", || "asking for a pool's figures".into())?;
@@ -214,7 +216,8 @@ impl Pool {
 impl Drop for Held {
     fn drop(&mut self) {
         if let Ok(pools) = Driver::pools() {
-            // SAFETY: made or imported by us, destroyed once, here. Remaining allocations stay until they are freed.
+            // SAFETY: `create` or `import` made the handle, and this line destroys it once. Remaining allocations stay until
+            // they are freed.
             unsafe { (pools.cuMemPoolDestroy)(self.raw) };
         }
     }
@@ -236,7 +239,7 @@ impl Imported {
         self.ptr
     }
 
-    /// Frees the import in stream order. The exporter may free once the stream has passed this.
+    /// Frees the import in stream order. The exporter may free the allocation once the stream has executed this free.
     ///
     /// # Errors
     /// The driver's; the import is leaked then.
@@ -245,7 +248,7 @@ impl Imported {
     /// 1. All uses of the address in this process precede this in stream order.
     pub unsafe fn free<'s>(mut self, stream: impl Into<StreamRef<'s>>) -> Result<()> {
         self.is_freed = true;
-        // SAFETY: imported by us, freed once, here; 2 by 1.
+        // SAFETY: 1: this value imported the allocation and frees it once, here. 2: the caller guarantees the order.
         unsafe { free(self.ptr, stream.into()) }
     }
 }
@@ -256,7 +259,7 @@ impl Drop for Imported {
             return;
         }
         let (Ok(api), Ok(_current)) = (Driver::api(), self.context.enter()) else { return };
-        // SAFETY: imported by us, freed once, here; the driver waits for all its uses.
+        // SAFETY: this value imported the allocation and frees it once, here; the driver waits for all uses.
         unsafe { (api.cuMemFree_v2)(self.ptr) };
     }
 }

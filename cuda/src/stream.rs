@@ -8,7 +8,7 @@ use crate::event::Event;
 use cudarc::driver::sys;
 use std::marker::PhantomData;
 
-/// A stream of our own: it runs its work in order, unsynchronized with the legacy default stream.
+/// A stream that this process made. It runs its work in order, unsynchronized with the legacy default stream.
 ///
 /// Source: CUDA Driver API 13.0, section "Stream Management".
 #[derive(Debug)]
@@ -17,8 +17,8 @@ pub struct Stream {
     context: Context,
 }
 
-/// A borrowed stream, for the lifetime `'s`. Believed for streams with a context of their own, and to be confirmed on hardware:
-/// calls on it need no current context. The default streams belong to the current context.
+/// A borrowed stream, for the lifetime `'s`. Believed, and to be confirmed on hardware: calls on a stream with a context of its
+/// own need no current context. The default streams belong to the current context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamRef<'s> {
     raw: sys::CUstream,
@@ -42,7 +42,7 @@ impl Stream {
     pub fn new(context: &Context) -> Result<Self> {
         let _current = context.enter()?;
         let (api, mut raw) = (Driver::api()?, std::ptr::null_mut());
-        // SAFETY: it writes one handle.
+        // SAFETY: the call writes one handle.
         let answer = unsafe { (api.cuStreamCreate)(&raw mut raw, sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32) };
         check(answer, "cuStreamCreate", || "making a stream".into())?;
         Ok(Self { raw, context: context.clone() })
@@ -54,7 +54,7 @@ impl Stream {
         StreamRef { raw: self.raw, of: PhantomData }
     }
 
-    /// Returns its context.
+    /// Returns the stream's context.
     pub fn context(&self) -> &Context {
         &self.context
     }
@@ -62,7 +62,7 @@ impl Stream {
     /// As [`StreamRef::synchronize`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`StreamRef::synchronize`].
     pub fn synchronize(&self) -> Result<()> {
         self.by_ref().synchronize()
     }
@@ -70,7 +70,7 @@ impl Stream {
     /// As [`StreamRef::query`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`StreamRef::query`].
     pub fn query(&self) -> Result<bool> {
         self.by_ref().query()
     }
@@ -78,7 +78,7 @@ impl Stream {
     /// As [`StreamRef::wait_event`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`StreamRef::wait_event`].
     pub fn wait_event(&self, event: &Event) -> Result<()> {
         self.by_ref().wait_event(event)
     }
@@ -87,8 +87,8 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if let Ok(api) = Driver::api() {
-            // SAFETY: made by `new`, destroyed once, here; the context lives, being a field. Its work continues, and the driver
-            // frees its resources when that is done.
+            // SAFETY: `new` made the stream, and this line destroys it once; the field holds the context. The stream's work
+            // continues, and the driver frees its resources when the work is done.
             unsafe { (api.cuStreamDestroy_v2)(self.raw) };
         }
     }
@@ -131,7 +131,7 @@ impl StreamRef<'_> {
     /// The driver's.
     pub fn context(self) -> Result<usize> {
         let (api, mut context) = (Driver::api()?, std::ptr::null_mut());
-        // SAFETY: it writes one handle; the stream is valid, by the creator of this value.
+        // SAFETY: the call writes one handle; the stream is valid (`from_raw`, 1 and 2, or borrowed from its owner).
         let answer = unsafe { (api.cuStreamGetCtx)(self.raw(), &raw mut context) };
         check(answer, "cuStreamGetCtx", || "asking for a stream's context".into())?;
         Ok(context.expose_provenance())

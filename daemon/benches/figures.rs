@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use tensorlend_daemon::{Config, Embedded, embedded_with};
 use tensorlend_layout::directory::Directory;
+use tensorlend_layout::random::splitmix64;
 use tensorlend_layout::wire::{Hello, Reply, Request, Welcome, decode, encode};
 use tensorlend_os::map;
 use tensorlend_os::memfd::Access;
@@ -238,10 +239,7 @@ fn find(client: &Client, count: u32, key: impl Fn(u32) -> String) -> (f64, f64) 
     let d = &client.directory;
     let looks = 200_000u32;
     let mut seed = 1u64;
-    let mut random = || {
-        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        ((seed >> 33) % u64::from(count)) as u32
-    };
+    let mut random = || (splitmix64(&mut seed) % u64::from(count)) as u32;
     let there: Vec<String> = (0..looks).map(|_| key(random())).collect();
     let not: Vec<String> = (0..looks).map(|_| key(count + random())).collect();
     let round = |keys: &[String], want: bool| {

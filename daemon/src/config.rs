@@ -12,7 +12,7 @@ use tensorlend_layout::stream::CAPACITY_MAX;
 use tensorlend_layout::wire::Allocator;
 use tensorlend_os::numa::Numa;
 
-/// The configuration file with every option, its default and its unit: what `--print-config` prints.
+/// The configuration file with every option, its default and its unit: the output of `--print-config`.
 pub const EXAMPLE: &str = include_str!("config.toml");
 
 /// Maximum quarantine: a wrong unit must not make clients wait for hours.
@@ -24,7 +24,7 @@ const STREAM_GRACE_MS_MAX: u64 = 86_400_000;
 /// Minimum time until leases may be revoked.
 const LEASE_MS_LEAST: u64 = 100;
 
-/// How the daemon keeps others from writing what it lent to one.
+/// The way in which the daemon prevents other processes from writing to memory that it has lent to one writer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModeChoice {
@@ -105,7 +105,7 @@ pub struct Config {
     pub namespace: BTreeMap<String, NamespaceConfig>,
 }
 
-/// `[pool]`
+/// The section `[pool]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PoolConfig {
@@ -139,7 +139,7 @@ impl Default for PoolConfig {
     }
 }
 
-/// `[spill]`
+/// The section `[spill]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SpillConfig {
@@ -182,7 +182,7 @@ impl SpillConfig {
     }
 }
 
-/// `[cuda]`
+/// The section `[cuda]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CudaConfig {
@@ -194,7 +194,8 @@ pub struct CudaConfig {
     pub bytes_max: Option<Bytes>,
     /// Length of an ordinary segment in bytes. Default: 256 MiB; 64 MiB with the allocator `arena`.
     pub segment_bytes: Option<Bytes>,
-    /// Bytes per device kept for their last user and namespace once nobody has them mapped. Default: 1 GiB.
+    /// Maximum bytes per device that the daemon keeps for their last user and namespace after no client has them mapped. Default:
+    /// 1 GiB.
     pub idle_bytes_max: Bytes,
     /// Milliseconds after a process's exit during which its memory counts as in use. Default: 100.
     pub quarantine_ms: u64,
@@ -248,7 +249,7 @@ impl CudaConfig {
 /// The file with the system's grants of subordinate uids to users.
 const SUBUID_FILE: &str = "/etc/subuid";
 
-/// `[uid]`
+/// The section `[uid]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct UidConfig {
@@ -258,10 +259,10 @@ pub struct UidConfig {
     pub device_bytes_max: Option<Bytes>,
     /// Maximum number of sessions of one uid. Default: 256.
     pub sessions_max: u32,
-    /// Whether a uid may use only its share of common resources, so that others find some. Default: in system mode.
+    /// Whether a uid may use only its share of common resources, so that other uids get some, too. Default: in system mode.
     pub share: Option<bool>,
-    /// If memory is short: milliseconds after which a session is ended whose leases keep memory that nobody else reads.
-    /// Default: never.
+    /// While memory is short: milliseconds for which the leases of a session may retain replaced values before the daemon ends
+    /// the session. Default: no limit.
     pub lease_ms_max: Option<u64>,
     /// The file that assigns ranges of uids to users, in the format of subuid(5). Default: `/etc/subuid`. Empty: each
     /// uid is its own user.
@@ -281,7 +282,7 @@ impl Default for UidConfig {
     }
 }
 
-/// `[streams]`
+/// The section `[streams]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct StreamsConfig {

@@ -2,7 +2,7 @@
 
 use crate::config::{Config, ConfigError};
 use crate::core::settings::Mode;
-use crate::sys::{DaemonError, Devices, Keeper, Listener, Shell, Stop, limits, spill};
+use crate::sys::{DaemonError, Devices, FdStore, Listener, Shell, Stop, limits, spill};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use tensorlend_os::fork;
 use tensorlend_os::socket_file::{self, Found, Lock};
 
-/// Prefix of its folder's name, followed by random letters; and the name of its socket.
+/// Prefix of the name of an embedded daemon's folder, followed by random letters; and the name of the socket.
 const PREFIX: &str = "tensorlend-embedded-";
 const SOCKET: &str = "tensorlend.sock";
 const NAME_BYTES: usize = PREFIX.len() + 6;
@@ -81,7 +81,7 @@ pub fn embedded_with(config: &Config) -> Result<Embedded, EmbeddedError> {
     let folder = folder()?;
     let socket = folder.path().join(SOCKET);
     let listener = Listener::bind(&socket, 0o600)?;
-    let shell = Shell::new(listener, settings, (limits::backing(config)?, devices), (Keeper::default(), Vec::new()))?;
+    let shell = Shell::new(listener, settings, (limits::backing(config)?, devices), (FdStore::default(), Vec::new()))?;
     let stop = Arc::new(Stop::new()?);
     let stopped = Arc::clone(&stop);
     let thread = std::thread::Builder::new().name("tensorlendd".into()).spawn(move || {
@@ -118,7 +118,7 @@ fn sweep(base: &Path) {
     let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
     for name in names.filter(|name| is_ours(name)).take(SWEEP_MAX) {
         let socket = base.join(&name).join(SOCKET);
-        // An error means that another user owns the folder, and removes it.
+        // On an error the folder belongs to another user, whose daemons remove it.
         if matches!(socket_file::inspect(&socket), Ok(Found::Stale)) && remove(&socket).is_ok_and(|removed| removed) {
             // Succeeds only if the folder is empty.
             let _ = std::fs::remove_dir(base.join(&name));
@@ -126,7 +126,7 @@ fn sweep(base: &Path) {
     }
 }
 
-/// Removes the socket if it is stale under its folder's lock. Returns false if there is anything else.
+/// Takes the folder's lock, and removes the socket if it is stale. Returns false if it is not.
 fn remove(socket: &Path) -> rustix::io::Result<bool> {
     let _lock = Lock::take(socket)?;
     socket_file::remove_stale(socket)

@@ -51,7 +51,7 @@ pub fn start(format: Option<Format>) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the pending counts of suppressed lines, before the end.
+/// Writes the pending counts of suppressed lines. The daemon calls this when it stops.
 pub fn tell_left_out() {
     if let Some(floods) = FLOODS.get() {
         floods.tell_all();
@@ -59,7 +59,7 @@ pub fn tell_left_out() {
 }
 
 fn journal() -> io::Result<tracing_journald::Layer> {
-    // journalctl's names: the default would map ordinary messages to "notice".
+    // These are journalctl's names of the levels. The default would map ordinary messages to "notice".
     let priorities =
         PriorityMappings { info: Priority::Informational, debug: Priority::Debug, ..PriorityMappings::new() };
     let layer = tracing_journald::layer()?;
@@ -67,8 +67,8 @@ fn journal() -> io::Result<tracing_journald::Layer> {
     Ok(layer.with_syslog_identifier("tensorlendd".into()))
 }
 
-/// Returns true if `file` is the stream that the service manager's JOURNAL_STREAM names: it may have been redirected
-/// since.
+/// Returns true if `file` is the stream that the service manager's JOURNAL_STREAM names: the manager sets the variable at the
+/// start, and a program may have redirected its output since then.
 fn leads_to_journal(stream: Option<&str>, file: impl AsFd) -> bool {
     let named = stream.and_then(|stream| {
         let (device, inode) = stream.split_once(':')?;

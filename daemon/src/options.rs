@@ -126,7 +126,7 @@ fn options(config: &Config) -> Options {
     for (name, rule) in namespace {
         let place = format!("namespace.{name}");
         limits(&mut all, &place, &rule.limits());
-        // `limits` lists the limits.
+        // The call of `limits` above has added the limits.
         let NamespaceConfig { readers, writers, .. } = rule;
         for (key, list) in [("readers", readers), ("writers", writers)] {
             all.insert(format!("{place}.{key}"), (Takes::Now, debug(Some(list))));
@@ -149,7 +149,7 @@ fn limits(all: &mut Options, place: &str, limits: &LimitsConfig) {
 }
 
 fn bytes(value: Option<Bytes>) -> Option<String> {
-    value.map(|Bytes(bytes)| crate::core::account::bytes_text(bytes))
+    value.map(|Bytes(bytes)| tensorlend_layout::size::bytes_exact(bytes))
 }
 
 fn debug(value: Option<impl Debug>) -> Option<String> {
@@ -205,7 +205,7 @@ mod tests {
              [namespace_default]\nbytes_max = 1\ndevice_bytes_max = 1\nnames_max = 600\nmembers_max = 9\nlists_max = 9\n\
              streams_max = 9\nsegments_max = 9\n[namespace.lab]\nreaders = [\"0\"]",
         );
-        // Except the limits of the namespace, which equal the default's.
+        // All options differ except the seven limits of the namespace, which equal the defaults.
         let all = options(&wanted).len() - 7;
         let wanted_changes = changes(&running, &wanted);
         assert_eq!(wanted_changes.len(), all, "{wanted_changes:#?}");

@@ -50,7 +50,18 @@ pub fn command() -> clap::Command {
 
 /// Runs the daemon from a command line whose first argument is the program's name; returns its exit status.
 pub fn main(arguments: Vec<OsString>) -> u8 {
-    let arguments = Arguments::parse_from(arguments);
+    let arguments = match Arguments::try_parse_from(arguments) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let _ = error.print();
+            // The error is a wrong option in a service unit, not --help.
+            if error.use_stderr() && notify::is_heard() {
+                let text = error.to_string();
+                service::pause_before_retry(&text.lines().next().unwrap_or_default());
+            }
+            return error.exit_code() as u8;
+        }
+    };
     if arguments.print_config {
         print!("{}", crate::EXAMPLE);
         return 0;
@@ -96,5 +107,17 @@ fn start(arguments: Arguments) -> Result<(), DaemonError> {
     match reload {
         Some(pid) => crate::ask_to_reload(&load()?, pid),
         None => crate::run(Box::new(load)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The program of another package that contains the daemon, such as Python's, ends by itself.
+    #[test]
+    fn a_wrong_option_gives_a_status_and_ends_no_process() {
+        let status = |option: &str| main(vec!["tensorlendd".into(), option.into()]);
+        assert_eq!((status("--configuration"), status("--version"), status("--help")), (2, 0, 0));
     }
 }

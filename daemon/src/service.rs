@@ -4,7 +4,7 @@ use crate::config::{Config, ConfigError, ModeChoice};
 use crate::core::settings::{Mode, Settings};
 use crate::sys::notify::{self, Watchdog};
 use crate::sys::reload::{Load, Reloader};
-use crate::sys::{Backing, DaemonError, Devices, Keeper, Listener, Shell, Signals, await_turn, limits, spill};
+use crate::sys::{Backing, DaemonError, Devices, FdStore, Listener, Shell, Signals, await_turn, limits, spill};
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Pid, Resource, Rlimit, Signal, kill_process};
 use std::path::{Path, PathBuf};
@@ -28,8 +28,8 @@ struct Parts {
 }
 
 impl Parts {
-    /// The first half of a start; a check does all of it, and checks the socket. A fault with which a daemon can still
-    /// serve its clients is not an error here, but part of the result.
+    /// Performs the first half of a start. [`check`] calls it, too, and then checks the socket. If a daemon can serve its
+    /// clients despite a fault, the fault is not an error here, but part of the result.
     fn gather(config: &Config) -> Result<Self, DaemonError> {
         let mode = limits::mode(config.mode);
         if config.mode == ModeChoice::Auto && mode == Mode::System && rustix::process::getuid().is_root() {
@@ -43,7 +43,7 @@ impl Parts {
         raise_descriptors();
         settings.descriptors_max = limits::descriptors();
         let spill = spill::check(&settings).err();
-        // After raising the limit of descriptors: the driver opens some for each device.
+        // The limit of descriptors is raised before this call, because the driver opens some for each device.
         let devices = Devices::open(&config.cuda);
         devices.tell(&mut settings);
         Ok(Self { mode, settings, backing, devices, unknown, spill })
@@ -85,7 +85,7 @@ pub fn run(load: Load) -> Result<(), DaemonError> {
     limits::check_system()?;
     let config = load()?;
     // Comes first, before other descriptors take the numbers of those that the manager passed.
-    let (activated, heirlooms) = Listener::handed_over()?;
+    let (activated, stored) = Listener::handed_over()?;
     let signals = Signals::catch()?;
     // Prevents processes of the same uid from attaching, or taking descriptors.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
@@ -102,7 +102,7 @@ pub fn run(load: Load) -> Result<(), DaemonError> {
         Listener::bind(&path, socket_mode(&config, mode))?
     };
     let pool = settings.pool_bytes_max;
-    let left = (Keeper::of_this_process(), heirlooms);
+    let left = (FdStore::of_this_process(), stored);
     let shell = Shell::new(listener, settings, (backing, devices), left)?.watched(Watchdog::asked_for());
     let reloader = Reloader::new(load, config, mode, pool).with_faults(unknown, spill);
     let status = reloader.status();
@@ -152,7 +152,7 @@ fn socket_mode(config: &Config, mode: Mode) -> u32 {
     })
 }
 
-/// Raises the limit of open descriptors: every segment and every sheet is one.
+/// Raises the limit of open descriptors: the daemon has one for every segment and every sheet.
 fn raise_descriptors() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -163,7 +163,7 @@ fn raise_descriptors() {
 
 /// Waits before a daemon that could not start ends, to limit the rate at which a service manager restarts it. SIGTERM
 /// and SIGINT end the process at once.
-pub fn pause_before_retry(error: &DaemonError) {
+pub fn pause_before_retry(error: &dyn std::fmt::Display) {
     notify::status(&format!("not started, and tried again: {error}"));
     let _ = nix::sys::signal::SigSet::all().thread_unblock();
     std::thread::sleep(RETRY_PAUSE);

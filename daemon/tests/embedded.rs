@@ -10,7 +10,7 @@ use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::{LeaseTable, acquire};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Refusal, Reply, Request, Welcome, decode, encode};
-use tensorlend_layout::word::{Cell, Home};
+use tensorlend_layout::word::{Cell, OwnerWord};
 use tensorlend_os::map;
 use tensorlend_os::memfd::Access;
 use tensorlend_os::packet::{receive, send};
@@ -54,7 +54,7 @@ impl Client {
         say(&socket, &Request::Hello(hello()));
         let (reply, fds) = hear(&socket).unwrap();
         let Reply::Welcome(welcome) = reply else { panic!("{reply:?}") };
-        let [directory, catalogue, leases, _nudge] = &fds[..] else { panic!("four descriptors") };
+        let [directory, catalogue, leases, _wakeup] = &fds[..] else { panic!("four descriptors") };
         assert!(map::sheet(directory, length(directory), Access::Write).is_err(), "the directory is the daemon's");
         let view = map::sheet(directory, length(directory), Access::Read).unwrap();
         let catalogue = map::sheet(catalogue, size_of::<Catalogue>(), Access::Write).unwrap();
@@ -85,16 +85,16 @@ impl Client {
         base
     }
 
-    fn publish(&self, name: &str, cell: u32, value: Cell) -> Home {
+    fn publish(&self, name: &str, cell: u32, value: Cell) -> OwnerWord {
         self.words().cells[cell as usize].cell.set(value.0);
         let (reply, _) = self.ask(&Request::Bind { name: name.into(), cell });
-        let Reply::Bound { home, .. } = reply else { panic!("{reply:?}") };
-        Home(home)
+        let Reply::Bound { owner_word, .. } = reply else { panic!("{reply:?}") };
+        OwnerWord(owner_word)
     }
 
-    fn find(&self, name: &str) -> Option<Home> {
+    fn find(&self, name: &str) -> Option<OwnerWord> {
         let found = self.directory.find(self.directory.hash(name.as_bytes()), name.as_bytes()).unwrap();
-        found.map(|f| f.home).filter(|h| h.is_live())
+        found.map(|f| f.owner_word).filter(|h| h.is_live())
     }
 }
 
@@ -125,12 +125,12 @@ fn a_name_outlives_its_producer_and_its_drafts_do_not() {
     let mut producer = Client::join(&broker);
     let base = producer.segment();
     let spare = producer.segment();
-    let home = producer.publish("pressure", 5, Cell::new(1, base));
-    assert_eq!((home.catalogue(), home.cell()), (producer.welcome.catalogue, 5));
+    let owner_word = producer.publish("pressure", 5, Cell::new(1, base));
+    assert_eq!((owner_word.catalogue(), owner_word.cell()), (producer.welcome.catalogue, 5));
     let number = producer.welcome.catalogue;
 
     let consumer = Client::join(&broker);
-    assert_eq!(consumer.find("pressure"), Some(home));
+    assert_eq!(consumer.find("pressure"), Some(owner_word));
     let (reply, fds) = consumer.ask(&Request::SegmentOf { catalogue: number, slot: base + 3 });
     assert!(matches!(reply, Reply::Segment { slots_log2: 4, .. }), "{reply:?}");
     assert!(map::segment(&fds[0], 4096, Access::Write, false).is_err(), "lent for reading");
@@ -143,7 +143,7 @@ fn a_name_outlives_its_producer_and_its_drafts_do_not() {
     drop(producer);
     let (reply, _) = consumer.ask(&Request::Ping);
     assert_eq!(reply, Reply::Done);
-    assert_eq!(consumer.find("pressure"), Some(home), "the name stays");
+    assert_eq!(consumer.find("pressure"), Some(owner_word), "the name stays");
     let stat = || match consumer.ask(&Request::Stat).0 {
         Reply::Stat(stat) => *stat,
         other => panic!("{other:?}"),
@@ -158,7 +158,7 @@ fn a_name_outlives_its_producer_and_its_drafts_do_not() {
     drop(consumer);
 
     let third = Client::join(&broker);
-    assert_eq!(third.find("pressure"), Some(home));
+    assert_eq!(third.find("pressure"), Some(owner_word));
     // A lease keeps memory that a delete would free.
     let table: &LeaseTable = third.leases.at(0).unwrap();
     let shard = tensorlend_layout::leases::Shard::new(table, 0);

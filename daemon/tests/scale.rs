@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use tensorlend_daemon::{Config, embedded_with};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::wire::{Hello, Reply, Request, decode, encode};
-use tensorlend_layout::word::Home;
+use tensorlend_layout::word::OwnerWord;
 use tensorlend_os::map;
 use tensorlend_os::memfd::Access;
 use tensorlend_os::packet::{receive, send};
@@ -74,7 +74,7 @@ fn many_names_take_little_memory_and_give_it_back_to_others() {
     let before = bytes_held(&directory_fd);
 
     let mut granted = 4096;
-    let mut homes = Vec::new();
+    let mut owner_words = Vec::new();
     for i in 0..count {
         if i == granted {
             let (reply, mut fds) = ask(&socket, &Request::GrowCells);
@@ -84,9 +84,9 @@ fn many_names_take_little_memory_and_give_it_back_to_others() {
             granted += tensorlend_layout::catalogue::cells_count(part) as u32;
         }
         let (reply, _) = ask(&socket, &Request::Bind { name: key(i), cell: i });
-        let Reply::Bound { entry, home } = reply else { panic!("{reply:?}") };
+        let Reply::Bound { entry, owner_word } = reply else { panic!("{reply:?}") };
         if i % 1000 == 0 {
-            homes.push((i, entry, Home(home)));
+            owner_words.push((i, entry, OwnerWord(owner_word)));
         }
     }
     let mut slots = Sheets::default();
@@ -106,12 +106,16 @@ fn many_names_take_little_memory_and_give_it_back_to_others() {
     println!("{count} names: {names:.1} bytes of directory and {catalogue:.1} of catalogue for each");
     assert!(names <= 160.0, "{names}");
     assert!(catalogue <= 256.0, "{catalogue}");
-    for &(i, entry, home) in &homes {
+    for &(i, entry, owner_word) in &owner_words {
         let name = key(i);
         let found = directory.find(directory.hash(name.as_bytes()), name.as_bytes()).unwrap().unwrap();
-        assert_eq!((found.entry, found.home, found.home.cell()), (entry, home, i), "names stay where they are");
+        assert_eq!(
+            (found.entry, found.owner_word, found.owner_word.cell()),
+            (entry, owner_word, i),
+            "names stay where they are"
+        );
     }
-    assert_eq!(directory.entries().filter(|(_, e)| Home(e.home.read()).is_live()).count() as u32, count);
+    assert_eq!(directory.entries().filter(|(_, e)| OwnerWord(e.owner_word.read()).is_live()).count() as u32, count);
 
     let full = bytes_held(&directory_fd);
     for i in 0..count {

@@ -11,7 +11,7 @@ use tensorlend::header::{Magic, SheetHeader};
 use tensorlend::leases::{LeaseTable, SHARD_ENTRIES, SHARDS};
 use tensorlend::name;
 use tensorlend::raw::View;
-use tensorlend::stream::{Brief, Found, Ring, RingEntry, StreamRing};
+use tensorlend::stream::{HeaderSummary, Found, Ring, RingEntry, StreamRing};
 use tensorlend::tensor::{SlotInfo, check_extent};
 use tensorlend::word::{Absorbed, Cell, MemberState, Word};
 use tensorlend::{DType, Device};
@@ -44,19 +44,19 @@ fn record(data: &[u8]) {
     slot.words.iter().zip(all).for_each(|(word, value)| word.set(value));
     assert_eq!(slot.copy(), all);
     let segment_bytes = words(data.get(128..).unwrap_or_default()).next().unwrap_or(1 << 20);
-    let brief = slot.brief(all[0] >> 24);
+    let summary = slot.summary(all[0] >> 24);
     if let Ok(info) = SlotInfo::unpack(&all) {
         if info.check(all[0] >> 24, segment_bytes).is_ok() {
             let end = info.data_offset.checked_add(info.data_bytes).expect("it was checked");
             assert!(end <= segment_bytes, "{info:?} lies outside its segment of {segment_bytes}");
         }
         assert_eq!(SlotInfo::unpack(&info.pack()), Ok(info));
-        let _ = (info.extension_bytes(), info.brief());
+        let _ = (info.extension_bytes(), info.summary());
     }
-    let raw: Brief = core::array::from_fn(|i| all[i]);
-    for words in brief.into_iter().chain([raw]) {
-        let _ = SlotInfo::check_brief(&words, segment_bytes);
-        let _ = SlotInfo::of_brief(&words, all[6] >> 24);
+    let raw: HeaderSummary = core::array::from_fn(|i| all[i]);
+    for words in summary.into_iter().chain([raw]) {
+        let _ = SlotInfo::check_summary(&words, segment_bytes);
+        let _ = SlotInfo::of_summary(&words, all[6] >> 24);
     }
 }
 
@@ -141,10 +141,10 @@ fn ring(data: &[u8]) {
     let ring = Ring { head: view.at(0).expect("long enough"), entries };
     let _ = view.at::<SheetHeader>(0).expect("long enough").check(Magic::Stream);
     for number in words(data).chain(0..3).take(20) {
-        if let Found::Message(cell, brief) = ring.find(number) {
+        if let Found::Message(cell, summary) = ring.find(number) {
             assert!(ring.stands(number, cell));
-            let _ = SlotInfo::check_brief(&brief, 1 << 20);
-            let _ = SlotInfo::of_brief(&brief, cell.generation());
+            let _ = SlotInfo::check_summary(&summary, 1 << 20);
+            let _ = SlotInfo::of_summary(&summary, cell.generation());
         }
     }
 }

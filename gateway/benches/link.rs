@@ -53,7 +53,7 @@ struct Options {
     /// Where the report goes, besides standard output.
     #[arg(long)]
     out: Option<PathBuf>,
-    /// What this process is: started by the others.
+    /// The role of this process: started by the others.
     #[arg(long, hide = true)]
     role: Option<String>,
     /// Where the other host is.
@@ -86,7 +86,7 @@ fn obey(mut fetch: impl FnMut(&str, usize) -> Duration) {
     }
 }
 
-/// What is sent: touched, so that it lies in memory.
+/// The bytes to send: touched, so that they are in memory.
 fn payload(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at >> 12) as u8 | 1).collect()
 }
@@ -129,7 +129,7 @@ fn node(name: &str) -> NodeName {
     NodeName::new(name).expect("a name")
 }
 
-/// What zenoh is told besides, by all who use it here.
+/// Further options of zenoh, for all its users here.
 fn told(options: &Options) -> Vec<(String, serde_json::Value)> {
     let one = |one: &String| {
         let (key, value) = one.split_once('=').expect("KEY=JSON");

@@ -1,4 +1,4 @@
-//! What gateways say to each other, for up to a thousand of them: simulated, with the machines that the program runs and the lengths of
+//! Messages between up to a thousand gateways: simulated, with the machines that the program runs and the lengths of
 //! what it would send.
 //!
 //! ```sh
@@ -32,7 +32,7 @@ struct Options {
     bench: bool,
 }
 
-/// What a node does: names that it has, names that it reads, reads and updates in a second.
+/// The work of a node: names that it has, names that it reads, reads and updates in a second.
 const LOADS: [(&str, f64, f64); 3] = [
     ("read often, seldom new: parameters", 100.0, 0.1),
     ("read as often as new: fields of a simulation", 100.0, 100.0),
@@ -46,7 +46,7 @@ fn main() {
     let mut report = String::new();
     let _ = writeln!(
         report,
-        "# What gateways say to each other, simulated\n\nMade by `cargo bench -p tensorlend-gateway --bench scale`: counts in simulated time, the same on \
+        "# Messages between gateways, simulated\n\nMade by `cargo bench -p tensorlend-gateway --bench scale`: counts in simulated time, the same on \
          every machine.\n\nEach node has {NAMES} names, reads {WORKING_SET} names of others, drawn at random, and overwrites \
          its own. {} simulated seconds after the first two. Messages and bytes (keys and heads, without tensors and zenoh's own framing) \
          are those that one node sends and causes in a second.\n",
@@ -56,7 +56,7 @@ fn main() {
         let _ = writeln!(report, "## {what}\n\n{reads} reads and {updates} new values a second and node.\n");
         let _ = writeln!(
             report,
-            "| nodes | reads without a message | questions | words | heartbeats | bytes | if every read asked | if every value were told to all |"
+            "| nodes | reads without a message | questions | words | heartbeats | bytes | if every read asked | if every value were sent to all |"
         );
         let _ = writeln!(report, "|---:|---:|---:|---:|---:|---:|---:|---:|");
         for &nodes in &options.nodes {
@@ -91,7 +91,7 @@ fn main() {
     }
 }
 
-/// What coming and going costs.
+/// The cost of nodes that come and go.
 fn discovery(options: &Options, report: &mut String) {
     let _ = writeln!(
         report,

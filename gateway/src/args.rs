@@ -4,7 +4,7 @@ use clap::Parser;
 use std::path::PathBuf;
 use tracing_subscriber::EnvFilter;
 
-/// Reach tensors of other machines' brokers, and let them reach this one's.
+/// Read tensors of other machines, and let other machines read those of this one.
 ///
 /// Programs then read a name NODE/NAME like a local one. The configuration lists the names that are exported, imported and
 /// accepted. Zenoh determines the nodes, and how they find and authenticate each other.
@@ -24,13 +24,13 @@ pub struct Args {
     /// The configuration file.
     #[arg(long, value_name = "FILE", required_unless_present = "print_config")]
     pub config: Option<PathBuf>,
-    /// The daemon's socket, in place of the configuration's; default: the user's daemon, then the system's.
+    /// The daemon's socket; overrides the configuration. Default: the user's daemon, then the system's.
     #[arg(long, value_name = "PATH", env = "TENSORLEND_SOCKET", hide_env_values = true)]
     pub socket: Option<PathBuf>,
-    /// Read the configuration, say whether it can be used, and end.
+    /// Read the configuration, print whether it is valid, and exit.
     #[arg(long)]
     pub check: bool,
-    /// Print a configuration with every option, and end.
+    /// Print a configuration with every option, and exit.
     #[arg(long, conflicts_with_all = ["config", "check"])]
     pub print_config: bool,
 }

@@ -7,12 +7,12 @@
 //! values == the sum of held
 //! ```
 //!
-//! If the minimum windows of many streams leave no room for a range, one range may still be in flight: else no value would ever
-//! arrive.
+//! If the minimum windows of many streams leave no room for a range, one range may still be in flight: otherwise no value would
+//! ever arrive.
 //!
-//! A node that holds some bytes takes more only while its total then does not exceed the rest; the first bytes of a node need
-//! only room. So a slow node that keeps all that it may holds half of the budget. Of two nodes that take and give again and again
-//! each converges to a third, which leaves room for the next. This needs no classification of nodes.
+//! A node may hold at most as many bytes as it leaves free; its first range only needs room. So a slow node that gives nothing
+//! back holds half of the budget at most. If two nodes take and give in turn, each converges to a third, which leaves a third for
+//! another node. This rule needs no classification of nodes.
 
 use crate::wire::NodeName;
 use std::collections::BTreeMap;
@@ -57,12 +57,21 @@ impl Budget {
         Share { budget: self, node }
     }
 
-    /// Returns the window of one of `links` streams while the windows of the others sum to `others` bytes: an equal part, as
-    /// far as the others have already shrunk theirs.
+    /// Returns the window of one of `links` streams while the windows of the others sum to `others` bytes. It is an equal part,
+    /// or less while the others have not shrunk theirs yet.
     pub fn window(&self, links: usize, others: u64, window_max: u64) -> u64 {
         let half = self.bytes_max / 2;
         let part = half / links.max(1) as u64;
         window_max.min(part).min(half.saturating_sub(others)).max(WINDOW_BYTES_LEAST.min(window_max))
+    }
+
+    /// Checks that the sum of the nodes' bytes agrees with their total.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub fn check(&self) {
+        assert_eq!(self.values, self.held.values().sum::<u64>(), "bytes of values in flight");
+        assert!(self.held.values().all(|held| *held > 0), "a node without bytes is not listed");
     }
 
     /// Sets the sum of the windows of all streams.
@@ -146,7 +155,7 @@ mod tests {
     fn streams_have_half_of_it_in_equal_parts() {
         let mut budget = Budget::new(64 << 20);
         assert_eq!(budget.window(1, 0, 16 << 20), 16 << 20);
-        // The other two still have windows of an earlier split between two.
+        // The other two streams still have windows of an earlier split between two.
         assert_eq!(budget.window(3, 32 << 20, 16 << 20), WINDOW_BYTES_LEAST);
         assert_eq!(budget.window(4, 24 << 20, 16 << 20), 8 << 20);
         budget.on_windows(32 << 20);

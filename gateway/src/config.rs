@@ -41,7 +41,7 @@ pub enum BadConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StreamPolicy {
-    /// The producer's machine keeps them, and the stream waits when its ring is full.
+    /// The producer's machine keeps the messages, and the stream waits when its ring is full.
     #[default]
     Block,
     /// The gateway drops and counts the oldest.
@@ -66,7 +66,7 @@ pub struct Config {
     pub connect: Vec<String>,
     /// Compression of the bytes that other nodes send to this node.
     pub packing: Packing,
-    /// Whether these bytes carry checksums.
+    /// Whether the bytes that other nodes send carry checksums.
     pub checksum: bool,
     /// Bytes of one request.
     pub chunk_bytes: Bytes,
@@ -88,9 +88,9 @@ pub struct Config {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SpaceConfig {
-    /// Its name on this machine. Default: the private namespace of the gateway's user.
+    /// The namespace's name on this machine. Default: the private namespace of the gateway's user.
     pub local: Option<String>,
-    /// Its name between gateways. Default: `local`, or `default`.
+    /// The namespace's name between gateways. Default: `local`, or `default`.
     pub name: Option<String>,
     /// Globs of names, lists and streams that other nodes may read.
     pub export: Vec<String>,
@@ -206,7 +206,7 @@ impl Config {
 
 #[cfg(feature = "zenoh")]
 impl Config {
-    /// Returns zenoh's options: its own file, with the options of this one on top.
+    /// Returns the options for zenoh: those of zenoh's own file, overridden by those of this configuration.
     ///
     /// # Errors
     /// [`BadConfig::Value`] with zenoh's text.
@@ -263,8 +263,8 @@ fn value(option: &str, why: &dyn std::fmt::Display) -> BadConfig {
 mod tests {
     use super::*;
 
-    /// The example states each option's default in its comments, except for namespaces, of which it has one as a user might write
-    /// it.
+    /// The comments of the example state the default of each option. Namespaces are the exception: the example has one as a
+    /// user might write it.
     #[test]
     fn the_example_has_every_option_with_its_default() {
         let as_it_is = Config::parse(EXAMPLE).unwrap();

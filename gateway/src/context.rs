@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 use tensorlend::remote::{RemoteAnswer, node_name};
 use tensorlend::{Call, Client};
 
-/// Delay of a report that nobody answers a request: by then the gateway knows of a loss of the node.
+/// Delay of the report that no gateway responds to a request: by then, this gateway knows whether it has lost the node.
 const LOSS_DELAY: Duration = Duration::from_millis(200);
 
-/// A handler of one response, for the first of several callers.
+/// A handler of one response: the first caller takes it, later calls do nothing.
 type Handler = Arc<Mutex<Option<OnAnswer>>>;
 
 fn take(handler: &Handler) -> Option<OnAnswer> {
@@ -44,7 +44,7 @@ pub struct Context {
     pub budget: Budget,
     /// Threads that copy received bytes into drafts.
     pub copiers: Workers,
-    /// Threads that pack and send answers: a full transport delays them.
+    /// Threads that pack and send responses: a full transport delays them.
     pub senders: Workers,
     /// Threads that send questions.
     pub askers: Workers,
@@ -95,7 +95,7 @@ impl Context {
         &self.spaces[space].client
     }
 
-    /// Returns the key of questions about a name, list or stream of another node.
+    /// Returns the key of requests about a name, list or stream of another node.
     pub fn key(&self, kind: Kind, name: &RemoteName) -> Key {
         let space = self.settings.spaces[name.space].name.clone();
         Key::About { node: name.node.clone(), kind, space, name: Some(name.name.clone()) }
@@ -127,8 +127,8 @@ impl Context {
 
     /// Returns true if other machines may read a name. Copies, names that look like copies, and internal names are not exported.
     pub fn is_exported(&self, space: usize, name: &str) -> bool {
-        // A client of this machine treats every name below a published node's document as a copy, whoever published that
-        // document: exporting such a name would make this gateway send requests to itself.
+        // A client of this machine treats every name below a node's document as a copy, even if another client published the
+        // document. If such a name were exported, this gateway would send requests to itself.
         let client = self.client(space);
         let is_below_a_node =
             || client.version(&node_name(first_part(name))).is_ok_and(|known| known.is_some()) || self.is_of_node(name);
@@ -141,13 +141,13 @@ impl Context {
         NodeName::new(first_part(name)).is_ok_and(|node| node == *self.nodes.here() || self.nodes.get(&node).is_some())
     }
 
-    /// Counts and logs a message that is dropped.
+    /// Counts and logs a dropped message.
     pub fn drop_message(&mut self, from: &str, why: &dyn std::fmt::Display) {
         self.statistics.dropped += 1;
         tracing::debug!(from, %why, "a message was dropped");
     }
 
-    /// Counts and drops a request that this gateway has sent itself; returns true if it was one.
+    /// Returns true if this gateway has sent the request itself; counts and logs such a request as dropped.
     pub fn is_loop(&mut self, asker: &Asker) -> bool {
         let is_loop = asker.node == *self.nodes.here();
         if is_loop {
@@ -157,8 +157,8 @@ impl Context {
         is_loop
     }
 
-    /// Sends a request to another node. `done` runs on a thread of the transport, or on this one if the request cannot be sent:
-    /// it may only post an event for later.
+    /// Sends a request to another node. `done` runs on a thread of the transport, or on this one if the request cannot be sent.
+    /// `done` may only post an event for later.
     pub fn ask(
         &self,
         key: Key,
@@ -179,8 +179,8 @@ impl Context {
         }
     }
 
-    /// As [`Context::ask`], for a request whose sender passes [`Trouble::Nobody`] to [`Nodes::absence`]. This report comes
-    /// [`LOSS_DELAY`] late: zenoh fails the requests in flight to a lost node before it reports the loss.
+    /// As [`Context::ask`], for a request whose sender passes [`Trouble::Nobody`] to [`Nodes::absence`]. `done` gets this
+    /// outcome [`LOSS_DELAY`] later: zenoh fails the requests in flight to a lost node before it reports the loss.
     pub fn ask_settled(
         &self,
         key: Key,

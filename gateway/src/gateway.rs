@@ -35,7 +35,7 @@ impl Gateway {
         }
     }
 
-    /// Calls this when the gateway ends by itself: the daemon has ended its session for good.
+    /// Sets the function to call when the gateway ends by itself, because the daemon has ended its session for good.
     pub fn on_end(self, on_end: impl FnOnce() + Send + 'static) -> Self {
         self.mailbox.post(Event::OnEnd(Box::new(on_end)));
         self

@@ -1,4 +1,4 @@
-//! The state of a gateway: it routes events to the parts that own what they concern.
+//! The state of a gateway: it routes each event to the part that owns the subject of the event.
 //!
 //! One thread at a time makes all decisions ([`crate::runtime::Mailbox`]). The parts wait only for the daemon of this machine.
 //! Worker threads do long work (copies, packing, sends into a full transport) and post the result.
@@ -13,7 +13,7 @@
 
 use crate::context::Context;
 use crate::error::CannotStart;
-use crate::export::names::{Exports, Part};
+use crate::export::names::{Asked, Exports, Part};
 use crate::export::offers::Offers;
 use crate::export::puts::{Offered, PutOf, Puts};
 use crate::export::{listings as export_listings, lists as export_lists, offers, streams as export_streams};
@@ -40,9 +40,9 @@ use tensorlend::remote::RemoteRequest;
 
 /// Maximum interval of [`Hub::on_tick`].
 const TICK: Duration = Duration::from_millis(200);
-/// Interval in which the exports are polled: there may be many readers.
+/// Minimum interval between two polls of the exports: the cost of a poll grows with the number of readers.
 const EXPORTS_POLL: Duration = Duration::from_millis(100);
-/// Interval in which `.gateway/stat` may change.
+/// Minimum interval between two publications of `.gateway/stat`.
 const STATISTICS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// An event of the gateway.
@@ -51,7 +51,7 @@ pub enum Event {
     Question(Question),
     /// A message of another gateway.
     Frame(Key, Frame),
-    /// A node that can be reached (true), or not any more (false).
+    /// A node has become reachable (true) or unreachable (false).
     Node(NodeName, Epoch, bool),
     /// An event of this machine.
     Local(local::Event),
@@ -84,7 +84,7 @@ enum Purpose {
     Put(PutOf),
 }
 
-/// Senders for the answers of workers to other nodes' questions.
+/// Senders through which workers post the responses to other nodes' requests.
 struct Senders {
     list_sent: EventSender<export_lists::Event>,
     listed: EventSender<export_listings::Event>,
@@ -214,7 +214,7 @@ impl Hub {
                 let about = decode::<AboutStream>(&frame.head)?;
                 self.sent_streams.on_question(&mut self.context, space, name, about, answer, now);
             }
-            // A request for the items, or for the bytes of one of them.
+            // The request is for the items of a list, or for the bytes of one item.
             Kind::List => match decode::<AboutList>(&frame.head) {
                 Ok(about) => {
                     let sent = &self.senders.list_sent;
@@ -244,13 +244,14 @@ impl Hub {
         }
         let Self { context, exports, puts, .. } = self;
         context.statistics.answered += 1;
+        let asked = Asked { space, name, asker: &asker };
         match what {
             NameQuestion::Get { have, inline_max } => {
-                exports.on_get(context, space, name, &asker, have, inline_max, answer, now);
+                exports.on_get(context, asked, have, inline_max, answer, now);
             }
             NameQuestion::Read { stamp, offset, bytes, codecs, checksum } => {
                 let part = Part { stamp, offset, bytes, codecs, checksum };
-                exports.on_read(context, space, name, &asker, part, answer, now);
+                exports.on_read(context, asked, part, answer, now);
             }
             NameQuestion::Done { stamp } => {
                 exports.on_done(space, name, stamp, &asker);
@@ -310,12 +311,13 @@ impl Hub {
 
     fn on_offer(&mut self, event: offers::Event, now: Instant) {
         let Some(settled) = self.offers.on_event(&mut self.context, &mut self.exports, event, now) else { return };
-        // Before the response: a client that has put a value must not find the old one. The invalidation may come later.
+        // The copy must be invalid before the client gets its response: a client that has put a value must not read the old
+        // value on this machine. The other node's invalidation message may come later.
         self.imports.on_put(&self.context, &settled.name, now);
         self.context.answer(settled.name.space, settled.call, &settled.answer);
     }
 
-    /// Starts a transfer. One that ends at once may lead to another.
+    /// Starts a transfer. A transfer that ends at once may lead to another.
     fn fetch(&mut self, mut request: Option<Request<Purpose>>, now: Instant) {
         while let Some(next) = request {
             let finished = self.transfers.start(&mut self.context, next);
@@ -442,6 +444,9 @@ impl State for Hub {
         self.sent_streams.on_tick(now);
         if self.published.at.is_none_or(|at| now.saturating_duration_since(at) >= STATISTICS_INTERVAL) {
             self.publish_statistics(now);
+        }
+        if cfg!(debug_assertions) {
+            self.context.budget.check();
         }
     }
 

@@ -1,18 +1,18 @@
 //! Key expressions: the node, the kind, the namespace and the name.
 //!
 //! ```text
-//! tensorlend/1/NODE/alive/EPOCH                a node is there (liveliness token)
-//! tensorlend/1/NODE/name/SPACE/NAME            questions about a name of that node
-//! tensorlend/1/NODE/list/SPACE/NAME            questions about a list of that node
-//! tensorlend/1/NODE/stream/SPACE/NAME          questions about a stream of that node
-//! tensorlend/1/NODE/names/SPACE                what there is
-//! tensorlend/1/NODE/to/OTHER/changed/SPACE     promises redeemed: from NODE, for OTHER
+//! tensorlend/1/NODE/alive/EPOCH                liveliness token: the node can be reached
+//! tensorlend/1/NODE/name/SPACE/NAME            requests about a name of that node
+//! tensorlend/1/NODE/list/SPACE/NAME            requests about a list of that node
+//! tensorlend/1/NODE/stream/SPACE/NAME          requests about a stream of that node
+//! tensorlend/1/NODE/names/SPACE                requests for the names of that node
+//! tensorlend/1/NODE/to/OTHER/changed/SPACE     invalidation messages: from NODE, for OTHER
 //! tensorlend/1/NODE/to/OTHER/message/LINK      messages of a stream: from NODE, for OTHER
 //! ```
 //!
-//! Zenoh's access control can thus restrict who may request what from whom. A tensor's name may contain what a key expression may
-//! not (`*`, `$`, `?`, `#`, an `@` that begins a chunk, an empty chunk): such characters are percent-encoded, and an empty chunk
-//! becomes a single `%`. The syntax is the canonical form of zenoh's key expressions.
+//! Zenoh's access control can thus restrict the requests that one node may send to another. A tensor's name may contain what a
+//! key expression may not (`*`, `$`, `?`, `#`, an `@` that begins a chunk, an empty chunk): such characters are percent-encoded,
+//! and an empty chunk becomes a single `%`. The syntax is the canonical form of zenoh's key expressions.
 
 use crate::wire::{BadNode, Epoch, NodeName};
 use std::fmt::Write;

@@ -1,8 +1,9 @@
 //! `tensorlend-gateway`: tensors of other machines' daemons.
 //!
-//! A gateway is a client of the daemon like any other: the daemon knows nothing of networks. It *exports* names, lists and streams of
-//! its machine, and *imports* those of other machines: the value `sim/pressure` of node `node7` is named `node7/sim/pressure` here. A
-//! client asks its own daemon, finds no such name, and asks the gateway ([`tensorlend::remote`]), which fetches the value.
+//! A gateway is a client of the daemon like any other: the daemon knows nothing of networks. It *exports* names, lists and
+//! streams of its machine, and *imports* those of other machines: the value `sim/pressure` of node `node7` is named
+//! `node7/sim/pressure` here. A client asks its own daemon, finds no such name, and asks the gateway ([`tensorlend::remote`]),
+//! which fetches the value.
 //!
 //! ```text
 //! client --lease-- daemon --lease-- gateway ==zenoh== gateway --lease-- daemon --lease-- client
@@ -16,7 +17,7 @@
 //! | `wire/` | messages between gateways: descriptors, stamps, questions, bodies; encoded, decoded, checked |
 //! | `key`, `name` | key expressions of the transport, and names of other nodes' tensors |
 //! | `runtime/` | the mailbox of the hub's events, and worker threads |
-//! | `transport/` | one trait; zenoh, and a network in memory that loses, delays and separates as a test says |
+//! | `transport/` | one trait; zenoh, and a network in memory for tests, with loss, delay and partitions |
 //! | `value` | leased values as bytes to be sent, and drafts into which bytes are received |
 //! | `nodes`, `budget`, `statistics`, `settings`, `error` | state machines and data that all parts use |
 //! | `local/` | the daemon's side: clients, the service for clients, documents published for them |
@@ -31,25 +32,25 @@
 //! # Versions without clocks
 //!
 //! Each gateway draws an [`Epoch`](wire::Epoch) when it starts, and counts the values that it has seen of each name. A
-//! [`Stamp`](wire::Stamp), (epoch, counter), identifies a value. Stamps of two epochs are not compared: a copy of another epoch is
-//! fetched again.
+//! [`Stamp`](wire::Stamp), (epoch, counter), identifies a value. Stamps of two epochs are not compared: a copy of another epoch
+//! is fetched again.
 //!
 //! # Invalidation
 //!
-//! A gateway that fetches a name subscribes to one invalidation message. The first change of the name sends the message and ends the
-//! subscription; later changes send nothing until the name is fetched again. So a name that changes a thousand times a second and is
-//! read once costs one message. A subscription lasts while both gateways reach each other. A gateway that loses another one marks its
-//! copies stale, and revalidates each of them when that one is back.
+//! A gateway that fetches a name subscribes to one invalidation message. The first change of the name sends the message and
+//! ends the subscription; later changes send nothing until the name is fetched again. So a name that changes a thousand times a
+//! second and is read once costs one message. A subscription lasts while both gateways reach each other. A gateway that loses
+//! another one marks its copies stale, and revalidates each of them when the other gateway is back.
 //!
 //! # Streams
 //!
-//! The receiver of a stream grants the sender a window, and renews it as it takes messages: at most one window is on its way. It detects
-//! lost messages by gaps in the stream's own numbers.
+//! The receiver of a stream grants the sender a window, and renews it as it takes messages: at most one window is in flight. It
+//! detects lost messages by gaps in the stream's own numbers.
 //!
 //! # No loops
 //!
-//! A gateway never exports a name that it has published itself. A question names its asker, and a value the node that published it
-//! first; a message that returns to its origin is dropped and counted. Routes between nodes are zenoh's.
+//! A gateway never exports a name that it has published itself. A request names its requester, and a value the node that first
+//! published it. A gateway drops and counts a message that returns to its origin. Zenoh chooses the routes between nodes.
 
 #[cfg(feature = "zenoh")]
 mod args;

@@ -1,4 +1,4 @@
-//! `tensorlend-gateway`: tensors of other machines' brokers.
+//! `tensorlend-gateway`: tensors of other machines' daemons.
 
 fn main() -> std::process::ExitCode {
     tensorlend_gateway::main()

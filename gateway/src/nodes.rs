@@ -11,11 +11,11 @@ pub const NODES_MAX: usize = 4096;
 /// One node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// The epoch of its gateway that was declared last.
+    /// The epoch of the node's gateway in its last declaration.
     pub epoch: Epoch,
-    /// True if it can be reached.
+    /// Whether the node can be reached.
     pub alive: bool,
-    /// The number of its connection, the present one or the last: see [`Nodes::connection`].
+    /// The number of the node's connection, the present one or the last: see [`Nodes::connection`].
     pub connection: u64,
 }
 
@@ -33,16 +33,16 @@ pub enum Absence {
 /// A change of a node's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It can be reached, for the first time or again.
+    /// The node can be reached, for the first time or again.
     Up {
         /// The epoch of its gateway.
         epoch: Epoch,
-        /// True if the epoch is the one before: its stamps and subscriptions may still hold.
+        /// Whether the epoch is the previous one: stamps and subscriptions of the node may still be valid.
         same: bool,
     },
-    /// It cannot be reached any more.
+    /// The node cannot be reached any more.
     Down,
-    /// Another gateway declares the name of this node.
+    /// Another gateway declares this node's name.
     Double,
 }
 
@@ -90,7 +90,7 @@ impl Nodes {
                 *known = Known { epoch, alive, connection };
                 news.then_some(Change::Up { epoch, same })
             }
-            // The end of an earlier epoch's declaration.
+            // This is the end of an earlier epoch's declaration.
             (Some(known), false) if known.epoch != epoch => None,
             (Some(known), false) => std::mem::take(&mut known.alive).then_some(Change::Down),
         }
@@ -112,7 +112,7 @@ impl Nodes {
         self.get(node).filter(|known| known.alive).map(|known| known.connection)
     }
 
-    /// Returns why nobody answered a request to a node. `sent`: the number of the connection when the request was sent.
+    /// Returns why no gateway responded to a request to a node. `sent`: the number of the connection when the request was sent.
     pub fn absence(&self, node: &NodeName, sent: Option<u64>) -> Absence {
         match self.connection(node) {
             None => Absence::Lost,
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(nodes.absence(&b, nodes.connection(&b)), Absence::Lost);
         let _ = nodes.on_token(&b, Epoch(2), true);
         let sent = nodes.connection(&b);
-        // A repeated declaration is no new connection.
+        // A repeated declaration does not make a new connection.
         let _ = nodes.on_token(&b, Epoch(2), true);
         assert_eq!(nodes.absence(&b, sent), Absence::Unserved);
         let _ = nodes.on_token(&b, Epoch(2), false);

@@ -64,14 +64,14 @@ fn run(args: &Args) -> Result<(), End> {
         return Ok(());
     }
     let other = |error: Box<dyn std::error::Error>| End::Other(error);
-    // Before any thread is started, so that no signal finds a default handler.
+    // This must precede the start of any thread, so that no signal finds a default handler.
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT]).map_err(|error| other(error.into()))?;
     let transport: Arc<dyn Transport> = Arc::new(Zenoh::open(options).map_err(|error| other(error.into()))?);
     let node = settings.node.clone();
     let gateway = Gateway::start(settings, transport).map_err(|error| other(error.into()))?;
     tracing::info!(%node, "serving");
     tell(&[NotifyState::Ready, NotifyState::Status(&format!("node {node}"))]);
-    // Ends by a signal, or when the broker has ended its session for good.
+    // The program ends by a signal, or after the daemon has ended the gateway's session for good.
     let handle = signals.handle();
     let gateway = gateway.on_end(move || handle.close());
     let signal = signals.forever().next();

@@ -36,7 +36,7 @@ pub struct Settings {
 /// One namespace.
 #[derive(Clone, Debug)]
 pub struct SpaceSettings {
-    /// Its name on this machine; `None`: the user's private namespace.
+    /// The namespace's name on this machine; `None`: the user's private namespace.
     pub local: Option<String>,
     /// Its name between gateways.
     pub name: String,

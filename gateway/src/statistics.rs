@@ -25,7 +25,7 @@ pub struct Statistics {
     pub words_sent: u64,
     /// Invalidation messages received.
     pub words_heard: u64,
-    /// Values preserved for other nodes that read them.
+    /// Values retained for other nodes that read them.
     pub kept: usize,
     /// Values fetched.
     pub fetched: u64,
@@ -41,7 +41,7 @@ pub struct Statistics {
     pub in_flight_bytes_max: u64,
     /// Bytes of received stream messages that wait for room in local streams.
     pub queued_bytes: u64,
-    /// Chunks received damaged.
+    /// Received chunks that were damaged.
     pub damaged: u64,
     /// Requests without a response.
     pub troubles: u64,

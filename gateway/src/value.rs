@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tensorlend::{Client, Draft, Tensor, TensorSpec, Value, ValueDraft};
 use xxhash_rust::xxh3::Xxh3;
 
-/// A leased value whose bytes are sent without a copy; it holds the lease while any of them are in flight.
+/// A leased value whose bytes are sent without a copy. It holds the lease while any of the bytes are in flight.
 #[derive(Clone)]
 pub struct Outgoing {
     parts: Vec<Part>,
@@ -22,7 +22,7 @@ struct Part {
     element: usize,
 }
 
-/// A tensor in a leased value; it holds the lease.
+/// A tensor in a leased value, with the lease.
 struct LeasedBytes {
     value: Arc<Value>,
     member: usize,
@@ -86,13 +86,13 @@ impl Outgoing {
         self.parts.iter().map(|part| part.bytes.len() as u64).sum()
     }
 
-    /// Returns whether it has no bytes.
+    /// Returns whether the value has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns a range of its bytes, cut at its end, without a copy, and the element size of the tensor in which the range
-    /// begins.
+    /// Returns a range of the value's bytes, cut at the value's end, without a copy, and the element size of the tensor in which
+    /// the range begins.
     pub fn range(&self, offset: u64, bytes: u64) -> (Body, usize) {
         let wanted = offset..offset.saturating_add(bytes);
         let mut element = None;
@@ -112,7 +112,7 @@ impl Outgoing {
 
 /// A chunk of a value, and its bytes.
 pub struct Piece {
-    /// Its range in the value, and its codec.
+    /// The chunk's range in the value, and its codec.
     pub chunk: Chunk,
     /// Its encoded bytes.
     pub body: Body,
@@ -152,7 +152,7 @@ impl Incoming {
         self.bytes
     }
 
-    /// Returns whether it has no bytes.
+    /// Returns whether the drafts have no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }

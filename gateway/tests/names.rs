@@ -18,6 +18,7 @@ use tensorlend_gateway::wire::{
     AboutName, Asker, Changed, Chunk, Codecs, Descriptor, Epoch, NameAnswer, NameQuestion, NodeName, Packing, Shape,
     Stamp, TensorShape, decode, encode,
 };
+use tensorlend_layout::random::splitmix64;
 
 const LONG: Duration = Duration::from_mins(5);
 
@@ -143,13 +144,8 @@ fn filled(client: &Client, bytes: &[u8]) -> Draft {
 }
 
 fn noise(bytes: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed | 1;
-    std::iter::repeat_with(|| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 56) as u8
-    })
-    .take(bytes)
-    .collect()
+    let mut state = seed;
+    std::iter::repeat_with(|| splitmix64(&mut state) as u8).take(bytes).collect()
 }
 
 fn two(change: impl Fn(&mut Settings)) -> (Network, Host, Host) {

@@ -1,8 +1,8 @@
 //! Streams and names for tokio tasks. Feature `tokio`.
 //!
-//! A subscription sleeps on its wake descriptor in tokio's reactor, so that any number of them need no thread. Names
-//! have no descriptor: their bells are futex words in shared memory, on which only a thread can sleep. One thread does
-//! so for all tasks that share an [`AsyncClient`].
+//! A subscription sleeps on its wake descriptor in tokio's reactor, so any number of subscriptions needs no thread. Names have
+//! no descriptor: their bells are futex words in shared memory, on which only a thread can sleep. One thread does so for all
+//! tasks that share an [`AsyncClient`].
 
 mod client;
 mod listener;

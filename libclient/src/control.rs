@@ -20,7 +20,7 @@ pub struct Control {
     path: PathBuf,
     /// The request timeout.
     timeout: Duration,
-    /// A daemon has answered that does not know the session.
+    /// Whether a daemon has answered that does not know the session.
     dead: AtomicBool,
     /// Reopens the session when the daemon has been replaced: see [`crate::session::reconnect`].
     resume: OnceLock<Box<dyn Resume>>,
@@ -33,7 +33,7 @@ pub trait Resume: Send + Sync {
     /// Hands the client's descriptors back to a daemon that has lost everything; [`Resume::resume`] follows on the same
     /// socket.
     fn hand_back(&self, socket: &OwnedFd) -> Result<()>;
-    /// The remaining work once the session continues, while other threads may use the connection.
+    /// Does the remaining work once the session continues, while other threads may use the connection.
     fn settle(&self);
 }
 
@@ -41,7 +41,7 @@ pub trait Resume: Send + Sync {
 pub struct Connection {
     socket: OwnedFd,
     state: State,
-    /// The last attempt to reach a daemon found no socket file: a daemon that stops in order removes it.
+    /// Whether the last attempt to reach a daemon found no socket file: a daemon that stops in order removes the file.
     removed: bool,
     /// A request that was given up before its reply came. Its reply comes before any other.
     late: Option<Request>,
@@ -53,7 +53,7 @@ pub struct Connection {
 /// A received reply.
 struct Arrived {
     packet: Packet,
-    /// The client has already acknowledged the descriptors.
+    /// Whether the client has already acknowledged the descriptors.
     acknowledged: bool,
 }
 
@@ -66,17 +66,17 @@ enum State {
     Dead(Option<Refusal>),
 }
 
-/// The time that a caller gives the daemon to answer.
+/// The time that a caller allows the daemon for its reply.
 #[derive(Clone, Copy)]
-struct Patience {
-    /// When the caller began to wait for the connection.
+struct Budget {
+    /// The time at which the caller began to wait for the connection.
     began: Instant,
     timeout: Duration,
 }
 
 /// The least time that a caller with a deadline gives the daemon.
 const SHORTEST: Duration = Duration::from_secs(5);
-/// How long a request waits for a replaced daemon.
+/// Maximum time that a request waits for a replaced daemon.
 const REPLACEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -89,9 +89,9 @@ pub struct Answer<'c> {
     /// The descriptors that came with it.
     pub descriptors: Vec<OwnedFd>,
     doing: &'static str,
-    /// The daemon waits for the acknowledgement of the descriptors before it answers anything else.
+    /// Whether the daemon waits for the acknowledgement of the descriptors. It answers nothing else before that.
     owes: bool,
-    /// Some descriptors were lost, because this process has too many open files.
+    /// Whether some descriptors were lost, because this process has too many open files.
     truncated: bool,
 }
 
@@ -125,18 +125,18 @@ impl Answer<'_> {
         Ok(self.descriptors.remove(0))
     }
 
-    /// Whether the daemon sent descriptors, whether or not they arrived.
+    /// Returns whether the daemon sent descriptors, whether or not they arrived.
     pub fn has_descriptors(&self) -> bool {
         self.owes
     }
 
-    /// The error for a reply of the wrong kind.
+    /// Returns the error for a reply of the wrong kind.
     pub fn unexpected<T>(self) -> Result<T> {
         Err(Error::Protocol { doing: self.doing })
     }
 }
 
-/// The sockets on which a client looks for daemons, in this order: `TENSORLEND_SOCKET` alone if it is set, else the
+/// Returns the sockets on which a client looks for daemons, in this order: `TENSORLEND_SOCKET` alone if it is set, else the
 /// user's daemon and then the system's.
 ///
 /// ```
@@ -184,7 +184,7 @@ impl Control {
         let _ = self.resume.set(resume);
     }
 
-    /// Whether the session is over: a daemon was reached that does not know it.
+    /// Returns whether the session is over: a daemon was reached that does not know it.
     #[inline]
     pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Relaxed)
@@ -215,7 +215,7 @@ impl Control {
         doing: &'static str,
         subject: &str,
     ) -> Result<Answer<'_>> {
-        let patience = Patience { began: Instant::now(), timeout };
+        let budget = Budget { began: Instant::now(), timeout };
         // A thread that panicked during an exchange left the socket between request and reply: it is unusable.
         let mut connection =
             self.connection.lock().map_err(|_: PoisonError<_>| Error::Disconnected { doing, asked: false })?;
@@ -223,7 +223,7 @@ impl Control {
             if !matches!(connection.state, State::Whole) {
                 connection = self.resume(connection, doing)?;
             }
-            let lost = match self.exchange(&mut connection, request, descriptors, doing, patience) {
+            let lost = match self.exchange(&mut connection, request, descriptors, doing, budget) {
                 Ok(Arrived { packet, acknowledged }) => match decode::<Reply>(&packet.bytes) {
                     // The daemon is stopping: it will not answer this request.
                     Some(Reply::Refused(Refusal::Stopping)) => Error::Disconnected { doing, asked: true },
@@ -232,8 +232,9 @@ impl Control {
                         return Err(Error::Refused { doing, refusal });
                     }
                     Some(reply) => {
-                        // Truncated: this process has too many open files, and some of the sent descriptors are lost.
-                        // The memory is lent all the same: the caller misses the descriptors and returns the memory.
+                        // A truncated packet means that this process has too many open files, and that some of the sent
+                        // descriptors are lost. The daemon has lent the memory all the same: the caller finds that descriptors
+                        // are missing, and returns the memory.
                         let truncated = packet.truncated;
                         let owes = !acknowledged && (truncated || !packet.descriptors.is_empty());
                         return Ok(Answer {
@@ -266,9 +267,9 @@ impl Control {
         request: &Request,
         descriptors: &[BorrowedFd<'_>],
         doing: &'static str,
-        patience: Patience,
+        budget: Budget,
     ) -> Result<Arrived> {
-        if let Some(packet) = Self::take_late(connection, request, doing, patience)? {
+        if let Some(packet) = Self::take_late(connection, request, doing, budget)? {
             return Ok(Arrived { packet, acknowledged: false });
         }
         if matches!(request, Request::GrowCells)
@@ -278,9 +279,9 @@ impl Control {
         }
         send(&connection.socket, request, descriptors, doing)?;
         tensorlend_layout::crash_point!("request: sent");
-        if !self.replies(&connection.socket, patience.timeout / 2) {
+        if !self.replies(&connection.socket, budget.timeout / 2) {
             connection.late = Some(request.clone());
-            return Err(not_answering(connection, doing, patience.timeout, true));
+            return Err(not_answering(connection, doing, budget.timeout, true));
         }
         let packet = connection.receive(doing)?;
         tensorlend_layout::crash_point!("request: answered");
@@ -293,13 +294,13 @@ impl Control {
         connection: &mut Connection,
         request: &Request,
         doing: &'static str,
-        patience: Patience,
+        budget: Budget,
     ) -> Result<Option<Packet>> {
         while connection.late.is_some() {
-            // The time of threads that waited behind the one that gave up runs out at about the same time.
-            let left = patience.timeout.saturating_sub(patience.began.elapsed());
+            // Threads that waited behind the one that gave up time out at about the same time.
+            let left = budget.timeout.saturating_sub(budget.began.elapsed());
             if !is_readable(&[&connection.socket], left) {
-                return Err(not_answering(connection, doing, patience.timeout, false));
+                return Err(not_answering(connection, doing, budget.timeout, false));
             }
             let packet = connection.receive(doing).map_err(Error::certain)?;
             let late = connection.late.take();
@@ -323,9 +324,8 @@ impl Control {
         Ok(None)
     }
 
-    /// Waits for a reply. False: in twice the time `half`, the daemon has neither replied nor answered a second
-    /// connection. A live daemon may be busy with this request for longer, because it reads a file or waits for another
-    /// client.
+    /// Waits for a reply. Returns false if in twice the time `half` the daemon has neither replied nor answered a second
+    /// connection. A live daemon may be busy with this request for longer, because it reads a file or waits for another client.
     fn replies(&self, socket: &OwnedFd, half: Duration) -> bool {
         loop {
             if is_readable(&[socket], half) {
@@ -401,7 +401,7 @@ impl Control {
                 set_socket_timeout(&socket, Timeout::Recv, None)?;
                 *connection = Connection::new(socket);
             }
-            // That daemon is stopping, too, or was not ready.
+            // The daemon that answered is stopping, too, or was not ready.
             Err(Error::Disconnected { .. } | Error::Refused { refusal: Refusal::Stopping, .. }) => {}
             Err(Error::Refused { refusal: refusal @ (Refusal::Layout { .. } | Refusal::Protocol { .. }), .. }) => {
                 connection.state = State::Dead(Some(refusal));
@@ -423,8 +423,8 @@ impl Control {
         }
     }
 
-    /// Checks whether the daemon has hung up, and reopens the session without a request. True: the session continues,
-    /// or never will.
+    /// Checks whether the daemon has hung up, and reopens the session without a request. Returns false if it must be
+    /// called again: the session is not reopened yet, or another thread uses the connection.
     pub fn look_after(&self) -> bool {
         let mut connection = match self.connection.try_lock() {
             Ok(connection) => connection,
@@ -456,8 +456,8 @@ impl Control {
         }
     }
 
-    /// Whether a request would probably be answered now: for requests that are not worth waiting for the next daemon.
-    /// False while another thread uses the connection.
+    /// Returns whether the daemon would probably answer a request now: for requests that are not worth a wait for the next
+    /// daemon. False while another thread uses the connection.
     pub fn is_up(&self) -> bool {
         self.connection.try_lock().is_ok_and(|connection| {
             matches!(connection.state, State::Whole) && connection.late.is_none() && !connection.is_hung_up()
@@ -476,8 +476,8 @@ impl Control {
         self.ask(request, &[], doing, subject).map(|answer| answer.reply.clone())
     }
 
-    /// As [`Control::call`], for a caller that has `left` until a deadline of its own. A daemon that is only slow has
-    /// [`SHORTEST`].
+    /// As [`Control::call`], for a caller that has `left` until a deadline of its own. The daemon gets at least
+    /// [`SHORTEST`], so that a slow one can still answer.
     pub fn call_within(&self, left: Option<Duration>, request: &Request, doing: &'static str) -> Result<Reply> {
         let timeout = left.map_or(self.timeout, |left| left.max(SHORTEST).min(self.timeout));
         self.ask_within(timeout, request, &[], doing, "").map(|answer| answer.reply.clone())
@@ -486,7 +486,7 @@ impl Control {
 
 fn not_answering(connection: &Connection, doing: &'static str, waited: Duration, asked: bool) -> Error {
     let credentials = nix::sys::socket::getsockopt(&connection.socket, nix::sys::socket::sockopt::PeerCredentials);
-    // 0: the daemon is in a pid namespace that is invisible here. 1: a service manager listened first.
+    // 0: the daemon is in a pid namespace that this process does not see. 1: a service manager created the socket.
     let pid = credentials.ok().and_then(|peer| u32::try_from(peer.pid()).ok()).filter(|pid| *pid > 1);
     Error::NotAnswering { doing, pid, waited, asked }
 }
@@ -527,7 +527,7 @@ pub fn ask_on(
     match decode::<Reply>(&packet.bytes) {
         Some(Reply::Refused(refusal)) => Err(Error::Refused { doing: doing.to_owned(), refusal }),
         Some(reply) if !packet.truncated => Ok((reply, packet.descriptors)),
-        // Treated as if nobody had answered: the process may have free descriptors the next time.
+        // Treated as if no daemon had answered: the process may have free descriptors the next time.
         Some(_) => Err(lost()),
         None => Err(Error::Protocol { doing }),
     }
@@ -546,7 +546,7 @@ fn open(path: &Path, timeout: Duration) -> rustix::io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Waits until one of the sockets is readable or closed at its other end. False: the timeout passed.
+/// Waits until one of the sockets is readable or closed at its other end. Returns false if the timeout passed.
 fn is_readable(sockets: &[&OwnedFd], timeout: Duration) -> bool {
     let end = Instant::now() + timeout;
     loop {
@@ -555,7 +555,7 @@ fn is_readable(sockets: &[&OwnedFd], timeout: Duration) -> bool {
         let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
         match poll(&mut polled, Some(&left)) {
             Err(Errno::INTR) => {}
-            // `receive` reports an error of the socket.
+            // An error of poll counts as readable: `receive` then returns the socket's error.
             found => return found != Ok(0),
         }
     }

@@ -1,6 +1,7 @@
 //! Errors: each names the thing concerned and the remedy.
 
 mod code;
+mod remedy;
 
 use std::fmt;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use tensorlend_layout::{DType, Uuid, header};
 /// The result of this crate's methods.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// The error type of this crate. Its text says what happened, to what, and what to do. Programs use the `is_…` methods
+/// The error type of this crate. Its text states the event, the object and the remedy. Programs use the `is_…` methods
 /// or match the variant.
 ///
 /// The enum is `non_exhaustive`: a later version may add variants.
@@ -70,7 +71,7 @@ pub enum Error {
     /// See [`crate::ClientBuilder::request_timeout`] for the time.
     #[error(
         "the daemon{} does not answer ({doing}): it has said nothing for {}, so it is stopped or hangs{}: {}",
-        process(*pid), time(*waited), if *asked { ", and may still carry out the request" } else { "" }, remedy(*pid)
+        process(*pid), time(*waited), if *asked { ", and may still carry out the request" } else { "" }, remedy::silent(*pid)
     )]
     NotAnswering {
         /// The operation.
@@ -125,7 +126,7 @@ pub enum Error {
     #[error(transparent)]
     Sheet(#[from] header::WrongSheet),
     /// A system call failed; the kernel's error is the cause.
-    #[error("{doing}: {cause}")]
+    #[error("{doing}: {cause}: {}", remedy::system(cause))]
     System {
         /// The operation.
         doing: &'static str,
@@ -151,7 +152,7 @@ pub enum Error {
     NoSuch {
         /// `"stream"` or `"list"`.
         kind: &'static str,
-        /// Its name.
+        /// The name of the stream or list.
         name: String,
     },
     /// The name holds a value of another kind: a tensor, a dataset, or a tensor on a device.
@@ -184,7 +185,10 @@ pub enum Error {
         wanted: DType,
     },
     /// The buffer and the tensor differ in length. [`crate::Tensor::nbytes`] returns the length to use.
-    #[error("{name:?} has {found} bytes, and the buffer has {given}: make the buffer as long as the tensor (see info)")]
+    #[error(
+        "{name:?} has {}, and the buffer has {}: make the buffer as long as the tensor (see `tensorlend info`)",
+        remedy::length(*found, *given), remedy::length(*given, *found)
+    )]
     Length {
         /// The tensor's name.
         name: String,
@@ -319,7 +323,7 @@ pub enum ValueKind {
 }
 
 impl ValueKind {
-    /// The kind's name in a sentence that also names `other`.
+    /// Returns the kind's name for a sentence that also names `other`.
     fn beside(self, other: Self) -> &'static str {
         match self {
             Self::Tensor if other == Self::DeviceTensor => "tensor in host memory",
@@ -435,8 +439,7 @@ pub enum RemoteTrouble {
 }
 
 impl Error {
-    /// Whether the thing asked for does not exist: a name, a stream, a list, or a name on another machine. The call may
-    /// succeed later.
+    /// Returns whether the requested name, stream, list, or name of another machine does not exist. The call may succeed later.
     pub fn is_not_found(&self) -> bool {
         matches!(
             self,
@@ -447,19 +450,19 @@ impl Error {
         )
     }
 
-    /// Whether a name of another machine is unavailable, because of that machine, the network, or the gateway. Local
+    /// Returns whether a name of another machine is unavailable, because of that machine, the network, or the gateway. Local
     /// names are unaffected.
     pub fn is_remote(&self) -> bool {
         matches!(self, Self::Remote { .. })
     }
 
-    /// Whether a timeout passed. True for [`Error::Timeout`] only, not for a silent daemon
+    /// Returns whether a timeout passed. True for [`Error::Timeout`] only, not for a silent daemon
     /// ([`Error::is_disconnected`]).
     pub fn is_timeout(&self) -> bool {
         matches!(self, Self::Timeout { .. })
     }
 
-    /// Whether a limit of the daemon's configuration, of this client, or the machine's memory is reached. Free
+    /// Returns whether a limit of the daemon's configuration, of this client, or the machine's memory is reached. Free
     /// something and try again.
     pub fn is_limit(&self) -> bool {
         matches!(
@@ -470,7 +473,7 @@ impl Error {
         )
     }
 
-    /// The limit that was reached, if this error is about one: of the daemon's configuration, of this client, of its
+    /// Returns the limit that was reached, if this error is about one: of the daemon's configuration, of this client, of its
     /// process or of the machine.
     ///
     /// ```
@@ -495,12 +498,12 @@ impl Error {
         }
     }
 
-    /// Whether a device or its driver caused the error.
+    /// Returns whether a device or its driver caused the error.
     pub fn is_device(&self) -> bool {
         matches!(self, Self::Device { .. })
     }
 
-    /// Whether the daemon is unreachable, does not answer, is stopping, or has disconnected this client.
+    /// Returns whether the daemon is unreachable, does not answer, is stopping, or has disconnected this client.
     pub fn is_disconnected(&self) -> bool {
         matches!(
             self,
@@ -512,7 +515,7 @@ impl Error {
         )
     }
 
-    /// The same error, for a request that is known not to have been sent.
+    /// Returns the same error, for a request that is known not to have been sent.
     pub(crate) fn certain(self) -> Self {
         match self {
             Self::Disconnected { doing, .. } => Self::Disconnected { doing, asked: false },
@@ -521,7 +524,8 @@ impl Error {
         }
     }
 
-    /// Whether it is certain that the daemon did nothing, so that the caller may free a slot it was about to publish.
+    /// Returns whether it is certain that the daemon did nothing, so that the caller may free a slot that it was about to
+    /// publish.
     pub(crate) fn is_certain(&self) -> bool {
         matches!(
             self,
@@ -537,12 +541,12 @@ impl Error {
     }
 }
 
-/// Whether the daemon may have carried out a request.
+/// Returns the part of a message that states whether the daemon may have carried out the request.
 fn outcome(asked: bool) -> &'static str {
     if asked { "it may have carried out the request" } else { "it did not carry out the request" }
 }
 
-/// A time in the largest unit in which it is at least 1: `30 s`, `1.5 s`, `50 ms`.
+/// Formats a time in the largest unit in which it is at least 1: `30 s`, `1.5 s`, `50 ms`.
 fn time(time: Duration) -> String {
     match time {
         time if time.is_zero() => "0 s".to_owned(),
@@ -556,15 +560,8 @@ fn process(pid: Option<u32>) -> String {
     pid.map_or_else(String::new, |pid| format!(" (pid {pid})"))
 }
 
-fn remedy(pid: Option<u32>) -> String {
-    match pid {
-        Some(pid) => format!("check its state (`ps -o stat= -p {pid}`: T is stopped) and its log, or restart it"),
-        None => "check its process and its log, or restart it".to_owned(),
-    }
-}
-
-/// Checks that a name is valid: 1 to 255 bytes of UTF-8 without control characters. Every call that takes a name checks it;
-/// this one tells before a value is computed that could not be published.
+/// Checks that a name is valid: 1 to 255 bytes of UTF-8 without control characters. Every call that takes a name checks it. This
+/// function checks a name before the program computes a value for it.
 ///
 /// ```
 /// assert!(tensorlend::check_name("camera/front").is_ok());

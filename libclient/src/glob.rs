@@ -35,7 +35,7 @@ impl Glob {
             .map_err(|e| Error::Argument(format!("glob {pattern:?}: {e}")))
     }
 
-    /// Whether the pattern matches the whole name.
+    /// Returns whether the pattern matches the whole name.
     pub fn is_match(&self, name: &str) -> bool {
         self.0.is_match(name)
     }

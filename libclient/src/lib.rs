@@ -7,7 +7,7 @@
 //! [`Client`] is the entry point. These types carry the data:
 //!
 //! * [`Draft`]: a tensor that its producer fills; publish it under a name, send it, or append it.
-//! * [`Lease`]: the right to read one value, which never changes under it; dropping the lease ends it.
+//! * [`Lease`]: the right to read one value, which does not change while the lease exists; dropping the lease ends it.
 //! * [`Dataset`]: several tensors, published and leased as one value.
 //! * [`Value`]: a lease on a tensor or a dataset.
 //!
@@ -46,27 +46,29 @@
 //! * An overview of the whole namespace, for tools: [`Client::observe`].
 //!
 //! # Shapes
-//! A shape to give is any [`IntoShape`]: `[480, 640, 3]`, `(height, width)`, `1000`, a slice or a vector of integers. A shape that is
-//! returned is a `&[usize]`, so it indexes slices and can be given again.
+//! A shape as a parameter is any [`IntoShape`]: `[480, 640, 3]`, `(height, width)`, `1000`, a slice or a vector of integers. A
+//! shape that is returned is a `&[usize]`, so it indexes slices and can be a parameter again.
 //!
 //! # Arrays of other crates
-//! * `ndarray`, with the feature of that name: [`Client::put`] and [`Client::create_from`] take its arrays, and `Tensor::ndarray` and
-//!   `Draft::ndarray_mut` are views of shared memory, without a copy.
+//! * `ndarray`, with the feature of that name: [`Client::put`] and [`Client::create_from`] take its arrays, and `Tensor::ndarray`
+//!   and `Draft::ndarray_mut` are views of shared memory, without a copy.
 //! * `candle`: its tensors own their elements, so none can be a view of a lease. One line copies them:
 //!   `candle_core::Tensor::from_slice(lease.as_slice::<f32>()?, lease.shape(), &Device::Cpu)?`. For the way back, publish
 //!   `Shaped::new(&tensor.flatten_all()?.to_vec1::<f32>()?, tensor.dims())?`, or write into a draft by [`Draft::as_mut_slice`].
+//!   No test compiles these lines, which are for candle 0.11, because candle is not a dependency.
 //! * Any other: [`Tensor::as_slice`], [`Tensor::shape`] and [`Shaped`], or an implementation of [`AsTensor`].
 //!
 //! # Waiting, and for how long
-//! * A method that waits takes the longest time to wait as its last parameter (before a closure): `impl Into<`[`Timeout`]`>`, which is
-//!   a [`Duration`](std::time::Duration), `None` for no end, or an [`Instant`](std::time::Instant). [`Client::wait_for`],
-//!   [`Client::wait_len`], [`Stream::wait_room`], [`Caller::call`] and the like have no other form.
+//! * A method that waits takes the longest time to wait as its last parameter, before a closure if it takes one. The type is
+//!   `impl Into<`[`Timeout`]`>`: a [`Duration`](std::time::Duration), `None` for no end, or an
+//!   [`Instant`](std::time::Instant). [`Client::wait_for`], [`Client::wait_length`], [`Stream::wait_room`], [`Caller::call`]
+//!   and the like have no other form.
 //! * The ends of streams and services have three forms, as the channels of the standard library: `recv` waits without end,
 //!   `recv_timeout` takes the time, and `try_recv` does not wait; likewise [`Stream::send`].
-//! * After the time they return [`Error::Timeout`], which names the event and the time waited. Nothing was done or lost, unless the
-//!   method says otherwise. [`NameWatch::wait`] returns no names instead.
-//! * A method without a timeout waits for the daemon at most: [`ClientBuilder::request_timeout`], 30 seconds by default. For a name of
-//!   another machine it also waits for the gateway: [`ClientBuilder::remote_timeout`], 60 seconds by default.
+//! * After the time they return [`Error::Timeout`], which names the event and the time waited. Nothing was done or lost, unless
+//!   the method says otherwise. [`NameWatch::wait`] returns no names instead.
+//! * A method without a timeout waits for the daemon at most: [`ClientBuilder::request_timeout`], 30 seconds by default. For a
+//!   name of another machine it also waits for the gateway: [`ClientBuilder::remote_timeout`], 60 seconds by default.
 //! * Futures have no timeouts: wrap them in `tokio::time::timeout`.
 //!
 //! # Threads and processes
@@ -157,6 +159,8 @@ pub use tensorlend_layout::wire::{
     Allocator, DeviceOffer, DeviceUse, Holder, LimitKind, NamespaceUse, Policy, Refusal, Stat, UidUse,
 };
 pub use tensorlend_layout::{BadUuid, DType, Device, Uuid};
+#[doc(hidden)]
+pub use wait::Deadline;
 pub use wait::Timeout;
 
 /// Compiles the README's example.

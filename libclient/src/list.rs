@@ -17,17 +17,17 @@ use tensorlend_layout::wire::{APPEND_MAX, Reply, Request};
 use tensorlend_layout::word::PARKED_ANY;
 use tensorlend_os::futex;
 
-/// A condition on a list's length in items, for [`crate::Client::wait_len`].
+/// A condition on a list's length in items, for [`crate::Client::wait_length`].
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
 /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
 /// use tensorlend::{DType, Length};
 ///
-/// assert_eq!(client.wait_len("results", Length::Exactly(0), None)?, 0);
+/// assert_eq!(client.wait_length("results", Length::Exactly(0), None)?, 0);
 /// client.append("results", client.create(DType::F32, [10])?)?;
-/// assert_eq!(client.wait_len("results", Length::AtLeast(1), None)?, 1);
-/// assert_eq!(client.wait_len("results", Length::AtMost(5), None)?, 1);
+/// assert_eq!(client.wait_length("results", Length::AtLeast(1), None)?, 1);
+/// assert_eq!(client.wait_length("results", Length::AtMost(5), None)?, 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,18 +60,18 @@ impl Length {
     }
 }
 
-/// The list's id and length, read from the directory; (0, 0) if there is no such list.
+/// Returns the list's id and length, read from the directory; (0, 0) if there is no such list.
 pub fn list_state(session: &Session, name: &str) -> (u64, u64) {
     if session.is_forked() {
         return (0, 0);
     }
     let key = list_key(name);
     loop {
-        let Some(found) = session.find(&key).filter(|f| f.home.is_live()) else { return (0, 0) };
-        let Some(entry) = session.directory.lists.get(found.home.cell() as usize) else { return (0, 0) };
+        let Some(found) = session.find(&key).filter(|f| f.owner_word.is_live()) else { return (0, 0) };
+        let Some(entry) = session.directory.lists.get(found.owner_word.cell() as usize) else { return (0, 0) };
         let state = (entry.id.read(), entry.end.read());
         // If the owner word is unchanged, the entry belonged to this list during the read.
-        if session.directory.names[found.entry as usize].home.peek() == found.home.0 {
+        if session.directory.names[found.entry as usize].owner_word.peek() == found.owner_word.0 {
             return state;
         }
     }
@@ -97,7 +97,7 @@ pub fn items(session: &Arc<Session>, list: &str, range: impl RangeBounds<u64>) -
     Ok(values)
 }
 
-pub fn wait_len(session: &Session, list: &str, wanted: Length, deadline: Deadline) -> Result<u64> {
+pub fn wait_length(session: &Session, list: &str, wanted: Length, deadline: Deadline) -> Result<u64> {
     session.check()?;
     if let Some(length) = spin(|| Ok(Some(list_state(session, list).1).filter(|&length| wanted.is(length))))? {
         return Ok(length);
@@ -197,22 +197,22 @@ impl Client {
         session.names().append(list, &values)
     }
 
-    /// The number of items in a list; 0 if there is no such list. Reads shared memory: no round trip, no system call.
+    /// Returns the number of items in a list; 0 if there is no such list. Reads shared memory: no round trip, no system call.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
-    /// assert_eq!(client.len("episodes"), 0);
+    /// assert_eq!(client.length("episodes"), 0);
     /// client.append("episodes", client.create(tensorlend::DType::F32, [100, 6])?)?;
-    /// assert_eq!(client.len("episodes"), 1);
+    /// assert_eq!(client.length("episodes"), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn len(&self, list: &str) -> u64 {
+    pub fn length(&self, list: &str) -> u64 {
         list_state(self.session(), list).1
     }
 
-    /// The list's id and length in items; the id changes when the list is cleared or renamed. `None` if there is no
-    /// such list. Reads shared memory, as [`crate::Client::len`].
+    /// Returns the list's id and length in items; the id changes when the list is cleared or renamed. `None` if there is no
+    /// such list. Reads shared memory, as [`crate::Client::length`].
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -243,16 +243,16 @@ impl Client {
     ///     let result = worker.create(tensorlend::DType::F32, [10])?;
     ///     worker.append("results", result)
     /// });
-    /// assert_eq!(client.wait_len("results", Length::AtLeast(1), Duration::from_secs(10))?, 1);
+    /// assert_eq!(client.wait_length("results", Length::AtLeast(1), Duration::from_secs(10))?, 1);
     /// # thread.join().unwrap()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::Timeout`] if the length did not satisfy `wanted` in time.
-    pub fn wait_len(&self, list: &str, wanted: Length, timeout: impl Into<Timeout>) -> Result<u64> {
+    pub fn wait_length(&self, list: &str, wanted: Length, timeout: impl Into<Timeout>) -> Result<u64> {
         check_name(list)?;
-        wait_len(self.session(), list, wanted, Deadline::new(timeout))
+        wait_length(self.session(), list, wanted, Deadline::new(timeout))
     }
 
     /// Leases every item of a list, in order.
@@ -271,10 +271,10 @@ impl Client {
     ///
     /// # Errors
     /// * [`Error::NoSuch`] if there is no such list.
-    /// * [`Error::Leases`] if it has more items than a client can hold (4096): take them by [`crate::Client::range`].
+    /// * [`Error::Leases`] if it has more items than a client can hold (4096): take them by [`crate::Client::get_range`].
     /// * [`Error::Damaged`] if a faulty client appended an item.
     pub fn get_all(&self, list: &str) -> Result<Vec<Value>> {
-        self.range(list, ..)
+        self.get_range(list, ..)
     }
 
     /// Leases the items with these numbers, in order; numbers beyond the end are ignored.
@@ -285,14 +285,14 @@ impl Client {
     /// for _ in 0..5 {
     ///     client.append("episodes", client.create(tensorlend::DType::F32, [100, 6])?)?;
     /// }
-    /// assert_eq!(client.range("episodes", 1..3)?.len(), 2);
-    /// assert_eq!(client.range("episodes", 4..100)?.len(), 1);
+    /// assert_eq!(client.get_range("episodes", 1..3)?.len(), 2);
+    /// assert_eq!(client.get_range("episodes", 4..100)?.len(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     /// As [`crate::Client::get_all`].
-    pub fn range(&self, list: &str, range: impl RangeBounds<u64>) -> Result<Vec<Value>> {
+    pub fn get_range(&self, list: &str, range: impl RangeBounds<u64>) -> Result<Vec<Value>> {
         check_name(list)?;
         self.session().check()?;
         items(self.session(), list, range)
@@ -306,7 +306,7 @@ impl Client {
     /// client.append("episodes", client.create(tensorlend::DType::F32, [100, 6])?)?;
     /// let episodes = client.get_all("episodes")?;
     /// assert!(client.clear("episodes")?);
-    /// assert_eq!((client.len("episodes"), episodes.len()), (0, 1));
+    /// assert_eq!((client.length("episodes"), episodes.len()), (0, 1));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -317,7 +317,8 @@ impl Client {
         let session = self.session();
         session.check()?;
         let reply = session.control.call(&Request::ListDelete { list: list.to_owned() }, "clear list", list)?;
-        // The daemon took the items' cells from their owners; this client reuses its own at once.
+        // The daemon has taken the items' cells from their owners. This client retires the values in those of its own cells
+        // now.
         session.names().notices()?;
         match reply {
             Reply::Deleted { existed } => Ok(existed),
@@ -332,7 +333,7 @@ impl Client {
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// client.append("today", client.create(tensorlend::DType::F32, [100, 6])?)?;
     /// client.rename_list("today", "yesterday")?;
-    /// assert_eq!((client.len("today"), client.len("yesterday")), (0, 1));
+    /// assert_eq!((client.length("today"), client.length("yesterday")), (0, 1));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

@@ -6,7 +6,8 @@ use std::sync::OnceLock;
 /// The omitted step, as `TENSORLEND_BROKEN` names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// None, but a reader takes a long time between its first check and its lease: a correct protocol stays correct.
+    /// No step is omitted, but a reader waits for a long time between its first check and its lease: a correct protocol stays
+    /// correct.
     Slow,
     /// As `Slow`, and a reader does not check again after it has stored its lease.
     SecondLook,
@@ -16,7 +17,7 @@ pub enum Broken {
     Claim,
 }
 
-/// The step that this process leaves out.
+/// Returns the step that this process leaves out.
 pub fn broken() -> Option<Broken> {
     static BROKEN: OnceLock<Option<Broken>> = OnceLock::new();
     *BROKEN.get_or_init(|| {

@@ -35,7 +35,7 @@ fn add(client: &Client, more: u64, end: &AtomicBool) -> u64 {
         match server.recv_timeout(Duration::from_millis(20)) {
             Ok(call) => {
                 let answer = draft(client, number(call.value()) + more);
-                call.answer(answer).unwrap();
+                call.respond(answer).unwrap();
                 served += 1;
             }
             Err(error) => assert!(error.is_timeout(), "{error}"),
@@ -119,7 +119,7 @@ fn a_caller_takes_the_server_with_the_fewest() {
             while !sent.is_finished() {
                 for server in &mut servers {
                     if let Some(call) = server.try_recv().unwrap() {
-                        call.answer(draft(&serving, 2)).unwrap();
+                        call.respond(draft(&serving, 2)).unwrap();
                     }
                 }
             }
@@ -135,7 +135,7 @@ fn number_of_server(client: &Client, server: &mut Server, number: u64, held: &mu
         if self::number(call.value()) == HELD {
             held.push(call);
         } else {
-            call.answer(draft(client, number)).unwrap();
+            call.respond(draft(client, number)).unwrap();
         }
     }
 }
@@ -199,7 +199,7 @@ fn a_caller_leaves_a_busy_server_for_an_idle_one_and_no_other() {
     for (caller, home) in callers.iter_mut().zip(&homes).filter(|(_, home)| **home != busy) {
         assert_eq!(served_by(&mut servers, &serving, &mut held, &calling, caller), *home);
     }
-    held.pop().unwrap().answer(draft(&serving, busy)).unwrap();
+    held.pop().unwrap().respond(draft(&serving, busy)).unwrap();
     assert_eq!(number(&callers[0].recv(LONG).1.unwrap()), busy);
     drop(callers);
     for (at, server) in servers.iter_mut().enumerate() {
@@ -242,7 +242,7 @@ fn answers_come_in_the_order_of_their_requests() {
             scope
                 .spawn(move || match number(call.value()) {
                     3 => call.fail("no threes").unwrap(),
-                    n => call.answer(draft(serving, n * 2)).unwrap(),
+                    n => call.respond(draft(serving, n * 2)).unwrap(),
                 })
                 .join()
                 .unwrap();
@@ -277,11 +277,11 @@ fn a_caller_learns_why_there_is_no_answer() {
     );
     assert_eq!(because(once(|_, call| drop(call))), "the server has dropped the request");
     assert_eq!(because(once(|_, call| call.fail("x".repeat(100_000)).unwrap())).len(), tensorlend::METADATA_MAX);
-    let why = because(once(|client, call| assert!(call.answer(client.dataset()).is_err())));
+    let why = because(once(|client, call| assert!(call.respond(client.dataset()).is_err())));
     assert!(why.contains("no tensor"), "{why}");
     let other = broker();
     let stranger = client(&other);
-    let why = because(once(|_, call| assert!(call.answer(draft(&stranger, 1)).is_err())));
+    let why = because(once(|_, call| assert!(call.respond(draft(&stranger, 1)).is_err())));
     assert!(why.contains("another client"), "{why}");
 }
 
@@ -292,7 +292,7 @@ fn requests_and_answers_may_be_datasets() {
         assert!(call.dataset().is_err());
         assert_eq!(call.tensor().unwrap().shape(), [64]);
         let answer = client.dataset().add("classes", draft(client, 5)).unwrap().metadata(b"two").unwrap();
-        call.answer(answer).unwrap();
+        call.respond(answer).unwrap();
     });
     let answer = answer.unwrap();
     let answer = answer.as_dataset().unwrap();
@@ -310,7 +310,7 @@ fn a_call_waits_for_a_server() {
         let asking = scope.spawn(|| number(&caller.call(draft(&calling, 1), LONG).unwrap()));
         let mut server = serving.serve("s").open().unwrap();
         let call = server.recv().unwrap();
-        call.answer(draft(&serving, 2)).unwrap();
+        call.respond(draft(&serving, 2)).unwrap();
         assert_eq!(asking.join().unwrap(), 2);
     });
 }
@@ -328,7 +328,7 @@ fn a_server_that_ends_is_another_ones_matter() {
         drop(first);
         let (gone, caller) = asking.join().unwrap();
         assert!(matches!(gone, Err(Error::ServerGone(_))), "{gone:?}");
-        call.answer(draft(&serving, 2)).unwrap();
+        call.respond(draft(&serving, 2)).unwrap();
         caller
     });
 
@@ -356,7 +356,7 @@ fn a_server_that_ends_is_another_ones_matter() {
         match call {
             Some(call) => {
                 assert_eq!(number(call.value()), 7);
-                call.answer(draft(&serving, 8)).unwrap();
+                call.respond(draft(&serving, 8)).unwrap();
                 assert_eq!(number(&asking.join().unwrap().unwrap()), 8);
                 assert_eq!(made.load(Ordering::Relaxed), 2);
             }
@@ -390,10 +390,10 @@ fn one_that_hangs_is_given_up() {
             caller
         });
         let next = well.recv().unwrap();
-        next.answer(draft(&serving, 4)).unwrap();
+        next.respond(draft(&serving, 4)).unwrap();
         let _caller = asking.join().unwrap();
         // The response comes too late: nobody receives it.
-        call.answer(draft(&serving, 2)).unwrap();
+        call.respond(draft(&serving, 2)).unwrap();
         assert!(hung.try_recv().unwrap().is_none());
         assert_eq!((hung.callers(), well.callers()), (0, 1));
     });
@@ -432,7 +432,7 @@ fn a_crowd_at_the_door_keeps_nobody_out() {
         let asking =
             scope.spawn(|| number(&calling.caller("s").open().unwrap().call(draft(&calling, 1), LONG).unwrap()));
         let call = server.recv_timeout(LONG.unwrap()).unwrap();
-        call.answer(draft(&serving, 2)).unwrap();
+        call.respond(draft(&serving, 2)).unwrap();
         assert_eq!(asking.join().unwrap(), 2);
     });
     assert!(server.callers() <= 1);

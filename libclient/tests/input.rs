@@ -36,8 +36,8 @@ const READS: &[Call] = &[
     }),
     ("subscription, pollable", |c, n| c.subscription(n).pollable().open().map(drop)),
     ("get_all", |c, n| c.get_all(n).map(drop)),
-    ("range", |c, n| c.range(n, 1..u64::MAX).map(drop)),
-    ("wait_len", |c, n| c.wait_len(n, Length::AtLeast(1), SHORT).map(drop)),
+    ("range", |c, n| c.get_range(n, 1..u64::MAX).map(drop)),
+    ("wait_length", |c, n| c.wait_length(n, Length::AtLeast(1), SHORT).map(drop)),
 ];
 
 /// Calls that publish, or modify a published value.
@@ -124,7 +124,7 @@ fn names_that_cannot_be_are_refused_by_every_call() {
     assert_eq!(made, (READS.len() + WRITES.len()) * bad.len());
     // Calls without an error result report nothing.
     for name in bad {
-        assert_eq!(client.len(name), 0);
+        assert_eq!(client.length(name), 0);
     }
     client.ping().expect("the session goes on");
     assert!(client.exists("there").unwrap());
@@ -150,7 +150,7 @@ fn what_is_not_there_is_said_to_be_not_there() {
     let client = client(&broker);
     each(&client, &[READS], &["nothing"], |call, answer| match (call, answer) {
         ("exists" | "version" | "get_all" | "range", Ok(())) => None,
-        ("wait_for" | "wait_len", Err(e)) if e.is_timeout() => None,
+        ("wait_for" | "wait_length", Err(e)) if e.is_timeout() => None,
         ("subscription from the oldest, waiting", Err(e)) if e.is_timeout() || e.is_not_found() => None,
         (_, Err(e)) if e.is_not_found() => None,
         _ => Some("is another answer".into()),
@@ -364,15 +364,15 @@ fn streams_lists_and_histories_with_odd_numbers() {
     client.stream("s").capacity(0).open().unwrap();
     client.append("l", client.create(DType::U8, &[1]).unwrap()).unwrap();
     for (from, to) in [(5, 2), (u64::MAX, u64::MAX), (1, u64::MAX), (0, 0)] {
-        assert!(client.range("l", from..to).unwrap().is_empty(), "{from}..{to}");
+        assert!(client.get_range("l", from..to).unwrap().is_empty(), "{from}..{to}");
     }
-    assert_eq!(client.range("l", ..=u64::MAX).unwrap().len(), 1);
-    assert!(client.wait_len("l", Length::AtLeast(u64::MAX), SHORT).unwrap_err().is_timeout());
+    assert_eq!(client.get_range("l", ..=u64::MAX).unwrap().len(), 1);
+    assert!(client.wait_length("l", Length::AtLeast(u64::MAX), SHORT).unwrap_err().is_timeout());
     assert!(client.append_names("l", &["nothing"]).unwrap_err().is_not_found());
     if let Err(error) = client.append_names("l", &[]) {
         assert_helpful("append_names", &error);
     }
-    assert_eq!(client.len("l"), 1, "an append that fails appends nothing");
+    assert_eq!(client.length("l"), 1, "an append that fails appends nothing");
     // Timeouts that are too short or too long for a clock.
     assert!(client.wait_for("nothing", Some(Duration::ZERO)).unwrap_err().is_timeout());
     client.put("x", &[1u8]).unwrap();

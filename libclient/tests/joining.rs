@@ -61,7 +61,7 @@ fn many_writers_ask_a_few_times_for_each_name() {
     assert!(requests < 60 * (5 * 3 + 5), "{requests} requests");
 }
 
-/// What so many new names cost one after the other, in microseconds: least, median, most.
+/// The cost of so many new names one after the other, in microseconds: least, median, most.
 fn new_names(writer: &Client, name: impl Fn(u32) -> String) -> String {
     let mut took: Vec<f64> = (0..3000)
         .map(|number| {

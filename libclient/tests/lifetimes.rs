@@ -4,7 +4,7 @@ use std::time::Duration;
 use tensorlend::{Client, DType, Error, Lifetime, Version};
 use tensorlend_daemon::Embedded;
 
-const PATIENCE: Option<Duration> = Some(Duration::from_mins(5));
+const TIMEOUT: Option<Duration> = Some(Duration::from_mins(5));
 
 fn broker() -> Embedded {
     tensorlend_daemon::embedded().expect("an embedded broker starts")
@@ -131,8 +131,7 @@ fn a_rename_takes_the_rest_of_the_life_along() {
 fn waiters_learn_of_names_that_end_by_themselves() {
     let broker = broker();
     let (a, b) = (client(&broker), client(&broker));
-    let waiter =
-        std::thread::spawn(move || b.wait_newer("beat", Version::NONE, PATIENCE).map(|lease| lease.bytes()[0]));
+    let waiter = std::thread::spawn(move || b.wait_newer("beat", Version::NONE, TIMEOUT).map(|lease| lease.bytes()[0]));
     a.put_for("beat", &[9u8], long()).unwrap();
     assert_eq!(waiter.join().unwrap().unwrap(), 9);
 }

@@ -58,7 +58,7 @@ fn a_list_of_all_kinds_comes_back_item_by_item() {
         };
     }
     for range in [0..ITEMS, 0..1, 63..65, 1..ITEMS - 1, ITEMS - 1..ITEMS + 5, 7..7] {
-        let values = consumer.range("all", range.clone()).unwrap();
+        let values = consumer.get_range("all", range.clone()).unwrap();
         assert_eq!(values.len() as u64, range.end.min(ITEMS).saturating_sub(range.start));
         for (number, value) in range.zip(&values) {
             match number % 8 {
@@ -145,7 +145,7 @@ fn leases_come_and_go_in_any_order_and_number() {
         match random % 4 {
             0 if held.len() < 3000 => {
                 let from = random / 4 % 300;
-                held.extend((from..).zip(consumer.range("l", from..from + random / 1200 % 100).unwrap()));
+                held.extend((from..).zip(consumer.get_range("l", from..from + random / 1200 % 100).unwrap()));
             }
             1 => held.truncate(held.len() - held.len().min(random as usize / 4 % 300)),
             2 if !held.is_empty() => drop(held.swap_remove(random as usize / 4 % held.len())),
@@ -171,7 +171,7 @@ fn a_list_of_more_items_than_leases_is_refused_and_leaves_none() {
     for _ in 0..2 {
         assert!(matches!(consumer.get_all("l"), Err(Error::Leases(4096))));
     }
-    let values = consumer.range("l", 4..).unwrap();
+    let values = consumer.get_range("l", 4..).unwrap();
     assert_eq!((values.len(), only(&values[4095])), (4096, 4099));
 }
 

@@ -105,7 +105,7 @@ fn a_request_gets_its_response() {
                 if squares == 0.0 {
                     call.fail("the vector is zero")?;
                 } else {
-                    call.answer(client.create_from(&[squares.sqrt()])?)?;
+                    call.respond(client.create_from(&[squares.sqrt()])?)?;
                 }
             }
             Ok(())
@@ -155,7 +155,7 @@ fn workers_collect_results_in_a_list() {
             Ok(())
         },
         |client| {
-            client.wait_len("returns", Length::AtLeast(5), LONG)?;
+            client.wait_length("returns", Length::AtLeast(5), LONG)?;
             let mut sum = 0.0;
             for value in client.get_all("returns")? {
                 sum += value.tensor()?.as_slice::<f64>()?[0];

@@ -164,7 +164,7 @@ fn answer(client: &Client, there: &There, end: &AtomicBool, call: Call) -> Resul
         }
         RemoteRequest::Subscribe { .. } => RemoteAnswer::Nothing,
         RemoteRequest::List { name } => {
-            for n in client.len(&name)..3 {
+            for n in client.length(&name)..3 {
                 let mut item = client.create(DType::U8, &[1])?;
                 item.bytes_mut()[0] = n as u8;
                 client.append(&name, item)?;
@@ -193,7 +193,7 @@ fn answer(client: &Client, there: &There, end: &AtomicBool, call: Call) -> Resul
             stamp: String::new(),
         }),
     };
-    call.answer(said(client, &answer, &elements)?)
+    call.respond(said(client, &answer, &elements)?)
 }
 
 fn trouble(error: Error) -> RemoteTrouble {
@@ -361,7 +361,7 @@ fn streams_and_lists_are_asked_for() {
     assert!(late.is_timeout(), "{late}");
     assert!(reader.subscribe("nowhere/cam").unwrap_err().is_not_found());
 
-    assert_eq!(reader.len("node7/episodes"), 0);
+    assert_eq!(reader.length("node7/episodes"), 0);
     assert_eq!(reader.fetch_list("node7/episodes").unwrap(), 3);
     let items = reader.get_all("node7/episodes").unwrap();
     assert_eq!(items.iter().map(|item| item.as_tensor().unwrap().bytes()[0]).collect::<Vec<_>>(), [0, 1, 2]);
@@ -377,7 +377,7 @@ fn liar(broker: &Embedded, words: Vec<u8>, calls: usize) -> JoinHandle<()> {
             let call = server.recv_timeout(Duration::from_mins(5)).unwrap();
             let mut draft = client.create(DType::U8, &[0]).unwrap();
             draft.set_metadata(&words).unwrap();
-            call.answer(draft).unwrap();
+            call.respond(draft).unwrap();
         }
     })
 }

@@ -231,7 +231,7 @@ fn datasets_are_seen_whole_or_not_at_all() {
 fn lists_collect_what_many_producers_append() {
     let broker = broker();
     let consumer = client(&broker);
-    assert_eq!(consumer.len("results"), 0);
+    assert_eq!(consumer.length("results"), 0);
     assert!(matches!(consumer.get_all("results"), Err(Error::NoSuch { kind: "list", .. })));
     std::thread::scope(|scope| {
         for worker in 0..4u64 {
@@ -243,31 +243,31 @@ fn lists_collect_what_many_producers_append() {
                 }
             });
         }
-        assert_eq!(consumer.wait_len("results", Length::AtLeast(100), Some(LONG)).unwrap(), 100);
+        assert_eq!(consumer.wait_length("results", Length::AtLeast(100), Some(LONG)).unwrap(), 100);
     });
     // The producers are gone, but their items remain.
     let of = |value: &Value| value.as_tensor().unwrap().as_slice::<u64>().unwrap()[0];
     let mut all: Vec<u64> = consumer.get_all("results").unwrap().iter().map(of).collect();
     let first_of_worker_0: Vec<u64> = all.iter().copied().filter(|v| *v < 100).collect();
     assert!(first_of_worker_0.is_sorted(), "one producer's items keep their order");
-    let middle: Vec<u64> = consumer.range("results", 10..20).unwrap().iter().map(of).collect();
+    let middle: Vec<u64> = consumer.get_range("results", 10..20).unwrap().iter().map(of).collect();
     assert_eq!(middle, all[10..20]);
     all.sort_unstable();
     assert_eq!(all, (0..4).flat_map(|w| (0..25).map(move |i| w * 100 + i)).collect::<Vec<_>>());
-    assert!(consumer.range("results", 200..).unwrap().is_empty());
+    assert!(consumer.get_range("results", 200..).unwrap().is_empty());
 
     consumer.put("x", &[5u64; 4]).unwrap();
     consumer.append_names("results", &["x", "x"]).unwrap();
     consumer.put("x", &[6u64; 4]).unwrap();
-    assert_eq!(consumer.len("results"), 102);
-    assert_eq!(of(&consumer.range("results", 101..=101).unwrap()[0]), 5);
+    assert_eq!(consumer.length("results"), 102);
+    assert_eq!(of(&consumer.get_range("results", 101..=101).unwrap()[0]), 5);
     assert!(matches!(consumer.append_names("results", &["nothing"]), Err(Error::NotFound(_))));
 
-    let held = consumer.range("results", 0..1).unwrap();
+    let held = consumer.get_range("results", 0..1).unwrap();
     consumer.rename_list("results", "old results").unwrap();
-    assert_eq!((consumer.len("results"), consumer.len("old results")), (0, 102));
+    assert_eq!((consumer.length("results"), consumer.length("old results")), (0, 102));
     assert!(consumer.clear("old results").unwrap() && !consumer.clear("old results").unwrap());
-    assert_eq!(consumer.len("old results"), 0);
+    assert_eq!(consumer.length("old results"), 0);
     let _ = of(&held[0]);
     consumer.append("old results", draft(&consumer, 1)).unwrap();
     assert_eq!(consumer.get_all("old results").unwrap().len(), 1);

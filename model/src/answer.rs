@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tensorlend::{Client, DType, Dataset, DatasetDraft, Error, Result, Version};
 
-/// The member of a response with the versions of the published outputs.
+/// The name of the tensor in a response that contains the versions of the published outputs.
 const VERSIONS: &str = ".versions";
 
 /// The metadata of a response: how long the request took, and the versions of the outputs that the runner published.
@@ -26,7 +26,7 @@ pub struct ModelAnswer {
     pub queue: Duration,
     /// Time of the model alone; for a batch of requests, of the whole batch.
     pub run: Duration,
-    /// Versions of the published outputs, by the model's names of the outputs.
+    /// Versions of the published outputs, by the names of the outputs in the model.
     pub versions: BTreeMap<String, Version>,
 }
 

@@ -128,7 +128,8 @@ pub struct ModelStatistics {
     pub runs: u64,
     /// Runs by the number of their requests: the first element counts runs of one request.
     pub batches: Vec<u64>,
-    /// Rows (sizes of the first dimension, summed) of all runs; a run whose inputs have no first dimension in common counts as one.
+    /// Rows (sizes of the first dimension, summed) of all runs; a run whose inputs have no first dimension in common counts as
+    /// one.
     #[serde(default)]
     pub rows: u64,
     /// Total time of all runs, in microseconds.

@@ -1,16 +1,15 @@
 //! A connection to the runners of one model.
 
-use crate::deadline::Deadline;
 use crate::document::Fault;
 use crate::{ModelRequest, Models, model_bytes_name, model_fault_name, model_service};
 use std::time::Duration;
-use tensorlend::{Caller, Client, Dataset, Error, Result, Timeout, Value, Version, check_name};
+use tensorlend::{Caller, Client, Dataset, Deadline, Error, Result, Timeout, Value, Version, check_name};
 
-/// How often a caller that waits for a runner checks whether the model exists and has a fault.
-const LOOK: Duration = Duration::from_millis(200);
-/// How long a caller waits for the reason why a worker ended.
+/// Interval at which a caller that waits for a runner checks whether the model exists and has a fault.
+const POLL: Duration = Duration::from_millis(200);
+/// Time that a caller waits for the reason why a worker ended.
 const REASON: Duration = Duration::from_secs(1);
-/// Runners in a row that may end without a reason before a request fails: each may have been replaced at that moment.
+/// Number of successive runners that may end without a reason before a request fails: each may have been replaced at that moment.
 const GONE_MAX: u32 = 3;
 
 /// A connection to the runners of one model. Open one for each thread.
@@ -31,7 +30,7 @@ pub struct Model {
     models: Models,
     name: String,
     caller: Caller,
-    /// The last known fault.
+    /// Version of the last known fault.
     seen: Version,
 }
 
@@ -42,7 +41,7 @@ impl Model {
         Ok(Self { models: models.clone(), name: name.to_owned(), caller, seen: Version::NONE })
     }
 
-    /// The model's name.
+    /// Returns the model's name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -58,7 +57,7 @@ impl Model {
     /// stopped; [`Error::NotFound`] if there is no such model; [`Error::Timeout`]; [`Error::ServerGone`] if a runner ended
     /// without a reason, and the request cannot be repeated.
     pub fn run(&mut self, request: ModelRequest, timeout: impl Into<Timeout>) -> Result<Dataset> {
-        // The wait ends with a response or an error only.
+        // `|| true` never ends the wait: the result is a response or an error.
         let answer = self.run_while(request, timeout, || true)?;
         answer.ok_or_else(|| Error::ServerGone(model_service(&self.name)))
     }
@@ -91,7 +90,7 @@ impl Model {
                     return Err(Error::Answer { service: model_service(&self.name), why });
                 }
                 Err(Error::ServerGone(service)) => {
-                    let wait = deadline.left().map_or(REASON, |left| left.min(REASON));
+                    let wait = deadline.left_at_most(REASON);
                     if let Some(fault) = self.news(wait)? {
                         return Err(Error::Answer { service, why: fault.why });
                     }
@@ -100,7 +99,7 @@ impl Model {
                         return Err(Error::ServerGone(service));
                     }
                 }
-                // Names the whole wait, not its last part.
+                // The error names the whole wait, not only its last part.
                 Err(Error::Timeout { what, .. }) => return Err(deadline.error(what)),
                 Err(error) => return Err(error),
             }
@@ -116,7 +115,7 @@ impl Model {
         if self.caller.has_server()? {
             return Ok(true);
         }
-        // Faults of earlier runners do not concern the runner that is found.
+        // Faults of earlier runners do not concern the runner that this wait finds.
         if let Ok(old) = self.client().get(&model_fault_name(&self.name)) {
             self.seen = old.version();
         }
@@ -133,7 +132,7 @@ impl Model {
             {
                 return Err(Error::Answer { service: model_service(&self.name), why: fault.why });
             }
-            match self.caller.wait_server(deadline.at_most(LOOK)) {
+            match self.caller.wait_server(deadline.left_at_most(POLL)) {
                 Err(error) if error.is_timeout() && !deadline.is_over() => {
                     if !goes_on() {
                         return Ok(false);

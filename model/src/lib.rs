@@ -1,4 +1,5 @@
-//! Models beside the tensors: clients put, run and delete them by name, and `tensorlend-runner` computes them in its own process.
+//! Models on the machine of the tensors: clients put, run and delete them by name, and `tensorlend-runner` runs them in its own
+//! processes.
 //!
 //! A model is a tensor with a name, and its runners are servers of a service ([`Client::serve`]). Each name has one owner:
 //!
@@ -14,7 +15,6 @@
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc, missing_debug_implementations)]
 
 mod answer;
-mod deadline;
 mod document;
 mod handle;
 mod request;
@@ -32,9 +32,9 @@ pub const MODEL_BYTES_MAX: u64 = 2 << 30;
 /// A model of the namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelInfo {
-    /// The name, as [`Models::open`] takes it.
+    /// The model's name, as for [`Models::open`].
     pub name: String,
-    /// Size of its file, in bytes.
+    /// Size of the model's file, in bytes.
     pub nbytes: u64,
     /// Version of `model/NAME/.onnx`.
     pub version: Version,
@@ -83,12 +83,13 @@ pub struct Models {
 }
 
 impl Models {
-    /// Returns the models of this client's namespace, without a request. It holds a clone of the client.
+    /// Returns the models of this client's namespace, without a request to the daemon. The returned value holds a clone of the
+    /// client.
     pub fn new(client: &Client) -> Self {
         Self { client: client.clone() }
     }
 
-    /// The client.
+    /// Returns the client.
     pub fn client(&self) -> &Client {
         &self.client
     }
@@ -155,8 +156,8 @@ impl Models {
         Ok(found.collect())
     }
 
-    /// Returns the reason why a worker of this model ended last; `None`: no worker ended, or its runner has ended too. The runners
-    /// do not serve the version in [`Fault::refused`] until it is replaced.
+    /// Returns the reason why a worker of this model ended last; `None`: no worker has ended, or the runner of the worker has
+    /// ended too. The runners do not serve the version in [`Fault::refused`] until it is replaced.
     ///
     /// # Errors
     /// As [`Client::get`], except for a missing fault.
@@ -177,14 +178,14 @@ impl Models {
         let of_one = format!("{}/.stat/*", globset::escape(&model_service(model)));
         let mut all = Vec::new();
         for info in self.client.list(&of_one)? {
-            // Skips runners that have ended since, or are of another version.
+            // Skips runners that have ended since the list was read, and runners of another version.
             let Ok(lease) = self.client.get(&info.name) else { continue };
             all.extend(lease.as_slice::<u8>().ok().and_then(|bytes| serde_json::from_slice(bytes).ok()));
         }
         Ok(all)
     }
 
-    /// Opens a model that is run many times: its connection to a runner is opened once. See [`Model::run`].
+    /// Opens a model for many runs over one connection to a runner. See [`Model::run`].
     ///
     /// # Errors
     /// [`Error::Name`].
@@ -192,9 +193,9 @@ impl Models {
         Model::open(self, model)
     }
 
-    /// Runs a model once. Inputs and outputs are tensors of the namespace: the model's name of each, and the tensor's name. Without
-    /// `outputs` the returned dataset contains all outputs; otherwise [`ModelAnswer::of`] returns the published versions from it.
-    /// For many runs open a [`Model`]: this method opens a connection to a runner each time.
+    /// Runs a model once. Inputs and outputs are tensors of the namespace: each pair is the name in the model, and the name of
+    /// the tensor. Without `outputs` the returned dataset contains all outputs; otherwise [`ModelAnswer::of`] returns the
+    /// published versions from it. For many runs open a [`Model`]: this method opens a connection to a runner each time.
     ///
     /// ```
     /// # let broker = tensorlend_daemon::embedded()?;

@@ -11,11 +11,11 @@ use tensorlend::{Client, DatasetDraft, Draft, Result};
 pub struct RequestDocument {
     /// Version of this document: 1.
     pub v: u32,
-    /// Inputs that are tensors of the namespace: the model's name of each, and the tensor's name.
+    /// Inputs that are tensors of the namespace: the name of each in the model, and the tensor's name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub inputs: BTreeMap<String, String>,
-    /// Requested outputs: the model's name of each, and the name under which the runner publishes it; `null`: in the response.
-    /// Empty: all outputs, in the response.
+    /// Requested outputs: the name of each in the model, and the name under which the runner publishes it, or `null` for an
+    /// output in the response. If this is empty, the response contains all outputs.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub outputs: BTreeMap<String, Option<String>>,
     /// Preparation steps, by input.

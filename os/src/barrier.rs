@@ -1,18 +1,18 @@
-//! A memory barrier on every running thread of this process, so that a fast path needs none of its own.
+//! A memory barrier on every running thread of this process, so that a fast path needs no barrier.
 //!
-//! `membarrier(2)` with `PRIVATE_EXPEDITED`. It orders the threads of *one* process, and nothing between processes: there both
-//! sides have their own fences.
+//! The barrier is `membarrier(2)` with `PRIVATE_EXPEDITED`, which orders the threads of *one* process. Between processes, both
+//! sides have fences of their own.
 
 use rustix::thread::{MembarrierCommand, membarrier};
 
-/// Registers this process for [`all_threads`]; must run before the first use of the fast path. False: the kernel refuses (a
-/// sandbox forbids it, for example), and the fast path needs a fence of its own.
+/// Registers this process for [`all_threads`]; must run before the first use of the fast path. Returns false if the kernel
+/// refuses, for example because a sandbox forbids the call: then the fast path needs a fence of its own.
 pub fn register() -> bool {
     membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
 }
 
-/// Makes every running thread of this process pass through a full barrier before it returns; a thread that does not run passed
-/// through one when it was switched out.
+/// Makes every running thread of this process execute a full memory barrier before this function returns. A thread that is not
+/// running executed one when the kernel switched it out.
 ///
 /// # Panics
 /// Unless [`register`] returned true.

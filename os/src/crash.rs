@@ -1,12 +1,12 @@
-//! Death at a chosen place, for tests: the hook of [`tensorlend_layout::crash`].
+//! Kills this process at a crash point, for tests: the hook of [`tensorlend_layout::crash`].
 
 use rustix::process::{Signal, getpid, kill_process};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The environment variable that names the place: `NUMBER:PASSAGE:FILE`. Passages count from the creation of the file, the first
-/// being 1.
+/// The environment variable that names the crash point: `NUMBER:PASSAGE:FILE`. Passages count from the creation of the file; the
+/// first is 1.
 pub const VARIABLE: &str = "TENSORLEND_CRASH";
 
 struct Plan {
@@ -19,10 +19,10 @@ struct Plan {
 
 static PLAN: OnceLock<Plan> = OnceLock::new();
 
-/// Reads the environment once. Without the variable nothing happens, now or later.
+/// Reads the environment once. Without the variable, the process passes all crash points.
 ///
 /// # Panics
-/// If the variable is invalid: a test that kills nothing would prove nothing.
+/// If the variable is invalid: otherwise a test would pass without having killed the process.
 pub fn arm() {
     let Some(text) = std::env::var_os(VARIABLE) else { return };
     let text = text.into_string().expect("TENSORLEND_CRASH is text");

@@ -12,7 +12,7 @@ static FORKS: AtomicU64 = AtomicU64::new(0);
 /// mappings.
 #[inline]
 pub fn generation() -> u64 {
-    // Relaxed: written in the child before it has a second thread.
+    // Relaxed: only a child of a fork stores this number, before it has a second thread.
     FORKS.load(Ordering::Relaxed)
 }
 
@@ -24,11 +24,12 @@ pub fn watch() {
     }
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
-        // SAFETY: pthread_atfork wants functions that stay for as long as the process may fork, and a child of several
-        // threads may run only what is async-signal-safe. This one is part of the program, touches static atomics,
-        // calls mmap, and can neither allocate, lock nor panic.
+        // SAFETY: pthread_atfork requires a function that stays loaded for as long as the process may fork. In the child of a
+        // process with several threads the function may run only async-signal-safe code. `in_child` is part of the program,
+        // touches static atomics, calls mmap, and can neither allocate, lock nor panic.
         let registered = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-        // It fails only if memory is exhausted. Without it a child could write into its parent's session.
+        // The call fails only if memory is exhausted. Without the handler, a child could write into its parent's
+        // session.
         assert_eq!(registered, 0, "pthread_atfork");
     });
 }

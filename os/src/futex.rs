@@ -6,10 +6,12 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::time::Duration;
 use tensorlend_layout::word::Bell;
 
-/// Sleeps until the bell rings, unless it no longer shows `sample`, for `timeout` at most. It may return early for no reason, and
-/// a hostile member may suppress a ring: the caller must poll again, and always pass a timeout.
+/// Sleeps until the bell rings, for `timeout` at most. Returns at once if the bell's value is not `sample` any more. The call
+/// may return early without a reason, and a hostile member may suppress a ring. So the caller must poll again after each
+/// return, and always pass a timeout.
 pub fn wait(bell: &Bell, sample: u32, timeout: Duration) {
-    // Not private: the sleepers are in other processes. Every error means "poll again", as a wake-up does.
+    // Without the flag PRIVATE, because another process rings the bell. After an error the caller polls again, as it does after
+    // a wake-up.
     let _ = futex::wait(bell.futex(), Flags::empty(), sample, Some(&timespec(timeout)));
 }
 
@@ -29,7 +31,8 @@ pub fn wait_any(bells: &[(&Bell, u32)], timeout: Duration) {
     let until = now.checked_add(timespec(timeout)).unwrap_or(now);
     match futex::waitv(&waiters, WaitvFlags::empty(), Some(&until), ClockId::Monotonic) {
         Ok(_) | Err(Errno::AGAIN | Errno::TIMEDOUT | Errno::INTR) => {}
-        // A kernel or a sandbox without futex_waitv: a short sleep on the first bell preserves progress.
+        // The kernel or a sandbox does not allow futex_waitv: with a short sleep on the first bell, the caller still makes
+        // progress.
         Err(_) => {
             if let Some((bell, sample)) = bells.first() {
                 wait(bell, *sample, timeout.min(Duration::from_millis(1)));

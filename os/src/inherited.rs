@@ -10,18 +10,19 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 ///
 /// A number does not identify an owner, so the caller ensures that
 /// 1. the service manager named this number as one that it passed on;
-/// 2. the process has closed and taken over nothing of what it inherited: it calls this once for each number, at the start.
+/// 2. the process has neither closed nor taken over an inherited descriptor before: it calls this function once for each number,
+///    at its start.
 pub fn take(number: RawFd) -> Option<OwnedFd> {
     if number < 3 {
         return None;
     }
-    // SAFETY: not -1, compared above. Nothing closes it during the borrow, which spans the two calls below: by 2 it has no other
-    // owner. If it is not open after all, they fail with EBADF and touch nothing.
+    // SAFETY: `number` is not -1, compared above. Nothing closes the descriptor during the borrow, which spans the two calls
+    // below: by 2 it has no other owner. If the number is not open, both calls fail with EBADF and touch nothing.
     let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
     let flags = rustix::io::fcntl_getfd(borrowed).ok()?;
     rustix::io::fcntl_setfd(borrowed, flags | FdFlags::CLOEXEC).ok()?;
-    // SAFETY: open, as both calls have shown; without another owner: by 1 it was made for this process, by 2 this is the first
-    // take. OwnedFd closes it with close(), as a descriptor requires.
+    // SAFETY: the descriptor is open, as both calls have shown. It has no other owner: by 1 the service manager passed it to
+    // this process, and by 2 no code has taken it over before. OwnedFd closes it with close(), as a descriptor requires.
     Some(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
@@ -31,7 +32,7 @@ const GROUPS: usize = 64;
 const GROUPS_MAX: usize = 65_536;
 
 /// Returns the supplementary groups that the process at the other end of a Unix socket had when it connected, as the kernel
-/// recorded them. No name service is asked, and the process cannot change them any more.
+/// recorded them. This needs no name service, and the process cannot change the recorded groups.
 ///
 /// # Errors
 /// Those of getsockopt(2).

@@ -1,7 +1,7 @@
 //! The few system calls that tensorlend's daemon and its clients share: sealed memfds and queries about them, mappings, futexes,
 //! barriers, packets with descriptors, and the check of the kernel.
 //!
-//! Everything here is thin: one system call, one function, its error passed on.
+//! The functions are thin: most of them make one system call and return its error.
 
 pub mod barrier;
 pub mod clock;

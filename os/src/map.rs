@@ -33,12 +33,12 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // In a forked child the memory is not mapped, and the addresses are reserved, or used by the child.
+        // A forked child does not have its parent's mapping: at these addresses it has a reservation, or memory of its own.
         if self.is_ours() {
             if let Some(listed) = self.listed {
                 listed.start.store(FREE, Ordering::Release);
             }
-            // SAFETY: dropped once, here, and not used after.
+            // SAFETY: this is the only drop of `raw`, and no code uses `raw` afterwards.
             unsafe { ManuallyDrop::drop(&mut self.raw) };
         }
     }
@@ -46,13 +46,13 @@ impl Drop for Mapping {
 
 /// Maximum number of mappings that are listed at once. A child may map other memory in place of unlisted ones.
 const LISTED_MAX: usize = 16 << 10;
-/// Number of entries that are tried before a mapping stays unlisted.
+/// Number of entries of the list that are tried for a mapping; if all are in use, the mapping stays unlisted.
 const PROBES: usize = 64;
 const FREE: usize = 0;
 /// An entry that is being written.
 const BUSY: usize = 1;
 
-/// The location of a mapping: for forked children, see [`reserve`].
+/// The address and length of a mapping, for forked children: see [`reserve`].
 struct Listed {
     start: AtomicUsize,
     bytes: AtomicUsize,
@@ -83,19 +83,19 @@ impl Listed {
 /// In a forked child: reserves the addresses of the parent's mappings. Otherwise the child's next mapping could get them, and
 /// an array that the child inherited would read and write the child's own memory instead of failing.
 ///
-/// Must be called before the child has a second thread. It is safe in the child of a process with several: it makes system
-/// calls, and neither allocates, locks nor panics.
+/// Must be called before the child has a second thread. It is safe in the child of a process with several threads: it makes
+/// system calls, and neither allocates, locks nor panics.
 pub(crate) fn reserve() {
     for entry in LISTED.iter().take(LISTED_END.load(Ordering::Relaxed)) {
         let (start, bytes) = (entry.start.load(Ordering::Acquire), entry.bytes.load(Ordering::Relaxed));
-        // An entry that another thread of the parent was writing belongs to nobody in the child.
+        // Also frees an entry that another thread of the parent was writing: the child does not have that thread.
         entry.start.store(FREE, Ordering::Relaxed);
         if start == FREE || start == BUSY {
             continue;
         }
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-        // SAFETY: MAP_FIXED_NOREPLACE maps where nothing is, or fails: nothing of the process changes. Without PROT_READ and PROT_WRITE
-        // it takes no memory. A failure leaves the place as it was.
+        // SAFETY: MAP_FIXED_NOREPLACE maps free addresses only, or fails. So it changes no mapping of the process. Without
+        // PROT_READ and PROT_WRITE, the mapping takes no memory. After a failure, the addresses stay as they were.
         unsafe { libc::mmap(std::ptr::without_provenance_mut(start), bytes, libc::PROT_NONE, flags, -1, 0) };
     }
 }
@@ -135,13 +135,13 @@ pub struct Segment {
     map: Mapping,
 }
 
-/// Maps a segment. `populate` enters every page into the page table now, so that no later access faults.
+/// Maps a segment. If `populate` is true, enters every page into the page table now, so that no later access faults.
 pub fn segment(fd: &OwnedFd, bytes: usize, access: Access, populate: bool) -> io::Result<Segment> {
     Ok(Segment { map: map(fd, bytes, access, populate)? })
 }
 
-/// Maps another file of equal length in a sheet's place: readers of the sheet switch to the other file at some moment. Only for
-/// sheets that this process maps read-only.
+/// Maps another file of equal length over a sheet that this process maps read-only. From the moment of the call on, all threads
+/// that read the sheet see the words of the other file.
 pub fn replace(sheet: &View, fd: &OwnedFd) -> io::Result<()> {
     let bytes = sheet.bytes();
     if rustix::fs::fstat(fd)?.st_size as u64 != bytes as u64 {
@@ -149,15 +149,15 @@ pub fn replace(sheet: &View, fd: &OwnedFd) -> io::Result<()> {
     }
     let words: &[Word] = sheet.array(0, bytes / 8).ok_or_else(|| io::Error::other("no sheet of words"))?;
     let (start, flags) = (words.as_ptr().cast_mut().cast(), libc::MAP_SHARED | libc::MAP_FIXED);
-    // SAFETY: exactly the pages of the sheet's own mapping, which lives as long as the view: nothing else is there, and the
-    // mapping's owner unmaps the same addresses later. The kernel replaces a mapping in one step, so no access meets a gap
-    // (mmap(2): MAP_FIXED over a mapping of one's own). The words are atomics of shared memory, which may have any value at any
-    // time; the new pages exist for the whole length, compared above, and the file cannot shrink.
+    // SAFETY: the call replaces exactly the pages of the sheet's own mapping, which lives as long as the view: nothing else is
+    // at these addresses, and the mapping's owner unmaps them later. The kernel replaces a mapping in one step, so no access
+    // meets a gap (mmap(2): MAP_FIXED over a mapping of one's own). The words are atomics of shared memory, which may have any
+    // value at any time; the new pages exist for the whole length, compared above, and the file cannot shrink.
     let mapped = unsafe { libc::mmap(start, bytes, libc::PROT_READ, flags, fd.as_raw_fd(), 0) };
     if mapped == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the same pages; it affects only forked children.
+    // SAFETY: the call concerns the same pages, and changes only the memory that forked children get.
     if unsafe { libc::madvise(start, bytes, libc::MADV_DONTFORK) } == 0 {
         Ok(())
     } else {
@@ -165,14 +165,15 @@ pub fn replace(sheet: &View, fd: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Requests huge pages for a sheet: where the kernel has some, it uses them for pages that this mapping touches first. For the
-/// whole sheet, since a mapping whose parts differ becomes several mappings, each too short.
+/// Requests huge pages for a sheet: if the kernel has some, it uses them for pages that this mapping touches first. The call
+/// covers the whole sheet: the kernel splits a mapping whose parts have different advice, and each part would be too short for
+/// huge pages.
 pub fn ask_for_huge(sheet: &View) -> io::Result<()> {
     advise(sheet, 0, sheet.bytes() as u64, libc::MADV_HUGEPAGE)
 }
 
 /// Makes all pages of a part of a writable sheet and enters them into the page table, so that no later access faults. Works in
-/// small steps: a thread that maps something waits for one step at most.
+/// small steps, so that a thread that maps memory waits for one step at most.
 pub fn populate(sheet: &View, at: u64, bytes: u64) -> io::Result<()> {
     const STEP: u64 = 2 << 20;
     let end = at + bytes;
@@ -214,15 +215,16 @@ pub fn private(fd: &OwnedFd, offset: u64, bytes: usize) -> io::Result<Private> {
     }
     let mut options = MmapOptions::new();
     options.offset(offset).len(bytes);
-    // SAFETY: this takes nothing but pointers of it. The file cannot shrink below the part: the caller's descriptors are of
-    // sealed memfds. A caller that makes references answers for writes of the file's writer to pages not yet copied.
+    // SAFETY: this value only hands out pointers into the mapping. The file cannot shrink below the part: the caller's
+    // descriptors are of sealed memfds. The file's writer may still write to pages that are not copied yet; a caller that makes
+    // a reference must show that this does not happen.
     let raw = MmapRaw::from(unsafe { options.map_copy(fd.as_raw_fd())? });
     raw.advise(Advice::DontFork)?;
     Ok(Private { map: Mapping::new(raw) })
 }
 
 impl Private {
-    /// Returns the first byte of the part. A caller that makes references must justify them by its lease.
+    /// Returns the first byte of the part. A caller that makes a reference from it needs a lease that keeps the memory valid.
     #[inline]
     pub fn start(&self) -> *mut u8 {
         self.map.raw.as_mut_ptr()
@@ -252,7 +254,7 @@ impl Segment {
         Ok(Self { map: Mapping { raw: ManuallyDrop::new(raw), forks: fork::generation(), listed: None } })
     }
 
-    /// Requests huge pages, and makes all pages: huge ones where the kernel has some, else ordinary ones.
+    /// Requests huge pages, and makes all pages: huge ones if the kernel has some, otherwise ordinary ones.
     pub fn populate_huge(&self) -> io::Result<()> {
         self.map.raw.advise(Advice::HugePage)?;
         self.map.raw.advise(Advice::PopulateWrite)
@@ -264,13 +266,14 @@ impl Segment {
         self.map.is_ours()
     }
 
-    /// Returns the [`fork::generation`] of the process that made it.
+    /// Returns the [`fork::generation`] of the process that made the mapping.
     #[inline]
     pub fn forks(&self) -> u64 {
         self.map.forks
     }
 
-    /// Returns its first byte. A caller that makes references must justify them by its lease or draft.
+    /// Returns the first byte of the mapping. A caller that makes a reference from it needs a lease or a draft that keeps the
+    /// memory valid.
     #[inline]
     pub fn start(&self) -> *mut u8 {
         self.map.raw.as_mut_ptr()

@@ -27,9 +27,9 @@ pub fn create_while(name: &str, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix:
 /// Bytes zeroed by one write.
 const ZEROES: usize = 1 << 20;
 
-/// Zeroes every page, and calls `go_on` before every MiB; `ECANCELED` if it returns false. The kernel zeroes pages at their first
-/// touch in any case: after this, the first user need not wait for it. Writes instead of using a mapping: that takes half the
-/// time, and never delays threads that map something.
+/// Zeroes every page, and calls `go_on` before every MiB; `ECANCELED` if it returns false. Without this call, the kernel zeroes
+/// a page at its first access, and the first user of the page waits for that. This function writes to the file instead of a
+/// mapping: a write takes half the time, and never delays threads that map memory.
 pub fn zero(fd: BorrowedFd<'_>, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix::io::Result<()> {
     let zeroes = vec![0; ZEROES.min(bytes as usize)];
     let mut at = 0;
@@ -66,8 +66,8 @@ impl HugePage {
     }
 }
 
-/// Makes a memfd of huge pages without pages. [`allocate`] takes them from the administrator's reserve, which may be too small
-/// (`ENOSPC`), and zeroes them. `bytes` is a multiple of the page.
+/// Makes a memfd for huge pages and allocates none. [`allocate`] takes the pages from the administrator's reserve, which may be
+/// too small (`ENOSPC`), and zeroes them. `bytes` is a multiple of the page.
 pub fn create_huge(name: &str, bytes: u64, page: HugePage) -> rustix::io::Result<OwnedFd> {
     let page = match page {
         HugePage::Mib2 => MemfdFlags::HUGE_2MB,
@@ -76,7 +76,8 @@ pub fn create_huge(name: &str, bytes: u64, page: HugePage) -> rustix::io::Result
     empty(name, bytes, MemfdFlags::HUGETLB | page)
 }
 
-/// Works as [`create`], but makes no pages: [`allocate`] does. Until then any touch makes one, even by a reader.
+/// Works as [`create`], but allocates no pages: [`allocate`] does. Until then, any access to a page allocates it, even a
+/// reader's.
 pub fn create_empty(name: &str, bytes: u64) -> rustix::io::Result<OwnedFd> {
     empty(name, bytes, MemfdFlags::empty())
 }
@@ -88,14 +89,15 @@ fn empty(name: &str, bytes: u64, more: MemfdFlags) -> rustix::io::Result<OwnedFd
         Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
         made => made?,
     };
-    // Otherwise any uid could reopen it through /proc.
+    // With the default mode, any uid could reopen the memfd through /proc.
     rustix::fs::fchmod(&fd, OWNER_ONLY)?;
     rustix::fs::ftruncate(&fd, bytes)?;
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
     Ok(fd)
 }
 
-/// Makes the pages of a part. After a signal it continues where it was.
+/// Allocates the pages of a part of the memfd. If a signal interrupts the kernel, the function continues with the remaining
+/// pages.
 pub fn allocate(fd: BorrowedFd<'_>, at: u64, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix::io::Result<()> {
     // A huge page may be longer than one step.
     const STEP: u64 = 16 << 20;
@@ -124,8 +126,8 @@ pub enum Access {
     Write,
 }
 
-/// Opens the memfd again. The daemon never lends the original descriptor: only reopened ones count as writers when it asks the
-/// kernel whether a writer is left.
+/// Opens the memfd again. The daemon never lends the original descriptor: when it asks the kernel whether a writer is left, only
+/// reopened descriptors count as writers.
 pub fn reopen(fd: BorrowedFd<'_>, access: Access) -> rustix::io::Result<OwnedFd> {
     reopen_patiently(fd, access, PROBED_PAUSES)
 }
@@ -143,7 +145,7 @@ fn reopen_patiently(fd: BorrowedFd<'_>, access: Access, pauses: u32) -> rustix::
     // NONBLOCK: with a lease on the file, a blocking open could be stalled for 45 seconds.
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let open = || {
-        // Another thread of this process may be probing with a lease at this moment, for the duration of two calls.
+        // Another thread of this process may be probing the file: then a lease is on the file for the duration of two calls.
         for pause in 0..pauses {
             match rustix::fs::open(&path, flags | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()) {
                 Err(Errno::AGAIN) if pause < PROBED_YIELDS => std::thread::yield_now(),
@@ -154,8 +156,8 @@ fn reopen_patiently(fd: BorrowedFd<'_>, access: Access, pauses: u32) -> rustix::
         Err(Errno::AGAIN)
     };
     match open() {
-        // In user mode a borrower owns the file as we do, and can revoke all permissions through a read-only descriptor. Seals,
-        // not permissions, then limit what it may write.
+        // In user mode, a borrower has the daemon's uid and so owns the file: it can revoke all permissions through a read-only
+        // descriptor. Seals, not permissions, then limit its writes.
         Err(Errno::ACCESS) => {
             rustix::fs::fchmod(fd, OWNER_ONLY)?;
             open()
@@ -171,7 +173,7 @@ pub fn seal_writers(fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
 
 /// Returns whether no writer is left: the kernel grants a read lease only if no writable descriptor and no writable mapping of a
 /// reopened one exists in any process.
-pub fn is_quiet(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
+pub fn is_quiescent(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     probe_reopened(fd, Access::Read, libc::F_RDLCK)
 }
 
@@ -185,7 +187,8 @@ pub fn seal_seals(fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
     rustix::fs::fcntl_add_seals(fd, SealFlags::SEAL)
 }
 
-/// Records in the file's mode that its writer has mapped it, for a later daemon. Only its owner's uid can.
+/// Records in the file's mode that its writer has mapped it, for a later daemon. Only a process of the owner's uid can
+/// do so.
 pub fn mark_mapped(fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
     // The bit has an effect on directories only.
     rustix::fs::fchmod(fd, OWNER_ONLY | Mode::SVTX)
@@ -219,8 +222,8 @@ const PROBED_PAUSES: u32 = PROBED_YIELDS + 1000;
 /// `F_SETSIG` of fcntl(2), which libc does not name everywhere.
 const F_SETSIG: libc::c_int = 10;
 
-/// Probes through a new descriptor. A lease that stays on the file is a holder's: in user mode clients can take leases, and the
-/// caller must not wait for one.
+/// Probes through a new descriptor. If a file lease prevents the reopening, a client holds it: in user mode, clients can take
+/// file leases, and the caller must not wait for them.
 fn probe_reopened(fd: BorrowedFd<'_>, access: Access, kind: libc::c_int) -> rustix::io::Result<bool> {
     match reopen_at_once(fd, access) {
         Err(Errno::AGAIN) => Ok(false),
@@ -245,10 +248,10 @@ fn probe(fd: OwnedFd, kind: libc::c_int) -> rustix::io::Result<bool> {
     }
 }
 
-/// Takes a write lease that stays until the descriptor is closed: what a hostile process does in the tests of other crates.
+/// Takes a write lease that lasts until the descriptor is closed. Tests of other crates act as a hostile process with it.
 #[doc(hidden)]
 pub fn hold_with_lease(fd: &OwnedFd) -> bool {
-    // SAFETY: as in `probe`: the kernel's signal would end this process.
+    // SAFETY: as in `probe`, which also explains the choice of the signal.
     let is_set = unsafe { libc::fcntl(fd.as_raw_fd(), F_SETSIG, libc::SIGURG) } == 0;
     is_set && set_lease(fd, libc::F_WRLCK) == 0
 }
@@ -263,7 +266,8 @@ mod tests {
     use super::*;
     use crate::map;
 
-    /// A broken lease ends no process, and the opener gets the file.
+    /// A process that opens a file while another thread probes it with a lease gets the file, and the signal for the broken
+    /// lease ends no process.
     #[test]
     fn who_is_looked_at_can_be_opened_meanwhile() {
         let fd = create("test", 4096).unwrap();
@@ -281,7 +285,7 @@ mod tests {
         });
     }
 
-    /// The kernel breaks a lease only after 45 seconds, and who waits for that is stalled.
+    /// The kernel breaks a lease only after 45 seconds, so a call that waited for it would stall its process.
     #[test]
     fn memory_under_a_lease_is_held_and_nobody_waits_for_the_lease() {
         let fd = create("test", 4096).unwrap();
@@ -326,11 +330,11 @@ mod tests {
                 let writer = reopen(fd.as_fd(), Access::Write).unwrap();
                 let view = map::segment(&writer, bytes as usize, Access::Write, true).unwrap();
                 drop(writer);
-                assert!(!is_quiet(fd.as_fd()).unwrap());
+                assert!(!is_quiescent(fd.as_fd()).unwrap());
                 seal_writers(fd.as_fd()).unwrap();
                 assert!(map::segment(&fd, bytes as usize, Access::Write, false).is_err());
                 drop(view);
-                assert!(is_quiet(fd.as_fd()).unwrap() && punch(fd.as_fd()).is_err());
+                assert!(is_quiescent(fd.as_fd()).unwrap() && punch(fd.as_fd()).is_err());
             }
             Err(error) => assert!(matches!(error, Errno::NOSPC | Errno::NOMEM | Errno::INVAL), "{error}"),
         }
@@ -382,18 +386,18 @@ mod tests {
     #[test]
     fn quiet_means_that_nobody_can_write() {
         let fd = create("test", 4096).unwrap();
-        assert!(is_quiet(fd.as_fd()).unwrap() && is_unheld(fd.as_fd()).unwrap());
+        assert!(is_quiescent(fd.as_fd()).unwrap() && is_unheld(fd.as_fd()).unwrap());
         let writer = reopen(fd.as_fd(), Access::Write).unwrap();
-        assert!(!is_quiet(fd.as_fd()).unwrap());
+        assert!(!is_quiescent(fd.as_fd()).unwrap());
         let view = map::sheet(&writer, 4096, Access::Write).unwrap();
         drop(writer);
-        assert!(!is_quiet(fd.as_fd()).unwrap(), "a writable mapping counts without its descriptor");
+        assert!(!is_quiescent(fd.as_fd()).unwrap(), "a writable mapping counts without its descriptor");
         drop(view);
-        assert!(is_quiet(fd.as_fd()).unwrap());
+        assert!(is_quiescent(fd.as_fd()).unwrap());
         let reader = reopen(fd.as_fd(), Access::Read).unwrap();
         let view = map::sheet(&reader, 4096, Access::Read).unwrap();
         drop(reader);
-        assert!(is_quiet(fd.as_fd()).unwrap(), "readers do not write");
+        assert!(is_quiescent(fd.as_fd()).unwrap(), "readers do not write");
         assert!(!is_unheld(fd.as_fd()).unwrap());
         drop(view);
         assert!(is_unheld(fd.as_fd()).unwrap());
@@ -412,6 +416,6 @@ mod tests {
         let read = map::sheet(&reader, 4096, Access::Read).unwrap();
         assert_eq!(read.at::<tensorlend_layout::word::Word>(0).unwrap().read(), 7);
         drop((view, writer));
-        assert!(is_quiet(fd.as_fd()).unwrap(), "the probe works on sealed files");
+        assert!(is_quiescent(fd.as_fd()).unwrap(), "the probe works on sealed files");
     }
 }

@@ -2,7 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks a mutex, also after a thread panicked while it held it. For structures that are valid between their own steps.
+/// Locks a mutex, even if a thread panicked while it held the lock. For structures that are valid between their own
+/// steps.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

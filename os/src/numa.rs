@@ -31,10 +31,10 @@ fn parse(text: &str) -> Option<Vec<u32>> {
     Some(nodes)
 }
 
-/// Sets the placement of those pages of a mapped memfd that do not exist yet, for all processes that touch them. The memfd stores
-/// it.
+/// Sets the placement of those pages of a mapped memfd that do not exist yet, for all processes that touch these pages. The
+/// memfd stores the placement.
 pub fn place(segment: &Segment, numa: Numa) -> io::Result<()> {
-    // From <linux/mempolicy.h>.
+    // Modes from <linux/mempolicy.h>.
     const PREFERRED: libc::c_int = 1;
     const INTERLEAVE: libc::c_int = 3;
     let (mode, nodes) = match numa {

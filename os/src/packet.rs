@@ -13,11 +13,11 @@ use tensorlend_layout::wire::{DESCRIPTORS_MAX, PACKET_BYTES_MAX};
 /// A received packet.
 #[derive(Debug)]
 pub struct Packet {
-    /// Its bytes; empty when the peer has hung up.
+    /// The packet's bytes; empty if the peer has hung up.
     pub bytes: Vec<u8>,
-    /// Its descriptors, close-on-exec.
+    /// The packet's descriptors, close-on-exec.
     pub descriptors: Vec<OwnedFd>,
-    /// Whether the peer sent more than the protocol allows: bytes or descriptors were cut off.
+    /// Whether the peer sent more than the protocol allows, so that bytes or descriptors were cut off.
     pub truncated: bool,
 }
 
@@ -45,8 +45,8 @@ pub fn send(
 /// Maximum descriptors in one packet, by the kernel.
 const SCM_MAX_FD: usize = 253;
 
-/// Receives one packet, with room for all descriptors that can come: the kernel would close the surplus on this thread, and
-/// closing a stranger's descriptor can take as long as the stranger likes.
+/// Receives one packet, with room for the maximum number of descriptors. Without this room, the kernel would close the surplus on
+/// this thread, and the owner of a hostile descriptor can delay its close without limit.
 pub fn receive(socket: impl AsFd, flags: RecvFlags) -> rustix::io::Result<Packet> {
     // One byte more than allowed, to detect a packet that is too long instead of cutting it silently.
     let mut bytes = vec![0; PACKET_BYTES_MAX + 1];

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 /// Reports that the calling test cannot run here: on standard error, and in the file that the variable `TENSORLEND_SKIPS` names,
-/// since cargo hides what a test that returns has printed.
+/// because cargo hides the output of a test that passes.
 ///
 /// # Panics
 /// If that file cannot be written.

@@ -1,7 +1,7 @@
 //! The file of a Unix socket: its state, and how to replace or remove a stale one.
 //!
-//! A path comes from a command line or a configuration, so it may be wrong. Nothing here unlinks, replaces or follows anything
-//! but a socket of this user on which no process accepts connections.
+//! A path comes from a command line or a configuration, so it may be wrong. This module unlinks or replaces only a socket of this
+//! user on which no process accepts connections, and follows no symbolic links.
 
 use rustix::fs::{
     CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags, flock, fstat, lstat, renameat_with, unlink,
@@ -27,7 +27,7 @@ pub enum Found {
     Stale,
     /// A socket on which a process listens.
     Listening,
-    /// Anything else, as text: it must stay.
+    /// Any other file, described as text: it must stay.
     Other(String),
 }
 
@@ -43,11 +43,11 @@ impl FileId {
     }
 }
 
-/// The right to make and replace sockets in one folder: one process of a user at a time has it.
+/// The right to make and replace sockets in one folder. One process of a user has it at a time.
 ///
-/// A socket that is bound and does not listen yet looks stale, so daemons that start at the same time would replace each other's.
-/// The lock is an advisory lock on a file that exists only while a process holds it; a killed process leaves an empty file, which
-/// the next one takes over.
+/// A socket that is bound and does not listen yet looks stale, so without the lock, daemons that start at the same time would
+/// replace each other's sockets. The lock is an advisory lock on a file that exists only while a process holds it; a killed
+/// process leaves an empty file, which the next process takes over.
 #[derive(Debug)]
 pub struct Lock {
     path: PathBuf,
@@ -112,19 +112,20 @@ pub fn inspect(path: &Path) -> Result<Found> {
         Err(Errno::CONNREFUSED) => Ok(Found::Other(format!("a socket of another user (uid {})", stat.st_uid))),
         Err(Errno::NOENT) => Ok(Found::Nothing),
         Err(Errno::ACCESS | Errno::PERM) => other("a socket to which this user may not connect"),
-        // EAGAIN is a full backlog, EPROTOTYPE a listener of another type: a process listens.
+        // EAGAIN means a full backlog, EPROTOTYPE a listener of another socket type: in both cases a process listens.
         Ok(()) | Err(_) => Ok(Found::Listening),
     }
 }
 
-/// Replaces a stale socket by the socket `new` in one step; `false`: another file is there by now, and stays.
+/// Replaces a stale socket by the socket `new` in one step. Returns `false` if another file has replaced the stale socket: that
+/// file stays.
 ///
-/// Exchanges the two and inspects the old one again: a process that does not take the [`Lock`] may have put a file of its own
-/// there since.
+/// Exchanges the two files and inspects the one that was at `path`: a process that does not take the [`Lock`] may have replaced
+/// the stale socket in the meantime.
 pub fn replace_stale(_: &Lock, path: &Path, new: &Path) -> Result<bool> {
     match renameat_with(CWD, new, CWD, path, RenameFlags::EXCHANGE) {
         Ok(()) => {}
-        // A file system without exchange.
+        // The file system cannot exchange two files.
         Err(Errno::INVAL | Errno::NOSYS) => {
             if inspect(path)? != Found::Stale {
                 return Ok(false);
@@ -142,7 +143,7 @@ pub fn replace_stale(_: &Lock, path: &Path, new: &Path) -> Result<bool> {
     Ok(false)
 }
 
-/// Removes a stale socket; `false`: another file is there, and stays.
+/// Removes a stale socket. Returns `false` if another file is there: that file stays.
 pub fn remove_stale(path: &Path) -> Result<bool> {
     match inspect(path)? {
         Found::Nothing => Ok(true),
@@ -151,7 +152,7 @@ pub fn remove_stale(path: &Path) -> Result<bool> {
     }
 }
 
-/// Removes `path` if it is still this file: another process may have put its own there.
+/// Removes `path` if it is still this file: another process may have replaced it.
 pub fn remove(path: &Path, id: FileId) -> Result<()> {
     if FileId::of(path) == Ok(id) {
         unlink(path)?;

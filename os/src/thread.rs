@@ -10,8 +10,9 @@ use std::thread::{Builder, JoinHandle};
 const FAULTS: [libc::c_int; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGABRT, libc::SIGSYS];
 
-/// Starts a thread that takes no signals from the program. They go to the program's own threads, which may wait for them, be
-/// interrupted by them, or have handlers that rely on a certain stack. Threads that it starts take none either.
+/// Starts a thread that takes no signals from the program. The kernel then delivers such signals to the program's own threads,
+/// which may wait for them, be interrupted by them, or have handlers that rely on a certain stack. Threads that the new thread
+/// starts take no signals either.
 ///
 /// # Errors
 /// Those of [`Builder::spawn`].
@@ -27,8 +28,8 @@ struct Blocked(libc::sigset_t);
 impl Blocked {
     fn new() -> Self {
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-        // SAFETY: sigfillset writes the whole set; the other calls get that set, and another for the former mask. None of them
-        // fails for signals that exist.
+        // SAFETY: sigfillset writes the whole set. The other calls read that set, and write the former mask into another set.
+        // None of them fails for signals that exist.
         unsafe {
             libc::sigfillset(all.as_mut_ptr());
             for fault in FAULTS {
@@ -42,7 +43,7 @@ impl Blocked {
 
 impl Drop for Blocked {
     fn drop(&mut self) {
-        // SAFETY: the former mask of this thread.
+        // SAFETY: the call reads a mask that `new` has filled, the former mask of this thread.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
     }
 }
@@ -54,7 +55,7 @@ mod tests {
     /// Returns which of these signals this thread blocks.
     fn blocked(signals: &[libc::c_int]) -> Vec<bool> {
         let mut mask = MaybeUninit::uninit();
-        // SAFETY: no new mask; it writes the present one into a set, which the lines below read.
+        // SAFETY: the call sets no new mask. It writes the present mask into a set, which the lines below read.
         unsafe {
             libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::null(), mask.as_mut_ptr());
             signals.iter().map(|&signal| libc::sigismember(mask.as_ptr(), signal) == 1).collect()

@@ -19,18 +19,19 @@ const PART: u32 = 16;
 /// Number of fast calls after which the thread's CPU clock is no longer read.
 const FAST_CALLS: u8 = 64;
 
-/// The cost of the calls for one peer. As long as they are fast, each adds two readings of a clock.
+/// The cost of the calls for one peer. While the calls are fast, each adds two readings of a clock.
 #[derive(Debug)]
 pub struct Toll {
     cost: Duration,
-    /// Number of further calls that read the thread's CPU clock: a slow call may have been interrupted by other
-    /// threads, and only that clock tells.
+    /// Number of further calls that read the thread's CPU clock. A slow call may have been interrupted by other
+    /// threads; only the CPU clock shows that.
     suspected: u8,
     excessive: bool,
 }
 
 impl Default for Toll {
-    /// The first calls to a new peer read the thread's CPU clock: one whose watches are already there is known by one call.
+    /// The first calls to a new peer read the thread's CPU clock, so that the first call detects a peer that has set its watches
+    /// already.
     fn default() -> Self {
         Self { cost: Duration::ZERO, suspected: FAST_CALLS, excessive: false }
     }

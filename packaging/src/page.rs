@@ -6,7 +6,7 @@ use clap_mangen::roff::{Roff, bold, roman};
 use std::io;
 use std::path::Path;
 
-/// What stands at the foot of every page.
+/// The foot of every page.
 const MANUAL: &str = "tensorlend";
 
 /// A page as it is written.

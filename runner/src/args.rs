@@ -8,10 +8,10 @@ use tracing_subscriber::EnvFilter;
 
 const MIB: u64 = 1 << 20;
 
-/// Run ONNX models beside the tensors that a broker lends.
+/// Run ONNX models on the machine whose daemon lends the tensors.
 ///
-/// Serves every model that is there, each in a process of its own, and takes up those that are added, replaced and removed while
-/// it runs. Several runners share the callers of a model.
+/// Serves every model of the namespace, each in a process of its own. Models that are added, replaced or removed while it runs
+/// are served, reloaded or dropped. Several runners share the callers of a model.
 #[derive(Parser, Clone, Debug)]
 #[command(
     name = "tensorlend-runner",
@@ -25,7 +25,7 @@ Examples:
 "
 )]
 pub struct Args {
-    /// Which models: a glob, as `tensorlend ls` takes it.
+    /// The models to serve: a glob, as for `tensorlend ls`.
     #[arg(long, value_name = "GLOB", default_value = "*")]
     pub model: String,
     /// The daemon's socket; default: the user's daemon, then the system's.
@@ -34,42 +34,42 @@ pub struct Args {
     /// The namespace to join; default: this user's private one.
     #[arg(long, value_name = "NAME")]
     pub namespace: Option<String>,
-    /// ONNX Runtime's library (libonnxruntime.so), which runs models faster than the engine that is built in.
+    /// ONNX Runtime's library (libonnxruntime.so), which runs models faster than the built-in engine.
     #[arg(long, value_name = "PATH", env = "ORT_DYLIB_PATH")]
     pub onnxruntime: Option<PathBuf>,
-    /// Threads that compute, for each model; default: one for each core.
+    /// Number of threads that compute, for each model; default: one for each core.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub threads: Option<u16>,
-    /// Rows that are run together, at most, in place of what was said when the model was added.
+    /// Maximum number of rows that are run together. Overrides the setting with which the model was added.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub batch_max: Option<u32>,
-    /// How long a request waits for others to join it, in milliseconds, in place of what was said when the model was added.
+    /// Time that a request waits for others to join it, in milliseconds. Overrides the setting with which the model was added.
     #[arg(long, value_name = "T", value_parser = milliseconds)]
     pub batch_wait_ms: Option<f64>,
-    /// Seconds after which a run that has not ended is taken for hung: its worker is killed and started anew.
+    /// Timeout of a run in seconds: the runner then kills the worker and starts another one.
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
     pub timeout: Duration,
-    /// Seconds that reading a model may take.
+    /// Maximum time for reading a model, in seconds.
     #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = seconds)]
     pub load_timeout: Duration,
-    /// MiB of its own memory (tensors of the broker do not count) that a model's worker may take.
+    /// Maximum of a worker's own memory in MiB. Lent tensors do not count.
     #[arg(long, value_name = "MIB", default_value = "16384", value_parser = clap::value_parser!(u64).range(64..))]
     memory: u64,
-    /// MiB that a model's file may have.
+    /// Maximum size of a model's file in MiB.
     #[arg(long, value_name = "MIB", default_value = "2048", value_parser = clap::value_parser!(u64).range(1..))]
     model_size: u64,
-    /// The worker of one model: started by the supervisor.
+    /// The model for which this process is the worker; the supervisor sets it when it starts a worker.
     #[arg(long, hide = true, value_name = "MODEL")]
     pub worker: Option<String>,
 }
 
 impl Args {
-    /// Bytes of its own that a worker may take.
+    /// Returns the maximum of a worker's own memory in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.memory.saturating_mul(MIB)
     }
 
-    /// Bytes that a model's file may have.
+    /// Returns the maximum size of a model's file in bytes.
     pub fn model_bytes_max(&self) -> u64 {
         self.model_size.saturating_mul(MIB)
     }

@@ -1,6 +1,6 @@
 //! Batches: requests that run together.
 
-use crate::engine::{Engine, Feed, Output, Own, Place, Signature};
+use crate::engine::{Buffer, Engine, Feed, Output, Own, Signature};
 use crate::job::Job;
 use crate::statistics::Recorder;
 use std::sync::Mutex;
@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use tensorlend::{Client, DType};
 use tensorlend_model::ModelOptions;
 
-/// After a run of this duration the caller sleeps; the worker wakes it while it writes the response.
+/// Duration of a run after which the caller sleeps. The worker then announces the response ([`Job::soon`]), so that the caller
+/// wakes up while the worker writes the response.
 const SOON: Duration = Duration::from_millis(1);
 
 /// Limits of a batch.
@@ -16,7 +17,7 @@ const SOON: Duration = Duration::from_millis(1);
 pub struct Limits {
     /// Maximum number of rows of a run.
     pub rows_max: u64,
-    /// Number of rows from which on the batch waits for no more requests.
+    /// Number of rows at which a batch stops waiting for requests.
     pub rows_min: u64,
     /// Maximum wait of the first request.
     pub wait: Duration,
@@ -67,7 +68,7 @@ impl Bench<'_> {
             match self.alone(engine, &job) {
                 Ok((outputs, took)) => {
                     self.answer(job, outputs, took);
-                    // After the response: the caller does not wait for the statistics.
+                    // After the response, so that the caller does not wait for the statistics.
                     self.record(|recorder| recorder.ran(1, rows, took));
                 }
                 Err(why) => self.fail(job, &why),
@@ -100,7 +101,7 @@ impl Bench<'_> {
     /// Runs one job, on its inputs in place, into memory of the responses.
     fn alone(&self, engine: &mut dyn Engine, job: &Job) -> Result<(Vec<Output>, Duration), String> {
         let mut make = |dtype: DType, shape: &[u64]| {
-            self.client.create(dtype, shape).map(Place::Lent).map_err(|error| error.to_string())
+            self.client.create(dtype, shape).map(Buffer::Lent).map_err(|error| error.to_string())
         };
         let start = Instant::now();
         let outputs = engine.run(&job.feeds(), &job.wanted(), &mut make)?;
@@ -124,7 +125,7 @@ impl Bench<'_> {
         wanted.dedup();
         let mut make = |dtype: DType, shape: &[u64]| {
             let bytes = shape.iter().product::<u64>() * dtype.item_bytes() as u64;
-            Ok(Place::Own(Own::new(bytes as usize)))
+            Ok(Buffer::Own(Own::new(bytes as usize)))
         };
         let start = Instant::now();
         let mut outputs = engine.run(&inputs, &wanted, &mut make)?;
@@ -166,9 +167,9 @@ fn part(client: &Client, output: &mut Output, from: u64, rows: u64, total: u64) 
     let mut shape = output.shape.clone();
     shape[0] = rows;
     let mut draft = client.create(output.dtype, &shape).map_err(|error| error.to_string())?;
-    let bytes = output.place.bytes_mut();
+    let bytes = output.buffer.bytes_mut();
     let row = bytes.len() / total as usize;
     let (from, len) = (from as usize * row, rows as usize * row);
     draft.copy_from(&bytes[from..from + len]).map_err(|error| error.to_string())?;
-    Ok(Output { dtype: output.dtype, shape, place: Place::Lent(draft) })
+    Ok(Output { dtype: output.dtype, shape, buffer: Buffer::Lent(draft) })
 }

@@ -1,12 +1,12 @@
 //! One request: its inputs, its outputs, and its response.
 
-use crate::engine::{Feed, Output, Own, Place, Signature};
+use crate::engine::{Buffer, Feed, Output, Own, Signature};
 use crate::prepare;
-use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tensorlend::{Call, Client, DType, Lease, Tensor, Value};
 use tensorlend_model::{ModelAnswer, RequestDocument, Step};
+use tensorlend_os::clock::monotonic_ns;
 
 /// Maximum bytes of a strided tensor that is copied into row-major order.
 const ORDERED_BYTES_MAX: u64 = 1 << 30;
@@ -33,15 +33,15 @@ pub struct Job {
     call: Call,
     sources: Vec<Source>,
     wanted: Vec<Wanted>,
-    /// Time from its sending to its receipt.
+    /// Time from sending the request to its receipt.
     before: Duration,
     taken: Instant,
-    /// Time from its sending to its run.
+    /// Time from sending the request to its run.
     queue: Duration,
 }
 
 impl Job {
-    /// Reads a request. If it is invalid, sends the reason as the response, and returns `None`.
+    /// Reads a request. If it is invalid, sends the reason as the response, and returns `Err` with the result of the sending.
     pub fn read(call: Call, client: &Client, signature: &Signature) -> Result<Self, tensorlend::Result<()>> {
         let (before, taken) = (since(&call), Instant::now());
         let read = sources_of(&call, client, signature);
@@ -56,7 +56,7 @@ impl Job {
         }
     }
 
-    /// Returns its inputs, in the signature's order.
+    /// Returns the inputs, in the signature's order.
     pub fn feeds(&self) -> Vec<Feed<'_>> {
         self.sources.iter().map(|source| self.feed(source)).collect()
     }
@@ -76,7 +76,7 @@ impl Job {
         self.wanted.iter().map(|wanted| wanted.output).collect()
     }
 
-    /// Returns the first dimension of its inputs, if all have the same.
+    /// Returns the first dimension of the inputs, if all have the same.
     pub fn rows(&self) -> Option<u64> {
         let mut rows = self.feeds().into_iter().map(|feed| feed.shape.first().copied());
         let first = rows.next().flatten().filter(|&rows| rows > 0)?;
@@ -89,13 +89,13 @@ impl Job {
         self.feeds().iter().map(rest).eq(other.feeds().iter().map(rest))
     }
 
-    /// Notes the begin of its run; returns the time since its sending.
+    /// Notes the begin of the run; returns the time since the request was sent.
     pub fn begin(&mut self) -> Duration {
         self.queue = self.before + self.taken.elapsed();
         self.queue
     }
 
-    /// Returns the time of its receipt.
+    /// Returns the time of the request's receipt.
     pub fn taken(&self) -> Instant {
         self.taken
     }
@@ -110,11 +110,11 @@ impl Job {
         self.call.fail(why)
     }
 
-    /// Publishes the outputs with a name, and sends the others as the response. `outputs` are the requested ones, in their order, in
-    /// shared memory; the run took `run`.
+    /// Publishes the outputs with a name, and sends the others as the response. `outputs` are the requested ones, in their order,
+    /// in shared memory; the run took `run`.
     ///
     /// # Errors
-    /// The reason why the caller got an error, or nothing.
+    /// The reason why the caller got an error, or got no response.
     pub fn answer(self, client: &Client, outputs: Vec<Output>, run: Duration) -> Result<(), tensorlend::Error> {
         let Self { call, wanted, sources, queue, .. } = self;
         drop(sources);
@@ -122,9 +122,9 @@ impl Job {
             let mut answer = client.dataset();
             let mut told = ModelAnswer { queue, run, versions: BTreeMap::new() };
             for (wanted, output) in wanted.into_iter().zip(outputs) {
-                let draft = match output.place {
-                    Place::Lent(draft) => draft,
-                    Place::Own(own) => {
+                let draft = match output.buffer {
+                    Buffer::Lent(draft) => draft,
+                    Buffer::Own(own) => {
                         let mut draft = client.create(output.dtype, &output.shape)?;
                         draft.copy_from(own.bytes())?;
                         draft
@@ -138,7 +138,7 @@ impl Job {
             told.write(client, answer)
         };
         match put_together() {
-            Ok(answer) => call.answer(answer),
+            Ok(answer) => call.respond(answer),
             Err(error) => {
                 call.fail(format!("its outputs could not be written: {error}"))?;
                 Err(error)
@@ -243,13 +243,11 @@ fn made(tensor: &Tensor, steps: &[Step]) -> Result<Option<Source>, String> {
     Ok(Some(Source::Made { dtype: image.dtype, shape: image.shape, data: image.data }))
 }
 
-/// Returns the time since a request was sent, according to its timestamp, which is of the machine's common clock.
+/// Returns the time since a request was sent. Its timestamp is of the clock that all processes of the machine share.
 fn since(call: &Call) -> Duration {
     let Value::Dataset(dataset) = call.value() else { return Duration::ZERO };
-    let now = clock_gettime(ClockId::Monotonic);
-    let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
     match dataset.timestamp() {
         0 => Duration::ZERO,
-        sent_ns => Duration::from_nanos(now_ns.saturating_sub(sent_ns)),
+        sent_ns => Duration::from_nanos(monotonic_ns().saturating_sub(sent_ns)),
     }
 }

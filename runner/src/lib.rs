@@ -1,10 +1,11 @@
 //! `tensorlend-runner`: runs ONNX models on the machine of the tensors.
 //!
-//! The runner is a client; the daemon executes no model. The *supervisor* (`supervisor.rs`) lists the models and runs one *worker*
-//! for each, in a child process, so a model that crashes or hangs affects only its worker. The worker (`worker.rs`) reads the model,
-//! serves it ([`tensorlend::Client::serve`]), and reports its state to the supervisor by lines on its standard output (`report.rs`).
+//! The runner is a client; the daemon executes no model. The *supervisor* (`supervisor.rs`) lists the models and runs one
+//! *worker* for each, in a child process, so a model that crashes or hangs affects only its worker. The worker (`worker.rs`)
+//! reads the model, serves it ([`tensorlend::Client::serve`]), and reports its state to the supervisor by lines on its standard
+//! output (`report.rs`).
 //!
-//! Workers read inputs in place, and write outputs into the memory of the response, as far as `engine/` can.
+//! Workers read inputs in place, and write outputs into the memory of the response, as far as the engine allows.
 
 pub mod args;
 mod batch;

@@ -1,21 +1,21 @@
 //! Spinning for the next request after a response, before the worker sleeps.
 //!
 //! A caller often sends the next request right after a response. After a long run the caller's memory has left the caches, so the
-//! request comes later than the client library's own spin. Waking a sleeping worker costs both sides about ten microseconds. To spin
-//! for a hundredth of the run's duration costs a hundredth of a processor at most.
+//! request comes later than the client library's own spin. Waking a sleeping worker costs both sides about ten microseconds.
+//! Spinning for 1% of the run's duration costs at most 1% of a core.
 
 use std::time::{Duration, Instant};
 
 /// After a run, the worker spins for 1/PART of its duration.
 const PART: u32 = 100;
-/// Maximum duration of a spin: for later requests a wakeup hardly matters.
+/// Maximum duration of a spin: for a request that comes later, the cost of a wakeup hardly matters.
 const LONGEST: Duration = Duration::from_millis(1);
 /// After this many successive spins without a request, the worker omits most spins.
 const IN_VAIN_MAX: u32 = 4;
-/// Of those, it still does one in this many, because callers change.
+/// Of the spins after that, the worker still does one in this many, because callers change.
 const TRIED_AGAIN: u32 = 16;
 
-/// The decision how long to spin.
+/// Decides how long to spin.
 #[derive(Debug, Default)]
 pub struct Linger {
     /// Maximum duration of the next spin.
@@ -33,11 +33,11 @@ impl Linger {
         self.since = Some(Instant::now());
     }
 
-    /// Calls `look` until it finds a request: once, or for as long as the last run allows.
+    /// After a run, calls `poll` until it finds a request, at most for the time that the run allows.
     ///
     /// # Errors
-    /// Those of `look`.
-    pub fn look<T, E>(&mut self, mut look: impl FnMut() -> Result<Option<T>, E>) -> Result<Option<T>, E> {
+    /// Those of `poll`.
+    pub fn poll<T, E>(&mut self, mut poll: impl FnMut() -> Result<Option<T>, E>) -> Result<Option<T>, E> {
         // A run allows one spin, and none in later waits.
         let Some(since) = self.since.take() else { return Ok(None) };
         if self.in_vain >= IN_VAIN_MAX {
@@ -47,7 +47,7 @@ impl Linger {
             }
         }
         loop {
-            if let Some(found) = look()? {
+            if let Some(found) = poll()? {
                 self.in_vain = 0;
                 return Ok(Some(found));
             }
@@ -70,7 +70,7 @@ mod tests {
         let mut looks = 0;
         linger.worked(took);
         linger
-            .look(|| {
+            .poll(|| {
                 looks += 1;
                 Ok::<_, ()>(None::<()>)
             })
@@ -81,10 +81,10 @@ mod tests {
     #[test]
     fn without_a_run_nothing_is_earned() {
         let mut linger = Linger::default();
-        assert_eq!(linger.look(|| Ok::<_, ()>(Some(7))), Ok(None));
+        assert_eq!(linger.poll(|| Ok::<_, ()>(Some(7))), Ok(None));
         linger.worked(Duration::from_millis(50));
-        assert_eq!(linger.look(|| Ok::<_, ()>(Some(7))), Ok(Some(7)));
-        assert_eq!(linger.look(|| Ok::<_, ()>(Some(7))), Ok(None));
+        assert_eq!(linger.poll(|| Ok::<_, ()>(Some(7))), Ok(Some(7)));
+        assert_eq!(linger.poll(|| Ok::<_, ()>(Some(7))), Ok(None));
     }
 
     #[test]
@@ -92,14 +92,14 @@ mod tests {
         let mut linger = Linger::default();
         linger.worked(Duration::from_secs(10));
         let mut looks = 0;
-        let found = linger.look(|| {
+        let found = linger.poll(|| {
             looks += 1;
             Ok::<_, ()>((looks == 3).then_some(looks))
         });
-        // On a machine that stands still for a millisecond it may have given up.
+        // If the machine paused for a millisecond, the spin may have ended before the third call.
         assert!(matches!(found, Ok(Some(3) | None)));
         linger.worked(Duration::from_secs(10));
-        assert_eq!(linger.look(|| Err::<Option<()>, _>("ended")), Err("ended"));
+        assert_eq!(linger.poll(|| Err::<Option<()>, _>("ended")), Err("ended"));
     }
 
     #[test]

@@ -12,37 +12,37 @@ use tensorlend::Version;
 
 /// Time without a report after which a worker counts as hung: it reports four times a second.
 const SILENCE: Duration = Duration::from_secs(10);
-/// Maximum bytes of a worker's last output that are kept.
+/// Maximum number of bytes of a worker's last output that the supervisor keeps.
 const WORDS_MAX: usize = 512;
 
-/// A report of a worker: the worker's number, and the report; `None`: it has ended.
+/// A worker's number and its report; `None`: the worker has ended.
 pub type News = (u64, Option<Report>);
 
 /// The fault of a worker that has ended.
 pub struct Wrong {
     /// The reason, for people.
     pub why: String,
-    /// Whether another process killed it: a person's, or the kernel for lack of memory. The model may be good.
+    /// Whether another process killed the worker, or the kernel did for lack of memory. The model may be valid.
     pub from_outside: bool,
 }
 
-/// Signals by which other processes end one.
+/// Signals that mean that another process killed the worker.
 const FROM_OUTSIDE: [Signal; 5] = [Signal::SIGKILL, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
 
 /// A worker.
 pub struct Post {
     /// Its unique number.
     pub number: u64,
-    /// The version for which the supervisor started it.
+    /// The version of the model for which the supervisor started the worker.
     pub of: Version,
     /// The version that it serves.
     pub serving: Option<[u64; 2]>,
-    /// The version that it could not read, with the reason.
+    /// The version that the worker could not read, with the reason.
     pub refused: Option<([u64; 2], String)>,
     pub started: Instant,
     child: Child,
     heard: Instant,
-    /// The reason why the supervisor killed it.
+    /// The reason why the supervisor killed the worker.
     verdict: Option<String>,
     last_words: Arc<Mutex<String>>,
 }
@@ -113,7 +113,7 @@ impl Post {
         }
     }
 
-    /// Kills it if it has been silent, or reading its model, for too long.
+    /// Kills the worker if it has been silent, or reading its model, for too long.
     pub fn watch(&mut self, load_timeout: Duration) {
         let pid = self.pid();
         if self.heard.elapsed() > SILENCE {
@@ -129,12 +129,12 @@ impl Post {
         if self.verdict.is_none() {
             tracing::warn!("{why}");
             self.verdict = Some(why);
-            // It may have ended by itself in the meantime.
+            // The worker may have ended by itself in the meantime.
             let _ = self.child.kill();
         }
     }
 
-    /// Waits for its end, which is near because its output has ended. Returns its fault, if it has one.
+    /// Waits for the worker's end, which is near because its output has ended. Returns its fault, if it has one.
     pub fn end(&mut self) -> Option<Wrong> {
         let status = self.ended();
         let own = |why: String| Some(Wrong { why, from_outside: false });
@@ -142,7 +142,7 @@ impl Post {
             return own(verdict);
         }
         let doing = if self.serving.is_some() { "while it served" } else { "while it read the model" };
-        // Its last output comes by another pipe than its reports.
+        // The last output comes through another pipe than the reports.
         std::thread::sleep(Duration::from_millis(20));
         let words = self.last_words.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let words = &words[..words.floor_char_boundary(WORDS_MAX)];

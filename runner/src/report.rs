@@ -28,8 +28,12 @@ impl Report {
 
     fn line(&self) -> String {
         match self {
-            Self::Serving { version: [home, cell], engine } => format!("serving {home} {cell} {}\n", one_line(engine)),
-            Self::Refused { version: [home, cell], why } => format!("refused {home} {cell} {}\n", one_line(why)),
+            Self::Serving { version: [owner_word, cell], engine } => {
+                format!("serving {owner_word} {cell} {}\n", one_line(engine))
+            }
+            Self::Refused { version: [owner_word, cell], why } => {
+                format!("refused {owner_word} {cell} {}\n", one_line(why))
+            }
             Self::Beat { busy } => format!("beat {}\n", busy.as_millis()),
         }
     }

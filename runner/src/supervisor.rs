@@ -11,7 +11,7 @@ use tensorlend::{Client, Lifetime, Version};
 use tensorlend_model::{Fault, Models, model_fault_name};
 
 /// Minimum interval between two listings of the models.
-const LOOK: Duration = Duration::from_millis(250);
+const POLL: Duration = Duration::from_millis(250);
 /// Maximum part (1/SHARE) of the supervisor's time that listings take.
 const SHARE: u32 = 20;
 /// Delay before a restart after a worker's first fault. Each further fault doubles it.
@@ -21,13 +21,13 @@ const AGAIN_MAX: Duration = Duration::from_secs(30);
 /// Maximum number of successive workers that end by themselves while they read the same file. The supervisor then waits for
 /// another version. Workers that another process killed do not count.
 const UNREAD_MAX: u32 = 3;
-/// A worker that has served for this time has its faults forgotten.
+/// Time of service after which the supervisor forgets a worker's faults.
 const WELL: Duration = Duration::from_mins(1);
 
 /// Runs the supervisor until the daemon ends its session.
 ///
 /// # Errors
-/// If it cannot connect, or its session ends.
+/// If the supervisor cannot connect, or its session ends.
 pub fn run(args: &Args) -> Result<(), Trouble> {
     let client = args.client("tensorlend-runner").connect()?;
     tracing::info!("serving models that match {:?} in namespace {}", args.model, client.namespace());
@@ -37,7 +37,7 @@ pub fn run(args: &Args) -> Result<(), Trouble> {
     loop {
         if Instant::now() >= next {
             let start = Instant::now();
-            match supervisor.look() {
+            match supervisor.poll() {
                 Ok(()) => trouble = false,
                 Err(error @ (tensorlend::Error::SessionEnded | tensorlend::Error::Argument(_))) => {
                     return Err(error.into());
@@ -48,10 +48,10 @@ pub fn run(args: &Args) -> Result<(), Trouble> {
                 }
                 Err(_) => {}
             }
-            next = start + LOOK.max(start.elapsed() * SHARE);
+            next = start + POLL.max(start.elapsed() * SHARE);
         }
         supervisor.tend();
-        match news.recv_timeout(next.saturating_duration_since(Instant::now()).min(LOOK)) {
+        match news.recv_timeout(next.saturating_duration_since(Instant::now()).min(POLL)) {
             Ok(one) => supervisor.hear(one),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => unreachable!("the supervisor has a sender"),
@@ -84,7 +84,7 @@ struct Tended {
 
 impl Supervisor<'_> {
     /// Lists the models.
-    fn look(&mut self) -> tensorlend::Result<()> {
+    fn poll(&mut self) -> tensorlend::Result<()> {
         let found = Models::new(&self.client).list(&self.args.model)?;
         let found: BTreeMap<String, Version> = found.into_iter().map(|model| (model.name, model.version)).collect();
         for (name, tended) in &mut self.models {
@@ -142,7 +142,7 @@ impl Supervisor<'_> {
             }
             post.hear(report, self.args.timeout);
         } else {
-            // No caller sends requests for a removed model.
+            // A fault of a removed model does not matter: no caller sends requests for it.
             let fault = Self::ended(name, tended).filter(|_| tended.version.is_some());
             if let Some(fault) = fault
                 && let Err(error) = publish(&self.client, name, &fault)
@@ -177,7 +177,7 @@ impl Supervisor<'_> {
         };
         let served = post.serving.is_some();
         tended.unread = if served || wrong.from_outside { 0 } else { tended.unread + 1 };
-        // A worker that its file kills dies each time.
+        // A file that ended so many workers would end the next one, too.
         if tended.unread == UNREAD_MAX {
             tended.refused = Some(post.of);
             return fault(format!("{}, as {UNREAD_MAX} did in a row", wrong.why), Some(post.of), Duration::ZERO);

@@ -1,4 +1,5 @@
-//! The child process of one model: it reads the model, and serves it until the model is replaced or removed, or the supervisor ends.
+//! The child process of one model: it reads the model, and serves it until the model is replaced or removed, or the supervisor
+//! ends.
 
 use crate::args::Args;
 use crate::batch::{Bench, Limits};
@@ -10,13 +11,14 @@ use crate::statistics::Recorder;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tensorlend::{Call, Client, Error, Lease, Lifetime, Server, Version};
 use tensorlend_model::{ModelOptions, model_bytes_name, model_service, model_statistics_name};
+use tensorlend_os::mutex::lock;
 
 /// Interval in which a worker checks its model's version, and reports to the supervisor.
-const LOOK: Duration = Duration::from_millis(250);
+const POLL: Duration = Duration::from_millis(250);
 /// Interval in which a worker publishes its statistics.
 const STATISTICS: Duration = Duration::from_secs(1);
 
@@ -31,12 +33,12 @@ pub fn run(args: &Args, model: &str) -> Result<(), Trouble> {
     confine(args)?;
     let pulse = Arc::new(Pulse::default());
     let beating = pulse.clone();
-    let patience = args.timeout;
-    std::thread::Builder::new().name("beat".into()).spawn(move || beating.beat(patience))?;
+    let timeout = args.timeout;
+    std::thread::Builder::new().name("beat".into()).spawn(move || beating.beat(timeout))?;
     let client = args.client(&format!("tensorlend-runner {model}")).connect()?;
     let lease = match client.get(&model_bytes_name(model)) {
         Ok(lease) => lease,
-        // Removed in the meantime.
+        // The model was removed in the meantime.
         Err(error) if error.is_not_found() => return Ok(()),
         Err(error) => return Err(error.into()),
     };
@@ -48,7 +50,7 @@ pub fn run(args: &Args, model: &str) -> Result<(), Trouble> {
             return Ok(());
         }
     };
-    // The engine has its own copy, and the memory of a replaced model must become free.
+    // Drops the bytes: the engine has its own copy, and the memory of a replaced model must become free.
     drop(lease);
     let server = client.serve(&model_service(model)).open()?;
     let name = engine.name();
@@ -97,17 +99,17 @@ struct Worker<'w> {
     limits: Limits,
     bench: Bench<'w>,
     pulse: &'w Pulse,
-    /// Received jobs that could not run with the ones before them.
+    /// Received jobs that could not run together with the ones before them.
     later: VecDeque<Job>,
     linger: Linger,
 }
 
 impl Worker<'_> {
     fn serve(&mut self, mut engine: Box<dyn Engine>) -> Result<(), Trouble> {
-        let mut looked = Instant::now();
+        let mut polled = Instant::now();
         loop {
-            if looked.elapsed() >= LOOK {
-                looked = Instant::now();
+            if polled.elapsed() >= POLL {
+                polled = Instant::now();
                 if self.pulse.is_over() || !self.is_current() {
                     return self.drain(&mut *engine);
                 }
@@ -130,12 +132,12 @@ impl Worker<'_> {
         }
     }
 
-    /// Returns the next request: spins while that may pay, then sleeps.
+    /// Returns the next request: spins while a spin may pay off, then sleeps.
     fn wait(&mut self) -> Result<Call, Error> {
-        if let Some(call) = self.linger.look(|| self.server.try_recv())? {
+        if let Some(call) = self.linger.poll(|| self.server.try_recv())? {
             return Ok(call);
         }
-        self.server.recv_timeout(LOOK)
+        self.server.recv_timeout(POLL)
     }
 
     /// Serves the requests that were already sent; later ones go to another worker.
@@ -167,7 +169,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Returns the first job, and those that join it in time.
+    /// Returns the first job, and the jobs that join it in time.
     fn gather(&mut self, first: Job) -> Result<Vec<Job>, Error> {
         if !self.limits.admits(&first) {
             return Ok(vec![first]);
@@ -217,16 +219,16 @@ impl Worker<'_> {
     fn is_current(&self) -> bool {
         match self.bench.client.info(&model_bytes_name(self.model)) {
             Ok(info) => info.version == self.version,
-            // A disconnected daemon removes no models.
+            // A lost session does not mean that the model was removed.
             Err(error) => !error.is_not_found(),
         }
     }
 }
 
-/// How the worker is, for the thread that tells it.
+/// The worker's state, for the thread that reports it.
 #[derive(Default)]
 struct Pulse {
-    /// Begin of the current run, in milliseconds from the start, plus 1; 0: idle.
+    /// Start of the current run, in milliseconds since the worker's start, plus 1; 0: idle.
     busy_since: AtomicU64,
     over: AtomicBool,
     recorder: Mutex<Option<Recorder>>,
@@ -262,13 +264,14 @@ impl Pulse {
         }
     }
 
-    /// Reports to the supervisor. Without a supervisor the worker ends, after its run or the timeout of a run.
-    fn beat(&self, patience: Duration) {
+    /// Sends reports to the supervisor. When the supervisor has ended, the worker ends after its current run, or after the
+    /// timeout of a run.
+    fn beat(&self, timeout: Duration) {
         while (Report::Beat { busy: self.busy_for() }).say().is_ok() {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL);
         }
         self.over.store(true, Ordering::Relaxed);
-        std::thread::sleep(patience + LOOK);
+        std::thread::sleep(timeout + POLL);
         std::process::exit(1);
     }
 
@@ -285,15 +288,11 @@ impl Pulse {
     }
 }
 
-/// While it exists, the worker counts as busy.
+/// A guard during which the worker counts as busy.
 struct Busy<'p>(&'p Pulse);
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
         self.0.busy_since.store(0, Ordering::Relaxed);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

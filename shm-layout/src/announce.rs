@@ -1,5 +1,6 @@
 //! First publications without the daemon: a client claims a name and announces it in its ring, and the daemon absorbs
-//! it into the directory. A name moves in this order, so a reader that must not miss it looks in this order.
+//! it into the directory. A name moves from the claim to the ring to the directory. A reader that must not miss it
+//! searches them in this order.
 
 use crate::catalogue::{Catalogue, RING};
 use crate::sync::{Ordering, fence};
@@ -15,7 +16,7 @@ impl Catalogue {
     /// Owner: claims the name with this hash, and reads the others' claims and announcements afterwards. If two clients
     /// claim one name, at least one sees the other.
     ///
-    /// Crash after this: the claim stays until the daemon ends this client.
+    /// After a crash the claim stays until the daemon ends this client.
     #[inline]
     pub fn claim_name(&self, hash: u64) {
         self.claim.set(hash);
@@ -23,18 +24,19 @@ impl Catalogue {
         crate::crash_point!("first: claimed");
     }
 
-    /// Owner: withdraws the claim, announced or not.
+    /// Owner: withdraws the claim, whether or not it has announced the name.
     #[inline]
     pub fn unclaim(&self) {
         self.claim.set(0);
         crate::crash_point!("first: unclaimed");
     }
 
-    /// Owner: announces the name with this hash for this cell; returns the announcement's number. The store of the head
-    /// is the moment of the publication. The caller has a claim on the name, found nobody else's, and has room in its
-    /// ring.
+    /// Owner: announces the name with this hash for this cell; returns the announcement's number. The store of the head is the
+    /// moment of the publication. The caller has a claim on the name, has found no claim or announcement of another client, and
+    /// has room in its ring.
     ///
-    /// Crash before the head: nothing was published, and the entry is written again. After it: published.
+    /// A crash before the store of the head publishes nothing: no reader reads an entry beyond the head. A crash after that
+    /// store leaves the name published.
     #[inline]
     pub fn announce(&self, hash: u64, cell: u32) -> u64 {
         let number = self.ring_head.peek();
@@ -50,7 +52,8 @@ impl Catalogue {
 #[derive(Clone, Copy)]
 pub struct Waiting<'a> {
     catalogue: &'a Catalogue,
-    /// The client's `absorbed` as first read. A route over an announcement is valid only while this is unchanged.
+    /// The client's word `absorbed` as it was first read. A route over an announcement is valid only while that word is
+    /// unchanged.
     pub absorbed: Absorbed,
     head: u64,
 }

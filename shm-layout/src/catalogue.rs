@@ -21,12 +21,12 @@ pub const CELL_PARTS: u8 = 49;
 pub const CELL_NAME_WORDS: usize = 8;
 
 structure! {
-    /// The value of one name, and what a new daemon needs to find it again.
+    /// The value of one name, and the data by which a new daemon finds it again.
     pub struct CellRecord [96] {
-        /// generation 40 . slot 24: the name's latest value. Swapped by the owner to overwrite, which is the moment of
-        /// the put. Slot 0xFFFFFF: deleted by the owner.
+        /// generation 40 . slot 24: the name's latest value. The owner overwrites the value by exchanging this word, which is
+        /// the moment of the put. Slot 0xFFFFFF: the owner deleted the value.
         0 cell: Word,
-        /// The home word that granted this cell, as far as the owner has noticed: for rebuilding a lost directory.
+        /// The latest owner word for this cell that the owner has read: for rebuilding a lost directory.
         8 granted: Word,
         /// Hash of the name.
         16 hash: Word,
@@ -40,15 +40,15 @@ structure! {
 structure! {
     /// A catalogue's first part.
     pub struct Catalogue [430080] {
-        /// What this sheet is. Writer: the daemon, before lending.
+        /// The sheet's header. Writer: the daemon, before lending.
         0 sheet: SheetHeader,
         /// Hash of the name that its client is publishing for the first time; 0: none.
         64 claim: Word,
-        /// Announcements ever made. Storing it is the moment of a first publication.
+        /// Number of announcements ever made. The store of this word is the moment of a first publication.
         72 ring_head: Word,
         /// Kept 0.
         80 reserved: [Word; pad(6)],
-        /// Rung after a value was replaced while somebody was parked on this catalogue.
+        /// The owner rings it after it has replaced a value, if a client is parked on this catalogue.
         128 bell: Bell,
         /// Kept 0.
         136 reserved2: [Word; pad(7)],
@@ -70,7 +70,7 @@ structure! {
 structure! {
     /// The head of a further part of cells; the cell records follow at 4096.
     pub struct CellsPart [4096] {
-        /// What this sheet is: `count` cells from cell `first` on. Writer: the daemon, before lending.
+        /// The sheet's header: `count` cells from cell `first` on. Writer: the daemon, before lending.
         0 sheet: SheetHeader,
         /// Kept 0.
         64 reserved: [Word; pad(504)],
@@ -78,7 +78,8 @@ structure! {
 }
 
 structure! {
-    /// One slot: what lies in it. Written by its client while the slot is a draft; not touched while it is published.
+    /// The record of one slot. Its client writes it while the slot is a draft, and does not touch it while the slot is
+    /// published.
     pub struct SlotRecord [128] {
         /// Sixteen words, as `SlotInfo` in tensor.rs packs them.
         0 words: [Word; 16],
@@ -88,7 +89,7 @@ structure! {
 structure! {
     /// The head of a segment's slot records; they follow at 4096.
     pub struct SlotsPart [4096] {
-        /// What this sheet is: `count` slots from slot `first` on. Writer: the daemon, before lending.
+        /// The sheet's header: `count` slots from slot `first` on. Writer: the daemon, before lending.
         0 sheet: SheetHeader,
         /// Kept 0.
         64 reserved: [Word; pad(504)],

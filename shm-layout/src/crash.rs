@@ -5,13 +5,13 @@
 
 use std::sync::OnceLock;
 
-/// The crash points, by number. Those that begin with "daemon" are in the daemon's code, and so are those that begin
-/// with "device", which are passed only if device memory is lent.
+/// The names of the crash points; a point's number is its index here. The points that begin with "daemon" or "device" are in
+/// the daemon's code. The daemon passes those that begin with "device" only if it lends device memory.
 pub const POINTS: &[&str] = &[
     "lease: stored",
     "lease: confirmed",
     "lease: released",
-    "overwrite: home looked at",
+    "overwrite: owner word looked at",
     "overwrite: cell exchanged",
     "first: claimed",
     "first: entry written",
@@ -69,7 +69,7 @@ pub const POINTS: &[&str] = &[
     "daemon: name bound",
     "daemon: former owner told",
     "daemon: name reserved",
-    "daemon: home before absorbed",
+    "daemon: owner word before absorbed",
     "daemon: absorbed",
     "daemon: name about to be removed",
     "daemon: tomb stored",

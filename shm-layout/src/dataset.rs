@@ -7,7 +7,7 @@
 //! 64 bytes for each member, in the order in which they were added:
 //!     word 0       order 16 . end of its name 24 . slot 24
 //!     word 1       generation of the slot
-//!     words 2 to 7 brief of its record, as in a stream's entry; zeros: the slot's record must be read
+//!     words 2 to 7 summary of its record, as in a stream's entry; zeros: the slot's record must be read
 //! the names, one behind the other, each up to its end
 //! ```
 //!
@@ -17,14 +17,14 @@
 //! binary search.
 
 use crate::name::{self, NAME_BYTES_MAX};
-use crate::stream::Brief;
+use crate::stream::HeaderSummary;
 
 /// Maximum number of members of a dataset.
 pub const MEMBERS_MAX: usize = 4096;
 
 const HEAD_BYTES: usize = 8;
 const RECORD_BYTES: usize = 64;
-const BRIEF_AT: usize = 16;
+const SUMMARY_AT: usize = 16;
 
 /// Maximum length of an index in bytes.
 pub const BYTES_MAX: usize = HEAD_BYTES + MEMBERS_MAX * (RECORD_BYTES + NAME_BYTES_MAX);
@@ -38,8 +38,9 @@ pub struct DatasetMember<'n> {
     pub slot: u32,
     /// The slot's generation.
     pub generation: u64,
-    /// A summary of its record; zeros if the record does not fit, or is not known yet: see [`set_brief`].
-    pub brief: Brief,
+    /// A summary of the slot's record; zeros if the record does not fit into a summary, or is not known yet: see
+    /// [`set_summary`].
+    pub summary: HeaderSummary,
 }
 
 /// Encodes an index. At most [`MEMBERS_MAX`] members, with different valid names.
@@ -53,7 +54,7 @@ pub fn encode(members: &[DatasetMember<'_>]) -> Vec<u8> {
     for (member, order) in members.iter().zip(order) {
         end += member.name.len();
         let first = (order as u64) << 48 | (end as u64) << 24 | u64::from(member.slot);
-        for word in [first, member.generation].iter().chain(&member.brief) {
+        for word in [first, member.generation].iter().chain(&member.summary) {
             bytes.extend(word.to_le_bytes());
         }
     }
@@ -63,13 +64,13 @@ pub fn encode(members: &[DatasetMember<'_>]) -> Vec<u8> {
     bytes
 }
 
-/// Stores the brief of member `at` in an encoded index.
+/// Stores the summary of member `at` in an encoded index.
 ///
 /// # Panics
-/// If it has no such member.
-pub fn set_brief(index: &mut [u8], at: usize, brief: &Brief) {
-    let from = HEAD_BYTES + at * RECORD_BYTES + BRIEF_AT;
-    for (place, word) in index[from..from + size_of::<Brief>()].chunks_exact_mut(8).zip(brief) {
+/// If the index has no such member.
+pub fn set_summary(index: &mut [u8], at: usize, summary: &HeaderSummary) {
+    let from = HEAD_BYTES + at * RECORD_BYTES + SUMMARY_AT;
+    for (place, word) in index[from..from + size_of::<HeaderSummary>()].chunks_exact_mut(8).zip(summary) {
         place.copy_from_slice(&word.to_le_bytes());
     }
 }
@@ -89,7 +90,7 @@ fn word(record: &[u8; RECORD_BYTES], at: usize) -> u64 {
 }
 
 impl<'b> Index<'b> {
-    /// Wraps bytes; `None` if they are too few or the index would have too many members. Ignores bytes after it.
+    /// Wraps bytes; `None` if they are too few or the index would have too many members. Ignores bytes after the index.
     #[inline]
     pub fn new(bytes: &'b [u8]) -> Option<Self> {
         let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>()?;
@@ -107,7 +108,7 @@ impl<'b> Index<'b> {
         self.records.len()
     }
 
-    /// Returns true if it has no members.
+    /// Returns true if the dataset has no members.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
@@ -128,7 +129,7 @@ impl<'b> Index<'b> {
         self.names.get(from..self.end(at)).unwrap_or_default()
     }
 
-    /// Returns true if its members' names are valid and all different.
+    /// Returns true if the members' names are valid and all different.
     #[inline(always)]
     pub fn check(&self) -> bool {
         let mut from = 0;
@@ -157,15 +158,15 @@ impl<'b> Index<'b> {
         })
     }
 
-    /// Returns a member, in the order in which they were added. Its slot and brief are allegations of the owner, to be
+    /// Returns a member, in the order in which they were added. Its slot and summary are allegations of the owner, to be
     /// checked.
     ///
     /// # Panics
     /// If there is no such member.
     #[inline]
     pub fn member(&self, at: usize) -> DatasetMember<'b> {
-        let (slot, generation, brief) = self.place(at);
-        DatasetMember { name: self.name(at), slot, generation, brief }
+        let (slot, generation, summary) = self.place(at);
+        DatasetMember { name: self.name(at), slot, generation, summary }
     }
 
     /// Returns a member's name.
@@ -177,15 +178,15 @@ impl<'b> Index<'b> {
         core::str::from_utf8(self.name_bytes(at)).unwrap_or_default()
     }
 
-    /// Returns a member's slot, generation and brief.
+    /// Returns a member's slot, generation and summary.
     ///
     /// # Panics
     /// If there is no such member.
     #[inline(always)]
-    pub fn place(&self, at: usize) -> (u32, u64, Brief) {
+    pub fn place(&self, at: usize) -> (u32, u64, HeaderSummary) {
         let record = &self.records[at];
-        let brief = core::array::from_fn(|i| word(record, BRIEF_AT / 8 + i));
-        (word(record, 0) as u32 & 0xFF_FFFF, word(record, 1), brief)
+        let summary = core::array::from_fn(|i| word(record, SUMMARY_AT / 8 + i));
+        (word(record, 0) as u32 & 0xFF_FFFF, word(record, 1), summary)
     }
 
     /// Returns the number of the member with this name.
@@ -210,8 +211,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn member(name: &str, slot: u32) -> DatasetMember<'_> {
-        let brief = core::array::from_fn(|i| u64::from(slot) << 32 | i as u64);
-        DatasetMember { name, slot, generation: u64::from(slot) + 5, brief }
+        let summary = core::array::from_fn(|i| u64::from(slot) << 32 | i as u64);
+        DatasetMember { name, slot, generation: u64::from(slot) + 5, summary }
     }
 
     /// Decodes bytes as a reader does.
@@ -241,12 +242,12 @@ mod tests {
     }
 
     #[test]
-    fn a_brief_that_comes_later_stands_where_it_would_have_stood() {
+    fn a_summary_that_comes_later_stands_where_it_would_have_stood() {
         let members = [member("image", 1), member("depth", 2)];
-        let mut bytes = encode(&members.map(|m| DatasetMember { brief: Brief::default(), ..m }));
+        let mut bytes = encode(&members.map(|m| DatasetMember { summary: HeaderSummary::default(), ..m }));
         assert_ne!(read(&bytes), Some(members.to_vec()));
         for (at, member) in members.iter().enumerate() {
-            set_brief(&mut bytes, at, &member.brief);
+            set_summary(&mut bytes, at, &member.summary);
         }
         assert_eq!(bytes, encode(&members));
     }
@@ -261,7 +262,7 @@ mod tests {
         for byte in [b'b', b'\n', 0xFF, 0xC3] {
             assert_eq!(read(&poked(&bytes, names + 1, byte)), None, "{byte}");
         }
-        // An empty name; a name that ends before it begins; one that ends after the names.
+        // An empty name; a name that ends before it begins; a name that ends after the end of all names.
         assert_eq!(read(&poked(&bytes, end(1), 1)), None);
         assert_eq!(read(&poked(&bytes, end(0), 3)), None);
         assert_eq!(read(&poked(&bytes, end(2), 4)), None);

@@ -87,7 +87,7 @@ macro_rules! structure {
 }
 pub(crate) use structure;
 
-/// Length of a reserved field in words; 0 under loom, which counts every word.
+/// Returns the length of a reserved field in words; 0 under loom, which counts every word.
 pub const fn pad(words: usize) -> usize {
     if cfg!(loom) { 0 } else { words }
 }

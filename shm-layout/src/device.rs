@@ -1,4 +1,4 @@
-//! The memory of a tensor, by `DLPack`'s codes (`DLDevice` in `dlpack.h`, version 1.3).
+//! Devices whose memory contains tensors, by `DLPack`'s codes (`DLDevice` in `dlpack.h`, version 1.3).
 
 use core::fmt;
 use core::str::FromStr;
@@ -22,13 +22,13 @@ impl Device {
     /// Host memory: `kDLCPU`, number 0.
     pub const CPU: Self = Self { kind: 1, id: 0 };
 
-    /// A CUDA device by its number in this process: `kDLCUDA`. Processes may number devices differently; the [`Uuid`]
+    /// Returns a CUDA device by its number in this process: `kDLCUDA`. Processes may number devices differently; the [`Uuid`]
     /// is common to all.
     pub const fn cuda(id: u8) -> Self {
         Self { kind: 2, id }
     }
 
-    /// A device by its codes; `None` for a type that this version does not know (1 CPU, 2 CUDA, 3 pinned host memory).
+    /// Returns a device by its codes; `None` for a type that this version does not know (1 CPU, 2 CUDA, 3 pinned host memory).
     ///
     /// ```
     /// use tensorlend_layout::Device;
@@ -75,13 +75,13 @@ impl fmt::Display for Device {
 pub struct Uuid(pub [u8; 16]);
 
 impl Uuid {
-    /// Returns the two words that represent it in shared memory.
+    /// Returns the two words that represent the UUID in shared memory.
     pub fn words(self) -> [u64; 2] {
         let half = |at: usize| u64::from_le_bytes(core::array::from_fn(|i| self.0[at + i]));
         [half(0), half(8)]
     }
 
-    /// The inverse of [`Uuid::words`].
+    /// Converts words back to a UUID: the inverse of [`Uuid::words`].
     pub fn from_words(words: [u64; 2]) -> Self {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&words[0].to_le_bytes());
@@ -91,7 +91,7 @@ impl Uuid {
 }
 
 impl fmt::Display for Uuid {
-    /// Formats it as `nvidia-smi -L` does.
+    /// Formats the UUID as `nvidia-smi -L` does.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("GPU")?;
         for (at, byte) in self.0.iter().enumerate() {

@@ -5,31 +5,31 @@
 
 use crate::describe::{pad, structure};
 use crate::header::SheetHeader;
-use crate::search::{BUCKET, Search};
-use crate::sync::{Ordering, fence};
-use crate::word::{Bell, Home, HomeKind, PlaceWord, TableWord, Word};
+use crate::word::{Bell, Word};
 
 #[cfg(not(loom))]
 use crate::raw::{Records, Sheet, View};
 #[cfg(not(loom))]
-use crate::search::SEARCH_MAX;
+use crate::search::{BUCKET, SEARCH_MAX, Search};
+#[cfg(not(loom))]
+use crate::word::{PlaceWord, TableWord};
 
-/// Number of words of a name in its entry.
-pub const ENTRY_NAME_WORDS: usize = if cfg!(loom) { 1 } else { 12 };
-/// Number of words of a name in a long name's block.
-pub const LONG_NAME_WORDS: usize = if cfg!(loom) { 1 } else { 20 };
-/// Maximum length of a directory key in bytes: 96 in the entry and 160 in a block.
-pub const KEY_BYTES_MAX: usize = (ENTRY_NAME_WORDS + LONG_NAME_WORDS) * 8;
+mod audience;
+mod entry;
+mod geometry;
+mod search;
+
+pub use audience::{AUDIENCE, AUDIENCE_WORDS, audience, audience_bit, bits};
+pub use entry::{ENTRY_NAME_WORDS, KEY_BYTES_MAX, LONG_NAME_WORDS, LongName, NameEntry, key_word};
+pub use geometry::{FIRST_TABLE_LOG2, Geometry};
+pub use search::{FoundName, Replaced, begin_table_in, find_in};
+
 /// Maximum number of subscribers of one stream.
 pub const SUBSCRIBERS: usize = if cfg!(loom) { 1 } else { 64 };
 /// Maximum number of devices whose memory one daemon lends.
 pub const DEVICES: usize = if cfg!(loom) { 1 } else { 16 };
 /// Number of words of the bitmaps over members: 65,536 bits.
 pub const MEMBER_BITMAP_WORDS: usize = if cfg!(loom) { 1 } else { 1024 };
-/// Number of words of a member's audience: one cache line.
-pub const AUDIENCE_WORDS: usize = if cfg!(loom) { 1 } else { 8 };
-/// Number of bits of a member's audience.
-pub const AUDIENCE: u16 = 64 * AUDIENCE_WORDS as u16;
 
 structure! {
     /// The directory's head.
@@ -48,16 +48,17 @@ structure! {
         88 table_seeds: [Word; 2],
         /// Kept 0.
         104 reserved: [Word; pad(3)],
-        /// Rung when a name moved or was added while a client was parked.
+        /// The daemon rings it after a name moved or was added, if a client is parked.
         128 bell: Bell,
         /// Kept 0.
         136 reserved2: [Word; pad(7)],
-        /// How many members may be parked: publishers read `waiters` only if this is not 0.
+        /// Number of members that may be parked: publishers read `waiters` only if this is not 0.
         192 waiters_count: Word,
         /// 1 while the daemon sleeps without polling for announcements: a client that announces a name wakes it. 0: the daemon
         /// polls by itself.
         200 wants_nudge: Word,
-        /// Rung when the lending of a device segment ends: a client that has it mapped unmaps it and reports that.
+        /// The daemon rings it when the lending of a device segment ends: a client that has the segment mapped unmaps it and
+        /// reports that.
         208 returned: Bell,
         /// Kept 0.
         216 reserved3: [Word; pad(5)],
@@ -89,11 +90,11 @@ structure! {
         352 places_at: Word,
         /// Number of places; a table is a range of them.
         360 places: Word,
-        /// Every entry in use has a number below this one, for readers that visit all names.
+        /// Every entry in use has a number below this word's value. For readers that visit all names.
         368 names_end: Word,
         /// Kept 0.
         376 reserved4: Word,
-        /// Names that have a home. For observers.
+        /// Names that have an owner. For observers.
         384 names_live: Word,
         /// Bytes of segments lent in this namespace. For observers.
         392 bytes_lent: Word,
@@ -124,55 +125,32 @@ structure! {
 structure! {
     /// A member: one epoch of one client.
     pub struct MemberEntry [192] {
-        /// state 2 . epoch 30 . sheet 32. Ended: its leases no longer count. Each new client of the number has a new epoch.
+        /// state 2 . epoch 30 . sheet 32. In the state "ended", the member's leases no longer count. Each new client that gets
+        /// this number has a new epoch.
         0 member: Word,
-        /// state 2 . index 62: announcements that are in the directory. OPEN from the moment at which the daemon lets the member
-        /// announce; ENDING while the daemon drains the last ones.
+        /// state 2 . index 62: announcements that are in the directory. OPEN from the moment at which the daemon lets the
+        /// member announce; ENDING while the daemon drains the last announcements.
         8 absorbed: Word,
-        /// Changes when a slot range of this catalogue begins to mean another segment, or the number another client. It never
-        /// decreases, not even between epochs.
+        /// Changes when the daemon lends another segment in a slot range of this catalogue, or gives this catalogue number to
+        /// another client. It never decreases, not even between epochs.
         16 geometry: Word,
-        /// Changes when the daemon took a name from this client, which then asks for the list.
+        /// Changes when the daemon has taken a name from this client. The client then requests the list of the cells that it
+        /// lost.
         24 notices: Word,
         /// pid 32 . uid 32.
         32 process: Word,
         /// Time of the connection: nanoseconds of CLOCK_BOOTTIME.
         40 since_ns: Word,
-        /// Bytes of segments lent to it.
+        /// Bytes of segments lent to the member.
         48 bytes: Word,
         /// Number of announcements that the client may make in its epoch; for further names it sends requests. Only grows.
         56 announce_until: Word,
         /// The client's label, zero-filled UTF-8. For observers.
         64 label: [Word; 8],
-        /// Bit c modulo 512: the daemon showed member c a segment, slot records or a stream of this member, so c may have leases
-        /// on its slots. Stored before the reply that shows it. Members that share a bit count together.
+        /// Bit (c mod 512) is set if the daemon showed member c a segment, slot records or a stream of this member: c may then
+        /// have leases on this member's slots. The daemon stores the bit before the reply that shows them. If one of several
+        /// members with the same bit was shown something, all of them are treated so.
         128 audience: [Word; AUDIENCE_WORDS],
-    }
-}
-
-structure! {
-    /// A name and its owner. The name stays in its entry for its whole life.
-    pub struct NameEntry [128] {
-        /// kind 2 . version 22 . catalogue 16 . cell 24. Read first and again last: the name in this entry is unchanged while
-        /// this word is.
-        0 home: Word,
-        /// Hash of the key.
-        8 hash: Word,
-        /// Length of the key 16 . block of its tail 48 (for keys above 96 bytes).
-        16 key: Word,
-        /// The lifetime of the name unless somebody overwrites it, as [`crate::word::LifeWord`] packs it; 0: until it is deleted.
-        /// Stored before the home that it belongs to. An owner overwrites and deletes a name by itself only if this is 0.
-        24 life: Word,
-        /// The key's first 96 bytes, zero-filled.
-        32 name: [Word; ENTRY_NAME_WORDS],
-    }
-}
-
-structure! {
-    /// The bytes of a long key from its 97th on, zero-filled.
-    pub struct LongName [160] {
-        /// Up to 160 bytes.
-        0 bytes: [Word; LONG_NAME_WORDS],
     }
 }
 
@@ -181,7 +159,7 @@ structure! {
     pub struct ListEntry [64] {
         /// Id of this epoch of the list; never used again. 0: free.
         0 id: Word,
-        /// Number of items ever appended. Stored after the item's home.
+        /// Number of items ever appended. Stored after the item's owner word.
         8 end: Word,
         /// Kept 0.
         16 reserved: [Word; pad(6)],
@@ -215,7 +193,7 @@ structure! {
     pub struct SegmentEntry [32] {
         /// state 8 . log2 of slots 8 . catalogue 16 . base 24.
         0 range: Word,
-        /// Length in bytes.
+        /// Length of the segment in bytes.
         8 bytes: Word,
         /// Time of the lending: nanoseconds of CLOCK_BOOTTIME.
         16 since_ns: Word,
@@ -223,18 +201,6 @@ structure! {
         /// [`crate::wire::Allocator::code`]; the device is its index in the head's list.
         24 place: Word,
     }
-}
-
-mod geometry;
-pub use geometry::{FIRST_TABLE_LOG2, Geometry};
-
-/// A name's entry as a look-up found it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FoundName {
-    /// Index in the directory's entry array.
-    pub entry: u32,
-    /// Its home word when the key was compared. A client that acts on it reads the word again.
-    pub home: Home,
 }
 
 /// A mapped directory.
@@ -340,7 +306,7 @@ impl Directory {
     }
 
     /// Looks a key up. `Err`: the table was replaced during the look-up; the caller searches the new one. `Ok(None)`: no entry
-    /// had this key while the table was current. A found entry may be in any state; its home word did not change while the key
+    /// had this key while the table was current. A found entry may be in any state; its owner word did not change while the key
     /// was compared. See [`find_in`].
     #[inline]
     pub fn find(&self, hash: u64, key: &[u8]) -> Result<Option<FoundName>, Replaced> {
@@ -370,7 +336,7 @@ impl Directory {
         (0..).zip(&self.names[..end]).skip(1)
     }
 
-    /// Copies an entry's key. The caller checks that the home word did not change during the copy.
+    /// Copies an entry's key. The caller checks that the owner word did not change during the copy.
     pub fn key(&self, entry: &NameEntry) -> Option<Vec<u8>> {
         let (word, bytes) = (entry.key.peek(), entry.key_bytes());
         let tail =
@@ -405,195 +371,10 @@ impl Directory {
     }
 }
 
-/// Returns the word and the bit of a reader in an owner's audience.
-pub const fn audience_bit(reader: u16) -> (usize, u64) {
-    ((reader % AUDIENCE / 64) as usize, 1 << (reader % 64))
-}
-
-/// Returns the members below `count` that are `present` and whose bits are set in an owner's audience. The caller reads them
-/// after [`crate::leases::scan_fence`].
-pub fn audience<'d>(present: &'d [Word], shown: &'d [Word], count: usize) -> impl Iterator<Item = u16> + 'd {
-    bits_where(present, count, |w| shown[w % shown.len()].read())
-}
-
-/// Returns the set bits below `count`, read word by word.
-pub fn bits(words: &[Word], count: usize) -> impl Iterator<Item = u16> + '_ {
-    bits_where(words, count, |_| u64::MAX)
-}
-
-/// Returns the set bits below `count` that `mask` leaves of each word.
-fn bits_where(words: &[Word], count: usize, mask: impl Fn(usize) -> u64) -> impl Iterator<Item = u16> {
-    words[..count.div_ceil(64).min(words.len())]
-        .iter()
-        .enumerate()
-        .flat_map(move |(w, word)| {
-            let mask = mask(w);
-            let mut left = if mask == 0 { 0 } else { word.read() & mask };
-            core::iter::from_fn(move || {
-                (left != 0).then(|| {
-                    let bit = left.trailing_zeros() as usize;
-                    left &= left - 1;
-                    w * 64 + bit
-                })
-            })
-        })
-        .filter(move |&bit| bit < count)
-        .map(|bit| bit as u16)
-}
-
-/// [`Directory::find`] over bare words: the table word, the tables' seeds, all places, the entries, the blocks of long names.
-///
-/// A place leads to an entry, and the entry itself contains its key. So an outdated place, even in a table that was replaced, can
-/// mislead a look-up of reader R, but never to another name's value. R must not miss a live name either. Daemon D ensures that by
-/// two rules: a name's place in a table stays where it is while the name lives; and a place becomes free only while no live name
-/// is behind it on that name's search.
-#[inline]
-pub fn find_in(
-    table_word: &Word,
-    seeds: &[Word; 2],
-    places: &[Word],
-    names: &[NameEntry],
-    long_names: &[LongName],
-    hash: u64,
-    key: &[u8],
-) -> Result<Option<FoundName>, Replaced> {
-    let table = TableWord(table_word.read());
-    let (first, count) = (table.first(), table.places());
-    let Some(current) = places.get(first as usize..(first + count) as usize) else { return Err(Replaced) };
-    let mut found = None;
-    let seed = seeds[table.half()].read();
-    'search: for bucket in Search::new(hash, seed, table.log2()) {
-        for place in &current[bucket as usize..(bucket + BUCKET) as usize] {
-            let place = PlaceWord(place.read());
-            if place.is_free() {
-                break 'search;
-            }
-            if !place.may_be(hash) {
-                continue;
-            }
-            let Some(entry) = names.get(place.entry() as usize) else { continue };
-            if let Some(home) = entry.probe(hash, key, long_names) {
-                found = Some(FoundName { entry: place.entry(), home });
-                if home.is_live() {
-                    return Ok(found);
-                }
-                break 'search;
-            }
-        }
-    }
-    // The result "no value" counts only if this table was the current one until here.
-    if TableWord(table_word.read()) == table { Ok(found) } else { Err(Replaced) }
-}
-
-/// Performs [`Directory::begin_table`] over bare words.
-pub fn begin_table_in(seeds: &[Word; 2], table: TableWord, seed: u64) {
-    // Release, between the store of the table word that replaced this half's former table and the relaxed stores of this seed and
-    // the places: a reader R that searches the former table and reads one of these also finds the table word changed.
-    fence(Ordering::Release);
-    seeds[table.half()].put(seed);
-}
-
-impl NameEntry {
-    /// Compares the entry's key. Returns the home word if the key is equal and the home word stayed the same.
-    ///
-    /// The reader loads the home, the key, and the home again: entries are reused, and a key belongs to the home word before it
-    /// only if that word is unchanged. If it changed under an equal key, the reader compares the *same* entry again: the name may
-    /// have been taken over, and the next place would miss it. Every turn of this loop is a store of the daemon.
-    #[inline]
-    pub fn probe(&self, hash: u64, key: &[u8], long_names: &[LongName]) -> Option<Home> {
-        loop {
-            let home = Home(self.home.read());
-            if self.hash.peek() != hash || !self.key_is(key, long_names) {
-                return None;
-            }
-            if self.home_after_key() == home.0 {
-                return Some(home);
-            }
-        }
-    }
-
-    /// Returns the length of the key in bytes; 0: none.
-    #[inline]
-    pub fn key_bytes(&self) -> usize {
-        (self.key.peek() & 0xFFFF) as usize
-    }
-
-    /// Returns true if the entry holds this key, comparing it word by word.
-    #[inline]
-    fn key_is(&self, key: &[u8], long_names: &[LongName]) -> bool {
-        let word = self.key.peek();
-        if word & 0xFFFF != key.len() as u64 {
-            return false;
-        }
-        let mut chunks = key.chunks(8);
-        let mut same =
-            |words: &[Word]| chunks.by_ref().take(words.len()).zip(words).all(|(c, w)| key_word(c) == w.peek());
-        if !same(&self.name) {
-            return false;
-        }
-        key.len() <= ENTRY_NAME_WORDS * 8
-            || long_names.get((word >> 16) as usize).is_some_and(|block| same(&block.bytes))
-    }
-
-    /// Returns the home word, read again after the key.
-    #[inline]
-    pub fn home_after_key(&self) -> u64 {
-        // Acquire, for the relaxed loads of the key above: if one of them read a later key, this load reads a later home.
-        fence(Ordering::Acquire);
-        self.home.peek()
-    }
-
-    /// Daemon: removes the key from a tombstone, so that no look-up stops here any more. Required before the block of a long key
-    /// is given to another name: otherwise the tombstone would seem to have that name's key.
-    pub fn clear_key(&self) {
-        self.assert_dead();
-        // Release: as in set_key.
-        fence(Ordering::Release);
-        self.key.put(0);
-    }
-
-    fn assert_dead(&self) {
-        assert_eq!(Home(self.home.peek()).kind(), HomeKind::Tomb, "a key changes under a dead home word only");
-    }
-
-    /// Daemon: gives the entry to another key. The home word is a `Tomb`; the store that makes it `Live` or `Reserved` follows
-    /// and publishes the key. `block` is the index of the tail's block in `long_names`; it is ignored for a key that fits into
-    /// the entry.
-    ///
-    /// Crash in between: the entry is still a tombstone, with a key that belongs to no name.
-    pub fn set_key(&self, hash: u64, key: &[u8], block: u32, long_names: &[LongName]) {
-        self.assert_dead();
-        // Release, between the earlier store of the home word and the stores below: a reader that loads one of these also finds
-        // the entry dead when it reads the home again. The Release of the home store orders only the stores before it.
-        fence(Ordering::Release);
-        let mut chunks = key.chunks(8);
-        let mut fill = |words: &[Word]| words.iter().for_each(|w| w.put(chunks.next().map_or(0, key_word)));
-        fill(&self.name);
-        let long = key.len() > ENTRY_NAME_WORDS * 8;
-        if long {
-            fill(&long_names[block as usize].bytes);
-        }
-        self.key.put(key.len() as u64 | if long { u64::from(block) << 16 } else { 0 });
-        self.hash.put(hash);
-    }
-}
-
-/// The table of names was replaced during the look-up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Replaced;
-
-/// Returns up to eight bytes of a key as a word: little endian, zero-filled.
-#[inline]
-pub fn key_word(bytes: &[u8]) -> u64 {
-    match bytes.try_into() {
-        Ok(eight) => u64::from_le_bytes(eight),
-        Err(_) => bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)),
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::word::{OwnerKind, OwnerWord};
 
     fn directory() -> Directory {
         let geometry = Geometry { members: 65, names: 512, lists: 1, streams: 1, segments: 1 };
@@ -615,12 +396,12 @@ mod tests {
         let name = &d.names[entry as usize];
         name.set_key(hash, key, block, &d.long_names);
         d.places[place(d, key, after)].set(PlaceWord::new(hash, entry).0);
-        name.home.set(Home::after(Home(name.home.peek()), HomeKind::Live, 3, 9).0);
+        name.owner_word.set(OwnerWord::after(OwnerWord(name.owner_word.peek()), OwnerKind::Live, 3, 9).0);
     }
 
     fn bury(d: &Directory, entry: u32) {
-        let home = &d.names[entry as usize].home;
-        home.set(Home::after(Home(home.peek()), HomeKind::Tomb, 0, 0).0);
+        let owner_word = &d.names[entry as usize].owner_word;
+        owner_word.set(OwnerWord::after(OwnerWord(owner_word.peek()), OwnerKind::Tomb, 0, 0).0);
     }
 
     #[test]
@@ -630,7 +411,7 @@ mod tests {
             let key: Vec<u8> = (0..length).map(|i| b'a' + (i % 26) as u8).collect();
             bind(&d, entry, &key, length as u32 % 256, 0);
             let found = d.find(d.hash(&key), &key).unwrap().unwrap();
-            assert_eq!((found.entry, found.home.cell()), (entry, 9));
+            assert_eq!((found.entry, found.owner_word.cell()), (entry, 9));
             let name = &d.names[entry as usize];
             assert_eq!(d.key(name), Some(key.clone()));
             let mut other = key.clone();
@@ -645,14 +426,14 @@ mod tests {
         let x = d.hash(b"x");
         d.places[place(&d, b"x", 0)].set(PlaceWord::PASSED.0);
         assert_eq!(d.find(x, b"x"), Ok(None));
-        // A place of another name with the same hash, and one that leads nowhere.
+        // A place of another name with the same hash, and a place that leads nowhere.
         bind(&d, 1, b"other", 0, 0);
         d.places[place(&d, b"x", 1)].set(PlaceWord::new(x, 1).0);
         d.places[place(&d, b"x", 2)].set(PlaceWord::new(x, u32::MAX).0);
         bind(&d, 2, b"x", 0, 3);
         assert_eq!(d.find(x, b"x").unwrap().unwrap().entry, 2);
         bury(&d, 2);
-        assert_eq!(d.find(x, b"x").unwrap().map(|f| f.home.is_live()), Some(false));
+        assert_eq!(d.find(x, b"x").unwrap().map(|f| f.owner_word.is_live()), Some(false));
         bind(&d, 2, b"x", 0, 3);
         d.places[place(&d, b"x", 2)].set(PlaceWord::FREE.0);
         assert_eq!(d.find(x, b"x"), Ok(None));

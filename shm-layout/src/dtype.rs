@@ -102,7 +102,7 @@ dtypes! {
 }
 
 impl DType {
-    /// The type with these codes, if this version supports it (one lane, whole bytes).
+    /// Returns the type with these codes, if this version supports it (one lane, whole bytes).
     ///
     /// ```
     /// use tensorlend_layout::DType;
@@ -133,13 +133,13 @@ impl DType {
         self.lanes
     }
 
-    /// Bytes of one element.
+    /// Returns the number of bytes of one element.
     #[inline]
     pub const fn item_bytes(self) -> usize {
         (self.bits as usize * self.lanes as usize).div_ceil(8)
     }
 
-    /// The packed form that a slot record holds: code in bits 0 to 7, bits in 8 to 15, lanes in 16 to 31.
+    /// Returns the packed form that a slot record holds: code in bits 0 to 7, bits in 8 to 15, lanes in 16 to 31.
     ///
     /// ```
     /// use tensorlend_layout::DType;
@@ -153,7 +153,8 @@ impl DType {
         self.code as u32 | (self.bits as u32) << 8 | (self.lanes as u32) << 16
     }
 
-    /// The inverse of [`DType::pack`]; `None` for a type that this version does not support.
+    /// Converts a packed form back to a type: the inverse of [`DType::pack`]. Returns `None` for a type that this version does
+    /// not support.
     #[inline]
     pub fn unpack(word: u32) -> Option<Self> {
         Self::from_codes(word as u8, (word >> 8) as u8, (word >> 16) as u16)

@@ -4,9 +4,10 @@ use crate::describe::structure;
 use crate::word::Word;
 
 structure! {
-    /// The first cache line of every sheet. The daemon writes it before it lends the sheet; nobody changes it after.
+    /// The first cache line of every sheet. The daemon writes it before it lends the sheet; no process changes it
+    /// afterwards.
     pub struct SheetHeader [64] {
-        /// Which sheet this is: eight ASCII letters (`TLDIRECT`, `TLCATALG`, `TLCELLS_`, `TLSLOTS_`, `TLLEASES`, `TLSTREAM`).
+        /// The kind of the sheet: eight ASCII letters (`TLDIRECT`, `TLCATALG`, `TLCELLS_`, `TLSLOTS_`, `TLLEASES`, `TLSTREAM`).
         0 magic: Word,
         /// The layout's version.
         8 version: Word,
@@ -14,9 +15,9 @@ structure! {
         16 hash: Word,
         /// Length of the sheet in bytes.
         24 bytes: Word,
-        /// The catalogue number of its one writer; 0 for the daemon.
+        /// The catalogue number of the sheet's one writer; 0 for the daemon.
         32 owner: Word,
-        /// Elements in its array, where it has one of varying length (cells, slots, ring entries).
+        /// Number of elements in the sheet's array, if it has one of varying length (cells, slots, ring entries).
         40 count: Word,
         /// First number of that array (the first slot or cell that this part holds).
         48 first: Word,

@@ -6,8 +6,8 @@
 //! Producers ignore a cursor without a stream (`stream` is 0). A server of requests has such a cursor, whose `next`
 //! publishes its load to callers (`libclient/src/call/load.rs`).
 //!
-//! One rule explains every ordering in this file: *the writer stores, fences and reads the others' words; the reader
-//! stores, fences and reads the others' words*. Of two such parties at least one sees the other's store.
+//! One rule explains every ordering in this file: *each party stores its own word, fences, and then reads the others' words*.
+//! Of two parties that do so, at least one sees the other's store.
 
 use crate::describe::{pad, structure};
 use crate::header::SheetHeader;
@@ -22,23 +22,23 @@ pub const SHARDS: usize = if cfg!(loom) { 2 } else { 64 };
 pub const CURSORS: usize = if cfg!(loom) { 1 } else { 256 };
 
 structure! {
-    /// How far a subscriber is in one stream. Two lines: the producer reads the first only when its ring is full, the
-    /// second at every send, and the second changes only when the subscriber goes to sleep or wakes.
+    /// A subscriber's position in one stream. Two lines: the producer reads the first only when its ring is full, and
+    /// the second at every send. The second changes only when the subscriber goes to sleep or wakes.
     pub struct Cursor [128] {
         /// Absolute number of the next message to take. Writer: the subscriber, after it has taken (leased) a message.
         0 next: Word,
         /// Messages that the subscriber missed. Writer: the subscriber. For observers.
         8 lost: Word,
-        /// Rung when `next` moves while the producer is parked. Waited on by: the producer.
+        /// The subscriber rings it when `next` moves, if the producer is parked. The producer waits on it.
         16 bell: Bell,
-        /// The id of the stream that it is in; 0: none yet. Writer: the subscriber, before the fence after which it looks
-        /// for its first message. From then on `next` keeps that message and all later ones of a stream that does not
-        /// drop the oldest, whatever becomes of the stream: see [`Cursor::keeps`].
+        /// The id of the cursor's stream; 0: none yet. Writer: the subscriber, before the fence after which it polls for its
+        /// first message. From then on, in a stream that does not drop the oldest, `next` keeps that message and all later ones,
+        /// even if the stream ends: see [`Cursor::keeps`].
         24 stream: Word,
         /// Kept 0.
         32 reserved: [Word; pad(4)],
-        /// 0 awake, 1 asleep on the stream's bell, 2 wants a byte through its wake descriptor. Writer: the subscriber;
-        /// stored before it looks at the ring's head once more, with a fence between.
+        /// 0 awake, 1 asleep on the stream's bell, 2 wants a byte through its wake descriptor. Writer: the subscriber,
+        /// before it polls the ring's head again, with a fence between.
         64 parked: Word,
         /// Kept 0.
         72 reserved2: [Word; pad(7)],
@@ -48,10 +48,10 @@ structure! {
 structure! {
     /// A client's lease table.
     pub struct LeaseTable [69632] {
-        /// What this sheet is. Writer: the daemon, before lending.
+        /// The sheet's header. Writer: the daemon, before lending.
         0 sheet: SheetHeader,
-        /// 0: no thread sleeps. Else a Bloom filter of the catalogues waited on; top bit: any new name. Stored before
-        /// the sleeper looks once more, with a fence between.
+        /// 0: no thread sleeps. Otherwise a Bloom filter of the catalogues for which threads wait; the top bit stands for any
+        ///    new name. The sleeper stores it before it polls again, with a fence between.
         64 parked: Word,
         /// Kept 0.
         72 reserved: [Word; pad(7)],
@@ -60,14 +60,15 @@ structure! {
         128 shards_used: Word,
         /// Kept 0.
         136 reserved2: [Word; pad(7)],
-        /// Entries of shard i that were ever used, from the lowest on: raised before the lease is stored.
+        /// Number of entries of shard i, from the lowest on, that were ever used. The client raises it before it stores the
+        /// lease.
         192 high_water: [Word; SHARDS],
         /// Kept 0.
         704 reserved3: [Word; pad(424)],
         /// Cursors of the streams that this client follows.
         4096 cursors: [Cursor; CURSORS],
-        /// The leases: catalogue 16 . slot 24 . low 24 bits of the generation. 0: none. A lease never moves to another
-        /// entry. Every store is Release, the one that clears it too.
+        /// The leases: catalogue 16 . slot 24 . low 24 bits of the generation. 0: none. A lease never moves to another entry.
+        /// Every store of an entry is Release, also the store that clears it.
         36864 entries: [[Word; SHARD_ENTRIES]; SHARDS],
     }
 }
@@ -76,8 +77,8 @@ impl Cursor {
     /// Producer P of a deleted stream, after [`scan_fence`]: returns true if subscriber S may still read one of the
     /// stream's messages, of which the last is `sent - 1`, without a lease on it.
     ///
-    /// S reads messages without a lease after it has leased an earlier one by the stream's home word. That lease was
-    /// valid, so the home word had not changed before S's fence. P has seen the home word change and has fenced, so P
+    /// S reads messages without a lease after it has leased an earlier one by the stream's owner word. That lease was
+    /// valid, so the owner word had not changed before S's fence. P has seen the owner word change and has fenced, so P
     /// sees the words that S stored before its own fence. `next` only grows, and S advances it after reading: an early
     /// check by P can only delay freeing.
     pub fn keeps(&self, stream: u64, sent: u64) -> bool {
@@ -86,10 +87,12 @@ impl Cursor {
     }
 }
 
-/// Takes a lease: stores it, then checks *every* word that led to the slot again. True: the value is valid and cannot
-/// be reused before [`release`]. False: a word has changed; the entry is empty again, and the caller starts over.
+/// Takes a lease: stores it, then checks *every* word that led to the slot again. Returns true if the value is valid: then its
+/// slot is not reused before [`release`]. Returns false if a word has changed: then the entry is empty again, and the caller
+/// starts over.
 ///
-/// Crash in between: the entry names a slot that nobody reads; it stops counting when the daemon ends the client.
+/// A crash in between leaves an entry for a slot that no thread reads. The entry stops counting when the daemon ends the
+/// client.
 #[inline]
 pub fn acquire(entry: &Word, lease: LeaseWord, route: &[(&Word, u64)]) -> bool {
     store(entry, lease);
@@ -142,8 +145,8 @@ pub fn scan_fence() {
     fence(Ordering::SeqCst);
 }
 
-/// Called by an owner after its last read of members and lease tables, before it fills a freed slot. A reader that the
-/// daemon ended during its reading has no valid lease, but checks its own member word after the use: if it saw the new
+/// Called by an owner after its last read of members and lease tables, before it fills a freed slot. If the daemon ends reader
+/// R while R reads the slot, R's lease is not valid any more, and R checks its own member word after the use: if R saw the new
 /// bytes, it also sees that it was ended.
 #[inline]
 pub fn reuse_fence() {
@@ -172,7 +175,7 @@ impl LeaseTable {
     }
 }
 
-/// One shard, used by the one thread that takes leases in it.
+/// One shard, in which one thread takes leases.
 pub struct Shard<'t> {
     table: &'t LeaseTable,
     index: usize,
@@ -208,8 +211,8 @@ impl<'t> Shard<'t> {
         Some((at, &entries[at]))
     }
 
-    /// Gives the shard up; false if it still contains leases (then it stays marked as used, and its next owner
-    /// continues with it).
+    /// Gives the shard up. Returns false if the shard still contains leases: then it stays marked as used, and its next owner
+    /// continues with it.
     pub fn retire(self) -> bool {
         if self.table.entries[self.index].iter().any(|e| e.read() != 0) {
             return false;

@@ -12,8 +12,7 @@
 //! * **generation**: one use of a slot; 40 bits, advanced whenever the slot is filled again.
 //! * **draft**: a slot being written. It becomes published, or is dropped.
 //! * **cell**: the latest value of a name: one word, generation 40 . slot 24, in the owner's catalogue.
-//! * **home** (owner word): the owner of a name, and its cell there; one word in the directory, which only the daemon
-//!   stores.
+//! * **owner word**: the owner of a name, and its cell there; one word in the directory, which only the daemon stores.
 //! * **lease**: the right to read one (slot, generation): one word in the reader's lease table.
 //! * **stream**: a ring of messages by one producer for many subscribers. **List**: a collection that many producers
 //!   append to and the daemon orders. **Dataset**: several tensors that are published and leased as one.
@@ -41,6 +40,7 @@ compile_error!("tensorlend is built on sealed memfds, futexes and descriptor pas
 compile_error!("tensorlend is built and tested for x86-64 and aarch64 only");
 
 pub mod announce;
+mod bell;
 pub mod catalogue;
 #[cfg(not(loom))]
 pub mod dataset;
@@ -112,6 +112,6 @@ pub const STRUCTURES: &[describe::Structure] = &[
     stream::RingEntry::STRUCTURE,
 ];
 
-/// Hash of the layout: client and daemon compare it when they meet.
+/// Hash of the layout: client and daemon compare it when the client connects.
 #[cfg(not(loom))]
 pub const LAYOUT_HASH: u64 = describe::hash(STRUCTURES, LAYOUT_VERSION);

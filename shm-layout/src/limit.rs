@@ -1,4 +1,4 @@
-//! Kinds of limits: what programs decide by when something is refused. The texts of the settings are for people.
+//! Kinds of limits, by which programs decide how to handle a refusal. The texts of errors are for people.
 
 use serde::{Deserialize, Serialize};
 use std::ffi::CStr;
@@ -6,10 +6,10 @@ use std::fmt;
 
 macro_rules! kinds {
     ($($(#[doc = $doc:literal])+ $kind:ident = $number:literal, $name:literal;)+) => {
-        /// The limit that was met. The numbers and the names are stable; others may be added.
+        /// The limit that an operation has reached. The numbers and the names are stable; others may be added.
         ///
-        /// The daemon sends those of its configuration. The client library has limits of its own, and learns those of the process
-        /// and the machine by itself: see `tensorlend::Error::limit_kind`.
+        /// The daemon reports the limits of its configuration. The client library has limits of its own, and detects the limits
+        /// of the process and the machine by itself: see `tensorlend::Error::limit_kind`.
         ///
         /// ```
         /// use tensorlend_layout::wire::LimitKind;
@@ -26,10 +26,10 @@ macro_rules! kinds {
         }
 
         impl LimitKind {
-            /// All of them, by number.
+            /// All kinds of limits, by number.
             pub const ALL: &[Self] = &[$(Self::$kind),+];
 
-            /// Its name, "pool-bytes".
+            /// Returns the limit's name, such as "pool-bytes".
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$kind => $name,)+ }
             }
@@ -118,12 +118,12 @@ kinds! {
 }
 
 impl LimitKind {
-    /// Its number.
+    /// Returns the limit's number.
     pub const fn number(self) -> u8 {
         self as u8
     }
 
-    /// Whether it is a user's share of what several users have in common: others may be given more of it.
+    /// Returns true if the limit is a user's share of a common resource: other users may still get more of the resource.
     pub const fn is_share(self) -> bool {
         matches!(
             self,
@@ -140,12 +140,12 @@ impl LimitKind {
         )
     }
 
-    /// Whether the bytes of tensors in host memory count against it: spilling some makes room.
+    /// Returns true if tensors in host memory count against the limit: spilling some of them makes room.
     pub const fn is_tensor_memory(self) -> bool {
         matches!(self, Self::PoolBytes | Self::PoolShare | Self::NamespaceBytes | Self::UserBytes)
     }
 
-    /// Whether names and list items count against it: deleting some makes room.
+    /// Returns true if names and list items count against the limit: deleting some of them makes room.
     pub const fn is_names(self) -> bool {
         matches!(self, Self::Names | Self::NameShare | Self::LongNames | Self::Cells)
     }

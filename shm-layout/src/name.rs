@@ -26,7 +26,7 @@ impl From<BadName> for crate::wire::Refusal {
     }
 }
 
-/// The kind of a key. Names contain no control characters, so the first byte distinguishes the other kinds.
+/// The kind of a key. Keys of the other kinds begin with a control character, which names do not contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyKind {
     /// A tensor or a dataset.
@@ -45,8 +45,7 @@ const LIST: u8 = 2;
 const STREAM: u8 = 3;
 
 impl KeyKind {
-    /// The kind of the key that an entry holds. The caller checks that the home word did not change during the
-    /// read.
+    /// Returns the kind of the key that an entry holds. The caller checks that the owner word did not change during the read.
     #[inline]
     pub fn of(entry: &NameEntry) -> Self {
         Self::of_byte(entry.name[0].peek().to_le_bytes()[0])
@@ -61,15 +60,15 @@ impl KeyKind {
         }
     }
 
-    /// Whether the home word of such a key leads to a cell: those of names and items do, those of lists and streams lead to a line
-    /// of their table.
+    /// Returns whether the owner word of a key of this kind leads to a cell. The owner words of names and items do; those of
+    /// lists and streams lead to a line of their table.
     #[inline]
     pub const fn leads_to_cell(self) -> bool {
         matches!(self, Self::Name | Self::Item)
     }
 }
 
-/// Whether an entry's key is that of an item of this list.
+/// Returns whether an entry's key is that of an item of this list.
 #[cfg(not(loom))]
 pub fn is_item_of(entry: &NameEntry, list: u64) -> bool {
     // The first nine bytes of `item_key`, as words.

@@ -1,4 +1,5 @@
-//! Numbers that follow from a seed, the same on every machine and in every version: recorded seeds play again.
+//! Numbers that follow from a seed. They are the same on every machine and in every version, so a recorded seed reproduces a
+//! test run.
 
 /// Draws the next number of a sequence (SplitMix64; Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
 ///

@@ -15,9 +15,9 @@ use std::sync::Arc;
 /// 2. It needs no alignment above 64 bytes.
 pub unsafe trait Shared: Sized {}
 
-// SAFETY: it is one atomic, aligned to its size.
+// SAFETY: a Word is one atomic, aligned to its size.
 unsafe impl Shared for Word {}
-// SAFETY: it is two atomics of 4 bytes, without padding.
+// SAFETY: a Bell is two atomics of 4 bytes, without padding.
 unsafe impl Shared for Bell {}
 // SAFETY: the elements fulfil both rules, and arrays have no padding.
 unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}
@@ -41,8 +41,8 @@ impl View {
     /// # Safety
     /// 1. `start` is aligned to 64 bytes and valid for reads of `bytes` bytes for as long as `keep` lives.
     /// 2. This process accesses these bytes through views only.
-    /// 3. Nobody stores through a view of a read-only mapping (the page protection would kill the process: no memory is
-    ///    harmed).
+    /// 3. No code stores through a view of a read-only mapping (the page protection would kill the process, without
+    ///    harm to memory).
     pub unsafe fn new(start: NonNull<u8>, bytes: usize, keep: Arc<dyn Any + Send + Sync>) -> Self {
         assert_eq!(start.as_ptr() as usize % 64, 0, "a sheet begins on a cache line");
         Self { start, bytes, _keep: keep }
@@ -52,7 +52,7 @@ impl View {
     pub fn anonymous(bytes: usize) -> Self {
         #[repr(C, align(64))]
         struct Line([Word; 8]);
-        // The keeper owns the slice, which is accessed only through the view from here on.
+        // The view's `keep` owns the slice. From here on, code accesses the slice only through the view.
         #[cfg(loom)]
         let lines: Arc<[Line]> =
             (0..bytes.div_ceil(64)).map(|_| Line(core::array::from_fn(|_| Word::new(0)))).collect();
@@ -60,8 +60,8 @@ impl View {
         #[cfg(not(loom))]
         let lines: Arc<[Line]> = unsafe { Arc::new_zeroed_slice(bytes.div_ceil(64)).assume_init() };
         let start = NonNull::from(&*lines).cast::<u8>();
-        // SAFETY: 1: the keeper owns the slice, whose elements are aligned to 64 and whose length covers `bytes`;
-        // under atomics a shared reference permits writing. 2: nobody else has it. 3: it is writable.
+        // SAFETY: 1: `keep` owns the slice, whose elements are aligned to 64 and whose length covers `bytes`; under atomics a
+        // shared reference permits writing. 2: no other code accesses it. 3: it is writable.
         unsafe { Self::new(start, bytes, Arc::new(lines)) }
     }
 
@@ -131,7 +131,7 @@ impl<T: Shared> Deref for Sheet<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: `new` has checked it by View::at; the view that keeps it mapped is a field of this value.
+        // SAFETY: `new` has checked the pointer by View::at; the view that keeps the memory mapped is a field of this value.
         unsafe { self.head.as_ref() }
     }
 }
@@ -173,7 +173,7 @@ impl<T: Shared> Deref for Records<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: `new` has checked it by View::array; the view that keeps it mapped is a field of this value.
+        // SAFETY: `new` has checked the pointer by View::array; the view that keeps the memory mapped is a field of this value.
         unsafe { core::slice::from_raw_parts(self.first.as_ptr(), self.count) }
     }
 }

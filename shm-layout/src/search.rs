@@ -1,4 +1,4 @@
-//! The way of a search through a table of names.
+//! The order in which a search visits the places of a table of names.
 
 /// Places of a bucket in a table of names: one cache line.
 pub const BUCKET: u64 = if cfg!(loom) { 1 } else { 8 };
@@ -12,10 +12,11 @@ pub const SEARCH_MAX: u64 = 16 * BUCKET;
 /// and the distance to the next one come from the hash and the table's seed. The distance is odd, so that a search visits every
 /// bucket once.
 ///
-/// Every member knows the hash's key and can choose names that collide. The daemon draws a table's seed when it begins the table,
-/// so names that were chosen before are spread over the next table as any others.
+/// Every member knows the hash's key and can choose names that collide. The daemon draws a table's seed when it begins the
+/// table, so the next table spreads names that were chosen earlier like any other names.
 ///
-/// The bits of the hash that are used are those that a [`crate::word::PlaceWord`] holds, so that a table is built from the one before it alone.
+/// The search uses only those bits of the hash that a [`crate::word::PlaceWord`] contains, so that the daemon can build a table
+/// from the previous table alone.
 #[derive(Clone, Debug)]
 pub struct Search {
     bucket: u64,
@@ -25,7 +26,7 @@ pub struct Search {
 }
 
 impl Search {
-    /// The search for `hash` in a table of 2^`log2` places with this seed.
+    /// Returns the search for `hash` in a table of 2^`log2` places with this seed.
     #[inline]
     pub const fn new(hash: u64, seed: u64, log2: u8) -> Self {
         let bits = (log2 as u32).saturating_sub(BUCKET.ilog2());
@@ -33,7 +34,7 @@ impl Search {
         // Folded multiplication, as wyhash mixes: the halves of the product, one over the other.
         let product = (hash >> 28 ^ seed) as u128 * (seed.rotate_left(32) | 1) as u128;
         let mixed = product as u64 ^ (product >> 64) as u64;
-        // Two shifts: a table of one bucket has no bits.
+        // Two shifts: for a table of one bucket, one shift by 64 would overflow.
         Self { bucket: mixed >> 1 >> (63 - bits), step: mixed << 1 | 1, mask: buckets - 1, left: buckets }
     }
 }
@@ -67,7 +68,7 @@ mod tests {
             buckets.sort_unstable();
             assert_eq!(buckets, (0..1 << log2).step_by(8).collect::<Vec<u64>>());
         }
-        // Another seed is another way.
+        // Another seed gives another order.
         let first = |seed| Search::new(hash, seed, 25).take(4).collect::<Vec<_>>();
         assert_ne!(first(5), first(6));
         assert!(!PlaceWord::PASSED.may_be(1 << 28) && !PlaceWord::FREE.may_be(0));

@@ -1,4 +1,4 @@
-//! Numbers of bytes in configurations.
+//! Numbers of bytes in configurations and messages.
 
 use serde::{Deserialize, Deserializer};
 use std::str::FromStr;
@@ -62,12 +62,28 @@ pub fn bytes_text(bytes: u64) -> String {
         if whole == 0 {
             continue;
         }
-        // The closest tenth; more digits for sizes that are not round would suggest a precision that nobody needs.
+        // Rounds to tenths; more digits would suggest a precision that readers do not need.
         let tenths = (u128::from(rest) * 10 + (1 << (shift - 1))) >> shift;
         let (whole, tenths) = if tenths == 10 { (whole + 1, 0) } else { (whole, tenths) };
         return if tenths == 0 { format!("{whole} {unit}") } else { format!("{whole}.{tenths} {unit}") };
     }
     format!("{bytes} byte{}", if bytes == 1 { "" } else { "s" })
+}
+
+/// Formats a number of bytes for people without rounding, in the largest binary unit that divides it: `64 MiB`, `1500 KiB`.
+///
+/// ```
+/// use tensorlend_layout::size::bytes_exact;
+///
+/// assert_eq!((bytes_exact(64 << 20), bytes_exact((1 << 20) + 1)), ("64 MiB".into(), "1048577 bytes".into()));
+/// ```
+pub fn bytes_exact(bytes: u64) -> String {
+    match bytes {
+        b if b >= 1 << 30 && b.is_multiple_of(1 << 30) => format!("{} GiB", b >> 30),
+        b if b >= 1 << 20 && b.is_multiple_of(1 << 20) => format!("{} MiB", b >> 20),
+        b if b >= 1 << 10 && b.is_multiple_of(1 << 10) => format!("{} KiB", b >> 10),
+        b => format!("{b} bytes"),
+    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! A stream's ring: the latest messages of one producer, for many subscribers.
 //!
 //! Writer: the producer. Readers: the subscribers, whose cursors are in their own lease tables. An entry is one cache
-//! line and contains everything that a subscriber polls and reads: the message's cell, its number, and a brief (a
-//! summary) of its record. A subscriber leases a message as it leases a name's value: by [`crate::leases::acquire`]
+//! line and contains everything that a subscriber polls and reads: the message's cell, its number, and a summary
+//! of its record. A subscriber leases a message as it leases a name's value: by [`crate::leases::acquire`]
 //! over the entry's cell.
 
 use crate::describe::{pad, structure};
@@ -13,12 +13,12 @@ use crate::word::{Bell, Cell, Word};
 /// Maximum number of entries of a ring.
 pub const CAPACITY_MAX: u32 = 1 << 16;
 
-/// Number of words of a brief.
-pub const BRIEF_WORDS: usize = if cfg!(loom) { 1 } else { 6 };
+/// Number of words of a summary.
+pub const SUMMARY_WORDS: usize = if cfg!(loom) { 1 } else { 6 };
 
-/// A summary of a message's record, as [`crate::tensor::SlotInfo::brief`] packs it. All zero: the slot's record must be
+/// A summary of a message's record, as [`crate::tensor::SlotInfo::summary`] packs it. All zero: the slot's record must be
 /// read.
-pub type Brief = [u64; BRIEF_WORDS];
+pub type HeaderSummary = [u64; SUMMARY_WORDS];
 
 structure! {
     /// An entry of a ring: one message. A cache line, so that one transfer brings all of it.
@@ -28,8 +28,8 @@ structure! {
         0 cell: Word,
         /// The message's number.
         8 number: Word,
-        /// The message's brief.
-        16 brief: [Word; BRIEF_WORDS],
+        /// The message's summary.
+        16 summary: [Word; SUMMARY_WORDS],
     }
 }
 
@@ -37,19 +37,20 @@ structure! {
     /// The head of a ring; its entries follow at 4096. `closed`, which a waiting subscriber polls, is not in the cache
     /// line that every send writes.
     pub struct StreamRing [4096] {
-        /// What this sheet is; `count` is the ring's capacity. Writer: the daemon, before lending.
+        /// The sheet's header; `count` is the ring's capacity. Writer: the daemon, before lending.
         0 sheet: SheetHeader,
-        /// Messages ever sent; the newest may be one more, its entry being stored first.
+        /// Number of messages ever sent. The producer stores a message's entry first, so one more message may be readable
+        /// already.
         64 head: Word,
-        /// The oldest message that the ring still holds. Moved before its entry is replaced.
+        /// The oldest message that the ring still holds. The producer moves it before it replaces that message's entry.
         72 tail: Word,
         /// Kept 0.
         80 reserved: [Word; pad(6)],
-        /// Rung after a send while a subscriber is parked.
+        /// The producer rings it after a send, if a subscriber is parked.
         128 bell: Bell,
         /// Kept 0.
         136 reserved2: [Word; pad(7)],
-        /// 1 while the producer waits for subscribers to move on.
+        /// 1 while the producer waits for subscribers to take messages.
         192 producer_parked: Word,
         /// 1 once the producer has closed the stream.
         200 closed: Word,
@@ -61,9 +62,9 @@ structure! {
 /// The state of a message in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// The message, and its brief. Both are valid only if the entry's cell is unchanged after the lease, or
+    /// The message, and its summary. Both are valid only if the entry's cell is unchanged after the lease, or
     /// [stands](Ring::stands).
-    Message(Cell, Brief),
+    Message(Cell, HeaderSummary),
     /// Not sent yet.
     NotYet,
     /// Replaced: the oldest remaining message has this number.
@@ -90,13 +91,15 @@ impl<'a> Ring<'a> {
     /// Producer: sends a message, and returns the cell that the ring no longer holds. `head` is the producer's own
     /// count of messages.
     ///
-    /// Order: tail, the entry emptied, its words, its cell, head. A subscriber that has read a new word of the entry
-    /// finds on its next read that the old cell is gone, and finds the tail, which tells the lost messages. A crash
-    /// after `tail` loses the oldest message; before the cell it loses nothing else: the message was not sent, and the
-    /// slot is freed with the producer's other drafts. After the cell the message was sent; `head` is then one behind
-    /// for ever, and later subscribers begin one message earlier.
+    /// Order of the stores: tail, the emptied cell of the entry, the entry's other words, its new cell, head. Subscriber S that
+    /// has read a new word of the entry sees on its next read that the old cell is gone, and sees the tail, which shows the
+    /// lost messages.
+    ///
+    /// A crash after the store of `tail` loses the oldest message. If the crash comes before the store of the new cell, it
+    /// loses nothing else: the message was not sent, and the daemon frees its slot with the producer's other drafts. After that
+    /// store the message was sent; `head` then stays one behind, and later subscribers begin one message earlier.
     #[inline]
-    pub fn send(&self, head: u64, message: Cell, brief: &Brief) -> Option<Cell> {
+    pub fn send(&self, head: u64, message: Cell, summary: &HeaderSummary) -> Option<Cell> {
         let entry = self.entry(head);
         let before = Cell(entry.cell.peek());
         let capacity = self.entries.len() as u64;
@@ -111,7 +114,7 @@ impl<'a> Ring<'a> {
         // changed.
         fence(Ordering::Release);
         entry.number.put(head);
-        for (word, value) in entry.brief.iter().zip(brief) {
+        for (word, value) in entry.summary.iter().zip(summary) {
             word.put(*value);
         }
         crate::crash_point!("send: words written");
@@ -122,12 +125,12 @@ impl<'a> Ring<'a> {
         before.is_value().then_some(before)
     }
 
-    /// Subscriber, for a message that its cursor keeps, instead of a lease: returns true if number and brief belong to
-    /// this cell.
+    /// Subscriber: returns true if a message's number and summary still belong to this cell. For a message that the
+    /// subscriber's cursor keeps, this check replaces a lease.
     #[inline]
     pub fn stands(&self, number: u64, cell: Cell) -> bool {
-        // Acquire pairs with the Release fence after the emptied cell: a subscriber that has read a word of the message
-        // being written finds the previous cell gone.
+        // Acquire pairs with the producer's Release fence after it has emptied the cell: a subscriber that has read a
+        // word of the next message in this entry finds another cell here.
         fence(Ordering::Acquire);
         self.entry(number).cell.peek() == cell.0
     }
@@ -142,15 +145,15 @@ impl<'a> Ring<'a> {
         if !empty {
             let found = entry.number.peek();
             if found == number {
-                return Found::Message(cell, core::array::from_fn(|i| entry.brief[i].peek()));
+                return Found::Message(cell, core::array::from_fn(|i| entry.summary[i].peek()));
             }
             if found < number {
                 return Found::NotYet;
             }
-            // Acquire: the tail is read after the number that was ahead.
+            // Acquire: this subscriber reads the tail after the entry's number, which was ahead of the wanted message.
             fence(Ordering::Acquire);
         }
-        // An entry that was never used, or one that has a later message, or soon will.
+        // The entry was never used, has a later message, or is about to get one.
         let tail = self.head.tail.read();
         if tail > number { Found::Lost(tail) } else { Found::NotYet }
     }

@@ -2,24 +2,26 @@
 
 use crate::catalogue::SlotRecord;
 #[cfg(not(loom))]
-use crate::stream::Brief;
+use crate::stream::HeaderSummary;
 use crate::word::SLOT_NONE;
 use crate::{DType, Device};
 
-/// Maximum number of dimensions of a tensor (numpy's limit is 64; users of torch and `DLPack` stay below 16).
-pub const NDIM_MAX: usize = 16;
+mod shape;
+use shape::elements;
+pub use shape::{NDIM_MAX, Shape, Strides};
+
 /// Maximum length of user metadata in bytes.
 pub const METADATA_MAX: usize = 64 * 1024;
 /// Metadata bytes that fit into the record itself.
 pub const METADATA_INLINE: usize = 32;
 /// Dimensions that fit into the record itself.
 pub const NDIM_INLINE: usize = 4;
-/// Length of the end of an early tensor's extension: the 64 bytes by which readers open the event, and the event's
-/// number in its producer's ring, for observers.
+/// Length of the mark at the end of an early tensor's extension: the 64 bytes by which readers open the event, and for
+/// observers the event's number in its producer's ring of events.
 pub const EARLY_BYTES: usize = 72;
-/// Alignment of data to a cache line, which [`SlotInfo::check`] verifies, so that elements of any type are aligned, ...
+/// Alignment of all data: a cache line, so that elements of any type are aligned. [`SlotInfo::check`] verifies it.
 pub const ALIGN: u64 = 64;
-/// ... and to a page if it fills one.
+/// Alignment of data that fill at least one page.
 pub const PAGE: u64 = 4096;
 
 /// The kind of a slot.
@@ -31,82 +33,6 @@ pub enum SlotKind {
     Dataset,
     /// Parts of another slot's record that do not fit into it.
     Extension,
-}
-
-/// Sizes of a tensor: up to 16 dimensions, in elements.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
-    dims: [u64; NDIM_MAX],
-    ndim: u8,
-}
-
-impl Shape {
-    /// `None` above 16 dimensions.
-    pub fn new(dims: &[u64]) -> Option<Self> {
-        let mut all = [0; NDIM_MAX];
-        all.get_mut(..dims.len())?.copy_from_slice(dims);
-        Some(Self { dims: all, ndim: dims.len() as u8 })
-    }
-
-    /// Returns the number of elements; `None` if it does not fit into 64 bits. One for a tensor without dimensions.
-    pub fn elements(&self) -> Option<u64> {
-        elements(self)
-    }
-}
-
-impl core::ops::Deref for Shape {
-    type Target = [u64];
-
-    fn deref(&self) -> &[u64] {
-        &self.dims[..self.ndim as usize]
-    }
-}
-
-impl core::fmt::Debug for Shape {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        core::fmt::Debug::fmt(&**self, f)
-    }
-}
-
-/// Strides in elements, one for each dimension.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Strides {
-    steps: [i64; NDIM_MAX],
-    ndim: u8,
-}
-
-impl Strides {
-    /// `None` above 16 dimensions.
-    pub fn new(steps: &[i64]) -> Option<Self> {
-        let mut all = [0; NDIM_MAX];
-        all.get_mut(..steps.len())?.copy_from_slice(steps);
-        Some(Self { steps: all, ndim: steps.len() as u8 })
-    }
-
-    /// Row-major (C order) strides of a shape.
-    pub fn row_major(shape: &[u64]) -> Option<Self> {
-        let mut steps = [0; NDIM_MAX];
-        let mut step = 1i64;
-        for (at, &dim) in shape.iter().enumerate().rev() {
-            *steps.get_mut(at)? = step;
-            step = step.saturating_mul(i64::try_from(dim.max(1)).unwrap_or(i64::MAX));
-        }
-        Self::new(&steps[..shape.len()])
-    }
-}
-
-impl core::ops::Deref for Strides {
-    type Target = [i64];
-
-    fn deref(&self) -> &[i64] {
-        &self.steps[..self.ndim as usize]
-    }
-}
-
-impl core::fmt::Debug for Strides {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        core::fmt::Debug::fmt(&**self, f)
-    }
 }
 
 /// The reason why a record is not a valid tensor. For a reader it means that the writer is malicious or broken.
@@ -124,7 +50,7 @@ pub enum BadTensor {
     /// A size, the number of elements or that of bytes does not fit into 63 bits.
     #[error("its size overflows")]
     Overflow,
-    /// Some element would lie outside the slot.
+    /// An element would lie outside the slot.
     #[error("an element lies outside its bytes")]
     Bounds,
     /// The slot would lie outside its segment.
@@ -139,13 +65,6 @@ pub enum BadTensor {
     /// Metadata is too long or at a wrong place.
     #[error("its metadata is damaged")]
     Metadata,
-}
-
-#[inline]
-fn elements(shape: &[u64]) -> Option<u64> {
-    let product = shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
-    // A zero makes the product 0, whatever the other dimensions are.
-    product.or_else(|| shape.contains(&0).then_some(0))
 }
 
 /// Checks that a tensor lies inside `bytes` bytes; returns its number of elements.
@@ -167,7 +86,7 @@ pub fn check_extent(
         return Err(BadTensor::Strides);
     }
     let elements = elements(shape).ok_or(BadTensor::Overflow)?;
-    // With a zero any other size would be harmless, but later users take sizes as signed numbers.
+    // If one size is 0, larger other sizes would be harmless here; but later code takes sizes as signed numbers.
     if elements == 0 && shape.iter().any(|&dim| i64::try_from(dim).is_err()) {
         return Err(BadTensor::Overflow);
     }
@@ -197,7 +116,7 @@ pub fn check_extent(
 pub struct SlotInfo {
     /// The slot's generation: equals that of the cell.
     pub generation: u64,
-    /// What the slot holds.
+    /// The kind of the slot.
     pub kind: SlotKind,
     /// Element type (of a tensor).
     pub dtype: DType,
@@ -207,14 +126,14 @@ pub struct SlotInfo {
     pub ndim: u8,
     /// Whether the extension contains strides (otherwise row-major).
     pub strided: bool,
-    /// Whether the next slot of the chain is this one's extension, which then contains shape, strides and metadata.
+    /// Whether the next slot of the chain is this slot's extension, which then contains shape, strides and metadata.
     pub extended: bool,
     /// Whether the tensor was published before the work on it was done (on a device only). Its extension then ends with
     /// the event to wait for, [`EARLY_BYTES`] long. The owner clears the flag, by one store, when that event has fired.
     pub early: bool,
     /// Bytes of user metadata.
     pub metadata_bytes: u32,
-    /// The next slot of the chain, which lives as long as this one; `SLOT_NONE` if none.
+    /// The next slot of the chain, which lives as long as this slot; `SLOT_NONE` if there is none.
     pub next: u32,
     /// Offset of the slot's bytes in its segment.
     pub data_offset: u64,
@@ -239,16 +158,16 @@ const DEVICE: u64 = 0xFFFF << 16;
 const CPU: u64 = (Device::CPU.kind() as u64) << 24 | (Device::CPU.id() as u64) << 16;
 const STRIDED: u64 = 1 << 8;
 const EXTENDED: u64 = 1 << 9;
-/// Flag of a brief: it is valid.
+/// Flag of a summary: it is valid.
 #[cfg(not(loom))]
-const BRIEF: u64 = 1 << 10;
-/// Never in a brief.
+const SUMMARY: u64 = 1 << 10;
+/// Flag of a record: the tensor was published early. A summary never has this flag.
 const EARLY: u64 = 1 << 11;
 
 impl SlotInfo {
     /// Returns the record's sixteen words: 0 generation 40 . kind 8; 1 dtype 32 . device type 8 . device number 8 .
     /// flags 8 . ndim 8; 2 metadata bytes 32 . next slot 24; 3 data offset; 4 data bytes; 5 byte offset; 6 timestamp; 7
-    /// sequence; 8 to 11 sizes; 12 to 15 metadata. Flags: 1 strided, 2 extended, 8 published early (4 occurs in briefs
+    /// sequence; 8 to 11 sizes; 12 to 15 metadata. Flags: 1 strided, 2 extended, 8 published early (4 occurs in summaries
     /// only).
     pub fn pack(&self) -> [u64; 16] {
         let mut words = [0; 16];
@@ -276,7 +195,7 @@ impl SlotInfo {
             | if self.early { EARLY } else { 0 }
     }
 
-    /// The inverse of [`SlotInfo::pack`], for any sixteen words.
+    /// Unpacks any sixteen words: the inverse of [`SlotInfo::pack`].
     #[inline(always)]
     pub fn unpack(words: &[u64; 16]) -> Result<Self, BadTensor> {
         let ndim = words[1] as u8;
@@ -309,14 +228,14 @@ impl SlotInfo {
         })
     }
 
-    /// Returns the brief of a record, for a stream's entry: element type, location and up to four sizes below 2^32,
+    /// Returns the summary of a record, for a stream's entry: element type, location and up to four sizes below 2^32,
     /// which suffices for almost every message in host memory. `None`: the record contains more.
     ///
-    /// Words: 0 as the record's second, with a flag of its own; 1 data offset; 2 data bytes; 3 and 4 two sizes each,
-    /// the first in the low half; 5 timestamp.
+    /// Words: 0 is the record's second word, with a flag that marks a summary; 1 data offset; 2 data bytes; 3 and 4 two sizes
+    /// each, the first in the low half; 5 timestamp.
     #[cfg(not(loom))]
     #[inline]
-    pub fn brief(&self) -> Option<Brief> {
+    pub fn summary(&self) -> Option<HeaderSummary> {
         let plain = self.kind == SlotKind::Tensor
             && self.device == Device::CPU
             && !self.extended
@@ -327,16 +246,16 @@ impl SlotInfo {
             return None;
         }
         let sizes = [d0 | d1 << 32, d2 | d3 << 32];
-        Some([self.kind_word() | BRIEF, self.data_offset, self.data_bytes, sizes[0], sizes[1], self.timestamp_ns])
+        Some([self.kind_word() | SUMMARY, self.data_offset, self.data_bytes, sizes[0], sizes[1], self.timestamp_ns])
     }
 
-    /// The inverse of [`SlotInfo::brief`], for any words: the record of the message whose cell has this generation. `None`:
-    /// the slot's record must be read.
+    /// Converts the words of a summary to a record, the one of the message whose cell has this generation: the inverse of
+    /// [`SlotInfo::summary`], for any words. `None`: the slot's record must be read.
     #[cfg(not(loom))]
     #[inline(always)]
-    pub fn of_brief(words: &Brief, generation: u64) -> Option<Result<Self, BadTensor>> {
+    pub fn of_summary(words: &HeaderSummary, generation: u64) -> Option<Result<Self, BadTensor>> {
         let [first, data_offset, data_bytes, low, high, timestamp] = *words;
-        if first & BRIEF == 0 {
+        if first & SUMMARY == 0 {
             return None;
         }
         if first & DEVICE != CPU {
@@ -345,19 +264,19 @@ impl SlotInfo {
         let half = |word: u64| word & 0xFFFF_FFFF;
         let mut record = [0; 16];
         record[0] = generation << 24 | SlotKind::Tensor as u64;
-        record[1] = first & !(BRIEF | STRIDED | EXTENDED | EARLY);
+        record[1] = first & !(SUMMARY | STRIDED | EXTENDED | EARLY);
         record[2] = u64::from(SLOT_NONE);
         (record[3], record[4], record[6]) = (data_offset, data_bytes, timestamp);
         (record[8], record[9], record[10], record[11]) = (half(low), low >> 32, half(high), high >> 32);
         Some(Self::unpack(&record))
     }
 
-    /// Checks a brief as [`SlotInfo::check`] and [`check_extent`] check a record, without unpacking it: if true,
-    /// [`SlotInfo::of_brief`] returns a tensor whose elements are in the slot, and the slot is in the segment. False
-    /// also for an invalid brief.
+    /// Checks a summary as [`SlotInfo::check`] and [`check_extent`] check a record, without unpacking it: if true,
+    /// [`SlotInfo::of_summary`] returns a tensor whose elements are in the slot, and the slot is in the segment. False
+    /// also for an invalid summary.
     #[cfg(not(loom))]
     #[inline(always)]
-    pub fn check_brief(words: &Brief, segment_bytes: u64) -> bool {
+    pub fn check_summary(words: &HeaderSummary, segment_bytes: u64) -> bool {
         let [first, data_offset, data_bytes, low, high, _] = *words;
         let ndim = first as u8;
         let Some(dtype) = DType::unpack((first >> 32) as u32) else { return false };
@@ -373,7 +292,7 @@ impl SlotInfo {
             && i64::try_from(data_bytes).is_ok()
             && data_offset.checked_add(data_bytes).is_some_and(|end| end <= segment_bytes)
             && data_offset.is_multiple_of(ALIGN)
-            && first & (DEVICE | BRIEF) == CPU | BRIEF
+            && first & (DEVICE | SUMMARY) == CPU | SUMMARY
             && usize::from(ndim) <= NDIM_INLINE
     }
 
@@ -423,19 +342,19 @@ impl SlotRecord {
         }
     }
 
-    /// Owner: the work on an early tensor is done. One store, concurrent with readers: they may see either value, and
-    /// everything else stays unchanged.
+    /// Owner: records that the work on an early tensor is done. One store, concurrent with readers: they may see either
+    /// value, and everything else stays unchanged.
     #[inline]
     pub fn settle(&self) {
         let word = &self.words[1];
         word.put(word.peek() & !EARLY);
     }
 
-    /// Reader: reads the record once, as a brief; `None` if it contains more than a brief can, or has another
+    /// Reader: reads the record once, as a summary; `None` if it contains more than a summary can, or has another
     /// generation.
     #[cfg(not(loom))]
     #[inline(always)]
-    pub fn brief(&self, generation: u64) -> Option<Brief> {
+    pub fn summary(&self, generation: u64) -> Option<HeaderSummary> {
         let word = |at: usize| self.words[at].peek();
         let dims = [word(8), word(9), word(10), word(11)];
         let plain = word(0) == (generation << 24 | SlotKind::Tensor as u64)
@@ -446,10 +365,10 @@ impl SlotRecord {
         if !plain || first & (DEVICE | STRIDED | EXTENDED) != CPU {
             return None;
         }
-        Some([first | BRIEF, word(3), word(4), dims[0] | dims[1] << 32, dims[2] | dims[3] << 32, word(6)])
+        Some([first | SUMMARY, word(3), word(4), dims[0] | dims[1] << 32, dims[2] | dims[3] << 32, word(6)])
     }
 
-    /// Returns the generation for which it was last written.
+    /// Returns the generation for which the record was last written.
     #[inline]
     pub fn generation(&self) -> u64 {
         self.words[0].peek() >> 24
@@ -514,7 +433,7 @@ mod tests {
             for kind in [SlotKind::Tensor, SlotKind::Dataset, SlotKind::Extension] {
                 assert_eq!(SlotInfo { kind, ..info }.check(7, 4096), wanted, "{kind:?} at {offset}");
             }
-            assert_eq!(SlotInfo::check_brief(&info.brief().unwrap(), 4096), wanted.is_ok(), "at {offset}");
+            assert_eq!(SlotInfo::check_summary(&info.summary().unwrap(), 4096), wanted.is_ok(), "at {offset}");
         }
     }
 
@@ -533,7 +452,7 @@ mod tests {
         }
 
         #[test]
-        fn a_brief_says_what_the_record_says(
+        fn a_summary_says_what_the_record_says(
             dims in prop::collection::vec(0u64..1 << 33, 0..5),
             places in prop::array::uniform3(any::<u64>()),
             generation in 0u64..1 << 40,
@@ -559,15 +478,15 @@ mod tests {
                 metadata: [0; METADATA_INLINE / 8],
             };
             info.dims[..dims.len()].copy_from_slice(&dims);
-            match info.brief() {
-                Some(brief) => prop_assert_eq!(SlotInfo::of_brief(&brief, generation), Some(Ok(info))),
+            match info.summary() {
+                Some(summary) => prop_assert_eq!(SlotInfo::of_summary(&summary, generation), Some(Ok(info))),
                 None => prop_assert!(metadata_bytes > 0 || dims.iter().any(|&d| d >> 32 != 0)),
             }
-            prop_assert_eq!(SlotInfo::of_brief(&[0; 6], generation), None);
+            prop_assert_eq!(SlotInfo::of_summary(&[0; 6], generation), None);
         }
 
         #[test]
-        fn a_brief_is_checked_as_its_record_is(
+        fn a_summary_is_checked_as_its_record_is(
             noise in prop::array::uniform6(any::<u64>()),
             sizes in prop::array::uniform4(prop::sample::select(vec![0u64, 1, 2, 3, 7, 1 << 16, u64::from(u32::MAX)])),
             ndim in 0u8..7,
@@ -577,23 +496,23 @@ mod tests {
             // No mapping is longer than half the address space.
             segment in prop::sample::select(vec![64u64, 1 << 20, 1 << 41, 1 << 62]),
         ) {
-            let mut brief = noise;
+            let mut summary = noise;
             if plain {
-                brief[0] = u64::from(DType::F32.pack()) << 32 | 1 << 24 | BRIEF | u64::from(ndim);
-                (brief[1], brief[2]) = (offset, bytes);
-                (brief[3], brief[4]) = (sizes[0] | sizes[1] << 32, sizes[2] | sizes[3] << 32);
+                summary[0] = u64::from(DType::F32.pack()) << 32 | 1 << 24 | SUMMARY | u64::from(ndim);
+                (summary[1], summary[2]) = (offset, bytes);
+                (summary[3], summary[4]) = (sizes[0] | sizes[1] << 32, sizes[2] | sizes[3] << 32);
             }
-            let slowly = SlotInfo::of_brief(&brief, 7).and_then(Result::ok).is_some_and(|info| {
+            let slowly = SlotInfo::of_summary(&summary, 7).and_then(Result::ok).is_some_and(|info| {
                 info.check(7, segment).is_ok()
                     && usize::from(info.ndim) <= NDIM_INLINE
                     && check_extent(info.dtype, &info.dims[..usize::from(info.ndim)], None, 0, info.data_bytes).is_ok()
             });
-            prop_assert_eq!(SlotInfo::check_brief(&brief, segment), slowly);
+            prop_assert_eq!(SlotInfo::check_summary(&summary, segment), slowly);
         }
 
         #[test]
-        fn any_brief_is_refused_or_safe(words in prop::array::uniform6(any::<u64>()), segment in 0u64..1 << 40) {
-            if let Some(Ok(info)) = SlotInfo::of_brief(&words, 7)
+        fn any_summary_is_refused_or_safe(words in prop::array::uniform6(any::<u64>()), segment in 0u64..1 << 40) {
+            if let Some(Ok(info)) = SlotInfo::of_summary(&words, 7)
                 && info.check(7, segment).is_ok()
             {
                 prop_assert!(info.kind == SlotKind::Tensor && !info.extended && info.next == SLOT_NONE);

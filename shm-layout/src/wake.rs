@@ -25,7 +25,7 @@ pub fn declare(parked: &Word, mark: u64) {
     fence(Ordering::SeqCst);
 }
 
-/// Waker: called once after the new state is stored, before it reads any parked word.
+/// Waker: calls this once after it has stored the new state, and before it reads any parked word.
 #[inline]
 pub fn news_fence() {
     fence(Ordering::SeqCst);

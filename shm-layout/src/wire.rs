@@ -96,21 +96,21 @@ pub struct Return {
     pub member: u64,
     /// First slots of the client's segments. None: too many to list.
     pub segments: Option<Vec<u32>>,
-    /// Those of them that the client has released for spill ([`Request::Shelve`]): it has no descriptor of them to hand
-    /// back.
+    /// The segments of `segments` that the client has released for spill ([`Request::Shelve`]): it has no descriptors of them
+    /// to hand back.
     pub shelved: Vec<u32>,
-    /// Number of its parts of cells, besides the catalogue.
+    /// Number of the client's parts of cells, besides the catalogue.
     pub cells: u8,
 }
 
-/// A descriptor that a client was lent and still has.
+/// A descriptor that the daemon lent to a client and that the client still has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Item {
     /// The directory of the client's namespace.
     Directory,
-    /// Its catalogue.
+    /// The client's catalogue.
     Catalogue,
-    /// Its lease table.
+    /// The client's lease table.
     Leases,
     /// A further part of the client's cells.
     Cells {
@@ -167,8 +167,8 @@ pub enum Request {
     },
     /// The descriptors of the last reply have arrived and, if the client may write them, are mapped. No reply.
     Ack,
-    /// Requests a segment of at least `bytes` (one of more than half the pool's ordinary length has at least that) with
-    /// 2^`slots_log2` slots. Reply: [`Reply::Segment`] with segment and slots.
+    /// Requests a segment of at least `bytes` with 2^`slots_log2` slots. Above 7/8 of the ordinary length, the segment
+    /// has at least the ordinary length. Reply: [`Reply::Segment`] with segment and slots.
     Segment {
         /// Minimum length in bytes.
         bytes: u64,
@@ -218,7 +218,7 @@ pub enum Request {
     /// Asks the daemon to forget names that the client has deleted in its cells and has no operation on. Reply:
     /// [`Reply::Done`].
     Tidy {
-        /// Name and cell of each.
+        /// Each name, and its cell.
         names: Vec<(String, u32)>,
     },
     /// Renames a name whose owner is gone. Reply: [`Reply::Done`]; `NotQuiet` if the owner is alive.
@@ -237,9 +237,9 @@ pub enum Request {
     StreamOpen {
         /// The stream's name.
         name: String,
-        /// Messages that it holds; rounded up to a power of two.
+        /// Number of messages that the stream holds; rounded up to a power of two.
         capacity: u32,
-        /// What to do when a subscriber lags.
+        /// The policy when a subscriber lags.
         policy: Policy,
     },
     /// Subscribes, after the client has set the cursor's words. Reply: [`Reply::Stream`] with the ring, read-only.
@@ -305,7 +305,7 @@ pub enum Request {
         name: String,
         /// The cell, fresh and filled.
         cell: u32,
-        /// Nanoseconds until it ends unless it is overwritten; not 0. `None`: no deadline.
+        /// Nanoseconds until the name ends, unless a client overwrites it; not 0. `None`: no deadline.
         ttl_ns: Option<u64>,
         /// Whether the name ends with this client's session.
         ephemeral: bool,
@@ -349,8 +349,8 @@ pub enum Request {
         /// The slot.
         slot: u32,
     },
-    /// The producer has closed its stream, as the ring's word `closed` says, which the daemon reads. The daemon ends a
-    /// closed stream some time after the last subscriber has left it. Reply: [`Reply::Done`].
+    /// Reports that the producer has closed its stream. The daemon reads the ring's word `closed`. It ends a closed
+    /// stream some time after the last subscriber has left it. Reply: [`Reply::Done`].
     StreamClosed {
         /// Index in the table of streams.
         stream: u32,
@@ -374,8 +374,8 @@ pub enum Request {
 }
 
 impl Request {
-    /// Returns true if the request may be repeated when its reply was lost: the effect and the meaning of the reply are
-    /// the same.
+    /// Returns true if the client may repeat the request when its reply was lost: the second request has the same
+    /// effect, and its reply the same meaning.
     pub fn is_repeatable(&self) -> bool {
         !matches!(
             self,
@@ -394,7 +394,8 @@ impl Request {
     }
 }
 
-/// Maximum number of items in one request to append: the daemon binds them all in one step, while others wait.
+/// Maximum number of items in one request to append: the daemon binds all of them in one step, during which other
+/// requests wait.
 pub const APPEND_MAX: usize = 1024;
 
 /// A response of the daemon.
@@ -412,11 +413,11 @@ pub enum Reply {
         slots_log2: u8,
         /// The member's geometry word for which the reply is valid.
         geometry: u64,
-        /// Whether the pool, or the owner's part of it, is so full that writers should release segments for spill in
-        /// which they write nothing more.
+        /// Whether the pool, or the owner's share of it, is nearly full. Writers should then release segments for spill
+        /// to which they will not write any more.
         short: bool,
-        /// Whether its bytes are in a file, or on the way there or back. Only replies to [`Request::SlotsOf`] set it:
-        /// all others come with the bytes.
+        /// Whether the segment's bytes are in a file, or on the way there or back. Only replies to [`Request::SlotsOf`]
+        /// set it: all others come with the bytes.
         in_file: bool,
     },
     /// Descriptor: the part.
@@ -435,15 +436,15 @@ pub enum Reply {
     Bound {
         /// Index of the name's entry in the directory.
         entry: u32,
-        /// The entry's home word.
-        home: u64,
+        /// The entry's owner word.
+        owner_word: u64,
     },
     /// Deleted, or it did not exist.
     Deleted {
         /// Whether the object existed.
         existed: bool,
     },
-    /// Cells that were taken.
+    /// Cells that the daemon has taken from the client.
     Notices {
         /// The cells' numbers.
         cells: Vec<u32>,
@@ -458,8 +459,8 @@ pub enum Reply {
         id: u64,
         /// Index of the stream's entry in the directory.
         entry: u32,
-        /// The entry's home word.
-        home: u64,
+        /// The entry's owner word.
+        owner_word: u64,
         /// Entries of the ring.
         capacity: u32,
         /// Policy.
@@ -467,7 +468,7 @@ pub enum Reply {
     },
     /// The items are in the list.
     Appended {
-        /// Number of the first.
+        /// Number of the first item.
         first: u64,
     },
     /// The daemon's metrics.
@@ -478,8 +479,8 @@ pub enum Reply {
     Done,
     /// Refused.
     Refused(Refusal),
-    /// The contents of names, in the order of the request: those of the first name at least. The daemon bounds its work,
-    /// so the client requests the others again.
+    /// The contents of names, in the order of the request: at least those of the first name. The daemon bounds its work
+    /// for one reply, so the client requests the remaining names again.
     Values(Vec<ValueAt>),
 }
 

@@ -4,8 +4,10 @@
 //! bytes: so a reader's load is relaxed and a fence follows ([`Word::read`]). The writer's stores are `Release`.
 
 use crate::search::Search;
-use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU64, Ordering, fence};
 use core::fmt;
+
+pub use crate::bell::Bell;
 
 /// A shared `u64`.
 #[repr(transparent)]
@@ -21,7 +23,7 @@ impl Word {
     #[inline]
     pub fn read(&self) -> u64 {
         let value = self.0.load(Ordering::Relaxed);
-        // Acquire: what the writer stored before it released this value is visible from here on.
+        // Acquire: all that the writer stored before it released this value is visible from here on.
         fence(Ordering::Acquire);
         value
     }
@@ -82,53 +84,13 @@ impl fmt::Debug for Word {
     }
 }
 
-/// A counter that sleepers wait on: the 32 bits that `futex(2)` compares, in a word of its own.
-#[repr(C)]
-pub struct Bell {
-    count: AtomicU32,
-    unused: AtomicU32,
-}
-
-impl Bell {
-    /// Creates a bell outside shared memory, for models and simulations.
-    pub fn new() -> Self {
-        Self { count: AtomicU32::new(0), unused: AtomicU32::new(0) }
-    }
-
-    /// Returns the value that a waiter must sample *before* it checks whether there is anything to wait for.
-    #[inline]
-    pub fn read(&self) -> u32 {
-        let count = self.count.load(Ordering::Relaxed);
-        fence(Ordering::Acquire);
-        count
-    }
-
-    /// Writer only: increments the counter; the system call that wakes the sleepers follows.
-    #[inline]
-    pub fn ring(&self) {
-        self.count.fetch_add(1, Ordering::Release);
-    }
-
-    /// Returns the futex word.
-    #[cfg(not(loom))]
-    pub fn futex(&self) -> &AtomicU32 {
-        &self.count
-    }
-}
-
-impl Default for Bell {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 const fn field(word: u64, shift: u32, bits: u32) -> u64 {
     (word >> shift) & ((1 << bits) - 1)
 }
 
-/// The state of an entry, as its home word says.
+/// The state of an entry, as its owner word says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HomeKind {
+pub enum OwnerKind {
     /// The entry has no name, or its name has ended.
     Tomb,
     /// The name's value is in a cell of the owner's catalogue.
@@ -139,18 +101,19 @@ pub enum HomeKind {
 
 /// The owner of a name, and the cell of its value: kind 2 . version 22 . catalogue 16 . cell 24.
 ///
-/// Only the daemon stores it, and every store advances the version, so that an equal word means that nothing happened.
+/// Only the daemon stores it, and every store advances the version. So a reader that finds an equal word knows that the daemon
+/// has stored nothing in between.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Home(pub u64);
+pub struct OwnerWord(pub u64);
 
-impl Home {
+impl OwnerWord {
     /// Returns the next word of an entry, whose version follows that of `before`.
-    pub const fn after(before: Self, kind: HomeKind, catalogue: u16, cell: u32) -> Self {
+    pub const fn after(before: Self, kind: OwnerKind, catalogue: u16, cell: u32) -> Self {
         let version = (field(before.0, 40, 22) + 1) & 0x3F_FFFF;
         let (kind, low) = match kind {
-            HomeKind::Tomb => (0, 0),
-            HomeKind::Live => (1, (catalogue as u64) << 24 | (cell & 0xFF_FFFF) as u64),
-            HomeKind::Reserved => (2, 0),
+            OwnerKind::Tomb => (0, 0),
+            OwnerKind::Live => (1, (catalogue as u64) << 24 | (cell & 0xFF_FFFF) as u64),
+            OwnerKind::Reserved => (2, 0),
         };
         Self(kind << 62 | version << 40 | low)
     }
@@ -161,11 +124,11 @@ impl Home {
     }
 
     /// Returns the state of the entry.
-    pub const fn kind(self) -> HomeKind {
+    pub const fn kind(self) -> OwnerKind {
         match self.0 >> 62 {
-            1 => HomeKind::Live,
-            2 => HomeKind::Reserved,
-            _ => HomeKind::Tomb,
+            1 => OwnerKind::Live,
+            2 => OwnerKind::Reserved,
+            _ => OwnerKind::Tomb,
         }
     }
 
@@ -174,7 +137,7 @@ impl Home {
         self.0 >> 62 == 1
     }
 
-    /// Returns how often the daemon has stored this entry, modulo 2^22.
+    /// Returns the number of times that the daemon has stored this word, modulo 2^22.
     pub const fn version(self) -> u32 {
         field(self.0, 40, 22) as u32
     }
@@ -190,14 +153,14 @@ impl Home {
     }
 }
 
-impl fmt::Debug for Home {
+impl fmt::Debug for OwnerWord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} v{} catalogue {} cell {}", self.kind(), self.version(), self.catalogue(), self.cell())
     }
 }
 
-/// The lifetime of a name that nobody overwrites: ends with its owner's session 1 . deadline 63, in nanoseconds of
-/// CLOCK_BOOTTIME. 0: until it is deleted.
+/// The lifetime of a name, unless a client overwrites the name: ends with its owner's session 1 . deadline 63, in
+/// nanoseconds of CLOCK_BOOTTIME. 0: until it is deleted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LifeWord(pub u64);
 
@@ -212,7 +175,7 @@ impl LifeWord {
         Self((ephemeral as u64) << 63 | deadline_ns)
     }
 
-    /// Returns true if it ends with its owner's session.
+    /// Returns true if the name ends with its owner's session.
     pub const fn is_ephemeral(self) -> bool {
         self.0 >> 63 == 1
     }
@@ -241,10 +204,10 @@ impl Cell {
     /// The owner has deleted the value.
     pub const DELETED: Self = Self(SLOT_NONE as u64);
 
-    /// The owner has deleted the value and asked the daemon to forget the name; it uses the cell no more.
+    /// The owner has deleted the value and asked the daemon to forget the name. The owner does not use the cell any more.
     pub const CLOSING: Self = Self(1 << 24 | SLOT_NONE as u64);
 
-    /// The value in `slot` with this generation.
+    /// Returns the value in `slot` with this generation.
     pub const fn new(generation: u64, slot: u32) -> Self {
         Self(generation << 24 | (slot & 0xFF_FFFF) as u64)
     }
@@ -300,7 +263,7 @@ impl LeaseWord {
         Cell::new(0xFF_FFFF, base).lease(catalogue)
     }
 
-    /// Returns true if it is a lease of a whole segment.
+    /// Returns true if the lease is of a whole segment.
     pub const fn is_of_segment(self) -> bool {
         self.generation_low() == 0xFF_FFFF
     }
@@ -433,7 +396,7 @@ impl TableWord {
         field(self.0, 0, 40)
     }
 
-    /// Which half of the directory's places the table is in: 0 or 1.
+    /// Returns the half of the directory's places in which the table is: 0 or 1.
     #[inline]
     pub const fn half(self) -> usize {
         (self.first() != 0) as usize
@@ -442,11 +405,11 @@ impl TableWord {
 
 /// A place of the directory's table of names: high bits of the name's hash 36 . its entry 28. 0: free.
 ///
-/// The bits of the hash say which way a [`Search`] goes, so that a table can be built from its predecessor alone.
+/// The bits of the hash determine the order of a [`Search`], so that a table can be built from its predecessor alone.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PlaceWord(pub u64);
 
-/// Number of entries that places can refer to; number 0 is none of them.
+/// Number of entries that places can refer to; number 0 is not used.
 pub const ENTRIES_MAX: u32 = 1 << 28;
 
 impl PlaceWord {
@@ -455,7 +418,7 @@ impl PlaceWord {
     /// Emptied (a tombstone): a search continues.
     pub const PASSED: Self = Self(1 << 28);
 
-    /// The place of a name with this hash in `entry`, which is not 0.
+    /// Returns the place of a name with this hash in `entry`, which is not 0.
     pub const fn new(hash: u64, entry: u32) -> Self {
         Self(hash & !0xFFF_FFFF | (entry & 0xFFF_FFFF) as u64)
     }
@@ -465,7 +428,7 @@ impl PlaceWord {
         self.0 == 0
     }
 
-    /// Returns the entry that it refers to; 0: none.
+    /// Returns the entry to which the place refers; 0: none.
     pub const fn entry(self) -> u32 {
         field(self.0, 0, 28) as u32
     }
@@ -476,7 +439,7 @@ impl PlaceWord {
         (self.0 ^ hash) >> 28 == 0 && self.entry() != 0
     }
 
-    /// The buckets of a search for this name in a table of 2^`log2` places with this seed.
+    /// Returns the buckets of a search for this name in a table of 2^`log2` places with this seed.
     pub const fn search(self, seed: u64, log2: u8) -> Search {
         Search::new(self.0, seed, log2)
     }
@@ -493,7 +456,7 @@ impl fmt::Debug for PlaceWord {
 pub struct RangeWord(pub u64);
 
 impl RangeWord {
-    /// A lent range.
+    /// Returns a lent range.
     pub const fn new(log2: u8, catalogue: u16, base: u32) -> Self {
         Self(1 << 56 | (log2 as u64) << 48 | (catalogue as u64) << 32 | ((base & 0xFF_FFFF) as u64) << 8)
     }
@@ -513,7 +476,7 @@ impl RangeWord {
         field(self.0, 8, 24) as u32
     }
 
-    /// Returns its number of slots; 0 if the count overflows.
+    /// Returns the segment's number of slots; 0 if the count overflows.
     pub const fn slots(self) -> u32 {
         let log2 = field(self.0, 48, 8);
         if log2 < 32 { 1 << log2 } else { 0 }
@@ -546,7 +509,7 @@ impl SubscriberWord {
         field(self.0, 2, 30) as u32
     }
 
-    /// Returns true if the producer may fetch a wake descriptor for it.
+    /// Returns true if the producer may fetch a wake descriptor of the subscriber.
     pub const fn has_wake(self) -> bool {
         self.0 & 1 == 1
     }
@@ -566,18 +529,18 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "four million steps, and no unsafe code in them")]
-    fn home_moves_its_version_and_keeps_its_fields() {
-        let a = Home::after(Home(0), HomeKind::Live, 0xFFFF, 0xFF_FFFE);
+    fn owner_word_moves_its_version_and_keeps_its_fields() {
+        let a = OwnerWord::after(OwnerWord(0), OwnerKind::Live, 0xFFFF, 0xFF_FFFE);
         assert_eq!((a.version(), a.catalogue(), a.cell()), (1, 0xFFFF, 0xFF_FFFE));
         assert!(a.is_live());
-        let t = Home::after(a, HomeKind::Tomb, 0, 0);
-        assert_eq!((t.kind(), t.version()), (HomeKind::Tomb, 2));
-        let mut h = Home(0);
+        let t = OwnerWord::after(a, OwnerKind::Tomb, 0, 0);
+        assert_eq!((t.kind(), t.version()), (OwnerKind::Tomb, 2));
+        let mut h = OwnerWord(0);
         for _ in 0..(1 << 22) {
-            h = Home::after(h, HomeKind::Tomb, 0, 0);
+            h = OwnerWord::after(h, OwnerKind::Tomb, 0, 0);
         }
         assert_eq!(h.version(), 0, "the version wraps at 22 bits and nowhere else");
-        assert_eq!(Home(0).kind(), HomeKind::Tomb);
+        assert_eq!(OwnerWord(0).kind(), OwnerKind::Tomb);
     }
 
     #[test]

@@ -4,10 +4,10 @@
 use std::fmt::Write;
 use std::path::Path;
 use tensorlend_layout::describe::Structure;
-use tensorlend_layout::word::{Absorbed, Cell, Home, LeaseWord, Member, PlaceWord, RangeWord, TableWord};
+use tensorlend_layout::word::{Absorbed, Cell, LeaseWord, Member, OwnerWord, PlaceWord, RangeWord, TableWord};
 use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION, STRUCTURES};
 
-/// Who may touch a structure: its name, the sheet it lies in, its one writer, its readers.
+/// The processes that may touch a structure: its name, the sheet it lies in, its one writer, its readers.
 const RIGHTS: &[(&str, &str, &str, &str)] = &[
     ("SheetHeader", "every sheet", "the daemon, before lending", "whoever maps the sheet"),
     ("DirectoryHead", "directory", "the daemon", "the namespace's clients"),
@@ -35,13 +35,13 @@ type Part = (u32, u32, &'static str, Option<fn(u64) -> u64>);
 /// The packed words: name, where they stand, their parts from the highest bit on.
 const WORDS: &[(&str, &str, &[Part])] = &[
     (
-        "Home",
-        "`NameEntry.home`, `CellRecord.granted`",
+        "OwnerWord",
+        "`NameEntry.owner_word`, `CellRecord.granted`",
         &[
             (63, 62, "kind: 0 nothing lives here, 1 live, 2 reserved", Some(|w| w >> 62)),
-            (61, 40, "version, one up at every store", Some(|w| Home(w).version().into())),
-            (39, 24, "catalogue of the owner", Some(|w| Home(w).catalogue().into())),
-            (23, 0, "cell", Some(|w| Home(w).cell().into())),
+            (61, 40, "version, one up at every store", Some(|w| OwnerWord(w).version().into())),
+            (39, 24, "catalogue of the owner", Some(|w| OwnerWord(w).catalogue().into())),
+            (23, 0, "cell", Some(|w| OwnerWord(w).cell().into())),
         ],
     ),
     (
@@ -122,7 +122,7 @@ const WORDS: &[(&str, &str, &[Part])] = &[
     (
         "IndexMember",
         "the first of a member's eight words in the index of a dataset: the second is its slot's generation, then follow the \
-        six of a brief, as in a stream's entry, or zeros. Before the members stands their number, behind them their names",
+        six of a summary, as in a stream's entry, or zeros. Before the members stands their number, behind them their names",
         &[
             (63, 48, "order: the members' numbers, sorted by name", None),
             (47, 24, "end of its name among the names", None),
@@ -160,12 +160,12 @@ fn structure(text: &mut String, structure: &Structure) {
 fn layout_md() -> String {
     let mut text = format!(
         "# The layout of shared memory\n\n\
-        Made by `just layout` from the structures in shm-layout/src; a test fails when it is out of date. What the words do \
-        is told in [protocol.md](protocol.md).\n\n\
+        Made by `just layout` from the structures in shm-layout/src; a test fails when it is out of date. \
+        [protocol.md](protocol.md) explains what the words do.\n\n\
         Layout version {LAYOUT_VERSION}, hash `{LAYOUT_HASH:016x}`: FNV-1a over the names, types and offsets below. A \
         program that finds another version or hash refuses to attach.\n\n\
         All numbers are little endian. A `Word` is an atomic of 64 bits, a `Bell` one of 32 bits (the futex) and 32 unused \
-        bits. Offsets and lengths are in bytes. Reserved words are kept 0.\n\n\
+        bits. Offsets and lengths are in bytes. Reserved words stay 0.\n\n\
         # Structures\n"
     );
     for s in STRUCTURES {

@@ -39,7 +39,7 @@ use std::cell::Cell as Local;
 use std::sync::{Arc, Once};
 use std::time::Instant;
 use tensorlend_layout::leases::LeaseTable;
-use tensorlend_layout::word::{Cell, Home, HomeKind};
+use tensorlend_layout::word::{Cell, OwnerKind, OwnerWord};
 
 /// Catalogue of the client that owns the name, in models with one owner.
 const OWNER: u16 = 1;
@@ -95,14 +95,14 @@ impl Bytes {
     }
 }
 
-/// The home word of a name in `cell` of `catalogue`, as the entry's first.
+/// The owner word of a name in `cell` of `catalogue`, as the entry's first.
 fn live(catalogue: u16, cell: u32) -> u64 {
-    Home::after(Home(0), HomeKind::Live, catalogue, cell).0
+    OwnerWord::after(OwnerWord(0), OwnerKind::Live, catalogue, cell).0
 }
 
-/// The home word that follows `before`.
-fn then(before: u64, kind: HomeKind, catalogue: u16, cell: u32) -> u64 {
-    Home::after(Home(before), kind, catalogue, cell).0
+/// The owner word that follows `before`.
+fn then(before: u64, kind: OwnerKind, catalogue: u16, cell: u32) -> u64 {
+    OwnerWord::after(OwnerWord(before), kind, catalogue, cell).0
 }
 
 /// Whether a table holds a lease of this value of [`OWNER`].

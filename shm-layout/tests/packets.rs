@@ -35,7 +35,7 @@ fn packets() -> String {
     for request in &requests {
         line(&mut table, request);
     }
-    for reply in [Reply::Bound { entry: 9, home: 1 << 40 }, Reply::Deleted { existed: true }, Reply::Done] {
+    for reply in [Reply::Bound { entry: 9, owner_word: 1 << 40 }, Reply::Deleted { existed: true }, Reply::Done] {
         line(&mut table, &reply);
     }
     table + "```\n"

@@ -47,7 +47,7 @@ impl Agent {
         let mut answer = self.client()?.create(DType::U64, &[1])?;
         let number = call.tensor()?.as_slice::<u64>()?[0];
         answer.as_mut_slice::<u64>()?[0] = number + 1;
-        call.answer(answer)?;
+        call.respond(answer)?;
         Ok(number.to_string())
     }
 

@@ -84,7 +84,7 @@ fn act(client: &Client, random: &mut Random, value: u64, held: &mut Vec<tensorle
         }
         11 => {
             client.append("chaos", filled(client, value)?)?;
-            if client.len("chaos") > 50 {
+            if client.length("chaos") > 50 {
                 client.clear("chaos")?;
             }
         }

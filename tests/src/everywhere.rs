@@ -76,7 +76,7 @@ fn act(client: &Client, place: Place, random: &mut Random, value: u64, held: &mu
         }
         11 => {
             place.filled(client, value, bytes)?.append(client, "everywhere")?;
-            if client.len("everywhere") > 30 {
+            if client.length("everywhere") > 30 {
                 client.clear("everywhere")?;
             }
         }

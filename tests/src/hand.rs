@@ -12,7 +12,7 @@ use tensorlend_layout::directory::Directory;
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::{Sheet, View};
 use tensorlend_layout::wire::{Hello, Reply, Request, Welcome, decode, encode};
-use tensorlend_layout::word::{Absorbed, Cell, Home, MemberState};
+use tensorlend_layout::word::{Absorbed, Cell, MemberState, OwnerWord};
 use tensorlend_os::map;
 use tensorlend_os::memfd::Access;
 use tensorlend_os::packet::{self, Packet};
@@ -61,7 +61,7 @@ pub struct Hand {
     /// The client's own lease table, mapped writable.
     pub leases: Sheet<LeaseTable>,
     /// The eventfd that wakes the daemon.
-    pub nudge: OwnedFd,
+    pub wakeup: OwnedFd,
 }
 
 /// A lent segment.
@@ -85,13 +85,13 @@ impl Hand {
         let socket = dial(socket)?;
         let (reply, descriptors) = ask(&socket, &hello(namespace), &[])?;
         let Reply::Welcome(welcome) = reply else { return Err(wrong(&reply)) };
-        let [directory_fd, catalogue, leases, nudge] =
+        let [directory_fd, catalogue, leases, wakeup] =
             <[OwnedFd; 4]>::try_from(descriptors).map_err(|_| io::Error::other("four descriptors were promised"))?;
         let short = || io::Error::other("a sheet is too short");
         let directory = Directory::new(&map(&directory_fd, Access::Read)?).ok_or_else(short)?;
         let catalogue = Sheet::new(map(&catalogue, Access::Write)?).ok_or_else(short)?;
         let leases = Sheet::new(map(&leases, Access::Write)?).ok_or_else(short)?;
-        let hand = Self { socket, welcome, directory_fd, directory, catalogue, leases, nudge };
+        let hand = Self { socket, welcome, directory_fd, directory, catalogue, leases, wakeup };
         hand.acknowledge()?;
         // After this response the member is listed, and its leases count.
         ask(&hand.socket, &Request::Ping, &[])?;
@@ -101,7 +101,7 @@ impl Hand {
     /// Joins, and asks for new names until the daemon lets it announce the next. They are deleted again.
     ///
     /// # Errors
-    /// What the kernel or the daemon said.
+    /// The error of the kernel or the daemon.
     pub fn join_announcer(socket: &Path, namespace: Option<&str>) -> io::Result<Self> {
         let hand = Self::join(socket, namespace)?;
         let number = hand.welcome.catalogue;
@@ -181,12 +181,12 @@ impl Hand {
     }
 
     /// Returns the owner and the cell of a name, once the daemon has registered it.
-    pub fn home_of(&self, name: &str) -> io::Result<Home> {
+    pub fn owner_word_of(&self, name: &str) -> io::Result<OwnerWord> {
         let hash = self.directory.hash(name.as_bytes());
         let start = Instant::now();
         while start.elapsed() < crate::PATIENCE {
             match self.directory.find(hash, name.as_bytes()) {
-                Ok(Some(found)) if found.home.is_live() => return Ok(found.home),
+                Ok(Some(found)) if found.owner_word.is_live() => return Ok(found.owner_word),
                 _ => std::thread::sleep(Duration::from_millis(1)),
             }
         }
@@ -195,12 +195,12 @@ impl Hand {
 
     /// Returns the name's owner, the value of its cell, and the descriptors of the owner's catalogue and lease table.
     pub fn follow(&self, name: &str) -> io::Result<(u16, Cell, OwnedFd, OwnedFd)> {
-        let home = self.home_of(name)?;
-        let (cells, leases) = self.sheets_of(home.catalogue())?;
+        let owner_word = self.owner_word_of(name)?;
+        let (cells, leases) = self.sheets_of(owner_word.catalogue())?;
         let view = map(&cells, Access::Read)?;
-        let at = std::mem::offset_of!(Catalogue, cells) + home.cell() as usize * size_of::<CellRecord>();
+        let at = std::mem::offset_of!(Catalogue, cells) + owner_word.cell() as usize * size_of::<CellRecord>();
         let record: &CellRecord = view.at(at).ok_or(Errno::RANGE)?;
-        Ok((home.catalogue(), Cell(record.cell.read()), cells, leases))
+        Ok((owner_word.catalogue(), Cell(record.cell.read()), cells, leases))
     }
 
     /// Subscribes with its own wake descriptor; returns the stream's index and id.

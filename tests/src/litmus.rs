@@ -186,11 +186,11 @@ fn reader(way: Way, entry: &Word, cell: &Word, old: Cell) -> bool {
     }
 }
 
-/// Replaces the cell's value; returns true if it saw no lease on the old one. `home` never changes.
-fn owner(way: Way, home: &Word, entry: &Word, cell: &Word, old: Cell, new: Cell) -> bool {
+/// Replaces the cell's value; returns true if it saw no lease on the old one. `owner_word` never changes.
+fn owner(way: Way, owner_word: &Word, entry: &Word, cell: &Word, old: Cell, new: Cell) -> bool {
     match way {
         Way::Steps => {
-            assert_eq!(publish::overwrite(home, 0, cell, new), Some(old));
+            assert_eq!(publish::overwrite(owner_word, 0, cell, new), Some(old));
             leases::scan_fence();
         }
         Way::Fences => {

@@ -369,20 +369,20 @@ impl<'d> Scene<'d> {
             let draft = place.filled(client, number, 100 + number).unwrap();
             assert_eq!(draft.append(client, "li").unwrap(), number);
         }
-        assert_eq!(a.len("li"), 20);
+        assert_eq!(a.length("li"), 20);
         let all = b.get_all("li").unwrap();
         for (number, value) in (0..).zip(all) {
             assert!(Lease::of(value).is(number));
         }
         let some: Vec<u64> =
-            a.range("li", 5..8).unwrap().into_iter().map(|it| Lease::of(it).value().unwrap()).collect();
+            a.get_range("li", 5..8).unwrap().into_iter().map(|it| Lease::of(it).value().unwrap()).collect();
         assert_eq!(some, [5, 6, 7]);
         place.put(&a, "li-name", 77, 64).unwrap();
         a.append_names("li", &["li-name"]).unwrap();
-        assert!(Lease::of(b.range("li", 20..).unwrap().remove(0)).is(77));
+        assert!(Lease::of(b.get_range("li", 20..).unwrap().remove(0)).is(77));
         a.rename_list("li", "li2").unwrap();
-        assert_eq!((a.len("li"), b.len("li2")), (0, 21));
-        let held = Lease::of(b.range("li2", 3..4).unwrap().remove(0));
+        assert_eq!((a.length("li"), b.length("li2")), (0, 21));
+        let held = Lease::of(b.get_range("li2", 3..4).unwrap().remove(0));
         assert!(b.clear("li2").unwrap() && !b.clear("li2").unwrap());
         for value in 0..30 {
             place.put(&a, "li-name", value, 100).unwrap();

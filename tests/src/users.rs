@@ -1,6 +1,7 @@
 //! Programs that run as other users.
 
 use crate::{binary, run};
+use rustix::process::Uid;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,21 @@ pub fn as_user(uid: u32, program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.arg(format!("--reuid={uid}")).arg(format!("--regid={uid}")).arg("--clear-groups").arg(program);
     command
+}
+
+/// Runs `act` in a thread of another user: its connections are that user's. Needs root.
+///
+/// # Panics
+/// If the thread cannot change its user, or panics.
+pub fn acting_as<T: Send>(uid: u32, act: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let uid = Uid::from_raw(uid);
+            rustix::thread::set_thread_res_uid(Some(uid), Some(uid), Some(uid)).expect("root may be anybody");
+            act()
+        });
+        thread.join().expect("the thread has ended")
+    })
 }
 
 /// Copies of programs in a folder where every user can run them: the build folder may be readable by root only.

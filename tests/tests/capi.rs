@@ -9,10 +9,11 @@ mod capi {
 }
 
 use capi::built::{Kit, Language, Link};
+use std::io::Write as _;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use tensorlend_tests::machine::{config, on_machine};
-use tensorlend_tests::{Daemon, run, skip, skip_without};
+use tensorlend_tests::{Daemon, eventually, run, skip, skip_without};
 
 /// The programs that need no device.
 const PROGRAMS: [(Language, &str); 3] =
@@ -143,6 +144,91 @@ fn the_examples_for_ros_2_convert_images() {
     let daemon = Daemon::start("");
     let program = kit.compile(Language::Cpp, &[&source("ros2.cpp")], &[], Link::Shared);
     assert_eq!(ran(&mut kit.command(&program), &daemon), "all is well\n");
+}
+
+#[test]
+fn a_prefix_that_cannot_be_written_is_refused_before_the_build() {
+    let script = example("../scripts/capi");
+    // No `cargo` in PATH: it would fail there.
+    let done = Command::new(script).args(["--prefix", "/proc/self/none"]).env("PATH", "/usr/bin:/bin").output();
+    let done = done.expect("the script runs");
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(
+        !done.status.success() && said.contains("cannot write to /proc/") && said.contains("--prefix ~/.local"),
+        "{said}"
+    );
+}
+
+/// The code of the guide for ROS 2 is the example's, line by line.
+#[test]
+fn the_guide_for_ros_2_shows_the_example() {
+    let page = std::fs::read_to_string(example("../docs/migrate/ros2.md")).expect("the guide is there");
+    let read = |name: &str| std::fs::read_to_string(example("ros2").join(name)).expect("the example is there");
+    for (mark, file) in [("\n```cpp\n", "bridge.cpp"), ("\n```cmake\n", "CMakeLists.txt")] {
+        let example = read(file);
+        let lines: Vec<&str> = example.lines().map(str::trim).collect();
+        let blocks = page.split(mark).skip(1).filter_map(|rest| rest.split("\n```").next());
+        let shown: Vec<&str> = blocks.flat_map(str::lines).map(str::trim).collect();
+        let gone: Vec<&&str> = shown.iter().filter(|line| !lines.contains(*line)).collect();
+        assert!(
+            shown.len() > 1 && gone.is_empty(),
+            "docs/migrate/ros2.md shows lines that {file} does not have: {gone:?}"
+        );
+    }
+}
+
+/// The node itself, with a stand-in for ROS 2: one process copies images to a stream, another one from it.
+#[test]
+fn the_node_for_ros_2_copies_images_in_both_directions() {
+    let Some(kit) = Kit::get() else { return };
+    let daemon = Daemon::start("");
+    let stand_in = format!("-I{}", source("ros2").display());
+    let program = kit.compile(Language::Cpp, &[&example("ros2/bridge.cpp")], &[&stand_in, "-pthread"], Link::Shared);
+    let node = |direction: &str| {
+        let mut node = kit.command(&program);
+        node.env("TENSORLEND_SOCKET", daemon.socket()).env("ROS_direction", direction).env("ROS_stream", "front");
+        node.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the node starts")
+    };
+    let (mut from, mut to) = (node("in"), node("out"));
+    let mut images = from.stdin.take().expect("a pipe");
+    // An image for each line, until the other node has one of them.
+    eventually("a node publishes an image", || {
+        images.write_all(b"image\n").expect("the node reads");
+        to.try_wait().expect("the node can be asked").is_some()
+    });
+    drop(images);
+    let done = to.wait_with_output().expect("the node ends");
+    assert!(done.status.success(), "{done:?}");
+    assert_eq!(String::from_utf8_lossy(&done.stdout), "published 2 x 2 bgr8\n");
+    assert!(from.wait().expect("the node ends").success());
+}
+
+/// Returns the compiler's flags for OpenCV's core; `None`, with a recorded reason, if it is not installed.
+fn opencv() -> Option<Vec<String>> {
+    let asked = Command::new("pkg-config").args(["--cflags-only-I", "opencv4"]).output();
+    let includes = match asked {
+        Ok(done) if done.status.success() => String::from_utf8_lossy(&done.stdout).into_owned(),
+        // Debian has the file for pkg-config in a package of its own.
+        _ if Path::new("/usr/include/opencv4/opencv2/core.hpp").exists() => "-I/usr/include/opencv4".into(),
+        _ => {
+            skip("OpenCV is not installed (apt-get install libopencv-core-dev)");
+            return None;
+        }
+    };
+    // Not its warnings, and a library that stands before the program's source.
+    let includes = includes.split_whitespace().map(|flag| flag.replacen("-I", "-isystem", 1));
+    Some(includes.chain(["-Wl,--no-as-needed", "-lopencv_core"].map(String::from)).collect())
+}
+
+#[test]
+fn the_examples_for_opencv_view_images_in_place() {
+    let Some(kit) = Kit::get() else { return };
+    let Some(flags) = opencv() else { return };
+    let daemon = Daemon::start("");
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let program = kit.compile(Language::Cpp, &[&source("opencv.cpp")], &flags, Link::Shared);
+    assert_eq!(ran(&mut kit.command(&program), &daemon), "all is well\n");
+    assert_eq!(daemon.client().leased().unwrap(), 0);
 }
 
 #[test]

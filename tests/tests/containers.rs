@@ -171,3 +171,34 @@ fn a_daemon_in_a_rootless_container_is_in_user_mode_by_itself() {
     let sum = own.ok("put x 100000 1");
     assert!(own.ok("sum x").ends_with(&sum));
 }
+
+/// An image's `USER 999` is a system user to the daemon. Clients of other containers may have the same uid.
+#[test]
+fn a_daemon_that_chose_system_mode_refuses_clients_of_its_own_uid() {
+    const SHARED: u32 = 999;
+    if skip_without_containers() {
+        return;
+    }
+    let (engine, programs) = (Engine::new(), Programs::copy(&["tensorlendd", "tensorlend-agent"]));
+    let program = programs.path("tensorlend-agent");
+    let mut number = 0;
+    let mut connect = |config: &str, uid: u32| {
+        number += 1;
+        let daemon = Daemon::start_in(config, |folder| {
+            let program = programs.path("tensorlendd");
+            engine.rootful(SHARED, &format!("daemon{number}"), &[&program, folder], &program)
+        });
+        let (socket, name) = (daemon.socket(), format!("client{number}"));
+        let mut agent = Agent::start_as(|_| engine.rootful(uid, &name, &[&program, &socket], &program));
+        let joined = agent.ask(&format!("connect {}", socket.display()));
+        (joined, daemon.log())
+    };
+    let (refused, log) = connect("", SHARED);
+    assert!(log.contains("runs in System mode"), "{log}");
+    let refused = refused.unwrap_err();
+    assert!(refused.contains("mode = \"user\"") && refused.contains("mode = \"system\""), "{refused}");
+    assert_eq!(connect("", ALICE).0, Ok(format!("uid:{ALICE}")));
+    for mode in ["user", "system"] {
+        assert_eq!(connect(&format!("mode = \"{mode}\"\n"), SHARED).0, Ok(format!("uid:{SHARED}")), "{mode}");
+    }
+}

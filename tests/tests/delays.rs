@@ -3,7 +3,7 @@
 //! `cargo test -p tensorlend-tests --test delays NAME -- --ignored --nocapture`, with `TENSORLEND_BIN_DIR` for other programs.
 
 use rustix::io::Errno;
-use rustix::net::RecvFlags;
+use rustix::net::{RecvFlags, SendFlags};
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 use tensorlend::{DType, Policy};
 use tensorlend_layout::catalogue::SlotRecord;
 use tensorlend_layout::directory::Directory;
-use tensorlend_layout::wire::{APPEND_MAX, NameAt, Reply, Request, VALUES_MAX};
+use tensorlend_layout::wire::{APPEND_MAX, NameAt, Reply, Request, VALUES_MAX, decode, encode};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 use tensorlend_os::memfd::Access;
 use tensorlend_os::packet;
 use tensorlend_tests::hand::{self, Hand, dial, hello};
-use tensorlend_tests::{Daemon, budget, eventually};
+use tensorlend_tests::users::{Programs, acting_as, as_user};
+use tensorlend_tests::{Daemon, budget, eventually, skip_without, skip_without_root};
 
 const CONFIG: &str = "[uid]\nsessions_max = 1000\n[namespace_default]\nnames_max = 262144\nmembers_max = 1000\n";
 
@@ -66,9 +67,10 @@ fn fill_leases(hand: &Hand) {
 }
 
 fn names_of(directory: &Directory, owner: u16) -> Vec<NameAt> {
-    let live = directory.entries().map(|(entry, line)| (entry, tensorlend_layout::word::Home(line.home.read())));
-    let own = live.filter(|(_, home)| home.is_live() && home.catalogue() == owner);
-    own.map(|(entry, home)| NameAt { entry, home: home.0 }).collect()
+    let live =
+        directory.entries().map(|(entry, line)| (entry, tensorlend_layout::word::OwnerWord(line.owner_word.read())));
+    let own = live.filter(|(_, owner_word)| owner_word.is_live() && owner_word.catalogue() == owner);
+    own.map(|(entry, owner_word)| NameAt { entry, owner_word: owner_word.0 }).collect()
 }
 
 #[test]
@@ -220,4 +222,114 @@ fn what_members_that_never_acknowledge_cost_a_writer() {
             println!("| {call} | {members} | {p50:.1} | {p999:.1} | {worst:.1} |");
         }
     }
+}
+
+const DAEMON: u32 = 64_001;
+const ALICE: u32 = 64_002;
+const BOB: u32 = 64_003;
+
+/// Many sessions, and long lists.
+const TWO_USERS: &str = "mode = \"system\"\n[pool]\nsheet_bytes_max = \"4GiB\"\n[uid]\nshare = false\nsessions_max = 2000\n\
+                         [namespace_default]\nnames_max = 4194304\nmembers_max = 1000\n";
+
+/// Returns the times of BOB's pings, which he sends without a pause while ALICE acts.
+fn pings_during(daemon: &Daemon, act: impl FnOnce() + Send) -> Vec<Duration> {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let bob = scope.spawn(|| {
+            acting_as(BOB, || {
+                let (hand, mut pings) = (Hand::join(&daemon.socket(), None).unwrap(), Vec::new());
+                while !over.load(Ordering::Relaxed) {
+                    let start = Instant::now();
+                    ask(&hand, &Request::Ping);
+                    pings.push(start.elapsed());
+                }
+                pings
+            })
+        });
+        // He has joined, and pings.
+        std::thread::sleep(Duration::from_millis(200));
+        acting_as(ALICE, act);
+        over.store(true, Ordering::Relaxed);
+        bob.join().unwrap()
+    })
+}
+
+/// Sends a request to the daemon on each connection, and then waits for all replies. Returns the number of refusals: a table of
+/// names that fills faster than the daemon enlarges it has too many names that collide.
+fn ask_all(hands: &[Hand], request: impl Fn(usize) -> Request) -> usize {
+    for (number, hand) in hands.iter().enumerate() {
+        packet::send(&hand.socket, &encode(&request(number)), &[], SendFlags::empty()).unwrap();
+    }
+    let hear =
+        |hand: &Hand| decode(&packet::receive(&hand.socket, RecvFlags::empty()).unwrap().bytes).expect("a reply");
+    hands.iter().filter(|hand| matches!(hear(hand), Reply::Refused(_))).count()
+}
+
+/// Prints a line for each round, and the median of the rounds with the least and the greatest.
+fn print_rounds(what: &str, rounds: Vec<Vec<Duration>>) {
+    const SLOW: Duration = Duration::from_millis(10);
+    let mut columns: [Vec<f64>; 4] = Default::default();
+    for mut pings in rounds {
+        pings.sort();
+        let ms = |part: f64| pings[((pings.len() - 1) as f64 * part) as usize].as_secs_f64() * 1e3;
+        let slow = pings.iter().filter(|&&ping| ping > SLOW).count() as f64 * 100.0 / pings.len() as f64;
+        let line = [pings.len() as f64, slow, ms(0.99), ms(1.0)];
+        println!(
+            "{what}: {} pings, {:.3} % above 10 ms, p99 {:.2} ms, worst {:.2} ms",
+            line[0], line[1], line[2], line[3]
+        );
+        columns.iter_mut().zip(line).for_each(|(column, value)| column.push(value));
+    }
+    let text = columns.map(|mut column| {
+        column.sort_by(f64::total_cmp);
+        format!("{:.2} ({:.2} to {:.2})", column[column.len() / 2], column[0], column[column.len() - 1])
+    });
+    println!("| {what} | {} |", text.join(" | "));
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn what_many_connections_of_one_user_cost_another_user() {
+    if skip_without_root() || skip_without("setpriv") {
+        return;
+    }
+    let programs = Programs::copy(&["tensorlendd"]);
+    let daemon = Daemon::start_as(TWO_USERS, |_| as_user(DAEMON, &programs.path("tensorlendd")));
+    let join = |count: usize| -> Vec<Hand> {
+        acting_as(ALICE, || (0..count).map(|_| Hand::join(&daemon.socket(), None).unwrap()).collect())
+    };
+    let cells: Vec<u32> = (0..APPEND_MAX as u32).collect();
+    let rounds = 0..budget(5, 15);
+    let nothing = rounds.clone().map(|_| pings_during(&daemon, || std::thread::sleep(Duration::from_secs(1))));
+    print_rounds("nothing", nothing.collect());
+    let ends = rounds.clone().map(|_| {
+        let hands = join(200);
+        let each = |hand: &Hand| {
+            let list = format!("of {}", hand.welcome.catalogue);
+            ask(hand, &Request::ListAppendEphemeral { list, cells: cells.clone() });
+        };
+        hands.iter().for_each(each);
+        pings_during(&daemon, || {
+            for hand in &hands {
+                rustix::net::shutdown(&hand.socket, rustix::net::Shutdown::Both).unwrap();
+            }
+            std::thread::sleep(Duration::from_millis(800));
+        })
+    });
+    print_rounds("200 ends at once", ends.collect());
+    let hands = join(400);
+    let appends = rounds.map(|_| {
+        let mut refused = 0;
+        let pings = pings_during(&daemon, || {
+            refused =
+                ask_all(&hands, |number| Request::ListAppend { list: format!("l{number}"), cells: cells.clone() });
+        });
+        println!("{refused} of 400 refused");
+        ask_all(&hands, |number| Request::ListDelete { list: format!("l{number}") });
+        ask_all(&hands, |_| Request::Notices);
+        std::thread::sleep(Duration::from_secs(2));
+        pings
+    });
+    print_rounds("400 appends of 1,024 items at once", appends.collect());
 }

@@ -33,10 +33,10 @@ fn lies_to_the_daemon_change_nothing_for_others() {
         let uuid = hand.welcome.devices[0].uuid;
 
         // Report lendings that this client never had, that never existed, and that other clients have.
-        let (home, since) = (hand.home_of("x").unwrap(), hand.directory.segments[0].since_ns.read());
+        let (owner_word, since) = (hand.owner_word_of("x").unwrap(), hand.directory.segments[0].since_ns.read());
         let all_of = |since_ns| -> Vec<LendingId> {
             let of = move |catalogue| (0..4).map(move |base| LendingId { catalogue, base: base * 256, since_ns });
-            [home.catalogue(), hand.welcome.catalogue, 0, 7, u16::MAX].into_iter().flat_map(of).collect()
+            [owner_word.catalogue(), hand.welcome.catalogue, 0, 7, u16::MAX].into_iter().flat_map(of).collect()
         };
         for lendings in [all_of(since), all_of(0), all_of(u64::MAX), Vec::new()] {
             let (reply, _) = hand.ask(&Request::Unmapped { lendings: lendings.clone() }).unwrap();
@@ -47,7 +47,7 @@ fn lies_to_the_daemon_change_nothing_for_others() {
             }
         }
         // More lendings than a message may name: the daemon refuses or disconnects, and frees nothing.
-        let many = vec![LendingId { catalogue: home.catalogue(), base: 0, since_ns: since }; 2000];
+        let many = vec![LendingId { catalogue: owner_word.catalogue(), base: 0, since_ns: since }; 2000];
         let long = hand.ask(&Request::Unmapped { lendings: many });
         println!("2000 lendings: {:?}", long.map(|(reply, _)| reply));
         assert!(held.is(1) && held.validate() && place.lent_bytes(&watcher).unwrap() == lent);
@@ -74,7 +74,7 @@ fn lies_to_the_daemon_change_nothing_for_others() {
         }
         let (reply, _) = hand.ask(&Request::SegmentOf { catalogue: u16::MAX, slot: u32::MAX }).unwrap();
         assert!(matches!(reply, Reply::Refused(_)), "{reply:?}");
-        let (reply, _) = hand.ask(&Request::ReturnSegment { base: home.catalogue().into() }).unwrap();
+        let (reply, _) = hand.ask(&Request::ReturnSegment { base: owner_word.catalogue().into() }).unwrap();
         assert!(matches!(reply, Reply::Refused(_)), "{reply:?}");
         assert_eq!(place.lent_bytes(&watcher).unwrap(), lent);
 

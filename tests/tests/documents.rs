@@ -64,6 +64,31 @@ fn every_block_has_a_test() {
 }
 
 #[test]
+fn the_page_of_commands_is_what_help_prints() {
+    if skip_without("python3") {
+        return;
+    }
+    let programs = binary("tensorlend").parent().expect("a program lies in a folder").to_owned();
+    let check = |page: &Path| {
+        let script = page.join("scripts/commands-page");
+        let done = run(Command::new("python3").arg(script).arg("--check").arg(&programs));
+        (done.status.success(), String::from_utf8_lossy(&done.stderr).into_owned())
+    };
+    let (is_right, said) = check(root());
+    assert!(is_right, "{said}");
+    // A page that differs is found.
+    let stale = tempfile::tempdir().expect("a temporary folder");
+    for folder in ["docs", "scripts"] {
+        std::fs::create_dir(stale.path().join(folder)).expect("a folder is made");
+    }
+    std::fs::copy(root().join("scripts/commands-page"), stale.path().join("scripts/commands-page")).expect("a copy");
+    let page = std::fs::read_to_string(root().join("docs/commands.md")).expect("the page is there");
+    std::fs::write(stale.path().join("docs/commands.md"), page.replace("  5  timed out", "  5  late")).expect("a page");
+    let (is_right, said) = check(stale.path());
+    assert!(!is_right && said.contains("-  5  late\n+  5  timed out"), "{said}");
+}
+
+#[test]
 fn every_decision_is_about_a_block() {
     let blocks = blocks();
     for (page, begins, _) in DECISIONS {

@@ -85,7 +85,7 @@ fn a_flood_of_announcements() {
         }
         flood.catalogue.ring_head.set(sent);
         // The flood ignores a full counter.
-        let _ = rustix::io::write(&flood.nudge, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&flood.wakeup, &1u64.to_ne_bytes());
         works(&mut agent, round);
         round += 1;
     }
@@ -94,7 +94,7 @@ fn a_flood_of_announcements() {
     // The client claims all announcements at once, by setting the head of its ring.
     let liar = Hand::join_announcer(&daemon.socket(), None).unwrap();
     liar.catalogue.ring_head.set(all);
-    let _ = rustix::io::write(&liar.nudge, &1u64.to_ne_bytes());
+    let _ = rustix::io::write(&liar.wakeup, &1u64.to_ne_bytes());
     works(&mut agent, round);
     eventually("the end of who announces more than its ring holds", || {
         hand::ask(&liar.socket, &Request::Ping, &[]).is_err()
@@ -307,16 +307,16 @@ fn leases_for_ever_cost_their_producer_memory_and_nobody_time() {
     let (owner, _, cells, _) = holder.follow("x").unwrap();
     let cells = hand::map(&cells, Access::Read).unwrap();
     let catalogue: Sheet<Catalogue> = Sheet::new(cells).unwrap();
-    let home = holder.home_of("x").unwrap();
+    let owner_word = holder.owner_word_of("x").unwrap();
     // Leases of who was shown no segment do not count.
-    let slot = Cell(catalogue.cells[home.cell() as usize].cell.read()).slot();
+    let slot = Cell(catalogue.cells[owner_word.cell() as usize].cell.read()).slot();
     holder.segment_of(owner, slot).unwrap();
     holder.leases.shards_used.set(u64::MAX);
     holder.leases.high_water.iter().for_each(|high| high.set(64));
     let entries = holder.leases.entries.iter().flatten();
     // Leases every value and releases none.
     let refused = entries.enumerate().find_map(|(round, entry)| {
-        let value = Cell(catalogue.cells[home.cell() as usize].cell.read());
+        let value = Cell(catalogue.cells[owner_word.cell() as usize].cell.read());
         entry.set(value.lease(owner).0);
         producer.ask(&format!("put x 100000 {round}")).err()
     });
@@ -482,7 +482,7 @@ fn half_sent_garbled_and_oversized_messages() {
 }
 
 #[test]
-fn who_asks_without_listening_and_nudges_without_pause() {
+fn who_asks_without_listening_and_wakes_without_pause() {
     let daemon = Daemon::start("");
     let watcher = daemon.client();
     let mut agent = daemon.agent();
@@ -505,10 +505,10 @@ fn who_asks_without_listening_and_nudges_without_pause() {
         for hand in &deaf[..2] {
             let over = &over;
             scope.spawn(move || {
-                rustix::io::ioctl_fionbio(&hand.nudge, true).unwrap();
+                rustix::io::ioctl_fionbio(&hand.wakeup, true).unwrap();
                 while !over.load(Ordering::Relaxed) {
-                    if rustix::io::write(&hand.nudge, &(1u64 << 40).to_ne_bytes()).is_err() {
-                        let _ = rustix::io::read(&hand.nudge, &mut [0; 8]);
+                    if rustix::io::write(&hand.wakeup, &(1u64 << 40).to_ne_bytes()).is_err() {
+                        let _ = rustix::io::read(&hand.wakeup, &mut [0; 8]);
                     }
                 }
             });

@@ -63,7 +63,7 @@ impl Everything {
         assert_eq!(self.subscription.recv().unwrap().sequence(), round - 1);
         self.history.publish(self::draft(client, round)).unwrap();
         client.append("list", self::draft(client, round)).unwrap();
-        assert_eq!(client.len("list"), round + 1);
+        assert_eq!(client.length("list"), round + 1);
         client.ping().unwrap();
         // The parent caches this slot for its thread's next draft; the child must not use it.
         drop(self::draft(client, round));
@@ -115,15 +115,15 @@ fn ask_for_everything(mut all: Everything) {
     refused("keep", client.keep("another", 2));
     refused("versions", client.versions("history"));
     refused("append_names", client.append_names("list", &["x"]));
-    refused("wait_len", client.wait_len("list", Length::AtLeast(1), MOMENT));
+    refused("wait_length", client.wait_length("list", Length::AtLeast(1), MOMENT));
     refused("get_all", client.get_all("list"));
-    refused("range", client.range("list", 0..1));
+    refused("range", client.get_range("list", 0..1));
     refused("clear", client.clear("list"));
     refused("rename_list", client.rename_list("list", "another"));
     refused("stat", client.stat());
     refused("ping", client.ping());
     refused("leased", client.leased());
-    assert_eq!(client.len("list"), 0);
+    assert_eq!(client.length("list"), 0);
 
     let mut draft = || all.drafts.pop().unwrap();
     refused("append", client.append("list", draft()));

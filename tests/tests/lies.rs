@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use tensorlend::Client;
 use tensorlend_layout::name::{self, KeyKind};
-use tensorlend_layout::word::Home;
+use tensorlend_layout::word::OwnerWord;
 use tensorlend_tests::board::Board;
 use tensorlend_tests::hand::Hand;
 use tensorlend_tests::machine::on_machine;
@@ -29,7 +29,7 @@ fn in_use(client: &Client) -> (u64, u32, u64, u32) {
 /// Deletes everything in the directory with a name: listings leave damaged entries out.
 fn forget(daemon: &Daemon, watcher: &Client) {
     let hand = Hand::join(&daemon.socket(), None).unwrap();
-    let live = hand.directory.entries().filter(|(_, entry)| Home(entry.home.read()).is_live());
+    let live = hand.directory.entries().filter(|(_, entry)| OwnerWord(entry.owner_word.read()).is_live());
     let keys: Vec<Vec<u8>> = live.filter_map(|(_, entry)| hand.directory.key(entry)).collect();
     for key in keys {
         match name::parse(&key) {

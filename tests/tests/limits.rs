@@ -36,7 +36,7 @@ fn a_full_pool_is_an_error_that_costs_nothing() {
     client.create(DType::U8, &[30 * MB]).unwrap();
 }
 
-/// What happened with its sizes, why, and what to do.
+/// The error, its sizes, its reason, and the remedy.
 #[test]
 fn errors_name_sizes_and_remedies() {
     let daemon = Daemon::start("[pool]\nbytes_max = \"64MiB\"\nsegment_bytes = \"16MiB\"\n");

@@ -190,7 +190,11 @@ with tensorlend.embedded() as broker, broker.connect() as client:
     if !run(&mut pip(&["numpy"])).status.success() {
         return skip("pip cannot install numpy here");
     }
-    done(pip(&["--no-index"]).arg(published.file("tensorlend-", ".whl")));
+    let wheel = published.file("tensorlend-", ".whl");
+    let tags =
+        format!("tensorlend-{}-cp311-abi3-manylinux_2_28_{}.whl", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
+    assert_eq!(wheel.file_name().unwrap().to_str(), Some(&*tags));
+    done(pip(&["--no-index"]).arg(wheel));
     let bin = venv.join("bin");
     let bare = |program: &str| bare(home, &[&bin], bin.join(program));
 
@@ -243,4 +247,15 @@ fn the_library_needs_a_compiler_for_c_alone() {
             assert!(said.contains("480 x 640 x 3") && said.contains("128"), "{said}");
         }
     }
+    if !system.iter().any(|folder| folder.join("cmake").exists() && folder.join("make").exists()) {
+        return skip("CMake is not installed in /usr/bin (apt-get install cmake make)");
+    }
+    let script = format!(
+        "set -e\n{variables}cmake -S {} -B built -DCMAKE_PREFIX_PATH={}\ncmake --build built\n\
+         built/producer_cpp\nbuilt/consumer_c\nbuilt/producer_c\nbuilt/consumer_cpp\n",
+        examples.display(),
+        library.display()
+    );
+    let said = done(bare("sh").args(["-c", &script]));
+    assert_eq!(said.matches("480 x 640 x 3 u8, first 128").count(), 2, "{said}");
 }

@@ -1,13 +1,12 @@
 //! Administrators connect although other users have taken everything: the daemon keeps a reserve for them. Needs root, to
 //! switch users.
 
-use rustix::process::Uid;
 use std::os::fd::OwnedFd;
 use std::process::Command;
 use tensorlend::Client;
 use tensorlend_layout::wire::{Reply, Request};
 use tensorlend_tests::hand::{Hand, ask, dial, hello};
-use tensorlend_tests::users::{Programs, as_user};
+use tensorlend_tests::users::{Programs, acting_as, as_user};
 use tensorlend_tests::{Daemon, binary, run, skip_without, skip_without_root};
 
 const DAEMON: u32 = 64_001;
@@ -67,18 +66,6 @@ impl Siege {
         let (works, said) = self.tool(BOB, &["--namespace", namespace, "ls"]);
         assert!(!works, "others got in: {said}");
     }
-}
-
-/// Runs `act` in a thread of another user: its connections are that user's.
-fn acting_as<T: Send>(uid: u32, act: impl FnOnce() -> T + Send) -> T {
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            let uid = Uid::from_raw(uid);
-            rustix::thread::set_thread_res_uid(Some(uid), Some(uid), Some(uid)).unwrap();
-            act()
-        });
-        thread.join().unwrap()
-    })
 }
 
 /// Calls `more` until it returns an error, and returns what it returned before.

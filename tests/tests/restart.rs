@@ -57,7 +57,7 @@ fn names_lists_and_streams_outlive_the_daemon() {
             stream.send(filled(&a, 10, 5)).unwrap();
             // A new client finds everything.
             let c = service.client();
-            assert_eq!(c.len("list"), 2 + round);
+            assert_eq!(c.length("list"), 2 + round);
             let mut newcomer = Agent::start();
             newcomer.ok(&format!("connect {}", service.socket().display()));
             assert!(newcomer.ok("sum of-the-dead").ends_with(&sum));
@@ -197,7 +197,7 @@ fn without_a_keeper_clients_bring_back_what_they_have() {
             stream.send(filled(&a, 10, 5)).unwrap();
             let c = service.client();
             assert_eq!(value(&c.get("a/7").unwrap()), 7);
-            assert_eq!(c.len("list"), 2 + round);
+            assert_eq!(c.length("list"), 2 + round);
             a.append("list", filled(&a, 10, 3)).unwrap();
             // A dead client cannot hand descriptors back.
             assert!(c.get("of-the-dead").unwrap_err().is_not_found());

@@ -100,7 +100,7 @@ fn a_wait_ends_by_its_own_deadline() {
     stop(&daemon);
     let second = Duration::from_secs(1);
     is_told(&daemon, "wait_for", ends("wait_for", move || client.wait_for("nothing", second).map(drop)));
-    is_told(&daemon, "wait_len", ends("wait_len", move || list.wait_len("l", Length::AtLeast(1), second)));
+    is_told(&daemon, "wait_length", ends("wait_length", move || list.wait_length("l", Length::AtLeast(1), second)));
 }
 
 /// A memory request that timed out: the client returns the segment of the late response.

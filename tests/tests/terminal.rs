@@ -17,7 +17,7 @@ fn doctor(command: &mut Command) -> (Option<i32>, Vec<[String; 4]>) {
     let text = String::from_utf8(done.stdout).unwrap();
     let report: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
     let words =
-        |check: &Value| ["state", "check", "found", "mend"].map(|key| check[key].as_str().unwrap_or("").to_owned());
+        |check: &Value| ["state", "check", "found", "fix"].map(|key| check[key].as_str().unwrap_or("").to_owned());
     (done.status.code(), report["checks"].as_array().unwrap().iter().map(words).collect())
 }
 
@@ -38,9 +38,9 @@ fn a_daemon_with_few_descriptors() {
     };
     let daemon = Daemon::start_as("[pool]\nbytes_max = \"64MiB\"\n", limited);
     let (status, checks) = doctor(&mut daemon.cli(&[]));
-    let [state, _, found, mend] = said(&checks, "daemon's files");
+    let [state, _, found, fix] = said(&checks, "daemon's files");
     assert_eq!(state, "warning");
-    assert!(found.contains("may have 300 descriptors") && mend.contains("LimitNOFILE"), "{found}; {mend}");
+    assert!(found.contains("may have 300 descriptors") && fix.contains("LimitNOFILE"), "{found}; {fix}");
     assert_eq!(status, Some(0), "a warning is no failure: {checks:#?}");
     // The doctor finds the configuration through the daemon's command line, if it may read that.
     let [state, _, found, _] = said(&checks, "huge pages");
@@ -57,9 +57,9 @@ fn a_program_with_few_descriptors() {
     let mut limited = Command::new("prlimit");
     limited.arg("--nofile=100:100").arg(cli.get_program()).args(cli.get_args());
     let (_, checks) = doctor(&mut limited);
-    let [state, _, found, mend] = said(&checks, "open files");
+    let [state, _, found, fix] = said(&checks, "open files");
     assert_eq!(state, "warning");
-    assert!(found.contains("100 descriptors") && mend.contains("ulimit -n"), "{found}; {mend}");
+    assert!(found.contains("100 descriptors") && fix.contains("ulimit -n"), "{found}; {fix}");
 }
 
 #[test]
@@ -76,10 +76,10 @@ fn a_socket_of_another_user() {
         doctor(&mut command)
     };
     let (status, checks) = as_them(STRANGER);
-    let [state, _, found, mend] = said(&checks, "socket");
+    let [state, _, found, fix] = said(&checks, "socket");
     assert_eq!((status, state.as_str()), (Some(3), "failure"));
     assert!(found.contains(&format!("is user {OWNER}'s, mode 600: user {STRANGER} may not connect")), "{found}");
-    assert!(mend.contains("system mode"), "{mend}");
+    assert!(fix.contains("system mode"), "{fix}");
     let (status, checks) = as_them(OWNER);
     assert_eq!((status, said(&checks, "socket")[0].as_str()), (Some(0), "ok"), "{checks:#?}");
 }
@@ -101,9 +101,9 @@ fn a_device_that_the_daemon_does_not_lend() {
     on_machine("a_device_that_the_daemon_does_not_lend", |machine| {
         let daemon = machine.daemon("");
         let (_, checks) = doctor(&mut daemon.cli(&[]));
-        let [state, _, found, mend] = said(&checks, "daemon's CUDA");
+        let [state, _, found, fix] = said(&checks, "daemon's CUDA");
         assert_eq!(state, "warning");
-        assert!(found.contains("lends none") && mend.contains("[cuda] devices"), "{found}; {mend}");
+        assert!(found.contains("lends none") && fix.contains("[cuda] devices"), "{found}; {fix}");
     });
 }
 

@@ -5,24 +5,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use tensorlend_tests::tree::{root, texts};
 
+#[path = "tidy/modules.rs"]
+mod modules;
+use modules::{Modules, has_word};
+
 /// Maximum number of lines of a source file.
 const LINES_MAX: usize = 600;
 
 /// Files that are longer, with their lengths when they were listed: they may only become shorter. A file that fits must leave the
 /// list.
-const LONG: [(&str, usize); 8] = [
-    ("daemon/src/core/account.rs", 644),
-    ("daemon/src/sys/mod.rs", 749),
-    ("daemon/src/core/tests/restart.rs", 704),
-    ("daemon/src/core/tests/spill.rs", 652),
-    ("python/src/client.rs", 895),
-    ("shm-layout/src/directory.rs", 736),
-    ("shm-layout/src/tensor.rs", 624),
-    ("shm-layout/src/word.rs", 616),
-];
+const LONG: [(&str, usize); 0] = [];
 
-/// Crates whose modules are checked, with the number of modules of the largest circle.
-const CIRCLES: [(&str, usize); 9] = [
+/// Crates whose modules are checked, with the number of modules of the largest circle. A number above 3 is the real one of today: it
+/// may only fall.
+const CIRCLES: [(&str, usize); 13] = [
     ("libclient", 3),
     ("model", 3),
     ("capi", 3),
@@ -32,6 +28,35 @@ const CIRCLES: [(&str, usize); 9] = [
     ("os", 3),
     ("web", 3),
     ("cuda", 3),
+    ("runner", 3),
+    ("cli", 3),
+    ("baselines", 3),
+    ("benches", 3),
+];
+
+/// Identifiers that the code no longer has, in place of them a word of the field.
+const BANNED: [(&str, &str); 21] = [
+    ("Brief", "HeaderSummary"),
+    ("Crowd", "a shared shard"),
+    ("Departure", "Draining"),
+    ("Doom", "Eviction"),
+    ("Doubt", "Revalidation"),
+    ("Heirloom", "Stored"),
+    ("Herald", "Notifier"),
+    ("HomeKind", "OwnerKind"),
+    ("Hurry", "expedite"),
+    ("Inlet", "Receiver"),
+    ("Knock", "Connect"),
+    ("Lingering", "Orphaned"),
+    ("Nudge", "Wakeup"),
+    ("Outlet", "Sender"),
+    ("Outlived", "Orphaned"),
+    ("Patience", "Timeout, or a budget"),
+    ("Press", "Pressure"),
+    ("Promise", "Invalidation"),
+    ("Rooms", "per-device arenas"),
+    ("Section", "an epoch guard"),
+    ("Shelf", "released for spill"),
 ];
 
 /// Files of the client library, below `libclient/src`, whose items a program can reach.
@@ -67,6 +92,12 @@ fn name(path: &Path) -> String {
 fn crates() -> Vec<PathBuf> {
     let crates = std::fs::read_dir(root()).unwrap().map(|entry| entry.unwrap().path().join("src"));
     crates.filter(|src| src.is_dir()).collect()
+}
+
+/// The folders of the workspace's members.
+fn members() -> Vec<PathBuf> {
+    let members = std::fs::read_dir(root()).unwrap().map(|entry| entry.unwrap().path());
+    members.filter(|member| member.join("Cargo.toml").is_file()).collect()
 }
 
 #[test]
@@ -112,104 +143,6 @@ fn the_public_interface_is_documented() {
     );
 }
 
-/// The modules of a crate: path of the module, text of its file. Tests are left out.
-fn modules(src: &Path) -> BTreeMap<Vec<String>, String> {
-    let mut found = BTreeMap::new();
-    for (path, text) in sources(src) {
-        let mut module: Vec<String> = path
-            .strip_prefix(src)
-            .unwrap()
-            .with_extension("")
-            .iter()
-            .map(|part| part.to_str().unwrap().into())
-            .collect();
-        if module.iter().any(|part| part == "tests" || part == "main" || part == "bin") {
-            continue;
-        }
-        if module.last().is_some_and(|last| last == "mod" || last == "lib") {
-            module.pop();
-        }
-        // A file's own tests stand at its end.
-        let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap().to_owned();
-        found.insert(module, text);
-    }
-    found
-}
-
-/// The paths that the `use` declarations of a text import, without `as` and with braces expanded.
-fn imports(text: &str) -> Vec<Vec<String>> {
-    let mut found = Vec::new();
-    for (at, _) in text.match_indices("use ") {
-        let line = text[..at].rsplit('\n').next().unwrap().trim();
-        if !(line.is_empty() || line == "pub" || line.starts_with("pub(")) {
-            continue;
-        }
-        let Some(end) = text[at..].find(';') else { continue };
-        expand(&text[at + 4..at + end], &[], &mut found);
-    }
-    found
-}
-
-fn expand(tree: &str, before: &[String], found: &mut Vec<Vec<String>>) {
-    let tree = tree.trim();
-    let Some(open) = tree.find('{') else {
-        let path = tree.split(" as ").next().unwrap();
-        found.push(before.iter().cloned().chain(path.split("::").map(|part| part.trim().to_owned())).collect());
-        return;
-    };
-    let mut path = before.to_vec();
-    path.extend(tree[..open].split("::").map(|part| part.trim().to_owned()).filter(|part| !part.is_empty()));
-    let inner = &tree[open + 1..tree.rfind('}').expect("braces are closed")];
-    let (mut depth, mut begin) = (0, 0);
-    for (at, sign) in inner.char_indices().chain([(inner.len(), ',')]) {
-        match sign {
-            '{' => depth += 1,
-            '}' => depth -= 1,
-            ',' if depth == 0 => {
-                if !inner[begin..at].trim().is_empty() {
-                    expand(&inner[begin..at], &path, found);
-                }
-                begin = at + 1;
-            }
-            _ => {}
-        }
-    }
-}
-
-/// For each module the modules from which it imports.
-fn arrows(modules: &BTreeMap<Vec<String>, String>) -> BTreeMap<&Vec<String>, BTreeSet<&Vec<String>>> {
-    let mut arrows = BTreeMap::new();
-    for (module, text) in modules {
-        let mut to = BTreeSet::new();
-        for import in imports(text) {
-            let mut at: Vec<String> = match import[0].as_str() {
-                "crate" => Vec::new(),
-                "self" | "super" => module.clone(),
-                _ => continue,
-            };
-            for part in &import[..] {
-                match part.as_str() {
-                    "crate" | "self" => {}
-                    "super" => {
-                        at.pop();
-                    }
-                    part => at.push(part.to_owned()),
-                }
-            }
-            // The item's module: the longest beginning of the path that is one.
-            while !modules.contains_key(&at) {
-                at.pop();
-            }
-            let (to_module, _) = modules.get_key_value(&at).unwrap();
-            if to_module != module {
-                to.insert(to_module);
-            }
-        }
-        arrows.insert(module, to);
-    }
-    arrows
-}
-
 /// The modules that can be reached from each.
 fn reached<'m>(
     arrows: &BTreeMap<&'m Vec<String>, BTreeSet<&'m Vec<String>>>,
@@ -228,23 +161,27 @@ fn reached<'m>(
 fn modules_form_no_large_circles() {
     let mut wrong = Vec::new();
     for (member, most) in CIRCLES {
-        let modules = modules(&root().join(member).join("src"));
-        let arrows = arrows(&modules);
+        let modules = Modules::of(&root().join(member).join("src"));
+        let arrows = modules.arrows();
         let reached = reached(&arrows);
-        let mut circles = BTreeSet::new();
+        let (mut circles, mut largest) = (BTreeSet::new(), 0);
         for (module, to) in &reached {
             let circle: BTreeSet<String> = to
                 .iter()
                 .filter(|other| reached[**other].contains(module))
                 .map(|other| if other.is_empty() { "(root)".to_owned() } else { other.join("::") })
                 .collect();
+            largest = largest.max(circle.len());
             if circle.len() > most {
                 circles.insert(circle);
             }
         }
         wrong
             .extend(circles.iter().map(|circle| format!("{member}: a circle of {} modules: {circle:?}", circle.len())));
-        println!("{member}: {} modules, {} arrows", modules.len(), arrows.values().map(BTreeSet::len).sum::<usize>());
+        if most > 3 && largest < most {
+            wrong.push(format!("{member}: the largest circle has {largest} modules: lower the listed {most}"));
+        }
+        println!("{member}: {} modules, {} arrows", arrows.len(), arrows.values().map(BTreeSet::len).sum::<usize>());
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
@@ -264,13 +201,13 @@ const LAYERS: [(&str, &[&str]); 9] = [
 
 /// The parts of a module that import each other in a circle: what stands after every part that imports downwards only is removed.
 fn circular_parts(src: &Path, module: &[&str]) -> BTreeMap<String, BTreeSet<String>> {
-    let modules = modules(src);
+    let modules = Modules::of(src);
     let part = |path: &[String]| {
         let inside = path.len() > module.len() && path.iter().zip(module).all(|(one, other)| one == other);
         inside.then(|| path[module.len()].clone())
     };
     let mut parts: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for (from, to) in arrows(&modules) {
+    for (from, to) in modules.arrows() {
         let Some(from) = part(from) else { continue };
         let imported = to.into_iter().filter_map(|to| part(to)).filter(|to| *to != from);
         parts.entry(from.clone()).or_default().extend(imported.collect::<Vec<_>>());
@@ -306,12 +243,45 @@ fn folders_import_downwards_only() {
     assert!(wrong.is_empty(), "parts that import each other:\n{}", wrong.join("\n"));
 }
 
+/// The comments of an item that open a block of documentation, with their line numbers.
+fn openings(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut inside = false;
+    text.lines().enumerate().filter_map(move |(number, line)| {
+        let comment = line.trim_start().strip_prefix("///");
+        let opens = comment.filter(|_| !inside);
+        inside = comment.is_some();
+        opens.map(|comment| (number + 1, comment.trim()))
+    })
+}
+
 #[test]
-fn imports_are_read() {
-    let text =
-        "use crate::a::{self, b::C, d::{E, F as G}};\npub(crate) use super::x;\nuse std::fmt;\n// we use crate::no;\n";
-    let read: Vec<String> = imports(text).iter().map(|path| path.join("::")).collect();
-    assert_eq!(read, ["crate::a::self", "crate::a::b::C", "crate::a::d::E", "crate::a::d::F", "super::x", "std::fmt"]);
+fn documentation_opens_with_a_noun_or_a_verb() {
+    let mut wrong = Vec::new();
+    for (path, text) in members().iter().flat_map(|member| sources(member)) {
+        for (number, comment) in openings(&text) {
+            let first = comment.split(|c: char| !c.is_alphanumeric()).next().unwrap();
+            if ["What", "Who", "Which", "Whoever"].contains(&first) {
+                wrong.push(format!("{}:{number}: {comment}", name(&path)));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn banned_words_name_nothing() {
+    let mut wrong = Vec::new();
+    for (path, text) in members().iter().flat_map(|member| sources(member)) {
+        // This file lists them.
+        let lines = text.lines().enumerate().filter(|_| !path.ends_with("tests/tests/tidy.rs"));
+        for (number, line) in lines {
+            let code = line.split("//").next().unwrap();
+            for (word, instead) in BANNED.iter().filter(|(word, _)| code.contains(word) && has_word(code, word)) {
+                wrong.push(format!("{}:{}: {word}: say {instead}", name(&path), number + 1));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// The words between backticks of a text.
@@ -340,8 +310,7 @@ fn unsafe_code_stands_in_the_listed_files_only() {
         })
     };
     let mut wrong = Vec::new();
-    let members = std::fs::read_dir(root()).unwrap().map(|entry| entry.unwrap().path());
-    for member in members.filter(|member| member.join("Cargo.toml").is_file()) {
+    for member in members() {
         for (path, text) in sources(&member) {
             let allows = text.lines().any(|line| {
                 line.trim_start().starts_with("#![allow(unsafe_code)")
@@ -385,6 +354,64 @@ fn the_architecture_names_files_that_exist() {
     let exists = |path: &str| folders.iter().any(|folder| root().join(folder).join(path).is_file());
     let wrong: Vec<&&str> = paths.iter().filter(|path| !exists(path)).collect();
     assert!(paths.len() > 5 && wrong.is_empty(), "no such files: {wrong:?}");
+}
+
+#[test]
+fn the_architecture_names_each_part_of_the_client() {
+    let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let named: BTreeSet<&str> = quoted(&text).collect();
+    let mut parts = BTreeSet::new();
+    for entry in std::fs::read_dir(root().join("libclient/src")).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        match name.strip_suffix(".rs") {
+            None => _ = parts.insert(format!("{name}/")),
+            Some(stem) if entry.path().with_file_name(stem).is_dir() || stem == "lib" => {}
+            Some(_) => _ = parts.insert(name),
+        }
+    }
+    assert!(parts.len() > 20, "{parts:?}");
+    let missing: Vec<&String> = parts.iter().filter(|part| !named.contains(part.as_str())).collect();
+    assert!(missing.is_empty(), "add to the table of libclient/src in ARCHITECTURE.md: {missing:?}");
+}
+
+#[test]
+fn the_first_pages_are_short() {
+    for name in ["README.md", "ARCHITECTURE.md"] {
+        let lines = std::fs::read_to_string(root().join(name)).unwrap().lines().count();
+        assert!(lines <= 150, "{name} has {lines} lines, of at most 150");
+    }
+}
+
+#[test]
+fn the_first_page_says_which_primitive_is_for_what() {
+    let read = |name: &str| std::fs::read_to_string(root().join(name)).unwrap();
+    let (readme, choose) = (read("README.md"), read("docs/how-to/choose.md"));
+    let line = readme.lines().find(|line| line.contains("](docs/how-to/choose.md)")).unwrap();
+    let of_each = [
+        ("name", "the latest value"),
+        ("stream", "every message"),
+        ("dataset", "several tensors as one"),
+        ("list", "results of many producers"),
+        ("service", "a response to each request"),
+    ];
+    for (primitive, purpose) in of_each {
+        let (first, rest) = primitive.split_at(1);
+        let defined = format!("*{}{rest}*: {purpose}", first.to_uppercase());
+        assert!(line.contains(&defined), "{defined:?} is missing in README.md: {line}");
+        assert!(choose.contains(&format!("**{primitive}** |")), "docs/how-to/choose.md has no row for {primitive}");
+    }
+}
+
+#[test]
+fn full_runs_of_the_workflow_test_torch() {
+    let workflow = std::fs::read_to_string(root().join(".github/workflows/test.yml")).unwrap();
+    let kept = workflow.split("--preserve-env=").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+    let kept: BTreeSet<&str> = kept.split(',').collect();
+    // `sudo` drops every other variable.
+    let set = workflow.lines().filter_map(|line| line.trim().split_once(": ${{")).map(|(name, _)| name);
+    let set: BTreeSet<&str> = set.filter(|name| name.starts_with("TENSORLEND_")).collect();
+    assert!(set.contains("TENSORLEND_TORCH") && set.is_subset(&kept), "set: {set:?}, handed on: {kept:?}");
 }
 
 /// The stable codes of errors in a text.

@@ -361,6 +361,49 @@ fn a_wrong_configuration_costs_nothing_that_is_kept() {
     std::fs::rename(&away, &file).unwrap();
     eventually("a daemon with its file", || manager.property(SERVICE, "ActiveState") == "active");
     assert!(sum_of_orphan(&manager, &socket).ends_with(&sum));
+    // With these the daemon runs.
+    let device = "GPU-00000000-0000-0000-0000-000000000001";
+    for (odd, said) in [
+        (format!("[cuda]\ndevices = [\"{device}\"]\n"), "no device memory is lent: "),
+        ("[pool]\nhuge_pages = \"1G\"\nsegment_bytes = \"1GiB\"\n".to_owned(), "runs in User mode"),
+        ("mode = \"system\"\n".to_owned(), "runs in System mode"),
+    ] {
+        manager.configure(&odd);
+        manager.ok(&["restart", SERVICE]);
+        assert!(sum_of_orphan(&manager, &socket).ends_with(&sum), "{odd}");
+        assert!(manager.log().contains(said), "{odd}: {}", manager.log());
+        let mut producer = manager.connected();
+        producer.ok("put odd 100000 1");
+        producer.ok("delete odd");
+    }
+    manager.configure("");
+    manager.ok(&["restart", SERVICE]);
+    assert!(sum_of_orphan(&manager, &socket).ends_with(&sum));
+}
+
+/// An option in a drop-in that the daemon does not know.
+#[test]
+fn a_wrong_option_costs_nothing_that_is_kept() {
+    if skip_without_systemd() {
+        return;
+    }
+    let manager = Manager::start(Scope::User, CONFIGURED);
+    manager.configure("");
+    manager.ok(&["start", SOCKET, SERVICE]);
+    let socket = Scope::User.socket();
+    let sum = orphan(&manager, &socket);
+    let drop_in = manager.root().join("run/test/units/tensorlendd.service.d/wrong.conf");
+    std::fs::write(&drop_in, CONFIGURED.replace("--config", "--configuration")).unwrap();
+    manager.ok(&["daemon-reload"]);
+    assert!(!manager.systemctl(&["restart", SERVICE]).status.success());
+    // It waits before it ends, as with a wrong configuration.
+    eventually("a word about the option", || manager.property(SERVICE, "StatusText").contains("--configuration"));
+    assert_ne!(manager.property(SERVICE, "ActiveState"), "failed");
+    assert!(manager.kept() > 0, "what was kept is gone");
+    std::fs::remove_file(&drop_in).unwrap();
+    manager.ok(&["daemon-reload"]);
+    eventually("a daemon with right options", || manager.property(SERVICE, "ActiveState") == "active");
+    assert!(sum_of_orphan(&manager, &socket).ends_with(&sum));
 }
 
 /// If an optional feature is unavailable, the daemon runs without it and reports it.
@@ -422,7 +465,8 @@ fn a_socket_that_cannot_be_made_costs_nothing_that_is_kept() {
     manager.configure(right);
     manager.ok(&["start", SERVICE]);
     let sum = orphan(&manager, socket);
-    for wrong in ["/run/test/no-such-folder/s", "/run/test/roots/s", "/run/test/file"] {
+    let long = format!("/run/test/{}", "long".repeat(30));
+    for wrong in ["/run/test/no-such-folder/s", "/run/test/roots/s", "/run/test/file", &long] {
         let wrong = format!("socket = \"{wrong}\"\n");
         manager.configure(&wrong);
         let mut check = manager.command("/run/test/bin/tensorlendd");
@@ -595,6 +639,8 @@ fn the_manager_keeps_every_tensor_through_kills_and_restarts() {
         let manager = Manager::start(scope, "");
         manager.ok(&["start", SOCKET]);
         manager.ok(&["start", SERVICE]);
+        // A daemon that restores millions of names takes longer than the manager's default.
+        assert_eq!(manager.property(SERVICE, "TimeoutStartUSec"), "infinity", "{scope:?}");
         let (mut lives, mut dies) = (manager.connected(), manager.connected());
         let mut sums = Vec::new();
         for number in 0..20 {

@@ -8,7 +8,7 @@ use tokio::sync::mpsc::Receiver;
 
 /// The body of a response.
 pub enum Reply {
-    /// The whole body; `None` once hyper has taken it.
+    /// The whole body; `None` after hyper has taken it.
     Whole(Option<Bytes>),
     /// A stream of pieces.
     Pieces(Receiver<Bytes>),

@@ -8,7 +8,7 @@ use tensorlend::observe::{ClientState, Observation};
 /// Maximum number of events kept.
 const KEPT: usize = 500;
 /// Maximum number of events of one sample.
-const LOOK_MAX: usize = 100;
+const SAMPLE_MAX: usize = 100;
 
 /// An event between two samples.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ pub struct Log {
 impl Log {
     /// Starts a sample.
     pub fn begin(&mut self) {
-        self.left = LOOK_MAX;
+        self.left = SAMPLE_MAX;
     }
 
     fn add(&mut self, at_ms: u64, kind: Kind, namespace: &str, subject: &str, count: u64) {
@@ -140,7 +140,7 @@ impl Log {
         }
         let owners: std::collections::BTreeSet<u16> = before.lent.keys().chain(now.lent.keys()).copied().collect();
         for owner in owners {
-            let [was, is] = [&before, &now].map(|look| look.lent.get(&owner).copied().unwrap_or(0));
+            let [was, is] = [&before, &now].map(|snapshot| snapshot.lent.get(&owner).copied().unwrap_or(0));
             let label = seen.clients.iter().find(|c| c.catalogue == owner).map_or("", |c| c.label.as_str());
             if is > was {
                 self.add(at_ms, Kind::SegmentsLent, name, label, is - was);
@@ -251,6 +251,6 @@ mod tests {
         log.begin();
         log.namespace(0, &with(&[]));
         log.namespace(1, &with(&["x"; 1000]));
-        assert_eq!(log.events.len(), LOOK_MAX);
+        assert_eq!(log.events.len(), SAMPLE_MAX);
     }
 }

@@ -16,7 +16,7 @@ pub enum Door {
     Unix,
 }
 
-/// The browser loads nothing from other origins and runs no script except our own files. The page draws its pictures
+/// The browser loads nothing from other origins, and runs only the scripts of this server. The page draws its pictures
 /// from data that it has fetched.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' blob:; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";

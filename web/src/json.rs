@@ -4,7 +4,7 @@
 use crate::events::Event;
 use crate::history::Point;
 use crate::map;
-use crate::view::{Look, Namespace, States};
+use crate::view::{Namespace, Snapshot, States};
 use serde_json::{Map, Value, json};
 use tensorlend::observe::{
     ClientSeen, ClientState, LeaseSeen, Origin, Place, SegmentSeen, SlotState, StreamSeen, ValueSeen,
@@ -12,16 +12,16 @@ use tensorlend::observe::{
 use tensorlend::{DeviceUse, NamespaceUse, Stat, UidUse};
 
 /// Returns `/status`: the daemon, and the namespaces shown.
-pub fn status(look: &Look, previews: bool) -> Value {
-    let namespaces: Vec<Value> = look.namespaces.iter().map(|ns| namespace(ns)).collect();
+pub fn status(snapshot: &Snapshot, previews: bool) -> Value {
+    let namespaces: Vec<Value> = snapshot.namespaces.iter().map(|ns| namespace(ns)).collect();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "look": look.number,
-        "at_ms": look.at_ms,
+        "look": snapshot.number,
+        "at_ms": snapshot.at_ms,
         "previews": previews,
-        "interval_ms": look.interval.as_millis() as u64,
-        "daemon": look.stat.as_deref().map(daemon),
-        "daemon_answered_ms": look.answered_ms,
+        "interval_ms": snapshot.interval.as_millis() as u64,
+        "daemon": snapshot.stat.as_deref().map(daemon),
+        "daemon_answered_ms": snapshot.answered_ms,
         "namespaces": namespaces,
     })
 }

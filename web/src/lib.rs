@@ -8,6 +8,7 @@
 //! the page shows them as text. The server accepts `GET` and `HEAD` only.
 
 mod body;
+mod elements;
 mod error;
 mod events;
 mod guard;

@@ -52,7 +52,7 @@ impl Drop for File {
 }
 
 impl Listen {
-    /// Returns true if only this machine, or only this user, can reach it.
+    /// Returns true if only this machine, or only this user, can reach the address.
     pub fn is_local(&self) -> bool {
         match self {
             Self::Tcp(address) => address.ip().is_loopback(),
@@ -72,13 +72,14 @@ impl Listen {
             }
             Self::Unix(path) => {
                 let _lock = Lock::take(path).map_err(|error| failed(error.into()))?;
-                match socket_file::inspect(path).map_err(|error| failed(error.into()))? {
-                    Found::Nothing => {}
-                    Found::Stale => std::fs::remove_file(path).map_err(failed)?,
-                    Found::Listening => return Err(failed(taken("another process listens there"))),
-                    Found::Other(found) => return Err(failed(taken(&format!("there is {found}, which stays")))),
+                if !socket_file::remove_stale(path).map_err(|error| failed(error.into()))? {
+                    let why = match socket_file::inspect(path).map_err(|error| failed(error.into()))? {
+                        Found::Other(found) => format!("there is {found}, which stays"),
+                        Found::Listening | Found::Stale | Found::Nothing => "another process listens there".into(),
+                    };
+                    return Err(failed(taken(&why)));
                 }
-                // The mask restricts the socket's permissions from its creation on, so that no other user can connect
+                // The umask restricts the socket's permissions from its creation on, so that no other user can connect
                 // before a chmod.
                 let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
                 let listener = UnixListener::bind(path);

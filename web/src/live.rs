@@ -1,7 +1,7 @@
 //! Live updates: each sample is encoded once for all viewers, with bounded length.
 
 use crate::json;
-use crate::view::{Look, Namespace};
+use crate::view::{Namespace, Snapshot};
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -17,18 +17,18 @@ const STREAMS: usize = 100;
 const EVENTS: usize = 50;
 
 /// Maximum time that a viewer may take to read an update.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Encodes a sample as a server-sent event.
-pub fn piece(look: &Look, previews: bool) -> Bytes {
+pub fn piece(snapshot: &Snapshot, previews: bool) -> Bytes {
     let make = || {
-        let namespaces: Vec<Value> = look.namespaces.iter().map(|ns| namespace(ns)).collect();
-        let events = look.events.iter().rev().take(EVENTS).map(json::event).collect::<Vec<_>>();
-        let data = json!({ "status": json::status(look, previews), "namespaces": namespaces, "events": events });
+        let namespaces: Vec<Value> = snapshot.namespaces.iter().map(|ns| namespace(ns)).collect();
+        let events = snapshot.events.iter().rev().take(EVENTS).map(json::event).collect::<Vec<_>>();
+        let data = json!({ "status": json::status(snapshot, previews), "namespaces": namespaces, "events": events });
         // JSON has no line breaks, so one `data:` line suffices.
-        Bytes::from(format!("id: {}\nevent: look\ndata: {data}\n\n", look.number))
+        Bytes::from(format!("id: {}\nevent: look\ndata: {data}\n\n", snapshot.number))
     };
-    look.live.get_or_init(make).clone()
+    snapshot.live.get_or_init(make).clone()
 }
 
 fn namespace(ns: &Namespace) -> Value {
@@ -61,17 +61,17 @@ fn notable(leases: &[LeaseSeen]) -> Vec<&LeaseSeen> {
 }
 
 /// Sends a viewer each sample until it disconnects; a slow viewer skips to the latest.
-pub async fn follow(mut looks: watch::Receiver<Arc<Look>>, viewer: mpsc::Sender<Bytes>, previews: bool) {
+pub async fn follow(mut snapshots: watch::Receiver<Arc<Snapshot>>, viewer: mpsc::Sender<Bytes>, previews: bool) {
     loop {
-        let look = looks.borrow_and_update().clone();
-        if look.number > 0 {
-            let sent = tokio::time::timeout(PATIENCE, viewer.send(piece(&look, previews))).await;
+        let snapshot = snapshots.borrow_and_update().clone();
+        if snapshot.number > 0 {
+            let sent = tokio::time::timeout(TIMEOUT, viewer.send(piece(&snapshot, previews))).await;
             if !matches!(sent, Ok(Ok(()))) {
                 return;
             }
         }
-        drop(look);
-        if looks.changed().await.is_err() {
+        drop(snapshot);
+        if snapshots.changed().await.is_err() {
             return;
         }
     }
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_piece_is_one_line_of_data() {
-        let piece = piece(&Look { number: 3, ..Look::default() }, false);
+        let piece = piece(&Snapshot { number: 3, ..Snapshot::default() }, false);
         let text = std::str::from_utf8(&piece).unwrap();
         assert!(text.starts_with("id: 3\nevent: look\ndata: {") && text.ends_with("}\n\n"));
         assert_eq!(text.lines().count(), 4);

@@ -3,7 +3,7 @@
 //! Labels are bounded: no label is the name of a tensor or a stream. Series exist per namespace, per user, per client
 //! (the largest clients only) and per stream number.
 
-use crate::view::{Look, Namespace};
+use crate::view::{Namespace, Snapshot};
 use std::fmt::Write;
 use tensorlend::Stat;
 use tensorlend::observe::{ClientSeen, ClientState};
@@ -52,7 +52,7 @@ pub const METRICS: &[(&str, &str, &str)] = &[
     ("tensorlend_namespace_lent_bytes", "gauge", "Bytes of segments lent."),
     ("tensorlend_namespace_max_bytes", "gauge", "Bytes that the namespace may have."),
     ("tensorlend_namespace_slots_bytes", "gauge", "Bytes of slots: live, leased, or retired and kept by leases."),
-    ("tensorlend_namespace_names", "gauge", "Names that have a home."),
+    ("tensorlend_namespace_names", "gauge", "Names that have an owner."),
     ("tensorlend_namespace_clients", "gauge", "Clients by state."),
     ("tensorlend_namespace_segments", "gauge", "Segments lent."),
     ("tensorlend_namespace_leases", "gauge", "Leases held."),
@@ -120,9 +120,9 @@ fn escaped(text: &str) -> String {
 }
 
 /// Returns the text of the page.
-pub fn page(look: &Look) -> String {
+pub fn page(snapshot: &Snapshot) -> String {
     let mut text = String::new();
-    for ((name, kind, help), (_, samples)) in METRICS.iter().zip(samples(look)) {
+    for ((name, kind, help), (_, samples)) in METRICS.iter().zip(samples(snapshot)) {
         let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
         for sample in samples {
             sample.write(name, &mut text);
@@ -132,15 +132,15 @@ pub fn page(look: &Look) -> String {
 }
 
 /// Returns the samples of each metric, in the order of [`METRICS`].
-pub fn samples(look: &Look) -> Samples {
+pub fn samples(snapshot: &Snapshot) -> Samples {
     let mut page = Page(METRICS.iter().map(|(name, ..)| (*name, Vec::new())).collect());
     page.put("tensorlend_web_info", &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
-    page.put("tensorlend_web_looks_total", &[], look.number as f64);
-    page.put("tensorlend_up", &[], f64::from(u8::from(look.stat.is_some())));
-    if let Some(stat) = &look.stat {
+    page.put("tensorlend_web_looks_total", &[], snapshot.number as f64);
+    page.put("tensorlend_up", &[], f64::from(u8::from(snapshot.stat.is_some())));
+    if let Some(stat) = &snapshot.stat {
         daemon(&mut page, stat);
     }
-    for ns in &look.namespaces {
+    for ns in &snapshot.namespaces {
         namespace(&mut page, ns);
     }
     page.0

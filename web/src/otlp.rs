@@ -3,7 +3,7 @@
 
 use crate::error::Error;
 use crate::metrics::{METRICS, Samples, samples};
-use crate::view::Look;
+use crate::view::Snapshot;
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{AsyncInstrument, MeterProvider};
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
@@ -56,8 +56,8 @@ pub struct Export {
 }
 
 impl Export {
-    /// Starts to export the latest sample periodically.
-    pub fn start(to: &Otlp, looks: &watch::Receiver<Arc<Look>>) -> Result<Self, Error> {
+    /// Starts the periodic export of the latest sample.
+    pub fn start(to: &Otlp, snapshots: &watch::Receiver<Arc<Snapshot>>) -> Result<Self, Error> {
         let exporter = MetricExporter::builder()
             .with_http()
             .with_http_client(Http::new())
@@ -70,7 +70,7 @@ impl Export {
         let resource = Resource::builder().with_service_name("tensorlend").build();
         let provider = SdkMeterProvider::builder().with_reader(reader).with_resource(resource).build();
         let meter = provider.meter("tensorlend");
-        let latest = Arc::new(Latest { looks: looks.clone(), of: Mutex::default() });
+        let latest = Arc::new(Latest { snapshots: snapshots.clone(), of: Mutex::default() });
         for &(name, kind, help) in METRICS {
             let latest = latest.clone();
             let observe = move |to: &dyn AsyncInstrument<f64>| latest.observe(name, to);
@@ -87,16 +87,16 @@ impl Export {
 
 /// The metrics of the latest sample, computed once for all of them.
 struct Latest {
-    looks: watch::Receiver<Arc<Look>>,
+    snapshots: watch::Receiver<Arc<Snapshot>>,
     of: Mutex<(u64, Samples)>,
 }
 
 impl Latest {
     fn observe(&self, name: &str, to: &dyn AsyncInstrument<f64>) {
-        let look = self.looks.borrow().clone();
+        let snapshot = self.snapshots.borrow().clone();
         let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
-        if of.0 != look.number {
-            *of = (look.number, samples(&look));
+        if of.0 != snapshot.number {
+            *of = (snapshot.number, samples(&snapshot));
         }
         for sample in of.1.iter().filter(|(of, _)| *of == name).flat_map(|(_, samples)| samples) {
             let labels = sample.labels.iter().map(|(label, text)| KeyValue::new(*label, text.clone()));

@@ -1,11 +1,11 @@
 //! Pictures of tensors that have the shape of an image: rows and columns of grey or coloured pixels.
 
-use crate::preview::Elements;
+use crate::elements::Elements;
 use tensorlend::{DType, Tensor};
 
 /// Maximum number of pixels along an edge; larger images are subsampled.
 const EDGE_MAX: usize = 512;
-/// Range of edge lengths that are taken for an image.
+/// Range of edge lengths at which a tensor counts as an image.
 const EDGE: std::ops::RangeInclusive<usize> = 2..=1 << 16;
 
 /// The layout of an image.

@@ -2,77 +2,15 @@
 //!
 //! Only this module takes leases. It holds a lease while it reads at most [`SAMPLES`] elements of a tensor.
 
+use crate::elements::Elements;
+use crate::picture;
 use serde_json::{Value, json};
-use tensorlend::{DType, Tensor};
+use tensorlend::Tensor;
 
 /// Maximum number of elements read.
 pub const SAMPLES: usize = 1 << 16;
 /// Number of bars in a histogram.
 const BINS: usize = 32;
-
-/// Reads elements as `f64`.
-pub struct Elements<'t> {
-    bytes: &'t [u8],
-    tensor: &'t Tensor,
-    read: fn(&[u8]) -> f64,
-    item: usize,
-}
-
-impl<'t> Elements<'t> {
-    /// Returns `None` if an element of this type is not a single number.
-    pub fn of(tensor: &'t Tensor) -> Option<Self> {
-        let read = reader(tensor.dtype())?;
-        Some(Self { bytes: tensor.bytes(), tensor, read, item: tensor.dtype().item_bytes() })
-    }
-
-    /// Returns the element at an index.
-    pub fn at(&self, index: &[usize]) -> Option<f64> {
-        let strides = self.tensor.strides();
-        let steps: i64 = index.iter().zip(strides).map(|(&at, &stride)| (at as i64).wrapping_mul(stride)).sum();
-        let first = i64::try_from(self.tensor.byte_offset()).ok()?;
-        let place = usize::try_from(first + steps.wrapping_mul(self.item as i64)).ok()?;
-        self.bytes.get(place..place.checked_add(self.item)?).map(self.read)
-    }
-
-    /// Returns the element with this number in C order.
-    fn nth(&self, mut number: usize) -> Option<f64> {
-        let shape = self.tensor.shape();
-        let mut index = [0; 16];
-        let index = index.get_mut(..shape.len())?;
-        for (at, &size) in index.iter_mut().zip(shape).rev() {
-            (*at, number) = (number % size.max(1), number / size.max(1));
-        }
-        self.at(index)
-    }
-}
-
-/// Returns the conversion of an element's bytes to `f64`. 64-bit integers lose precision.
-fn reader(dtype: DType) -> Option<fn(&[u8]) -> f64> {
-    macro_rules! number {
-        ($type:ty) => {
-            number!($type, f64::from)
-        };
-        ($type:ty, $into:expr) => {
-            |bytes| bytes.try_into().map_or(f64::NAN, |b| $into(<$type>::from_le_bytes(b)))
-        };
-    }
-    Some(match dtype {
-        DType::BOOL => |bytes| f64::from(u8::from(bytes[0] != 0)),
-        DType::U8 => |bytes| f64::from(bytes[0]),
-        DType::I8 => |bytes| f64::from(bytes[0] as i8),
-        DType::U16 => number!(u16),
-        DType::I16 => number!(i16),
-        DType::U32 => number!(u32),
-        DType::I32 => number!(i32),
-        DType::U64 => number!(u64, |n| n as f64),
-        DType::I64 => number!(i64, |n| n as f64),
-        DType::F32 => number!(f32),
-        DType::F64 => number!(f64, std::convert::identity),
-        DType::F16 => |bytes| bytes.try_into().map_or(f64::NAN, |b| half::f16::from_le_bytes(b).to_f64()),
-        DType::BF16 => |bytes| bytes.try_into().map_or(f64::NAN, |b| half::bf16::from_le_bytes(b).to_f64()),
-        _ => return None,
-    })
-}
 
 /// Returns the tensor's type, shape and statistics.
 pub fn describe(tensor: &Tensor) -> Value {
@@ -83,7 +21,7 @@ pub fn describe(tensor: &Tensor) -> Value {
         "nbytes": tensor.nbytes(),
         "metadata_bytes": tensor.metadata().len(),
         "timestamp_ns": tensor.timestamp().to_string(),
-        "is_picture": crate::picture::Kind::of(tensor).is_some(),
+        "is_picture": picture::Kind::of(tensor).is_some(),
         "statistics": Elements::of(tensor).map(|elements| statistics(&elements, tensor.elements())),
     })
 }
@@ -124,7 +62,7 @@ fn histogram(values: &[f64], min: f64, max: f64) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensorlend::{AsTensor, Client, TensorSpec};
+    use tensorlend::{AsTensor, Client, DType, TensorSpec};
 
     fn described(array: &(impl AsTensor + ?Sized)) -> Value {
         let broker = tensorlend_daemon::embedded().unwrap();

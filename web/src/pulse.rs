@@ -1,6 +1,7 @@
-//! Checks on threads of its own whether the daemon responds, so that a sample that waits for the daemon does not delay the result.
+//! Checks on threads of its own whether the daemon responds, so that a sample that waits for the daemon does not delay the
+//! result.
 
-use crate::view::{Last, Look, now_ms};
+use crate::view::{Last, Snapshot, now_ms};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -57,12 +58,12 @@ impl Pulse {
     ///
     /// # Errors
     /// If a thread cannot be started.
-    pub fn start(self: &Arc<Self>, tell: watch::Sender<Arc<Look>>, interval: Duration) -> std::io::Result<()> {
+    pub fn start(self: &Arc<Self>, tell: watch::Sender<Arc<Snapshot>>, interval: Duration) -> std::io::Result<()> {
         let (ask, asked) = channel::<()>();
         let (answer, answers) = channel();
         let pulse = self.clone();
         std::thread::Builder::new().name("question".into()).spawn(move || {
-            // One request at a time: it can block for as long as a client waits for a daemon.
+            // Sends one request at a time, because a request can block for as long as a client waits for a daemon.
             while asked.recv().is_ok() && answer.send(pulse.client().stat().ok()).is_ok() {}
         })?;
         let pulse = self.clone();
@@ -76,7 +77,7 @@ impl Pulse {
         &self,
         ask: &Sender<()>,
         answers: &Receiver<Option<Stat>>,
-        tell: &watch::Sender<Arc<Look>>,
+        tell: &watch::Sender<Arc<Snapshot>>,
         pause: Duration,
     ) {
         while !tell.is_closed() && ask.send(()).is_ok() {
@@ -94,11 +95,11 @@ impl Pulse {
         }
     }
 
-    fn take_and_tell(&self, stat: Option<Stat>, tell: &watch::Sender<Arc<Look>>) {
+    fn take_and_tell(&self, stat: Option<Stat>, tell: &watch::Sender<Arc<Snapshot>>) {
         if self.take(stat) {
             // Reads the daemon's state inside `send_modify`, which locks the sample; the sampler does the same at the
             // end of a sample. So the last writer always stores the latest state.
-            tell.send_modify(|look| *look = Arc::new(look.with(self.last())));
+            tell.send_modify(|snapshot| *snapshot = Arc::new(snapshot.with(self.last())));
         }
     }
 }

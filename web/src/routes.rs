@@ -5,7 +5,7 @@ use crate::body::Reply;
 use crate::guard::{self, Door};
 use crate::query::Query;
 use crate::token::Token;
-use crate::view::{Look, Namespace};
+use crate::view::{Namespace, Snapshot};
 use crate::{json, live, metrics, page, picture, preview};
 use hyper::body::Bytes;
 use hyper::header::{self, HeaderValue};
@@ -25,7 +25,7 @@ const PREVIEWS: usize = 2;
 
 /// The data behind all responses.
 pub struct Site {
-    pub looks: watch::Receiver<Arc<Look>>,
+    pub snapshots: watch::Receiver<Arc<Snapshot>>,
     /// Each namespace shown, and the function that joins it.
     pub namespaces: Vec<(String, Connect)>,
     pub token: Option<Token>,
@@ -38,13 +38,13 @@ type Answer = Response<Reply>;
 
 impl Site {
     pub fn new(
-        looks: watch::Receiver<Arc<Look>>,
+        snapshots: watch::Receiver<Arc<Snapshot>>,
         namespaces: Vec<(String, Connect)>,
         token: Option<Token>,
         previews: bool,
     ) -> Self {
         let (viewers, previewing) = (Semaphore::new(VIEWERS).into(), Semaphore::new(PREVIEWS).into());
-        Self { looks, namespaces, token, previews, viewers, previewing }
+        Self { snapshots, namespaces, token, previews, viewers, previewing }
     }
 
     /// Returns the response to a request.
@@ -84,10 +84,10 @@ impl Site {
         let Some(query) = Query::parse(request.uri().query()) else {
             return problem(StatusCode::BAD_REQUEST, "the query is not percent-encoded UTF-8, or too long");
         };
-        let look = self.looks.borrow().clone();
+        let snapshot = self.snapshots.borrow().clone();
         if path == "/metrics" {
             return made(move || {
-                whole(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics::page(&look).into())
+                whole(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics::page(&snapshot).into())
             })
             .await;
         }
@@ -99,8 +99,10 @@ impl Site {
             "preview" | "preview.png" => self.preview(&query, what == "preview.png").await,
             _ => {
                 let (what, previews) = (what.to_owned(), self.previews);
-                made(move || tell(&what, &query, &look, previews).unwrap_or_else(|(status, why)| problem(status, why)))
-                    .await
+                made(move || {
+                    tell(&what, &query, &snapshot, previews).unwrap_or_else(|(status, why)| problem(status, why))
+                })
+                .await
             }
         }
     }
@@ -112,9 +114,9 @@ impl Site {
         };
         let (viewer, pieces) = mpsc::channel(1);
         if method != Method::HEAD {
-            let (looks, previews) = (self.looks.clone(), self.previews);
+            let (snapshots, previews) = (self.snapshots.clone(), self.previews);
             tokio::spawn(async move {
-                live::follow(looks, viewer, previews).await;
+                live::follow(snapshots, viewer, previews).await;
                 drop(place);
             });
         }
@@ -146,7 +148,7 @@ impl Site {
     }
 }
 
-/// Builds a response on a blocking thread: one of ten thousand entries takes milliseconds, and one thread serves all
+/// Builds a response on a blocking thread: a response of ten thousand entries takes milliseconds, and one thread serves all
 /// connections.
 async fn made(make: impl FnOnce() -> Answer + Send + 'static) -> Answer {
     let answer = tokio::task::spawn_blocking(make).await;
@@ -154,30 +156,30 @@ async fn made(make: impl FnOnce() -> Answer + Send + 'static) -> Answer {
 }
 
 /// Returns a part of the latest sample.
-fn tell(what: &str, query: &Query, look: &Look, previews: bool) -> Result<Answer, (StatusCode, &'static str)> {
+fn tell(what: &str, query: &Query, snapshot: &Snapshot, previews: bool) -> Result<Answer, (StatusCode, &'static str)> {
     let bad = |()| (StatusCode::BAD_REQUEST, "limit and offset are numbers");
     let limit = query.number("limit", LIMIT).map_err(bad)?.min(LIMIT_MAX);
     let offset = query.number("offset", 0).map_err(bad)?;
     if what == "status" {
-        return Ok(answer(&json::status(look, previews)));
+        return Ok(answer(&json::status(snapshot, previews)));
     }
     if what == "events" {
         let after = query.number("after", 0).map_err(bad)? as u64;
-        let events = look.events.iter().rev().filter(|event| event.number > after);
-        return Ok(list(look, "events", events.map(|e| || json::event(e)), offset, limit));
+        let events = snapshot.events.iter().rev().filter(|event| event.number > after);
+        return Ok(list(snapshot, "events", events.map(|e| || json::event(e)), offset, limit));
     }
-    let ns = look.namespace(query.get("namespace"));
+    let ns = snapshot.namespace(query.get("namespace"));
     let ns: &Namespace = ns.ok_or((StatusCode::NOT_FOUND, "this namespace is not shown here"))?;
     let seen = &ns.seen;
     Ok(match what {
-        "clients" => list(look, what, seen.clients.iter().map(|c| || json::client(c)), offset, limit),
+        "clients" => list(snapshot, what, seen.clients.iter().map(|c| || json::client(c)), offset, limit),
         "segments" => {
             let with_slots = query.get("slots").is_some_and(|slots| slots == "1");
-            list(look, what, seen.segments.iter().map(|s| move || json::segment(ns, s, with_slots)), offset, limit)
+            list(snapshot, what, seen.segments.iter().map(|s| move || json::segment(ns, s, with_slots)), offset, limit)
         }
-        "streams" => list(look, what, seen.streams.iter().map(|s| || json::stream(ns, s)), offset, limit),
-        "leases" => list(look, what, seen.leases.iter().map(|l| || json::lease(ns, l)), offset, limit),
-        "history" => list(look, what, ns.history.iter().map(|p| || json::point(p)), 0, LIMIT_MAX),
+        "streams" => list(snapshot, what, seen.streams.iter().map(|s| || json::stream(ns, s)), offset, limit),
+        "leases" => list(snapshot, what, seen.leases.iter().map(|l| || json::lease(ns, l)), offset, limit),
+        "history" => list(snapshot, what, ns.history.iter().map(|p| || json::point(p)), 0, LIMIT_MAX),
         "names" => {
             let part = query.get("contains").unwrap_or_default();
             let found = seen.values.iter().filter(|value| match &value.origin {
@@ -185,14 +187,14 @@ fn tell(what: &str, query: &Query, look: &Look, previews: bool) -> Result<Answer
                 tensorlend::observe::Origin::Item { list: name, .. }
                 | tensorlend::observe::Origin::Message { stream: name, .. } => !part.is_empty() && name.contains(part),
             });
-            list(look, what, found.map(|v| || json::value(v)), offset, limit)
+            list(snapshot, what, found.map(|v| || json::value(v)), offset, limit)
         }
         _ => return Err((StatusCode::NOT_FOUND, "there is nothing here; docs/web.md lists what there is")),
     })
 }
 
-/// Leases a value while reading it, in a session of its own. The end of the session unmaps everything: a segment that
-/// stays mapped anywhere cannot be freed.
+/// Leases a value and reads it, in a session of its own. The end of the session unmaps all memory: a segment that stays
+/// mapped anywhere cannot be freed.
 fn look_into(connect: &Connect, name: &str, member: Option<&str>, picture: bool) -> Answer {
     let Ok(client) = connect() else { return problem(StatusCode::BAD_GATEWAY, "the daemon does not answer") };
     let value = match client.get_value(name) {
@@ -223,7 +225,13 @@ fn look_into(connect: &Connect, name: &str, member: Option<&str>, picture: bool)
 }
 
 /// Returns a page of a list, and the length of the list.
-fn list(look: &Look, what: &str, all: impl Iterator<Item: FnOnce() -> Value>, offset: usize, limit: usize) -> Answer {
+fn list(
+    snapshot: &Snapshot,
+    what: &str,
+    all: impl Iterator<Item: FnOnce() -> Value>,
+    offset: usize,
+    limit: usize,
+) -> Answer {
     let mut total = 0;
     let mut some = Vec::new();
     for make in all {
@@ -232,7 +240,7 @@ fn list(look: &Look, what: &str, all: impl Iterator<Item: FnOnce() -> Value>, of
         }
         total += 1;
     }
-    answer(&json!({ "look": look.number, "at_ms": look.at_ms, "total": total, "offset": offset, what: some }))
+    answer(&json!({ "look": snapshot.number, "at_ms": snapshot.at_ms, "total": total, "offset": offset, what: some }))
 }
 
 fn answer(value: &Value) -> Answer {

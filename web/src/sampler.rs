@@ -4,22 +4,17 @@ use crate::Connect;
 use crate::events::Log;
 use crate::history::{History, Point};
 use crate::pulse::Pulse;
-use crate::view::{Last, Look, Meters, Namespace, States, now_ms};
+use crate::view::{Last, Namespace, Snapshot, now_ms};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use tensorlend::observe::Observer;
-use tensorlend::{Client, Error};
+use tensorlend::Error;
+use tensorlend::observe::{self, Sampled};
 use tokio::sync::watch;
-
-/// Time that a session has to reconnect to a restarted daemon before the sampler replaces it.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A namespace, and the session that observes it.
 struct Watched {
     connect: Connect,
-    client: Client,
-    observer: Observer,
-    meters: Meters,
+    sampler: observe::Sampler,
     history: History,
     last: Arc<Namespace>,
 }
@@ -31,9 +26,6 @@ pub struct Sampler {
     log: Log,
     number: u64,
     interval: Duration,
-    /// Time since which the daemon has not responded. A session that the daemon has forgotten stays mapped, and shows
-    /// no changes.
-    away: Option<Instant>,
 }
 
 impl Sampler {
@@ -41,28 +33,27 @@ impl Sampler {
     pub fn new(namespaces: Vec<Connect>, interval: Duration) -> Result<Self, Error> {
         let watched = namespaces.into_iter().map(Watched::new).collect::<Result<Vec<_>, _>>()?;
         // One daemon serves all namespaces: its metrics cover all of them.
-        let pulse = watched.first().map(|first| Arc::new(Pulse::new(first.client.clone())));
-        Ok(Self { watched, pulse, log: Log::default(), number: 0, interval, away: None })
+        let pulse = watched.first().map(|first| Arc::new(Pulse::new(first.sampler.client().clone())));
+        Ok(Self { watched, pulse, log: Log::default(), number: 0, interval })
     }
 
     /// Returns the function that joins each namespace, by the namespace's name.
     pub fn namespaces(&self) -> Vec<(String, Connect)> {
-        let named = |watched: &Watched| (watched.client.namespace().to_owned(), watched.connect.clone());
+        let named = |watched: &Watched| (watched.sampler.client().namespace().to_owned(), watched.connect.clone());
         self.watched.iter().map(named).collect()
     }
 
     /// Takes a sample.
-    pub fn look(&mut self) -> Look {
+    pub fn sample(&mut self) -> Snapshot {
         self.number += 1;
         let at_ms = now_ms();
         self.log.begin();
         let Last { stat, answered_ms } = self.daemon();
-        self.away = if stat.is_some() { None } else { self.away.or_else(|| Some(Instant::now())) };
         self.log.daemon(at_ms, stat.as_deref());
         for watched in &mut self.watched {
-            watched.look(at_ms, &mut self.log);
+            watched.sample(at_ms, stat.is_some(), &mut self.log);
         }
-        Look {
+        Snapshot {
             number: self.number,
             at_ms,
             namespaces: self.watched.iter().map(|watched| watched.last.clone()).collect(),
@@ -82,37 +73,31 @@ impl Sampler {
     ///
     /// # Errors
     /// If a thread cannot be started.
-    pub fn start_pulse(&self, tell: &watch::Sender<Arc<Look>>) -> std::io::Result<()> {
+    pub fn start_pulse(&self, tell: &watch::Sender<Arc<Snapshot>>) -> std::io::Result<()> {
         self.pulse.as_ref().map_or(Ok(()), |pulse| pulse.start(tell.clone(), self.interval))
     }
 
     /// Takes samples until there are no receivers.
-    pub fn run(mut self, tell: &watch::Sender<Arc<Look>>) {
+    pub fn run(mut self, tell: &watch::Sender<Arc<Snapshot>>) {
         let mut next = Instant::now();
         while !tell.is_closed() {
             self.reconnect();
-            let look = self.look();
+            let snapshot = self.sample();
             // The daemon may have stopped responding during the sample.
-            tell.send_modify(|last| *last = Arc::new(look.with(self.daemon())));
+            tell.send_modify(|last| *last = Arc::new(snapshot.with(self.daemon())));
             // A slow sample is followed by a pause of at least half an interval.
             next = (next + self.interval).max(Instant::now() + self.interval / 2);
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
         }
     }
 
-    /// Opens new sessions where a sample failed, and everywhere if the daemon has not responded for [`PATIENCE`].
+    /// Opens new sessions in namespaces whose sample failed, and in all of them if the daemon does not respond.
     fn reconnect(&mut self) {
-        let is_away = self.away.is_some_and(|since| since.elapsed() >= PATIENCE);
         for (at, watched) in self.watched.iter_mut().enumerate() {
-            if !is_away && watched.last.error.is_none() {
-                continue;
-            }
-            if let Ok(client) = (watched.connect)() {
-                if let (0, Some(pulse)) = (at, &self.pulse) {
-                    pulse.set_client(client.clone());
-                }
-                watched.observer = client.observer();
-                watched.client = client;
+            if watched.sampler.reconnect()
+                && let (0, Some(pulse)) = (at, &self.pulse)
+            {
+                pulse.set_client(watched.sampler.client().clone());
             }
         }
     }
@@ -120,17 +105,16 @@ impl Sampler {
 
 impl Watched {
     fn new(connect: Connect) -> Result<Self, Error> {
-        let client = connect()?;
-        let observer = client.observer();
+        let of_session = connect.clone();
+        let sampler = observe::Sampler::new(move || of_session())?;
         let mut last = Namespace::default();
-        client.namespace().clone_into(&mut last.seen.namespace);
-        let (meters, history) = (Meters::default(), History::default());
-        Ok(Self { connect, client, observer, meters, history, last: Arc::new(last) })
+        sampler.client().namespace().clone_into(&mut last.seen.namespace);
+        Ok(Self { connect, sampler, history: History::default(), last: Arc::new(last) })
     }
 
-    fn look(&mut self, at_ms: u64, log: &mut Log) {
-        let seen = match self.observer.observe() {
-            Ok(seen) => seen,
+    fn sample(&mut self, at_ms: u64, daemon_responds: bool, log: &mut Log) {
+        let Sampled { seen, states: bytes, rates, lost } = match self.sampler.sample(daemon_responds) {
+            Ok(sampled) => sampled,
             Err(error) => {
                 self.last = Arc::new(Namespace {
                     seen: self.last.seen.clone(),
@@ -143,8 +127,6 @@ impl Watched {
             }
         };
         log.namespace(at_ms, &seen);
-        let (rates, lost) = self.meters.read(seen.at_ns, &seen.streams);
-        let bytes = States::of(&seen);
         let mut now = Namespace { seen, error: None, bytes, rates, lost, history: Arc::default() };
         let uids = now.bytes_by_uid();
         now.history = self.history.add(Point::of(at_ms, &now.seen, bytes, uids));

@@ -4,7 +4,7 @@ use crate::guard::Door;
 use crate::listen::{File, Listener};
 use crate::routes::Site;
 use crate::sampler::Sampler;
-use crate::view::Look;
+use crate::view::Snapshot;
 use crate::{Error, Listen, Options};
 use hyper::Request;
 use hyper::body::Incoming;
@@ -38,7 +38,7 @@ pub struct Server {
     names: Vec<String>,
     site: Arc<Site>,
     sampler: Sampler,
-    tell: watch::Sender<Arc<Look>>,
+    tell: watch::Sender<Arc<Snapshot>>,
     #[cfg(feature = "otel")]
     #[expect(dead_code, reason = "it sends until it is dropped")]
     export: Option<crate::otlp::Export>,
@@ -69,10 +69,10 @@ impl Server {
             names.push(name);
         }
         let joined = sampler.namespaces();
-        let (tell, looks) = watch::channel(Arc::new(sampler.look()));
+        let (tell, snapshots) = watch::channel(Arc::new(sampler.sample()));
         #[cfg(feature = "otel")]
-        let export = options.otlp.map(|to| crate::otlp::Export::start(&to, &looks)).transpose()?;
-        let site = Arc::new(Site::new(looks, joined, options.token, options.previews));
+        let export = options.otlp.map(|to| crate::otlp::Export::start(&to, &snapshots)).transpose()?;
+        let site = Arc::new(Site::new(snapshots, joined, options.token, options.previews));
         Ok(Self {
             listeners,
             files,
@@ -105,7 +105,7 @@ impl Server {
     pub fn run(self) -> Result<(), Error> {
         let Self { listeners, files, site, sampler, tell, .. } = self;
         sampler.start_pulse(&tell)?;
-        std::thread::Builder::new().name("looks".into()).spawn(move || sampler.run(&tell))?;
+        std::thread::Builder::new().name("sampler".into()).spawn(move || sampler.run(&tell))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build()?;
         runtime.block_on(async {
             let mut accepting = Vec::new();

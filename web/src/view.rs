@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 use tensorlend::Stat;
 use tensorlend::observe::Observation;
-pub use tensorlend::observe::{Meters, States};
+pub use tensorlend::observe::States;
 
 use crate::events::Event;
 use crate::history::Point;
@@ -13,7 +13,7 @@ use hyper::body::Bytes;
 
 /// A sample of all namespaces at one time. All viewers share it.
 #[derive(Default)]
-pub struct Look {
+pub struct Snapshot {
     /// Sequence number, from 1 on; 0: no sample yet.
     pub number: u64,
     /// Milliseconds since 1970.
@@ -57,7 +57,7 @@ pub struct Last {
     pub answered_ms: u64,
 }
 
-impl Look {
+impl Snapshot {
     /// Returns this sample with the daemon's latest known state.
     pub fn with(&self, daemon: Last) -> Self {
         Self {

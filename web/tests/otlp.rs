@@ -10,7 +10,7 @@ use tensorlend::Client;
 use tensorlend_web::{Options, Otlp, Server};
 
 /// Timeout of every step.
-const PATIENCE: Duration = Duration::from_mins(5);
+const TIMEOUT: Duration = Duration::from_mins(5);
 
 fn accept(collector: &TcpListener) -> TcpStream {
     collector.set_nonblocking(true).unwrap();
@@ -21,7 +21,7 @@ fn accept(collector: &TcpListener) -> TcpStream {
                 stream.set_nonblocking(false).unwrap();
                 return stream;
             }
-            Err(error) => assert!(start.elapsed() < PATIENCE, "nothing is sent: {error}"),
+            Err(error) => assert!(start.elapsed() < TIMEOUT, "nothing is sent: {error}"),
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -30,7 +30,7 @@ fn accept(collector: &TcpListener) -> TcpStream {
 /// Receives one request, responds to it, and returns its head and its body.
 fn receive(collector: &TcpListener, status: &str) -> (String, Vec<u8>) {
     let stream = accept(collector);
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut reader = BufReader::new(stream);
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -108,7 +108,7 @@ fn a_collector_is_sent_the_figures_and_may_fail_once() {
     client.put("d", &[1u8]).unwrap();
     let start = Instant::now();
     loop {
-        assert!(start.elapsed() < PATIENCE, "the new name is never sent");
+        assert!(start.elapsed() < TIMEOUT, "the new name is never sent");
         let (_, body) = receive(&collector, "200 OK");
         let sent: Value = serde_json::from_slice(&body).unwrap();
         if points(&sent, "tensorlend_namespace_names") == one(&format!("namespace={name}"), 4.0) {

@@ -14,8 +14,8 @@ use iceoryx2::sample_mut::SampleMut;
 use iceoryx2::service::ipc::Service;
 use iceoryx2::service::port_factory::PortFactory;
 
+use super::invitation::Invitation;
 use super::leftovers::prefix;
-use super::party::Invitation;
 use crate::end::{PingPong, Side, spin_until};
 use crate::{BaselineError, payload};
 
@@ -69,7 +69,7 @@ impl<const TOUCHED: bool> Poller<TOUCHED> {
         let start = Instant::now();
         while out.dynamic_config().number_of_subscribers() == 0 || into.dynamic_config().number_of_publishers() == 0 {
             if start.elapsed() > MEETING {
-                return Err(BaselineError::Stalled { doing: "waiting for the other party", patience: MEETING });
+                return Err(BaselineError::Stalled { doing: "waiting for the other party", timeout: MEETING });
             }
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tensorlend::{Draft, Message};
 
 use super::game::Game;
-use super::party::Invitation;
+use super::invitation::Invitation;
 use super::stream::Lines;
 use crate::asleep::Observed;
 use crate::end::{PingPong, Side, Wake};

@@ -7,6 +7,7 @@
 mod game;
 #[cfg(feature = "iceoryx2")]
 mod iceoryx;
+mod invitation;
 mod leftovers;
 mod link;
 mod party;
@@ -20,9 +21,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 pub use game::Game;
+use invitation::{Invitation, SOCKET_DEFAULT};
 use leftovers::Leftovers;
 pub(crate) use party::serve;
-use party::{Invitation, SOCKET_DEFAULT};
 
 use crate::cores::Cores;
 use crate::end::Side;
@@ -33,7 +34,7 @@ use crate::{BaselineError, Meter};
 pub(crate) const ROLE: &str = "duel";
 
 /// Timeout of a batch, or of the start of a party.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Time for an orderly end.
 const GRACE: Duration = Duration::from_secs(2);
@@ -169,13 +170,13 @@ impl Party {
 
     /// Returns its next line.
     fn line(&mut self) -> Result<String, BaselineError> {
-        match self.lines.recv_timeout(PATIENCE) {
+        match self.lines.recv_timeout(TIMEOUT) {
             Ok(line) => match line.strip_prefix(party::ERROR) {
                 Some(why) => Err(BaselineError::Party(why.to_owned())),
                 None => Ok(line),
             },
             Err(RecvTimeoutError::Timeout) => {
-                Err(BaselineError::Stalled { doing: "a batch of exchanges", patience: PATIENCE })
+                Err(BaselineError::Stalled { doing: "a batch of exchanges", timeout: TIMEOUT })
             }
             Err(RecvTimeoutError::Disconnected) => match self.child.wait() {
                 Ok(status) => Err(BaselineError::PeerGone { status }),

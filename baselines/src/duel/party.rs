@@ -1,81 +1,20 @@
 //! One of the two processes.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
-use tensorlend::Client;
 
 use super::game::Game;
+use super::invitation::Invitation;
 use super::link::{Lender, Sleeper};
 use super::stream::Poller;
 use crate::BaselineError;
 use crate::cores::{pin, unpin};
-use crate::end::{Alarm, Player, Side, Volley};
+use crate::end::{Alarm, Player, Volley};
 
 /// The prefix of a line that reports an error.
 pub(super) const ERROR: &str = "error: ";
-
-/// The placeholder for a socket's path: the client finds the socket by itself.
-pub(super) const SOCKET_DEFAULT: &str = "-";
-
-/// The arguments of a party.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Invitation {
-    pub(super) game: Game,
-    pub(super) bytes: usize,
-    pub(super) side: Side,
-    pub(super) core: usize,
-    pub(super) socket: String,
-    pub(super) tag: String,
-    pub(super) folder: PathBuf,
-    pub(super) parent: u32,
-    /// The other party's process, for the first party.
-    pub(super) receiver: u32,
-}
-
-impl Invitation {
-    /// Returns the arguments as words.
-    pub(super) fn words(&self) -> Vec<String> {
-        vec![
-            self.game.name().to_owned(),
-            self.bytes.to_string(),
-            if self.side == Side::First { "first" } else { "second" }.to_owned(),
-            self.core.to_string(),
-            self.socket.clone(),
-            self.tag.clone(),
-            self.folder.to_string_lossy().into_owned(),
-            self.parent.to_string(),
-            self.receiver.to_string(),
-        ]
-    }
-
-    fn read(words: &[String]) -> Option<Self> {
-        let [game, bytes, side, core, socket, tag, folder, parent, receiver] = words else { return None };
-        Some(Self {
-            game: Game::ALL.into_iter().find(|it| it.name() == game)?,
-            bytes: bytes.parse().ok()?,
-            side: match side.as_str() {
-                "first" => Side::First,
-                "second" => Side::Second,
-                _ => return None,
-            },
-            core: core.parse().ok()?,
-            socket: socket.clone(),
-            tag: tag.clone(),
-            folder: folder.into(),
-            parent: parent.parse().ok()?,
-            receiver: receiver.parse().ok()?,
-        })
-    }
-
-    /// Connects a client to the daemon.
-    pub(super) fn client(&self) -> Result<Client, BaselineError> {
-        let builder = Client::builder().label("bench");
-        Ok(if self.socket == SOCKET_DEFAULT { builder.connect() } else { builder.socket(&self.socket).connect() }?)
-    }
-}
 
 /// Runs a party in this process.
 pub(crate) fn serve(words: &[String]) -> Result<(), BaselineError> {
@@ -131,32 +70,5 @@ pub(super) fn forward(out: impl Read, lines: &Sender<String>) {
         if lines.send(line).is_err() {
             return;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Game, Invitation, Side};
-
-    #[test]
-    fn an_invitation_survives_its_words() {
-        for game in Game::ALL {
-            let invitation = Invitation {
-                game,
-                bytes: 5,
-                side: Side::First,
-                core: 1,
-                socket: "/a b".to_owned(),
-                tag: "t".to_owned(),
-                folder: "/f".into(),
-                parent: 7,
-                receiver: 8,
-            };
-            let mut words = invitation.words();
-            assert_eq!(Invitation::read(&words), Some(invitation));
-            words[2] = "third".to_owned();
-            assert_eq!(Invitation::read(&words), None);
-        }
-        assert_eq!(Invitation::read(&[]), None);
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tensorlend::{Client, DType, Draft, Message, Stream, Subscription};
 
-use super::party::Invitation;
+use super::invitation::Invitation;
 use crate::end::{PingPong, Side, spin_until};
 use crate::{BaselineError, payload};
 

@@ -10,9 +10,10 @@ use tensorlend_benches::report::Report;
 use tensorlend_benches::stats::{Samples, Summary, now_ns};
 use tensorlend_benches::study::device::{Bench, DeviceSource, Gauge};
 use tensorlend_benches::study::{Scenario, run};
-use tensorlend_benches::table::{Table, bytes, digits, nanos, spread, times};
+use tensorlend_benches::table::{Table, digits, nanos, spread, times};
 use tensorlend_benches::worker::{Role, Worker, ask_all, wait_until};
 use tensorlend_daemon::{Bytes, Config, Embedded, embedded_with};
+use tensorlend_layout::size::bytes_text;
 
 /// The workers' role.
 pub const ROLE: &str = "device";
@@ -200,8 +201,8 @@ fn counts(report: &mut Report, worker: &mut Worker, part: u64) {
         let order = |source| Order { source, scenario: at, part, runs: 0, count: true, start_ns: 0 };
         let answers: Vec<Answer> = (0..SOURCES).map(|source| worker.ask(&order(source))).collect();
         let plain = DeviceSource::ALL.iter().position(|source| *source == DeviceSource::Plain).expect("it is one");
-        let mut cells = vec![scenario.label().to_owned(), bytes(answers[plain].live_bytes)];
-        cells.extend(answers.iter().map(|answer| bytes(answer.peak_bytes)));
+        let mut cells = vec![scenario.label().to_owned(), bytes_text(answers[plain].live_bytes)];
+        cells.extend(answers.iter().map(|answer| bytes_text(answer.peak_bytes)));
         peaks.row(cells);
         let (threads, operations) = scenario.shape();
         let each = |calls: u64| digits(calls as f64 / (threads * operations) as f64);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tensorlend::{Client, DType, DeviceLease, On, Stream, Subscription, Value, Version};
 use tensorlend_benches::gpu::{Card, Pinned};
-use tensorlend_benches::shm::{Mailbox, patience};
+use tensorlend_benches::shm::{Mailbox, pause};
 use tensorlend_benches::stats::now_ns;
 use tensorlend_benches::worker::Role;
 use tensorlend_cuda::{Access, Allocation, Mapping};
@@ -246,7 +246,7 @@ impl Peer {
                 }
             }
             // Polling a name takes as long as polling a word many times.
-            patience(if way == Way::Stream { turn } else { turn * 64 });
+            pause(if way == Way::Stream { turn } else { turn * 64 });
         }
         unreachable!("it polls until there is something")
     }

@@ -5,8 +5,8 @@ use tensorlend_baselines::{BaselineError, Meter, repeated};
 
 use super::exchange;
 use super::names::Desk;
-use super::plan::{FLOOR, OURS, Setting, entry};
 use super::race::{Entry, Group};
+use super::setting::{FLOOR, OURS, Setting, entry};
 
 /// Sizes of copies in and out.
 const COPIED: [usize; 3] = [64 << 10, 1 << 20, 16 << 20];
@@ -54,7 +54,7 @@ fn page(name: &str, pages: Pages) -> Entry {
 fn put(setting: &Setting, bytes: usize) -> Result<Box<dyn Meter>, BaselineError> {
     let desk = Desk::open(setting, &format!("put{bytes}"))?;
     let (name, source) = (desk.name("value"), vec![1_u8; bytes]);
-    // The current value, the previous one and the next one: after them, slots are reused.
+    // These puts allocate slots for the current, the previous and the next value. Later puts reuse them.
     for _ in 0..4 {
         desk.client.put(&name, &source)?;
     }

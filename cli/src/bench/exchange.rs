@@ -4,16 +4,15 @@ use std::error::Error;
 
 use tensorlend_baselines::{Duel, Game, Meter, pin};
 
-use super::launch;
-use super::plan::{OURS, Setting, entry};
 use super::race::Entry;
+use super::setting::{OURS, Setting, entry, launch};
 
 /// The role of a process that receives through another library; the next argument is its core.
 pub const CONSUMER: &str = "consumer";
 
 const NAME: &str = "exchange_round_trip";
 
-/// Returns tensorlend in place, tensorlend with a copy in, and the other libraries.
+/// Returns the rows of one size: tensorlend in place, tensorlend with a copy in, and the other libraries.
 pub fn entries(setting: &Setting, floor: &'static str, bytes: usize) -> Vec<Entry> {
     let ours = |name: &str, game| {
         let Setting { cores, socket, .. } = setting.clone();
@@ -31,7 +30,7 @@ pub fn entries(setting: &Setting, floor: &'static str, bytes: usize) -> Vec<Entr
 #[cfg(feature = "baselines")]
 fn others(setting: &Setting, floor: &'static str, bytes: usize) -> Vec<Entry> {
     use std::process::Stdio;
-    use tensorlend_baselines::{Kind, Session, patience};
+    use tensorlend_baselines::{Kind, Session, timeout};
 
     let core = setting.cores.second.to_string();
     let other = |kind: Kind| {
@@ -41,10 +40,10 @@ fn others(setting: &Setting, floor: &'static str, bytes: usize) -> Vec<Entry> {
                 let words = [CONSUMER.to_owned(), core.clone()];
                 launch(&[&words, args].concat()).stdout(Stdio::null()).spawn()
             };
-            let session = Session::start(kind, bytes, patience(bytes), &mut spawn)?;
+            let session = Session::start(kind, bytes, timeout(bytes), &mut spawn)?;
             Ok(Box::new(session) as Box<dyn Meter>)
         };
-        // Each round trip is a sample: more samples would not improve the percentiles.
+        // Each round trip is a sample, and 500 samples suffice for the percentiles.
         entry(NAME, kind.name(), Some(floor), make).sized(bytes).at_most(500)
     };
     Kind::ALL.into_iter().map(other).collect()

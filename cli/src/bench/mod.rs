@@ -10,17 +10,16 @@ mod plot;
 mod race;
 mod report;
 mod sessions;
+mod setting;
 mod table;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use tensorlend_baselines::{Cores, floors, pin};
 
-use crate::again;
-use crate::args::Json;
 use crate::failure::Failure;
+use crate::options::Json;
 use crate::output;
 
 /// Measure this machine's floors, and tensorlend compared with them.
@@ -75,7 +74,7 @@ pub fn run(args: &BenchArgs, socket: Option<&Path>) -> Result<(), Box<dyn Error>
     pin(cores.first)?;
 
     let pace = if args.quick { race::Pace::QUICK } else { race::Pace::FULL };
-    let mut plan = plan::plan(&plan::Setting { cores, socket: socket.to_owned(), quick: args.quick });
+    let mut plan = plan::plan(&setting::Setting { cores, socket: socket.to_owned(), quick: args.quick });
     for text in &args.only {
         if !plan.iter().any(|group| group.is_named(text)) {
             return Err(Failure::Usage(format!("--only {text:?} selects no row, because no row's name contains it: run the command without --only to see the names")).into());
@@ -115,9 +114,4 @@ pub fn peer(args: &[String]) -> Result<(), Box<dyn Error>> {
         Some((role, rest)) if role == exchange::CONSUMER => exchange::consume(rest),
         _ => Ok(tensorlend_baselines::serve(args)?),
     }
-}
-
-/// Returns the command that starts this program as such a child.
-fn launch(args: &[String]) -> Command {
-    again::command(&[&["bench".to_owned()], args].concat())
 }

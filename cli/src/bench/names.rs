@@ -7,8 +7,8 @@ use std::rc::Rc;
 use tensorlend::{Client, DType, Draft};
 use tensorlend_baselines::{BaselineError, Meter, floors, prepared, repeated};
 
-use super::plan::{FLOOR, OURS, Setting, entry};
 use super::race::Group;
+use super::setting::{FLOOR, OURS, Setting, entry};
 
 /// Number of names that a reader chooses from.
 const NAMES: usize = 1000;
@@ -133,7 +133,7 @@ fn list_len(setting: &Setting) -> Result<Box<dyn Meter>, BaselineError> {
         desk.client.append(&list, desk.draft()?)?;
     }
     Ok(Box::new(repeated(move || {
-        black_box(desk.client.len(&list));
+        black_box(desk.client.length(&list));
         Ok(())
     })))
 }

@@ -2,9 +2,8 @@
 
 use tensorlend_baselines::{Duel, Game, Meter, floors};
 
-use super::launch;
-use super::plan::{FLOOR, OURS, Setting, entry};
 use super::race::{Entry, Group};
+use super::setting::{FLOOR, OURS, Setting, entry, launch};
 
 const ICEORYX: &str = "iceoryx2";
 

@@ -6,10 +6,12 @@ use std::path::Path;
 
 use plotters::prelude::*;
 
-use super::plan::{FLOOR, OURS};
 use super::report::{Measured, Report};
+use super::setting::{FLOOR, OURS};
 use super::table::{size_text, time_text};
-use crate::plot::{Area, BLUE, Drawn, FONT, GREEN, GRID, GRID_FINE, INK, PURPLE, PlotError, VERMILION, svg, write};
+use crate::plot::{
+    Area, BLUE, Drawn, FONT, GREEN, GRID, GRID_FINE, INK, ORANGE, PURPLE, PlotError, SKY, VERMILION, svg, write,
+};
 
 /// Colours of floors and of other libraries; tensorlend is green.
 const GREY: RGBColor = RGBColor(0x77, 0x77, 0x77);
@@ -17,8 +19,8 @@ const OTHERS: [RGBColor; 9] = [
     VERMILION,
     BLUE,
     PURPLE,
-    RGBColor(0xE6, 0x9F, 0x00),
-    RGBColor(0x56, 0xB4, 0xE9),
+    ORANGE,
+    SKY,
     RGBColor(0x8C, 0x56, 0x4B),
     RGBColor(0x9A, 0x7D, 0x0A),
     RGBColor(0x5B, 0x3A, 0x8E),
@@ -123,7 +125,7 @@ fn draw_exchanges(rows: &[&Measured], area: &Area) -> Drawn {
         .label_style((FONT, 14).into_font().color(&INK))
         .x_label_formatter(&|bytes| size_text(bytes.round() as u64))
         .y_label_formatter(&|ns| short(*ns))
-        .x_desc("size of the tensor (1 KB = 1024 bytes)")
+        .x_desc("size of the tensor")
         .y_desc("median, and fastest to slowest")
         .draw()?;
     let mut series: Vec<(&str, &str)> = Vec::new();
@@ -183,7 +185,7 @@ mod tests {
         ];
         let rows: Vec<&Measured> = rows.iter().collect();
         let svg = svg(300, |area| draw_operations(&rows, "near", area)).unwrap();
-        for text in ["cacheline_one_way", "stream_poll_one_way, 1 KB", "(iceoryx2)", "near", "100 ns", "1 us"] {
+        for text in ["cacheline_one_way", "stream_poll_one_way, 1 KiB", "(iceoryx2)", "near", "100 ns", "1 us"] {
             assert!(svg.contains(text), "{text}: {svg}");
         }
     }
@@ -198,7 +200,7 @@ mod tests {
         }
         let rows: Vec<&Measured> = rows.iter().collect();
         let svg = svg(600, |area| draw_exchanges(&rows, area)).unwrap();
-        for text in ["tensorlend, copied in", "raw/unix-socket", "1 KB", "1 MB"] {
+        for text in ["tensorlend, copied in", "raw/unix-socket", "1 KiB", "1 MiB"] {
             assert!(svg.contains(text), "{text}");
         }
     }

@@ -25,9 +25,10 @@ pub struct Measured {
     pub p50_ns: f64,
     pub min_ns: f64,
     pub max_ns: f64,
-    /// The name of the row that this one is compared with: the one with the same size, or the one without a size.
+    /// The name of the row with which this one is compared. Of several rows with this name, it is the row with the same size or
+    /// without a size.
     pub floor: Option<&'static str>,
-    /// This row's median divided by that row's median.
+    /// The median of this row divided by the median of the row that `floor` names.
     pub ratio: Option<f64>,
 }
 

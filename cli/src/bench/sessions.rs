@@ -5,8 +5,8 @@ use std::path::Path;
 use tensorlend::{Client, DType, Error};
 use tensorlend_baselines::{BaselineError, Meter, floors, prepared};
 
-use super::plan::{FLOOR, OURS, Setting, entry};
 use super::race::Group;
+use super::setting::{FLOOR, OURS, Setting, entry};
 
 /// Maximum number of simultaneous clients.
 const CLIENTS_MAX: u64 = 16;

@@ -47,7 +47,7 @@ pub fn text(report: &Report, left_out: &[LeftOut]) -> String {
 
 /// Formats bytes in the largest binary unit that divides them.
 pub fn size_text(bytes: u64) -> String {
-    crate::demo::table::bytes_text(bytes)
+    tensorlend_layout::size::bytes_text(bytes)
 }
 
 /// Formats nanoseconds with three digits and a suitable unit.

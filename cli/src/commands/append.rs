@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use tensorlend::Client;
 
-use crate::args::{Json, Notes, Raw};
 use crate::failure::Failure;
+use crate::options::{Json, Notes, Raw};
 use crate::output;
 use crate::parcel::Parcel;
 use crate::progress::Progress;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde::Serialize;
 use tensorlend::{Client, Error, Value};
 
-use crate::args::{Json, seconds};
 use crate::failure::Failure;
+use crate::options::{Json, seconds};
 use crate::progress::Progress;
 use crate::summary::Summary;
 use crate::{output, save};

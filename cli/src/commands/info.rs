@@ -4,9 +4,9 @@ use serde::Serialize;
 use tensorlend::remote::RemoteInfo;
 use tensorlend::{Client, Error, Info, Lifetime, RemoteTrouble, Value};
 
-use crate::args::Json;
 use crate::commands::ls::owner_text;
 use crate::failure::Failure;
+use crate::options::Json;
 use crate::output::{self, Table, printable};
 use crate::save::on_device;
 use crate::summary::{Summary, timestamp_text};

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use serde::Serialize;
 use tensorlend::Client;
 
-use crate::args::Json;
 use crate::failure::Failure;
+use crate::options::Json;
 use crate::output;
 use crate::progress::Progress;
 use crate::save::Folder;
@@ -52,13 +52,13 @@ struct Got<'a> {
 impl ListGetArgs {
     pub fn run(&self, client: &Client) -> Result<(), Failure> {
         // Comes first, so that a missing list creates no folder.
-        client.range(&self.list, 0..0)?;
+        client.get_range(&self.list, 0..0)?;
         let folder = Folder::open(&self.output, self.format.as_deref())?;
-        let end = client.len(&self.list).min(self.first.saturating_add(self.count.unwrap_or(u64::MAX)));
+        let end = client.length(&self.list).min(self.first.saturating_add(self.count.unwrap_or(u64::MAX)));
         let progress = Progress::files(&self.list, usize::try_from(end.saturating_sub(self.first)).unwrap_or(0));
         let mut at = self.first;
         while at < end {
-            let items = client.range(&self.list, at..end.min(at + BATCH))?;
+            let items = client.get_range(&self.list, at..end.min(at + BATCH))?;
             if items.is_empty() {
                 return Err(Failure::NotFound(format!("list {:?} was cleared meanwhile, at item {at}", self.list)));
             }

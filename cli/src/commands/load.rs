@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use serde::Serialize;
 use tensorlend::{Client, Draft, Glob, ValueDraft};
 
-use crate::args::Json;
 use crate::failure::Failure;
 use crate::files::manifest::{self, About, Manifest, Named};
 use crate::files::{self, Entry, FileError};
+use crate::options::Json;
 use crate::output;
 use crate::progress::Progress;
 

@@ -6,10 +6,10 @@ use serde::Serialize;
 use tensorlend::remote::RemoteNames;
 use tensorlend::{Client, Collection, DType, Info, Listing, Spilled};
 
-use crate::args::{Json, bytes, time};
 use crate::commands::held::names_held_by;
 use crate::commands::info::Described;
 use crate::failure::Failure;
+use crate::options::{Json, bytes, time};
 use crate::output::{self, Table};
 use crate::summary::{Summary, now_ns};
 

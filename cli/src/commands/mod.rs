@@ -27,8 +27,9 @@ mod web;
 
 use clap::Subcommand;
 
-use crate::args::{Args, Connection};
+use crate::args::Args;
 use crate::failure::Failure;
+use crate::options::Connection;
 use crate::{bench, demo};
 
 /// The commands.

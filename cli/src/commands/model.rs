@@ -9,9 +9,9 @@ use serde::Serialize;
 use tensorlend::{Client, Error};
 use tensorlend_model::{MODEL_BYTES_MAX, ModelAnswer, ModelOptions, ModelRequest, ModelStatistics, Models, Quantiles};
 
-use crate::args::{Json, seconds};
 use crate::failure::Failure;
 use crate::files::FileError;
+use crate::options::{Json, seconds};
 use crate::output::{self, Table};
 
 /// Add, run and remove models that tensorlend-runner serves on this machine.

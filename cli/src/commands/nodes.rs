@@ -4,8 +4,8 @@ use serde::Serialize;
 use tensorlend::Client;
 use tensorlend::remote::{NodeDocument, SERVICE};
 
-use crate::args::Json;
 use crate::failure::Failure;
+use crate::options::Json;
 use crate::output::{self, Table};
 
 const EXAMPLES: &str = "\

@@ -3,8 +3,8 @@
 use serde::Serialize;
 use tensorlend::Client;
 
-use crate::args::Json;
 use crate::failure::Failure;
+use crate::options::Json;
 use crate::output;
 
 /// Check that the daemon responds; exit status 3 if it does not.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde::Serialize;
 use tensorlend::Client;
 
-use crate::args::{Json, Life, Notes, Raw};
 use crate::failure::Failure;
+use crate::options::{Json, Life, Notes, Raw};
 use crate::output;
 use crate::parcel::Parcel;
 use crate::summary::Summary;

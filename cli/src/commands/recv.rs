@@ -7,8 +7,8 @@ use clap::ValueEnum;
 use serde::Serialize;
 use tensorlend::{Client, Error, Message, Start, Subscription};
 
-use crate::args::{Json, seconds};
 use crate::failure::Failure;
+use crate::options::{Json, seconds};
 use crate::output;
 use crate::save::Folder;
 use crate::summary::Summary;

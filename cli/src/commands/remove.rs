@@ -3,8 +3,8 @@
 use serde::Serialize;
 use tensorlend::{Client, Error};
 
-use crate::args::Json;
 use crate::failure::Failure;
+use crate::options::Json;
 use crate::output;
 
 const EXAMPLES: &str = "\

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use tensorlend::{Client, DType, Draft};
 use tensorlend_daemon::{Bytes, Config};
 
-use crate::args::{Connection, Json};
 use crate::failure::Failure;
 use crate::files::FileError;
+use crate::options::{Connection, Json};
 use crate::output::{self, Table, bytes_text, count};
 
 const EXAMPLES: &str = "\

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::args::{Connection, Json};
 use crate::commands::load::LoadArgs;
 use crate::failure::Failure;
 use crate::files::FileError;
+use crate::options::{Connection, Json};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -52,8 +52,8 @@ impl RestoreArgs {
         })
     }
 
-    /// Each file gets its own session: when that session ends, its values belong to the daemon and need not stay in
-    /// memory for the next file.
+    /// Opens a session for each file. When the session ends, its values belong to the daemon, which may spill them to
+    /// make room for the next file.
     fn restore(&self, at: &Connection, file: PathBuf) -> Result<(), Failure> {
         LoadArgs::missing_of(file).load(&at.open("restore")?)?.print(self.json)
     }

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use serde::Serialize;
 use tensorlend::{Client, DType, Tensor, Value};
 
-use crate::args::Json;
 use crate::failure::Failure;
 use crate::files::manifest::{self, About, Keys, Manifest, Member, Named};
 use crate::files::{self, FileError, Filler, Outline};
+use crate::options::Json;
 use crate::output;
 use crate::progress::Progress;
 use crate::save::{elements, on_device, sizes};

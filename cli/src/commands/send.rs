@@ -7,8 +7,8 @@ use clap::ValueEnum;
 use serde::Serialize;
 use tensorlend::{Client, Policy, Stream};
 
-use crate::args::{Json, Notes, Raw, seconds};
 use crate::failure::Failure;
+use crate::options::{Json, Notes, Raw, seconds};
 use crate::output;
 use crate::parcel::Parcel;
 use crate::progress::Progress;

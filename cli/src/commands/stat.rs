@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde::Serialize;
 use tensorlend::{Client, Holder, NamespaceUse, Stat, UidUse};
 
-use crate::args::Json;
 use crate::failure::Failure;
+use crate::options::Json;
 use crate::output::{self, Table, bytes_text};
 
 /// Show the daemon's metrics.

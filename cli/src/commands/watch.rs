@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde::Serialize;
 use tensorlend::{Client, Value, Version};
 
-use crate::args::{Json, seconds};
 use crate::failure::Failure;
+use crate::options::{Json, seconds};
 use crate::output;
 use crate::save::on_device;
 use crate::summary::{Summary, timestamp_text};

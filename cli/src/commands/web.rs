@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tensorlend_web::{Connect, Error, Listen, Options, Server, Token};
 
-use crate::args::{Connection, seconds};
 use crate::failure::Failure;
+use crate::options::{Connection, seconds};
 use crate::output;
 
 /// Show the daemon over HTTP: Prometheus metrics, JSON, a dashboard.

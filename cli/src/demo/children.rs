@@ -20,12 +20,12 @@ impl Peer {
         self.child.id()
     }
 
-    /// Returns true if it has exited, which is unexpected before [`Self::finish`].
+    /// Returns true if the child has exited, which is unexpected before [`Self::finish`].
     pub fn is_gone(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Waits for its end and returns its output; an error if it failed or takes longer than `limit`.
+    /// Waits for the child's end and returns its output; an error if the child failed or takes longer than `limit`.
     pub fn finish(mut self, limit: Duration) -> Result<String, String> {
         // A thread reads the pipe, so that `limit` holds for a child with much output and for one with none.
         let output = self.child.stdout.take().map(|mut pipe| {

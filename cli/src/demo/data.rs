@@ -2,7 +2,7 @@
 //! through a stream; the consumers verify every byte.
 
 use super::children::Peer;
-use super::{PATIENCE, connect, socket_argument};
+use super::{TIMEOUT, connect, socket_argument};
 use crate::files::{self, Entry, TensorView};
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -137,10 +137,10 @@ pub fn pass(given: &[PathBuf], socket: Option<&Path>, out: &mut impl Write) -> R
     let producer = Peer::spawn(&args, true)?;
     let ids: Vec<String> = consumers.iter().map(|c| c.id().to_string()).collect();
     writeln!(out, "producer: process {}; consumers: processes {}", producer.id(), ids.join(" and "))?;
-    producer.finish(PATIENCE).map_err(|e| format!("the producer: {e}"))?;
+    producer.finish(TIMEOUT).map_err(|e| format!("the producer: {e}"))?;
     let reports = consumers
         .into_iter()
-        .map(|c| c.finish(PATIENCE).map_err(|e| format!("a consumer: {e}")))
+        .map(|c| c.finish(TIMEOUT).map_err(|e| format!("a consumer: {e}")))
         .collect::<Result<Vec<_>, _>>()?;
 
     let short = |name: &str| name.splitn(3, '/').last().unwrap_or(name).to_owned();
@@ -190,10 +190,10 @@ pub fn produce(args: &[String]) -> Result<(), Box<dyn Error>> {
     for (name, entry) in &entries {
         draft(&client, name, entry)?.publish(name)?;
     }
-    stream.wait_subscribers(CONSUMERS, PATIENCE)?;
+    stream.wait_subscribers(CONSUMERS, TIMEOUT)?;
     for _ in 0..LAPS {
         for (name, entry) in &entries {
-            stream.send_timeout(draft(&client, name, entry)?, PATIENCE)?;
+            stream.send_timeout(draft(&client, name, entry)?, TIMEOUT)?;
         }
     }
     // The producer does not wait for the consumers: published and sent tensors outlive this process.
@@ -206,9 +206,9 @@ pub fn consume(args: &[String]) -> Result<(), Box<dyn Error>> {
     let client = connect(socket, "demo consumer")?;
     let mut out = std::io::stdout().lock();
     let sum = |tensor: &Tensor| xxh3_64(tensor.row_major_bytes().unwrap_or_default());
-    let messages = client.subscription(&stream_name(tag)).start_at(Start::Oldest).wait(PATIENCE).open()?;
+    let messages = client.subscription(&stream_name(tag)).start_at(Start::Oldest).wait(TIMEOUT).open()?;
     for name in names {
-        let lease = client.wait_for(name, Some(PATIENCE))?;
+        let lease = client.wait_for(name, Some(TIMEOUT))?;
         writeln!(out, "name {name} {:016x}", sum(&lease))?;
     }
     for message in messages {

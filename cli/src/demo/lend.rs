@@ -6,7 +6,7 @@
 
 use super::children::Peer;
 use super::table::Method;
-use super::{PATIENCE, connect, socket_argument};
+use super::{TIMEOUT, connect, socket_argument};
 use std::error::Error;
 use std::path::Path;
 use tensorlend::{Client, DType, Version};
@@ -16,7 +16,7 @@ use xxhash_rust::xxh3::xxh3_64;
 /// The stamp that stops the consumer.
 const OVER: u64 = u64::MAX;
 
-/// Figures of one batch, in nanoseconds.
+/// Measured times of one batch, in nanoseconds.
 #[derive(Default)]
 pub struct Samples {
     /// Time that the producer was busy.
@@ -71,13 +71,14 @@ impl Lender {
         it.lap(false)?;
         it.lap(false)?;
         if method == Method::Lend {
-            // The tensor is written in place from now on: only the first exchange needed the producer's own array.
+            // From now on, the producer writes the tensor in place: only the first exchange needed the producer's own
+            // array.
             it.payload = Vec::new();
         }
         Ok(it)
     }
 
-    /// One exchange: put, get, round trip.
+    /// Performs one exchange. Returns the times of its put, of its get and of the round trip.
     fn lap(&mut self, whole: bool) -> Result<[u64; 3], Box<dyn Error>> {
         self.round += 1;
         let stamp = self.round.to_le_bytes();
@@ -92,7 +93,7 @@ impl Lender {
             let begun = monotonic_ns();
             let mut draft = self.client.create(DType::U8, &[self.bytes])?;
             let created = monotonic_ns() - begun;
-            // The tensor comes into being here, in place: whatever writing it costs is the same for everybody.
+            // The producer writes the tensor in place, untimed: writing it costs the same with every method.
             if whole {
                 draft.bytes_mut().copy_from_slice(&self.payload);
             }
@@ -110,7 +111,7 @@ impl Lender {
             draft.publish(&self.names.tensor)?;
             t1 = monotonic_ns();
         }
-        let answer = self.client.wait_newer(&self.names.answer, self.acknowledged, Some(PATIENCE))?;
+        let answer = self.client.wait_newer(&self.names.answer, self.acknowledged, Some(TIMEOUT))?;
         let t3 = monotonic_ns();
         self.acknowledged = answer.version();
         let [t2, seen] = answer.as_slice::<u64>()? else { return Err("the consumer's answer is damaged".into()) };
@@ -137,7 +138,7 @@ impl Drop for Lender {
         // Stops the consumer, and deletes the names.
         if !self.consumer.is_gone() {
             let _ = self.client.put(&self.names.tensor, &[OVER]);
-            let _ = self.client.wait_newer(&self.names.answer, self.acknowledged, Some(PATIENCE / 10));
+            let _ = self.client.wait_newer(&self.names.answer, self.acknowledged, Some(TIMEOUT / 10));
         }
         let _ = self.client.delete(&self.names.tensor);
         let _ = self.client.delete(&self.names.answer);
@@ -151,7 +152,7 @@ pub fn serve(args: &[String]) -> Result<(), Box<dyn Error>> {
     let names = Names::new(tag);
     let mut seen = Version::NONE;
     loop {
-        let lease = client.wait_newer(&names.tensor, seen, Some(PATIENCE * 2))?;
+        let lease = client.wait_newer(&names.tensor, seen, Some(TIMEOUT * 2))?;
         let t2 = monotonic_ns();
         seen = lease.version();
         let bytes = lease.bytes();

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use crate::meminfo;
 
-use super::table::{LeftOut, Method, bytes_text};
+use super::table::{LeftOut, Method};
+use tensorlend_layout::size::bytes_text;
 
 /// The memory available now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,7 +112,7 @@ fn reason_against(bytes: u64, method: Method, memory: &Memory) -> Option<String>
 /// Returns the number of copies of the tensor in memory at the peak of one exchange, in both processes together.
 fn times_in_memory(method: Method) -> u64 {
     match method {
-        // The payload, its encoding, the received message, the decoded tensor.
+        // The copies are the payload, its encoding, the received message and the decoded tensor.
         Method::Serialize => 4,
         // Copy: the payload, the segment, the consumer's own copy. tensorlend: the payload, its slot, and the retired
         // slot of the previous exchange.
@@ -147,7 +148,7 @@ fn tightest(top: &Path, path: &str, limit: &str, used: &str, cache: &str) -> Opt
 }
 
 fn left_in(group: &Path, limit: &str, used: &str, cache: &str) -> Option<u64> {
-    /// Version 1 writes a page less than this for "no limit".
+    /// A number from this one on means that there is no limit: version 1 then reports `i64::MAX` rounded down to a page.
     const NO_LIMIT: u64 = i64::MAX as u64 - 0xFFFF;
     let number = |file: &str| fs::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok();
     // "max" is not a number: no limit.
@@ -246,7 +247,7 @@ mod tests {
     fn a_small_shm_leaves_only_copy_out() {
         let shm = Some(Shm { size_bytes: 64 * MB, free_bytes: 64 * MB });
         let plan = plan(&[16 * MB, 64 * MB, 256 * MB], &Memory { shm, ..roomy() });
-        let reason = "/dev/shm has 64 MB of 64 MB free; the shared_memory crate would die of SIGBUS".to_owned();
+        let reason = "/dev/shm has 64 MiB of 64 MiB free; the shared_memory crate would die of SIGBUS".to_owned();
         let out = |bytes| LeftOut { bytes, method: Method::Copy, reason: reason.clone() };
         assert_eq!(plan.left_out, [out(64 * MB), out(256 * MB)]);
         assert_eq!(plan.run.len(), 10);
@@ -258,7 +259,7 @@ mod tests {
         assert_eq!(plan.run, [(256 * MB, Method::Copy), (256 * MB, Method::LendCopied), (256 * MB, Method::Lend)]);
         assert_eq!(
             plan.left_out[0].to_string(),
-            "serialize at 256 MB: it takes 1 GB of memory and may take 896 MB, seven eighths of what is left below the \
+            "serialize at 256 MiB: it takes 1 GiB of memory and may take 896 MiB, seven eighths of what is left below the \
              limit of this control group"
         );
     }

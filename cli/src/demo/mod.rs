@@ -94,7 +94,7 @@ pub fn peer(args: &[String]) -> Result<(), Box<dyn Error>> {
 }
 
 /// Timeout of any single step of the demo.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Connects a child to the given socket, or to the default one if it is "-".
 fn connect(socket: &str, label: &str) -> Result<tensorlend::Client, tensorlend::Error> {

@@ -5,8 +5,9 @@ use std::path::Path;
 
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, ValueFormatter};
 use plotters::prelude::*;
+use tensorlend_layout::size::bytes_text;
 
-use super::table::{Method, Row, bytes_text, nanos_text};
+use super::table::{Method, Row, nanos_text};
 use crate::plot::{Area, BLUE, Drawn, FONT, GREEN, GRID, GRID_FINE, INK, PURPLE, PlotError, VERMILION, svg, write};
 
 const HEIGHT_PX: u32 = 600;
@@ -31,7 +32,7 @@ fn picture(rows: &[Row]) -> Result<String, PlotError> {
 
 /// The appearance of a method: its colour and its marker.
 #[derive(Clone, Copy)]
-struct Look {
+struct Style {
     color: RGBColor,
     marker: Marker,
 }
@@ -44,17 +45,17 @@ enum Marker {
     Diamond,
 }
 
-fn look(method: Method) -> Look {
+fn style(method: Method) -> Style {
     match method {
-        Method::Serialize => Look { color: VERMILION, marker: Marker::Triangle },
-        Method::Copy => Look { color: BLUE, marker: Marker::Square },
-        Method::LendCopied => Look { color: PURPLE, marker: Marker::Diamond },
-        Method::Lend => Look { color: GREEN, marker: Marker::Circle },
+        Method::Serialize => Style { color: VERMILION, marker: Marker::Triangle },
+        Method::Copy => Style { color: BLUE, marker: Marker::Square },
+        Method::LendCopied => Style { color: PURPLE, marker: Marker::Diamond },
+        Method::Lend => Style { color: GREEN, marker: Marker::Circle },
     }
 }
 
-/// A logarithmic axis with suitable marks: plotters only places marks at powers of ten, also for bytes. Its coordinates
-/// are logarithms.
+/// A logarithmic axis with suitable marks: plotters only places marks at powers of ten, also for bytes. The coordinates of the
+/// axis are logarithms.
 struct Axis {
     range: Range<f64>,
     /// Marks with a label.
@@ -141,12 +142,12 @@ fn draw(rows: &[Row], sizes: Axis, times: Axis, area: &Area) -> Drawn {
         .light_line_style(GRID_FINE)
         .label_style((FONT, 15).into_font().color(&INK))
         .axis_desc_style((FONT, 16).into_font().color(&INK))
-        .x_desc("size of the tensor (1 KB = 1024 bytes)")
+        .x_desc("size of the tensor")
         .y_desc("round trip: median, and fastest to slowest")
         .draw()?;
 
     for method in Method::ALL {
-        let Look { color, marker } = look(method);
+        let Style { color, marker } = style(method);
         let mut line: Vec<&Row> = rows.iter().filter(|row| row.method == method).collect();
         if line.is_empty() {
             continue;
@@ -223,7 +224,7 @@ mod tests {
     fn it_names_what_it_shows() {
         let svg = picture(&rows()).unwrap();
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
-        for text in ["Handing a tensor", "size of the tensor", "round trip", "256 MB", "1 KB", "100 us", "1 s"] {
+        for text in ["Handing a tensor", "size of the tensor", "round trip", "256 MiB", "1 KiB", "100 us", "1 s"] {
             assert!(svg.contains(text), "{text}");
         }
         for method in Method::ALL {
@@ -259,6 +260,6 @@ mod tests {
         assert_eq!(texts, ["100 ns", "1 us", "10 us", "100 us", "1 ms", "10 ms", "100 ms", "1 s", "10 s"]);
         let sizes = Axis::of_sizes(&rows()).unwrap();
         assert_eq!(sizes.marks.len(), 10);
-        assert_eq!(sizes.format_ext(&sizes.marks[1]), "4 KB");
+        assert_eq!(sizes.format_ext(&sizes.marks[1]), "4 KiB");
     }
 }

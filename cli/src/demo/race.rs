@@ -24,7 +24,7 @@ impl Contender {
             Method::Lend | Method::LendCopied => Ok(Self::Lend(Box::new(Lender::start(socket, bytes, method)?))),
             #[cfg(feature = "baselines")]
             Method::Serialize | Method::Copy => {
-                use tensorlend_baselines::{Kind, Session, patience};
+                use tensorlend_baselines::{Kind, Session, timeout};
                 let kind = if method == Method::Copy { Kind::Copy } else { Kind::Serialize };
                 let bytes = usize::try_from(bytes)?;
                 let mut spawn = |args: &[String]| {
@@ -32,7 +32,7 @@ impl Contender {
                         std::iter::once("baseline".to_owned()).chain(args.iter().cloned()).collect();
                     super::children::plain(&args)
                 };
-                Ok(Self::Baseline(Session::start(kind, bytes, patience(bytes), &mut spawn)?))
+                Ok(Self::Baseline(Session::start(kind, bytes, timeout(bytes), &mut spawn)?))
             }
             #[cfg(not(feature = "baselines"))]
             Method::Serialize | Method::Copy => Err(

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::{self, Write};
+use tensorlend_layout::size::bytes_text;
 
 /// A method of passing a tensor to another process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -122,11 +123,11 @@ pub fn render(rows: &[Row], left_out: &[LeftOut], out: &mut impl Write) -> io::R
 
 fn medians(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "From one process to another, medians\n")?;
-    writeln!(out, "{:<7} {:<36} {:>9} {:>9} {:>11} {:>8}", "size", "method", "put", "get", "round trip", "x lend")?;
+    writeln!(out, "{:<10} {:<36} {:>9} {:>9} {:>11} {:>8}", "size", "method", "put", "get", "round trip", "x lend")?;
     for (row, size) in rows.iter().zip(sizes(rows)) {
         let [put, get, round_trip] = [row.put, row.get, row.round_trip].map(|stat| nanos_text(stat.p50_ns));
         let ratio = ratio_to_lend(row, rows).map_or_else(|| "-".to_owned(), ratio_text);
-        writeln!(out, "{size:<7} {:<36} {put:>9} {get:>9} {round_trip:>11} {ratio:>8}", row.method.label())?;
+        writeln!(out, "{size:<10} {:<36} {put:>9} {get:>9} {round_trip:>11} {ratio:>8}", row.method.label())?;
     }
     write!(out, "\n{LEGEND}")?;
     if rows.iter().any(|row| row.get.p50_ns == 0) {
@@ -137,10 +138,10 @@ fn medians(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
 
 fn extremes(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "\nFastest to slowest\n")?;
-    writeln!(out, "{:<7} {:<9}  {:>20}  {:>20}  {:>20}", "size", "method", "put", "get", "round trip")?;
+    writeln!(out, "{:<10} {:<9}  {:>20}  {:>20}  {:>20}", "size", "method", "put", "get", "round trip")?;
     for (row, size) in rows.iter().zip(sizes(rows)) {
         let [put, get, round_trip] = [row.put, row.get, row.round_trip].map(span_text);
-        writeln!(out, "{size:<7} {:<9}  {put:>20}  {get:>20}  {round_trip:>20}", row.method.name())?;
+        writeln!(out, "{size:<10} {:<9}  {put:>20}  {get:>20}  {round_trip:>20}", row.method.name())?;
     }
     Ok(())
 }
@@ -167,17 +168,6 @@ fn span_text(stat: Stat) -> String {
     format!("{} .. {}", nanos_text(stat.min_ns), nanos_text(stat.max_ns))
 }
 
-/// Formats bytes exactly, in the largest binary unit that divides them: "1 KB" is 1024 bytes.
-pub fn bytes_text(bytes: u64) -> String {
-    let units = [(1 << 40, "TB"), (1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")];
-    let large = units.into_iter().find(|&(unit, _)| bytes >= unit);
-    let Some((unit, name)) = large else { return format!("{bytes} B") };
-    if bytes.is_multiple_of(unit) {
-        return format!("{} {name}", bytes / unit);
-    }
-    format!("{:.1} {name}", bytes as f64 / unit as f64)
-}
-
 /// Formats nanoseconds with three digits and a suitable unit.
 pub fn nanos_text(nanos: u64) -> String {
     if nanos < 1000 {
@@ -195,7 +185,7 @@ pub fn nanos_text(nanos: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{LeftOut, Method, Row, Stat, bytes_text, nanos_text, render};
+    use super::{LeftOut, Method, Row, Stat, nanos_text, render};
 
     fn row(bytes: u64, method: Method, put: u64, get: u64) -> Row {
         let stat = |ns: u64| Stat { min_ns: ns / 2, p50_ns: ns, max_ns: ns * 3 };
@@ -217,7 +207,7 @@ mod tests {
             row(256 << 20, Method::Serialize, 306_258_832, 99_969_934),
             row(256 << 20, Method::Lend, 13_000_000, 100),
         ];
-        let reason = "/dev/shm has 64 MB free; the shared_memory crate would die of SIGBUS".to_owned();
+        let reason = "/dev/shm has 64 MiB free; the shared_memory crate would die of SIGBUS".to_owned();
         let left_out = [LeftOut { bytes: 256 << 20, method: Method::Copy, reason }];
         assert_eq!(text(&rows, &left_out), GOLDEN);
         assert!(GOLDEN.lines().all(|line| line.len() <= 90 && line == line.trim_end()));
@@ -226,12 +216,12 @@ mod tests {
     const GOLDEN: &str = "\
 From one process to another, medians
 
-size    method                                     put       get  round trip   x lend
-1 KB    serialize (bincode over ipc-channel)   6.84 us      0 ns     6.94 us      35x
-        copy (shared_memory)                     20 ns     60 ns      180 ns     0.9x
-        lend (tensorlend, in place)              40 ns     60 ns      200 ns     1.0x
-256 MB  serialize (bincode over ipc-channel)    306 ms    100 ms      406 ms      31x
-        lend (tensorlend, in place)            13.0 ms    100 ns     13.0 ms     1.0x
+size       method                                     put       get  round trip   x lend
+1 KiB      serialize (bincode over ipc-channel)   6.84 us      0 ns     6.94 us      35x
+           copy (shared_memory)                     20 ns     60 ns      180 ns     0.9x
+           lend (tensorlend, in place)              40 ns     60 ns      200 ns     1.0x
+256 MiB    serialize (bincode over ipc-channel)    306 ms    100 ms      406 ms      31x
+           lend (tensorlend, in place)            13.0 ms    100 ns     13.0 ms     1.0x
 
 put         how long the producer is busy handing the tensor over
 get         how long from then until the consumer can read it, noticing it included
@@ -241,15 +231,15 @@ get 0 ns    the consumer had it before the producer's call returned
 
 Fastest to slowest
 
-size    method                      put                   get            round trip
-1 KB    serialize    3.42 us .. 20.5 us          0 ns .. 0 ns    3.47 us .. 20.8 us
-        copy             10 ns .. 60 ns       30 ns .. 180 ns       90 ns .. 540 ns
-        lend            20 ns .. 120 ns       30 ns .. 180 ns      100 ns .. 600 ns
-256 MB  serialize      153 ms .. 919 ms     50.0 ms .. 300 ms      203 ms .. 1.22 s
-        lend         6.50 ms .. 39.0 ms       50 ns .. 300 ns    6.50 ms .. 39.0 ms
+size       method                      put                   get            round trip
+1 KiB      serialize    3.42 us .. 20.5 us          0 ns .. 0 ns    3.47 us .. 20.8 us
+           copy             10 ns .. 60 ns       30 ns .. 180 ns       90 ns .. 540 ns
+           lend            20 ns .. 120 ns       30 ns .. 180 ns      100 ns .. 600 ns
+256 MiB    serialize      153 ms .. 919 ms     50.0 ms .. 300 ms      203 ms .. 1.22 s
+           lend         6.50 ms .. 39.0 ms       50 ns .. 300 ns    6.50 ms .. 39.0 ms
 
 Left out
-  copy at 256 MB: /dev/shm has 64 MB free; the shared_memory crate would die of SIGBUS
+  copy at 256 MiB: /dev/shm has 64 MiB free; the shared_memory crate would die of SIGBUS
 ";
 
     #[test]
@@ -263,7 +253,7 @@ Left out
     fn nothing_measured_is_nothing_but_the_reasons() {
         assert_eq!(text(&[], &[]), "");
         let left_out = LeftOut { bytes: 1, method: Method::Lend, reason: "no".to_owned() };
-        assert_eq!(text(&[], &[left_out]), "\nLeft out\n  lend at 1 B: no\n");
+        assert_eq!(text(&[], &[left_out]), "\nLeft out\n  lend at 1 byte: no\n");
     }
 
     #[test]
@@ -283,15 +273,6 @@ Left out
         ];
         for (nanos, text) in cases {
             assert_eq!(nanos_text(nanos), text);
-        }
-    }
-
-    #[test]
-    fn sizes_are_exact_or_say_so() {
-        let cases =
-            [(0, "0 B"), (1000, "1000 B"), (1024, "1 KB"), (1536, "1.5 KB"), (256 << 20, "256 MB"), (3 << 30, "3 GB")];
-        for (bytes, text) in cases {
-            assert_eq!(bytes_text(bytes), text);
         }
     }
 

@@ -33,9 +33,9 @@ pub fn check(report: &mut Report, daemon: Option<&Stat>) {
             .ok("daemon's CUDA", format!("it lends memory of {}: {}", count(lent as u64, "device"), names.join(", ")));
     } else if seen > 0 {
         let found = format!("{} seen from here, and the daemon lends none: {}", count(seen, "device"), stat.device);
-        let mend =
+        let fix =
             "name them in the daemon's configuration ([cuda] devices = [\"all\"]); under systemd let its unit see them";
-        report.warn("daemon's CUDA", found, mend);
+        report.warn("daemon's CUDA", found, fix);
     } else {
         report.ok("daemon's CUDA", format!("it lends no device memory: {}", stat.device));
     }
@@ -61,8 +61,8 @@ fn devices(report: &mut Report, driver: &Driver) -> u64 {
             );
             for device in &devices {
                 if let Err(error) = device.require_sharing() {
-                    let mend = "its memory cannot be lent by `pool` and `arena`: leave it out of [cuda] devices";
-                    report.warn("CUDA", format!("{}: {error}", device.name()), mend);
+                    let fix = "its memory cannot be lent by `pool` and `arena`: leave it out of [cuda] devices";
+                    report.warn("CUDA", format!("{}: {error}", device.name()), fix);
                 }
             }
             number

@@ -1,5 +1,5 @@
-//! The kernel features that tensorlend needs, tried in this process. A sandbox that forbids one looks like a kernel
-//! without it.
+//! The kernel features that tensorlend needs, tried in this process. A sandbox that forbids a feature looks like a kernel
+//! without the feature.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -50,11 +50,11 @@ fn memfds(report: &mut Report) {
     let fd = match memfd::create("tensorlend-doctor", 4096) {
         Ok(fd) => fd,
         Err(errno) => {
-            let mend = match errno {
+            let fix = match errno {
                 Errno::NOMEM | Errno::NOSPC => "leave this process, or its control group, some memory",
                 _ => SANDBOX,
             };
-            return report.fail("memfd", format!("memfd_create: {errno}"), mend);
+            return report.fail("memfd", format!("memfd_create: {errno}"), fix);
         }
     };
     let sealed = memfd::reopen(fd.as_fd(), Access::Read).and_then(|_reader| {
@@ -65,15 +65,15 @@ fn memfds(report: &mut Report) {
         Ok(true) => report.ok("memfd", "shared memory is made and sealed; /dev/shm is not used"),
         Ok(false) => report.fail("memfd", "a seal did not hold", "run a newer kernel"),
         Err(errno) => {
-            let mend = "mount /proc where this runs, and let fcntl(F_ADD_SEALS) through the sandbox";
-            report.fail("memfd", format!("a memfd cannot be reopened and sealed: {errno}"), mend);
+            let fix = "mount /proc where this runs, and let fcntl(F_ADD_SEALS) through the sandbox";
+            report.fail("memfd", format!("a memfd cannot be reopened and sealed: {errno}"), fix);
         }
     }
-    match memfd::is_quiet(fd.as_fd()) {
+    match memfd::is_quiescent(fd.as_fd()) {
         Ok(_) => report.ok("file leases", "the kernel tells whether memory is still held"),
         Err(errno) => {
-            let mend = "sysctl fs.leases-enable=1, and let fcntl(F_SETLEASE) through the sandbox";
-            report.fail("file leases", format!("F_SETLEASE on a memfd: {errno}"), mend);
+            let fix = "sysctl fs.leases-enable=1, and let fcntl(F_SETLEASE) through the sandbox";
+            report.fail("file leases", format!("F_SETLEASE on a memfd: {errno}"), fix);
         }
     }
 }
@@ -108,8 +108,8 @@ fn clock(report: &mut Report) {
     let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
     let boottime = offsets.lines().find_map(|line| line.strip_prefix("boottime"));
     if boottime.is_some_and(|words| words.split_ascii_whitespace().any(|word| word != "0")) {
-        let mend = "run daemon and clients in one time namespace";
-        return report.warn("clock", "this is a time namespace: ages and times to live differ from the daemon's", mend);
+        let fix = "run daemon and clients in one time namespace";
+        return report.warn("clock", "this is a time namespace: ages and times to live differ from the daemon's", fix);
     }
     let source = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
     match source.as_deref().map(str::trim) {
@@ -119,8 +119,8 @@ fn clock(report: &mut Report) {
                 std::hint::black_box(Instant::now());
             }
             let each = begun.elapsed().max(Duration::from_nanos(1)) / 100;
-            let mend = "see why the kernel does not trust the tsc (its log says); clocksource=tsc";
-            report.warn("clock", format!("the clock is {slow}: each look at it takes {each:?}"), mend);
+            let fix = "see why the kernel does not trust the tsc (its log says); clocksource=tsc";
+            report.warn("clock", format!("the clock is {slow}: each look at it takes {each:?}"), fix);
         }
         Ok(source) => report.ok("clock", source.to_owned()),
         Err(_) => report.ok("clock", "what it is counted by is not told here"),

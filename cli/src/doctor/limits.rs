@@ -36,18 +36,18 @@ fn descriptors(report: &mut Report, daemon: Option<&Stat>) {
     let Some(limit) = daemon_descriptors(stat.pid) else {
         return report.ok("daemon's files", "its limit cannot be read from here (another pid namespace, or hidepid)");
     };
-    // Two per segment; sockets and sheets per client: docs/unit.md.
+    // The daemon has two descriptors for each segment, and a socket and sheets for each client: see docs/unit.md.
     let needed = 64 + 2 * u64::from(stat.segments) + 8 * u64::from(stat.clients + stat.frozen);
     let found = format!("the daemon may have {} descriptors, and needs some {needed} now", text(limit));
-    let mend = "LimitNOFILE=524288 in its unit (systemctl edit tensorlendd.service), or a larger `ulimit -n` where it is started";
+    let fix = "LimitNOFILE=524288 in its unit (systemctl edit tensorlendd.service), or a larger `ulimit -n` where it is started";
     match limit {
-        _ if limit < needed => report.fail("daemon's files", found, mend),
-        ..DESCRIPTORS_DAEMON => report.warn("daemon's files", found, mend),
+        _ if limit < needed => report.fail("daemon's files", found, fix),
+        ..DESCRIPTORS_DAEMON => report.warn("daemon's files", found, fix),
         _ => report.ok("daemon's files", found),
     }
 }
 
-/// Returns the soft limit of descriptors of a process; the daemon has raised its own to the hard limit.
+/// Returns a process's soft limit of descriptors. The daemon has raised its soft limit to the hard limit.
 fn daemon_descriptors(pid: u32) -> Option<u64> {
     let limits = read_to_string(format!("/proc/{pid}/limits")).ok()?;
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
@@ -112,8 +112,8 @@ fn huge_pages(report: &mut Report, config: Option<&Config>) {
     match config.pool.huge_pages {
         HugePages::Never => report.ok("huge pages", "the configuration wants none"),
         HugePages::Advise if matches!(shmem, "never" | "deny" | "not there") => {
-            let mend = "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled";
-            report.warn("huge pages", format!("the configuration says \"advise\", and shmem_enabled is {shmem}"), mend);
+            let fix = "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled";
+            report.warn("huge pages", format!("the configuration says \"advise\", and shmem_enabled is {shmem}"), fix);
         }
         HugePages::Reserved2M if mib2 == 0 => {
             report.warn("huge pages", "the configuration wants pages of 2 MiB, and none is left", reserve(2048));

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use tensorlend::Stat;
 use tensorlend_daemon::Config;
 
-use crate::args::{Connection, Json};
 use crate::failure::Failure;
+use crate::options::{Connection, Json};
 use crate::output;
 use report::{Report, State};
 
@@ -27,7 +27,7 @@ use report::{Report, State};
 #[command(after_help = "\
 Examples:
   tensorlend doctor
-  tensorlend doctor --json | jq -r '.checks[] | select(.state != \"ok\") | .mend'
+  tensorlend doctor --json | jq -r '.checks[] | select(.state != \"ok\") | .fix'
   sudo tensorlend doctor --config /etc/tensorlend/tensorlendd.toml
 ")]
 pub struct DoctorArgs {

@@ -30,7 +30,7 @@ pub struct Check {
     pub found: String,
     /// The remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub mend: Option<String>,
+    pub fix: Option<String>,
 }
 
 /// A report.
@@ -60,16 +60,16 @@ impl Report {
         self.add(check, State::Ok, found, None);
     }
 
-    pub fn warn(&mut self, check: &'static str, found: impl Into<String>, mend: impl Into<String>) {
-        self.add(check, State::Warning, found, Some(mend.into()));
+    pub fn warn(&mut self, check: &'static str, found: impl Into<String>, fix: impl Into<String>) {
+        self.add(check, State::Warning, found, Some(fix.into()));
     }
 
-    pub fn fail(&mut self, check: &'static str, found: impl Into<String>, mend: impl Into<String>) {
-        self.add(check, State::Failure, found, Some(mend.into()));
+    pub fn fail(&mut self, check: &'static str, found: impl Into<String>, fix: impl Into<String>) {
+        self.add(check, State::Failure, found, Some(fix.into()));
     }
 
-    fn add(&mut self, what: &'static str, state: State, found: impl Into<String>, mend: Option<String>) {
-        let check = Check { what, state, found: found.into(), mend };
+    fn add(&mut self, what: &'static str, state: State, found: impl Into<String>, fix: Option<String>) {
+        let check = Check { what, state, found: found.into(), fix };
         if self.prints && self.failed.is_none() {
             self.failed = output::text_block(&check.text()).err();
         }
@@ -90,8 +90,8 @@ impl Check {
             State::Failure => "FAILURE ",
         };
         let line = format!("{state} {:WIDTH$}  {}\n", self.what, printable(&self.found));
-        let mend = self.mend.iter().map(|mend| format!("{:9}{:WIDTH$}  -> {}\n", "", "", printable(mend)));
-        std::iter::once(line).chain(mend).collect()
+        let fix = self.fix.iter().map(|fix| format!("{:9}{:WIDTH$}  -> {}\n", "", "", printable(fix)));
+        std::iter::once(line).chain(fix).collect()
     }
 }
 

@@ -9,7 +9,7 @@ use tensorlend::Stat;
 use super::report::Report;
 
 /// Timeout of `systemctl`.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 pub fn check(report: &mut Report, stat: &Stat) {
     let groups = read_to_string(format!("/proc/{}/cgroup", stat.pid)).unwrap_or_default();
@@ -34,15 +34,17 @@ pub fn check(report: &mut Report, stat: &Stat) {
     };
     let (most, kept) = (most.unwrap_or(0), kept.unwrap_or(0));
     let found = format!("systemd keeps {kept} descriptors of {name}, {most} at most");
-    let mend =
+    let fix =
         "FileDescriptorStoreMax=4096 in the unit (systemctl edit); larger segments (pool.segment_bytes) need fewer";
     match most {
-        0 => report.fail(
-            "descriptor store",
-            format!("{name} has no descriptor store: a restart loses all tensors"),
-            mend,
-        ),
-        _ if kept.saturating_mul(10) >= most.saturating_mul(9) => report.warn("descriptor store", found, mend),
+        0 => {
+            report.fail(
+                "descriptor store",
+                format!("{name} has no descriptor store: a restart loses all tensors"),
+                fix,
+            );
+        }
+        _ if kept.saturating_mul(10) >= most.saturating_mul(9) => report.warn("descriptor store", found, fix),
         _ => report.ok("descriptor store", found),
     }
 }
@@ -56,7 +58,7 @@ struct Unit {
 
 /// Returns the service of a process, from its control groups.
 fn unit(groups: &str) -> Option<Unit> {
-    // The unified hierarchy, or systemd's named hierarchy of cgroup version 1.
+    // The line of the unified hierarchy, or of systemd's named hierarchy of cgroup version 1.
     let line = groups.lines().find(|line| line.starts_with("0::") && line.contains(".service"));
     let line = line.or_else(|| groups.lines().find(|line| line.contains(":name=systemd:")))?;
     let path = line.splitn(3, ':').nth(2)?;
@@ -78,7 +80,7 @@ fn show(unit: &str, is_users: bool) -> Option<String> {
     let since = Instant::now();
     // The output fits into the pipe, so waiting before reading cannot deadlock.
     while child.try_wait().ok()?.is_none() {
-        if since.elapsed() > PATIENCE {
+        if since.elapsed() > TIMEOUT {
             let _ = child.kill();
             let _ = child.wait();
             return None;

@@ -11,7 +11,7 @@ use rustix::process::geteuid;
 use tensorlend::{Client, Error, Refusal, Stat};
 
 use super::report::Report;
-use crate::args::Connection;
+use crate::options::Connection;
 
 /// A daemon that responded.
 pub struct Answered {
@@ -27,7 +27,7 @@ pub fn check(report: &mut Report, at: &Connection) -> Option<Answered> {
     }
     let mut found = Vec::new();
     for path in &paths {
-        match look(path, at.daemon_timeout()) {
+        match probe(path, at.daemon_timeout()) {
             Ok(whose) => {
                 report.ok("socket", format!("{}: {whose}, and somebody listens", path.display()));
                 // Same order as the library: only the first reachable socket counts.
@@ -36,8 +36,8 @@ pub fn check(report: &mut Report, at: &Connection) -> Option<Answered> {
             Err(wrong) => found.push((path.clone(), wrong)),
         }
     }
-    for (path, Wrong { found, mend }) in found {
-        report.fail("socket", format!("{}: {found}", path.display()), mend);
+    for (path, Wrong { found, fix }) in found {
+        report.fail("socket", format!("{}: {found}", path.display()), fix);
     }
     None
 }
@@ -45,20 +45,20 @@ pub fn check(report: &mut Report, at: &Connection) -> Option<Answered> {
 /// The fault of a socket.
 struct Wrong {
     found: String,
-    mend: String,
+    fix: String,
 }
 
 /// Returns the socket's owner, if a process listens there.
-fn look(path: &Path, timeout: Duration) -> Result<String, Wrong> {
-    let wrong = |found: String, mend: &str| Err(Wrong { found, mend: mend.to_owned() });
+fn probe(path: &Path, timeout: Duration) -> Result<String, Wrong> {
+    let wrong = |found: String, fix: &str| Err(Wrong { found, fix: fix.to_owned() });
     let start = "start tensorlendd (systemctl enable --now tensorlendd.socket, or with --user), or name its socket with \
                  --socket or TENSORLEND_SOCKET";
     let there = match path.metadata() {
         Ok(there) => there,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return wrong("is not there".into(), start),
         Err(error) => {
-            let mend = format!("let this user enter {}", folder(path).display());
-            return Err(Wrong { found: error.to_string(), mend });
+            let fix = format!("let this user enter {}", folder(path).display());
+            return Err(Wrong { found: error.to_string(), fix });
         }
     };
     if !there.file_type().is_socket() {
@@ -115,7 +115,7 @@ fn connect(report: &mut Report, at: &Connection) -> Option<Answered> {
             Some(it)
         }
         Err(failure) => {
-            let mend = match &failure {
+            let fix = match &failure {
                 crate::failure::Failure::Client(Error::Refused { refusal, .. }) => match refusal {
                     Refusal::Protocol { .. } | Refusal::Layout { .. } => {
                         "install daemon and client of one version, and restart the daemon"
@@ -129,7 +129,7 @@ fn connect(report: &mut Report, at: &Connection) -> Option<Answered> {
                 crate::failure::Failure::Usage(_) => "give one namespace",
                 _ => "see whether the daemon hangs (its log, its process); restart it: clients go on by themselves",
             };
-            report.fail("daemon", failure.to_string(), mend);
+            report.fail("daemon", failure.to_string(), fix);
             None
         }
     }

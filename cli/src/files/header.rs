@@ -16,7 +16,7 @@ use super::size::{bounded_product, tensor_bytes};
 const TEXT_BYTES_MAX: usize = 65_535;
 /// Length of a prefix that contains any whole header: magic, version, length and text.
 pub(super) const PREFIX_BYTES_MAX: u64 = 12 + TEXT_BYTES_MAX as u64;
-/// Maximum depth of brackets; a plain array has two, one of records four.
+/// Maximum depth of brackets; the header of a plain array has two levels, and that of an array of records four.
 const DEPTH_MAX: usize = 16;
 
 /// A parsed header, valid in itself, but not compared with the file's length.
@@ -24,7 +24,7 @@ const DEPTH_MAX: usize = 16;
 pub(super) struct Header {
     pub(super) dtype: DType,
     pub(super) shape: Vec<u64>,
-    /// The first axis varies fastest, not the last.
+    /// True if the first axis varies fastest, and not the last one.
     pub(super) fortran: bool,
     pub(super) big_endian: bool,
     /// Bytes of the elements.

@@ -58,8 +58,8 @@ pub(super) fn check_jpeg(file: &[u8]) -> Result<(), Fault> {
     }
 }
 
-/// Returns the next marker and the bytes after it. Within a scan, coded data may precede it, in which 0xFF is written
-/// as 0xFF00.
+/// Returns the next marker and the bytes after it. Within a scan, coded data may precede the marker; in such data 0xFF is
+/// written as 0xFF00.
 fn next_marker(mut rest: &[u8], scanned: bool) -> Result<(u8, &[u8]), Fault> {
     loop {
         let at = rest.iter().position(|&b| b == 0xFF).ok_or_else(cut)?;

@@ -13,8 +13,8 @@ pub(super) type Output<'a> = BufWriter<&'a mut File>;
 
 /// Calls `fill` with a temporary file in the folder of `path`, flushes it to the disk and renames it to `path`.
 ///
-/// An existing file is replaced in one step, so a reader sees the old bytes or the new ones. It keeps its mode. If
-/// `path` is a symbolic link, its target is replaced. After an error nothing has changed.
+/// An existing file is replaced in one step, so a reader sees the old bytes or the new ones. The file keeps its mode. If `path`
+/// is a symbolic link, its target is replaced. After an error nothing has changed.
 pub(super) fn replace(path: &Path, fill: impl FnOnce(&mut Output<'_>) -> Result<(), Fault>) -> Result<(), FileError> {
     write(path, fill).map_err(|fault| fault.at(path, "write"))
 }

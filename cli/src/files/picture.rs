@@ -88,7 +88,7 @@ fn png(input: &Input, file: &[u8]) -> Result<(Head, Vec<u8>), FileError> {
     let mut data = room(input, &head)?;
     reader.next_frame(&mut data).map_err(bad)?;
     if head.dtype == DType::U16 {
-        // Big-endian in the file (PNG specification, section 7.1).
+        // The file has big-endian samples (PNG specification, section 7.1).
         data.chunks_exact_mut(2).for_each(<[u8]>::reverse);
     }
     Ok((head, data))

@@ -231,8 +231,10 @@ impl App {
         let question = match subject {
             Subject::Name(name) => Ok(Question::DeleteName(name)),
             Subject::Stream(name) => Ok(Question::DeleteStream(name)),
-            Subject::Client(catalogue, epoch) => match self.facts.client(catalogue) {
-                Some(client) if client.epoch == epoch => Process::of(client, self.facts.seen.at_ns).map(Question::End),
+            Subject::Client(id) => match self.facts.client(id.catalogue) {
+                Some(client) if client.epoch == id.epoch => {
+                    Process::of(client, self.facts.seen.at_ns).map(Question::End)
+                }
                 _ => Err("that client is gone".to_owned()),
             },
             Subject::Segment(_) => {

@@ -1,15 +1,14 @@
 //! Samples: an observation, the daemon's metrics, and values derived from successive samples.
 
 use std::collections::{HashMap, VecDeque};
-use std::time::{Duration, Instant};
 
-use tensorlend::observe::{ClientSeen, Meters, Observation, Observer, States};
+use tensorlend::observe::{self, ClientSeen, Observation, Sampled, States};
 use tensorlend::{Client, ClientBuilder, Error, Stat};
+
+use crate::member::MemberId;
 
 /// Number of samples in a history.
 const POINTS: usize = 240;
-/// Time that a session has to reconnect to a restarted daemon before the sampler replaces it.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A sample, and the values derived from it.
 #[derive(Clone, Debug, Default)]
@@ -36,8 +35,7 @@ pub struct Use {
     pub bytes: u64,
     /// The limit, if there is one.
     pub most: Option<u64>,
-    /// The client's member number and epoch.
-    pub client: Option<(u16, u32)>,
+    pub client: Option<MemberId>,
     /// Earlier values of `bytes`, the oldest first.
     pub history: Vec<u64>,
 }
@@ -77,8 +75,8 @@ fn uses(seen: &Observation, stat: Option<&Stat>) -> Vec<Use> {
     }
     for client in seen.clients.iter().filter(|client| client.bytes > 0) {
         let who = format!("{} {}", client.pid, client.command.as_ref().unwrap_or(&client.label));
-        let client_id = Some((client.catalogue, client.epoch));
-        all.push(Use { kind: "client", who, bytes: client.bytes, client: client_id, ..Use::default() });
+        let id = Some(MemberId::of(client));
+        all.push(Use { kind: "client", who, bytes: client.bytes, client: id, ..Use::default() });
     }
     all
 }
@@ -87,15 +85,22 @@ fn uses(seen: &Observation, stat: Option<&Stat>) -> Vec<Use> {
 #[derive(Default)]
 struct History(HashMap<Who, VecDeque<u64>>);
 
-/// Kind and name; for clients member number and epoch instead of the name, since the command may change.
-type Who = (&'static str, String, Option<(u16, u32)>);
+/// A user of memory in the histories.
+#[derive(PartialEq, Eq, Hash)]
+struct Who {
+    kind: &'static str,
+    /// Empty for clients, whose command may change.
+    name: String,
+    client: Option<MemberId>,
+}
 
 impl History {
     /// Adds the latest sample and fills in the histories. Forgets users that are gone.
     fn take_in(&mut self, uses: &mut [Use]) {
         let mut kept = HashMap::with_capacity(uses.len());
         for one in uses {
-            let who: Who = (one.kind, if one.client.is_some() { String::new() } else { one.who.clone() }, one.client);
+            let name = if one.client.is_some() { String::new() } else { one.who.clone() };
+            let who = Who { kind: one.kind, name, client: one.client };
             let mut points = self.0.remove(&who).unwrap_or_default();
             if points.len() == POINTS {
                 points.pop_front();
@@ -108,46 +113,36 @@ impl History {
     }
 }
 
-/// Takes samples.
+/// Takes samples, and keeps the histories.
 pub struct Sampler {
-    builder: ClientBuilder,
-    pub client: Client,
-    observer: Observer,
-    meters: Meters,
+    samples: observe::Sampler,
     history: History,
     last: Facts,
-    /// Time since which the daemon has not responded. A session that the daemon has forgotten stays mapped, and shows
-    /// no changes.
-    away: Option<Instant>,
 }
 
 impl Sampler {
     /// Joins the namespace.
     pub fn new(builder: ClientBuilder) -> Result<Self, Error> {
-        let client = builder.clone().connect()?;
-        let observer = client.observer();
-        let (meters, history, last) = (Meters::default(), History::default(), Facts::default());
-        Ok(Self { builder, client, observer, meters, history, last, away: None })
+        let samples = observe::Sampler::new(move || builder.clone().connect())?;
+        Ok(Self { samples, history: History::default(), last: Facts::default() })
+    }
+
+    /// Returns the client of the current session.
+    pub fn client(&self) -> &Client {
+        self.samples.client()
     }
 
     /// Takes a sample. If that fails, returns the last successful one with the error.
-    pub fn look(&mut self) -> Facts {
-        let stat = self.client.stat().ok();
-        self.away = if stat.is_some() { None } else { self.away.or_else(|| Some(Instant::now())) };
-        let seen = self.observer.observe();
-        if (seen.is_err() || self.away.is_some_and(|since| since.elapsed() >= PATIENCE))
-            && let Ok(client) = self.builder.clone().connect()
-        {
-            self.observer = client.observer();
-            self.client = client;
-        }
-        match seen {
-            Ok(seen) => {
-                let (rates, lost) = self.meters.read(seen.at_ns, &seen.streams);
+    pub fn sample(&mut self) -> Facts {
+        let stat = self.client().stat().ok();
+        let sampled = self.samples.sample(stat.is_some());
+        self.samples.reconnect();
+        match sampled {
+            Ok(Sampled { seen, states, rates, lost }) => {
                 let mut uses = uses(&seen, stat.as_ref());
                 self.history.take_in(&mut uses);
                 let error = stat.is_none().then(|| "the daemon does not answer".to_owned());
-                self.last = Facts { states: States::of(&seen), seen, stat, rates, lost, uses, error };
+                self.last = Facts { seen, stat, states, rates, lost, uses, error };
             }
             Err(error) => self.last.error = Some(error.to_string()),
         }

@@ -17,8 +17,8 @@ use std::time::Duration;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use crate::args::{Connection, seconds};
 use crate::failure::Failure;
+use crate::options::{Connection, seconds};
 use crate::output;
 use app::App;
 use facts::Sampler;
@@ -74,10 +74,10 @@ impl TopArgs {
         if !self.once && std::io::stdout().is_terminal() {
             return screen::show(app, sampler, self.interval);
         }
-        let mut facts = sampler.look();
+        let mut facts = sampler.sample();
         if !facts.seen.streams.is_empty() || facts.seen.incomplete {
             std::thread::sleep(self.interval);
-            facts = sampler.look();
+            facts = sampler.sample();
         }
         app.take(facts);
         output::text_block(&frame(app))
@@ -104,7 +104,7 @@ fn frame(mut app: App) -> String {
     draw::draw(&mut app, area, &mut buffer);
     let text = draw::text(&buffer);
     let lines: Vec<&str> = text.lines().collect();
-    // The tabs and the foot are hints about keys.
+    // Leaves out the tabs and the last line, which are hints about keys.
     let (head, rest) = lines.split_at(4);
     let shown: Vec<&str> = head.iter().chain(&rest[1..rest.len() - 1]).copied().collect();
     shown.join("\n") + "\n"

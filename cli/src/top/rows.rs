@@ -9,6 +9,7 @@ use tensorlend::observe::{
 
 use super::facts::{Facts, Use};
 use super::table::{Cell, Row, Subject, Tab};
+use crate::member::MemberId;
 use crate::output::{bytes_text, printable};
 use crate::summary::timestamp_text;
 
@@ -32,8 +33,8 @@ fn one_use(it: &Use) -> Row {
     let most = it.most.map_or_else(|| Cell::number(u64::MAX, "-".into()), Cell::bytes);
     let cells =
         vec![Cell::text(&it.who), Cell::text(it.kind), Cell::bytes(it.bytes), most, Cell::text(spark(&it.history))];
-    let subject = it.client.map_or(Subject::Other, |(catalogue, epoch)| Subject::Client(catalogue, epoch));
-    let id = it.client.map_or_else(|| it.who.clone(), |(catalogue, epoch)| format!("{catalogue} {epoch}"));
+    let subject = it.client.map_or(Subject::Other, Subject::Client);
+    let id = it.client.map_or_else(|| it.who.clone(), |it| format!("{} {}", it.catalogue, it.epoch));
     Row { id: format!("{} {id}", it.kind), cells, subject, more: vec![("bytes exactly", it.bytes.to_string())] }
 }
 
@@ -97,7 +98,7 @@ fn name(facts: &Facts, value: &ValueSeen) -> Row {
     Row { id: origin, cells, subject, more }
 }
 
-/// Returns the bytes of a lease if its record could be read, which is not so for device memory.
+/// Returns the bytes of a lease if the record of its value could be read. Records of device memory are not read.
 fn bytes_seen(bytes: u64, value: Option<&ValueSeen>) -> Cell {
     let is_known = value.is_some_and(|value| value.dtype.is_some() || value.is_dataset);
     if is_known || bytes > 0 { Cell::bytes(bytes) } else { Cell::number(0, "?".into()) }
@@ -125,7 +126,7 @@ fn lease(facts: &Facts, it: &LeaseSeen) -> Row {
         Cell::text(keeps),
         Cell::text(owner_text(facts, it.holder)),
     ];
-    let subject = holder.map_or(Subject::Other, |client| Subject::Client(client.catalogue, client.epoch));
+    let subject = holder.map_or(Subject::Other, |client| Subject::Client(MemberId::of(client)));
     Row { id: format!("{} {} {} {}", it.holder, it.catalogue, it.slot, it.is_of_segment), cells, subject, more }
 }
 
@@ -181,7 +182,7 @@ fn client(it: &ClientSeen) -> Row {
     ];
     let values = format!("{} of {}", it.values, bytes_text(it.value_bytes));
     let more = vec![("bytes exactly", it.bytes.to_string()), ("values", values)];
-    Row { id: format!("{} {}", it.catalogue, it.epoch), cells, subject: Subject::Client(it.catalogue, it.epoch), more }
+    Row { id: format!("{} {}", it.catalogue, it.epoch), cells, subject: Subject::Client(MemberId::of(it)), more }
 }
 
 fn segment(facts: &Facts, at: usize, it: &SegmentSeen) -> Row {

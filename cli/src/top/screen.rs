@@ -20,7 +20,7 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// Messages of the sampling thread.
 enum News {
-    Look(Box<Facts>),
+    Sample(Box<Facts>),
     Said(String),
 }
 
@@ -50,17 +50,17 @@ pub fn show(mut app: App, sampler: Sampler, interval: Duration) -> Result<(), Fa
     let (orders, todo) = channel();
     let (tell, news) = channel();
     // A thread takes the samples: a sample may wait for a daemon that restarts, and keys must not wait with it.
-    std::thread::spawn(move || look_on(sampler, interval, &todo, &tell));
+    std::thread::spawn(move || sample_on(sampler, interval, &todo, &tell));
     let mut screen = Screen::open().map_err(Failure::Output)?;
     let mut is_new = true;
     while !is_over.load(Ordering::Relaxed) {
         loop {
             match news.try_recv() {
-                Ok(News::Look(facts)) => app.take(*facts),
+                Ok(News::Sample(facts)) => app.take(*facts),
                 Ok(News::Said(said)) => app.said = said,
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => {
-                    return Err(Failure::Other("the thread that looks has ended".into()));
+                    return Err(Failure::Other("the thread that takes the samples has ended".into()));
                 }
             }
             is_new = true;
@@ -88,8 +88,8 @@ pub fn show(mut app: App, sampler: Sampler, interval: Duration) -> Result<(), Fa
 }
 
 /// Takes samples, and executes orders in between, until the receiver is gone.
-fn look_on(mut sampler: Sampler, interval: Duration, todo: &Receiver<Order>, tell: &Sender<News>) {
-    while tell.send(News::Look(Box::new(sampler.look()))).is_ok() {
+fn sample_on(mut sampler: Sampler, interval: Duration, todo: &Receiver<Order>, tell: &Sender<News>) {
+    while tell.send(News::Sample(Box::new(sampler.sample()))).is_ok() {
         let next = Instant::now() + interval;
         match todo.recv_timeout(next.saturating_duration_since(Instant::now())) {
             // The next sample follows at once and shows the result.
@@ -102,8 +102,8 @@ fn look_on(mut sampler: Sampler, interval: Duration, todo: &Receiver<Order>, tel
 
 fn carry_out(sampler: &Sampler, order: &Order) -> String {
     let (what, done) = match order {
-        Order::DeleteName(name) => (format!("name \"{name}\""), sampler.client.delete(name)),
-        Order::DeleteStream(name) => (format!("stream \"{name}\""), sampler.client.delete_stream(name)),
+        Order::DeleteName(name) => (format!("name \"{name}\""), sampler.client().delete(name)),
+        Order::DeleteStream(name) => (format!("stream \"{name}\""), sampler.client().delete_stream(name)),
     };
     match done {
         Ok(true) => format!("deleted the {what}"),

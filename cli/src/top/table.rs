@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use crate::member::MemberId;
 use crate::output::{bytes_text, printable};
 
 /// A tab.
@@ -40,7 +41,7 @@ impl Tab {
         }
     }
 
-    /// Returns its columns; wide ones share the remaining width.
+    /// Returns the tab's columns; wide ones share the remaining width.
     pub fn columns(self) -> &'static [Column] {
         const USE: &[Column] =
             &[wide("WHO", 3), left("KIND", 9), right("BYTES", 10), right("AT MOST", 10), wide("OVER TIME", 2)];
@@ -149,8 +150,7 @@ pub struct Row {
 pub enum Subject {
     Name(String),
     Stream(String),
-    /// A client, by member number and epoch.
-    Client(u16, u32),
+    Client(MemberId),
     /// A segment, by its index in the observation.
     Segment(usize),
     /// A subject without actions.

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use tensorlend::{Client, Error};
 
-use crate::args::{Json, seconds, time};
 use crate::failure::Failure;
+use crate::options::{Json, seconds, time};
 use crate::output;
 use event::{Event, Seen};
 

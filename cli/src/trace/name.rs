@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
-use tensorlend::observe::{Observation, Origin, ValueSeen};
+use tensorlend::observe::{LeaseSeen, Observation, Origin, ValueSeen};
 use tensorlend::{Client, Error, Info, Version};
 
 use super::Tell;
 use super::event::{Seen, Who};
+use crate::member::MemberId;
 use crate::summary::Summary;
 
 /// Watches from two threads until the receiver is gone: one sleeps until there is a new value, one samples the rest.
@@ -52,7 +53,7 @@ fn publications(client: &Client, name: &str, interval: Duration, tell: &Tell) {
 fn newer(client: &Client, name: &str, seen: Version) -> Result<Info, Error> {
     loop {
         match client.wait_value(name, seen, None) {
-            // A value on a device cannot be read here, but described like any other.
+            // A value on a device cannot be read here, but it can be described like any other.
             Ok(_) | Err(Error::Kind { .. } | Error::Device { .. }) => {}
             Err(error) => return Err(error),
         }
@@ -65,54 +66,77 @@ fn newer(client: &Client, name: &str, seen: Version) -> Result<Info, Error> {
     }
 }
 
-/// Owner's member number, slot and generation of a value.
-type Place = (u16, u32, u64);
+/// A slot of a client.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct SlotId {
+    /// The owner's catalogue.
+    catalogue: u16,
+    slot: u32,
+}
 
-fn place(value: &ValueSeen) -> Place {
-    (value.catalogue, value.slot, value.generation)
+/// A value: one generation of a slot.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct ValueId {
+    slot: SlotId,
+    generation: u64,
+}
+
+impl ValueId {
+    fn of(value: &ValueSeen) -> Self {
+        let slot = SlotId { catalogue: value.catalogue, slot: value.slot };
+        Self { slot, generation: value.generation }
+    }
+}
+
+/// Leases of one holder.
+#[derive(Clone, Copy, Default)]
+struct Leases {
+    count: u64,
+    bytes: u64,
 }
 
 /// A sample of a name.
 #[derive(Default)]
-struct Look {
-    place: Option<Place>,
+struct Sample {
+    value: Option<ValueId>,
     /// Other names of the same value.
     aliases: HashSet<String>,
-    /// Holders of the name's present and earlier values, by member number and epoch, with their numbers of leases and
-    /// bytes.
-    holders: BTreeMap<(u16, u32), (u64, u64)>,
+    /// Holders of the name's present and earlier values.
+    holders: BTreeMap<MemberId, Leases>,
 }
 
-impl Look {
+impl Sample {
     /// Counts leases on the name's current value, and on its earlier values as long as they last.
-    fn of(seen: &Observation, name: &str, before: &HashSet<(u16, u32)>) -> (Self, HashSet<(u16, u32)>) {
+    fn of(seen: &Observation, name: &str, before: &HashSet<SlotId>) -> (Self, HashSet<SlotId>) {
         let named = |value: &ValueSeen| matches!(&value.origin, Origin::Name(own) if own == name);
         let Some(value) = seen.values.iter().find(|value| named(value)) else {
             return (Self { holders: holders(seen, before), ..Self::default() }, before.clone());
         };
         let mut slots = before.clone();
-        slots.insert((value.catalogue, value.slot));
-        let aliases = seen.values.iter().filter(|other| place(other) == place(value) && !named(other));
+        let id = ValueId::of(value);
+        slots.insert(id.slot);
+        let aliases = seen.values.iter().filter(|other| ValueId::of(other) == id && !named(other));
         let aliases = aliases.filter_map(|other| match &other.origin {
             Origin::Name(name) => Some(name.clone()),
             _ => None,
         });
-        let look = Self { place: Some(place(value)), aliases: aliases.collect(), holders: holders(seen, &slots) };
-        (look, slots)
+        let sample = Self { value: Some(id), aliases: aliases.collect(), holders: holders(seen, &slots) };
+        (sample, slots)
     }
 }
 
 /// Returns the holders of leases on these slots, except this program.
-fn holders(seen: &Observation, slots: &HashSet<(u16, u32)>) -> BTreeMap<(u16, u32), (u64, u64)> {
+fn holders(seen: &Observation, slots: &HashSet<SlotId>) -> BTreeMap<MemberId, Leases> {
     let mut holders = BTreeMap::new();
-    for lease in
-        seen.leases.iter().filter(|lease| slots.contains(&(lease.catalogue, lease.slot)) && !lease.is_of_segment)
-    {
+    let on_slots = |lease: &&LeaseSeen| {
+        slots.contains(&SlotId { catalogue: lease.catalogue, slot: lease.slot }) && !lease.is_of_segment
+    };
+    for lease in seen.leases.iter().filter(on_slots) {
         let Some(client) = seen.clients.iter().find(|client| client.catalogue == lease.holder) else { continue };
         if !client.is_observer {
-            let (count, bytes) = holders.entry((lease.holder, client.epoch)).or_insert((0, 0));
-            *count += lease.count;
-            *bytes += lease.bytes;
+            let leases: &mut Leases = holders.entry(MemberId::of(client)).or_default();
+            leases.count += lease.count;
+            leases.bytes += lease.bytes;
         }
     }
     holders
@@ -121,34 +145,34 @@ fn holders(seen: &Observation, slots: &HashSet<(u16, u32)>) -> BTreeMap<(u16, u3
 /// Sends events for leases, and for the end of the name.
 fn surroundings(client: &Client, name: &str, interval: Duration, tell: &Tell) {
     let mut observer = client.observer();
-    let mut last = Look::default();
-    let mut slots: HashSet<(u16, u32)> = HashSet::new();
+    let mut last = Sample::default();
+    let mut slots = HashSet::new();
     let mut who = BTreeMap::new();
     loop {
         let seen = match observer.observe() {
             Ok(seen) => seen,
             Err(error) => return tell.failure(error),
         };
-        let (look, known) = Look::of(&seen, name, &slots);
+        let (sample, known) = Sample::of(&seen, name, &slots);
         slots = known;
         let mut events = Vec::new();
-        for (&holder, &(count, nbytes)) in &look.holders {
-            let holder_is = Who::of(&seen.clients, holder.0);
-            if last.holders.get(&holder).is_none_or(|&(before, _)| before < count) {
-                let nbytes = (nbytes > 0).then_some(nbytes);
+        for (&holder, &Leases { count, bytes }) in &sample.holders {
+            let holder_is = Who::of(&seen.clients, holder.catalogue);
+            if last.holders.get(&holder).is_none_or(|before| before.count < count) {
+                let nbytes = (bytes > 0).then_some(bytes);
                 events.push(Seen::Leased { name: name.to_owned(), count, nbytes, holder: holder_is.clone() });
             }
             who.insert(holder, holder_is);
         }
-        for holder in last.holders.keys().filter(|holder| !look.holders.contains_key(holder)) {
+        for holder in last.holders.keys().filter(|holder| !sample.holders.contains_key(holder)) {
             let holder = who.remove(holder).unwrap_or_default();
             events.push(Seen::Released { name: name.to_owned(), holder });
         }
-        if let (Some(place_before), None) = (last.place, look.place)
+        if let (Some(before), None) = (last.value, sample.value)
             // An observation may be incomplete, so this checks the name itself.
             && matches!(client.exists(name), Ok(false))
         {
-            let is_it = |value: &&ValueSeen| place(value) == place_before;
+            let is_it = |value: &&ValueSeen| ValueId::of(value) == before;
             let to = seen.values.iter().filter(is_it).find_map(|value| match &value.origin {
                 Origin::Name(to) if !last.aliases.contains(to) => Some(to.clone()),
                 _ => None,
@@ -160,11 +184,11 @@ fn surroundings(client: &Client, name: &str, interval: Duration, tell: &Tell) {
             });
         }
         // A slot without leases may be reused for another name.
-        let current = look.place.map(|(catalogue, slot, _)| (catalogue, slot));
-        slots.retain(|slot| {
-            current == Some(*slot) || seen.leases.iter().any(|lease| (lease.catalogue, lease.slot) == *slot)
-        });
-        last = look;
+        let current = sample.value.map(|value| value.slot);
+        let is_leased =
+            |it: &SlotId| seen.leases.iter().any(|lease| (lease.catalogue, lease.slot) == (it.catalogue, it.slot));
+        slots.retain(|slot| current == Some(*slot) || is_leased(slot));
+        last = sample;
         if !events.into_iter().all(|event| tell.event(event)) {
             return;
         }

@@ -11,7 +11,7 @@ fn said<'a>(report: &'a Value, check: &str) -> Vec<(&'a str, &'a str, &'a str)> 
     let checks = report["checks"].as_array().unwrap();
     let of = checks.iter().filter(|it| it["check"] == check);
     let text = |value: &'a Value| value.as_str().unwrap_or_default();
-    let said: Vec<_> = of.map(|it| (text(&it["state"]), text(&it["found"]), text(&it["mend"]))).collect();
+    let said: Vec<_> = of.map(|it| (text(&it["state"]), text(&it["found"]), text(&it["fix"]))).collect();
     assert!(!said.is_empty(), "nothing of {check}: {report:#}");
     said
 }
@@ -28,9 +28,9 @@ fn report(done: &Done) -> Value {
 fn without_a_daemon_it_says_how_to_start_one() {
     let done = run(&mut program(&["--socket", "/nonexistent/socket", "doctor", "--json"]));
     let found = report(&done);
-    let (state, what, mend) = said(&found, "socket")[0];
+    let (state, what, fix) = said(&found, "socket")[0];
     assert_eq!((state, what), ("failure", "/nonexistent/socket: is not there"));
-    assert!(mend.contains("start tensorlendd") && mend.contains("TENSORLEND_SOCKET"), "{mend}");
+    assert!(fix.contains("start tensorlendd") && fix.contains("TENSORLEND_SOCKET"), "{fix}");
     for check in ["kernel", "memfd", "file leases", "memfd_noexec", "pidfd", "open files", "CUDA"] {
         assert_eq!(said(&found, check)[0].0, "ok", "{found:#}");
     }
@@ -83,9 +83,9 @@ fn a_full_pool_is_a_warning() {
     let client = bench.client();
     client.put("most of it", &vec![0u8; 4 << 20]).unwrap();
     let found = report(&bench.run(&["doctor", "--json"]));
-    let (state, what, mend) = said(&found, "pool")[0];
+    let (state, what, fix) = said(&found, "pool")[0];
     assert_eq!(state, "warning");
-    assert!(what.contains("4.0 MiB of 4.0 MiB") && mend.contains("tensorlend top"), "{what} {mend}");
+    assert!(what.contains("4.0 MiB of 4.0 MiB") && fix.contains("tensorlend top"), "{what} {fix}");
 }
 
 #[test]

@@ -191,7 +191,7 @@ fn renaming_and_copying() {
     }
     bench.ok(&["append", "list", &repository("examples/data/iris.npy")]);
     bench.ok(&["rename", "--list", "list", "list2"]);
-    assert_eq!(client.len("list2"), 1);
+    assert_eq!(client.length("list2"), 1);
     bench.fails(4, &["rename", "--list", "list", "list3"]);
 }
 

@@ -25,7 +25,7 @@ struct Library {
 const GOOD: Library = Library { init: 0, version: 13000, devices: 1, without: "", fails: "" };
 
 impl Library {
-    /// Compiles it into a folder, if there is a compiler.
+    /// Compiles the library into a folder, if there is a compiler.
     fn make(&self, folder: &Path) -> bool {
         let names = Api::NAMES.iter().chain(Pools::NAMES).chain(Ipc::NAMES);
         let mut source = "int dprintf(int, const char *, ...);\n".to_owned();
@@ -49,7 +49,7 @@ impl Library {
             .arg(folder.join("libcuda.so"))
             .arg(&file)
             .status();
-        // cudarc tries the one first, everything else the other.
+        // cudarc tries `libcuda.so` first; other programs load `libcuda.so.1`.
         made.is_ok_and(|status| status.success())
             && std::fs::copy(folder.join("libcuda.so"), folder.join("libcuda.so.1")).is_ok()
     }
@@ -99,14 +99,14 @@ fn in_a_child() {
             println!("SAID");
             let mapping = Mapping::map(&allocation, 4096, &device, Access::Read);
             println!("SAID {}", mapping.as_ref().err().map(ToString::to_string).unwrap_or_default());
-            // SAFETY: as below.
+            // SAFETY: in the child the drops make no calls, and the child ends at once.
             let child = unsafe { libc::fork() };
             drop((mapping, allocation));
             if child == 0 {
-                // SAFETY: as below.
+                // SAFETY: the call only ends the process.
                 unsafe { libc::_exit(0) };
             }
-            // SAFETY: as below.
+            // SAFETY: the child was created above, and nothing is written.
             unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
         }
         Ok("devices") => println!("SAID {}", Driver::get().unwrap().devices().unwrap_err()),
@@ -116,7 +116,7 @@ fn in_a_child() {
             let child = unsafe { libc::fork() };
             if child == 0 {
                 let forked = matches!(Driver::get(), Err(Unavailable::Forked));
-                // SAFETY: it only ends the process.
+                // SAFETY: the call only ends the process.
                 unsafe { libc::_exit(if forked { 7 } else { 1 }) };
             }
             let mut status = 0;
@@ -137,7 +137,7 @@ fn no_library() {
         return;
     }
     assert!(text.contains("libcuda"), "{text}");
-    // A file of the name that is not a library counts as none.
+    // A file with this name that is not a library counts as a missing library.
     std::fs::write(folder.path().join("libcuda.so.1"), "no library").unwrap();
     assert_eq!(said(folder.path(), "get"), text);
 }

@@ -1,5 +1,5 @@
 //! Accounts of bytes, segments, descriptors and sessions, for each uid and each namespace. Every [`Charge`] comes back through
-//! [`Accounts::refund`]; losing one is a defect, at which a debug build panics.
+//! [`Accounts::refund`]; a lost charge is a defect, at which a debug build panics.
 
 mod charge;
 mod reserve;
@@ -12,9 +12,10 @@ use super::settings::Settings;
 use super::share::Stock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use tensorlend_layout::size::bytes_exact;
 use tensorlend_layout::wire::{LimitKind, Refusal};
 
-/// The number of a namespace. The daemon never uses it again.
+/// The number of a namespace. The daemon never gives it to another namespace.
 pub type NamespaceId = u64;
 
 /// Bytes of the sheets of a few segments and streams. The accounts always leave a first client this much.
@@ -37,11 +38,12 @@ struct Budget {
     name: String,
     setting: String,
     device_setting: String,
-    /// The namespace is closed. Its account ends with its last charge, which is for memory that is still being made.
+    /// True once the namespace is closed. The account then ends with the refund of its last charge, for memory that is still
+    /// being made.
     over: bool,
 }
 
-/// The bytes that leases move from one account to another: see `pressure.rs`.
+/// The bytes whose charges leases move from one account to another: see `pressure.rs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
     /// Bytes of other users that this uid's leases retain: they count as its own.
@@ -70,16 +72,6 @@ pub struct Accounts {
     owners: Arc<Owners>,
     /// Bytes of sheets without which a user could not join: no share is smaller.
     sheet_bytes_least: u64,
-}
-
-/// Formats a number of bytes for a person.
-pub fn bytes_text(bytes: u64) -> String {
-    match bytes {
-        b if b >= 1 << 30 && b.is_multiple_of(1 << 30) => format!("{} GiB", b >> 30),
-        b if b >= 1 << 20 && b.is_multiple_of(1 << 20) => format!("{} MiB", b >> 20),
-        b if b >= 1 << 10 && b.is_multiple_of(1 << 10) => format!("{} KiB", b >> 10),
-        b => format!("{b} bytes"),
-    }
 }
 
 /// Returns true if `held` is above `percent` percent of `most`.
@@ -127,7 +119,7 @@ impl Accounts {
         }
     }
 
-    /// Replaces the limits. A user above the new ones keeps its memory and gets no more.
+    /// Replaces the limits. A user above a new limit keeps its memory and gets no more.
     pub fn reload(&mut self, settings: &Settings) {
         self.pool_bytes_max = settings.pool_bytes_max;
         self.sheet_bytes_max = settings.sheet_bytes_max;
@@ -139,7 +131,7 @@ impl Accounts {
         self.sheet_bytes_least = sheet_bytes_least(settings);
     }
 
-    /// Replaces the limit of a namespace's budget; `setting` is the key of the configuration for it.
+    /// Replaces the limit of a namespace's budget; `setting` is the key of the configuration for the limit.
     pub fn rebound(&mut self, namespace: NamespaceId, setting: &str, bytes_max: u64) {
         let budget = self.namespaces.get_mut(&namespace).expect("it was opened");
         budget.bytes_max = bytes_max;
@@ -162,7 +154,7 @@ impl Accounts {
         assert!(before.is_none(), "a namespace's number is used once");
     }
 
-    /// Limits a namespace's device memory; `setting` is the key of the configuration for it.
+    /// Limits a namespace's device memory; `setting` is the key of the configuration for the limit.
     pub fn bound_devices(&mut self, namespace: NamespaceId, setting: &str, bytes_max: u64) {
         let budget = self.namespaces.get_mut(&namespace).expect("it was opened");
         budget.device_bytes_max = bytes_max;
@@ -193,12 +185,12 @@ impl Accounts {
         if kind == Kind::Device {
             self.check_device(uid, budget, bytes)?;
         } else if over(budget.held.bytes(), bytes, budget.bytes_max) {
-            let what = format!("memory of namespace {:?} ({} in use)", budget.name, bytes_text(budget.held.bytes()));
-            return Err(limit(LimitKind::NamespaceBytes, what, budget.setting.clone(), bytes_text(budget.bytes_max)));
+            let what = format!("memory of namespace {:?} ({} in use)", budget.name, bytes_exact(budget.held.bytes()));
+            return Err(limit(LimitKind::NamespaceBytes, what, budget.setting.clone(), bytes_exact(budget.bytes_max)));
         }
         if kind == Kind::Sheet && over(self.all.sheet_bytes, bytes, self.sheet_bytes_max) {
             let what = "memory for descriptors and names";
-            return Err(limit(LimitKind::SheetBytes, what, "pool.sheet_bytes_max", bytes_text(self.sheet_bytes_max)));
+            return Err(limit(LimitKind::SheetBytes, what, "pool.sheet_bytes_max", bytes_exact(self.sheet_bytes_max)));
         }
         if over(self.all.descriptors, 1, self.descriptors_max) {
             return Err(self.no_descriptors());
@@ -206,8 +198,8 @@ impl Accounts {
         if let Some(uid) = uid {
             let used = self.charged_bytes(uid);
             if kind != Kind::Device && over(used, bytes, self.uid_bytes_max) {
-                let what = format!("memory of uid {uid} ({} in use)", bytes_text(used));
-                return Err(limit(LimitKind::UserBytes, what, "uid.bytes_max", bytes_text(self.uid_bytes_max)));
+                let what = format!("memory of uid {uid} ({} in use)", bytes_exact(used));
+                return Err(limit(LimitKind::UserBytes, what, "uid.bytes_max", bytes_exact(self.uid_bytes_max)));
             }
             self.check_share(uid, kind, bytes)?;
             self.uids.entry(uid).or_default().held.add(kind, bytes);
@@ -220,30 +212,30 @@ impl Accounts {
     fn check_device(&self, uid: Option<u32>, budget: &Budget, bytes: u64) -> Result<(), Refusal> {
         let used = budget.held.device_bytes;
         if over(used, bytes, budget.device_bytes_max) {
-            let what = format!("device memory of namespace {:?} ({} in use)", budget.name, bytes_text(used));
+            let what = format!("device memory of namespace {:?} ({} in use)", budget.name, bytes_exact(used));
             return Err(limit(
                 LimitKind::NamespaceDeviceBytes,
                 what,
                 budget.device_setting.clone(),
-                bytes_text(budget.device_bytes_max),
+                bytes_exact(budget.device_bytes_max),
             ));
         }
         let Some(uid) = uid else { return Ok(()) };
         let used = self.sum(uid, |a| a.held.device_bytes);
         if over(used, bytes, self.uid_device_bytes_max) {
-            let what = format!("device memory of uid {uid} ({} in use)", bytes_text(used));
+            let what = format!("device memory of uid {uid} ({} in use)", bytes_exact(used));
             return Err(limit(
                 LimitKind::UserDeviceBytes,
                 what,
                 "uid.device_bytes_max",
-                bytes_text(self.uid_device_bytes_max),
+                bytes_exact(self.uid_device_bytes_max),
             ));
         }
         Ok(())
     }
 
-    /// Charges for memory that outlived the daemon that granted it, whatever the limits are now.
-    pub fn charge_kept(&mut self, uid: Option<u32>, namespace: NamespaceId, kind: Kind, bytes: u64) -> Charge {
+    /// Charges for memory that a former daemon granted, even beyond the current limits.
+    pub fn charge_recovered(&mut self, uid: Option<u32>, namespace: NamespaceId, kind: Kind, bytes: u64) -> Charge {
         self.namespaces.get_mut(&namespace).expect("charges go to open namespaces").held.add(kind, bytes);
         if let Some(uid) = uid {
             self.uids.entry(uid).or_default().held.add(kind, bytes);
@@ -265,7 +257,7 @@ impl Accounts {
         }
     }
 
-    /// Returns what a uid's user holds of a stock, and the stock.
+    /// Returns the amount that a uid's user holds of a stock, and the stock.
     fn stock(&self, uid: u32, total: u64, held: u64, of: impl Fn(&Holding) -> u64) -> (u64, Stock) {
         let holding = self.uids.iter().filter(|(_, a)| of(&a.held) > 0);
         let holders = if self.owners.is_empty() {
@@ -324,7 +316,7 @@ impl Accounts {
         let charged = (own + moved.keeps).saturating_sub(moved.kept);
         let share = stock.share(own).max(if kind == Kind::Sheet { self.sheet_bytes_least } else { 0 });
         if over(charged, bytes, share) {
-            return Err(refusal(full, what, setting, bytes_text(share)));
+            return Err(refusal(full, what, setting, bytes_exact(share)));
         }
         Ok(())
     }
@@ -351,7 +343,7 @@ impl Accounts {
         self.sum(uid, |a| a.sessions.into()) <= u64::from(self.uid_sessions_max) && !shared && !full
     }
 
-    /// Returns true if `uid`, or everybody, is so far over the limit of sessions that the daemon sends no refusal.
+    /// Returns true if `uid`, or all uids together, are so far over the limit of sessions that the daemon sends no refusal.
     pub fn floods(&self, uid: u32) -> bool {
         let sessions = self.sum(uid, |a| a.sessions.into());
         sessions > 2 * u64::from(self.uid_sessions_max) || self.all.descriptors > self.descriptors_max
@@ -380,12 +372,12 @@ impl Accounts {
         self.prune(uid);
     }
 
-    /// Replaces the bytes that leases move between accounts; returns true if they differ from before.
+    /// Replaces the record of the charges that leases move between accounts; returns true if it differs from the former one.
     pub fn move_charges(&mut self, moved: BTreeMap<u32, Moved>) -> bool {
         std::mem::replace(&mut self.moved, moved) != self.moved
     }
 
-    /// Returns the bytes that leases move to and from the user of `uid`.
+    /// Returns the bytes whose charge leases move to the user of `uid` (`keeps`) or away from it (`kept`).
     pub fn moved(&self, uid: u32) -> Moved {
         if self.owners.is_empty() {
             return self.moved.get(&uid).copied().unwrap_or_default();
@@ -456,12 +448,12 @@ impl Accounts {
         self.all.sheet_bytes
     }
 
-    /// Returns true if nobody holds anything.
+    /// Returns true if no uid and no namespace holds anything.
     pub fn is_empty(&self) -> bool {
         self.uids.is_empty() && self.namespaces.is_empty() && self.all == Holding::default()
     }
 
-    /// Checks the sums: each charge belongs to a namespace, and no uid holds more than there is.
+    /// Checks the sums: each charge belongs to a namespace, and the uids together hold no more than all namespaces.
     ///
     /// # Panics
     /// Panics if they disagree.
@@ -480,7 +472,7 @@ impl Accounts {
         assert!(uids.is_within(&self.all), "uids hold {uids:?} of {:?}", self.all);
     }
 
-    /// Abandons every account. The charges stay with the objects that carry them.
+    /// Deletes every account. Charges that objects still carry become void: their holders may drop them.
     pub fn write_off(&mut self) {
         self.books = Arc::new(());
         self.uids.clear();
@@ -510,135 +502,4 @@ impl Drop for Accounts {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn accounts(pool: u64, sheets: u64, uid_bytes: u64, share: bool) -> Accounts {
-        Accounts::new(&Settings {
-            pool_bytes_max: pool,
-            sheet_bytes_max: sheets,
-            descriptors_max: 1000,
-            uid_bytes_max: uid_bytes,
-            uid_sessions_max: 1,
-            uid_share: share,
-            ..crate::core::tests::world::settings()
-        })
-    }
-
-    fn refused(charge: Result<Charge, Refusal>) -> (LimitKind, String) {
-        match charge {
-            Err(Refusal::Limit { kind, setting, .. }) => (kind, setting),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn full(charge: Result<Charge, Refusal>) -> LimitKind {
-        refused(charge).0
-    }
-
-    #[test]
-    fn limits_name_their_setting_and_charges_come_back() {
-        let mut accounts = accounts(u64::MAX, 50, 100, false);
-        accounts.open(1, "lab", "namespace.lab.bytes_max", 120);
-        let a = accounts.charge(Some(7), 1, Kind::Segment, 90).unwrap();
-        assert_eq!(
-            refused(accounts.charge(Some(7), 1, Kind::Segment, 11)),
-            (LimitKind::UserBytes, "uid.bytes_max".into())
-        );
-        assert_eq!(
-            refused(accounts.charge(Some(8), 1, Kind::Segment, 31)),
-            (LimitKind::NamespaceBytes, "namespace.lab.bytes_max".into())
-        );
-        assert_eq!(
-            refused(accounts.charge(Some(8), 1, Kind::Segment, u64::MAX)),
-            (LimitKind::NamespaceBytes, "namespace.lab.bytes_max".into())
-        );
-        let b = accounts.charge(None, 1, Kind::Sheet, 30).unwrap();
-        accounts.refund(a);
-        assert_eq!(
-            refused(accounts.charge(Some(8), 1, Kind::Sheet, 21)),
-            (LimitKind::SheetBytes, "pool.sheet_bytes_max".into())
-        );
-        accounts.refund(b);
-        assert!(accounts.begin_session(7) && !accounts.begin_session(7));
-        assert_eq!(accounts.held_by(7).descriptors, 6);
-        accounts.end_session(7);
-        accounts.end_session(7);
-        accounts.close(1);
-        assert!(accounts.is_empty());
-    }
-
-    #[test]
-    fn nobody_takes_what_the_next_one_needs() {
-        let mut accounts = accounts(1200, 1200, u64::MAX, true);
-        accounts.open(1, "lab", "namespace.lab.bytes_max", u64::MAX);
-        let mut charges = vec![accounts.charge(Some(7), 1, Kind::Segment, 600).unwrap()];
-        assert_eq!(full(accounts.charge(Some(7), 1, Kind::Segment, 1)), LimitKind::PoolShare);
-        assert_eq!(full(accounts.charge(Some(8), 1, Kind::Segment, 201)), LimitKind::PoolShare);
-        charges.push(accounts.charge(Some(8), 1, Kind::Segment, 200).unwrap());
-        charges.push(accounts.charge(Some(9), 1, Kind::Segment, 100).unwrap());
-        // Another stock, whose smallest share is what a first client needs.
-        charges.push(accounts.charge(Some(9), 1, Kind::Sheet, 600).unwrap());
-        charges.push(accounts.charge(Some(7), 1, Kind::Sheet, 500).unwrap());
-        // The superuser has no share, and its holding reduces the shares of others.
-        charges.push(accounts.charge(Some(SUPERUSER), 1, Kind::Segment, 290).unwrap());
-        assert_eq!(full(accounts.charge(Some(10), 1, Kind::Segment, 2)), LimitKind::PoolShare);
-        charges.push(accounts.charge(Some(10), 1, Kind::Segment, 1).unwrap());
-        for charge in charges {
-            accounts.refund(charge);
-        }
-        accounts.close(1);
-    }
-
-    #[test]
-    fn descriptors_are_a_stock_too() {
-        let mut accounts = accounts(u64::MAX, u64::MAX, u64::MAX, true);
-        accounts.open(1, "lab", "namespace.lab.bytes_max", u64::MAX);
-        let mut charges = Vec::new();
-        let met = loop {
-            match accounts.charge(Some(7), 1, Kind::Wake, 0) {
-                Ok(charge) => charges.push(charge),
-                refused => break full(refused),
-            }
-        };
-        assert_eq!((charges.len(), met), (500, LimitKind::DescriptorShare));
-        assert!(!accounts.begin_session(7), "no descriptor for its session");
-        assert!(accounts.begin_session(8), "but for another's");
-        accounts.end_session(7);
-        accounts.end_session(8);
-        for charge in charges {
-            accounts.refund(charge);
-        }
-        accounts.close(1);
-    }
-
-    #[test]
-    fn what_leases_keep_counts_where_they_are_held() {
-        let mut accounts = accounts(u64::MAX, u64::MAX, 100, false);
-        accounts.open(1, "lab", "namespace.lab.bytes_max", u64::MAX);
-        let a = accounts.charge(Some(7), 1, Kind::Segment, 100).unwrap();
-        accounts.move_charges(BTreeMap::from([(7, Moved { keeps: 0, kept: 40 }), (8, Moved { keeps: 40, kept: 0 })]));
-        let b = accounts.charge(Some(7), 1, Kind::Segment, 40).unwrap();
-        assert_eq!(full(accounts.charge(Some(8), 1, Kind::Segment, 61)), LimitKind::UserBytes);
-        accounts.move_charges(BTreeMap::new());
-        assert_eq!(full(accounts.charge(Some(7), 1, Kind::Segment, 1)), LimitKind::UserBytes);
-        accounts.refund(a);
-        accounts.refund(b);
-        accounts.close(1);
-    }
-
-    #[test]
-    #[cfg(debug_assertions)]
-    #[should_panic(expected = "a charge is refunded, not dropped")]
-    fn a_charge_that_is_lost_is_noticed() {
-        let mut accounts = accounts(100, 100, 100, false);
-        accounts.open(1, "lab", "namespace.lab.bytes_max", 120);
-        drop(accounts.charge(Some(7), 1, Kind::Segment, 90).unwrap());
-    }
-
-    #[test]
-    fn bytes_read_well() {
-        assert_eq!(bytes_text(64 << 20), "64 MiB");
-        assert_eq!(bytes_text((1 << 20) + 1), "1048577 bytes");
-    }
-}
+mod tests;

@@ -3,7 +3,7 @@
 use super::account::NamespaceId;
 use super::effect::Lending;
 use super::env::Making;
-use super::event::MemId;
+use super::event::{ConnId, MemId};
 use super::settings::Role;
 use tensorlend_layout::wire::{Policy, Refusal, Reply};
 
@@ -33,7 +33,7 @@ pub enum Wait {
     Directory,
     /// The daemon is making a part of the directory.
     Names,
-    /// A claim in shared memory. No event reports its end.
+    /// The end of a claim in shared memory. No event reports that end.
     Claim,
     /// The acknowledgement of a client.
     Ack {
@@ -43,7 +43,7 @@ pub enum Wait {
         ns_max: u64,
     },
     /// Segments that the requester returned and has not unmapped yet.
-    Quiet,
+    Quiescent,
     /// A segment that the daemon is writing to a file or reading back.
     Spilled,
     /// Chores of the daemon that may free memory.
@@ -59,12 +59,12 @@ impl Wait {
     }
 }
 
-/// The memory that a client's next acknowledgement is for.
+/// The memory whose receipt the client's next acknowledgement confirms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lent {
     /// Memory of another client.
     Nothing,
-    /// The directory, for a client that returns.
+    /// The directory, lent to a client that comes back.
     Back,
     /// The client's own sheets.
     Welcome,
@@ -83,11 +83,39 @@ pub struct Work {
     pub making: Vec<Making>,
 }
 
+/// The client of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Requester {
+    pub conn: ConnId,
+    pub catalogue: u16,
+}
+
+/// A client that joins.
+#[derive(Debug)]
+pub struct Joining {
+    /// The number of its catalogue.
+    pub number: u16,
+    pub label: String,
+    pub role: Role,
+}
+
+/// A request for a stream's ring.
+#[derive(Debug)]
+pub struct RingRequest {
+    /// The catalogue of the requester.
+    pub producer: u16,
+    /// The stream's name.
+    pub name: String,
+    /// Number of messages.
+    pub capacity: u32,
+    pub policy: Policy,
+}
+
 /// The use of the memory.
 #[derive(Debug)]
 pub enum What {
-    Join { namespace: NamespaceId, number: u16, label: String, role: Role },
+    Join { namespace: NamespaceId, joining: Joining },
     Segment { base: u32, log2: u8 },
     Cells { part: u8 },
-    Ring { name: String, capacity: u32, policy: Policy },
+    Ring(RingRequest),
 }

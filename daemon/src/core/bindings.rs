@@ -6,7 +6,7 @@ pub(super) mod lifetime;
 mod list;
 mod request;
 
-use super::client::{Client, Life};
+use super::client::{Absorbing, Client, ClientState};
 use super::context::Context;
 use super::effect::Effect;
 use super::env::{Env, Timer};
@@ -14,11 +14,20 @@ use super::members::Members;
 use super::names::{Full, Names};
 use lifetime::Lifetimes;
 use list::Lists;
+pub use list::NewItems;
 use std::collections::BTreeMap;
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::wire::Refusal;
-use tensorlend_layout::word::{Home, HomeKind, LifeWord, PARKED_ANY, parked_bit};
+use tensorlend_layout::word::{LifeWord, OwnerKind, OwnerWord, PARKED_ANY, parked_bit};
+
+/// A client's cell to which a name is bound, and the lifetime of the name.
+#[derive(Clone, Copy, Debug)]
+pub struct Binding {
+    pub catalogue: u16,
+    pub cell: u32,
+    pub life: LifeWord,
+}
 
 /// The names of a namespace. An item of a list is a name; a list is a name without a value.
 #[derive(Debug)]
@@ -29,7 +38,7 @@ pub struct Bindings {
     /// Time of the next turn of absorbing.
     absorb_due_ns: Option<u64>,
     /// The last turn that absorbed announcements, and their number.
-    absorbed_in: (u64, u64),
+    absorbed_in: Absorbing,
     /// The reserved names that no client claims any more, each with the time of the step that found no claim. A later claimant
     /// reads that the name is reserved, and does not announce it. An entry counts only while its name is reserved.
     unclaimed: BTreeMap<Vec<u8>, u64>,
@@ -43,7 +52,7 @@ impl Bindings {
             lifetimes: Lifetimes::of(directory),
             lists: Lists::new(lists_max),
             absorb_due_ns: None,
-            absorbed_in: (0, 0),
+            absorbed_in: Absorbing::default(),
             unclaimed: BTreeMap::new(),
         }
     }
@@ -65,8 +74,11 @@ impl Bindings {
         assert!(owned as u64 <= self.names.live(), "owned names live");
         for (number, _) in members.iter() {
             for entry in self.names.owned(number) {
-                let home = Home(directory.names[entry as usize].home.peek());
-                assert!(home.is_live() && home.catalogue() == number, "entry {entry} is a name of {number}");
+                let owner_word = OwnerWord(directory.names[entry as usize].owner_word.peek());
+                assert!(
+                    owner_word.is_live() && owner_word.catalogue() == number,
+                    "entry {entry} is a name of {number}"
+                );
             }
         }
         self.lifetimes.check(directory);
@@ -96,8 +108,8 @@ impl Bindings {
     }
 
     /// Stores the location of a key that has no cell: a stream or a list.
-    pub fn set(&mut self, context: &Context, entry: u32, catalogue: u16, place: u32) -> Home {
-        self.names.set(&context.directory, entry, HomeKind::Live, catalogue, place)
+    pub fn set(&mut self, context: &Context, entry: u32, catalogue: u16, place: u32) -> OwnerWord {
+        self.names.set(&context.directory, entry, OwnerKind::Live, catalogue, place)
     }
 
     /// Ends a key that has no cell.
@@ -159,55 +171,49 @@ impl Bindings {
     }
 
     /// Notifies a former owner that it has lost a cell.
-    pub fn disown(&mut self, env: &mut Env, context: &Context, members: &mut Members, home: Home) {
-        let Some(client) = members.get_mut(home.catalogue()) else { return };
-        match client.life {
-            Life::Live(_) | Life::Away { .. } => {
-                if client.notices.insert(home.cell()) {
-                    context.directory.entry(home.catalogue()).notices.add(1);
+    pub fn disown(&mut self, env: &mut Env, context: &Context, members: &mut Members, owner_word: OwnerWord) {
+        let Some(client) = members.get_mut(owner_word.catalogue()) else { return };
+        match client.state {
+            ClientState::Live(_) | ClientState::Disconnected { .. } => {
+                if client.notices.insert(owner_word.cell()) {
+                    context.directory.entry(owner_word.catalogue()).notices.add(1);
                 }
             }
-            Life::Ended { .. } => {}
-            Life::Frozen { .. } => self.collect_soon(env, context, members, home.catalogue()),
+            ClientState::Ended { .. } => {}
+            ClientState::Frozen { .. } => self.collect_soon(env, context, members, owner_word.catalogue()),
         }
     }
 
-    /// Binds a key to a cell, whoever owned the key, with the lifetime `life`.
-    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
+    /// Binds a key to a cell, whichever client owned the key before.
     pub fn take(
         &mut self,
         env: &mut Env,
         context: &mut Context,
         members: &mut Members,
         key: &[u8],
-        catalogue: u16,
-        cell: u32,
-        life: LifeWord,
-    ) -> Result<(u32, Home), Refusal> {
-        let entry = self.place(context, members, members.uid_of(catalogue), key)?;
+        binding: Binding,
+    ) -> Result<(u32, OwnerWord), Refusal> {
+        let entry = self.place(context, members, members.uid_of(binding.catalogue), key)?;
         self.unclaimed.remove(key);
-        Ok((entry, self.take_entry(env, context, members, entry, catalogue, cell, life)))
+        Ok((entry, self.take_entry(env, context, members, entry, binding)))
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     fn take_entry(
         &mut self,
         env: &mut Env,
         context: &mut Context,
         members: &mut Members,
         entry: u32,
-        catalogue: u16,
-        cell: u32,
-        life: LifeWord,
-    ) -> Home {
-        let before = Home(context.directory.names[entry as usize].home.peek());
-        // The lifetime is stored before the home: an owner that sees the new home sees the new lifetime.
-        self.set_life(context, entry, before, Home::after(before, HomeKind::Live, catalogue, cell), life);
+        Binding { catalogue, cell, life }: Binding,
+    ) -> OwnerWord {
+        let before = OwnerWord(context.directory.names[entry as usize].owner_word.peek());
+        // The lifetime is stored before the owner word: an owner that sees the new owner word sees the new lifetime.
+        self.set_life(context, entry, before, OwnerWord::after(before, OwnerKind::Live, catalogue, cell), life);
         if before.is_live() && (before.catalogue(), before.cell()) == (catalogue, cell) {
             return before;
         }
         tensorlend_layout::crash_point!("daemon: name about to be bound");
-        let home = self.names.set(&context.directory, entry, HomeKind::Live, catalogue, cell);
+        let owner_word = self.names.set(&context.directory, entry, OwnerKind::Live, catalogue, cell);
         tensorlend_layout::crash_point!("daemon: name bound");
         context.directory.announce(PARKED_ANY);
         members.surveyed(catalogue, cell);
@@ -219,13 +225,13 @@ impl Bindings {
         if let Some(client) = members.get_mut(catalogue) {
             client.notices.remove(&cell);
         }
-        home
+        owner_word
     }
 
     /// Ends a live name.
     pub fn remove(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, entry: u32, tell: bool) {
-        let home = Home(context.directory.names[entry as usize].home.peek());
-        // The list of which it is an ephemeral item.
+        let owner_word = OwnerWord(context.directory.names[entry as usize].owner_word.peek());
+        // If the name is an ephemeral item, its key contains the id of its list.
         let key = if context.directory.life(entry).is_ephemeral() {
             context.directory.key(&context.directory.names[entry as usize])
         } else {
@@ -234,23 +240,24 @@ impl Bindings {
         let list = key.filter(|key| key.first() == Some(&1)).and_then(|key| key[1..].first_chunk().copied());
         tensorlend_layout::crash_point!("daemon: name about to be removed");
         self.names.bury(&context.directory, entry);
-        // The lifetime ends after the home: an owner that still sees its name alive still asks the daemon.
-        self.end_life(context, entry, home);
-        context.directory.announce(PARKED_ANY | parked_bit(home.catalogue()));
+        // The lifetime ends after the owner word: an owner that still sees its name alive also sees the lifetime, and asks the
+        // daemon.
+        self.end_life(context, entry, owner_word);
+        context.directory.announce(PARKED_ANY | parked_bit(owner_word.catalogue()));
         if tell {
-            self.disown(env, context, members, home);
+            self.disown(env, context, members, owner_word);
         }
         if let Some(id) = list {
             self.item_ended(env, context, u64::from_le_bytes(id));
         }
     }
 
-    /// Schedules a survey of a frozen client's memory. The survey reads all of its names, so moving one name does not start one
-    /// at once.
+    /// Schedules a survey of a frozen client's memory. A survey reads all names of the client, so it does not start at once
+    /// when one of several names moves.
     pub fn collect_soon(&mut self, env: &mut Env, context: &Context, members: &mut Members, catalogue: u16) {
         let names = self.names.owned_count(catalogue) as u64;
         let pause_ns = if names == 0 { 0 } else { 1_000_000 + names * 500 };
-        if let Some(Client { life: Life::Frozen { due_ns, .. }, .. }) = members.get_mut(catalogue) {
+        if let Some(Client { state: ClientState::Frozen { due_ns, .. }, .. }) = members.get_mut(catalogue) {
             let due = env.now_ns + pause_ns;
             if due_ns.is_none_or(|at| at > due) {
                 *due_ns = Some(due);
@@ -259,9 +266,9 @@ impl Bindings {
         }
     }
 
-    /// Schedules surveys of the clients whose memory only leases kept: a client that held such leases is gone.
+    /// Schedules surveys of the clients whose memory only leases retained, because a client that held such leases is gone.
     pub fn collect_held(&mut self, env: &mut Env, context: &Context, members: &mut Members) {
-        let held = |c: &Client| matches!(c.life, Life::Frozen { lease_held: true, .. });
+        let held = |c: &Client| matches!(c.state, ClientState::Frozen { lease_held: true, .. });
         let held: Vec<u16> = members.iter().filter(|(_, c)| held(c)).map(|(n, _)| n).collect();
         for catalogue in held {
             self.collect_soon(env, context, members, catalogue);
@@ -269,8 +276,10 @@ impl Bindings {
     }
 }
 
-/// Returns a predicate for homes that lead to clients of this user.
-fn is_own(context: &Context, members: &Members, uid: Option<u32>) -> impl Fn(Home) -> bool {
+/// Returns a predicate for owner words that lead to clients of this user.
+fn is_own(context: &Context, members: &Members, uid: Option<u32>) -> impl Fn(OwnerWord) -> bool {
     let own = uid.map(|uid| context.ledger.owner_of(uid));
-    move |home| own.is_some() && members.uid_of(home.catalogue()).map(|uid| context.ledger.owner_of(uid)) == own
+    move |owner_word| {
+        own.is_some() && members.uid_of(owner_word.catalogue()).map(|uid| context.ledger.owner_of(uid)) == own
+    }
 }

@@ -14,7 +14,7 @@ pub const UNITS: u32 = 4096;
 /// Cost of removing a name.
 pub const REMOVAL: u32 = 4;
 /// Cost of reading a name and its value.
-pub const LOOK: u32 = 2;
+pub const READ: u32 = 2;
 /// Cost of scanning a lease table.
 pub const SCAN: u32 = 64;
 /// Cost of freeing a segment, or of removing a stream.
@@ -49,11 +49,11 @@ pub struct DeletedList {
 pub enum Left {
     /// Search by their numbers.
     Numbers(std::ops::Range<u64>),
-    /// Search among all entries whose homes lead to cells, beginning with this catalogue and entry.
+    /// Search among all entries whose owner words lead to cells, beginning with this catalogue and entry.
     Entries(u16, u32),
 }
 
-/// The queue of chores, and what the steps spend on it.
+/// The queue of chores, and the cost that the steps spend on it.
 #[derive(Debug)]
 pub struct Chores {
     queue: VecDeque<(NamespaceId, Chore)>,
@@ -61,11 +61,11 @@ pub struct Chores {
     spent: u32,
     /// Maximum cost of each step.
     units_max: u32,
-    /// Earliest time of the next slice; a step that found no chores is not bound by it.
+    /// Earliest time of the next slice. A step that began without chores ignores it.
     after_ns: u64,
-    /// A scan of leases has finished since [`Chores::take_looked`] was called last.
-    looked: bool,
-    /// There were no chores when the step began.
+    /// Whether a scan of leases has finished since the last call of [`Chores::take_scanned`].
+    scanned: bool,
+    /// Whether there were no chores when the step began.
     idle: bool,
     /// Time of the timer, if it is set.
     armed_ns: Option<u64>,
@@ -75,7 +75,7 @@ impl Default for Chores {
     /// Returns an empty queue.
     fn default() -> Self {
         let queue = VecDeque::new();
-        Self { queue, spent: 0, units_max: UNITS, after_ns: 0, looked: false, idle: true, armed_ns: None }
+        Self { queue, spent: 0, units_max: UNITS, after_ns: 0, scanned: false, idle: true, armed_ns: None }
     }
 }
 
@@ -90,7 +90,7 @@ impl Chores {
         self.spent < self.units_max
     }
 
-    /// Adds a cost, and returns whether this step was below its maximum before.
+    /// Adds a cost. Returns true if the cost of this step was below the maximum before the addition.
     pub fn spend(&mut self, units: u32) -> bool {
         let may = self.may_go_on();
         self.spent += units;
@@ -98,8 +98,8 @@ impl Chores {
     }
 
     /// Notes that a scan of leases has finished.
-    pub fn has_looked(&mut self) {
-        self.looked = true;
+    pub fn has_scanned(&mut self) {
+        self.scanned = true;
     }
 
     /// Returns true if items of deleted lists still count as names of a namespace.
@@ -122,7 +122,7 @@ impl Chores {
         !self.queue.is_empty() && (self.idle || now_ns >= self.after_ns)
     }
 
-    /// Puts off the next slice.
+    /// Postpones the next slice by [`PAUSE_NS`].
     pub fn pause(&mut self, now_ns: u64) {
         self.after_ns = now_ns + PAUSE_NS;
     }
@@ -138,8 +138,8 @@ impl Chores {
     }
 
     /// Returns true if a scan of leases has finished since this function was called last.
-    pub fn take_looked(&mut self) -> bool {
-        std::mem::take(&mut self.looked)
+    pub fn take_scanned(&mut self) -> bool {
+        std::mem::take(&mut self.scanned)
     }
 
     /// Returns the cost of this step so far.

@@ -14,12 +14,13 @@ use tensorlend_layout::catalogue::{Catalogue, CellRecord, SlotRecord, cell_place
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::word::{Cell, Member, SLOTS_MAX};
 
-/// The condition that a departing client waits for.
+/// The condition that a draining client waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Departure {
-    /// The end of its process, which the shell reports.
+pub enum Draining {
+    /// The end of the client's process, which the shell reports.
     Process(ConnId),
-    /// The end of all write access to its lease table: it was a client of the daemon's predecessor and has not come back.
+    /// The end of all write access to the client's lease table. The client was one of the daemon's predecessor and has not come
+    /// back.
     Leases {
         /// Pause before the next probe.
         pause_ns: u64,
@@ -33,11 +34,11 @@ pub enum Departure {
 
 /// The state of a client.
 #[derive(Debug)]
-pub enum Life {
+pub enum ClientState {
     /// Connected.
     Live(ConnId),
     /// A client of the daemon's predecessor that has not come back yet, and continues with the memory that it has mapped.
-    Away {
+    Disconnected {
         /// Pause before the next probe of its lease table.
         pause_ns: u64,
     },
@@ -82,8 +83,8 @@ pub enum Residence {
         /// The ordered memory.
         making: Making,
     },
-    /// Lost: the daemon's predecessor had the only copy, and its end destroyed it. The owner had released the segment for
-    /// spill; it lives and has not freed the slots yet.
+    /// Lost: the only copy was memory of the daemon's predecessor, and was lost with it. The owner had released the segment for
+    /// spill. The owner lives and has not freed the slots yet.
     Lost,
 }
 
@@ -105,25 +106,46 @@ pub struct Segment {
     pub charge: Charge,
     /// log2 of the number of its slots.
     pub slots_log2: u8,
-    /// The records of its slots. `acked` holds for the segment, too.
+    /// The records of its slots. Their `acked` also holds for the segment.
     pub slots: Part,
-    /// Its place in the directory's table.
+    /// The segment's index in the directory's table.
     pub entry: u32,
     /// The location of the bytes.
     pub residence: Residence,
-    /// Time at which its living owner released it for spill; from then on the owner frees slots and writes none.
+    /// Time at which the living owner released the segment for spill. From then on the owner frees slots and writes none.
     pub released_ns: Option<u64>,
-    /// Time of the last attempt to spill it.
+    /// Time of the last attempt to spill the segment.
     pub tried_ns: Option<u64>,
-    /// The device of its bytes, if they are on one. If the driver's descriptor is all there is, the kernel cannot probe it.
+    /// The device of the segment's bytes, if they are on one. If the daemon has only the driver's descriptor, the kernel cannot
+    /// probe the memory.
     pub device: Option<OnDevice>,
 }
 
 impl Segment {
-    /// Returns true if no copy of its bytes exists.
+    /// Returns true if no copy of the segment's bytes exists.
     pub fn is_lost(&self) -> bool {
         matches!(self.residence, Residence::Lost)
     }
+}
+
+/// A turn that absorbed announcements.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Absorbing {
+    /// The number of the turn.
+    pub turn: u64,
+    /// The number of announcements that it absorbed.
+    pub count: u64,
+}
+
+/// A claim in shared memory: its client is publishing the name for the first time.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim {
+    /// The hash of the name.
+    pub hash: u64,
+    /// The time when the daemon saw the claim first.
+    pub first_ns: u64,
+    /// The time when the daemon saw the claim last.
+    pub last_ns: u64,
 }
 
 /// A client.
@@ -133,13 +155,13 @@ pub struct Client {
     pub pid: u32,
     pub label: String,
     pub role: Role,
-    pub life: Life,
+    pub state: ClientState,
     pub member: Member,
     /// The owners whose memory this daemon has shown to the client; `None` if a predecessor may have shown it more.
     pub shown: Option<BTreeSet<u16>>,
-    /// Whether it may announce names.
+    /// Whether the client may announce names.
     pub announcer: bool,
-    /// Number of new names that this daemon granted to its requests.
+    /// Number of new names that this daemon granted to the client's requests.
     pub names_asked: usize,
     /// Number of its announcements in the directory.
     pub absorbed: u64,
@@ -149,83 +171,85 @@ pub struct Client {
     pub leases: Option<Part>,
     /// Parts 1, 2, ... of its cells.
     pub cells: Vec<Part>,
-    /// Its segments, by first slot number.
+    /// The client's segments, by first slot number.
     pub segments: BTreeMap<u32, Segment>,
-    /// Cells that the daemon took and the client has not fetched the notice of.
+    /// Cells that lost their names, and whose notices the client has not fetched yet.
     pub notices: BTreeSet<u32>,
-    /// Time since when it owes an acknowledgement, if it owes one.
+    /// If the client owes an acknowledgement: the time of the lending that it must acknowledge.
     pub lent_ns: u64,
-    /// The last turn that absorbed some of its announcements, and their number.
-    pub absorbed_in: (u64, u64),
-    /// The number of its announcements at the time in `marked_ns`. The next mark follows when the directory has all of them.
+    /// The last turn that absorbed some of the client's announcements.
+    pub absorbed_in: Absorbing,
+    /// Number of names that the client had announced at `marked_ns`. When the directory has all of them, the daemon reads the
+    /// number again.
     pub mark: u64,
     /// Time of the step that read `mark`.
     pub marked_ns: u64,
-    /// The directory has all that it announced before the step of this time.
+    /// The directory has all names that the client announced before the step of this time.
     pub absorbed_until_ns: u64,
-    /// The claim that a request waits for: its word, and the times when the daemon saw it first and last.
-    pub claimed: Option<(u64, u64, u64)>,
-    /// Whether the directory lists it among the clients that may sleep.
+    /// The claim that a request waits for.
+    pub claimed: Option<Claim>,
+    /// Whether the directory lists the client among those that may sleep.
     pub waits: bool,
-    /// Whether the daemon learns of the end of its process.
+    /// Whether the daemon learns of the end of the client's process.
     pub watched: bool,
-    /// The condition that it waits for after its end if it may have device memory mapped; its leases count until then.
-    pub departing: Option<Departure>,
+    /// The condition for which the daemon waits after the client's end, if the client may have device memory mapped. Its leases
+    /// count until then.
+    pub draining: Option<Draining>,
     /// Whether device memory of this client was lost with the daemon's predecessor. The client may continue if it reports that
     /// it has none of that memory mapped.
     pub has_lost: bool,
 }
 
 impl Client {
-    /// Returns its session, for memory that it returns; `number` is its own.
+    /// Returns the client's session, for memory that the client returns; `number` is the client's.
     pub fn former_writer(&self, number: u16) -> FormerWriter {
         FormerWriter { uid: self.uid, client: number, pid: self.pid }
     }
 
-    /// Returns its connection while it is connected.
+    /// Returns the client's connection while it is connected.
     pub fn conn(&self) -> Option<ConnId> {
-        match self.life {
-            Life::Live(conn) => Some(conn),
+        match self.state {
+            ClientState::Live(conn) => Some(conn),
             _ => None,
         }
     }
 
-    /// Returns true if it is connected or may come back.
+    /// Returns true if the client is connected or may come back.
     pub fn is_live(&self) -> bool {
-        matches!(self.life, Life::Live(_) | Life::Away { .. })
+        matches!(self.state, ClientState::Live(_) | ClientState::Disconnected { .. })
     }
 
-    /// Returns true if it was a client of the predecessor and has not come back.
-    pub fn is_away(&self) -> bool {
-        matches!(self.life, Life::Away { .. })
+    /// Returns true if the client was a client of the predecessor and has not come back.
+    pub fn is_disconnected(&self) -> bool {
+        matches!(self.state, ClientState::Disconnected { .. })
     }
 
-    /// Returns true if it may publish.
+    /// Returns true if the client may publish.
     pub fn publishes(&self) -> bool {
         self.is_live() && self.role == Role::Writer
     }
 
-    /// Returns true if its claims and announcements count.
+    /// Returns true if the client's claims and announcements count.
     pub fn announces(&self) -> bool {
         self.publishes() && self.announcer
     }
 
-    /// Returns true if it reports announcements that are not in the directory yet.
+    /// Returns true if the client reports announcements that are not in the directory yet.
     pub fn has_announced(&self) -> bool {
         self.announces() && self.words().ring_head.read() != self.absorbed
     }
 
-    /// Returns true if it is gone and its memory is quiescent.
+    /// Returns true if the client is gone and its memory is quiescent.
     pub fn is_frozen(&self) -> bool {
-        matches!(self.life, Life::Frozen { .. })
+        matches!(self.state, ClientState::Frozen { .. })
     }
 
-    /// Returns the first part of its catalogue.
+    /// Returns the first part of the client's catalogue.
     pub fn words(&self) -> &Catalogue {
         self.catalogue.view.at(0).expect("the daemon made it long enough")
     }
 
-    /// Returns its lease table while its leases count.
+    /// Returns the client's lease table while its leases count.
     pub fn lease_table(&self) -> Option<&LeaseTable> {
         self.leases.as_ref().map(|part| part.view.at(0).expect("the daemon made it long enough"))
     }
@@ -236,8 +260,8 @@ impl Client {
         (cells_first(part) + cells_count(part)) as u32
     }
 
-    /// Returns a cell's record if the client may have it. A part counts from the moment of its lending, because the client uses
-    /// it before the daemon has received the acknowledgement.
+    /// Returns a cell's record if the client may use the cell. A part counts from the moment of its lending, because the client
+    /// uses it before the daemon has received the acknowledgement.
     pub fn cell(&self, cell: u32) -> Option<&CellRecord> {
         let (part, at) = cell_place(cell);
         match part {

@@ -1,35 +1,36 @@
 //! The survey of a frozen client's memory: which of its segments are reachable from names, streams and leases. It runs in
 //! slices: see [`super::chores`].
 //!
-//! No process writes the cells, rings and records of a frozen client C any more, and only daemon D moves homes. During a survey
-//! of C, a home can stop leading to a value of C; the next survey sees that. A home can start leading to one only by D's own
-//! rename of such a name, which [`super::members::Members::surveyed`] adds. So when D has visited the names and streams, no
-//! home or ring leads to a segment that D did not find, and none ever will. Only then, behind a fence, D reads the lease tables
-//! one after another. A valid lease of reader R on such a segment was stored before the fence and stays in R's table until R
-//! drops it; a client that joins later has no such lease.
+//! No process writes the cells, rings and records of a frozen client C any more, and only daemon D moves owner words. During a
+//! survey of C, an owner word can stop leading to a value of C; the next survey sees that. An owner word can start leading to a
+//! value of C only if D itself renames a name of C; [`super::members::Members::surveyed`] then adds the value. So after D has
+//! visited the names and streams, no owner word or ring leads to a segment that D did not find, and none will in future. Only
+//! then, behind a fence, D reads the lease tables one after another. A valid lease of reader R on such a segment was stored
+//! before the fence and stays in R's table until R drops it; a client that joins later has no such lease.
 
-use super::chores::{ENTRIES_STEP, LOOK, RELEASE, REMOVAL, SCAN};
+use super::chores::{ENTRIES_STEP, READ, RELEASE, REMOVAL, SCAN};
 use super::client::survey::{Stage, StreamPosition, Survey};
-use super::client::{Client, Life};
+use super::client::{Client, ClientState};
 use super::env::{Env, Timer};
 use super::members::LEASES_PAUSE_NS;
 use super::namespace::Namespace;
+use super::range::SegmentId;
 use tensorlend_layout::leases::scan_fence;
-use tensorlend_layout::word::Home;
+use tensorlend_layout::word::OwnerWord;
 
 const LEASES_PAUSE_NS_MAX: u64 = 30_000_000_000;
 
 impl Namespace {
     /// Continues a survey; returns true if there is more to do.
     pub fn survey(&mut self, env: &mut Env, catalogue: u16) -> bool {
-        let Some(Client { life: Life::Frozen { survey, .. }, .. }) = self.members.get_mut(catalogue) else {
+        let Some(Client { state: ClientState::Frozen { survey, .. }, .. }) = self.members.get_mut(catalogue) else {
             return false;
         };
         let Some(mut survey) = survey.take() else { return false };
         let done = self.go_on_with(env, catalogue, &mut survey);
         if done {
             self.finish(env, catalogue, &survey);
-        } else if let Life::Frozen { survey: place, .. } = &mut self.members.me(catalogue).life {
+        } else if let ClientState::Frozen { survey: place, .. } = &mut self.members.me(catalogue).state {
             *place = Some(survey);
         }
         !done
@@ -55,8 +56,7 @@ impl Namespace {
                             &mut self.context,
                             &mut self.members,
                             &mut self.devices,
-                            catalogue,
-                            base,
+                            SegmentId { owner: catalogue, base },
                             true,
                         );
                     }
@@ -76,17 +76,17 @@ impl Namespace {
             survey.stage = Stage::Streams(StreamPosition::default());
         }
         for entry in entries {
-            if !env.chores.spend(LOOK) {
+            if !env.chores.spend(READ) {
                 return false;
             }
             survey.stage = Stage::Names(entry + 1);
-            let home = Home(self.context.directory.names[entry as usize].home.peek());
+            let owner_word = OwnerWord(self.context.directory.names[entry as usize].owner_word.peek());
             let client = &self.members[catalogue];
-            let value = client.value(home.cell()).filter(|cell| cell.is_value());
+            let value = client.value(owner_word.cell()).filter(|cell| cell.is_value());
             let named = value.filter(|cell| client.segment_of(cell.slot()).is_some_and(|(_, it)| !it.is_lost()));
             let Some(value) = named else {
-                // Its owner deleted it or never filled it correctly, or its bytes are lost; no operation on it can be in
-                // flight.
+                // The owner deleted the value or filled the slot incorrectly, or the bytes are lost. No operation on the value
+                // can be in flight.
                 env.chores.spend(REMOVAL);
                 self.bindings.remove(env, &mut self.context, &mut self.members, entry, false);
                 continue;
@@ -107,8 +107,8 @@ impl Namespace {
         let Some((at, stream)) = self.streams.of_producer_from(catalogue, position.place) else {
             survey.stage = Stage::Leases(0);
             tensorlend_layout::crash_point!("daemon: memory looked through");
-            // The news (a home moved, or an owner stored that a slot is dead) was stored before this fence. A reader R that
-            // leased a slot by the old route either is visible to daemon D from here on, or sees the news.
+            // The change (an owner word moved, or an owner marked a slot as dead) was stored before this fence. For a reader R
+            // that leased a slot by the old route, either daemon D sees the lease from here on, or R sees the change.
             scan_fence();
             return true;
         };
@@ -148,7 +148,7 @@ impl Namespace {
         true
     }
 
-    /// Ends a survey: frees the segments that nothing leads to.
+    /// Ends a survey: frees the segments to which no name, stream or lease leads.
     fn finish(&mut self, env: &mut Env, catalogue: u16, survey: &Survey) {
         if !survey.in_use && !survey.leased {
             self.drop_client(env, catalogue);
@@ -156,7 +156,8 @@ impl Namespace {
         }
         let lease_held = survey.held.bases().any(|base| !survey.named.has(base)) || !survey.in_use;
         let (id, now_ns) = (self.context.ledger.id(), env.now_ns);
-        let Life::Frozen { lease_held: before, pause_ns, due_ns, .. } = &mut self.members.me(catalogue).life else {
+        let ClientState::Frozen { lease_held: before, pause_ns, due_ns, .. } = &mut self.members.me(catalogue).state
+        else {
             return;
         };
         *pause_ns = if *before { (*pause_ns * 2).min(LEASES_PAUSE_NS_MAX) } else { LEASES_PAUSE_NS };

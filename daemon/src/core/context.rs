@@ -8,7 +8,7 @@ use super::names::Full;
 use tensorlend_layout::directory::{Directory, MemberEntry};
 use tensorlend_layout::name::KeyKind;
 use tensorlend_layout::wire::{LimitKind, Refusal};
-use tensorlend_layout::word::{Home, LifeWord};
+use tensorlend_layout::word::{LifeWord, OwnerWord};
 
 /// The parts that all others in a namespace use.
 #[derive(Debug)]
@@ -19,11 +19,11 @@ pub struct Context {
     pub directory: DirectoryWriter,
 }
 
-/// A directory with its one writer, and the news of this step for its clients.
+/// A directory with its one writer, and the changes of this step that its clients must learn.
 pub struct DirectoryWriter {
     directory: Directory,
     mem: MemId,
-    /// Bits of the parked words of the clients that this step's news concerns.
+    /// Bits of the parked words of the clients that this step's changes concern.
     news: u64,
     /// Whether this step took back device memory.
     returned: bool,
@@ -70,11 +70,11 @@ impl DirectoryWriter {
         LifeWord(self.names[entry as usize].life.peek())
     }
 
-    /// Returns the live keys of one kind, with their entries and homes, each as parsed by `read`.
-    pub fn live_keys<K>(&self, kind: KeyKind, read: impl Fn(Vec<u8>) -> Option<K>) -> Vec<(u32, Home, K)> {
+    /// Returns the live keys of one kind, with their entries and owner words, each as parsed by `read`.
+    pub fn live_keys<K>(&self, kind: KeyKind, read: impl Fn(Vec<u8>) -> Option<K>) -> Vec<(u32, OwnerWord, K)> {
         self.entries()
-            .filter(|(_, entry)| KeyKind::of(entry) == kind && Home(entry.home.peek()).is_live())
-            .filter_map(|(at, entry)| Some((at, Home(entry.home.peek()), read(self.key(entry)?)?)))
+            .filter(|(_, entry)| KeyKind::of(entry) == kind && OwnerWord(entry.owner_word.peek()).is_live())
+            .filter_map(|(at, entry)| Some((at, OwnerWord(entry.owner_word.peek()), read(self.key(entry)?)?)))
             .collect()
     }
 
@@ -86,12 +86,12 @@ impl DirectoryWriter {
         }
     }
 
-    /// Notes news for the clients that sleep on `mask`.
+    /// Notes a change for the clients that sleep on `mask`.
     pub fn announce(&mut self, mask: u64) {
         self.news |= mask;
     }
 
-    /// Returns the clients that the news since the last call concerns, as bits.
+    /// Returns, as bits, the clients that changes since the last call concern.
     pub fn take_news(&mut self) -> u64 {
         std::mem::take(&mut self.news)
     }

@@ -1,16 +1,17 @@
-//! The end of a client: it is ended, then frozen, and dropped when nothing of it is in use.
+//! The end of a client: the daemon ends it, then freezes it, and drops it when none of its memory is in use.
 //!
 //! *Ended*: the client is disconnected. Its leases do not count; its cells stay valid, and the client may still write them.
 //! *Frozen*: the kernel reports that no process can write the client's memory. The daemon reads its cells as final, and frees
-//! every segment that no home, ring or lease leads to.
+//! every segment that no owner word, ring or lease leads to.
 
-use super::client::{Client, Life};
+use super::client::{Client, ClientState};
 use super::context::Context;
 use super::env::{Env, Probing, Timer};
 use super::event::{ConnId, MemId};
 use super::members::LEASES_PAUSE_NS;
 use super::members::Members;
 use super::namespace::Namespace;
+use super::range::SegmentId;
 use std::borrow::Cow;
 use tensorlend_layout::word::{Absorbed, Member, MemberState};
 
@@ -20,8 +21,8 @@ const PROBE_PAUSE_NS_MAX: u64 = 10_000_000_000;
 impl Namespace {
     /// Ends a client that has disconnected.
     pub fn end_client(&mut self, env: &mut Env, catalogue: u16) {
-        // The daemon's predecessor may have come this far, with the client about to depart. In that case nobody has promised to
-        // absorb what the client announced since.
+        // If the word is `Closed`, the daemon's predecessor has absorbed the client's announcements when the client departed.
+        // Later announcements do not count.
         if Absorbed(self.context.directory.entry(catalogue).absorbed.peek()).state() != MemberState::Closed {
             self.bindings.drain(env, &mut self.context, &mut self.members, catalogue);
         }
@@ -39,13 +40,13 @@ impl Namespace {
         let rings = self.streams.rings(catalogue);
         let client = self.members.me(catalogue);
         let loud = client.memories().chain(rings).collect();
-        client.life = Life::Ended { loud, pause_ns: PROBE_PAUSE_NS };
+        client.state = ClientState::Ended { loud, pause_ns: PROBE_PAUSE_NS };
         self.streams.look_at_streams(env, &self.members);
         let client = self.members.me(catalogue);
         let (pid, uid) = (client.pid, client.uid);
         tracing::info!(namespace = self.context.ledger.name(), client = catalogue, pid, uid, "client ended");
         if holds {
-            self.members.depart(env, &self.context, catalogue, conn.filter(|_| watched));
+            self.members.drain(env, &self.context, catalogue, conn.filter(|_| watched));
         }
         // Wakes a producer that waits for this client, and every client that waits for its names.
         self.context.directory.announce(u64::MAX);
@@ -59,19 +60,20 @@ impl Members {
     /// Asks the kernel whether the next memory of an ended client is quiescent.
     pub fn probe_next(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
         let id = context.ledger.id();
-        let Some(Client { life: Life::Ended { loud, .. }, departing, .. }) = self.get(catalogue) else {
+        let Some(Client { state: ClientState::Ended { loud, .. }, draining, .. }) = self.get(catalogue) else {
             return;
         };
         match loud.front() {
             Some(&mem) if env.probing.contains_key(&mem) => {}
             Some(_) if !env.may_probe() => env.set_timer(PROBE_PAUSE_NS, Timer::Probe(id, catalogue)),
             Some(&mem) => env.probe(mem, Probing::Ended(id, catalogue)),
-            // Work that the client has in flight on a device may still read and write: see [`super::departure`].
-            None if departing.is_some() => {}
+            // Work that the client has in flight on a device may still read and write: see [`super::draining`].
+            None if draining.is_some() => {}
             None => {
                 env.accounts.end_session(self.me(catalogue).uid);
                 let pause_ns = LEASES_PAUSE_NS;
-                self.me(catalogue).life = Life::Frozen { lease_held: false, pause_ns, due_ns: None, survey: None };
+                self.me(catalogue).state =
+                    ClientState::Frozen { lease_held: false, pause_ns, due_ns: None, survey: None };
                 env.spills.look_again();
                 tensorlend_layout::crash_point!("daemon: quiet");
                 self.collect(env, context, catalogue);
@@ -80,13 +82,13 @@ impl Members {
     }
 
     /// Handles the kernel's answer to a probe.
-    pub fn probed(&mut self, env: &mut Env, context: &Context, catalogue: u16, mem: MemId, quiet: bool) {
+    pub fn probed(&mut self, env: &mut Env, context: &Context, catalogue: u16, mem: MemId, quiescent: bool) {
         let id = context.ledger.id();
-        let Some(Client { life: Life::Ended { loud, pause_ns }, .. }) = self.get_mut(catalogue) else {
+        let Some(Client { state: ClientState::Ended { loud, pause_ns }, .. }) = self.get_mut(catalogue) else {
             return;
         };
-        // Another memory is in front: this one has been released since the probe.
-        if quiet || loud.front() != Some(&mem) {
+        // If another memory is first in the queue, this one was released after the probe began.
+        if quiescent || loud.front() != Some(&mem) {
             loud.pop_front_if(|&mut front| front == mem);
             self.probe_next(env, context, catalogue);
         } else {
@@ -95,14 +97,14 @@ impl Members {
         }
     }
 
-    /// Drops memory from the probes of an ended client. The memory is orphaned and has a charge of its own.
+    /// Removes orphaned memory from the queue of probes of an ended client: the memory has a charge of its own.
     pub fn forget_loud(&mut self, env: &mut Env, context: &Context, catalogue: u16, mem: MemId) {
         let id = context.ledger.id();
-        if let Some(Client { life: Life::Ended { loud, .. }, .. }) = self.get_mut(catalogue) {
+        if let Some(Client { state: ClientState::Ended { loud, .. }, .. }) = self.get_mut(catalogue) {
             let awaited = loud.front() == Some(&mem);
             loud.retain(|&m| m != mem);
             if awaited {
-                // The answer that would have started the next probe now belongs to the orphaned memory.
+                // The kernel's answer, which would have started the next probe, now belongs to the orphaned memory.
                 env.set_timer(0, Timer::Probe(id, catalogue));
             }
         }
@@ -110,7 +112,7 @@ impl Members {
 
     /// Handles a timer of a frozen client.
     pub fn collect_due(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
-        if let Some(Client { life: Life::Frozen { due_ns: Some(due), .. }, .. }) = self.get(catalogue)
+        if let Some(Client { state: ClientState::Frozen { due_ns: Some(due), .. }, .. }) = self.get(catalogue)
             && *due <= env.now_ns
         {
             self.collect(env, context, catalogue);
@@ -129,8 +131,7 @@ impl Namespace {
                 &mut self.context,
                 &mut self.members,
                 &mut self.devices,
-                catalogue,
-                base,
+                SegmentId { owner: catalogue, base },
                 frozen,
             );
         }
@@ -153,13 +154,13 @@ impl Namespace {
         tracing::debug!(namespace = self.context.ledger.name(), client = catalogue, "nothing of the client is left");
     }
 
-    /// Returns the connections of clients that broke a rule of shared memory, and the rules. Ends such clients without a
-    /// connection.
+    /// Returns the connections of clients that broke a rule of shared memory, and the rules. Ends those of these clients that
+    /// have no connection.
     pub fn take_faults(&mut self, env: &mut Env) -> Vec<(ConnId, Cow<'static, str>)> {
         let faults = self.members.take_faults();
         for (catalogue, why) in &faults {
             let catalogue = *catalogue;
-            if self.members.get(catalogue).is_some_and(Client::is_away) {
+            if self.members.get(catalogue).is_some_and(Client::is_disconnected) {
                 tracing::warn!(namespace = self.context.ledger.name(), client = catalogue, "ended: {why}");
                 self.end_client(env, catalogue);
             }

@@ -1,16 +1,17 @@
 //! Devices whose memory the daemon lends: the core's data about each one, and the lengths of its segments.
 
-use super::account::{bytes_text, limit};
+use super::account::limit;
 use super::pool::Pool;
 use super::settings::DeviceSettings;
+use tensorlend_layout::size::bytes_exact;
 use tensorlend_layout::wire::{Allocator, DeviceOffer, DeviceUse, Export, LimitKind, Refusal};
 
 /// The index of a device in the configuration.
 pub type DeviceNumber = usize;
 
-/// Lengths of allocations that a later daemon may have to know are multiples of this.
+/// Unit of the lengths of allocations that labels of the fd store must contain: see `label.rs`.
 pub const UNIT: u64 = 2 << 20;
-/// Lengths of blocks of the driver's pools are multiples of this.
+/// Unit of the lengths of blocks of the driver's pools.
 const BLOCK_UNIT: u64 = 512;
 /// Maximum length of a block of the driver's pool: no test has shown yet that importing longer ones is safe.
 const BLOCK_BYTES_MAX: u64 = 4 << 30;
@@ -22,7 +23,7 @@ pub struct Device {
     pub settings: DeviceSettings,
     /// The pool of its segments. It has no spares, which would take memory from programs that are not clients.
     pub pool: Pool,
-    /// Segments that are lent.
+    /// Number of segments that are lent.
     pub segments: u32,
 }
 
@@ -60,7 +61,7 @@ impl Device {
         let wanted = bytes.max(1);
         let length = match it.allocator {
             Allocator::Async if wanted > BLOCK_BYTES_MAX => {
-                let most = bytes_text(BLOCK_BYTES_MAX);
+                let most = bytes_exact(BLOCK_BYTES_MAX);
                 return Err(Refusal::Bad(format!(
                     "with cuda.allocator \"async\" a segment has at most {most}: use \"pool\" for longer ones"
                 )));
@@ -72,12 +73,12 @@ impl Device {
     }
 
     pub fn full(&self) -> Refusal {
-        let (uuid, in_use) = (self.settings.uuid, bytes_text(self.pool.lent_bytes()));
+        let (uuid, in_use) = (self.settings.uuid, bytes_exact(self.pool.lent_bytes()));
         limit(
             LimitKind::DeviceBytes,
             format!("memory lent of device {uuid} ({in_use} in use)"),
             "cuda.bytes_max",
-            bytes_text(self.pool.bytes_max()),
+            bytes_exact(self.pool.bytes_max()),
         )
     }
 }
@@ -95,14 +96,14 @@ pub struct OnDevice {
 
 /// A segment's location in the directory: see `SegmentEntry::place`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct DeviceLocation {
     /// The index of the device in the directory's list.
     pub device: u64,
     /// Its allocator.
     pub allocator: Allocator,
 }
 
-impl Place {
+impl DeviceLocation {
     pub fn word(self) -> u64 {
         self.device << 8 | self.allocator.code()
     }
@@ -139,10 +140,10 @@ mod tests {
     #[test]
     fn places_come_back_from_their_words() {
         for allocator in [Allocator::Pool, Allocator::Async, Allocator::Arena] {
-            let place = Place { device: 15, allocator };
-            assert_eq!(Place::of(place.word()), Some(place));
+            let place = DeviceLocation { device: 15, allocator };
+            assert_eq!(DeviceLocation::of(place.word()), Some(place));
         }
-        assert_eq!((Place::of(0), Place::of(4)), (None, None));
-        assert_eq!(Place { device: 0, allocator: Allocator::Pool }.word(), 1);
+        assert_eq!((DeviceLocation::of(0), DeviceLocation::of(4)), (None, None));
+        assert_eq!(DeviceLocation { device: 0, allocator: Allocator::Pool }.word(), 1);
     }
 }

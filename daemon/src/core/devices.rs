@@ -58,7 +58,7 @@ impl Env {
         Some((mem, None))
     }
 
-    /// Returns a time later than that of every earlier lending: it tells two lendings of the same slots apart.
+    /// Returns a time later than that of every earlier lending: it distinguishes two lendings of the same slots.
     pub fn lending_ns(&mut self) -> u64 {
         self.last_lending_ns = self.now_ns.max(self.last_lending_ns + 1);
         self.last_lending_ns
@@ -124,8 +124,8 @@ impl Devices {
 }
 
 impl Devices {
-    /// Lists the devices in the directory for its clients. The devices that a directory lists already stay, because lines of
-    /// segments refer to them.
+    /// Lists the devices in the directory for its clients. Devices that the directory lists already stay in the list, because
+    /// lines of segments refer to them.
     pub fn list_devices(&mut self, env: &Env, context: &Context) {
         let words = &context.directory.head().devices;
         self.places.clear();

@@ -35,12 +35,12 @@ pub enum Lending {
     Read,
     /// Reopened for reading and writing: to the one writer.
     Write,
-    /// A client's wake descriptor, as it is.
+    /// A client's wake descriptor, unchanged.
     Wake,
-    /// A descriptor of a device's memory, as it is: its holder chooses the access of its mapping.
+    /// A descriptor of a device's memory, unchanged: the process that maps it chooses the access.
     Device,
-    /// No memory: the descriptor with which this client nudges the daemon.
-    Nudge,
+    /// No memory: the wakeup eventfd with which this client wakes the daemon.
+    Wakeup,
 }
 
 /// An order of the core to the shell.
@@ -56,18 +56,18 @@ pub enum Effect {
         bytes_first: u64,
         /// The header of a sheet; `None` for a segment.
         sheet: Option<SheetPlan>,
-        /// Whether a worker thread makes it, since it is long.
+        /// Whether the memory is so long that a worker thread makes it.
         background: bool,
-        /// Whether it may use the memory that is left for administrators.
+        /// Whether the new memory may come from the reserve for administrators.
         reserved: bool,
     },
     /// Have a device's driver make memory, on a worker thread. [`super::Event::CreatedOnDevice`] answers.
     CreateOnDevice {
         /// The number of the new memory.
         mem: MemId,
-        /// The device's place among [`super::settings::Settings::devices`].
+        /// The device's index in [`super::settings::Settings::devices`].
         device: usize,
-        /// A driver's pool serves one borrower.
+        /// The borrower, because a driver's pool serves one borrower only.
         borrower: Borrower,
         /// Its length.
         bytes: u64,
@@ -81,7 +81,7 @@ pub enum Effect {
         at: u64,
         /// Its length.
         bytes: u64,
-        /// Whether a worker thread makes it, since it is long.
+        /// Whether the memory is so long that a worker thread makes it.
         background: bool,
     },
     /// Give a part of memory back to the kernel, if possible: it then reads as zeroes, and otherwise is unchanged.
@@ -117,7 +117,7 @@ pub enum Effect {
     },
     /// Seal the memory against new writers. If that fails, the shell hangs up: see [`super::Event::HungUp`].
     Seal {
-        /// The connection of the client that has it mapped.
+        /// The connection of the client that has the memory mapped.
         conn: ConnId,
         /// The memory.
         mem: MemId,
@@ -127,18 +127,18 @@ pub enum Effect {
         /// The memory.
         mem: MemId,
     },
-    /// Answer a connection.
+    /// Send a response to a connection.
     Send {
         /// The connection.
         conn: ConnId,
         /// The response.
         reply: Reply,
-        /// The descriptors that go with it.
+        /// The descriptors that go with the response.
         lend: Vec<(MemId, Lending)>,
-        /// Whether to hang up after it. No [`super::Event::HungUp`] follows.
+        /// Whether to hang up after the response. No [`super::Event::HungUp`] follows.
         close: bool,
     },
-    /// Read from the connection again: its last packet needs no answer.
+    /// Read from the connection again: its last packet gets no reply.
     Resume {
         /// The connection.
         conn: ConnId,

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use tensorlend_layout::directory::{Directory, NameEntry};
-use tensorlend_layout::word::{Home, HomeKind};
+use tensorlend_layout::word::{OwnerKind, OwnerWord};
 
 /// Number of entries whose memory is made together.
 pub const CHUNK: u32 = 2048;
@@ -24,8 +24,8 @@ struct Chunk {
     /// A bit for each free entry.
     free: [u64; WORDS],
     count: u32,
-    /// The latest version that an entry of this chunk had when its memory was given back, as a home word.
-    floor: Home,
+    /// The latest version that an entry of this chunk had when its memory was given back, as an owner word.
+    floor: OwnerWord,
 }
 
 /// A set of entries, with a bit for each.
@@ -79,21 +79,21 @@ impl Entries {
         Self { count, chunks: Vec::new(), absent: BTreeSet::new(), with_free: BTreeSet::new(), free: 0, ordered: 0 }
     }
 
-    /// Returns the entries of a directory that another daemon wrote last. All entries below `end` have memory as far as this
-    /// function reads them, and all except `used` are free. If `moved` is not 0, memory may have been given back: entries that
-    /// are zero since then must not use the same versions again.
+    /// Returns the entries of a directory that another daemon wrote last. Treats all entries below `end` as entries with
+    /// memory, and all except `used` as free. If `moved` is not 0, the other daemon may have given memory back. An entry whose
+    /// words are zero then gets a version derived from `moved`, so that no version is used twice.
     pub fn restore(d: &Directory, end: u32, used: &EntrySet, moved: u64) -> Self {
         let mut it = Self::new(d.names.len() as u32);
         for chunk in 0..end.div_ceil(CHUNK) {
-            it.chunks.push(Chunk { state: State::There, free: [0; WORDS], count: 0, floor: Home(0) });
+            it.chunks.push(Chunk { state: State::There, free: [0; WORDS], count: 0, floor: OwnerWord(0) });
             for number in it.numbers(chunk).filter(|number| *number != 0 && !used.contains(*number)) {
-                let home = &d.names[number as usize].home;
-                // No place leads to this entry: nobody can have published it.
-                if Home(home.peek()).kind() != HomeKind::Tomb {
-                    home.set(Home::after(Home(home.peek()), HomeKind::Tomb, 0, 0).0);
+                let owner_word = &d.names[number as usize].owner_word;
+                // No place leads to this entry, so no client can have published it.
+                if OwnerWord(owner_word.peek()).kind() != OwnerKind::Tomb {
+                    owner_word.set(OwnerWord::after(OwnerWord(owner_word.peek()), OwnerKind::Tomb, 0, 0).0);
                 }
-                if moved != 0 && home.peek() == 0 {
-                    home.set(Home::with_version(moved >> 20).0);
+                if moved != 0 && owner_word.peek() == 0 {
+                    owner_word.set(OwnerWord::with_version(moved >> 20).0);
                 }
                 it.put_back(number);
             }
@@ -118,7 +118,7 @@ impl Entries {
         let chunk = match self.absent.pop_first() {
             Some(chunk) => chunk,
             None if self.chunks.len() as u32 * CHUNK < self.count => {
-                let floor = Home(0);
+                let floor = OwnerWord(0);
                 self.chunks.push(Chunk { state: State::Absent, free: [0; WORDS], count: 0, floor });
                 self.chunks.len() as u32 - 1
             }
@@ -148,16 +148,16 @@ impl Entries {
             return;
         }
         it.state = State::There;
-        if it.floor != Home(0) {
-            let home = Home::after(it.floor, HomeKind::Tomb, 0, 0);
+        if it.floor != OwnerWord(0) {
+            let owner_word = OwnerWord::after(it.floor, OwnerKind::Tomb, 0, 0);
             for number in numbers.clone() {
-                d.names[number as usize].home.set(home.0);
+                d.names[number as usize].owner_word.set(owner_word.0);
             }
         }
         let end = d.head().names_end.peek();
         d.head().names_end.set(end.max(numbers.end.into()));
         for number in numbers {
-            // Number 0 stays in use for ever.
+            // Number 0 stays in use permanently.
             if number != 0 {
                 self.put_back(number);
             }
@@ -189,7 +189,7 @@ impl Entries {
         Some(number * CHUNK + word as u32 * 64 + bit)
     }
 
-    /// Gives back an entry whose home word is a tombstone.
+    /// Gives back an entry whose owner word is a tombstone.
     pub fn give(&mut self, number: u32) {
         self.put_back(number);
     }
@@ -204,8 +204,8 @@ impl Entries {
         if !spare || self.free - u64::from(it.count) < reserve {
             return None;
         }
-        let version = |number: u32| Home(d.names[number as usize].home.peek());
-        it.floor = numbers.map(version).max_by_key(|home| home.version()).expect("a chunk has entries");
+        let version = |number: u32| OwnerWord(d.names[number as usize].owner_word.peek());
+        it.floor = numbers.map(version).max_by_key(|owner_word| owner_word.version()).expect("a chunk has entries");
         it.state = State::Absent;
         it.free = [0; WORDS];
         self.free -= u64::from(it.count);

@@ -8,6 +8,7 @@ use super::effect::{Effect, SheetPlan};
 use super::event::{ConnId, MemId};
 use super::label::Label;
 use super::pool::{Borrower, Pool, Spare};
+use super::range::SlotRange;
 use super::settings::{Mode, Settings};
 use super::spills::{Spills, Whose};
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,18 +31,18 @@ pub enum Timer {
     /// Probe a client's memory again.
     Probe(NamespaceId, u16),
     /// Probe again for a client that has not come back.
-    Away(NamespaceId, u16),
+    Disconnected(NamespaceId, u16),
     /// Survey the memory of a disconnected client again.
     Collect(NamespaceId, u16),
-    /// Continue a client's departure.
-    Departing(NamespaceId, u16),
+    /// Continue a client's draining.
+    Draining(NamespaceId, u16),
     /// Probe orphaned memory.
     Returned(MemId),
     /// Poll for announcements.
     Absorb(NamespaceId),
     /// Retry delayed requests.
     Retry,
-    /// Retry the delayed requests that the last step left because it had retried its maximum.
+    /// Retry the delayed requests that exceeded the last step's maximum number of retries.
     Untried,
     /// Order spares.
     Spares,
@@ -55,9 +56,9 @@ pub enum Timer {
     Leases(NamespaceId),
     /// End the names whose lifetimes are over.
     Lifetimes(NamespaceId),
-    /// End the streams that nobody uses.
+    /// End the streams that no client uses.
     Streams(NamespaceId),
-    /// Retry a spill that failed because somebody held the segment.
+    /// Retry a spill that failed because a process held the segment.
     Spill,
 }
 
@@ -87,13 +88,13 @@ pub enum Purpose {
 /// The reason why memory is being probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probing {
-    /// Its client has ended.
+    /// The client that owned the memory has ended.
     Ended(NamespaceId, u16),
-    /// It is the lease table of a client that has not come back since the daemon was replaced.
-    Away(NamespaceId, u16),
-    /// It is the lease table of a departing client of the daemon's predecessor.
-    Departing(NamespaceId, u16),
-    /// It is orphaned, and charged until no process can write it.
+    /// The memory is the lease table of a client that has not come back since the daemon was replaced.
+    Disconnected(NamespaceId, u16),
+    /// The memory is the lease table of a draining client of the daemon's predecessor.
+    Draining(NamespaceId, u16),
+    /// The memory is orphaned, and charged until no process can write it.
     Orphaned,
 }
 
@@ -104,15 +105,15 @@ pub struct Making {
     pub mem: MemId,
     /// The charge for it.
     pub charge: Charge,
-    /// Its length if it is a segment, which counts in a pool.
+    /// Length of a segment, which counts in a pool; `None` for a sheet.
     pub segment_bytes: Option<u64>,
-    /// Its device, unless it is host memory.
+    /// The device of the memory; `None` for host memory.
     pub device: Option<DeviceNumber>,
-    /// The kind of its descriptor, for device memory that has arrived.
+    /// The kind of the descriptor, for device memory that has arrived.
     pub export: Option<Export>,
     /// Whether it has arrived.
     pub made: bool,
-    /// Its view, for a sheet that has arrived.
+    /// The view of a sheet that has arrived.
     pub view: Option<View>,
 }
 
@@ -156,9 +157,9 @@ pub struct Env {
     pub timers: BTreeSet<(u64, Timer)>,
     pub ordered: BTreeMap<MemId, Purpose>,
     pub probing: BTreeMap<MemId, Probing>,
-    /// Memory that is still on order and that nobody wants any more.
+    /// Memory on order whose request was abandoned.
     pub abandoned: BTreeMap<MemId, Making>,
-    /// Memory that was given up and that a process may still write.
+    /// Memory that its clients returned or left, and that a process may still write.
     pub orphaned: BTreeMap<MemId, Orphaned>,
     expedited: BTreeMap<u32, Expedited>,
     /// Number of probes since `burst_ns`: see [`Env::may_probe`].
@@ -265,7 +266,7 @@ impl Env {
         mem
     }
 
-    /// Reserves the number of memory that is about to be ordered.
+    /// Returns an unused id for memory that the core is about to request, and notes the purpose of that memory.
     pub fn name_order(&mut self, purpose: Purpose) -> MemId {
         let mem = self.name();
         self.ordered.insert(mem, purpose);
@@ -305,7 +306,7 @@ impl Env {
     pub fn order_slots(
         &mut self,
         conn: ConnId,
-        (owner, base, log2): (u16, u32, u8),
+        SlotRange { owner, base, log2 }: SlotRange,
         bytes: u64,
         charge: Charge,
     ) -> Making {
@@ -414,7 +415,8 @@ impl Env {
         self.release(mem);
     }
 
-    /// Returns true if the daemon may probe another memory of an ended client before its loop has done other work.
+    /// Counts a probe of an ended client's memory. Returns false above [`BURST`] probes in [`BURST_NS`]: the daemon then serves
+    /// other clients before it probes again.
     pub fn may_probe(&mut self) -> bool {
         if self.now_ns >= self.burst_ns + BURST_NS {
             (self.burst, self.burst_ns) = (0, self.now_ns);
@@ -442,7 +444,7 @@ impl Env {
     /// Schedules a retry of delayed requests after this time at the latest.
     pub fn retry_after(&mut self, after_ns: u64) {
         let at = self.now_ns + after_ns;
-        // Every event retries them and comes here, so one timer is enough.
+        // Every event retries the delayed requests, and each retry may call this again. So one timer is enough.
         if self.retry_ns.is_none_or(|before| before > at) {
             self.retry_ns = Some(at);
             self.set_timer(after_ns, Timer::Retry);

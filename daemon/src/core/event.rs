@@ -24,11 +24,11 @@ impl MemId {
 /// A descriptor that came with a packet.
 #[derive(Clone, Debug)]
 pub struct Received {
-    /// Its name. A part of the core that does not store the descriptor releases it.
+    /// The descriptor's name. A part of the core that does not store the descriptor must release it.
     pub mem: MemId,
-    /// Whether it is a Unix socket, with which the daemon can wake a client.
+    /// Whether the descriptor is a Unix socket, through which the daemon can wake a client.
     pub wakes: bool,
-    /// Its contents, if only a daemon of this uid can have made it.
+    /// The memory behind the descriptor, if only a daemon of this uid can have made it.
     pub own: Option<Own>,
 }
 
@@ -39,9 +39,9 @@ pub struct Own {
     pub magic: Option<Magic>,
     /// The length in bytes.
     pub bytes: u64,
-    /// Its words if it is a sheet of this layout: writable for a directory, read-only otherwise.
+    /// The words of a sheet of this layout: writable for a directory, read-only otherwise.
     pub view: Option<View>,
-    /// Whether its writer had mapped it.
+    /// Whether the writer had mapped the memory.
     pub acked: bool,
     /// Whether the view shows a copy. No process can write the original any more.
     pub copied: bool,
@@ -68,11 +68,11 @@ pub enum Event {
         bytes: Vec<u8>,
         /// Its descriptors.
         descriptors: Vec<Received>,
-        /// Whether it exceeded the maximum length of a packet.
+        /// Whether the packet exceeded the maximum length.
         truncated: bool,
     },
     /// A client has announced a name and has woken the daemon.
-    Nudged {
+    Woken {
         /// The client's connection.
         conn: ConnId,
     },
@@ -81,7 +81,8 @@ pub enum Event {
         /// The connection.
         conn: ConnId,
     },
-    /// Memory was made, or could not be. A sheet comes with a view, which is read-only except for a directory's.
+    /// The kernel has made memory, or has failed. For a sheet, the event has the daemon's view: writable for a directory,
+    /// read-only for others.
     Created {
         /// The memory.
         mem: MemId,
@@ -101,8 +102,8 @@ pub enum Event {
     Probed {
         /// The memory.
         mem: MemId,
-        /// Whether no process can write it any more.
-        quiet: bool,
+        /// Whether no process can write the memory any more.
+        quiescent: bool,
     },
     /// The answer to [`super::Effect::CreateOnDevice`].
     CreatedOnDevice {

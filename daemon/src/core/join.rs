@@ -1,7 +1,7 @@
 //! Joining a namespace: the daemon opens the namespace, and gives a client its number and its sheets.
 
-use super::answer::{Answer, Lent, Outcome, What, Work};
-use super::client::{Client, Life};
+use super::answer::{Answer, Joining, Lent, Outcome, What, Work};
+use super::client::{Absorbing, Client, ClientState};
 use super::context::Context;
 use super::effect::{Lending, SheetPlan};
 use super::env::{Env, Making};
@@ -33,16 +33,9 @@ fn label_of(text: &str) -> String {
 
 impl Namespace {
     /// Completes a request to join when its sheets have been made.
-    pub fn joined(
-        &mut self,
-        env: &mut Env,
-        conn: ConnId,
-        peer: &Peer,
-        who: (u16, String, Role),
-        work: Vec<Making>,
-    ) -> Outcome {
-        let number = who.0;
-        let outcome = self.members.joined(env, &self.context, conn, peer, who, work);
+    pub fn joined(&mut self, env: &mut Env, conn: ConnId, peer: &Peer, joining: Joining, work: Vec<Making>) -> Outcome {
+        let number = joining.number;
+        let outcome = self.members.joined(env, &self.context, conn, peer, joining, work);
         self.bindings.grant(&self.context, &self.members, number);
         outcome
     }
@@ -89,7 +82,8 @@ impl Members {
             env.order_sheet_for(conn, bytes[0], catalogue, first, administrator),
             env.order_sheet_for(conn, bytes[1], leases, second, administrator),
         ];
-        let what = What::Join { namespace: context.ledger.id(), number, label: label_of(label), role };
+        let joining = Joining { number, label: label_of(label), role };
+        let what = What::Join { namespace: context.ledger.id(), joining };
         Ok(Outcome::Working(Work { what, making }))
     }
 
@@ -100,7 +94,7 @@ impl Members {
         context: &Context,
         conn: ConnId,
         peer: &Peer,
-        (number, label, role): (u16, String, Role),
+        Joining { number, label, role }: Joining,
         work: Vec<Making>,
     ) -> Outcome {
         let [catalogue, leases] = <[Making; 2]>::try_from(work).expect("a catalogue and a lease table");
@@ -108,8 +102,8 @@ impl Members {
         let epoch = Member(entry.member.peek()).epoch().wrapping_add(1);
         let member = Member::new(MemberState::Open, epoch, catalogue.mem.0 as u32);
         write_member(entry, peer, env.now_ns, &label, context.ledger.first_grant());
-        // No client reads its leases before it has acknowledged its sheets (see [`Members::list_member`]), nor the daemon its
-        // ring before it is an announcer.
+        // No client reads the new member's leases before the member has acknowledged its sheets (see [`Members::list_member`]),
+        // and the daemon does not read its ring before it is an announcer.
         entry.absorbed.set(Absorbed::new(MemberState::Vacant, 0).0);
         tensorlend_layout::crash_point!("daemon: member written");
         entry.member.set(member.0);
@@ -119,7 +113,7 @@ impl Members {
             (context.directory.mem(), Lending::Read),
             (catalogue.mem, Lending::Write),
             (leases.mem, Lending::Write),
-            (context.directory.mem(), Lending::Nudge),
+            (context.directory.mem(), Lending::Wakeup),
         ];
         env.keep(
             catalogue.mem,
@@ -131,7 +125,7 @@ impl Members {
             pid: peer.pid,
             label,
             role,
-            life: Life::Live(conn),
+            state: ClientState::Live(conn),
             member,
             shown: Some(BTreeSet::new()),
             announcer: false,
@@ -143,14 +137,14 @@ impl Members {
             segments: BTreeMap::new(),
             notices: BTreeSet::new(),
             lent_ns: env.now_ns,
-            absorbed_in: (0, 0),
+            absorbed_in: Absorbing::default(),
             mark: 0,
             marked_ns: 0,
             absorbed_until_ns: 0,
             claimed: None,
             waits: false,
             watched: peer.watched,
-            departing: None,
+            draining: None,
             has_lost: false,
         };
         tracing::info!(
@@ -208,9 +202,9 @@ impl Namespace {
 }
 
 impl Members {
-    /// Lists a member, whose leases count from now on. The daemon does so only after the member's acknowledgement: until then
-    /// it lends the member's lease table to nobody, and owners that reclaim memory would wait for it. The member takes no lease
-    /// before the daemon has answered a request that the member sent after its acknowledgement.
+    /// Lists a member, whose leases count from now on. The daemon does so only after the member's acknowledgement: until then it
+    /// lends the member's lease table to no client, and owners that reclaim memory would wait for the table. The member takes no
+    /// lease before the daemon has answered a request that the member sent after its acknowledgement.
     fn list_member(context: &Context, catalogue: u16) {
         tensorlend_layout::crash_point!("daemon: member not present yet");
         context.directory.head().present[usize::from(catalogue) / 64].set_bits(1 << (catalogue % 64));

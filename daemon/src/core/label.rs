@@ -1,8 +1,8 @@
 //! Labels of the descriptors that outlive the daemon. A service manager stores descriptors under names, and hands both to the
 //! next daemon.
 //!
-//! A label says what a descriptor is and where it belongs; the directory holds all other data. Only the daemon and the manager
-//! write labels: no client can.
+//! A label identifies a descriptor and its owner; the directory holds all other data. Only the daemon and the manager write
+//! labels: no client can.
 
 use super::account::NamespaceId;
 use super::device;
@@ -75,7 +75,7 @@ pub enum Label {
         namespace: NamespaceId,
         /// The stream's place in the directory.
         place: u32,
-        /// Its id there.
+        /// The stream's id in the directory.
         id: u64,
     },
     /// A subscriber's wake descriptor.
@@ -99,14 +99,14 @@ pub enum Label {
         base: u32,
         /// The index of the device in the directory's list.
         place: u8,
-        /// Its length, a multiple of 2 MiB. The descriptor itself does not contain it.
+        /// The segment's length, a multiple of 2 MiB. The descriptor does not contain the length.
         bytes: u64,
     },
     /// Orphaned device memory, which clients may still have mapped.
     DeviceOrphaned {
         /// The namespace.
         namespace: NamespaceId,
-        /// The user whose client had it.
+        /// The user to whose client the daemon had lent the memory.
         uid: u32,
         /// The device, as for a segment.
         place: u8,
@@ -128,9 +128,9 @@ pub enum Label {
     Orphaned {
         /// The namespace.
         namespace: NamespaceId,
-        /// The user whose client had it.
+        /// The user to whose client the daemon had lent the memory.
         uid: u32,
-        /// Whether it is a segment; otherwise it is a sheet.
+        /// Whether the memory is a segment; otherwise it is a sheet.
         segment: bool,
         /// A unique id. Each daemon continues the count of its predecessor.
         id: u64,
@@ -184,8 +184,9 @@ impl Label {
 }
 
 impl fmt::Display for Label {
-    /// Writes printable ASCII without colons, of which managers accept up to 255 bytes. All labels come back in one variable,
-    /// whose length is limited, too. So numbers are in base 36, and kinds with long numbers have short names.
+    /// Writes printable ASCII without colons: managers accept up to 255 bytes of it. The next daemon receives all labels in one
+    /// environment variable, whose length is limited, too. So numbers are in base 36, and kinds with long numbers have short
+    /// names.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{MARK}.{}.{}", self.kind(), Digits(self.namespace()))?;
         let mut add = |number: u64| write!(f, ".{}", Digits(number));
@@ -255,7 +256,7 @@ struct Digits(u64);
 
 impl fmt::Display for Digits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The length of the largest number.
+        // The largest number has 13 digits.
         let mut text = [b'0'; 13];
         let (mut at, mut rest) = (text.len(), self.0);
         while rest != 0 || at == text.len() {
@@ -327,13 +328,13 @@ pub struct Preserved {
     pub label: Label,
     /// Its name in this daemon.
     pub mem: MemId,
-    /// Its words if it is a sheet: writable for a directory, read-only otherwise.
+    /// The words of a sheet: writable for a directory, read-only otherwise.
     pub view: Option<View>,
     /// Its length.
     pub bytes: u64,
-    /// Whether its writer had mapped it.
+    /// Whether the writer had mapped the memory.
     pub acked: bool,
-    /// Whether it is a copy whose original clients still read.
+    /// Whether the memory is a copy, and clients still read the original.
     pub copied: bool,
 }
 

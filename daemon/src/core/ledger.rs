@@ -23,6 +23,30 @@ pub struct Ledger {
     owners: Arc<Owners>,
 }
 
+/// The identity of a namespace, its limits, and the rules by which its users share them.
+#[derive(Debug)]
+pub struct Budget<'b> {
+    pub id: NamespaceId,
+    pub name: &'b str,
+    /// The owner of a private namespace.
+    pub private: Option<u32>,
+    pub limits: NamespaceLimits,
+    /// Whether each user may have no more than a share of each table.
+    pub shares_tables: bool,
+    pub owners: &'b Arc<Owners>,
+}
+
+impl Budget<'_> {
+    fn open(&self, accounts: &mut Accounts, setting: &str) {
+        open_budget(accounts, self.id, self.name, setting, &self.limits);
+    }
+
+    fn ledger(self, setting: String, charge: Charge) -> Ledger {
+        let Self { id, name, limits, shares_tables, owners, .. } = self;
+        Ledger { id, name: name.into(), setting, limits, charge, shares_tables, owners: Arc::clone(owners) }
+    }
+}
+
 /// Opens a namespace's budget; `setting` is the key of the configuration that holds its limits.
 pub fn open_budget(accounts: &mut Accounts, id: NamespaceId, name: &str, setting: &str, limits: &NamespaceLimits) {
     accounts.open(id, name, &format!("{setting}.bytes_max"), limits.bytes_max);
@@ -36,39 +60,25 @@ impl Ledger {
     ///
     /// # Errors
     /// A limit leaves no room for the directory. The budget is closed again.
-    pub fn open(
-        accounts: &mut Accounts,
-        id: NamespaceId,
-        name: &str,
-        (private, limits): (Option<u32>, NamespaceLimits),
-        (bytes, beyond): (u64, bool),
-        (shares_tables, owners): (bool, &Arc<Owners>),
-    ) -> Result<Self, Refusal> {
-        let setting = if private.is_some() { "namespace_default".into() } else { format!("namespace.{name}") };
-        open_budget(accounts, id, name, &setting, &limits);
-        match accounts.charge_admission(private, id, bytes, beyond) {
-            Ok(charge) => {
-                Ok(Self { id, name: name.into(), setting, limits, charge, shares_tables, owners: Arc::clone(owners) })
-            }
+    pub fn open(accounts: &mut Accounts, budget: Budget<'_>, bytes: u64, beyond: bool) -> Result<Self, Refusal> {
+        let name = budget.name;
+        let setting = if budget.private.is_some() { "namespace_default".into() } else { format!("namespace.{name}") };
+        budget.open(accounts, &setting);
+        match accounts.charge_admission(budget.private, budget.id, bytes, beyond) {
+            Ok(charge) => Ok(budget.ledger(setting, charge)),
             Err(refusal) => {
-                accounts.close(id);
+                accounts.close(budget.id);
                 Err(refusal)
             }
         }
     }
 
-    /// Opens the budget of a namespace of this daemon's predecessor, whatever the limits are now.
-    pub fn reopen(
-        accounts: &mut Accounts,
-        id: NamespaceId,
-        name: &str,
-        (private, limits, setting): (Option<u32>, NamespaceLimits, String),
-        bytes: u64,
-        (shares_tables, owners): (bool, &Arc<Owners>),
-    ) -> Self {
-        open_budget(accounts, id, name, &setting, &limits);
-        let charge = accounts.charge_kept(private, id, Kind::Sheet, bytes);
-        Self { id, name: name.into(), setting, limits, charge, shares_tables, owners: Arc::clone(owners) }
+    /// Opens the budget of a namespace of this daemon's predecessor, even beyond the current limits. `setting` is the key of
+    /// the configuration that holds them.
+    pub fn reopen(accounts: &mut Accounts, budget: Budget<'_>, setting: String, bytes: u64) -> Self {
+        budget.open(accounts, &setting);
+        let charge = accounts.charge_recovered(budget.private, budget.id, Kind::Sheet, bytes);
+        budget.ledger(setting, charge)
     }
 
     /// Takes back the charge for the directory and closes the budget.

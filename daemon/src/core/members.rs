@@ -7,7 +7,7 @@ use super::account::limit;
 use super::answer::Outcome;
 use super::chores::Chore;
 use super::client::survey::Survey;
-use super::client::{Client, Life};
+use super::client::{Client, ClientState};
 use super::context::Context;
 use super::effect::Effect;
 use super::env::Env;
@@ -21,7 +21,7 @@ use tensorlend_layout::wire::{LimitKind, Refusal, Reply};
 /// Minimum pause between two surveys that a limit causes.
 const COLLECT_PAUSE_NS: u64 = 100_000_000;
 
-/// Pause before the second look at leases that alone keep memory.
+/// Pause before the second scan of the leases that retain memory which is otherwise out of use.
 pub const LEASES_PAUSE_NS: u64 = 1_000_000_000;
 
 /// The reason for which the daemon ends a client.
@@ -175,7 +175,7 @@ impl Members {
     }
 
     /// Surveys the disconnected clients of this namespace for a request that met a limit; returns true if that may have freed
-    /// memory. Each survey reads all of their memory, so not every request starts one.
+    /// memory. A survey reads all memory of these clients, so not every request starts one.
     pub fn collect_for_room(&mut self, env: &mut Env, context: &Context) -> bool {
         if self.collected_ns.is_some_and(|at| env.now_ns < at + COLLECT_PAUSE_NS) {
             return false;
@@ -190,7 +190,7 @@ impl Members {
         !catalogues.is_empty()
     }
 
-    /// Refuses device memory to a client whose end the daemon would not learn of: its work on the device could continue unseen.
+    /// Refuses device memory to a client whose end the daemon would not detect: its work on the device could continue unseen.
     pub fn check_watched(&self, catalogue: u16) -> Result<(), Refusal> {
         if self.client(catalogue)?.watched {
             return Ok(());
@@ -227,14 +227,14 @@ impl Members {
         }
         for (number, client) in self.iter() {
             assert_eq!(context.directory.entry(number).member.peek(), client.member.0, "the directory names {number}");
-            let has_left = !client.is_live() && client.departing.is_none();
+            let has_left = !client.is_live() && client.draining.is_none();
             assert!(!has_left || client.leases.is_none(), "leases of {number}, which has left, do not count");
             let listed = head.announcers[usize::from(number) / 64].peek() & 1 << (number % 64) != 0;
             assert_eq!(self.announcers.contains(&number), listed, "the directory lists the announcers, {number}");
         }
     }
 
-    /// Notes that a client broke a rule of shared memory. The daemon ends it at the end of this step.
+    /// Notes that a client broke a rule of shared memory. The daemon ends the client at the end of this step.
     pub fn fault(&mut self, catalogue: u16, why: impl Into<Fault>) {
         self.faults.push((catalogue, why.into()));
     }
@@ -249,7 +249,7 @@ impl Members {
         self.get(catalogue)?.conn()
     }
 
-    /// Removes a client of which nothing is left, and frees its number.
+    /// Removes a client that has no memory any more, and frees its number.
     pub fn remove(&mut self, catalogue: u16) -> Client {
         let client = self.clients.remove(&catalogue).expect("it is dropped once");
         self.numbers.push_back(catalogue);
@@ -258,8 +258,8 @@ impl Members {
 
     /// Returns the slots of `catalogue` on which live clients have leases.
     pub fn leased(&self, catalogue: u16) -> Vec<u32> {
-        // The news (a home moved, or an owner stored that a slot is dead) was stored before this fence. A reader R that leased
-        // a slot by the old route either is visible to daemon D here, or sees the news.
+        // The change (an owner word moved, or an owner marked a slot as dead) was stored before this fence. For a reader R that
+        // leased a slot by the old route, either daemon D sees the lease here, or R sees the change.
         scan_fence();
         let mut slots = Vec::new();
         for table in self.values().filter_map(Client::lease_table) {
@@ -277,7 +277,7 @@ impl Members {
         self.announcing().any(|(_, client)| client.has_announced())
     }
 
-    /// Rings the bell if a client that the step's news concerns may be asleep.
+    /// Rings the bell if a client that the step's changes concern may be asleep.
     pub fn wake(&self, env: &mut Env, context: &mut Context) {
         let news = context.directory.take_news();
         let head = context.directory.head();
@@ -294,8 +294,10 @@ impl Members {
 
     /// Returns the frozen clients whose memory may be out of use.
     pub fn collectable(&self) -> Vec<u16> {
-        let may = |c: &Client| match &c.life {
-            Life::Frozen { lease_held, due_ns, survey, .. } => survey.is_none() && (*lease_held || due_ns.is_some()),
+        let may = |c: &Client| match &c.state {
+            ClientState::Frozen { lease_held, due_ns, survey, .. } => {
+                survey.is_none() && (*lease_held || due_ns.is_some())
+            }
             _ => false,
         };
         self.iter().filter(|(_, c)| may(c)).map(|(n, _)| n).collect()
@@ -303,7 +305,7 @@ impl Members {
 
     /// Returns true if a survey is in progress.
     pub fn is_surveying(&self) -> bool {
-        self.values().any(|client| matches!(client.life, Life::Frozen { survey: Some(_), .. }))
+        self.values().any(|client| matches!(client.state, ClientState::Frozen { survey: Some(_), .. }))
     }
 }
 
@@ -336,7 +338,7 @@ impl Members {
         Outcome::Reply(Reply::Done)
     }
 
-    /// Removes a client from that list.
+    /// Removes a client from the list of clients that may sleep.
     pub fn wait_no_more(&mut self, context: &Context, catalogue: u16) {
         if std::mem::take(&mut self.me(catalogue).waits) {
             let head = context.directory.head();
@@ -351,7 +353,7 @@ impl Members {
     /// nothing leads to, and drops the client when nothing is left.
     pub fn collect(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
         let id = context.ledger.id();
-        let Some(Client { life: Life::Frozen { due_ns, survey, .. }, .. }) = self.get_mut(catalogue) else {
+        let Some(Client { state: ClientState::Frozen { due_ns, survey, .. }, .. }) = self.get_mut(catalogue) else {
             return;
         };
         if survey.is_none() {
@@ -364,11 +366,11 @@ impl Members {
         }
     }
 
-    /// Adds a cell of a disconnected client, to which a home now leads, to the survey in progress.
+    /// Adds a cell of a disconnected client, to which an owner word now leads, to the survey in progress.
     pub fn surveyed(&mut self, catalogue: u16, cell: u32) {
         let Some(client) = self.get_mut(catalogue) else { return };
         let value = client.value(cell).filter(|value| value.is_value());
-        if let (Some(value), Life::Frozen { survey: Some(survey), .. }) = (value, &mut client.life) {
+        if let (Some(value), ClientState::Frozen { survey: Some(survey), .. }) = (value, &mut client.state) {
             survey.in_use = true;
             if survey.is_at_names() {
                 survey.roots.push((value.slot(), Some(value.generation())));

@@ -1,19 +1,19 @@
-//! The broker as a state machine: events in, effects out. It uses no clock, descriptor, thread or system call: a [`MemId`]
-//! names memory, each event carries the time, and the shell passes views for the access to shared words. So a simulation can
-//! run it over ordinary memory, and the same events give the same effects.
+//! The daemon as a state machine: events in, effects out. It uses no clock, descriptor, thread or system call: a [`MemId`] names
+//! memory, each event carries the time, and the shell passes views for the access to shared words. So a simulation can run it
+//! over ordinary memory, and the same events give the same effects.
 
 pub mod account;
 mod answer;
-mod away;
 mod bindings;
 pub mod chores;
 mod client;
 mod collection;
 mod context;
 mod death;
-mod departure;
 pub(crate) mod device;
 mod devices;
+mod disconnected;
+mod draining;
 mod effect;
 mod entries;
 mod env;
@@ -29,6 +29,7 @@ mod opening;
 pub mod owners;
 mod pool;
 mod pressure;
+mod range;
 mod recovery;
 mod segment;
 mod session;

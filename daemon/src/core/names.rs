@@ -1,8 +1,8 @@
 //! The names of a directory as their only writer, the daemon, maintains them: an entry for each, and a table of places that
 //! refer to entries.
 //!
-//! At most 7/8 of the current table's places are in use; at most `max` names are live, and each has a place. Every store of a
-//! home word changes its version. Entries never move, nor do places within a table. The daemon replaces a table by building a
+//! At most 7/8 of the current table's places are in use; at most `max` names are live, and each has a place. Every store of an
+//! owner word changes its version. Entries never move, nor do places within a table. The daemon replaces a table by building a
 //! new one in the other half of the places.
 
 use super::entries::{Entries, EntrySet};
@@ -14,7 +14,7 @@ use tensorlend_layout::catalogue::RING;
 use tensorlend_layout::directory::{Directory, ENTRY_NAME_WORDS, FIRST_TABLE_LOG2, FoundName, LongName};
 use tensorlend_layout::name::KeyKind;
 use tensorlend_layout::search::SEARCH_MAX;
-use tensorlend_layout::word::{Home, HomeKind, PlaceWord, TableWord, Word};
+use tensorlend_layout::word::{OwnerKind, OwnerWord, PlaceWord, TableWord, Word};
 
 /// The reason why a key found no entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub struct Names {
     secret: u64,
     /// Number of names added or removed since the current table was begun.
     changes: u64,
-    /// Whether a name was added whose search is longer than with a fresh seed.
+    /// Whether the search for an added name is long ([`CROWDED`]): a table with another seed would shorten it.
     is_crowded: bool,
     /// Number of bytes of each half that have memory.
     half_bytes: [u64; 2],
@@ -71,7 +71,7 @@ pub struct Names {
     /// The table under construction in the other half of the places.
     building: Option<Building>,
     blocks_free: Vec<u32>,
-    /// The smallest block never used; blocks below `blocks_there` have memory.
+    /// The lowest number of a block of long names that was never used. Blocks with numbers below `blocks_there` have memory.
     blocks_fresh: u32,
     blocks_there: u32,
     /// Memory on order, by offset.
@@ -86,9 +86,8 @@ pub struct Names {
     reserved: u64,
 }
 
-/// Maximum number of places that a search for an announced name passes, unless its user's own names fill more of them. Clients
-/// announce no name whose search passes more than [`SEARCH_MAX`]; the difference covers names that others announce at the same
-/// time.
+/// Maximum number of names of the announcer's own user that a search for an announced name passes. Clients announce no name
+/// whose search passes more than [`SEARCH_MAX`]; the difference covers names that others announce at the same time.
 const ANNOUNCED_SEARCH_MAX: u64 = 4 * SEARCH_MAX;
 /// Number of places at which a search is long for a table of any load: half the number at which the daemon refuses the name.
 const CROWDED: u64 = SEARCH_MAX / 2;
@@ -109,8 +108,8 @@ fn seed(secret: u64, table: TableWord) -> u64 {
     hasher.finish()
 }
 
-fn home_of(d: &Directory, entry: u32) -> Home {
-    Home(d.names[entry as usize].home.peek())
+fn owner_word_of(d: &Directory, entry: u32) -> OwnerWord {
+    OwnerWord(d.names[entry as usize].owner_word.peek())
 }
 
 fn key_bytes(d: &Directory, entry: u32) -> usize {
@@ -123,8 +122,8 @@ pub fn find(d: &Directory, key: &[u8]) -> Option<FoundName> {
 }
 
 /// Returns the entry of a live key.
-pub fn live_home(d: &Directory, key: &[u8]) -> Option<FoundName> {
-    find(d, key).filter(|found| found.home.is_live())
+pub fn live_owner_word(d: &Directory, key: &[u8]) -> Option<FoundName> {
+    find(d, key).filter(|found| found.owner_word.is_live())
 }
 
 impl Names {
@@ -179,7 +178,7 @@ impl Names {
         self.table.word().half()
     }
 
-    /// Reserves room for `names` names, which clients then cannot announce into, until the names are bound or the turn ends.
+    /// Reserves room for `names` names until they are bound or the turn ends. Clients cannot announce names into this room.
     pub fn reserve(&mut self, d: &Directory, names: u64) {
         self.reserved = names;
         self.show_room(d);
@@ -190,17 +189,17 @@ impl Names {
         d.head().names_room.set(self.absorbable().saturating_sub(self.reserved));
     }
 
-    /// Returns the entries whose homes lead to cells of `catalogue`.
+    /// Returns the entries whose owner words lead to cells of `catalogue`.
     pub fn owned(&self, catalogue: u16) -> Vec<u32> {
         self.owned.get(&catalogue).map(|set| set.iter().copied().collect()).unwrap_or_default()
     }
 
-    /// Returns at most `most` of the entries whose homes lead to cells of `catalogue`, from entry `from` on.
+    /// Returns at most `most` of the entries whose owner words lead to cells of `catalogue`, from entry `from` on.
     pub fn owned_from(&self, catalogue: u16, from: u32, most: usize) -> Vec<u32> {
         self.owned.get(&catalogue).into_iter().flat_map(|set| set.range(from..)).take(most).copied().collect()
     }
 
-    /// Returns at most `most` entries whose homes lead to cells, with the catalogues of the cells, from this catalogue and
+    /// Returns at most `most` entries whose owner words lead to cells, with the catalogues of the cells, from this catalogue and
     /// entry on.
     pub fn all_from(&self, (catalogue, entry): (u16, u32), most: usize) -> Vec<(u16, u32)> {
         let of = |(&owner, set): (&u16, &'_ BTreeSet<u32>)| {
@@ -210,13 +209,13 @@ impl Names {
         self.owned.range(catalogue..).flat_map(of).take(most).collect()
     }
 
-    /// Returns the number of homes that lead to cells of `catalogue`.
+    /// Returns the number of owner words that lead to cells of `catalogue`.
     pub fn owned_count(&self, catalogue: u16) -> usize {
         self.owned.get(&catalogue).map_or(0, BTreeSet::len)
     }
 
     /// Returns the number of new names that have memory now; more must wait for [`Names::order`]. Returns no limit if memory
-    /// could not be made: a request would wait for nothing.
+    /// could not be made, because waiting would not help.
     pub fn ready(&self) -> u64 {
         let ready = self.entries.free().min(self.table.room());
         if ready >= self.room() || self.failed.is_some() { u64::MAX } else { ready }
@@ -277,7 +276,7 @@ impl Names {
             Piece::Table(log2) if there => {
                 let other = 1 - self.half();
                 self.half_bytes[other] = PLACE_BYTES << log2;
-                // The table may not be wanted any more.
+                // The table may have become unnecessary since the order.
                 if let Some(wanted) = self.table_wanted(0)
                     && wanted <= log2
                 {
@@ -319,9 +318,9 @@ impl Names {
         now
     }
 
-    /// Returns an entry with the key: its existing one, or a new dead one. `is_own` returns true for homes of names of the
-    /// requester's user. Only a user whose own names make the search for the new one long is refused.
-    pub fn place(&mut self, d: &Directory, key: &[u8], is_own: impl Fn(Home) -> bool) -> Result<u32, Full> {
+    /// Returns an entry with the key: its existing one, or a new dead one. `is_own` returns true for owner words of names of
+    /// the requester's user. The daemon refuses a user only if the user's own names make the search for the new one long.
+    pub fn place(&mut self, d: &Directory, key: &[u8], is_own: impl Fn(OwnerWord) -> bool) -> Result<u32, Full> {
         let named = self.table.named();
         let entry = self.place_within(d, key, SEARCH_MAX, is_own)?;
         // An existing name uses none of the reservation.
@@ -329,9 +328,14 @@ impl Names {
         Ok(entry)
     }
 
-    /// Returns an entry like [`Names::place`], for a name that is published already. Clients do not announce a name that the
-    /// daemon would refuse, but request it.
-    pub fn place_announced(&mut self, d: &Directory, key: &[u8], is_own: impl Fn(Home) -> bool) -> Result<u32, Full> {
+    /// Returns an entry like [`Names::place`], for a name that is published already. A client that finds the search for a name
+    /// too long requests the name and does not announce it.
+    pub fn place_announced(
+        &mut self,
+        d: &Directory,
+        key: &[u8],
+        is_own: impl Fn(OwnerWord) -> bool,
+    ) -> Result<u32, Full> {
         self.place_within(d, key, ANNOUNCED_SEARCH_MAX, is_own)
     }
 
@@ -340,7 +344,7 @@ impl Names {
         d: &Directory,
         key: &[u8],
         search_max: u64,
-        is_own: impl Fn(Home) -> bool,
+        is_own: impl Fn(OwnerWord) -> bool,
     ) -> Result<u32, Full> {
         if let Some(found) = find(d, key) {
             return Ok(found.entry);
@@ -354,8 +358,9 @@ impl Names {
         if passed > search_max {
             let leads =
                 |place: &PlaceWord| place.entry() != 0 && KeyKind::of(&d.names[place.entry() as usize]).leads_to_cell();
-            let homes = d.passed_by(hash).filter(leads).map(|place| home_of(d, place.entry()));
-            if homes.filter(|&home| home.is_live() && is_own(home)).count() as u64 > search_max {
+            let owner_words = d.passed_by(hash).filter(leads).map(|place| owner_word_of(d, place.entry()));
+            if owner_words.filter(|&owner_word| owner_word.is_live() && is_own(owner_word)).count() as u64 > search_max
+            {
                 return Err(Full::Collision);
             }
         }
@@ -379,22 +384,22 @@ impl Names {
         Ok(entry)
     }
 
-    /// Stores an entry's next home word.
-    pub fn set(&mut self, d: &Directory, entry: u32, kind: HomeKind, catalogue: u16, cell: u32) -> Home {
-        let before = home_of(d, entry);
-        let after = Home::after(before, kind, catalogue, cell);
+    /// Stores an entry's next owner word.
+    pub fn set(&mut self, d: &Directory, entry: u32, kind: OwnerKind, catalogue: u16, cell: u32) -> OwnerWord {
+        let before = owner_word_of(d, entry);
+        let after = OwnerWord::after(before, kind, catalogue, cell);
         self.count(d, entry, before, false);
-        d.names[entry as usize].home.set(after.0);
+        d.names[entry as usize].owner_word.set(after.0);
         self.count(d, entry, after, true);
         d.head().names_live.set(self.live);
         self.show_room(d);
         after
     }
 
-    /// Ends a name: its home becomes a tombstone, its entry becomes free for another name, and so do the places that no search
-    /// has to pass.
+    /// Ends a name: its owner word becomes a tombstone, its entry becomes free for another name, and the places that no search
+    /// has to pass become free, too.
     pub fn bury(&mut self, d: &Directory, entry: u32) {
-        self.set(d, entry, HomeKind::Tomb, 0, 0);
+        self.set(d, entry, OwnerKind::Tomb, 0, 0);
         tensorlend_layout::crash_point!("daemon: tomb stored");
         let name = &d.names[entry as usize];
         let place = PlaceWord::new(name.hash.peek(), entry);
@@ -421,20 +426,20 @@ impl Names {
         self.show_room(d);
     }
 
-    fn count(&mut self, d: &Directory, entry: u32, home: Home, add: bool) {
+    fn count(&mut self, d: &Directory, entry: u32, owner_word: OwnerWord, add: bool) {
         let by = |counter: &mut u64| if add { *counter += 1 } else { *counter -= 1 };
-        match home.kind() {
-            HomeKind::Tomb => {}
-            HomeKind::Reserved => by(&mut self.live),
-            HomeKind::Live => {
+        match owner_word.kind() {
+            OwnerKind::Tomb => {}
+            OwnerKind::Reserved => by(&mut self.live),
+            OwnerKind::Live => {
                 by(&mut self.live);
                 if !KeyKind::of(&d.names[entry as usize]).leads_to_cell() {
                 } else if add {
-                    self.owned.entry(home.catalogue()).or_default().insert(entry);
-                } else if let Some(set) = self.owned.get_mut(&home.catalogue()) {
+                    self.owned.entry(owner_word.catalogue()).or_default().insert(entry);
+                } else if let Some(set) = self.owned.get_mut(&owner_word.catalogue()) {
                     set.remove(&entry);
                     if set.is_empty() {
-                        self.owned.remove(&home.catalogue());
+                        self.owned.remove(&owner_word.catalogue());
                     }
                 }
             }
@@ -466,8 +471,8 @@ impl Names {
         }
     }
 
-    /// Returns log2 of the places of the table that should replace the current one so that `more` names find places, too:
-    /// larger, smaller, or equally large with another seed and without places that searches only pass.
+    /// Returns log2 of the number of places of the table that should replace the current one, so that `more` names find places,
+    /// too. The new table is larger, smaller, or equally large with another seed and without places that searches only pass.
     fn table_wanted(&self, more: u64) -> Option<u8> {
         let (log2, used) = (self.table.word().log2(), self.table.used());
         let places = 1u64 << log2;
@@ -480,7 +485,7 @@ impl Names {
         if log2 > FIRST_TABLE_LOG2 && used * 16 < places {
             return Some(log2 - 1);
         }
-        // Building costs the work of 32 places for each name that was added or removed.
+        // A new table is built only after so many changes of names that each pays for the work on 32 places.
         (self.is_crowded && self.changes * 32 > places).then_some(log2)
     }
 
@@ -504,7 +509,7 @@ impl Names {
         d.head().table.set(table.word().0);
         tensorlend_layout::crash_point!("daemon: table published");
         if self.discards {
-            // A client that still searches the old table finds places that lead nowhere, and then another table word.
+            // A client that still searches the old table finds places that lead to no entry, and then a changed table word.
             let (old, half) = (self.table.word(), self.half());
             let at = d.head().places_at.peek() + old.first() * PLACE_BYTES;
             self.discarded.push(Extent { at, bytes: self.half_bytes[half] });

@@ -32,7 +32,7 @@ impl Namespace {
 }
 
 impl Namespace {
-    /// Continues a chore. Returns what is left of it.
+    /// Continues a chore. Returns the rest of it, if there is one.
     pub fn go_on(&mut self, env: &mut Env, chore: Chore) -> Option<Chore> {
         match chore {
             Chore::Items(deleted) => {
@@ -41,14 +41,14 @@ impl Namespace {
             Chore::Survey(catalogue) => self.survey(env, catalogue).then_some(Chore::Survey(catalogue)),
             Chore::Leases => self
                 .pressure
-                .look(env, &self.context, &mut self.members, &self.bindings, &self.streams)
+                .scan(env, &self.context, &mut self.members, &self.bindings, &self.streams)
                 .then_some(Chore::Leases),
         }
     }
 }
 
 impl Namespace {
-    /// Returns the segments that nobody writes any more and that are in memory alone.
+    /// Returns the segments that no process writes any more and that are in memory alone.
     pub fn spillable(&self) -> impl Iterator<Item = Candidate> {
         Segments::spillable(&self.context, &self.members)
     }

@@ -7,7 +7,7 @@ use super::effect::SheetPlan;
 use super::env::{Env, Purpose};
 use super::event::MemId;
 use super::label::Label;
-use super::ledger::Ledger;
+use super::ledger::{Budget, Ledger};
 use super::length;
 use super::members::Members;
 use super::names::Names;
@@ -46,8 +46,9 @@ impl Opening {
         // The whole length is charged, although few pages exist at first: a reader that accesses the rest creates them.
         let bytes = geometry.bytes();
         // A private namespace has one user.
-        let shares = (env.settings.uid_share && private.is_none(), &env.settings.owners);
-        let ledger = Ledger::open(&mut env.accounts, id, name, (private, limits), (bytes, for_whom.beyond), shares)?;
+        let shares_tables = env.settings.uid_share && private.is_none();
+        let budget = Budget { id, name, private, limits, shares_tables, owners: &env.settings.owners };
+        let ledger = Ledger::open(&mut env.accounts, budget, bytes, for_whom.beyond)?;
         let plan = SheetPlan { magic: Magic::Directory, owner: 0, count: 0, first: 0 };
         let (first, reserved) = (geometry.bytes_first(), for_whom.administrator);
         let mem = env.create_partly(bytes, first, Some(plan), Purpose::Directory(id), reserved);

@@ -1,7 +1,7 @@
 //! The owner of each uid, for limits and shares: all uids of a range that subuid(5) grants to a user count as that user. So a
 //! user gets no more by running processes in user namespaces.
 //!
-//! Access rights and reused memory go by the uid itself.
+//! Access rights, and the reuse of memory, depend on the uid itself.
 
 /// The superuser. No share limits this uid; its holding counts in the shares of others.
 pub const SUPERUSER: u32 = 0;
@@ -19,7 +19,7 @@ const STEPS: usize = 4;
 impl Owners {
     /// Returns the owners of these ranges, each with its first uid, its number of uids, and its owner if known. The uids of a
     /// range of the superuser or of an unknown user count together as the first uid, without the superuser's exemptions. If
-    /// ranges overlap, the one that begins first has the common uids.
+    /// ranges overlap, the range that begins first has the common uids.
     pub fn new(ranges: impl IntoIterator<Item = (u32, u32, Option<u32>)>) -> Self {
         let mut sorted: Vec<_> = ranges.into_iter().filter(|&(_, count, _)| count > 0).collect();
         sorted.sort_unstable();

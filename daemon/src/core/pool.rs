@@ -4,7 +4,7 @@ use super::account::NamespaceId;
 use super::event::MemId;
 use std::collections::VecDeque;
 
-/// The namespace and the user to whom memory is lent. Nobody else receives their memory again.
+/// The namespace and the user to whom memory is lent. No other borrower receives this memory later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Borrower {
     /// The namespace.
@@ -35,7 +35,7 @@ pub struct Pool {
     ordered: Vec<MemId>,
     /// Returned segments, the least recently used first. Each is lent only to the uid that wrote it.
     idle: VecDeque<Idle>,
-    /// Whether no spare could be made: the next attempt follows when memory has come back.
+    /// Whether no spare could be made: the daemon tries again when memory has come back.
     starved: bool,
 }
 
@@ -97,7 +97,7 @@ impl Pool {
         self.bytes
     }
 
-    /// Returns the maximum of those bytes.
+    /// Returns the maximum bytes of segments.
     pub fn bytes_max(&self) -> u64 {
         self.bytes_max
     }
@@ -116,8 +116,8 @@ impl Pool {
         self.idle.iter().map(|i| i.bytes).sum()
     }
 
-    /// Takes the most recently used returned segment of exactly `bytes` that this borrower wrote. No client
-    /// receives memory to which another user may have preserved access.
+    /// Takes the most recently used returned segment of exactly `bytes` that this borrower wrote. No client receives memory to
+    /// which another user may still have access.
     pub fn take_idle(&mut self, borrower: Borrower, bytes: u64) -> Option<MemId> {
         let at = self.idle.iter().rposition(|i| (i.borrower, i.bytes) == (borrower, bytes))?;
         self.idle.remove(at).map(|i| i.mem)
@@ -156,7 +156,7 @@ impl Pool {
     }
 
     /// Counts a lent segment that outlived the daemon that lent it.
-    pub fn count_kept(&mut self, bytes: u64) {
+    pub fn count_recovered(&mut self, bytes: u64) {
         self.bytes += bytes;
     }
 
@@ -166,7 +166,7 @@ impl Pool {
         self.starved = false;
     }
 
-    /// Stores a returned segment for its namespace; returns the segments to release, including itself if it is too long.
+    /// Stores a returned segment for its namespace; returns the segments to release, this one included if it is too long.
     pub fn keep_idle(&mut self, mem: MemId, bytes: u64, borrower: Borrower) -> Vec<MemId> {
         self.idle.push_back(Idle { mem, bytes, borrower });
         self.bound_idle()

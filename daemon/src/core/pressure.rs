@@ -1,33 +1,34 @@
 //! Values that only leases retain: no name, stream or announcement leads to them any more, and a reader still reads them.
 //!
-//! The daemon does not scan while memory is plentiful. When a limit of bytes has refused a request (`Core::signal_pressure`),
-//! the daemon scans the lease tables, and repeats the scan for some time. A value that has been retained for a second then
-//! counts as its holder's, not its owner's. If the configuration limits that time (`uid.lease_ms_max`), the daemon ends the session of a
-//! client that has retained a value for longer.
+//! The daemon does not scan while memory is plentiful. When a limit of bytes has refused a request (`Core::signal_pressure`), the
+//! daemon scans the lease tables, and repeats the scan for some time. After a lease has retained a value for a second, the
+//! value's bytes count for the lease's holder, not for the owner. If the configuration limits that time (`uid.lease_ms_max`), the
+//! daemon ends the session of a client that retains a value for longer.
 //!
-//! An owner P alleges that its value was replaced, and how long the value is; daemon D believes no more than the length of P's
-//! segments. A reader R whose lease ends within a second is never charged, and a lease that ends in time is never revoked,
-//! whatever P alleges: no reader can lease a replaced value again.
+//! Daemon D relies on the owner P for two facts: that the value was replaced, and the value's length. D bounds the length by P's
+//! segments. Even if P lies, D never charges a reader R whose lease ends within a second, and never revokes a lease that ends in
+//! time: no reader can lease a replaced value again.
 
-use super::account::{Moved, bytes_text};
+use super::account::Moved;
 use super::chores::Chore;
 use super::client::Client;
 use super::context::Context;
 use super::env::{Env, Timer};
 use super::members::Members;
 use std::collections::{BTreeMap, BTreeSet};
+use tensorlend_layout::size::bytes_exact;
 use tensorlend_layout::word::LeaseWord;
 
-mod look;
+mod scan;
 
-use look::Look;
+use scan::Scan;
 
-/// Time after which a retained value counts as its holder's.
+/// Time after which the bytes of a retained value count for the lease's holder.
 const STANDING_NS: u64 = 1_000_000_000;
 /// Pause between two scans, unless leases must be revoked sooner.
-const LOOK_PAUSE_NS: u64 = 500_000_000;
+const SCAN_PAUSE_NS: u64 = 500_000_000;
 /// Minimum pause between two scans.
-const LOOK_PAUSE_NS_MIN: u64 = 25_000_000;
+const SCAN_PAUSE_NS_MIN: u64 = 25_000_000;
 /// Time after the last refusal for which scans continue.
 const PRESSED_NS: u64 = 10_000_000_000;
 
@@ -42,7 +43,7 @@ pub struct Retained {
     pub lease: LeaseWord,
     /// Bytes that become free when the lease ends, if no other lease retains them.
     pub bytes: u64,
-    /// Time since when the daemon knows that the lease retains the value.
+    /// Time at which the daemon first found that the lease retains the value.
     pub since_ns: u64,
 }
 
@@ -53,9 +54,9 @@ pub struct Pressure {
     pressed_ns: Option<u64>,
     /// Whether a request was refused since a session was ended for its leases.
     short: bool,
-    looked_ns: Option<u64>,
+    scanned_ns: Option<u64>,
     /// The scan in progress.
-    look: Option<Box<Look>>,
+    scan: Option<Box<Scan>>,
     retained: Vec<Retained>,
 }
 
@@ -64,19 +65,19 @@ impl Pressure {
     pub fn signal_pressure(&mut self, env: &mut Env, context: &Context) {
         let armed = self.pressed_ns.replace(env.now_ns).is_some();
         self.short = true;
-        if self.looked_ns.is_none_or(|at| env.now_ns >= at + LOOK_PAUSE_NS_MIN) {
-            self.begin_look(env, context);
+        if self.scanned_ns.is_none_or(|at| env.now_ns >= at + SCAN_PAUSE_NS_MIN) {
+            self.begin_scan(env, context);
         }
         if !armed {
-            env.set_timer(look_pause_ns(env), Timer::Leases(context.ledger.id()));
+            env.set_timer(scan_pause_ns(env), Timer::Leases(context.ledger.id()));
         }
     }
 
     /// Begins a scan, unless one is in progress.
-    fn begin_look(&mut self, env: &mut Env, context: &Context) {
-        self.looked_ns = Some(env.now_ns);
-        if self.look.is_none() {
-            self.look = Some(Box::new(Look::new(&self.retained)));
+    fn begin_scan(&mut self, env: &mut Env, context: &Context) {
+        self.scanned_ns = Some(env.now_ns);
+        if self.scan.is_none() {
+            self.scan = Some(Box::new(Scan::new(&self.retained)));
             env.take_on(context.ledger.id(), Chore::Leases);
         }
     }
@@ -86,20 +87,20 @@ impl Pressure {
         let Some(pressed_ns) = self.pressed_ns else { return };
         let lasts_ns = PRESSED_NS.max(env.settings.lease_ns_max.unwrap_or(0).saturating_mul(3));
         if env.now_ns - pressed_ns > lasts_ns {
-            // The moved charges return to their owners: without scans they would soon be wrong.
+            // The moved charges return to the values' owners: without scans, the charges would soon be wrong.
             *self = Pressure::default();
             return;
         }
-        self.begin_look(env, context);
-        env.set_timer(look_pause_ns(env), Timer::Leases(context.ledger.id()));
+        self.begin_scan(env, context);
+        env.set_timer(scan_pause_ns(env), Timer::Leases(context.ledger.id()));
     }
 
-    /// Ends the session that retains most, among those that retain a value for too long: one session each time that memory is
-    /// short.
+    /// Among the sessions that retain a value for too long, ends the one that retains most. After it has ended a session, it
+    /// ends another one only if a limit refuses a further request.
     fn revoke(&mut self, env: &mut Env, members: &mut Members) {
         let Some(most_ns) = env.settings.lease_ns_max.filter(|_| self.short) else { return };
         let mut holders: BTreeMap<u16, (u64, u64)> = BTreeMap::new();
-        // A departing client has no session to end.
+        // A draining client has no session to end.
         let live = |value: &&Retained| members.get(value.holder).is_some_and(Client::is_live);
         for value in self.retained.iter().filter(live) {
             let age_ns = env.now_ns - value.since_ns;
@@ -114,7 +115,7 @@ impl Pressure {
         env.sessions_revoked += 1;
         let why = format!(
             "memory is short, and its leases have kept {} that were replaced for {} ms: uid.lease_ms_max is {}",
-            bytes_text(bytes),
+            bytes_exact(bytes),
             age_ns / 1_000_000,
             most_ns / 1_000_000
         );
@@ -161,7 +162,7 @@ impl Pressure {
     }
 }
 
-fn look_pause_ns(env: &Env) -> u64 {
-    let sooner = env.settings.lease_ns_max.map_or(LOOK_PAUSE_NS, |ns| ns / 4);
-    sooner.clamp(LOOK_PAUSE_NS_MIN, LOOK_PAUSE_NS)
+fn scan_pause_ns(env: &Env) -> u64 {
+    let sooner = env.settings.lease_ns_max.map_or(SCAN_PAUSE_NS, |ns| ns / 4);
+    sooner.clamp(SCAN_PAUSE_NS_MIN, SCAN_PAUSE_NS)
 }

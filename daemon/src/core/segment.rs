@@ -3,20 +3,21 @@
 mod device;
 pub mod spill;
 
-use super::account::{Charge, Kind, bytes_text, limit};
-use super::answer::{Answer, Lent, Outcome, Wait, What, Work};
+use super::account::{Charge, Kind, limit};
+use super::answer::{Answer, Lent, Outcome, Requester, Wait, What, Work};
 use super::client::{Residence, Segment};
 use super::context::Context;
 use super::devices::Devices;
 use super::effect::{Effect, Lending};
 use super::env::{Env, Making};
-use super::event::ConnId;
 use super::label::Label;
 use super::length;
 use super::length::SLOTS_LOG2_MAX;
 use super::members::Members;
+use super::range::{SegmentId, SegmentSize, SlotRange};
 use super::tables::Table;
 use std::collections::BTreeSet;
+use tensorlend_layout::size::bytes_exact;
 use tensorlend_layout::wire::{LimitKind, Refusal, Reply};
 use tensorlend_layout::word::RangeWord;
 
@@ -83,21 +84,19 @@ impl Segments {
 
 impl Segments {
     /// Handles a request for a segment.
-    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn segment(
         &mut self,
         env: &mut Env,
         context: &Context,
         members: &Members,
-        conn: ConnId,
-        catalogue: u16,
-        bytes: u64,
-        log2: u8,
+        Requester { conn, catalogue }: Requester,
+        SegmentSize { bytes, log2 }: SegmentSize,
     ) -> Answer {
         let Some(bytes) = bytes.max(1).checked_next_multiple_of(PAGE) else {
             return Err(Refusal::Bad("no machine has that many bytes".into()));
         };
-        // A length just below the ordinary one becomes ordinary: such a segment may be ready, and is reusable later.
+        // A length just below the ordinary one is raised to it: a spare of that length may be ready, and the segment can be
+        // reused later.
         let ordinary = env.settings.segment_bytes;
         let large = bytes.max(ordinary).checked_next_multiple_of(env.settings.segment_unit);
         let bytes = if bytes > ordinary / 8 * 7 { large.unwrap_or(bytes) } else { bytes };
@@ -114,11 +113,11 @@ impl Segments {
         let Some((mem, made)) = env.order_segment(conn, context.ledger.borrower(uid), bytes) else {
             env.accounts.refund(charge);
             env.accounts.refund(slots_charge);
-            let (used, more) = (bytes_text(env.pool.lent_bytes()), bytes_text(bytes));
+            let (used, more) = (bytes_exact(env.pool.lent_bytes()), bytes_exact(bytes));
             let what = format!("the pool ({used} in use, {more} more needed)");
-            return Err(limit(LimitKind::PoolBytes, what, "pool.bytes_max", bytes_text(env.pool.bytes_max())));
+            return Err(limit(LimitKind::PoolBytes, what, "pool.bytes_max", bytes_exact(env.pool.bytes_max())));
         };
-        let slots = env.order_slots(conn, (catalogue, base, log2), slots_bytes, slots_charge);
+        let slots = env.order_slots(conn, SlotRange { owner: catalogue, base, log2 }, slots_bytes, slots_charge);
         let segment = Making { mem, charge, segment_bytes: Some(bytes), device: None, export: None, made, view: None };
         Ok(Outcome::Working(Work { what: What::Segment { base, log2 }, making: vec![segment, slots] }))
     }
@@ -171,18 +170,16 @@ impl Segments {
     }
 
     /// Completes a request for a segment when the segment and its slots have been made.
-    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn segment_made(
         &mut self,
         env: &mut Env,
         context: &Context,
         members: &mut Members,
         devices: &mut Devices,
-        catalogue: u16,
-        base: u32,
-        log2: u8,
+        range: SlotRange,
         work: Vec<Making>,
     ) -> Answer {
+        let SlotRange { owner: catalogue, base, log2 } = range;
         let full = || {
             context.ledger.limit(
                 LimitKind::Segments,
@@ -205,17 +202,7 @@ impl Segments {
         self.free.pop();
         let [segment, slots]: [Making; 2] = work.try_into().expect("a segment and its slots");
         if segment.device.is_some() {
-            return Ok(Self::device_segment_made(
-                env,
-                context,
-                members,
-                devices,
-                catalogue,
-                (base, log2),
-                segment,
-                slots,
-                entry,
-            ));
+            return Ok(Self::device_segment_made(env, context, members, devices, range, [segment, slots], entry));
         }
         let bytes = segment.segment_bytes.expect("it is a segment");
         let line = &context.directory.segments[entry as usize];
@@ -271,7 +258,7 @@ impl Segments {
         if !segment.slots.acked {
             // A client of the predecessor may have mapped it and published in it before the predecessor received the
             // acknowledgement.
-            return if client.is_away() { Ok(Outcome::Later(Wait::ack(catalogue))) } else { Err(missing()) };
+            return if client.is_disconnected() { Ok(Outcome::Later(Wait::ack(catalogue))) } else { Err(missing()) };
         }
         if segment.device.is_some() {
             let lend = vec![(segment.mem, Lending::Device), (segment.slots.mem, Lending::Read)];
@@ -318,7 +305,7 @@ impl Segments {
         }
         // As in [`Segments::segment_of`].
         if !segment.slots.acked {
-            return if client.is_away() { Ok(Outcome::Later(Wait::ack(catalogue))) } else { Err(missing()) };
+            return if client.is_disconnected() { Ok(Outcome::Later(Wait::ack(catalogue))) } else { Err(missing()) };
         }
         let reply = Reply::Segment {
             bytes: segment.bytes,
@@ -361,7 +348,7 @@ impl Segments {
             env.orphan_part(whose, slots);
             return Ok(Outcome::Reply(Reply::Done));
         }
-        // Its owner may still have the records mapped, wherever the bytes are.
+        // The owner may still have the records mapped, whether or not the bytes are in a file.
         match env.free_spilled(whose.uid, segment) {
             Ok(Segment { mem, bytes, charge, slots, .. }) => {
                 env.orphan_part(whose, slots);
@@ -390,9 +377,9 @@ impl Segments {
 
     /// Ends the validity of a segment's slot numbers. The caller keeps the memory and its charge.
     fn unlist(&mut self, context: &Context, catalogue: u16, segment: &Segment) {
-        // The range changes first: a reader R that sees the new geometry sees that this segment is not lent any more. A reader
-        // R that finds a segment lent after R has read a geometry may store the mapping under that geometry. Both words change
-        // before daemon D lends the numbers again.
+        // The range changes first: a reader R that sees the new geometry sees that this segment is not lent any more. If R
+        // first reads a geometry and then finds the segment lent, R may store the mapping under that geometry. Both words
+        // change before daemon D lends the numbers again.
         context.directory.segments[segment.entry as usize].range.set(0);
         tensorlend_layout::crash_point!("daemon: range taken back");
         context.directory.entry(catalogue).geometry.add(1);
@@ -403,16 +390,14 @@ impl Segments {
     }
 
     /// Takes back a segment of a disconnected client: one that is quiescent, or that must end in any case.
-    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn free_segment(
         &mut self,
         env: &mut Env,
         context: &mut Context,
         members: &mut Members,
         devices: &mut Devices,
-        catalogue: u16,
-        base: u32,
-        quiet: bool,
+        SegmentId { owner: catalogue, base }: SegmentId,
+        quiescent: bool,
     ) {
         let segment = members.me(catalogue).segments.remove(&base).expect("it is there");
         self.unlist(context, catalogue, &segment);
@@ -428,7 +413,7 @@ impl Segments {
         };
         env.accounts.refund(charge);
         env.release_part(slots);
-        if quiet && !env.user_mode() {
+        if quiescent && !env.user_mode() {
             let uid = members[catalogue].uid;
             env.effects.push(Effect::Forget { mem });
             env.keep_idle(mem, bytes, context.ledger.borrower(uid));

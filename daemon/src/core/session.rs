@@ -13,14 +13,17 @@ mod waiting;
 mod work;
 
 use super::account::NamespaceId;
-use super::answer::{Answer, Lent, Outcome, Wait, Work};
+use super::answer::{Answer, Lent, Outcome, RingRequest, Wait, Work};
+use super::bindings::{Binding, Bindings, NewItems};
 use super::effect::Effect;
 use super::env::Env;
 use super::event::{ConnId, Event, MemId, Received};
 use super::namespace::Namespace;
 use super::opening::Opening;
+use super::range::{SegmentSize, SizeOnDevice};
 use super::settings::{Peer, Role, Settings};
 use super::stat::stat;
+use super::stream::CursorId;
 use crate::core::segment::Segments;
 use staged::Staged;
 use std::collections::BTreeMap;
@@ -34,18 +37,19 @@ const GATHERING_NS: u64 = 5_000_000_000;
 
 /// Debug builds check all parts after every 64th step: a check reads all names.
 const CHECK_EVERY: u64 = 64;
-/// Maximum number of delayed requests that one step retries. Each costs a bounded time, and many may wait for the same event.
+/// Maximum number of delayed requests that one step retries. Each retry costs a bounded time, and many requests may wait for
+/// the same event.
 const RETRIES_MAX: usize = 64;
 /// Pause before the daemon reads a claimed name again.
 const CLAIM_PAUSE_NS: u64 = 100_000;
 /// Pause before the daemon probes memory again that was just returned.
-const QUIET_PAUSE_NS: u64 = 500_000;
+const QUIESCENT_PAUSE_NS: u64 = 500_000;
 /// Maximum time for which a request waits for the daemon's chores. The daemon then refuses it.
 const CHORES_NS_MAX: u64 = 10_000_000_000;
 
 /// The namespace and the number of a connected client.
 #[derive(Clone, Copy, Debug)]
-struct Seat {
+struct Joined {
     namespace: NamespaceId,
     catalogue: u16,
     role: Role,
@@ -66,11 +70,11 @@ enum Phase {
 #[derive(Debug)]
 struct Conn {
     peer: Peer,
-    /// Whether its uid was at its limit of sessions when it connected.
+    /// Whether the client's uid was at its limit of sessions when the client connected.
     over: bool,
-    /// Whether it has one of the sessions reserved for administrators.
+    /// Whether the connection has one of the sessions reserved for administrators.
     reserved: bool,
-    seat: Option<Seat>,
+    joined: Option<Joined>,
     phase: Phase,
 }
 
@@ -79,11 +83,11 @@ struct Conn {
 struct Failed {
     at_ns: u64,
     reason: String,
-    /// Whether it was made for an administrator, with the memory reserved for them.
+    /// Whether the directory was to be made for an administrator, with the memory reserved for them.
     reserved: bool,
 }
 
-/// The state machine of the broker.
+/// The state machine of the daemon.
 pub struct Core {
     env: Env,
     conns: BTreeMap<ConnId, Conn>,
@@ -110,7 +114,7 @@ pub struct Core {
 }
 
 impl Core {
-    /// Returns a broker without connections.
+    /// Returns a daemon without connections.
     pub fn new(settings: Settings) -> Self {
         Self {
             env: Env::new(settings),
@@ -144,11 +148,11 @@ impl Core {
             Event::Packet { conn, bytes, descriptors, truncated } => {
                 self.packet(conn, &bytes, descriptors, truncated);
             }
-            Event::Nudged { conn } => self.nudged(conn),
+            Event::Woken { conn } => self.woken(conn),
             Event::HungUp { conn } => self.end(conn, None),
             Event::Created { mem, made } => self.created(mem, made),
             Event::Allocated { mem, at, made } => self.allocated(mem, at, made),
-            Event::Probed { mem, quiet } => self.probed(mem, quiet),
+            Event::Probed { mem, quiescent } => self.probed(mem, quiescent),
             Event::CreatedOnDevice { mem, made } => self.created_on_device(mem, made),
             Event::Spilled { file, written } => self.spilled(file, &written),
             Event::Exited { conn } => self.exited(conn),
@@ -214,9 +218,9 @@ impl Core {
         stat(&self.env, &self.namespaces, None)
     }
 
-    fn nudged(&mut self, conn: ConnId) {
-        let Some(seat) = self.conns.get(&conn).and_then(|state| state.seat) else { return };
-        if let Some(namespace) = self.namespaces.get_mut(&seat.namespace) {
+    fn woken(&mut self, conn: ConnId) {
+        let Some(joined) = self.conns.get(&conn).and_then(|state| state.joined) else { return };
+        if let Some(namespace) = self.namespaces.get_mut(&joined.namespace) {
             namespace.bindings.absorb_turn(&mut self.env, &mut namespace.context, &mut namespace.members);
         }
     }
@@ -225,21 +229,21 @@ impl Core {
         let begun = self.env.accounts.begin_session(peer.uid);
         let reserved = !begun && self.has_reserve_for(peer.uid);
         let over = !begun && !reserved;
-        // A client over the limit receives its refusal when it says hello; clients that flood the daemon without a hello do
-        // not.
+        // A client over the limit receives its refusal when it says hello; clients that flood the daemon without a hello
+        // receive none.
         if over && self.env.accounts.floods(peer.uid) {
             self.env.accounts.end_session(peer.uid);
             self.env.effects.push(Effect::Close { conn });
             return;
         }
-        self.conns.insert(conn, Conn { peer, over, reserved, seat: None, phase: Phase::Idle });
+        self.conns.insert(conn, Conn { peer, over, reserved, joined: None, phase: Phase::Idle });
     }
 
     fn packet(&mut self, conn: ConnId, bytes: &[u8], received: Vec<Received>, truncated: bool) {
         let Some(state) = self.conns.get_mut(&conn) else { return };
         let request = (!truncated).then(|| decode::<Request>(bytes)).flatten();
         let brings = matches!(request, Some(Request::Subscribe { wake: true, .. } | Request::HandBack { .. }));
-        let broken = match (&request, &state.phase, state.seat) {
+        let broken = match (&request, &state.phase, state.joined) {
             (None, ..) => Some("a damaged or oversized packet"),
             _ if received.len() != usize::from(brings) => Some("descriptors that belong to no request"),
             (Some(Request::Ack), Phase::Lent(_), _) => None,
@@ -262,6 +266,17 @@ impl Core {
             self.end(conn, Some(Refusal::Bad(why)));
             return;
         }
+        if self.env.settings.refused_uid == Some(state.peer.uid) {
+            let why = format!(
+                "your uid {} is the daemon's own, so that you could write to memory of its other clients: in the daemon's \
+                 configuration set mode = \"user\" if all its clients have this uid, or mode = \"system\" if you trust \
+                 all processes of this uid",
+                state.peer.uid
+            );
+            self.drop_received(&received);
+            self.end(conn, Some(Refusal::Bad(why)));
+            return;
+        }
         if let Some(broken) = broken {
             self.drop_received(&received);
             self.end(conn, Some(Refusal::Violation(broken.into())));
@@ -276,9 +291,9 @@ impl Core {
                 return;
             }
             let state = self.conns.get_mut(&conn).expect("found above");
-            if let Some(seat) = state.seat {
-                let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
-                namespace.acknowledged(&mut self.env, seat.catalogue, &lent);
+            if let Some(joined) = state.joined {
+                let namespace = self.namespaces.get_mut(&joined.namespace).expect("it has a client");
+                namespace.acknowledged(&mut self.env, joined.catalogue, &lent);
             }
             self.env.effects.push(Effect::Resume { conn });
             return;
@@ -331,10 +346,10 @@ impl Core {
 
     /// Returns the answer, or a wait if names are short while items of a deleted list still count as names.
     fn or_wait_for_items(&self, conn: ConnId, answer: Answer, since_ns: u64) -> Answer {
-        match (&answer, self.conns[&conn].seat) {
-            (Err(Refusal::Limit { kind, .. }), Some(seat))
+        match (&answer, self.conns[&conn].joined) {
+            (Err(Refusal::Limit { kind, .. }), Some(joined))
                 if kind.is_names()
-                    && self.env.chores.has_items(seat.namespace)
+                    && self.env.chores.has_items(joined.namespace)
                     && self.env.now_ns - since_ns < CHORES_NS_MAX =>
             {
                 Ok(Outcome::Later(Wait::Chores))
@@ -355,10 +370,10 @@ impl Core {
                 self.env.retry_after(left_ns.max(1));
             }
             Wait::Claim => self.env.retry_after(CLAIM_PAUSE_NS),
-            Wait::Quiet => self.env.retry_after(QUIET_PAUSE_NS),
+            Wait::Quiescent => self.env.retry_after(QUIESCENT_PAUSE_NS),
             Wait::Ack { catalogue, ns_max } => {
-                let Some(Conn { seat: Some(seat), .. }) = self.conns.get(&conn) else { return };
-                let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
+                let Some(Conn { joined: Some(joined), .. }) = self.conns.get(&conn) else { return };
+                let namespace = self.namespaces.get_mut(&joined.namespace).expect("it has a client");
                 // The wait counts from the lending, not from the request.
                 let lent_ns = namespace.members.get(catalogue).map_or(0, |c| c.lent_ns);
                 let waited_ns = self.env.now_ns - lent_ns;
@@ -373,9 +388,9 @@ impl Core {
 
     /// Frees the names that a failed request may have reserved.
     fn unreserve(&mut self, conn: ConnId, request: &Request) {
-        let Some(Conn { seat: Some(seat), .. }) = self.conns.get(&conn) else { return };
+        let Some(Conn { joined: Some(joined), .. }) = self.conns.get(&conn) else { return };
         if let Request::Bind { name, .. } | Request::BindFor { name, .. } | Request::Rename { to: name, .. } = request
-            && let Some(namespace) = self.namespaces.get_mut(&seat.namespace)
+            && let Some(namespace) = self.namespaces.get_mut(&joined.namespace)
         {
             namespace.bindings.unreserve(&namespace.context, name.as_bytes());
         }
@@ -398,13 +413,13 @@ impl Core {
             }
             Ok(Outcome::Later(_)) => unreachable!("ask puts these off"),
             Err(refusal) => {
-                if state.seat.is_none() {
+                if state.joined.is_none() {
                     self.end(conn, Some(refusal));
                     return;
                 }
                 self.env.refusals += 1;
-                let (pid, uid, seat) = (state.peer.pid, state.peer.uid, state.seat);
-                let (namespace, client) = self.place(seat);
+                let (pid, uid, joined) = (state.peer.pid, state.peer.uid, state.joined);
+                let (namespace, client) = self.place(joined);
                 tracing::debug!(namespace, client, pid, uid, "refused: {refusal}");
                 (Reply::Refused(refusal), Vec::new())
             }
@@ -413,11 +428,11 @@ impl Core {
     }
 
     fn perform(&mut self, conn: ConnId, request: &Request, wake: Option<MemId>, since_ns: u64) -> Answer {
-        // The client that has just returned may have been the last.
+        // The client that has just come back may have been the last one that was missing.
         let gathering = self.is_gathering();
         self.env.gathering = gathering;
         let state = &self.conns[&conn];
-        let Some(seat) = state.seat else {
+        let Some(joined) = state.joined else {
             return match request {
                 Request::Hello(hello) if gathering || self.is_staged(conn, hello) => Ok(Outcome::Later(Wait::Return)),
                 Request::Hello(hello) => self.admit(conn, hello, since_ns),
@@ -429,13 +444,15 @@ impl Core {
         if gathering && !matches!(request, Request::Ping | Request::Stat) {
             return Ok(Outcome::Later(Wait::Return));
         }
-        let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
-        if seat.role == Role::Reader && writes(request) {
+        let namespace = self.namespaces.get_mut(&joined.namespace).expect("it has a client");
+        if joined.role == Role::Reader && writes(request) {
             return Err(Refusal::ReadOnly(namespace.context.ledger.name().to_owned()));
         }
-        let (env, me) = (&mut self.env, seat.catalogue);
+        let (env, me) = (&mut self.env, joined.catalogue);
         match request {
-            Request::Segment { bytes, slots_log2 } => self.segment(conn, seat, *bytes, *slots_log2, since_ns),
+            Request::Segment { bytes, slots_log2 } => {
+                self.segment(conn, joined, SegmentSize { bytes: *bytes, log2: *slots_log2 }, since_ns)
+            }
             Request::ReturnSegment { base } => namespace.segments.return_segment(
                 env,
                 &mut namespace.context,
@@ -446,7 +463,7 @@ impl Core {
             ),
             Request::Shelve { base } => Segments::release_for_spill(env, &mut namespace.members, me, *base),
             Request::GrowCells => namespace.members.grow_cells(env, &namespace.context, conn, me),
-            Request::SegmentOf { catalogue, slot } => self.segment_of(seat, (*catalogue, *slot), since_ns),
+            Request::SegmentOf { catalogue, slot } => self.segment_of(joined, (*catalogue, *slot), since_ns),
             Request::SlotsOf { catalogue, slot } => {
                 Segments::slots_of(env, &namespace.context, &mut namespace.members, me, *catalogue, *slot)
             }
@@ -457,20 +474,16 @@ impl Core {
                 env,
                 &mut namespace.context,
                 &mut namespace.members,
-                me,
-                (name, *cell),
-                LifeWord::FOREVER,
+                name,
+                Binding { catalogue: me, cell: *cell, life: LifeWord::FOREVER },
                 since_ns,
             ),
-            Request::BindFor { name, cell, ttl_ns, ephemeral } => namespace.bindings.bind_for(
-                env,
-                &mut namespace.context,
-                &mut namespace.members,
-                me,
-                (name, *cell),
-                (*ttl_ns, *ephemeral),
-                since_ns,
-            ),
+            Request::BindFor { name, cell, ttl_ns, ephemeral } => {
+                let life = Bindings::lifetime(env, *ttl_ns, *ephemeral)?;
+                let binding = Binding { catalogue: me, cell: *cell, life };
+                let (context, members) = (&mut namespace.context, &mut namespace.members);
+                namespace.bindings.bind(env, context, members, name, binding, since_ns)
+            }
             Request::Delete { name } => {
                 namespace.bindings.delete(env, &mut namespace.context, &mut namespace.members, name, since_ns)
             }
@@ -488,22 +501,19 @@ impl Core {
                 &mut namespace.members,
                 &mut namespace.bindings,
                 conn,
-                me,
-                name,
-                *capacity,
-                *policy,
+                RingRequest { producer: me, name: name.clone(), capacity: *capacity, policy: *policy },
             ),
             Request::Subscribe { name, cursor, .. } => {
-                namespace.streams.subscribe(env, &namespace.context, &mut namespace.members, me, name, *cursor, wake)
+                let cursor = CursorId { catalogue: me, cursor: *cursor };
+                namespace.streams.subscribe(env, &namespace.context, &mut namespace.members, name, cursor, wake)
             }
             Request::Unsubscribe { stream, id, cursor } => Ok(namespace.streams.unsubscribe(
                 env,
                 &namespace.context,
                 &namespace.members,
-                me,
                 *stream,
                 *id,
-                *cursor,
+                CursorId { catalogue: me, cursor: *cursor },
             )),
             Request::WakeDescriptor { stream, catalogue, cursor } => {
                 namespace.streams.wake_descriptor(&namespace.members, me, *stream, *catalogue, *cursor)
@@ -522,31 +532,28 @@ impl Core {
                 env,
                 &mut namespace.context,
                 &mut namespace.members,
-                me,
                 list,
-                cells,
-                LifeWord::FOREVER,
+                NewItems { catalogue: me, cells, life: LifeWord::FOREVER },
             ),
             Request::ListAppendEphemeral { list, cells } => namespace.bindings.list_append(
                 env,
                 &mut namespace.context,
                 &mut namespace.members,
-                me,
                 list,
-                cells,
-                LifeWord::new(0, true),
+                NewItems { catalogue: me, cells, life: LifeWord::new(0, true) },
             ),
             Request::ListDelete { list } => namespace.bindings.list_delete(env, &mut namespace.context, list),
             Request::ListRename { from, to } => {
                 namespace.bindings.list_rename(env, &mut namespace.context, &mut namespace.members, from, to)
             }
             Request::Stat => {
-                let asker = Some((state.peer.uid, seat.namespace));
+                let asker = Some((state.peer.uid, joined.namespace));
                 let stat = stat(&self.env, &self.namespaces, asker);
                 Ok(Outcome::Reply(Reply::Stat(Box::new(stat))))
             }
             Request::DeviceSegment { uuid, bytes, slots_log2 } => {
-                self.device_segment(conn, seat, *uuid, (*bytes, *slots_log2), since_ns)
+                let size = SegmentSize { bytes: *bytes, log2: *slots_log2 };
+                self.device_segment(conn, joined, SizeOnDevice { device: *uuid, size }, since_ns)
             }
             Request::Mapped { lendings, last } => {
                 namespace.devices.mapped(env, &namespace.context, me, lendings, *last)

@@ -129,7 +129,7 @@ pub struct DeviceSettings {
     pub idle_bytes_max: u64,
 }
 
-/// The spilling of segments that nobody holds when memory is short.
+/// The spilling of segments that no process holds, while memory is short.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpillSettings {
     /// The directory of the files. Only the shell uses it.
@@ -166,7 +166,7 @@ pub struct Settings {
     pub sheet_bytes_max: u64,
     /// Length of an ordinary segment in bytes.
     pub segment_bytes: u64,
-    /// Unit of the lengths of segments longer than half of an ordinary one, in bytes.
+    /// Unit of the lengths of segments above 7/8 of the ordinary length, in bytes.
     pub segment_unit: u64,
     /// Ordinary segments kept ready to lend.
     pub spare_segments: u32,
@@ -183,11 +183,13 @@ pub struct Settings {
     pub owners: Arc<Owners>,
     /// Uids for whose sessions the daemon keeps a reserve: see [`Settings::is_administrator`].
     pub administrators: Vec<u32>,
+    /// The uid whose clients the daemon refuses: its own, if `mode = "auto"` has chosen system mode and the uid is not 0.
+    pub refused_uid: Option<u32>,
     /// Time for which a stream without producer and subscribers stays readable.
     pub stream_grace_ns: u64,
     /// Descriptors that the daemon may have open for its clients.
     pub descriptors_max: u64,
-    /// Time after which the daemon may end, when memory is short, a client whose leases retain replaced values.
+    /// Time for which a client's leases may retain replaced values while memory is short, before the daemon may end the client.
     pub lease_ns_max: Option<u64>,
     /// Devices whose memory the daemon lends.
     pub devices: Vec<DeviceSettings>,
@@ -206,7 +208,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Returns true if the daemon lets sessions of this uid in beyond every limit, as long as its reserve lasts.
+    /// Returns true if the daemon admits sessions of this uid beyond every limit, as long as its reserve lasts.
     pub fn is_administrator(&self, uid: u32) -> bool {
         self.administrators.contains(&uid)
     }

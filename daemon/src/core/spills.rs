@@ -25,7 +25,7 @@ pub struct Spills {
     draining: bool,
     /// Time before which no segment becomes spillable for the marks, unless [`Spills::look_again`] is called.
     look_ns: u64,
-    /// Earliest time of the next file for the marks, after one could not be written.
+    /// Earliest time at which the daemon writes a file for the marks, after a write failed.
     pause_ns: u64,
 }
 
@@ -61,7 +61,7 @@ impl Spills {
         self.leaving = Some((whose, mem));
     }
 
-    /// Ends that write; returns the segment and its memory.
+    /// Ends the write in progress; returns the segment and its memory.
     pub fn end(&mut self) -> (Whose, MemId) {
         self.leaving.take().expect("the daemon ordered the write of this segment")
     }
@@ -76,7 +76,7 @@ impl Spills {
         self.uids.iter().filter(|&(&uid, _)| is_one(uid)).map(|(_, bytes)| bytes).sum()
     }
 
-    /// Notes how full the pool is compared with the marks; returns true if segments must be spilled for them.
+    /// Compares the pool's fill level with the marks; returns true if segments must be spilled.
     pub fn drain(&mut self, above_high: bool, above_low: bool) -> bool {
         self.draining = above_high || self.draining && above_low;
         self.draining
@@ -92,7 +92,7 @@ impl Spills {
         self.look_ns = at;
     }
 
-    /// Notes that a file could not be written: the next one for the marks follows at this time.
+    /// Notes that a write failed: the daemon writes the next file for the marks at this time or later.
     pub fn pause_until(&mut self, at: u64) {
         self.failures += 1;
         self.pause_ns = at;

@@ -13,8 +13,8 @@ const ACCOUNTS_MAX: usize = 128;
 /// Maximum number of sessions in one response.
 const HOLDERS_MAX: usize = 64;
 
-/// Gathers the metrics over all namespaces: numbers only, so that no namespace learns a name of another. The response contains the
-/// accounts of `asker`, a uid in a namespace, and all accounts for the superuser.
+/// Gathers the metrics over all namespaces: numbers only, so that no namespace learns a name of another. The response contains
+/// the accounts of `asker`, a uid in a namespace, and all accounts for the superuser.
 pub fn stat(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, asker: Option<(u32, NamespaceId)>) -> Stat {
     let mut stat = Stat {
         version: env!("CARGO_PKG_VERSION").into(),

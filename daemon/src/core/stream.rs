@@ -1,7 +1,7 @@
 //! Streams: each has one producer's ring and any number of subscribers.
 
 use super::account::{Charge, Kind};
-use super::answer::{Answer, Lent, Outcome, Wait, What, Work};
+use super::answer::{Answer, Lent, Outcome, RingRequest, Wait, What, Work};
 use super::bindings::Bindings;
 use super::client::Client;
 use super::context::Context;
@@ -11,7 +11,7 @@ use super::event::{ConnId, MemId};
 use super::label::Label;
 use super::length;
 use super::members::Members;
-use super::names::live_home;
+use super::names::live_owner_word;
 use super::tables::Table;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::SUBSCRIBERS;
@@ -21,6 +21,15 @@ use tensorlend_layout::name::{self, stream_key};
 use tensorlend_layout::stream::{CAPACITY_MAX, RingEntry, StreamRing};
 use tensorlend_layout::wire::{LimitKind, Policy, Refusal, Reply};
 use tensorlend_layout::word::{Cell, SubscriberWord};
+
+/// A cursor in the lease table of a client.
+#[derive(Clone, Copy, Debug)]
+pub struct CursorId {
+    /// The client's catalogue.
+    pub catalogue: u16,
+    /// The index of the cursor.
+    pub cursor: u16,
+}
 
 #[derive(Debug)]
 struct Subscriber {
@@ -39,7 +48,7 @@ struct Stream {
     capacity: u32,
     policy: Policy,
     subscribers: Vec<Option<Subscriber>>,
-    /// Time since when it has neither producer nor subscribers.
+    /// Time since when the stream has had neither producer nor subscribers.
     idle_since_ns: Option<u64>,
 }
 
@@ -67,12 +76,12 @@ impl Stream {
         entry.subscribers_count.set(self.subscribers.len() as u64);
     }
 
-    /// Returns true if its producer reports it closed.
+    /// Returns true if the producer reports the stream closed.
     fn is_closed(&self) -> bool {
         self.ring.view.at::<StreamRing>(0).is_none_or(|head| head.closed.read() != 0)
     }
 
-    /// Returns the entries of its ring.
+    /// Returns the entries of the stream's ring.
     fn entries(&self) -> &[RingEntry] {
         self.ring.view.array(size_of::<StreamRing>(), self.capacity as usize).unwrap_or_default()
     }
@@ -200,8 +209,8 @@ impl Streams {
         streams.find_map(|(&place, stream)| (stream.producer == producer).then_some((place, stream.id)))
     }
 
-    /// Returns the first cell that a ring still holds from this entry on, with the number after it; without one, the ring's
-    /// length.
+    /// Searches a ring for a value, from this entry on. Returns the number after that of the value's entry, and the value. If
+    /// there is none, returns the ring's length and `None`.
     pub fn value_from(&self, place: u32, entry: usize) -> (usize, Option<Cell>) {
         let Some(stream) = self.table.get(&place) else { return (entry, None) };
         let entries = stream.entries();
@@ -215,7 +224,6 @@ impl Streams {
 
 impl Streams {
     /// Handles a request to become a stream's producer.
-    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn stream_open(
         &mut self,
         env: &mut Env,
@@ -223,11 +231,9 @@ impl Streams {
         members: &mut Members,
         bindings: &mut Bindings,
         conn: ConnId,
-        catalogue: u16,
-        name: &str,
-        capacity: u32,
-        policy: Policy,
+        ring: RingRequest,
     ) -> Answer {
+        let RingRequest { producer: catalogue, ref name, capacity, .. } = ring;
         name::check(name)?;
         if capacity > CAPACITY_MAX {
             return Err(Refusal::Bad(format!("a stream holds at most {CAPACITY_MAX} messages, not {capacity}")));
@@ -241,10 +247,10 @@ impl Streams {
         let charge = env.charge_sheet(members.me(catalogue).uid, context.ledger.id(), bytes)?;
         let plan = SheetPlan { magic: Magic::Stream, owner: catalogue, count: capacity.into(), first: 0 };
         let making = vec![env.order_sheet(conn, bytes, plan, charge)];
-        Ok(Outcome::Working(Work { what: What::Ring { name: name.into(), capacity, policy }, making }))
+        Ok(Outcome::Working(Work { what: What::Ring(RingRequest { capacity, ..ring }), making }))
     }
 
-    /// Returns the stream's entry; `None` if it is new and a free entry exists. Unused streams make room.
+    /// Returns the stream's entry, or `None` if the stream is new and a free entry exists. Retires idle streams to make room.
     fn stream_place(
         &mut self,
         env: &mut Env,
@@ -299,15 +305,13 @@ impl Streams {
     }
 
     /// Completes a request for a stream when its ring has been made.
-    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn ring_made(
         &mut self,
         env: &mut Env,
         context: &mut Context,
         members: &mut Members,
         bindings: &mut Bindings,
-        catalogue: u16,
-        (name, capacity, policy): (String, u32, Policy),
+        RingRequest { producer: catalogue, name, capacity, policy }: RingRequest,
         mut work: Vec<Making>,
     ) -> Answer {
         let making = work.remove(0);
@@ -342,7 +346,7 @@ impl Streams {
         line.policy.put(policy as u64);
         line.id.set(id);
         tensorlend_layout::crash_point!("daemon: stream written");
-        let home = bindings.set(context, entry, catalogue, place);
+        let owner_word = bindings.set(context, entry, catalogue, place);
         tensorlend_layout::crash_point!("daemon: stream listed");
         let lend = vec![(making.mem, Lending::Write)];
         let ring = making.into_part();
@@ -361,7 +365,7 @@ impl Streams {
         self.by_name.insert(name, place);
         members.me(catalogue).lent_ns = env.now_ns;
         context.directory.announce(u64::MAX);
-        let reply = Reply::Stream { stream: place, id, entry, home: home.0, capacity, policy };
+        let reply = Reply::Stream { stream: place, id, entry, owner_word: owner_word.0, capacity, policy };
         Ok(Outcome::Lend(reply, lend, Lent::Ring(place, id)))
     }
 
@@ -387,33 +391,29 @@ impl Streams {
     }
 
     /// Handles a request to subscribe. The caller releases `wake` if the request fails or waits.
-    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn subscribe(
         &mut self,
         env: &mut Env,
         context: &Context,
         members: &mut Members,
-        catalogue: u16,
         name: &str,
-        cursor: u16,
+        cursor: CursorId,
         wake: Option<MemId>,
     ) -> Answer {
-        let answer = self.list_subscriber(env, context, members, catalogue, name, cursor, wake);
+        let answer = self.list_subscriber(env, context, members, name, cursor, wake);
         if let Some(&place) = self.by_name.get(name) {
             self.look_at_stream(env, members, place);
         }
         answer
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     fn list_subscriber(
         &mut self,
         env: &mut Env,
         context: &Context,
         members: &mut Members,
-        catalogue: u16,
         name: &str,
-        cursor: u16,
+        CursorId { catalogue, cursor }: CursorId,
         wake: Option<MemId>,
     ) -> Answer {
         name::check(name)?;
@@ -422,7 +422,7 @@ impl Streams {
         }
         let missing = || Refusal::NotFound(format!("stream {name:?}"));
         let place = *self.by_name.get(name).ok_or_else(missing)?;
-        let found = live_home(&context.directory, &stream_key(name)).ok_or_else(missing)?;
+        let found = live_owner_word(&context.directory, &stream_key(name)).ok_or_else(missing)?;
         let (epoch, uid) = (members[catalogue].member.epoch(), members[catalogue].uid);
         let line = &context.directory.streams[place as usize];
         let stream = self.table.get_mut(&place).expect("a name leads to a stream");
@@ -459,7 +459,7 @@ impl Streams {
             stream: place,
             id: stream.id,
             entry: found.entry,
-            home: found.home.0,
+            owner_word: found.owner_word.0,
             capacity: stream.capacity,
             policy: stream.policy,
         };
@@ -469,16 +469,14 @@ impl Streams {
     }
 
     /// Handles a request to end a subscription.
-    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn unsubscribe(
         &mut self,
         env: &mut Env,
         context: &Context,
         members: &Members,
-        catalogue: u16,
         place: u32,
         id: u64,
-        cursor: u16,
+        CursorId { catalogue, cursor }: CursorId,
     ) -> Outcome {
         if let Some(stream) = self.table.get_mut(&place).filter(|s| s.id == id) {
             let line = &context.directory.streams[place as usize];
@@ -541,7 +539,7 @@ impl Streams {
     ) {
         // The name ends first: a daemon that stops here leaves a line to which no name leads, and its successor clears the
         // line.
-        if let Some(found) = live_home(&context.directory, &stream_key(&self.table[&place].name)) {
+        if let Some(found) = live_owner_word(&context.directory, &stream_key(&self.table[&place].name)) {
             bindings.bury(context, found.entry);
         }
         tensorlend_layout::crash_point!("daemon: stream buried");

@@ -1,5 +1,5 @@
 //! The tables of a shared namespace's directory as stocks in which every user has a share: see `share.rs`. For names there are
-//! grants, too, because clients announce them without the daemon: see `credit.rs`.
+//! grants, too, because clients announce them without the daemon: see `bindings/credit.rs`.
 
 use super::account::limit;
 use super::ledger::Ledger;
@@ -34,7 +34,7 @@ impl Table {
     }
 }
 
-/// Lines of one table by user. Lines that belong to nobody count in `all`.
+/// Lines of one table by user. Lines without a user count in `all`.
 #[derive(Debug, Default)]
 struct Held {
     uids: BTreeMap<u32, u64>,
@@ -98,6 +98,11 @@ impl Ledger {
             "uid.share (set it to false to turn the shares off)",
             share.to_string(),
         ))
+    }
+
+    /// Returns true if the user may not have another one of `total` places. `uids` are the owners of the places that are taken.
+    pub fn is_above_share(&self, uid: u32, total: u64, uids: impl Iterator<Item = Option<u32>>) -> bool {
+        self.share_exceeded(uid, total, uids).is_some()
     }
 
     /// Returns the user's share of `total` lines if another line would exceed it.

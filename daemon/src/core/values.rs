@@ -12,7 +12,7 @@ use tensorlend_layout::dataset::MEMBERS_MAX;
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::name::KeyKind;
 use tensorlend_layout::wire::{NameAt, Refusal, Reply, VALUES_MAX, ValueAt};
-use tensorlend_layout::word::{Cell, Home, SLOT_NONE};
+use tensorlend_layout::word::{Cell, OwnerWord, SLOT_NONE};
 
 /// Maximum number of slots of a chain: a dataset's index, its members, and an extension of each.
 const CHAIN_MAX: usize = 2 * (1 + MEMBERS_MAX);
@@ -38,26 +38,26 @@ impl Members {
 
     fn value_at(&self, context: &Context, name: NameAt, records: &mut usize) -> ValueAt {
         *records += 1;
-        let (directory, home) = (&context.directory, Home(name.home));
+        let (directory, owner_word) = (&context.directory, OwnerWord(name.owner_word));
         let entry = directory.names.get(name.entry as usize).filter(|_| {
-            // Entries after it may have no memory, and an access would create it.
+            // Entries beyond the end may have no memory: an access would allocate it.
             u64::from(name.entry) < directory.head().names_end.peek()
         });
-        let Some(entry) = entry.filter(|entry| entry.home.peek() == home.0 && home.is_live()) else {
+        let Some(entry) = entry.filter(|entry| entry.owner_word.peek() == owner_word.0 && owner_word.is_live()) else {
             return ValueAt::Unknown;
         };
         if !KeyKind::of(entry).leads_to_cell() {
             return ValueAt::Unknown;
         }
-        let Some(client) = self.get(home.catalogue()) else { return ValueAt::Unknown };
-        let Some(cell) = client.value(home.cell()) else { return ValueAt::Nowhere };
+        let Some(client) = self.get(owner_word.catalogue()) else { return ValueAt::Unknown };
+        let Some(cell) = client.value(owner_word.cell()) else { return ValueAt::Nowhere };
         if !cell.is_value() {
             return ValueAt::Deleted;
         }
         let value = client.value_in(cell, records);
         scan_fence();
         // A value that was replaced is unknown, even if its record is invalid.
-        if client.value(home.cell()) == Some(cell) { value } else { ValueAt::Unknown }
+        if client.value(owner_word.cell()) == Some(cell) { value } else { ValueAt::Unknown }
     }
 }
 
@@ -75,7 +75,8 @@ impl Client {
         ValueAt::Slot { cell: cell.0, record, segment_bytes, in_file: self.is_any_in_file(cell.slot(), records) }
     }
 
-    /// Returns true if the bytes of a slot, or of a slot that follows it in its chain, are not simply in memory.
+    /// Returns true if the bytes of a slot, or of a slot that follows it in its chain, are in a file, are being written to or
+    /// read from a file, or are lost.
     fn is_any_in_file(&self, first: u32, records: &mut usize) -> bool {
         let mut slot = first;
         for _ in 0..CHAIN_MAX {

@@ -24,7 +24,7 @@ const BUCKETS_MAX: usize = 1024;
 /// The field of lines that count suppressed ones.
 const LEFT_OUT: &str = "left_out";
 
-/// A place in the program that logs, and the uid of its line, if it names one.
+/// A statement of the program that logs, and the uid in its line, if the line has one.
 type Kind = (Identifier, Option<u64>);
 
 #[derive(Debug)]

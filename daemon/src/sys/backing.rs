@@ -35,7 +35,7 @@ pub struct Backing {
 const NAME: &str = "tensorlend-segment";
 
 impl Backing {
-    /// Requests the kind of pages for a sheet before any exist.
+    /// Requests the kind of pages for a sheet before any page exists.
     pub fn ask(self, sheet: &View) {
         if self.pages == Pages::Advised
             && let Err(error) = map::ask_for_huge(sheet)
@@ -121,7 +121,7 @@ mod tests {
     use rustix::fs::fstat;
 
     #[test]
-    fn segments_of_any_backing_are_whole_and_can_be_proven_quiet() {
+    fn segments_of_any_backing_are_whole_and_can_be_proven_quiescent() {
         let pages = [Pages::Ordinary, Pages::Advised, Pages::Reserved(HugePage::Mib2), Pages::Reserved(HugePage::Gib1)];
         for pages in pages {
             for numa in [Numa::Local, Numa::Interleave, Numa::Node(0)] {
@@ -138,9 +138,9 @@ mod tests {
                     let mapped = map::segment(&lent, bytes as usize, Access::Write, false).unwrap();
                     memfd::seal_writers(fd.as_fd()).unwrap();
                     drop(lent);
-                    assert!(!memfd::is_quiet(fd.as_fd()).unwrap());
+                    assert!(!memfd::is_quiescent(fd.as_fd()).unwrap());
                     drop(mapped);
-                    assert!(memfd::is_quiet(fd.as_fd()).unwrap());
+                    assert!(memfd::is_quiescent(fd.as_fd()).unwrap());
                 }
             }
         }

@@ -14,12 +14,12 @@ const MARGIN: u64 = 8 << 20;
 /// Memory that is left for the sheets of administrators' sessions.
 const RESERVE: u64 = 16 << 20;
 
-/// For whom memory is allocated.
+/// The beneficiary of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// Users: the reserve stays.
+    /// Users, who may not use the reserve.
     Users,
-    /// Administrators: they may use the reserve.
+    /// Administrators, who may use the reserve.
     Administrators,
 }
 
@@ -46,6 +46,9 @@ fn groups(own: &str) -> Vec<Group> {
     own.lines().filter_map(of_line).flatten().collect()
 }
 
+/// A number from this one on means that there is no limit: version 1 of control groups then reports 2^63 less a page.
+const NO_LIMIT: u64 = 1 << 62;
+
 impl Group {
     fn number(&self, read: Read<'_>, first: &str, second: &str) -> Option<u64> {
         let file = if self.first_version { first } else { second };
@@ -53,10 +56,10 @@ impl Group {
     }
 
     fn limit(&self, read: Read<'_>) -> Option<u64> {
-        self.number(read, "memory.limit_in_bytes", "memory.max")
+        self.number(read, "memory.limit_in_bytes", "memory.max").filter(|limit| *limit < NO_LIMIT)
     }
 
-    /// Returns the memory that it may still use. Inactive file pages count as used, but the kernel reclaims them on
+    /// Returns the memory that the group may still use. Inactive file pages count as used, but the kernel reclaims them on
     /// demand.
     fn room(&self, read: Read<'_>) -> Option<u64> {
         let used = self.number(read, "memory.usage_in_bytes", "memory.current")?;
@@ -113,7 +116,8 @@ fn read_file(path: &Path) -> Option<String> {
 
 /// Checks that this many more bytes fit into memory; call it before allocating them.
 ///
-/// It does not read the files each time: after a reading it grants an eighth of the free memory without another.
+/// The function does not read the kernel's files each time: after one reading it grants an eighth of the free memory without
+/// another.
 ///
 /// # Errors
 /// `OutOfMemory` if they do not fit.
@@ -165,7 +169,7 @@ mod tests {
         assert_eq!(limit_of("0::/a/b\n", &files(SECOND)), Some(1 << 20));
         assert_eq!(limit_of("0::/c\n", &files(SECOND)), None);
         assert_eq!(limit_of("9:name=systemd:/\n4:cpu,memory:/a/b\n0::/\n", &files(FIRST)), Some(4 << 20));
-        assert_eq!(limit_of("4:memory:/c\n", &files(FIRST)), Some(9_223_372_036_854_771_712));
+        assert_eq!(limit_of("4:memory:/c\n", &files(FIRST)), None, "the kernel's number for no limit");
     }
 
     #[test]

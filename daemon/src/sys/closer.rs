@@ -9,7 +9,7 @@ use std::thread::Builder;
 /// Maximum number of threads. Once all of them are blocked, further descriptors wait.
 const THREADS_MAX: usize = 32;
 
-/// A value whose drop closes something.
+/// A value whose drop closes a descriptor or frees memory.
 type Closing = Box<dyn Send>;
 
 #[derive(Default)]
@@ -27,7 +27,7 @@ struct Shared {
     news: Condvar,
 }
 
-/// The closing threads. Nobody waits for them, not even at the daemon's end: one may be blocked.
+/// The closing threads. No thread waits for them, not even at the daemon's end: one may be blocked.
 pub struct Closer(Arc<Shared>);
 
 impl Closer {
@@ -49,7 +49,7 @@ impl Closer {
     pub fn close(&self, thing: impl Send + 'static) {
         let mut state = self.0.lock();
         state.queue.push_back(Box::new(thing));
-        // While one thread is blocked, another continues.
+        // Start another thread unless enough threads are idle: all running threads may be blocked.
         let more = state.queue.len() > state.idle && state.threads < THREADS_MAX;
         state.threads += usize::from(more);
         drop(state);

@@ -2,11 +2,13 @@
 
 use super::closer::Closer;
 use crate::core::Lending;
+use crate::core::owners::Owners;
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, shutdown};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 use tensorlend_layout::wire::{Refusal, Reply, encode};
 use tensorlend_os::packet::{self, Packet};
@@ -15,6 +17,9 @@ use tensorlend_os::toll::Toll;
 /// Descriptors of a reply, and how each is lent.
 type Descriptors = Vec<(OwnedFd, Lending)>;
 
+/// The event of a process's exit. Edge-triggered: epoll does not report it again while it waits in the queue of a user.
+pub const EXIT: EventFlags = EventFlags::IN.union(EventFlags::ET);
+
 /// A connection.
 #[derive(Debug)]
 pub struct Connection {
@@ -22,25 +27,39 @@ pub struct Connection {
     pub fd: OwnedFd,
     /// The client's uid.
     pub uid: u32,
-    /// Time that calls on its socket cost the loop: a client can slow them down by watching its end.
+    /// Time that calls on the socket have cost the loop: a client can slow them down by watches on its end.
     pub toll: Toll,
     /// The events that epoll waits for now.
     pub interest: EventFlags,
-    /// Whether its last packet has no reply yet; the loop reads no further packet until then.
+    /// Whether the last packet has no reply yet; until it has one, the loop reads no further packet.
     pub busy: bool,
+    /// Events to handle when its user gets the next share; `None` unless the connection waits for that.
+    pub queued: Option<EventFlags>,
+    /// Whether the event of its wakeup eventfd waits for its user's next share.
+    pub wakeup_queued: bool,
     /// The process that connected. Its exit ends the session even if a forked child keeps the socket open.
     pub process: Option<OwnedFd>,
-    /// The wakeup eventfd: the client writes to it after announcing names. The daemon never reads it: epoll reports
-    /// each write. The client holds it too and may do anything with it; no other client is affected.
-    pub nudge: Option<OwnedFd>,
+    /// The wakeup eventfd: the client writes to it after announcing names. The daemon never reads it: epoll reports each write.
+    /// The client has a duplicate and may do anything with it; no other client is affected.
+    pub wakeup: Option<OwnedFd>,
     stuck: Option<(Vec<u8>, Descriptors)>,
 }
 
 impl Connection {
     /// Creates a connection that is ready to be read.
     pub fn new(fd: OwnedFd, uid: u32, process: Option<OwnedFd>) -> Self {
-        let toll = Toll::default();
-        Self { fd, uid, toll, interest: EventFlags::IN, busy: false, process, nudge: None, stuck: None }
+        Self {
+            fd,
+            uid,
+            toll: Toll::default(),
+            interest: EventFlags::IN,
+            busy: false,
+            queued: None,
+            wakeup_queued: false,
+            process,
+            wakeup: None,
+            stuck: None,
+        }
     }
 
     /// Receives the next packet.
@@ -49,8 +68,12 @@ impl Connection {
         self.toll.run(|| packet::receive(fd, RecvFlags::DONTWAIT))
     }
 
-    /// Returns the events that epoll must wait for. It reports a hang-up in any case.
+    /// Returns the events that epoll must wait for. Epoll reports a hang-up in any case: once only while the connection is
+    /// queued, and again after that.
     pub fn wanted(&self) -> EventFlags {
+        if self.queued.is_some() {
+            return EventFlags::ET;
+        }
         match (&self.stuck, self.busy) {
             (Some(_), _) => EventFlags::OUT,
             (None, false) => EventFlags::IN,
@@ -85,9 +108,9 @@ impl Connection {
     }
 }
 
-/// Closes descriptors of a reply. The owner of a wake descriptor, and the driver of a device, can delay the last close: the closer
-/// closes theirs. Descriptors of the daemon's own memory are closed at once: a writable one that stays open would keep the memory
-/// from being quiescent after its client has returned it.
+/// Closes descriptors of a reply. The owner of a wake descriptor, and the driver of a device, can delay the last close: the
+/// closer closes such descriptors. Descriptors of the daemon's own memory are closed at once: while a writable descriptor stays
+/// open, the memory is not quiescent after its client has returned it.
 fn close(mut descriptors: Descriptors, closer: &Closer) {
     let is_foreign = |(_, how): &mut (OwnedFd, Lending)| matches!(how, Lending::Wake | Lending::Device);
     let foreign: Vec<_> = descriptors.extract_if(.., is_foreign).collect();
@@ -109,8 +132,8 @@ pub struct Farewell {
 impl Farewell {
     /// Closes a connection.
     pub fn to(connection: Connection, word: Option<Refusal>) -> Self {
-        let Connection { fd, process, nudge, stuck, .. } = connection;
-        Self { fd, word, _rest: Some(Box::new((process, nudge, stuck))) }
+        let Connection { fd, process, wakeup, stuck, .. } = connection;
+        Self { fd, word, _rest: Some(Box::new((process, wakeup, stuck))) }
     }
 
     /// Closes a socket that was never accepted as a connection.
@@ -140,74 +163,83 @@ const NOTED: Duration = Duration::from_millis(2);
 const SUM_MAX: Duration = Duration::from_millis(100);
 const SUM_NS: u64 = 60_000_000_000;
 
-/// The cost above which one call makes a connection excessive: see [`Toll`]. With a lower cost it has made several slow calls.
+/// The cost above which one call alone makes a connection excessive: see [`Toll`]. An excessive connection with a lower cost has
+/// made several slow calls.
 const ONE_CALL: Duration = Duration::from_millis(100);
-/// Time for which a user is not forgiven again: as long as two of the longest bans, so that a user who is forgiven each time gets
-/// no larger part of the loop's time than one who is banned each time.
+/// Time for which a user is not forgiven again. It is twice the longest ban: so a user that is forgiven each time gets no larger
+/// part of the loop's time than a user that is banned each time.
 const FORGIVEN_NS: u64 = 2 * BAN.1.as_nanos() as u64;
 
-/// The costs of users' sockets, and the users who are banned for them.
+/// The costs of users' sockets, and the users who are banned for them. All uids of an owner count as one user: see [`Owners`].
 #[derive(Debug, Default)]
 pub struct Bans {
+    owners: Arc<Owners>,
     /// The end of each ban by the loop's clock.
     until_ns: BTreeMap<u32, u64>,
-    /// The costs of connections that have ended and were not excessive, since a time.
+    /// For each user, the sum of the costs of ended connections that were not excessive, and the time since which it counts.
     costs: BTreeMap<u32, (u64, Duration)>,
-    /// The users who are not forgiven now: since when, and the forgiven cost, which their next ban counts.
+    /// The users that are not forgiven now: the time of the last forgiveness, and the forgiven cost, which the next ban includes.
     forgiven: BTreeMap<u32, (u64, Duration)>,
 }
 
 impl Bans {
+    /// Replaces the owners of uids.
+    pub fn set_owners(&mut self, owners: Arc<Owners>) {
+        self.owners = owners;
+    }
+
     /// Forgives an excessive cost if it may be that of one call, and the user was not forgiven or banned recently. On a virtual
-    /// machine without a clock of stolen time, a pause of the machine counts as CPU time of the call that it interrupts. getrusage
-    /// does not tell the two apart, because the kernel scales its times to the same CPU time. The user's next excessive cost is
-    /// not forgiven, on any connection.
+    /// machine without a clock of stolen time, a pause of the machine counts as CPU time of the call that it interrupts.
+    /// getrusage(2) does not tell a pause from CPU time either, because the kernel scales the times that it reports to the same
+    /// CPU time. The user's next excessive cost is not forgiven, on any connection.
     pub fn forgives(&mut self, uid: u32, toll: &Toll, now_ns: u64) -> bool {
         self.forgiven.retain(|_, (since_ns, _)| now_ns - *since_ns < FORGIVEN_NS);
-        if toll.cost() <= ONE_CALL || self.forgiven.contains_key(&uid) {
+        let owner = self.owners.of(uid);
+        if toll.cost() <= ONE_CALL || self.forgiven.contains_key(&owner) {
             return false;
         }
-        self.forgiven.insert(uid, (now_ns, toll.cost()));
+        self.forgiven.insert(owner, (now_ns, toll.cost()));
         true
     }
 
-    /// Counts what a connection has cost that ends, for whatever reason: a client can end it before it costs too much. Returns true
-    /// if its user is banned for that.
+    /// Counts the cost of a connection that ends: a client can end it before its cost is excessive. Returns true if the user is
+    /// banned for the cost.
     pub fn note_end(&mut self, uid: u32, toll: &Toll, now_ns: u64) -> bool {
+        let owner = self.owners.of(uid);
         if toll.is_excessive() {
             if self.forgives(uid, toll, now_ns) {
                 return false;
             }
-            let (_, before) = self.forgiven.insert(uid, (now_ns, Duration::ZERO)).unwrap_or_default();
-            self.add(uid, before + toll.cost(), now_ns);
+            let (_, before) = self.forgiven.insert(owner, (now_ns, Duration::ZERO)).unwrap_or_default();
+            self.add(owner, before + toll.cost(), now_ns);
             return true;
         }
         if toll.cost() < NOTED {
             return false;
         }
         self.costs.retain(|_, (since_ns, _)| now_ns - *since_ns < SUM_NS);
-        let (_, cost) = self.costs.entry(uid).or_insert((now_ns, Duration::ZERO));
+        let (_, cost) = self.costs.entry(owner).or_insert((now_ns, Duration::ZERO));
         *cost += toll.cost();
         if *cost <= SUM_MAX {
             return false;
         }
         let cost = *cost;
-        self.costs.remove(&uid);
-        self.add(uid, cost, now_ns);
+        self.costs.remove(&owner);
+        self.add(owner, cost, now_ns);
         true
     }
 
-    fn add(&mut self, uid: u32, cost: Duration, now_ns: u64) {
+    fn add(&mut self, owner: u32, cost: Duration, now_ns: u64) {
         self.until_ns.retain(|_, until_ns| *until_ns > now_ns);
         let ban = (cost * PART).clamp(BAN.0, BAN.1);
-        let until_ns = self.until_ns.entry(uid).or_insert(now_ns);
+        let until_ns = self.until_ns.entry(owner).or_insert(now_ns);
         // Costs of simultaneous connections add up.
         *until_ns = (*until_ns + ban.as_nanos() as u64).min(now_ns + BAN.1.as_nanos() as u64);
     }
 
     /// Returns the end of the ban on `uid`, if it is in the future.
     pub fn until_ns(&self, uid: u32, now_ns: u64) -> Option<u64> {
-        self.until_ns.get(&uid).copied().filter(|&until_ns| until_ns > now_ns)
+        self.until_ns.get(&self.owners.of(uid)).copied().filter(|&until_ns| until_ns > now_ns)
     }
 }
 
@@ -229,9 +261,9 @@ mod tests {
         let writable = memfd::reopen(memory.as_fd(), memfd::Access::Write).unwrap();
         connection.send(&Reply::Done, vec![(writable, Lending::Write)], &closer).unwrap();
         let received = packet::receive(&theirs, RecvFlags::DONTWAIT).unwrap();
-        assert!(!memfd::is_quiet(memory.as_fd()).unwrap());
+        assert!(!memfd::is_quiescent(memory.as_fd()).unwrap());
         drop(received);
-        assert!(memfd::is_quiet(memory.as_fd()).unwrap());
+        assert!(memfd::is_quiescent(memory.as_fd()).unwrap());
         drop(stuck);
     }
 
@@ -262,10 +294,24 @@ mod tests {
         assert!(until_ns >= 100 + 2 * 256 * 110_000_000, "both calls count: {until_ns}");
         // A user who was banned is not forgiven for a time, and then again.
         assert!(bans.note_end(7, &slow, FORGIVEN_NS) && !bans.note_end(7, &slow, 2 * FORGIVEN_NS));
-        // Several slow calls are no pause.
+        // Several slow calls are not forgiven: a pause of the machine slows down one call.
         let mut bans = Bans::default();
         let several = toll(&[Duration::from_millis(15); 2]);
         assert!(bans.note_end(9, &several, 100) && bans.until_ns(9, 100).is_some());
+    }
+
+    /// A range of subordinate uids has 65,536 of them.
+    #[test]
+    fn all_uids_of_a_range_are_forgiven_and_banned_as_their_owner() {
+        let mut bans = Bans::default();
+        bans.set_owners(Arc::new(Owners::new([(100_000, 65_536, Some(1000))])));
+        let slow = toll(&[Duration::from_millis(110)]);
+        assert!(bans.forgives(100_001, &slow, 100));
+        assert!(!bans.forgives(100_002, &slow, 100) && !bans.forgives(1000, &slow, 100), "another uid of this owner");
+        assert!(bans.note_end(100_003, &slow, 100));
+        let until_ns = bans.until_ns(100_004, 100).expect("the whole range is banned");
+        assert!(until_ns >= 100 + 2 * 256 * 110_000_000, "with the forgiven cost: {until_ns}");
+        assert_eq!((bans.until_ns(1000, 100), bans.until_ns(1001, 100)), (Some(until_ns), None));
     }
 
     #[test]

@@ -18,8 +18,8 @@ use tensorlend_layout::wire::Export;
 pub struct DeviceMemory {
     /// The exported descriptor, which the daemon lends unchanged.
     pub fd: OwnedFd,
-    /// Frees the memory when dropped. An allocation is kept alive by its descriptor alone, so memory recovered from a
-    /// previous daemon has nothing here.
+    /// Frees the memory when dropped. The descriptor alone keeps an allocation alive, so this is `None` for memory recovered
+    /// from a previous daemon.
     pub keeps: Option<Box<dyn Send>>,
 }
 
@@ -42,7 +42,7 @@ pub trait Cards: Send + Sync {
 #[derive(Clone)]
 pub struct Devices {
     pub settings: Vec<DeviceSettings>,
-    /// The reason why there are none.
+    /// The reason why there are no devices.
     pub why_none: String,
     cards: Option<Arc<dyn Cards>>,
 }

@@ -104,7 +104,8 @@ pub fn settings_and_unknown(config: &Config, mode: Mode) -> Result<(Settings, Ve
         uid_sessions_max: config.uid.sessions_max,
         uid_share: config.uid.share.unwrap_or(mode == Mode::System),
         owners: Arc::new(owners(&config.uid.subuid_file)),
-        administrators: administrators(mode, rustix::process::geteuid().as_raw()),
+        administrators: administrators(config.mode, mode, rustix::process::geteuid().as_raw()),
+        refused_uid: refused_uid(config.mode, mode, rustix::process::geteuid().as_raw()),
         stream_grace_ns: config.streams.grace_ms.saturating_mul(1_000_000),
         descriptors_max: descriptors(),
         lease_ns_max: config.uid.lease_ms_max.map(|ms| ms.saturating_mul(1_000_000)),
@@ -123,13 +124,22 @@ pub fn settings_and_unknown(config: &Config, mode: Mode) -> Result<(Settings, Ve
     Ok((settings, unknown))
 }
 
-/// Returns the uids for which the daemon keeps a reserve: the superuser and, in system mode, the daemon's own user. In user mode
-/// the daemon's user is the clients' user, whom a reserve would not tell apart from an administrator.
-fn administrators(mode: Mode, own: u32) -> Vec<u32> {
+/// Returns the uids for which the daemon keeps a reserve: the superuser and, in system mode, the daemon's own user. In user mode,
+/// the clients run under the daemon's user, so a reserve could not distinguish an administrator from them. A daemon's user whose
+/// clients are refused is no administrator.
+fn administrators(choice: ModeChoice, mode: Mode, own: u32) -> Vec<u32> {
     match mode {
+        Mode::System if refused_uid(choice, mode, own).is_some() => vec![SUPERUSER],
         Mode::System => BTreeSet::from([SUPERUSER, own]).into_iter().collect(),
         Mode::User => [SUPERUSER].into_iter().filter(|&uid| uid != own).collect(),
     }
+}
+
+/// Returns the daemon's own uid if the daemon must refuse clients with this uid: it does so if `mode = "auto"` has chosen
+/// system mode. A low uid need not be the daemon's alone, as in containers whose images have the same user, and a client of
+/// this uid could open lent memory for writing. Root is an exception, because it can open everything in any case.
+fn refused_uid(choice: ModeChoice, mode: Mode, own: u32) -> Option<u32> {
+    (choice == ModeChoice::Auto && mode == Mode::System && own != SUPERUSER).then_some(own)
 }
 
 /// Returns the uids that belong to one user according to this file; none if the file does not exist.
@@ -189,9 +199,9 @@ pub fn backing(config: &Config) -> Result<Backing, ConfigError> {
 
 /// Returns the daemon's mode; `auto` selects system mode only for a uid that no client has.
 ///
-/// A uid below 1000 belongs to the system only in a user namespace that maps all users, as the machine's does. In any
-/// other, such as a rootless container's, uid 0 is an ordinary user outside, whose other processes have the same uid as
-/// the daemon.
+/// A uid below 1000 belongs to the system only in a user namespace that maps all users, as the machine's does. In any other,
+/// such as a rootless container's, uid 0 is an ordinary user of the machine, whose other processes may have the same uid as the
+/// daemon.
 pub fn mode(choice: ModeChoice) -> Mode {
     match choice {
         ModeChoice::System => Mode::System,
@@ -314,10 +324,19 @@ mod tests {
 
     #[test]
     fn administrators_are_root_and_a_user_of_the_daemons_own() {
-        assert_eq!(administrators(Mode::System, 990), [0, 990]);
-        assert_eq!(administrators(Mode::System, 0), [0]);
-        assert_eq!(administrators(Mode::User, 1000), [0]);
-        assert_eq!(administrators(Mode::User, 0), [0; 0]);
+        assert_eq!(administrators(ModeChoice::System, Mode::System, 990), [0, 990]);
+        assert_eq!(administrators(ModeChoice::Auto, Mode::System, 990), [0], "its clients are refused");
+        assert_eq!(administrators(ModeChoice::Auto, Mode::System, 0), [0]);
+        assert_eq!(administrators(ModeChoice::User, Mode::User, 1000), [0]);
+        assert_eq!(administrators(ModeChoice::User, Mode::User, 0), [0; 0]);
+    }
+
+    #[test]
+    fn clients_of_the_daemons_uid_are_refused_unless_the_mode_was_chosen() {
+        assert_eq!(refused_uid(ModeChoice::Auto, Mode::System, 999), Some(999));
+        assert_eq!(refused_uid(ModeChoice::Auto, Mode::System, 0), None);
+        assert_eq!(refused_uid(ModeChoice::System, Mode::System, 999), None);
+        assert_eq!(refused_uid(ModeChoice::Auto, Mode::User, 1000), None);
     }
 
     #[test]
@@ -359,7 +378,7 @@ mod tests {
         assert!(!groups(&ours, 65534, Some(65534)).contains(&65534));
     }
 
-    /// They get no rights, and the rest of the configuration applies.
+    /// Users and groups that do not exist get no rights, and the rest of the configuration applies.
     #[test]
     fn users_and_groups_that_do_not_exist_are_told() {
         let config = "[namespace.lab]\nwriters = [\"nobody-has-this-name\", \"7\"]\nreaders = [\"@nor-this\"]";

@@ -1,6 +1,6 @@
 //! The control socket: created, replaced if stale, or passed by the service manager.
 
-use super::{DaemonError, Heirloom};
+use super::{DaemonError, Stored};
 use crate::core::label::Label;
 use rustix::fs::{Access, AtFlags, Mode};
 use rustix::io::Errno;
@@ -28,14 +28,14 @@ const BACKLOG: i32 = 128;
 pub struct Listener {
     /// The descriptor.
     pub fd: OwnedFd,
-    /// Its file, if the daemon removes it at the end.
+    /// The socket's file, if the daemon removes it at the end.
     path: Option<(PathBuf, FileId)>,
     /// Whether this socket replaced that of a daemon that ended while it had clients.
     pub replaced: bool,
 }
 
 impl Listener {
-    /// Keeps the socket file at the end: it tells the next daemon that there were clients.
+    /// Keeps the socket file at the end: the file shows the next daemon that there were clients.
     pub fn leave(&mut self) {
         self.path = None;
     }
@@ -63,7 +63,7 @@ fn bind_beside(fd: &OwnedFd, path: &Path) -> Result<PathBuf, DaemonError> {
         let name = if number == 0 { format!(".{pid}") } else { format!(".{pid}-{number}") };
         let beside = path.with_file_name(name);
         let address = SocketAddrUnix::new(&beside).map_err(failed("is stale, and too long to be replaced"))?;
-        // A daemon with this process id may have been killed here, and have left its socket.
+        // A daemon with the same process id may have been killed at this point and have left its socket.
         let _ = socket_file::remove_stale(&beside);
         match bind(fd, &address) {
             Ok(()) => return Ok(beside),
@@ -90,7 +90,7 @@ impl Listener {
             Err(Errno::ADDRINUSE) => {
                 replaceable(path)?;
                 tracing::info!("replacing {}: nobody listens on it", path.display());
-                // A client that waits for the next daemon gives up where there is no file. So the new socket is bound to another
+                // A client that waits for the next daemon gives up if the file is missing. So the new socket is bound to another
                 // path, and replaces the stale one in one step.
                 bind_beside(&fd, path)?
             }
@@ -134,19 +134,19 @@ impl Listener {
     }
 
     /// Returns the service manager's descriptors: the socket, if it opened one, and those that another daemon stored.
-    pub fn handed_over() -> Result<(Option<Self>, Vec<Heirloom>), DaemonError> {
-        let (mut listener, mut heirlooms) = (None, Vec::new());
+    pub fn handed_over() -> Result<(Option<Self>, Vec<Stored>), DaemonError> {
+        let (mut listener, mut stored) = (None, Vec::new());
         for (number, name) in sd_notify::listen_fds_with_names().map_err(DaemonError::Activation)? {
             let Some(fd) = tensorlend_os::inherited::take(number) else {
                 return Err(DaemonError::Activation(std::io::Error::other("the descriptor is not open")));
             };
             match name.parse::<Label>() {
-                Ok(label) => heirlooms.push((label, fd)),
+                Ok(label) => stored.push((label, fd)),
                 Err(_) if listener.is_none() => listener = Some(Self::activated(fd)?),
                 Err(_) => {}
             }
         }
-        Ok((listener, heirlooms))
+        Ok((listener, stored))
     }
 
     fn activated(fd: OwnedFd) -> Result<Self, DaemonError> {
@@ -279,7 +279,7 @@ mod tests {
         }
     }
 
-    /// A client that waits for a daemon retries a stale socket, and gives up where there is none.
+    /// A client that waits for a daemon retries while a stale socket exists, and gives up if there is no socket.
     #[test]
     fn there_is_a_socket_at_every_moment_of_a_replacement() {
         let folder = tempfile::tempdir().unwrap();

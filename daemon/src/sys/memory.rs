@@ -22,7 +22,7 @@ use tensorlend_os::memfd::{self, Access};
 #[derive(Debug)]
 struct Memory {
     fd: OwnedFd,
-    /// Views of directories, whose bells the shell rings.
+    /// The view of a directory, whose bells the shell rings; `None` for other memory.
     view: Option<View>,
     kind: Kind,
     /// Frees a device's memory when dropped.
@@ -44,16 +44,17 @@ enum Kind {
     /// A sheet. In user mode it is closed at once, since it is short and in the kernel's memory. In system mode a
     /// closing thread first frees its pages.
     Sheet,
-    /// A closing thread first frees its pages: a client may keep it mapped.
+    /// A segment. A closing thread first frees its pages, because a client may keep it mapped.
     Segment,
-    /// On a closing thread: the driver may be slow.
+    /// Device memory, closed on a closing thread because the driver may be slow.
     Device,
-    /// On a closing thread: its last close may block.
+    /// A client's descriptor, closed on a closing thread because the last close may block.
     Received,
 }
 
 /// Returns a descriptor for writing, or `EAGAIN` if a process has a file lease on the memory. The daemon stores only a
-/// read-only descriptor of memory that a client handed back, so that its own does not count as a writer in a probe.
+/// read-only descriptor of memory that a client handed back, so that the daemon's descriptor does not count as a writer in a
+/// probe.
 fn writable(fd: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     if rustix::fs::fcntl_getfl(fd)?.contains(rustix::fs::OFlags::RDWR) {
         return rustix::io::fcntl_dupfd_cloexec(fd, 3);
@@ -61,16 +62,16 @@ fn writable(fd: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     memfd::reopen_at_once(fd.as_fd(), Access::Write)
 }
 
-/// Returns a descriptor to send of the memory in `fd`. It is never the original, which would count as a writer that no probe can
-/// see.
+/// Returns a descriptor of the memory in `fd`, to be sent. It is never the original, which would count as a writer that no
+/// probe can see.
 pub fn lend(fd: &OwnedFd, how: Lending) -> io::Result<OwnedFd> {
     match how {
         Lending::Read => Ok(memfd::reopen_at_once(fd.as_fd(), Access::Read)?),
         Lending::Write => Ok(memfd::reopen_at_once(fd.as_fd(), Access::Write)?),
-        // A wake descriptor is a duplicate of the socket itself: each send to it is non-blocking by flag. So is device
-        // memory: CUDA has no read-only descriptors.
+        // A wake descriptor is a duplicate of the socket itself: each send to it is non-blocking by flag. A descriptor of
+        // device memory is a duplicate, too: CUDA has no read-only descriptors.
         Lending::Wake | Lending::Device => Ok(rustix::io::fcntl_dupfd_cloexec(fd, 3)?),
-        Lending::Nudge => Err(io::Error::other("a nudge is of a connection, not of memory")),
+        Lending::Wakeup => Err(io::Error::other("a wakeup eventfd is of a connection, not of memory")),
     }
 }
 
@@ -84,7 +85,7 @@ impl Drop for Retired {
     fn drop(&mut self) {
         // The core closes sheets once they have no writers, except those of sessions that a new daemon drops. Their
         // clients may still run, and read their own sheets.
-        if self.is_sheet && !memfd::is_quiet(self.fd.as_fd()).unwrap_or(false) {
+        if self.is_sheet && !memfd::is_quiescent(self.fd.as_fd()).unwrap_or(false) {
             return;
         }
         // Frees the pages even if a client keeps the memory open or mapped. This fails in user mode, where the memory
@@ -101,8 +102,8 @@ pub struct Memories {
     received: u64,
     /// System mode: no client has the daemon's uid.
     system: bool,
-    /// Maximum length of segments that clients may hand back to this daemon, which a previous one lent. `None`: they
-    /// may hand back none.
+    /// Maximum length of a previous daemon's segments that clients may hand back to this daemon. `None`: clients may hand back
+    /// none.
     pub takes_back: Option<u64>,
     copies: Copies,
 }
@@ -133,7 +134,7 @@ impl Plan {
 /// System mode (no client has the daemon's uid), and the backing of memory.
 pub type Making = (bool, Backing);
 
-/// Returns the name of a sheet's memfd, which records its kind; nobody can change it.
+/// Returns the name of a sheet's memfd, which records its kind; no process can change it.
 pub fn name_of(magic: Magic) -> &'static str {
     match magic {
         Magic::Directory => "tensorlend-directory",
@@ -250,8 +251,8 @@ impl Memories {
         lend(self.get(mem)?, how)
     }
 
-    /// Returns another descriptor from which memory can be lent after its release. It has the stored one's open file, so no probe
-    /// counts it.
+    /// Returns another descriptor from which memory can be lent after its release. It shares the open file of the stored
+    /// descriptor, so no probe counts it as a writer.
     pub fn hold(&self, mem: MemId) -> io::Result<OwnedFd> {
         self.get(mem)?.try_clone()
     }
@@ -270,25 +271,25 @@ impl Memories {
         }
     }
 
-    /// Called when its writer has mapped it: forbids new writers. In system mode nobody else can open it for writing
-    /// anyway, and a seal would prevent the daemon from freeing its pages: it only marks the memory there, for the next
-    /// daemon.
+    /// Forbids new writers; called when the memory's writer has mapped it. In system mode, no other process can open the memory
+    /// for writing, and a seal would prevent the daemon from freeing its pages. There, this function only marks the memory for
+    /// the next daemon.
     pub fn seal(&self, mem: MemId) -> io::Result<()> {
         let fd = self.get(mem)?;
         if self.system {
             return Ok(memfd::mark_mapped(fd.as_fd())?);
         }
         match writable(fd).and_then(|fd| memfd::seal_writers(fd.as_fd())) {
-            // It was sealed before with the same seals, by a client or by the daemon's predecessor.
+            // A client or the daemon's predecessor has sealed the memory with the same seals.
             Err(_) if memfd::is_sealed(fd.as_fd())? => Ok(()),
             sealed => Ok(sealed?),
         }
     }
 
-    /// Returns true if it has no writers. If the kernel does not tell, it may have some.
-    pub fn is_quiet(&self, mem: MemId) -> bool {
-        match self.get(mem).and_then(|fd| Ok(memfd::is_quiet(fd.as_fd())?)) {
-            Ok(quiet) => quiet,
+    /// Returns true if the memory has no writers. Returns false if the kernel cannot tell.
+    pub fn is_quiescent(&self, mem: MemId) -> bool {
+        match self.get(mem).and_then(|fd| Ok(memfd::is_quiescent(fd.as_fd())?)) {
+            Ok(quiescent) => quiescent,
             Err(error) => {
                 tracing::warn!("asking whether {mem:?} is quiet: {error}");
                 false
@@ -310,11 +311,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_made_sheet_is_quiet_although_the_daemon_reads_it() {
+    fn a_made_sheet_is_quiescent_although_the_daemon_reads_it() {
         let plan = SheetPlan { magic: Magic::Leases, owner: 3, count: 0, first: 0 };
         let plan = Plan { bytes: 69632, bytes_first: 69632, sheet: Some(plan), reserved: false };
         let (fd, view) = make(plan, (true, Backing::default()), &|| true).unwrap();
-        assert!(memfd::is_quiet(fd.as_fd()).unwrap());
+        assert!(memfd::is_quiescent(fd.as_fd()).unwrap());
         let head: &tensorlend_layout::header::SheetHeader = view.as_ref().unwrap().at(0).unwrap();
         assert!(head.check(Magic::Leases).is_ok());
         assert_eq!(head.owner.peek(), 3);
@@ -339,7 +340,7 @@ mod tests {
             let (fd, view) = make(plan, (system, Backing::default()), &|| true).unwrap();
             let lent = memfd::reopen(fd.as_fd(), Access::Read).unwrap();
             assert!(map::sheet(&lent, 1 << 20, Access::Write).is_err());
-            // The reopening that a client with the daemon's own uid could do; in system mode no client has it.
+            // A client with the daemon's own uid could reopen the memory like this. In system mode no client has that uid.
             let again = memfd::reopen(lent.as_fd(), Access::Write).unwrap();
             assert_eq!(map::sheet(&again, 1 << 20, Access::Write).is_ok(), system);
             view.unwrap().at::<tensorlend_layout::word::Word>(65536).unwrap().set(1);
@@ -355,13 +356,13 @@ mod tests {
             let (fd, view) = make(plan, (system, Backing::default()), &|| true).unwrap();
             memories.insert(MemId(1), fd, view.as_ref(), false);
             let writer = memories.lend(MemId(1), Lending::Write).unwrap();
-            // Otherwise the client could prevent the daemon from freeing the pages.
+            // With a seal of its own, the client could prevent the daemon from freeing the pages.
             assert_eq!(memfd::seal_writers(writer.as_fd()).is_err(), system);
             memories.seal(MemId(1)).unwrap();
             assert!(memfd::is_sealed(writer.as_fd()).unwrap() || memfd::is_marked_mapped(writer.as_fd()).unwrap());
             drop(writer);
             let kept = memories.lend(MemId(1), Lending::Read).unwrap();
-            assert!(memories.is_quiet(MemId(1)));
+            assert!(memories.is_quiescent(MemId(1)));
             let closer = Closer::start().unwrap();
             memories.release(MemId(1), &closer);
             drop(view);

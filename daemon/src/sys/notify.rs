@@ -65,8 +65,8 @@ pub struct Watchdog {
 impl Watchdog {
     /// Returns the watchdog that the service manager has set for this process, if it did.
     pub fn asked_for() -> Option<Self> {
-        let patience = sd_notify::watchdog_enabled().filter(|patience| !patience.is_zero())?;
-        let period_ns = u64::try_from(patience.as_nanos() / 2).ok()?;
+        let timeout = sd_notify::watchdog_enabled().filter(|timeout| !timeout.is_zero())?;
+        let period_ns = u64::try_from(timeout.as_nanos() / 2).ok()?;
         Some(Self { period_ns, next_ns: 0 })
     }
 
@@ -75,7 +75,7 @@ impl Watchdog {
         self.next_ns
     }
 
-    /// Called on each turn of the loop: notifies the manager if it is time.
+    /// Notifies the manager if the next notification is due. The loop calls this on each turn.
     pub fn came_around(&mut self, now_ns: u64) {
         if self.is_due(now_ns)
             && let Err(error) = mention(&NotifyState::Watchdog)
@@ -102,7 +102,7 @@ mod tests {
         let mut watchdog = Watchdog { period_ns: 100, next_ns: 0 };
         let told = (0..1000).filter(|&now_ns| watchdog.is_due(now_ns)).count();
         assert_eq!((told, watchdog.due_ns()), (10, 1000));
-        // After a long sleep: once, and the next a whole period later.
+        // After a long sleep the watchdog notifies once, and again a whole period later.
         assert!(watchdog.is_due(5000) && !watchdog.is_due(5099) && watchdog.is_due(5100));
     }
 }

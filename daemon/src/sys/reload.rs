@@ -1,14 +1,22 @@
-//! Reloading the configuration on SIGHUP.
+//! Reloading the configuration on SIGHUP. The loop reads the file. Another thread asks the name service for its users and groups,
+//! and checks the rest: see `finder.rs`.
 
+use super::finder::{Found, Lookup, Resolved};
+use super::{Shell, notify};
 use crate::config::{Config, ConfigError};
+use crate::core::Event;
 use crate::core::settings::{Mode, Settings};
 use crate::options::{self, Takes};
-use crate::sys::limits;
+use std::sync::Arc;
+use tensorlend_os::clock::boottime_ns;
+
+/// Pause between two lookups of unknown users and groups: a name service may be slow.
+const FIND_PAUSE_NS: u64 = 10_000_000_000;
 
 /// Reads the configuration that the daemon's command line names.
 pub type Load = Box<dyn Fn() -> Result<Config, ConfigError> + Send>;
 
-/// Reads the configuration again, and knows the one in effect.
+/// The source of new configurations, and the configuration in effect.
 pub struct Reloader {
     load: Load,
     /// The configuration in effect: options that need a restart have the values of the start.
@@ -42,60 +50,57 @@ impl Reloader {
         self
     }
 
-    /// Returns true if users or groups of namespaces were not found.
-    pub fn has_unknown(&self) -> bool {
-        !self.unknown.is_empty()
+    /// Returns a lookup of the users and groups that were not found, if there are any.
+    fn unknown(&self) -> Option<Lookup> {
+        (!self.unknown.is_empty()).then(|| Lookup { config: self.running.clone(), mode: self.mode, file: None })
     }
 
-    /// Returns the configuration and mode with which to look them up.
-    pub fn running(&self) -> (Config, Mode) {
-        (self.running.clone(), self.mode)
-    }
-
-    /// Applies the result of a lookup outside the loop. `None`: nothing has changed, or the configuration has changed
-    /// in the meantime.
-    pub fn found(&mut self, config: &Config, settings: Settings, unknown: Vec<String>) -> Option<Settings> {
-        if unknown == self.unknown || *config != self.running {
-            return None;
-        }
-        self.note_unknown(unknown);
-        self.pool_bytes_max = settings.pool_bytes_max;
-        Some(settings)
-    }
-
-    fn note_unknown(&mut self, unknown: Vec<String>) {
-        for it in unknown.iter().filter(|it| !self.unknown.contains(it)) {
-            tracing::warn!("{it}: this entry grants nothing until it can be found");
-        }
-        for it in self.unknown.iter().filter(|it| !unknown.contains(it)) {
-            tracing::info!("no longer so: {it}");
-        }
-        self.unknown = unknown;
-    }
-
-    /// Reads the configuration. `None`: it is invalid, which is logged, and the previous one stays in effect.
-    pub fn read(&mut self) -> Option<Settings> {
-        match self.try_read() {
-            Ok(settings) => {
-                self.error = None;
-                Some(settings)
+    /// Reads the file. Returns the lookup that decides whether it is valid. `None`: it is invalid, which is logged, and the
+    /// configuration stays as it is.
+    fn read(&mut self) -> Option<Lookup> {
+        match (self.load)() {
+            Ok(file) => {
+                let config = options::without_restart(file.clone(), &self.running);
+                Some(Lookup { config, mode: self.mode, file: Some(file) })
             }
             Err(error) => {
-                tracing::error!("the configuration was not reloaded, and stays as it is: {error}");
-                self.error = Some(error.to_string());
+                self.reject(&error);
                 None
             }
         }
     }
 
-    fn try_read(&mut self) -> Result<Settings, ConfigError> {
-        let wanted = (self.load)()?;
-        // The file must also be valid for the next daemon's start.
-        limits::settings(&wanted, limits::mode(wanted.mode))?;
-        limits::backing(&wanted)?;
-        let changes = options::changes(&self.running, &wanted);
-        let next = options::without_restart(wanted, &self.running);
-        let (settings, unknown) = limits::settings_and_unknown(&next, self.mode)?;
+    /// Reports why the configuration stays as it is.
+    fn reject(&mut self, why: &dyn std::fmt::Display) {
+        tracing::error!("the configuration was not reloaded, and stays as it is: {why}");
+        self.error = Some(why.to_string());
+    }
+
+    /// Applies the result of a lookup. `None`: nothing changes.
+    fn found(&mut self, lookup: Lookup, resolved: Resolved) -> Option<Settings> {
+        let (settings, unknown) = match (resolved, &lookup.file) {
+            (Ok(found), Some(file)) => {
+                self.note_changes(file);
+                self.error = None;
+                tracing::info!("configuration reloaded");
+                found
+            }
+            (Ok(found), None) if found.1 != self.unknown && lookup.config == self.running => found,
+            // Nothing has been found, or the configuration has changed in the meantime.
+            (_, None) => return None,
+            (Err(error), Some(_)) => {
+                self.reject(&error);
+                return None;
+            }
+        };
+        self.running = lookup.config;
+        self.note_unknown(unknown);
+        self.pool_bytes_max = settings.pool_bytes_max;
+        Some(settings)
+    }
+
+    fn note_changes(&mut self, file: &Config) {
+        let changes = options::changes(&self.running, file);
         for change in &changes {
             let option = &change.option;
             match change.takes {
@@ -106,11 +111,16 @@ impl Reloader {
         }
         let put_off = changes.into_iter().filter(|change| change.takes == Takes::Restart);
         self.put_off = put_off.map(|change| change.option).collect();
-        self.running = next;
-        self.note_unknown(unknown);
-        self.pool_bytes_max = settings.pool_bytes_max;
-        tracing::info!("configuration reloaded");
-        Ok(settings)
+    }
+
+    fn note_unknown(&mut self, unknown: Vec<String>) {
+        for it in unknown.iter().filter(|it| !self.unknown.contains(it)) {
+            tracing::warn!("{it}: this entry grants nothing until it can be found");
+        }
+        for it in self.unknown.iter().filter(|it| !unknown.contains(it)) {
+            tracing::info!("no longer so: {it}");
+        }
+        self.unknown = unknown;
     }
 
     /// Returns a line for `systemctl status`.
@@ -129,10 +139,223 @@ impl Reloader {
     }
 }
 
+/// Reloads that were ordered and have not ended.
+#[derive(Debug, Default)]
+pub struct Reloads {
+    /// Whether a reload is in progress.
+    runs: bool,
+    /// Whether another reload was ordered after the running lookup had begun.
+    follows: bool,
+    /// Connections that closed their sending side, to learn from the daemon's hang-up that it has handled earlier signals.
+    waiting: Vec<u64>,
+}
+
+impl Shell {
+    /// Looks unknown users and groups of namespaces up again when a client connects: their packages or their name
+    /// service may be available now. The result applies to later connections.
+    pub(super) fn find_unknown(&mut self) {
+        let now_ns = boottime_ns();
+        let Some(lookup) = self.reloader.as_ref().and_then(Reloader::unknown) else { return };
+        if now_ns < self.find_after_ns || self.finder.looks() {
+            return;
+        }
+        self.find_after_ns = now_ns + FIND_PAUSE_NS;
+        if let Err(error) = self.finder.look(lookup) {
+            tracing::warn!("starting a thread: {error}");
+        }
+    }
+
+    /// Begins to read the configuration again. An invalid one changes nothing.
+    pub(super) fn reload(&mut self) {
+        let Some(reloader) = &mut self.reloader else { return };
+        notify::reloading();
+        self.reloads.follows = self.finder.looks();
+        self.reloads.runs = true;
+        if self.reloads.follows {
+            return;
+        }
+        match reloader.read().map(|lookup| self.finder.look(lookup)) {
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                reloader.reject(&format_args!("starting a thread: {error}"));
+                self.end_reload();
+            }
+            None => self.end_reload(),
+        }
+    }
+
+    /// Handles the end of a lookup of users and groups.
+    pub(super) fn found(&mut self) {
+        let Some(Found { lookup, resolved }) = self.finder.take() else { return };
+        let Some(reloader) = &mut self.reloader else { return };
+        if let Some(settings) = reloader.found(lookup, resolved) {
+            notify::status(&reloader.status());
+            self.shares.set_owners(Arc::clone(&settings.owners));
+            self.bans.set_owners(Arc::clone(&settings.owners));
+            self.deliver(Event::Reload(Box::new(settings)));
+        }
+        if self.reloads.follows {
+            self.reload();
+        } else if self.reloads.runs {
+            self.end_reload();
+        }
+    }
+
+    fn end_reload(&mut self) {
+        self.reloads.runs = false;
+        notify::ready(&self.reloader.as_ref().map_or_else(String::new, Reloader::status));
+        for token in std::mem::take(&mut self.reloads.waiting) {
+            self.hung_up(token);
+        }
+        self.deliver_all();
+    }
+
+    /// Returns true if a reload is in progress. The connection, which has closed its sending side, then waits for the end of
+    /// the reload: see [`await_turn`](super::await_turn).
+    pub(super) fn awaits_reload(&mut self, token: u64) -> bool {
+        if self.reloads.runs {
+            self.reloads.waiting.push(token);
+        }
+        self.reloads.runs
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::{Arc, Mutex};
+    use crate::sys::{Backing, Devices, FdStore, Listener, Order, Orders, limits};
+    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::io::Errno;
+    use rustix::net::{
+        AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, connect, recv,
+        shutdown, socket_with,
+    };
+    use std::collections::VecDeque;
+    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+    use std::path::Path;
+    use std::sync::Mutex;
+    use std::sync::mpsc::channel;
+    use tensorlend_layout::wire::{Hello, Reply, Request, decode, encode};
+    use tensorlend_os::packet;
+
+    /// Orders from a test.
+    struct Given(OwnedFd, Mutex<VecDeque<Order>>);
+
+    impl Given {
+        fn give(&self, order: Order) {
+            self.1.lock().unwrap().push_back(order);
+            rustix::io::write(&self.0, &1u64.to_ne_bytes()).unwrap();
+        }
+    }
+
+    /// Ends the loop, also if the test fails.
+    struct End<'a>(&'a Given);
+
+    impl Drop for End<'_> {
+        fn drop(&mut self) {
+            self.0.give(Order::Stop);
+        }
+    }
+
+    impl AsFd for Given {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.0.as_fd()
+        }
+    }
+
+    impl Orders for Given {
+        fn next(&self) -> Option<Order> {
+            // A semaphore: each read takes one order.
+            rustix::io::read(&self.0, &mut [0u8; 8]).ok()?;
+            self.1.lock().unwrap().pop_front()
+        }
+    }
+
+    fn dial(path: &Path) -> OwnedFd {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+        socket
+    }
+
+    /// Returns the reply; `None` if the daemon closes the connection.
+    fn ask(socket: &OwnedFd, request: &Request) -> Option<Reply> {
+        packet::send(socket, &encode(request), &[], SendFlags::empty()).ok()?;
+        decode(&packet::receive(socket, RecvFlags::empty()).ok()?.bytes)
+    }
+
+    fn answers(socket: &OwnedFd) -> bool {
+        ask(socket, &Request::Ping).is_some_and(|reply| !matches!(reply, Reply::Refused(_)))
+    }
+
+    /// Joins as another client; `None`: the daemon refuses it.
+    fn join(path: &Path) -> Option<OwnedFd> {
+        let socket = dial(path);
+        let Reply::Welcome(_) = ask(&socket, &Request::Hello(Hello::new(None, "test")))? else { return None };
+        packet::send(&socket, &encode(&Request::Ack), &[], SendFlags::empty()).unwrap();
+        answers(&socket).then_some(socket)
+    }
+
+    #[test]
+    fn a_name_service_that_does_not_answer_delays_no_client_and_a_failed_lookup_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let file = Arc::new(Mutex::new(String::new()));
+        let read = Arc::clone(&file);
+        let load: Load = Box::new(move || Config::parse(&read.lock().unwrap()));
+        let (config, left) = (Config::default(), (FdStore::default(), Vec::new()));
+        let settings = limits::settings(&config, Mode::User).unwrap();
+        let parts = (Backing::default(), Devices::none("none"));
+        let mut shell = Shell::new(Listener::bind(&path, 0o600).unwrap(), settings, parts, left).unwrap();
+        // Each lookup waits for a message, which decides whether the lookup succeeds.
+        let ((asked, lookups), (word, words)) = (channel(), channel::<bool>());
+        let (asked, words) = (Mutex::new(asked), Mutex::new(words));
+        shell.finder.resolve_by(move |resolve| {
+            asked.lock().unwrap().send(()).unwrap();
+            let succeeds = words.lock().unwrap().recv().unwrap();
+            if succeeds { resolve() } else { Err(ConfigError::Value("the name service is gone".into())) }
+        });
+        let shell = shell.reloaded_by(Reloader::new(load, config, Mode::User, 1 << 30));
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
+        let orders = Given(eventfd(0, flags).unwrap(), Mutex::default());
+        std::thread::scope(|scope| {
+            scope.spawn(|| shell.run(&orders).unwrap());
+            let _end = End(&orders);
+            let set = |text: &str| text.clone_into(&mut file.lock().unwrap());
+            // This call waits for the end of the reload, as `tensorlendd --reload` does.
+            let await_turn = || {
+                let socket = dial(&path);
+                shutdown(&socket, Shutdown::Write).unwrap();
+                socket
+            };
+            let waits = |socket: &OwnedFd| recv(socket, &mut [0; 1], RecvFlags::DONTWAIT).err() == Some(Errno::AGAIN);
+            let ends = |socket: &OwnedFd| assert!(matches!(recv(socket, &mut [0; 1], RecvFlags::empty()), Ok((0, _))));
+
+            set("[uid]\nsessions_max = 1");
+            orders.give(Order::Reload);
+            lookups.recv().unwrap();
+            let (waiting, first) = (await_turn(), join(&path).expect("the loop runs"));
+            let second = join(&path).expect("the new limit does not hold yet");
+            // A second order while the first lookup runs.
+            set("[uid]\nsessions_max = 2");
+            orders.give(Order::Reload);
+            assert!(answers(&first));
+            word.send(true).unwrap();
+            lookups.recv().unwrap();
+            assert!(join(&path).is_none(), "the limit of the first reload");
+            assert!(waits(&waiting), "a reload still runs");
+            word.send(true).unwrap();
+            ends(&waiting);
+
+            set("[uid]\nsessions_max = 5");
+            orders.give(Order::Reload);
+            lookups.recv().unwrap();
+            let waiting = await_turn();
+            word.send(false).unwrap();
+            ends(&waiting);
+            assert!(join(&path).is_none(), "the configuration was rejected whole");
+            assert!(answers(&first) && answers(&second));
+        });
+    }
 
     #[test]
     fn a_wrong_configuration_changes_nothing_and_a_right_one_what_it_can() {
@@ -142,7 +365,11 @@ mod tests {
         let mut reloader = Reloader::new(load, Config::default(), Mode::User, 1 << 30);
         let mut with = |text: &str| {
             *file.lock().unwrap() = text.to_owned();
-            (reloader.read(), reloader.status())
+            let settings = reloader.read().and_then(|lookup| {
+                let resolved = lookup.resolve();
+                reloader.found(lookup, resolved)
+            });
+            (settings, reloader.status())
         };
 
         let (settings, status) =
@@ -160,7 +387,7 @@ mod tests {
                 "{status}"
             );
         }
-        // Valid for the next daemon, but not for this one, whose segments are longer.
+        // This file is valid for the next daemon, but not for this one, whose segments are longer.
         let (settings, status) = with("[pool]\nbytes_max = \"4MiB\"\nsegment_bytes = \"1MiB\"");
         assert!(settings.is_none() && status.contains("pool.segment_bytes is 67108864"), "{status}");
 

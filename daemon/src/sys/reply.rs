@@ -1,13 +1,13 @@
 //! Replies with descriptors.
 //!
-//! A process may take a file lease (`F_SETLEASE`) on memory of its own uid: in user mode, on all memory that the daemon lends. Until
-//! the process has ended the lease, and for `fs.lease-break-time` (45 s) at most, the kernel lets nobody open that memory. The
-//! reply then waits, and the daemon serves others. The reply holds the memory, because its owner may return it in the meantime. The
-//! requester then gets the same as with a reply just before the return.
+//! A process may take a file lease (`F_SETLEASE`) on memory of its own uid: in user mode, on all memory that the daemon lends.
+//! Until the process has ended the lease, and for `fs.lease-break-time` (45 s) at most, the kernel lets no process open that
+//! memory. The reply then waits, and the daemon serves others. The reply holds the memory, because its owner may return it in the
+//! meantime: the requester then gets the memory as if the reply had come just before the return.
 
 use super::connection::Connection;
 use super::memory::{self, Memories};
-use super::{NUDGE, Shell};
+use super::{Shell, WAKEUP};
 use crate::core::{Lending, MemId};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
@@ -20,7 +20,7 @@ use tensorlend_os::clock::boottime_ns;
 /// Pause before the daemon tries again. Each further pause is twice as long.
 const PAUSE_NS: u64 = 1_000_000;
 const PAUSE_NS_MAX: u64 = 64_000_000;
-/// Maximum number of such replies that one turn of the loop tries to send.
+/// Maximum number of waiting replies that one turn of the loop tries to send.
 const TRIES_MAX: usize = 16;
 /// Maximum time for which a reply waits. An administrator may have set a longer time for leases.
 const WAIT_NS_MAX: u64 = 60_000_000_000;
@@ -49,15 +49,16 @@ impl Unsent {
         self.lend.iter().any(|&(it, _)| it == mem)
     }
 
-    /// Opens the descriptors to send; `nudge` creates the wakeup eventfd. If a file lease prevents that, holds the memory.
+    /// Opens the descriptors to send; `wakeup` creates the wakeup eventfd. If a file lease prevents the opening, keeps a
+    /// descriptor of the memory.
     fn open(
         &mut self,
         memories: &Memories,
-        mut nudge: impl FnMut() -> io::Result<OwnedFd>,
+        mut wakeup: impl FnMut() -> io::Result<OwnedFd>,
     ) -> io::Result<Vec<(OwnedFd, Lending)>> {
         let open = |&(mem, how): &(MemId, Lending)| {
             let fd = match (how, self.held.get(&mem)) {
-                (Lending::Nudge, _) => nudge()?,
+                (Lending::Wakeup, _) => wakeup()?,
                 (Lending::Read | Lending::Write, Some(held)) => memory::lend(held, how)?,
                 _ => memories.lend(mem, how)?,
             };
@@ -107,7 +108,7 @@ impl Shell {
     fn send_or_wait(&mut self, mut it: Unsent) {
         let token = it.token;
         let Some(connection) = self.connections.get_mut(&token) else { return self.let_go(it) };
-        let lent = it.open(&self.memories, || make_nudge(&self.epoll, connection, token));
+        let lent = it.open(&self.memories, || make_wakeup(&self.epoll, connection, token));
         if is_blocked(&lent) {
             let now_ns = boottime_ns();
             if now_ns - it.since_ns < WAIT_NS_MAX {
@@ -149,12 +150,12 @@ impl Shell {
 }
 
 /// Creates a connection's wakeup eventfd; returns the client's duplicate.
-fn make_nudge(epoll: &OwnedFd, connection: &mut Connection, token: u64) -> io::Result<OwnedFd> {
-    let nudge = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+fn make_wakeup(epoll: &OwnedFd, connection: &mut Connection, token: u64) -> io::Result<OwnedFd> {
+    let wakeup = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
     // Edge-triggered: epoll reports each write once, and the daemon need not read.
-    epoll::add(epoll, &nudge, EventData::new_u64(token | NUDGE), EventFlags::IN | EventFlags::ET)?;
-    let theirs = nudge.try_clone()?;
-    connection.nudge = Some(nudge);
+    epoll::add(epoll, &wakeup, EventData::new_u64(token | WAKEUP), EventFlags::IN | EventFlags::ET)?;
+    let theirs = wakeup.try_clone()?;
+    connection.wakeup = Some(wakeup);
     Ok(theirs)
 }
 
@@ -198,6 +199,6 @@ mod tests {
         assert!(is_blocked(&it.open(&memories, || Err(io::Error::other("nothing to wake")))));
         assert!(it.lends(mem) && it.held.contains_key(&mem));
         drop(holder);
-        assert!(memories.is_quiet(mem));
+        assert!(memories.is_quiescent(mem));
     }
 }

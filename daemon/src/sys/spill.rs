@@ -1,4 +1,4 @@
-//! Spilled segments. A file never has a name, so nobody can open it; it ends with its descriptors, which this process
+//! Spilled segments. A file never has a name, so no other process can open it. It ends with its descriptors, which this process
 //! and the fd store hold.
 //!
 //! After the segment's bytes the file contains their number and their checksum, so that the next daemon can validate
@@ -24,7 +24,7 @@ const MARK: u64 = u64::from_le_bytes(*b"tlspill1");
 /// Length of the trailer: [`MARK`], the number of bytes, and their xxh3-64, all little-endian.
 const TAIL: usize = 24;
 
-/// The file, or the error; an empty error means that a process holds the memory.
+/// The written file, or the error. An empty error means that a process holds the memory.
 pub type Written = Result<Arc<Spilled>, String>;
 
 /// A segment's bytes in a file.
@@ -226,7 +226,7 @@ mod tests {
             let error = it.read_back(fresh.as_fd(), &|| true).unwrap_err();
             assert!(error.to_string().contains("other bytes"), "{error}");
         }
-        // Truncated, too long, too short for the trailer, and something else.
+        // The file is truncated, too long, or too short for the trailer.
         for length in [BYTES + TAIL as u64 - 1, BYTES + TAIL as u64 + 1, 4096, 3, 0] {
             spilled.file.set_len(length).unwrap();
             assert!(again().is_err(), "{length} bytes");

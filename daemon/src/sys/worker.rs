@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use tensorlend_layout::raw::View;
 use tensorlend_os::memfd;
 
-/// Two, so that one long order does not delay a short one.
+/// Number of threads: two, so that one long order does not delay a short one.
 const THREADS: usize = 2;
 
 /// A part of a directory.
@@ -68,7 +68,7 @@ struct Order {
 
 impl Order {
     fn make(self, how: Making, devices: &Devices) -> Finished {
-        // Relaxed: it orders no memory accesses, and a stale value costs one more step.
+        // Relaxed: the flag orders no other memory, and a stale value costs one more step.
         let go_on = || !self.cancelled.load(Ordering::Relaxed);
         let done = match self.what {
             What::Memory(plan) => Done::Memory { directory: plan.is_directory(), made: make(plan, how, &go_on) },
@@ -162,15 +162,13 @@ impl Workers {
 
     /// Orders memory.
     pub fn order(&mut self, mem: MemId, plan: Plan) {
-        let cancelled = Arc::new(AtomicBool::new(false));
-        self.open.insert(mem, Arc::clone(&cancelled));
+        let cancelled = self.open(mem);
         self.send(Order { mem, what: What::Memory(plan), cancelled });
     }
 
     /// Orders memory of a device.
     pub fn order_on_device(&mut self, mem: MemId, device: usize, borrower: Borrower, bytes: u64) {
-        let cancelled = Arc::new(AtomicBool::new(false));
-        self.open.insert(mem, Arc::clone(&cancelled));
+        let cancelled = self.open(mem);
         self.send(Order { mem, what: What::Device { device, borrower, bytes }, cancelled });
     }
 
@@ -182,8 +180,7 @@ impl Workers {
 
     /// Orders memory with the bytes of a file.
     pub fn order_recall(&mut self, mem: MemId, file: Arc<Spilled>, plan: Plan) {
-        let cancelled = Arc::new(AtomicBool::new(false));
-        self.open.insert(mem, Arc::clone(&cancelled));
+        let cancelled = self.open(mem);
         self.send(Order { mem, what: What::Recall { file, plan }, cancelled });
     }
 
@@ -191,6 +188,14 @@ impl Workers {
     pub fn order_part(&mut self, mem: MemId, part: Part) {
         let cancelled = Arc::clone(&self.stopping);
         self.send(Order { mem, what: What::Part(part), cancelled });
+    }
+
+    /// Notes an order for new memory; returns the flag that cancels it.
+    fn open(&mut self, mem: MemId) -> Arc<AtomicBool> {
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let former = self.open.insert(mem, Arc::clone(&cancelled));
+        debug_assert!(former.is_none(), "each memory is ordered once");
+        cancelled
     }
 
     fn send(&self, order: Order) {
@@ -217,7 +222,8 @@ impl Workers {
         let finished: Vec<Finished> = self.made.try_iter().collect();
         for one in &finished {
             if let Done::Memory { .. } | Done::Device { .. } = one.done {
-                self.open.remove(&one.mem);
+                let order = self.open.remove(&one.mem);
+                debug_assert!(order.is_some(), "each order finishes once");
             }
         }
         finished

@@ -18,7 +18,7 @@ const LIST: &str = "datasets";
 /// The node that has what is asked for.
 const THERE: &str = "n1";
 
-/// Who is measured.
+/// The contender that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Contender {
     /// The bytes alone.
@@ -32,7 +32,7 @@ pub enum Contender {
 }
 
 impl Contender {
-    /// Who puts and unpacks.
+    /// The process that puts and unpacks.
     pub fn of_exchange(redis: bool, alone: bool) -> Vec<Self> {
         let all = [Self::Plain, Self::Ours, Self::Redis, Self::RedisOneCore];
         let takes_part = |one: &Self| match one {
@@ -43,7 +43,7 @@ impl Contender {
         all.into_iter().filter(takes_part).collect()
     }
 
-    /// Who fetches lists.
+    /// The process that fetches lists.
     pub fn of_lists(redis: bool) -> Vec<Self> {
         let all = [Self::Plain, Self::Ours, Self::Pipelined(1), Self::Pipelined(64), Self::Pipelined(4096)];
         all.into_iter().filter(|one| redis || !matches!(one, Self::Pipelined(_))).collect()
@@ -67,7 +67,7 @@ impl Contender {
     }
 }
 
-/// What a process is told to do.
+/// The task of a process.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub enum Order {
     /// Put and unpack an array; answer: [`Times`].
@@ -286,7 +286,7 @@ impl Hands {
         // Leases that one client may hold are limited: as many at once as fit.
         let mut total = 0_u64;
         for first in (0..datasets as u64).step_by(1024) {
-            let values: Vec<Value> = self.client.range(&list, first..first + 1024).expect("items");
+            let values: Vec<Value> = self.client.get_range(&list, first..first + 1024).expect("items");
             let tensors = values.iter().flat_map(|value| value.as_dataset().expect("a dataset").iter());
             let part = tensors.map(|(_, tensor)| sum(tensor.as_slice().expect("float32"))).fold(0, u64::wrapping_add);
             total = total.wrapping_add(part);

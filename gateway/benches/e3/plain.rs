@@ -6,7 +6,7 @@ use tensorlend_benches::worker::Role;
 
 /// The role of the process at the other end.
 pub const ROLE: &str = "plain";
-/// What lies at the other end, at most.
+/// Maximum number of bytes at the other end.
 const BYTES_MAX: usize = 256 << 20;
 
 /// One end of a connection.

@@ -2,9 +2,10 @@
 //!
 //! A pure state machine: no clock, no socket.
 //!
-//! A subscriber detects a lost message by the messages' numbers, which have no gaps per (subscriber, namespace). When this gateway drops
-//! the subscriptions of a node that it cannot reach, it skips a number and sends an empty message once the node returns. It also sends
-//! an empty message in intervals, so that a subscriber detects the loss of the last message before a silence.
+//! A subscriber detects a lost message by the messages' numbers, which have no gaps per (subscriber, namespace). When this
+//! gateway drops the subscriptions of a node that it cannot reach, it skips a number and sends an empty message once the node
+//! returns. It also sends an empty message at intervals, so that a subscriber detects the loss of the last message before a
+//! pause.
 
 use crate::wire::{Asker, Changed, Epoch, HEARTBEAT, NodeName, Stamp};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -34,7 +35,7 @@ struct Channel {
     /// The value of each name that the subscriber knows: a change to that value causes no message.
     names: HashMap<String, Option<Stamp>>,
     order: VecDeque<String>,
-    /// A number was skipped, and the subscriber does not know yet.
+    /// Whether the gateway must send another message, by whose number the subscriber can detect the loss of the last one.
     owed: bool,
     said: Option<Instant>,
 }
@@ -62,7 +63,7 @@ pub struct Subscriptions {
 /// The result of a subscription.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Subscribed {
-    /// The oldest subscription of a node with too many: the message ends it, although nothing has changed.
+    /// The message that ends the oldest subscription of a node with too many subscriptions, although the value has not changed.
     pub evicted: Option<Invalidation>,
     /// False if there are too many subscribers: the gateway must not respond to the node then.
     pub is_accepted: bool,
@@ -100,7 +101,7 @@ impl Subscriptions {
         if channel.names.len() > self.max {
             while let Some(oldest) = channel.order.pop_front() {
                 if channel.names.remove(&oldest).is_some() {
-                    // The subscriber asks again about a name without a stamp.
+                    // A name without a stamp makes the subscriber ask again.
                     evicted = Some(message(self.epoch, &asker.node, space, channel, vec![(oldest.clone(), None)]));
                     less(&mut self.count, space, oldest);
                     break;
@@ -110,8 +111,8 @@ impl Subscriptions {
         Subscribed { evicted, is_accepted: true }
     }
 
-    /// Makes room for one more subscriber if necessary, by forgetting the nodes for which `is_known` returns false. The number
-    /// of their next message is not the one that they expect.
+    /// Makes room for one more subscriber if necessary, by removing the nodes for which `is_known` returns false. If such a node
+    /// returns, the number of its next message has a gap, by which it detects the loss.
     pub fn make_room(&mut self, asker: &NodeName, is_known: impl Fn(&NodeName) -> bool) {
         if self.subscribers.len() < self.subscribers_max || self.subscribers.contains_key(asker) {
             return;
@@ -134,7 +135,7 @@ impl Subscriptions {
             let Some(channel) = subscriber.channels.get_mut(&space) else { continue };
             let (mut several, mut bytes) = (Vec::new(), 0);
             for (name, stamp) in names {
-                // A subscriber that has asked since then knows this value, and is subscribed to the next change.
+                // The subscriber fetched this value after the change, and is subscribed to the next change.
                 if channel.names.get(name).is_none_or(|told| told == stamp) {
                     continue;
                 }
@@ -150,7 +151,7 @@ impl Subscriptions {
             if !several.is_empty() {
                 messages.push(message(self.epoch, node, space, channel, several));
             }
-            // Names of subscriptions that have ended.
+            // Removes the names of subscriptions that have ended.
             if channel.order.len() > 2 * channel.names.len() + 16 {
                 channel.order.retain(|name| channel.names.contains_key(name));
             }
@@ -158,7 +159,8 @@ impl Subscriptions {
         messages
     }
 
-    /// Drops the subscriptions of an unreachable node, which the node must learn.
+    /// Drops the subscriptions of an unreachable node. The number of the next message to that node has a gap, by which the node
+    /// detects this.
     pub fn on_node_down(&mut self, node: &NodeName) {
         let Some(subscriber) = self.subscribers.get_mut(node) else { return };
         subscriber.reachable = false;
@@ -194,7 +196,7 @@ impl Subscriptions {
         let mut messages = Vec::new();
         for (node, subscriber) in self.subscribers.iter_mut().filter(|(_, subscriber)| subscriber.reachable) {
             for (space, channel) in &mut subscriber.channels {
-                // One more after the last subscription has ended: that message, too, may be lost.
+                // Sends one more message after the last subscription has ended, because the previous message may be lost, too.
                 let due = channel.said.is_none_or(|said| now.saturating_duration_since(said) >= HEARTBEAT);
                 if due && (channel.owed || !channel.names.is_empty()) {
                     let owed = !channel.names.is_empty();
@@ -253,7 +255,7 @@ mod tests {
         Asker { node: NodeName::new(name).unwrap(), epoch: Epoch(epoch) }
     }
 
-    #[allow(clippy::unnecessary_wraps)] // what a name holds may be nothing
+    #[allow(clippy::unnecessary_wraps)] // tests pass the result as the value of a name, which is optional
     fn stamp(counter: u64) -> Option<Stamp> {
         Some(Stamp { epoch: Epoch(1), counter })
     }

@@ -59,7 +59,7 @@ pub fn on_item_question(context: &mut Context, space: usize, name: &str, about: 
     context.senders.run(move || {
         let number = stamp.counter.saturating_sub(1);
         let is_same = || client.list_identity(&name).is_some_and(|(id, _)| identity(epoch, id) == stamp.epoch);
-        let found = client.range(&name, number..=number).ok().and_then(|mut found| found.pop());
+        let found = client.get_range(&name, number..=number).ok().and_then(|mut found| found.pop());
         let value = found.filter(|_| is_same()).and_then(|value| Outgoing::new(value, here).ok());
         match value.filter(|value| part.is_within(value)) {
             Some(value) => answer(part.pack(&value)),
@@ -68,7 +68,7 @@ pub fn on_item_question(context: &mut Context, space: usize, name: &str, about: 
     });
 }
 
-/// Returns the identity of a list for other nodes: no two gateways' lists have the same one.
+/// Returns the identity of a list for other nodes, unique among all gateways' lists.
 fn identity(epoch: Epoch, id: u64) -> Epoch {
     Epoch(epoch.0 ^ id.rotate_left(32))
 }
@@ -81,7 +81,7 @@ fn describe(
     about: &AboutList,
 ) -> tensorlend::Result<(ListAnswer, Vec<u8>)> {
     let Some((id, length)) = client.list_identity(name) else { return Ok((ListAnswer::Nothing, Vec::new())) };
-    let values: Vec<Value> = client.range(name, about.from..about.from.saturating_add(u64::from(about.items)))?;
+    let values: Vec<Value> = client.get_range(name, about.from..about.from.saturating_add(u64::from(about.items)))?;
     if client.list_identity(name).is_none_or(|(now, _)| now != id) {
         // The list was cleared at this moment: the requester asks again.
         let said = ListAnswer::Items { list: identity(epoch, id), length, items: Vec::new(), whole: Vec::new() };

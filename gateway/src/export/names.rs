@@ -24,6 +24,17 @@ const SUBSCRIBERS_MAX: usize = 4096;
 /// Maximum number of names whose stamps are remembered.
 const STAMPS_MAX: usize = 262_144;
 
+/// The subject and the sender of a request of another node.
+#[derive(Clone, Copy)]
+pub struct Asked<'q> {
+    /// The namespace.
+    pub space: usize,
+    /// The name.
+    pub name: &'q str,
+    /// The node that asks.
+    pub asker: &'q Asker,
+}
+
 /// The part of a value that another node requests.
 pub struct Part {
     /// The value.
@@ -122,32 +133,30 @@ impl Exports {
 
     /// Handles another node's request for the value of a name. That node has the value `have` already, and accepts `inline_max`
     /// bytes of another one with the response.
-    #[expect(clippy::too_many_arguments, reason = "the fields of one question")]
     pub fn on_get(
         &mut self,
         context: &mut Context,
-        space: usize,
-        name: &str,
-        asker: &Asker,
+        asked: Asked<'_>,
         have: Option<Stamp>,
         inline_max: u32,
         answer: Answer,
         now: Instant,
     ) {
+        let Asked { space, name, asker } = asked;
         if !context.is_exported(space, name) {
             return context.reply(answer, NameAnswer::Nothing);
         }
         let value = match context.client(space).get_value(name) {
             Ok(value) => value,
             Err(error) if error.is_not_found() => {
-                let is_subscribed = self.subscribe(context, asker, space, name, None, None);
+                let is_subscribed = self.subscribe(context, asked, None, None);
                 return context.reply(answer, if is_subscribed { NameAnswer::Nothing } else { too_many() });
             }
             Err(error) => return context.reply(answer, NameAnswer::Refused(words(&error.to_string()))),
         };
         let version = value.version();
         let stamp = self.stamps.of(space, name, version);
-        if !self.subscribe(context, asker, space, name, Some(version), Some(stamp)) {
+        if !self.subscribe(context, asked, Some(version), Some(stamp)) {
             return context.reply(answer, too_many());
         }
         if have == Some(stamp) {
@@ -172,19 +181,9 @@ impl Exports {
     }
 
     /// Handles another node's request for a part of a value.
-    #[expect(clippy::too_many_arguments, reason = "the fields of one question")]
-    pub fn on_read(
-        &mut self,
-        context: &mut Context,
-        space: usize,
-        name: &str,
-        asker: &Asker,
-        part: Part,
-        answer: Answer,
-        now: Instant,
-    ) {
-        let Some(value) = self.readable(context, space, name, part.stamp, asker, now) else {
-            let current = self.current(context, space, name);
+    pub fn on_read(&mut self, context: &mut Context, asked: Asked<'_>, part: Part, answer: Answer, now: Instant) {
+        let Some(value) = self.readable(context, asked, part.stamp, now) else {
+            let current = self.current(context, asked.space, asked.name);
             return context.reply(answer, NameAnswer::Superseded(current));
         };
         if !part.is_within(&value) || part.bytes > CHUNK_BYTES_MAX {
@@ -204,9 +203,7 @@ impl Exports {
     fn subscribe(
         &mut self,
         context: &mut Context,
-        asker: &Asker,
-        space: usize,
-        name: &str,
+        Asked { space, name, asker }: Asked<'_>,
         seen: Option<Version>,
         told: Option<Stamp>,
     ) -> bool {
@@ -233,10 +230,8 @@ impl Exports {
     fn readable(
         &mut self,
         context: &Context,
-        space: usize,
-        name: &str,
+        Asked { space, name, asker }: Asked<'_>,
         stamp: Stamp,
-        asker: &Asker,
         now: Instant,
     ) -> Option<Outgoing> {
         let offer = RemoteName { space, node: asker.node.clone(), name: name.to_owned() };

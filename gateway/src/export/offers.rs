@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tensorlend::remote::{RemoteAnswer, VALUE, VALUE_METADATA, VALUE_PREFIX};
 use tensorlend::{Call, Tensor};
 
-/// Time for the other node to fetch an offered value and respond, before the offer is repeated.
+/// Time that the other node has to fetch an offered value and respond, before the offer is repeated.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -37,7 +37,7 @@ struct Offer {
 pub struct Event(Step);
 
 enum Step {
-    /// The other node responded, or did not.
+    /// The other node has responded, or has failed to.
     Response(Box<Offer>, Result<Frame, Trouble>),
     /// The pause after a failed attempt is over.
     Again(Box<Offer>),
@@ -91,8 +91,8 @@ impl Offers {
     fn offer(&self, context: &Context, offer: Box<Offer>) {
         let value = &offer.value;
         let descriptor = Descriptor::clone(value.descriptor());
-        // A small value goes with the offer. A large one does not, since the offer may be refused: the other node fetches it in
-        // chunks.
+        // A small value is sent with the offer. A large value is not, since the other node may refuse the offer. If it accepts,
+        // it fetches the value in chunks.
         let along = if value.len() <= u64::from(INLINE_BYTES) { value.len() } else { 0 };
         let (body, element) = value.range(0, along);
         let checksum = context.settings.checksum;
@@ -141,7 +141,7 @@ impl Offers {
     }
 
     fn retry(&self, context: &Context, exports: &mut Exports, offer: Box<Offer>, trouble: &Trouble) {
-        // The timeout replaces the pause.
+        // After a timeout the next attempt needs no further pause.
         let pause = if *trouble == Trouble::Timeout { Duration::ZERO } else { PAUSE };
         let (events, name, stamp) = (self.events.clone(), offer.name.clone(), offer.stamp);
         let is_queued = context.askers.run(move || {
@@ -155,7 +155,7 @@ impl Offers {
     }
 }
 
-/// Returns the value that comes with a request, copied: the request is answered while the transport may still read the value.
+/// Returns a copy of a request's value: the request may be answered while the transport still reads the value.
 fn outgoing(call: &Call, is_dataset: bool, here: &NodeName) -> Result<Outgoing, String> {
     let request = call.value().as_dataset().ok_or("a put without a value")?;
     let mut parts = Vec::new();

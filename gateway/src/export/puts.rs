@@ -17,17 +17,17 @@ const OFFERS_MAX: usize = 1024;
 type OfferId = (NodeName, Epoch, u64);
 
 enum State {
-    /// The bytes are being fetched; these questions wait for the result.
+    /// The bytes are being fetched; these requests wait for the result.
     Fetching(Vec<Answer>),
     /// The result.
     Done(NameAnswer),
 }
 
-/// An offer, as another node makes it.
+/// An offer, as another node sends it.
 pub struct Offered {
     /// The value.
     pub descriptor: Descriptor,
-    /// Its stamp at the other node.
+    /// The value's stamp at the other node.
     pub stamp: Stamp,
     /// The number of the offer.
     pub number: u64,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 pub struct Limits {
     /// Maximum number of values.
     pub count: usize,
-    /// Maximum number of bytes of all values. A single one may have more.
+    /// Maximum number of bytes of all values. A single value may have more.
     pub bytes: u64,
     /// A value that no node has read for this time is released.
     pub idle: Duration,
@@ -18,7 +18,7 @@ pub struct Limits {
 /// A value of a name.
 #[derive(Clone, Copy, Debug)]
 pub struct Stamped<'n> {
-    /// The place of the name's namespace in the configuration.
+    /// The namespace's index in the configuration.
     pub space: usize,
     /// The name.
     pub name: &'n str,
@@ -44,7 +44,7 @@ impl<T> Entry<T> {
 
 /// Values by name and stamp, the oldest first.
 ///
-/// A reader can request a released value again, so that an early release costs time and nothing else.
+/// A reader can request a released value again, so an early release only costs time.
 pub struct Retained<T> {
     limits: Limits,
     entries: VecDeque<Entry<T>>,

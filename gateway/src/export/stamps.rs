@@ -4,10 +4,8 @@ use crate::wire::{Epoch, Stamp};
 use std::collections::{HashMap, VecDeque};
 use tensorlend::Version;
 
-/// Stamps of the values last seen, by name.
-///
-/// One counter serves all names, so a forgotten name never gets a stamp that it had before. A reader with a copy of such a name
-/// only fetches it once more.
+/// Stamps of the latest values, by name. One counter serves all names, so a name that was forgotten never gets one of its
+/// earlier stamps again. A reader with a copy of its value only fetches the value once more.
 #[derive(Debug)]
 pub struct Stamps {
     epoch: Epoch,

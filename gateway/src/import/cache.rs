@@ -16,13 +16,14 @@
 //! an invalidation of it is in flight. A client whose copy was invalid on arrival still gets it, since the name held that value
 //! after the request. [`GRACE`] is the time for the client to lease it.
 
+mod check;
 mod eviction;
 mod revalidation;
 
 use crate::name::RemoteName;
 use crate::wire::{Epoch, NodeName, Stamp};
-pub use revalidation::REVALIDATED_AT_ONCE;
 use revalidation::Revalidation;
+pub use revalidation::{Position, REVALIDATED_AT_ONCE};
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 use tensorlend::Version;
@@ -32,7 +33,7 @@ pub const GRACE: Duration = Duration::from_millis(20);
 /// Delay before a failed request is repeated, if a client waits for a new value.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// A client that waits for an answer.
+/// A client that waits for a response.
 pub type Ticket = u64;
 /// One request to another node.
 pub type Fetch = u64;
@@ -64,7 +65,7 @@ pub enum Effect {
         name: RemoteName,
         /// The present copy.
         have: Option<Stamp>,
-        /// Whether another value is wanted. If not, the request only revalidates the copy.
+        /// Whether the node must send the value if it differs from the copy. If not, the request only revalidates the copy.
         wanted: bool,
         /// The request's number.
         fetch: Fetch,
@@ -100,11 +101,11 @@ struct Copy {
 struct Waiter {
     ticket: Ticket,
     until: Instant,
-    /// The value for whose change the client waits; `None`: for any value.
+    /// The client waits for another value than this one; `None`: for any value.
     seen: Option<Seen>,
 }
 
-/// The value that a waiter has seen, by its stamp if the cache knows which value the local version was.
+/// The value that a waiting client has seen: its stamp, if the cache knows the stamp of the local version.
 #[derive(Clone, Copy, Debug)]
 enum Seen {
     Stamp(Stamp),
@@ -125,11 +126,11 @@ struct Entry {
     /// Whether the subscription may have been lost during the request.
     unconfirmed: bool,
     waiters: Vec<Waiter>,
-    /// Whether the name was found to have no value, and the node will report its next value.
+    /// Whether the name had no value at the last request, and the node will report its next value.
     subscribed: bool,
-    /// Time of the next request, since a client waits.
+    /// Time at which a failed request is repeated, because a client waits.
     again: Option<Instant>,
-    /// The last stamp with its local version: of the copy, or of the last one.
+    /// The stamp and the local version of the copy or, without a copy, of the last copy.
     last: Option<(Stamp, Version)>,
 }
 
@@ -144,7 +145,7 @@ impl Entry {
 pub struct Placed {
     /// The stamp of the copied value.
     pub stamp: Stamp,
-    /// Whether it may be older than its node's value.
+    /// Whether the copy may be older than its node's value.
     pub stale: bool,
 }
 
@@ -248,7 +249,7 @@ impl Cache {
         }
         let satisfied = |copy: &Copy| !matches!(waiter.seen, Some(Seen::Stamp(stamp)) if copy.stamp == stamp);
         match &entry.copy {
-            // A wait for a new value continues while its node is disconnected: it may be back in time.
+            // A wait for a new value continues while the node is disconnected: the node may be back in time.
             Some(copy) if (entry.good || !alive) && satisfied(copy) => {
                 out.push(Effect::Answer(waiter.ticket, Verdict::Here { stale: !alive }));
                 return out;
@@ -270,7 +271,8 @@ impl Cache {
     fn want(&mut self, name: &RemoteName, out: &mut Vec<Effect>) {
         let alive = self.alive.contains_key(&name.node);
         let Some(entry) = self.entries.get_mut(name) else { return };
-        // Clients that want any value were answered if the copy is valid; clients that want another one wait for the invalidation.
+        // If the copy is valid, clients that want any value have their response. Clients that want another value wait for the
+        // invalidation.
         let covered = entry.good || (entry.subscribed && entry.waiters.iter().all(|w| w.seen.is_some()));
         if entry.waiters.is_empty() || covered || !alive || entry.again.is_some() {
             return;
@@ -352,7 +354,7 @@ impl Cache {
         let alive = self.alive.get(&name.node).copied();
         let Some(entry) = self.entries.get_mut(name) else { return };
         let Some(copy) = entry.copy else { return };
-        // An invalidation that came during the request is of a later value, unless its stamp is not.
+        // An invalidation during the request is for a later value, unless its stamp is that of the copy.
         let later = entry.invalidations.drain(..).any(|stamp| makes_bad(stamp, copy.stamp));
         let bad = later || alive.is_some_and(|epoch| epoch != copy.stamp.epoch);
         // A node that was disconnected in the meantime has dropped the subscription.
@@ -460,7 +462,7 @@ impl Cache {
             if refused {
                 self.invalidate(&name, now, &mut out);
             } else if !entry.waiters.is_empty() || entry.copy.is_some() {
-                // The loss of a node is detected late: the copy stays, and the request is repeated.
+                // The node may be lost, which this gateway detects late: it keeps the copy and repeats the request.
                 entry.again = Some(now + AGAIN);
                 self.due.insert((now + AGAIN, name.clone()));
             }
@@ -561,6 +563,9 @@ impl Cache {
             }
         }
         self.evict(None, now, &mut out);
+        if cfg!(debug_assertions) {
+            self.check();
+        }
         out
     }
 

@@ -58,7 +58,8 @@ impl Listings {
         if self.running.len() >= RUNNING_MAX {
             return context.refuse(space, call, "too many listings at once: ask again".into());
         }
-        // A glob that begins with a node's name goes to that node; any other goes to all, and is applied to their answers.
+        // If a glob begins with a node's name, this gateway asks that node only. Otherwise it asks all nodes for all names, and
+        // applies the glob to their responses.
         let named = split(glob).filter(|(node, _)| NodeName::new(node).is_ok());
         let there = named.map_or("*", |(_, rest)| rest).to_owned();
         let (mut asked, mut silent) = (Vec::new(), Vec::new());
@@ -160,7 +161,8 @@ fn copies(client: &Client, node: &NodeName) -> Vec<RemoteInfo> {
     found.into_iter().map(info).collect()
 }
 
-/// Returns an entry of the answer for a name with its node, which is not cached and not stale.
+/// Returns the entry of the answer for a name of another node. `name` begins with the node. The entry is marked as neither
+/// cached nor stale.
 fn remote_info(name: String, listed: Listed) -> RemoteInfo {
     let (kind, dtype) = (listed.kind.word().to_owned(), listed.dtype);
     let shape = listed.shape.into_iter().map(|size| size as usize).collect();
@@ -176,7 +178,7 @@ fn answer(client: &Client, call: Call, names: &RemoteNames) {
         Ok::<_, tensorlend::Error>(draft)
     })();
     let done = match made {
-        Ok(draft) => call.answer(draft),
+        Ok(draft) => call.respond(draft),
         Err(error) => call.fail(error),
     };
     if let Err(error) = done {

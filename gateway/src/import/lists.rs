@@ -15,9 +15,9 @@ use std::sync::Arc;
 use tensorlend::remote::RemoteAnswer;
 use tensorlend::{Call, Client};
 
-/// Items that one response describes.
+/// Maximum number of items that one response describes.
 const PAGE: u32 = 128;
-/// Bytes of items that come with their descriptions. A larger item is requested by itself, in chunks.
+/// Maximum bytes of items that come with their descriptions. The gateway requests a larger item by itself, in chunks.
 const INLINE_BYTES: u32 = 1 << 20;
 /// Maximum number of lists that are copied at the same time.
 const RUNNING_MAX: usize = 256;
@@ -55,7 +55,7 @@ struct Running {
 
 /// An event of a list.
 pub enum Event {
-    /// Its node responded to the request for items from this one on, or did not.
+    /// The node responded to the request for the items from this one on, or has failed to.
     Response(RemoteName, u64, Result<Frame, Trouble>),
     /// A worker has appended the items whose bytes came with the response.
     Appended(Appended),
@@ -69,7 +69,7 @@ pub struct Appended {
     result: Result<(), AppendError>,
 }
 
-/// An item that is being fetched, and those after it.
+/// An item that is being fetched, and the items after it.
 pub struct ItemOf {
     name: RemoteName,
     list: Epoch,
@@ -81,7 +81,7 @@ pub struct ItemOf {
 pub struct Lists {
     events: EventSender<Event>,
     running: HashMap<RemoteName, Running>,
-    /// The identity of the list of which a name is a copy.
+    /// For each name, the identity of the list that was copied last.
     known: HashMap<RemoteName, Epoch>,
 }
 
@@ -132,7 +132,7 @@ impl Lists {
         let Some(running) = self.running.get_mut(&name) else { return };
         running.connection = connection;
         let is_known = self.known.contains_key(&name);
-        let from = if is_known { context.client(name.space).len(&name.local()) } else { 0 };
+        let from = if is_known { context.client(name.space).length(&name.local()) } else { 0 };
         let checksum = context.settings.checksum;
         let about = AboutList { asker: context.asker.clone(), from, items: PAGE, bytes: INLINE_BYTES, checksum };
         let frame = Frame { head: encode(&about), body: Body::default() };
@@ -224,7 +224,7 @@ impl Lists {
             }
         }
         if items.is_empty() {
-            // The number of requests to a node that claims more items and sends none is limited.
+            // A node may claim more items and send none: this gateway limits its requests to such a node.
             if from >= length {
                 self.end(context, &name, &RemoteAnswer::Here { stale: false });
             } else {
@@ -259,7 +259,7 @@ impl Lists {
             Err(AppendError::Damaged(why)) => {
                 context.statistics.damaged += 1;
                 context.drop_message(name.node.as_str(), &why);
-                // An item requested by itself is requested again if it is damaged again.
+                // This requests the damaged item by itself. If it arrives damaged again, its transfer repeats the request.
                 self.fetch(context, name, list, rest)
             }
             Err(AppendError::ForeignWriter) => {
@@ -306,7 +306,7 @@ impl Lists {
         match outcome {
             Outcome::Complete(draft) => {
                 let (client, local) = (context.client(name.space), name.local());
-                if client.len(&local) != number {
+                if client.length(&local) != number {
                     // Another client writes to the copy.
                     self.known.remove(&name);
                     self.restart(context, name);
@@ -327,7 +327,7 @@ impl Lists {
 
 /// The reason why an item that came with its bytes was not appended.
 enum AppendError {
-    /// Its bytes differ from those that were sent.
+    /// The received bytes differ from the sent bytes.
     Damaged(String),
     /// Another client writes to the copy.
     ForeignWriter,
@@ -349,11 +349,11 @@ fn split(chunks: Vec<Chunk>, body: &Body) -> Option<Vec<Piece>> {
     Some(chunks.into_iter().map(its).collect())
 }
 
-/// Appends items whose bytes have arrived. Returns the items that are left, and the reason unless only their bytes are missing.
+/// Appends items whose bytes have arrived. Returns the items that are left, and an error unless only their bytes are missing.
 fn append(client: &Client, list: &str, mut items: Items, pieces: Vec<Piece>) -> (Items, Result<(), AppendError>) {
     for piece in pieces {
         let Some(Item { descriptor, number }) = items.front() else { break };
-        if client.len(list) != *number {
+        if client.length(list) != *number {
             return (items, Err(AppendError::ForeignWriter));
         }
         let refused = |error: tensorlend::Error| Err(AppendError::Refused(error.to_string()));

@@ -1,6 +1,6 @@
 //! Names of other nodes, for clients of this machine.
 
-use super::cache::{Cache, Effect, Failure, Fetch, Ticket, Verdict};
+use super::cache::{Cache, Effect, Failure, Fetch, Position, Ticket, Verdict};
 use crate::context::Context;
 use crate::key::Kind;
 use crate::local::LABEL;
@@ -126,7 +126,7 @@ impl Imports {
         self.last_ticket
     }
 
-    /// Takes a copy out of the cache if a client has deleted it or written over it.
+    /// Removes a copy from the cache if a client has deleted or overwritten it.
     fn revise(&mut self, context: &Context, name: &RemoteName) {
         if let Some(version) = self.cache.version(name) {
             let now = context.client(name.space).version(&name.local());
@@ -322,8 +322,8 @@ impl Imports {
         now: Instant,
     ) {
         context.statistics.words_heard += 1;
-        let numbers = (changed.epoch, changed.number);
-        let (known, effects) = self.cache.on_changed(from, space, numbers, &changed.names, now);
+        let position = Position { epoch: changed.epoch, number: changed.number };
+        let (known, effects) = self.cache.on_changed(from, space, position, &changed.names, now);
         if !known {
             context.drop_message(from.as_str(), &"an invalidation of another epoch of it");
         }

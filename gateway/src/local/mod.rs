@@ -1,8 +1,8 @@
 //! The daemon's side: connections, the service for local clients, watched names, and documents for clients.
 //!
-//! Each namespace has two clients. Values of the first (copies, documents) end with the gateway, so that a killed gateway leaves
-//! no copy behind that nothing invalidates. Values of the second are puts of other nodes: they belong to this machine from then
-//! on, and outlive the gateway as every client's values do.
+//! Each namespace has two clients. Values of the first (copies, documents) end with the gateway, so that a killed gateway
+//! leaves no copies, which nothing would invalidate any more. Values of the second are puts of other nodes: they belong to this
+//! machine from then on, and outlive the gateway as every client's values do.
 
 pub mod documents;
 mod service;

@@ -11,7 +11,7 @@ use tensorlend::remote::{RemoteAnswer, RemoteRequest, SERVICE};
 use tensorlend::{Call, Client, DType, Server};
 use tensorlend_os::thread;
 
-/// Interval at which it polls for its end.
+/// Interval at which the thread polls for its end.
 const NAP: Duration = Duration::from_millis(200);
 
 /// A thread that receives the requests of clients. The combiner sends the responses later.
@@ -30,7 +30,7 @@ impl Service {
     }
 
     pub fn stop(&mut self) {
-        // Relaxed: the flag only says when; it publishes no other data.
+        // Relaxed: the flag publishes no other data.
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -76,7 +76,7 @@ pub fn answer(client: &Client, call: Call, answer: &RemoteAnswer) {
         Ok(draft)
     };
     let done: tensorlend::Result<()> = match draft() {
-        Ok(draft) => call.answer(draft),
+        Ok(draft) => call.respond(draft),
         Err(error) => call.fail(error),
     };
     if let Err(error) = done {

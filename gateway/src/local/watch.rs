@@ -32,7 +32,7 @@ impl Watch {
         let names = Arc::new(client.watch());
         let stop = Arc::new(AtomicBool::new(false));
         let (watched, events, stopped) = (names.clone(), events.clone(), stop.clone());
-        let thread = thread::spawn("gateway-watch", move || look(&watched, space, &events, &stopped))?;
+        let thread = thread::spawn("gateway-watch", move || poll(&watched, space, &events, &stopped))?;
         Ok(Self { names, stop, thread: Some(thread) })
     }
 
@@ -43,7 +43,7 @@ impl Watch {
 
     /// Stops its thread.
     pub fn stop(&mut self) {
-        // Relaxed: the flag only says when; it publishes no other data.
+        // Relaxed: the flag publishes no other data.
         self.stop.store(true, Ordering::Relaxed);
         self.names.wake();
         if let Some(thread) = self.thread.take() {
@@ -52,7 +52,7 @@ impl Watch {
     }
 }
 
-fn look(names: &NameWatch, space: usize, events: &EventSender<Event>, stopped: &AtomicBool) {
+fn poll(names: &NameWatch, space: usize, events: &EventSender<Event>, stopped: &AtomicBool) {
     while !stopped.load(Ordering::Relaxed) {
         match names.wait(NAP) {
             Ok(changed) if changed.is_empty() => {}
@@ -62,7 +62,8 @@ fn look(names: &NameWatch, space: usize, events: &EventSender<Event>, stopped: &
                 std::thread::sleep(NAP);
             }
         }
-        // The cost of a poll grows with the number of names: a second one right after, with nothing to report, measures it.
+        // The cost of a poll grows with the number of names. A second poll right after the first measures that cost, because it
+        // has nothing to report.
         let start = Instant::now();
         match names.wait(Duration::ZERO) {
             Ok(changed) if !changed.is_empty() => events.post(Event::Changed { space, names: changed }),

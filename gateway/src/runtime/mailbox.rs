@@ -14,11 +14,11 @@
 //!
 //! *No event is lost.* Poster P appends its event and then tries `slot`. Holder H releases `slot` and then reads `events`. If P
 //! finds `slot` taken by H, then H's read comes after P's append, and finds the event. A holder that stops early (its batch is
-//! used up, or the state is over) rings the clock. `post_later` also takes `slot` for a moment: it rings the clock after it has
-//! released it, so that the clock's thread serves a P that found `slot` taken by it.
+//! used up, or the state is over) rings the clock. `post_later` also takes `slot` for a moment, and rings the clock after it
+//! has released `slot`. So the clock's thread applies the event of a P that found `slot` taken in that moment.
 //!
-//! *No thread waits* for `slot` except the clock's. A holder that posts leaves the event to itself. A part of the state must not
-//! post while it holds a lock that its own events take.
+//! *No thread waits* for `slot` except the clock's. If the holder posts an event, it applies the event itself before it stops.
+//! A part of the state must not post while it holds a lock that its own events take.
 //!
 //! A panic of a holder poisons `slot`: the clock's thread then ends the gateway.
 
@@ -28,7 +28,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 use tensorlend_os::mutex::lock;
 
-/// Events that one thread applies in a row. The clock's thread continues, so that no poster is detained.
+/// Maximum number of events that one thread applies in a row. The clock's thread then continues, so that no poster is detained.
 const BATCH: usize = 32;
 
 /// The state behind a mailbox.
@@ -42,10 +42,10 @@ pub trait State: Send + Sized + 'static {
     /// Does the work that is due by the clock.
     fn on_tick(&mut self, now: Instant);
 
-    /// Returns the latest time of the next [`State::on_tick`].
+    /// Returns the time at which [`State::on_tick`] must be called next, at the latest.
     fn due(&self, now: Instant) -> Instant;
 
-    /// Returns true once the state wants to end.
+    /// Returns true once the state must end.
     fn is_over(&self) -> bool;
 
     /// Ends the state in order.
@@ -107,12 +107,13 @@ impl<S: State> Mailbox<S> {
     /// Posts an event for another thread to apply: the transport's threads must not wait.
     pub fn post_later(&self, event: S::Event) {
         lock(&self.0.events).push_back(event);
-        // After the end no thread reads the mailbox. Dropping the event here reports to its sender that no answer comes.
+        // After the end, no thread reads the mailbox. Dropping the event here reports to its sender that no response comes.
         let is_over = matches!(self.0.slot.try_lock().as_deref(), Ok(Slot::Over));
         if is_over {
             return self.0.combine();
         }
-        // After the attempt to take `slot`, because of which a poster may have left its event to this thread.
+        // Ring after the attempt to take `slot`: a poster that found `slot` taken by this thread may have left its event to
+        // this thread.
         self.0.ring(None);
     }
 
@@ -173,7 +174,7 @@ impl<S: State> Inner<S> {
         loop {
             let mut slot = match self.slot.try_lock() {
                 Ok(slot) => slot,
-                // The holder reads the events after it has released the lock.
+                // The holder reads the events again after it has released the lock.
                 Err(TryLockError::WouldBlock) => return,
                 Err(TryLockError::Poisoned(_)) => return self.ring(None),
             };
@@ -181,7 +182,7 @@ impl<S: State> Inner<S> {
                 Slot::Taken(state) if !state.is_over() => {}
                 Slot::Over => {
                     drop(slot);
-                    // Outside of the lock: an event that is dropped may post another.
+                    // Drop the events after the unlock, because the drop of an event may post another one.
                     let _dropped = std::mem::take(&mut *lock(&self.events));
                     return;
                 }
@@ -233,7 +234,7 @@ impl<S: State> Inner<S> {
     /// Wakes the clock's thread at this time, unless it wakes earlier by itself.
     fn ring(&self, due: Option<Instant>) {
         let mut alarm = lock(&self.alarm);
-        // None is the earliest.
+        // `None` (at once) compares as the earliest time.
         if due < alarm.due {
             alarm.due = due;
             self.rung.notify_one();
@@ -258,9 +259,9 @@ impl<S: State> Inner<S> {
 
 /// The thread on which an event is applied.
 enum When {
-    /// This one, unless another thread holds the lock.
+    /// This thread, unless another thread holds the lock.
     Now,
-    /// Another one.
+    /// Another thread.
     Later,
 }
 

@@ -30,7 +30,7 @@ impl Workers {
             let (taken, queued) = (taken.clone(), queued.clone());
             let next = move |taken: &Mutex<Receiver<Job>>| {
                 let job = taken.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()?;
-                // Relaxed: a count, which orders nothing.
+                // Relaxed: the count orders no other memory.
                 queued.fetch_sub(1, Ordering::Relaxed);
                 Some(job)
             };

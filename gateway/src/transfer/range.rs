@@ -1,7 +1,7 @@
 //! The ranges of one value in transfer: requested, received, and copied.
 //!
-//! A pure state machine: no clock, no socket, no bytes. A transfer requests several ranges at once and takes their responses in any
-//! order. It repeats a request without a response after a growing delay, so it resumes where it was when a lost node returns.
+//! A pure state machine: no clock, no socket, no bytes. A transfer requests several ranges at once and takes their responses in
+//! any order. It repeats a request without a response after a growing delay. So it continues when a lost node returns.
 
 use crate::budget::Share;
 use std::collections::{BTreeMap, VecDeque};
@@ -14,7 +14,7 @@ pub struct Rules {
     pub chunk_bytes: u32,
     /// Maximum bytes requested and not yet received.
     pub window_bytes: u64,
-    /// Time without progress after which it has failed.
+    /// Time without progress after which the transfer has failed.
     pub stall_timeout: Duration,
     /// Maximum number of damaged responses for one range.
     pub damaged_max: u32,
@@ -37,7 +37,7 @@ pub struct Range {
 /// The state of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Active: more ranges are to come.
+    /// The transfer is active: more ranges are to come.
     Going,
     /// All bytes have arrived.
     Complete,
@@ -123,7 +123,7 @@ impl Transfer {
                 None => return asked,
             };
             let bytes = u64::from(range.bytes);
-            // At least one range, however large it is.
+            // Requests at least one range, however long it is.
             let room = self.flying_bytes == 0 || self.flying_bytes + bytes <= window;
             if !room {
                 return asked;
@@ -147,8 +147,8 @@ impl Transfer {
         }
     }
 
-    /// Handles a response; returns whether it belongs to a request, so that the caller may copy its bytes.
-    /// [`Transfer::on_landed`] must follow: until then they take room.
+    /// Handles a response; returns whether it belongs to a request, so that the caller may copy its bytes. The caller must then
+    /// call [`Transfer::on_landed`]: until then, the bytes count against the window.
     pub fn on_bytes(&mut self, range: Range, now: Instant) -> bool {
         if !self.end_of(range) {
             return false;
@@ -201,7 +201,7 @@ impl Transfer {
         self.flying_bytes = 0;
     }
 
-    /// Returns whether it waits for room that others hold.
+    /// Returns whether the transfer waits for room that others hold.
     pub fn is_held_up(&self) -> bool {
         self.held_up
     }

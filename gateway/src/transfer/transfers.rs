@@ -22,7 +22,7 @@ const POLL: Duration = Duration::from_millis(5);
 
 /// Maximum size of a value that the hub's own thread copies if all its bytes have arrived.
 const SMALL_BYTES: u64 = 64 << 10;
-/// Maximum number of its tensors.
+/// Maximum number of the tensors of such a value.
 const SMALL_TENSORS: usize = 16;
 
 /// One value of another node.
@@ -42,9 +42,9 @@ pub struct Request<P> {
     pub client: Client,
     /// The value.
     pub source: Source,
-    /// Its shape.
+    /// The value's descriptor.
     pub descriptor: Arc<Descriptor>,
-    /// Its first bytes, if they have arrived already.
+    /// The value's first bytes, if they have arrived already.
     pub first: Option<Piece>,
     /// The purpose.
     pub purpose: P,
@@ -81,9 +81,9 @@ pub struct Finished<P> {
 
 /// An event of a transfer.
 pub enum Event {
-    /// Its drafts were created, or cannot be.
+    /// The drafts of a transfer were created, or could not be.
     Created(u64, Result<(), CreateError>),
-    /// The other node responded to the request for a range, or did not.
+    /// The other node has responded to the request for a range, or has failed to.
     Response(u64, Range, Result<Frame, Trouble>),
     /// A worker has copied the bytes of a range; an error if they were damaged.
     Copied(u64, Range, Result<(), BadChunk>),
@@ -118,7 +118,7 @@ pub struct Transfers<P> {
     running: BTreeMap<u64, Running<P>>,
     last_number: u64,
     polled: Instant,
-    /// Whether a transfer waits for a part of the budget: it gets the bytes that another one gives back.
+    /// Whether a transfer waits for a part of the budget: it then gets the bytes that another transfer gives back.
     is_starved: bool,
 }
 
@@ -186,7 +186,7 @@ impl<P> Transfers<P> {
             Ok(())
         };
         if is_small {
-            // A worker would take longer to wake than this takes to copy.
+            // This thread copies the bytes: waking a worker would take longer than the copy.
             return self.on_created(context, number, create(), Instant::now());
         }
         // The daemon needs time to provide memory for a large value.

@@ -60,7 +60,7 @@ struct Node {
 #[derive(Default)]
 struct Inbox {
     arriving: Mutex<Arriving>,
-    /// Signals an arrival, or one scheduled.
+    /// Signals that a frame has arrived, or that an arrival was scheduled.
     changed: Condvar,
 }
 
@@ -120,7 +120,7 @@ impl Inbox {
             std::mem::take(&mut arriving.heap)
         };
         self.changed.notify_all();
-        // Outside the lock: dropping these may call other nodes.
+        // Drop these after the unlock, because the drop may call other nodes.
         drop(left);
     }
 
@@ -319,7 +319,7 @@ impl Drop for Undo {
                 }
             }
         }
-        // Outside the lock: the handlers may own anything.
+        // Dropped after the unlock, because the handlers may own anything.
         drop(state);
         drop(gone);
     }
@@ -353,7 +353,7 @@ impl Once {
     }
 }
 
-/// The way back of one response; dropped without one, it reports [`Trouble::Nobody`] to the requester.
+/// The path of one response. If it is dropped without a response, it reports [`Trouble::Nobody`] to the requester.
 struct Back {
     network: Network,
     asked: u64,

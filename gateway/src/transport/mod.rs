@@ -1,7 +1,7 @@
 //! The transport of frames between gateways.
 //!
-//! One trait, so that another engine (UCX, NIXL) can replace zenoh, and so that tests can run the gateway over a network in
-//! memory that loses, delays and partitions. Nothing here depends on tensors.
+//! The transport is one trait. So another engine (UCX, NIXL) can replace zenoh, and tests can run the gateway over a network in
+//! memory with losses, delays and partitions. Nothing here depends on tensors.
 
 pub mod memory;
 #[cfg(feature = "zenoh")]
@@ -17,7 +17,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A head, which the gateways encode and check, and the bytes of tensors with it, which the transport never touches.
+/// A message: a head, which the gateways encode and check, and bytes of tensors, which the transport never reads.
 #[derive(Clone, Debug, Default)]
 pub struct Frame {
     /// A message of `wire`.

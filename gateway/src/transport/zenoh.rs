@@ -27,7 +27,7 @@ pub struct ZenohOptions {
     config: zenoh::Config,
 }
 
-/// Replacements of zenoh's defaults that do not suit large tensors: the key, zenoh's default, ours.
+/// Replacements of zenoh's defaults that do not suit large tensors: the key, zenoh's default, and the replacement.
 ///
 /// * Microseconds without progress after which zenoh closes a link on which a sender waits. On a slow shared link a chunk takes
 ///   longer than zenoh's 5 s.
@@ -35,8 +35,8 @@ pub struct ZenohOptions {
 ///   shorter.
 /// * Bytes of receive buffers, of one batch (64 KiB) each, that zenoh reuses. The fragments of a large message occupy theirs
 ///   until it is copied; zenoh allocates, clears and frees each buffer beyond these.
-/// * Batches of one priority that zenoh queues before the link has sent them. With two, the thread that fills them and the one
-///   that sends them wait for each other at each batch.
+/// * Batches of one priority that zenoh queues before the link has sent them. With two batches, the thread that fills them and
+///   the thread that sends them would wait for each other at each batch.
 const DEFAULTS: [(&str, &str, &str); 4] = [
     ("transport/link/tx/queue/congestion_control/block/wait_before_close", "5000000", "60000000"),
     ("transport/link/tx/queue/size/data", "2", "16"),
@@ -136,7 +136,7 @@ impl Transport for Zenoh {
                 Err(error) => {
                     let words =
                         error.payload().try_to_string().map_or_else(|_| "an error".into(), |words| words.to_string());
-                    // The text with which zenoh reports a timeout.
+                    // Zenoh reports a timeout with this text.
                     once.call(Err(if words == "Timeout" { Trouble::Timeout } else { Trouble::Engine(words) }));
                 }
             }
@@ -151,7 +151,7 @@ impl Transport for Zenoh {
             .attachment(ZBytes::from(frame.head))
             .payload(frame.body.into_zenoh())
             .timeout(timeout)
-            // Skips batching: the requester waits for it.
+            // The request skips batching, because the requester waits for the response.
             .express(true)
             .callback(on_reply)
             .wait();
@@ -176,7 +176,7 @@ impl Transport for Zenoh {
                         let reply = query
                             .reply(query.key_expr().clone(), frame.body.into_zenoh())
                             .attachment(ZBytes::from(frame.head))
-                            // As the request.
+                            // The response skips batching, too.
                             .express(true);
                         if let Err(error) = reply.wait() {
                             tracing::debug!(%error, "an answer could not be sent");
@@ -233,8 +233,8 @@ impl Transport for Zenoh {
     }
 }
 
-/// The handler of one response. Zenoh drops a query's callback when no more replies can come; dropped unused, it reports
-/// [`Trouble::Nobody`].
+/// The handler of one response. Zenoh drops a query's callback when no more replies can come. If the handler is dropped unused,
+/// it reports [`Trouble::Nobody`].
 struct Once(Mutex<Option<OnAnswer>>);
 
 impl Once {

@@ -41,12 +41,12 @@ impl Body {
         }
     }
 
-    /// Returns true if it has no bytes.
+    /// Returns true if the body has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Calls `each` with piece after piece.
+    /// Calls `each` with each piece in turn.
     pub fn for_each(&self, mut each: impl FnMut(&[u8])) {
         match &self.inner {
             Inner::Pieces(pieces) => pieces.iter().for_each(|piece| each(piece)),
@@ -86,7 +86,7 @@ impl Body {
         true
     }
 
-    /// Converts it to zenoh's type without a copy.
+    /// Converts the body to zenoh's type without a copy.
     #[cfg(feature = "zenoh")]
     pub(crate) fn into_zenoh(self) -> zenoh::bytes::ZBytes {
         match self.inner {

@@ -67,7 +67,7 @@ impl Packing {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadChunk {
-    /// Its length differs from the length in its head.
+    /// The chunk's length differs from the length in its head.
     #[error("{found} bytes, where {wanted} belong")]
     Length {
         /// Bytes received, after decompression if that succeeded.
@@ -81,7 +81,7 @@ pub enum BadChunk {
     /// The bytes differ from those that were sent.
     #[error("the checksum is another one")]
     Checksum,
-    /// Its range lies outside the value that is being received.
+    /// The chunk's range lies outside the value that is being received.
     #[error("bytes {from} to {to} of a value of {of}")]
     Range {
         /// The first byte.
@@ -124,7 +124,7 @@ pub fn pack(body: Body, element: usize, packing: Packing, allowed: Codecs) -> (C
         let middle = (whole.len() / 2).saturating_sub(SAMPLE / 2) / 16 * 16;
         let sample = &whole[middle..whole.len().min(middle + SAMPLE)];
         let saves = |packed: &Vec<u8>, of: usize| packed.len() <= of - of / 10;
-        // A chunk of up to two samples is its own sample.
+        // A chunk of at most two samples is compressed whole, without a sample before.
         let pays =
             whole.len() <= 2 * SAMPLE || squeeze(codec, sample).is_some_and(|packed| saves(&packed, sample.len()));
         pays.then(|| squeeze(codec, &whole)).flatten().filter(|packed| saves(packed, whole.len()))
@@ -189,7 +189,7 @@ impl Chunk {
         (Self { offset, bytes, codec, checksum }, body)
     }
 
-    /// Decompresses its body, and compares the checksum if it has one.
+    /// Decompresses the chunk's body, and compares the checksum if the chunk has one.
     ///
     /// # Errors
     /// [`BadChunk`]; the contents of `out` are unspecified then.
@@ -277,6 +277,7 @@ impl Body {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use tensorlend_layout::random::splitmix64;
 
     fn there_and_back(bytes: &[u8], element: usize, packing: Packing) -> Codec {
         let (left, right) = bytes.split_at(bytes.len() / 3);
@@ -292,12 +293,7 @@ mod tests {
     #[test]
     fn what_does_not_get_smaller_is_sent_as_it_lies() {
         let mut state = 1_u64;
-        let noise: Vec<u8> = std::iter::repeat_with(|| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (state >> 56) as u8
-        })
-        .take(100_000)
-        .collect();
+        let noise: Vec<u8> = std::iter::repeat_with(|| splitmix64(&mut state) as u8).take(100_000).collect();
         for packing in [Packing::None, Packing::Lz4, Packing::Zstd] {
             assert_eq!(there_and_back(&noise, 4, packing), Codec::Plain);
         }

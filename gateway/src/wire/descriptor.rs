@@ -1,7 +1,6 @@
 //! Descriptors of values: everything except their bytes.
 
 use super::NodeName;
-use super::head::HEAD_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use tensorlend::{DType, METADATA_MAX, Tensor, Value};
@@ -9,10 +8,13 @@ use tensorlend_layout::dataset::MEMBERS_MAX;
 use tensorlend_layout::name;
 use tensorlend_layout::tensor::{NDIM_MAX, check_extent};
 
+/// Maximum bytes of a head: a receiver refuses longer ones unread. A dataset with longer metadata cannot be exported.
+pub const HEAD_BYTES_MAX: usize = 4 << 20;
+
 /// A description of the value of a name, a list's item or a stream's message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Descriptor {
-    /// The node that first published it: that node drops it if it comes back.
+    /// The node that first published the value: that node drops the value if it comes back.
     pub origin: NodeName,
     /// Its type and shape.
     pub shape: Shape,
@@ -91,14 +93,15 @@ impl Descriptor {
         Ok(Self { origin, shape })
     }
 
-    /// Returns the bytes of its elements, all members together. The descriptor must have been [checked](Descriptor::check).
+    /// Returns the bytes of the value's elements, all members together. The descriptor must have been
+    /// [checked](Descriptor::check).
     pub fn bytes(&self) -> u64 {
         self.shape.tensors().map(|(_, tensor)| tensor.bytes().unwrap_or(0)).sum()
     }
 }
 
 impl Shape {
-    /// Returns its tensors in the order of their bytes: the only one, without a name, or the members.
+    /// Returns the value's tensors in the order of their bytes: the only one, without a name, or the members.
     pub fn tensors(&self) -> impl Iterator<Item = (&str, &TensorShape)> {
         let (one, members) = match self {
             Self::Tensor(tensor) => (Some(("", tensor)), [].as_slice()),
@@ -130,7 +133,7 @@ impl Shape {
                     return Err(BadDescriptor::Member(name.chars().take(40).collect()));
                 }
             }
-            // The other half of a head is for the other fields, and for numbers in their longest form.
+            // The other half of a head's maximum length is for the other fields, and for numbers in their longest form.
             let said =
                 metadata.len() + members.iter().map(|(name, one)| name.len() + one.metadata.len()).sum::<usize>();
             limit("bytes of names and metadata in a dataset", said as u64, HEAD_BYTES_MAX as u64 / 2)?;
@@ -151,7 +154,7 @@ impl TensorShape {
         }
     }
 
-    /// Returns its element type.
+    /// Returns the tensor's element type.
     ///
     /// # Errors
     /// [`BadDescriptor::DType`].

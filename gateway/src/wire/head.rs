@@ -1,26 +1,25 @@
 //! Heads: their encoding and their checks.
 
 use super::{
-    AboutName, Asker, BadDescriptor, Changed, Chunk, Codec, Descriptor, NameAnswer, NameQuestion, Stamp, VERSION,
+    AboutName, Asker, BadDescriptor, Changed, Chunk, Codec, Descriptor, HEAD_BYTES_MAX, NameAnswer, NameQuestion,
+    Stamp, VERSION,
 };
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 use std::time::Duration;
 use tensorlend_layout::name;
 
-/// Maximum bytes of a head: a receiver refuses longer ones unread. A dataset with longer metadata cannot be exported.
-pub const HEAD_BYTES_MAX: usize = 4 << 20;
 /// Maximum bytes of a value in one response.
 pub const CHUNK_BYTES_MAX: u32 = 64 << 20;
 /// Minimum size of a chunk: below it, requests would dominate the traffic.
 pub const CHUNK_BYTES_LEAST: u64 = 4 << 10;
-/// Maximum size of a value that comes with the response that describes it, or goes with the offer.
+/// Maximum size of a value whose bytes are in the same message as its descriptor: in a response or in an offer.
 pub const INLINE_BYTES: u32 = 64 << 10;
 /// Interval of the messages to a node with subscriptions: a longer silence means a lost message.
 pub const HEARTBEAT: Duration = Duration::from_secs(2);
 /// Maximum bytes of the text of a refusal.
 pub const WORDS_BYTES_MAX: usize = 1000;
-/// Maximum names in one message about many.
+/// Maximum number of names in one message about several names.
 pub const NAMES_MAX: usize = 1 << 16;
 
 /// The start of all heads; the byte after it is the kind of the message.
@@ -28,10 +27,10 @@ const MAGIC: [u8; 4] = [b'T', b'L', b'G', VERSION];
 
 /// A message that one gateway sends to another.
 pub trait Head: Serialize + DeserializeOwned {
-    /// The number that distinguishes it from all other messages.
+    /// The number of this kind of message.
     const KIND: u8;
 
-    /// Checks its sizes, names and limits.
+    /// Checks the sizes, names and limits of the message.
     ///
     /// # Errors
     /// The first violation.

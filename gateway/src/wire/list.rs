@@ -18,7 +18,7 @@ pub struct AboutList {
     pub from: u64,
     /// Maximum items in the response.
     pub items: u32,
-    /// Maximum bytes of items in the response: many small items need no request each.
+    /// Maximum bytes of items in the response, so that small items need no requests of their own.
     pub bytes: u32,
     /// Whether these bytes need checksums.
     pub checksum: bool,
@@ -31,11 +31,11 @@ pub enum ListAnswer {
     Items {
         /// The identity of the list: clearing the name starts another one.
         list: Epoch,
-        /// Items in it.
+        /// Number of items in the list.
         length: u64,
         /// Descriptors from the requested item on; fewer than requested at the end of the list, or if the response is full.
         items: Vec<Descriptor>,
-        /// The first of them, each whole and uncompressed: the body is the concatenation of their bytes.
+        /// The bytes of the first of these items, each whole and uncompressed: the body is their concatenation.
         whole: Vec<Chunk>,
     },
     /// There is no such list.

@@ -74,7 +74,7 @@ pub struct Listed {
     pub dtype: String,
     /// A tensor's sizes, in elements.
     pub shape: Vec<u64>,
-    /// Bytes of its elements; items of a list, subscribers of a stream.
+    /// Bytes of the elements of a tensor or a dataset; number of items of a list; number of subscribers of a stream.
     pub size: u64,
 }
 

@@ -28,10 +28,10 @@ mod stream;
 
 pub use body::Body;
 pub use codec::{BadChunk, Codec, Codecs, Packing, checksum, pack, unpack};
-pub use descriptor::{BadDescriptor, Descriptor, Shape, TensorShape};
+pub use descriptor::{BadDescriptor, Descriptor, HEAD_BYTES_MAX, Shape, TensorShape};
 pub use head::{
-    BadFrame, CHUNK_BYTES_LEAST, CHUNK_BYTES_MAX, HEAD_BYTES_MAX, HEARTBEAT, Head, INLINE_BYTES, NAMES_MAX,
-    WORDS_BYTES_MAX, check_limit, check_name, check_words, decode, encode, words,
+    BadFrame, CHUNK_BYTES_LEAST, CHUNK_BYTES_MAX, HEARTBEAT, Head, INLINE_BYTES, NAMES_MAX, WORDS_BYTES_MAX,
+    check_limit, check_name, check_words, decode, encode, words,
 };
 pub use identity::{BadNode, Epoch, NodeName, Stamp};
 pub use list::{AboutList, ITEMS_MAX, ListAnswer, item};
@@ -94,7 +94,7 @@ pub enum NameQuestion {
     Put {
         /// Its descriptor.
         descriptor: Descriptor,
-        /// The stamp under which the requester holds it.
+        /// The stamp under which the requester holds the value.
         stamp: Stamp,
         /// The number of the requester's offer: the receiver takes a repeated offer once.
         offer: u64,
@@ -134,7 +134,7 @@ pub enum NameAnswer {
 pub struct Chunk {
     /// Offset of its first byte in the value.
     pub offset: u64,
-    /// Its number of bytes in the value.
+    /// Number of the chunk's bytes in the value.
     pub bytes: u32,
     /// Its codec.
     pub codec: Codec,
@@ -142,7 +142,7 @@ pub struct Chunk {
     pub checksum: Option<u64>,
 }
 
-/// An invalidation message: names whose values differ from those fetched.
+/// An invalidation message: names whose values differ from the values that the receiver fetched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changed {
     /// The epoch of the sending gateway.

@@ -18,7 +18,7 @@ pub struct AboutStream {
     pub what: StreamQuestion,
 }
 
-/// The requests about one stream. A link is a number that the requester drew; messages under it are for this requester.
+/// The requests about one stream. The requester draws the number of a link; messages with that number are for this requester.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StreamQuestion {
     /// Subscribes to the stream's messages from now on.
@@ -29,19 +29,19 @@ pub enum StreamQuestion {
         window_messages: u32,
         /// Maximum bytes in flight: sent and not yet granted back. It also limits a piece.
         window_bytes: u64,
-        /// Policy for messages without room: drop the oldest, or else the stream's own policy.
+        /// Policy for messages without room. True: drop the oldest message. False: the policy of the stream itself.
         drop_oldest: bool,
-        /// The stream's number of the first message wanted; `None`: the newest.
+        /// The number in the stream of the first message wanted; `None`: the newest.
         from: Option<u64>,
     },
-    /// Grants back the room of all messages before this number, in the link's own count. Also the keep-alive: the sender closes a
-    /// link without it.
+    /// Grants back the room of all messages before `through`. This request is also the keep-alive: without it, the sender
+    /// closes the link.
     Grant {
         /// The number of the link.
         link: u64,
-        /// The link's number of the first message that still takes room.
+        /// The number on the link of the first message that still takes room.
         through: u64,
-        /// Bytes of that message that free room as well: those of its received pieces.
+        /// Bytes of message `through` whose room is free, too: those of its received pieces.
         taken: u64,
         /// Maximum bytes in flight from now on, as in `Open`.
         window_bytes: u64,
@@ -58,17 +58,17 @@ pub enum StreamQuestion {
 pub enum StreamAnswer {
     /// The link is open; messages follow.
     Opened {
-        /// Messages that the stream holds.
+        /// Maximum number of messages that the stream holds.
         capacity: u32,
     },
     /// The link is alive.
     Granted {
-        /// Number of messages sent under it.
+        /// Number of messages that were sent through the link.
         sent: u64,
     },
     /// There is no such stream.
     Nothing,
-    /// There is no such link (any more): the receiver must open another.
+    /// The link does not exist (any more): the receiver must open another.
     NoLink,
     /// The link is closed.
     Closed,
@@ -88,7 +88,7 @@ pub struct Message {
 /// The pieces of a message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Part {
-    /// The first.
+    /// The first piece.
     First {
         /// The stream's own number of the message: a gap in these numbers means dropped messages.
         sequence: u64,
@@ -97,9 +97,9 @@ pub enum Part {
         /// The chunk of its first bytes.
         chunk: Chunk,
     },
-    /// A further one, in order.
+    /// A further piece, in order.
     More(Chunk),
-    /// No message: the stream has ended, and may be opened again.
+    /// No piece: the stream has ended, and may be opened again.
     End,
 }
 

@@ -9,7 +9,7 @@ use std::collections::{BinaryHeap, HashMap};
 use std::time::{Duration, Instant};
 use tensorlend::Version;
 use tensorlend_gateway::export::invalidation::{Invalidation, Subscriptions};
-use tensorlend_gateway::import::cache::{Cache, Effect, Failure, Verdict};
+use tensorlend_gateway::import::cache::{Cache, Effect, Failure, Position, Verdict};
 use tensorlend_gateway::key::{Key, Kind};
 use tensorlend_gateway::name::RemoteName;
 use tensorlend_gateway::wire::{
@@ -286,7 +286,8 @@ impl World {
                     let (node, epoch, now) = (self.nodes[from].name.clone(), self.nodes[from].epoch, self.now());
                     let stamp = |value: Option<u64>| value.map(|counter| Stamp { epoch, counter });
                     let names: Vec<_> = names.into_iter().map(|(name, value)| (name_of(name), stamp(value))).collect();
-                    let (_, effects) = self.nodes[to].cache.on_changed(&node, 0, (epoch, number), &names, now);
+                    let (_, effects) =
+                        self.nodes[to].cache.on_changed(&node, 0, Position { epoch, number }, &names, now);
                     self.act(to, effects);
                 }
             }

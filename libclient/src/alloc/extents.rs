@@ -13,7 +13,7 @@ pub struct Extents {
 }
 
 impl Extents {
-    /// A space of `length` bytes, all free.
+    /// Returns a space of `length` bytes, all free.
     pub fn new(length: u64) -> Self {
         let mut it = Self { by_offset: BTreeMap::new(), by_length: BTreeSet::new(), length, free: 0 };
         if length > 0 {
@@ -22,29 +22,29 @@ impl Extents {
         it
     }
 
-    /// Whether nothing is handed out.
+    /// Returns whether nothing is handed out.
     pub fn is_unused(&self) -> bool {
         self.free == self.length
     }
 
-    /// Bytes that are handed out.
+    /// Returns the number of bytes that are handed out.
     pub fn taken_bytes(&self) -> u64 {
         self.length - self.free
     }
 
-    /// Whether nothing is free.
+    /// Returns whether nothing is free.
     pub fn is_full(&self) -> bool {
         self.free == 0
     }
 
-    /// The smallest extent that can hold `length` bytes at a multiple of `align`: its length and offset.
+    /// Returns the smallest extent that can hold `length` bytes at a multiple of `align`: its length and offset.
     fn smallest(&self, length: u64, align: u64) -> Option<(u64, u64)> {
         let fits = |&&(l, o): &&(u64, u64)| o.next_multiple_of(align) - o + length <= l;
         // Any extent of length + align - 1 bytes fits, so the search past badly aligned extents is short.
         self.by_length.range((length, 0)..).find(fits).copied()
     }
 
-    /// The number of bytes that [`Extents::take`] would leave of the extent it takes.
+    /// Returns the number of bytes that [`Extents::take`] would leave of the extent it takes.
     pub fn best(&self, length: u64, align: u64) -> Option<u64> {
         self.smallest(length, align).map(|(had, _)| had - length)
     }
@@ -102,6 +102,7 @@ impl Extents {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tensorlend_layout::random::splitmix64;
 
     #[test]
     fn everything_comes_back_as_one() {
@@ -109,8 +110,8 @@ mod tests {
         let mut taken: Vec<(u64, u64)> = Vec::new();
         let mut seed = 7u64;
         for round in 0..20_000 {
-            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let length = ((seed >> 33) % 9000 + 1).next_multiple_of(64);
+            let random = splitmix64(&mut seed);
+            let length = ((random >> 33) % 9000 + 1).next_multiple_of(64);
             let align = if length >= 4096 { 4096 } else { 64 };
             if round % 3 != 0
                 && let Some(at) = e.take(length, align)
@@ -119,7 +120,7 @@ mod tests {
                 assert!(taken.iter().all(|&(o, l)| at + length <= o || o + l <= at), "overlap");
                 taken.push((at, length));
             } else if !taken.is_empty() {
-                let (o, l) = taken.swap_remove((seed >> 20) as usize % taken.len());
+                let (o, l) = taken.swap_remove((random >> 20) as usize % taken.len());
                 e.give(o, l);
             }
         }

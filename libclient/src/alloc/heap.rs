@@ -37,18 +37,17 @@ pub struct Taken {
     pub offset: u64,
     /// The slot's bytes, as many as the caller asked for.
     pub bytes: Bytes,
-    /// The slot's record.
     pub record: OwnRecord,
 }
 
 impl Taken {
-    /// The slot's number.
+    /// Returns the slot's number.
     #[inline]
     pub fn slot(&self) -> u32 {
         self.value.slot()
     }
 
-    /// The slot's generation.
+    /// Returns the slot's generation.
     #[inline]
     pub fn generation(&self) -> u64 {
         self.value.generation()
@@ -97,30 +96,30 @@ struct Own {
     space: Space,
     slots: Vec<Slot>,
     base: u32,
-    place: Place,
-    /// The number of segments that the daemon lent before this one.
+    place: ArenaId,
+    /// The number of segments that the daemon had lent to this client before this one.
     age: u64,
     /// The value of [`Heap::lent`] when a slot of this segment was last freed.
     freed: u64,
 }
 
-/// A memory location whose slots are never mixed with another's: [`HOST`], [`RELEASED`], or an arena's number + 1.
-type Place = u16;
+/// A memory location: [`HOST`], [`RELEASED`], or an arena's number + 1. Slots of two locations are never mixed.
+type ArenaId = u16;
 /// Host memory in use.
-const HOST: Place = 0;
+const HOST: ArenaId = 0;
 /// Segments released for spill, see [`released`].
-const RELEASED: Place = Place::MAX;
+const RELEASED: ArenaId = ArenaId::MAX;
 
 /// The result of [`Heap::release`].
 pub enum Unused {
     /// No segment to return.
     Nothing,
-    /// The segment with this base is idle, and more bytes are idle than are worth keeping.
+    /// The segment with this base is idle, and the idle bytes exceed the limit of bytes to keep.
     Segment(u32),
 }
 
 impl Unused {
-    /// The base of the segment to return.
+    /// Returns the base of the segment to return.
     #[inline]
     pub fn segment(self) -> Option<u32> {
         match self {
@@ -153,14 +152,17 @@ pub struct Heap {
     released: released::Figures,
     /// The number of segments that the daemon has ever lent to this client.
     lent: u64,
-    /// No new segment starts below this generation, so that a slot number never repeats a (slot, generation).
+    /// The number of values freed, for checks.
+    #[cfg(debug_assertions)]
+    frees: u64,
+    /// Minimum generation of the slots of a new segment, so that no pair (slot, generation) ever repeats.
     generation_floor: u64,
     /// Informed about every freed slot.
     instruments: Arc<Instruments>,
 }
 
 impl Heap {
-    /// An empty heap; `ordinary` is the length of the pool's ordinary segments in bytes.
+    /// Returns an empty heap; `ordinary` is the length of the pool's ordinary segments in bytes.
     pub fn new(instruments: Arc<Instruments>, ordinary: u64) -> Self {
         Self {
             segments: Vec::new(),
@@ -175,28 +177,30 @@ impl Heap {
             segment_bytes: 0,
             released: released::Figures::default(),
             lent: 0,
+            #[cfg(debug_assertions)]
+            frees: 0,
             generation_floor: 0,
             instruments,
         }
     }
 
-    /// The segment to request for a slot of `length` bytes: its bytes and log2 of its slots.
+    /// Returns the segment to request for a slot of `length` bytes: its bytes and log2 of its slots.
     pub fn wanted(&self, length: u64) -> (u64, u8) {
         self.placement.wanted(spaces(&self.segments, HOST), length)
     }
 
-    /// The segments to return before the client requests one for `length` bytes.
+    /// Returns the segments that the client should return before it requests one for `length` bytes.
     pub fn make_way(&self, length: u64) -> Vec<u32> {
         let gone = self.placement.make_way(spaces(&self.segments, HOST), length);
         gone.into_iter().map(|at| self.segments[at].base).collect()
     }
 
-    /// Whether slots of this length have segments separate from longer ones.
+    /// Returns whether slots of this length have segments of their own, separate from longer ones.
     pub fn is_small(&self, length: u64) -> bool {
         self.placement.is_small(length)
     }
 
-    /// Notes that the daemon has no more memory: slots go wherever they fit, until a segment comes or goes.
+    /// Notes that the daemon has no more memory: slots go into any segment until a segment is added or removed.
     pub fn set_anywhere(&mut self) {
         self.placement.anywhere = true;
     }
@@ -229,7 +233,7 @@ impl Heap {
         self.check_sometimes();
     }
 
-    fn segment_bytes_of(&mut self, place: Place) -> &mut u64 {
+    fn segment_bytes_of(&mut self, place: ArenaId) -> &mut u64 {
         match place {
             HOST => &mut self.segment_bytes,
             RELEASED => &mut self.released.segment_bytes,
@@ -240,7 +244,7 @@ impl Heap {
         }
     }
 
-    /// The index of the segment that holds a slot of this client.
+    /// Returns the index of the segment that holds a slot of this client.
     #[inline]
     fn at(&mut self, slot: u32) -> usize {
         let holds = |own: &Own| slot.wrapping_sub(own.base) < own.slots.len() as u32;
@@ -320,8 +324,8 @@ impl Heap {
         slot.holders == 0
     }
 
-    /// Notes that a cell or ring entry no longer holds this value. After its last holder, the value is retired until no
-    /// lease covers it. Returns true if enough values are retired for a scan ([`Heap::retired`]).
+    /// Removes a cell or ring entry as a holder of this value. The value is retired after its last holder, until no lease
+    /// covers it. Returns true if enough values are retired for a scan.
     #[inline]
     pub fn retire(&mut self, value: Cell) -> bool {
         if !self.let_go(value) {
@@ -361,7 +365,7 @@ impl Heap {
         }
     }
 
-    /// Whether a slot or one chained to it is pinned. Leases cover whole values, but a dataset's members were drafts of
+    /// Returns whether a slot or one chained to it is pinned. Leases cover whole values, but a dataset's members were drafts of
     /// their own, which may be pinned.
     #[inline]
     pub fn is_pinned(&mut self, slot: u32) -> bool {
@@ -400,18 +404,18 @@ impl Heap {
         self.retired.schedule(count, bytes, self.segment_bytes + elsewhere, scan_ns);
     }
 
-    /// Whether to request a segment although retired values wait. Otherwise a client with little memory would scan for
-    /// every few slots and never get more. It may get no more bytes than may be retired.
+    /// Returns whether the client may request a segment although retired values wait for a scan: if it always scanned first, a
+    /// client with little memory would scan for every few slots and never get more memory.
     pub fn may_grow(&self, length: u64) -> bool {
         !self.placement.anywhere && self.retired.may_grow(length)
     }
 
-    /// The retired values.
+    /// Returns the retired values.
     pub fn waiting(&self) -> impl Iterator<Item = Cell> + '_ {
         self.retired.iter()
     }
 
-    /// Whether a slot was sealed since it was handed out, and the next slot of its chain.
+    /// Returns whether a slot was sealed since it was handed out, and the next slot of its chain.
     pub fn look(&mut self, slot: u32) -> (bool, u32) {
         let at = self.at(slot);
         let own = &self.segments[at];
@@ -420,7 +424,7 @@ impl Heap {
         (own.records[place].generation() == state.generation, state.next)
     }
 
-    /// Bytes of a slot and its chain.
+    /// Returns the number of bytes of a slot and its chain.
     #[inline]
     fn chain_bytes(&mut self, mut slot: u32) -> u64 {
         let mut bytes = 0;
@@ -455,6 +459,7 @@ impl Heap {
                 unused = found;
             }
         }
+        self.check_after_free();
         unused
     }
 
@@ -515,8 +520,8 @@ impl Heap {
         Unused::Nothing
     }
 
-    /// Whether the unused segments of a place are too many to keep.
-    fn is_idle(&self, place: Place) -> bool {
+    /// Returns whether the unused segments of a place are too many to keep.
+    fn is_idle(&self, place: ArenaId) -> bool {
         match place {
             HOST => Placement::is_idle(self.segment_bytes, self.used_bytes),
             // A released segment can serve no draft.
@@ -536,8 +541,8 @@ impl Heap {
         self.unused(HOST)
     }
 
-    /// The unused segments of a place.
-    fn unused(&self, place: Place) -> Vec<u32> {
+    /// Returns the unused segments of a place.
+    fn unused(&self, place: ArenaId) -> Vec<u32> {
         self.segments.iter().filter(|own| own.place == place && own.space.is_unused()).map(|own| own.base).collect()
     }
 
@@ -565,7 +570,8 @@ impl Heap {
         self.insert(own);
     }
 
-    /// First slots of all segments, if a returning client may list so many, and of those released for spill.
+    /// Returns the first slots of all segments, if a returning client may list so many, and those of the segments released for
+    /// spill.
     pub fn bases(&self) -> (Option<Vec<u32>>, Vec<u32>) {
         if self.are_too_many() {
             return (None, Vec::new());
@@ -573,19 +579,20 @@ impl Heap {
         (Some(self.segments.iter().map(|own| own.base).collect()), self.released_bases().collect())
     }
 
-    /// Whether there are more segments than a returning client lists.
+    /// Returns whether there are more segments than a returning client lists.
     fn are_too_many(&self) -> bool {
         self.segments.len() > 4096
     }
 
-    /// Bytes of slots in use and bytes of segments, of host memory including segments released for spill.
+    /// Returns two numbers of bytes in host memory, segments released for spill included: of the slots in use, and of the
+    /// segments.
     pub fn figures(&self) -> (u64, u64) {
         (self.used_bytes + self.released.used_bytes, self.segment_bytes + self.released.segment_bytes)
     }
 }
 
-/// The free space of the segments of one place, by index.
-fn spaces(segments: &[Own], place: Place) -> impl Iterator<Item = (usize, &Space)> + Clone {
+/// Returns the free space of the segments of one place, by index.
+fn spaces(segments: &[Own], place: ArenaId) -> impl Iterator<Item = (usize, &Space)> + Clone {
     segments.iter().enumerate().filter(move |(_, own)| own.place == place).map(|(at, own)| (at, &own.space))
 }
 

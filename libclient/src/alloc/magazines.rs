@@ -97,7 +97,8 @@ impl Magazines {
         taken.flatten()
     }
 
-    /// Keeps the slot of a draft that was not published. Returns a slot to free: this one, or one that made way.
+    /// Keeps the slot of a draft that was not published. Returns a slot that the caller must free: this slot, or an older one
+    /// that made way for it.
     #[inline]
     pub fn keep(&self, taken: Box<Taken>) -> Option<Box<Taken>> {
         let length = taken.bytes.len();
@@ -120,7 +121,7 @@ impl Magazines {
         slot
     }
 
-    /// Approximate bytes of the kept slots.
+    /// Returns the approximate bytes of the kept slots.
     pub fn bytes(&self) -> u64 {
         self.lines.iter().map(|line| line.bytes.load(Ordering::Relaxed)).sum()
     }

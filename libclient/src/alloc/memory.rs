@@ -12,10 +12,10 @@ use tensorlend_os::memfd::Access;
 use tensorlend_os::mutex::lock;
 
 impl Allocator {
-    /// Takes a slot of `bytes` bytes: from what was freed, from what can be reclaimed, from a new segment.
+    /// Takes a slot of `bytes` bytes: from freed memory, from memory that can be reclaimed, or from a new segment.
     #[inline]
     pub fn take(&self, outside: &impl Outside, bytes: u64) -> Result<Box<Taken>> {
-        // Apart from the rest, so that the compiler can place this in the caller.
+        // The other paths are a function of their own, so that the compiler can inline this one into the caller.
         match self.take_kept(bytes) {
             Some(taken) => Ok(taken),
             None if self.instruments.are_off() => self.take_unwatched(outside, bytes),
@@ -23,7 +23,7 @@ impl Allocator {
         }
     }
 
-    /// A slot that this thread's last drafts of this length left, if no instrument is on.
+    /// Takes a slot that this thread's last drafts of this length left, if no instrument is on.
     #[inline]
     fn take_kept(&self, bytes: u64) -> Option<Box<Taken>> {
         if self.instruments.are_off() && !self.is_forked() { self.magazines.take(bytes) } else { None }
@@ -45,7 +45,7 @@ impl Allocator {
             return Err(Error::Argument(format!("{bytes} bytes are more than any machine has: check the shape")));
         };
         self.empty_magazines();
-        // If there is no segment, because of a limit or because the daemon is gone, retired slots must do.
+        // If the client gets no segment, because of a limit or because the daemon is gone, it reclaims retired slots.
         let may_grow = lock(&self.heap).may_grow(length);
         if !may_grow || self.grow(length).is_err() {
             self.reclaim(true);
@@ -53,7 +53,8 @@ impl Allocator {
         if let Some(taken) = lock(&self.heap).take(bytes) {
             return Ok(Box::new(taken));
         }
-        // Errors do not matter: without a daemon, the client retires what it knows of itself.
+        // An error does not matter: without the daemon's notices, the client can still retire the messages of closed
+        // streams.
         let _ = outside.notices();
         outside.retire_closed();
         self.reclaim(true);
@@ -122,7 +123,7 @@ impl Allocator {
             let map = map::segment(&segment, bytes, Access::Write, true).map_err(Error::system("map a segment"))?;
             tensorlend_layout::crash_point!("grow: mapped");
             self.descriptors.lock().extend([(Item::Segment { base }, segment), (Item::Slots { base }, slots)]);
-            // Before the acknowledgement: when the client comes back to a replaced daemon, it reports the segments in
+            // Add the segment before the acknowledgement: a client that comes back to a replaced daemon reports the segments in
             // its heap.
             lock(&self.heap).add(base, slots_log2, map, records);
             tensorlend_layout::crash_point!("grow: taken over");
@@ -156,11 +157,11 @@ impl Allocator {
         let items = [Item::Segment { base }, Item::Slots { base }];
         let descriptors = items.map(|item| self.descriptors.lock().remove_entry(&item));
         tensorlend_layout::crash_point!("return: taken out of use");
-        // The daemon refuses while a reader has a short-lived lease on one of its slots: then this client keeps the
+        // The daemon refuses while a reader has a short-lived lease on a slot of the segment: then this client keeps the
         // segment.
         match self.control.call(&Request::ReturnSegment { base }, "return a segment", "") {
-            // Returned already: by this request, repeated after the daemon was replaced, or when the client came back
-            // without the segment.
+            // The segment was returned already: by this request, which was repeated after the daemon was replaced, or because
+            // the client came back to the new daemon without the segment.
             Err(Error::Refused { refusal: Refusal::NotFound(_), .. }) => {}
             Err(e) if e.is_certain() => {
                 self.descriptors.lock().extend(descriptors.into_iter().flatten());
@@ -180,7 +181,8 @@ impl Allocator {
 
     /// Puts the slots of all threads' magazines back into the heap; returns the segments that are idle then.
     fn empty_magazines(&self) -> Vec<u32> {
-        // May miss a slot that another thread keeps at this moment, as if that thread had come later.
+        // This may miss a slot that another thread is just putting into its magazine. The effect is as if that thread had
+        // dropped the slot later.
         if self.magazines.bytes() == 0 {
             return Vec::new();
         }
@@ -218,10 +220,10 @@ impl Allocator {
         }
     }
 
-    /// Bytes of slots in use and bytes of segments.
+    /// Returns two numbers of bytes: of the slots in use, and of the segments.
     pub fn figures(&self) -> (u64, u64) {
         if self.is_forked() {
-            // A thread of the parent may have held the lock during the fork; in the child nobody would unlock it.
+            // A thread of the parent may have held the lock during the fork; in the child, no thread would unlock it.
             return (0, 0);
         }
         let (used, segments) = lock(&self.heap).figures();

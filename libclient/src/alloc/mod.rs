@@ -27,8 +27,8 @@ use std::sync::{Arc, Mutex};
 use tensorlend_layout::word::Cell;
 use tensorlend_os::mutex::lock;
 
-/// The parts of the session that the allocator needs when memory is short. Its names are those that the program's
-/// callback may delete.
+/// The parts of the session that the allocator needs when memory is short. The supertrait deletes names for the program's
+/// callback.
 pub trait Outside: instruments::Names + Sized {
     /// Retires the values of names that the daemon has taken from this client.
     fn notices(&self) -> Result<()>;
@@ -48,7 +48,7 @@ pub struct Allocator {
     release_refused: AtomicBool,
     /// Locked by the one thread that releases segments for spill.
     release: Mutex<Release>,
-    /// Locked by the one thread that reclaims, for all of them.
+    /// One thread of the client at a time reclaims, for all its threads, and holds this lock until it has finished.
     reclaiming: Mutex<Reclaiming>,
     /// The number of pins in the heap, readable without its lock.
     pins: AtomicUsize,
@@ -96,7 +96,7 @@ impl Allocator {
         lock(&self.heap).hold_again(value)
     }
 
-    /// Removes a holder of a value that no reader has seen: without another holder it is free at once.
+    /// Removes a holder of a value that no reader has seen. If it was the last holder, the slot is free at once.
     #[inline]
     pub fn take_back(&self, value: Cell) {
         if lock(&self.heap).let_go(value) {
@@ -117,13 +117,13 @@ impl Allocator {
         self.pins.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether any slot is pinned.
+    /// Returns whether any slot is pinned.
     #[inline]
     pub fn has_pins(&self) -> bool {
         self.pins.load(Ordering::Relaxed) != 0
     }
 
-    /// The bases that a replaced daemon needs: of all segments, and of those released for spill.
+    /// Returns the bases that a replaced daemon needs: of all segments, and of those released for spill.
     pub fn bases(&self) -> (Option<Vec<u32>>, Vec<u32>) {
         lock(&self.heap).bases()
     }

@@ -16,26 +16,27 @@ use tensorlend_layout::wire::{DeviceOffer, Item, Reply, Request};
 use tensorlend_os::memfd::Access;
 use tensorlend_os::mutex::lock;
 
-/// Pauses while other processes unmap returned memory: from the first to the second, about 60 ms in all.
+/// Shortest and longest pause between two requests while other processes unmap returned memory: the pauses double, about 60 ms
+/// in all.
 const NAP_MIN: Duration = Duration::from_millis(1);
 const NAP_MAX: Duration = Duration::from_millis(32);
-/// Maximum attempts: other threads may take each new slot.
+/// Maximum number of attempts: another thread may take the slot that one attempt has made available.
 const ATTEMPTS: usize = 16;
 
 impl Allocator {
-    /// Bytes of slots in use on a device, and of the segments there.
+    /// Returns two numbers of bytes on a device: of the slots in use, and of the segments.
     pub fn figures_on(&self, uuid: Uuid) -> (u64, u64) {
         lock(&self.heap).figures_on(uuid)
     }
 
-    /// The host segment that holds a slot: its start, its length, and its page lock.
+    /// Returns the host segment that holds a slot: its start, its length, and its page lock.
     pub fn host_segment(&self, slot: u32) -> Option<((*mut u8, usize), PageLock)> {
         lock(&self.heap).host_segment(slot).map(|(map, locked)| (range_of(map), locked.clone()))
     }
 
-    /// The slot of a draft of the same length that was dropped in this stream, if there is one. Work that is queued in
-    /// the stream from now on begins after the dropped draft's work, so no thread waits. The stream waits for that work
-    /// in any case: it may be another stream with the number of a destroyed one.
+    /// Takes the slot of a draft of the same length that was dropped in this stream, if there is one. Work that is queued in
+    /// the stream from now on begins after the dropped draft's work, so no thread waits. This call makes the stream wait for
+    /// that work all the same, because it may be a new stream with the number of a destroyed one.
     pub fn take_dropped(
         &self,
         key: ArenaKey,
@@ -62,7 +63,8 @@ impl Allocator {
         ending.dropped.map(|dropped| TakenOn { bytes, ..dropped.taken })
     }
 
-    /// Takes a slot of `bytes` bytes on a device: from what was freed, from what can be reclaimed, from a new segment.
+    /// Takes a slot of `bytes` bytes on a device: from freed memory, from memory that can be reclaimed, or from a new
+    /// segment.
     pub fn take_on(
         &self,
         outside: &impl Outside,
@@ -84,7 +86,7 @@ impl Allocator {
             if let Some(taken) = take() {
                 return Ok(taken);
             }
-            // The daemon may have taken names from this client whose slots nobody reads any more.
+            // The daemon may have taken names from this client, whose slots no process reads any more.
             let _ = outside.notices();
             outside.retire_closed();
             self.reclaim(true);
@@ -114,11 +116,11 @@ impl Allocator {
     fn grow_after_return(&self, place: u16, key: ArenaKey, bytes: u64, doing: &str) -> Result<()> {
         let mut nap = NAP_MIN;
         loop {
-            // This client may have mapped it as a reader, too.
+            // This client may have mapped the returned segment as a reader, too.
             self.peers.sweep();
             let _ = self.lendings.tell(&self.control);
             match self.grow_in(place, key, bytes, doing) {
-                // The other holders have been notified and need a moment.
+                // The daemon has rung for the other holders, which need a moment to unmap the segment.
                 Err(error) if error.is_limit() && nap <= NAP_MAX && self.lendings.is_lately_gone() => {
                     std::thread::sleep(nap);
                     nap *= 2;
@@ -144,8 +146,8 @@ impl Allocator {
             let records = records(&slots, Access::Write, Magic::Slots, 1 << slots_log2)?;
             let map = self.lendings.find_or_add(&self.link, lent, segment, Use::Write);
             map.mapped(doing)?;
-            // The client hands no device memory back to a daemon that has lost it: only an fd store's label says for
-            // what a descriptor was lent.
+            // The client hands no device memory back to a daemon that has lost it: only an fd store's label shows the
+            // segment to which a descriptor belongs.
             self.descriptors.insert(Item::Slots { base }, slots);
             lock(&self.heap).add_in(place, slots_log2, map, records);
             Ok(())

@@ -22,7 +22,7 @@ const SLOTS_LOG2: (u8, u8, u8) = (10, 12, 18);
 /// Unused segments are kept while at most this many bytes are free, or as many as are in use.
 const IDLE_BYTES_MIN: u64 = 256 << 20;
 
-/// The length and alignment of an extent for `bytes` bytes: cache lines, or pages from one page up.
+/// Returns the length and alignment of an extent for `bytes` bytes: cache lines, or pages from one page up.
 #[inline]
 pub fn extent_bytes(bytes: u64) -> Option<(u64, u64)> {
     let align = if bytes >= PAGE { PAGE } else { ALIGN };
@@ -42,7 +42,7 @@ pub struct Space {
 }
 
 impl Space {
-    /// A space of `bytes` bytes and 2^`slots_log2` numbers, all free.
+    /// Returns a space of `bytes` bytes and 2^`slots_log2` numbers, all free.
     pub fn new(bytes: u64, slots_log2: u8) -> Self {
         // Only small segments have so many numbers, so the protocol needs no field for the kind.
         let small = slots_log2 >= SLOTS_LOG2.0;
@@ -50,28 +50,28 @@ impl Space {
         Self { bytes, small, extents: Extents::new(bytes), numbers: Vec::new(), fresh: 0, count }
     }
 
-    /// Whether nothing is handed out.
+    /// Returns whether nothing is handed out.
     pub fn is_unused(&self) -> bool {
         self.extents.is_unused()
     }
 
-    /// Bytes that are handed out.
+    /// Returns the number of bytes that are handed out.
     pub fn taken_bytes(&self) -> u64 {
         self.extents.taken_bytes()
     }
 
-    /// Whether a number is free.
+    /// Returns whether a number is free.
     pub fn has_numbers(&self) -> bool {
         !self.numbers.is_empty() || self.fresh < self.count
     }
 
-    /// The number of bytes that [`Space::take`] would leave of its hole.
+    /// Returns the number of bytes that [`Space::take`] would leave of its hole.
     #[cfg(feature = "cuda")]
     pub fn best(&self, length: u64, align: u64) -> Option<u64> {
         self.extents.best(length, align).filter(|_| self.has_numbers())
     }
 
-    /// Whether bytes are free, but no number.
+    /// Returns whether bytes are free, but no number.
     #[cfg(feature = "cuda")]
     pub fn lacks_numbers(&self) -> bool {
         !self.has_numbers() && !self.extents.is_full()
@@ -102,7 +102,7 @@ pub struct Placement {
     ordinary: u64,
     /// log2 of the slots to request with the next small segment.
     slots_log2: u8,
-    /// Whether the daemon had no more memory to lend: slots then go wherever they fit.
+    /// Whether the daemon had no more memory to lend: slots then go into any segment.
     pub anywhere: bool,
 }
 
@@ -111,7 +111,7 @@ impl Placement {
         Self { ordinary, slots_log2: SLOTS_LOG2.1, anywhere: false }
     }
 
-    /// Whether slots of this length have segments of their own kind.
+    /// Returns whether slots of this length have segments of their own kind.
     pub fn is_small(&self, length: u64) -> bool {
         length < self.ordinary >> SMALL_LOG2
     }
@@ -120,7 +120,7 @@ impl Placement {
         length >= self.ordinary / LONG
     }
 
-    /// The space from which to take an extent.
+    /// Returns the space from which to take an extent.
     pub fn choose<'s>(
         &mut self,
         spaces: impl Iterator<Item = (usize, &'s Space)> + Clone,
@@ -152,18 +152,18 @@ impl Placement {
         with_numbers.find(|at| self.anywhere && fits(at)).map(|(at, _)| at)
     }
 
-    /// The segment to request for a slot of `length` bytes: its bytes and log2 of its slots.
+    /// Returns the segment to request for a slot of `length` bytes: its bytes and log2 of its slots.
     pub fn wanted<'s>(&self, spaces: impl Iterator<Item = (usize, &'s Space)>, length: u64) -> (u64, u8) {
         if length > self.ordinary {
             return (length, SMALL_LOG2 / 2);
         }
         if self.is_long(length) {
             let bytes = length.next_multiple_of((self.ordinary / ROUND).max(PAGE));
-            // The daemon lends an ordinary segment for any length above its half.
+            // Above half of an ordinary segment's length, requests an ordinary segment: the daemon may have one ready.
             return (if bytes > self.ordinary / 2 { self.ordinary } else { bytes }, SMALL_LOG2);
         }
-        // As many bytes as the client has of this kind already: a client that publishes one small tensor does not hold
-        // 64 MiB for it.
+        // Request as many bytes as the client already has in segments of this kind: a client that publishes one small tensor
+        // does not hold 64 MiB for it.
         let small = self.is_small(length);
         let bytes: u64 = spaces.filter(|(_, space)| space.small == small).map(|(_, space)| space.bytes).sum();
         let is_first = bytes == 0;
@@ -171,15 +171,15 @@ impl Placement {
         let bytes = bytes.clamp(least.min(self.ordinary), self.ordinary).max(length);
         let slots_log2 = match (small, is_first) {
             (true, true) => SLOTS_LOG2.0,
-            // No more numbers than slots fit.
+            // The segment gets no more numbers than slots fit into it.
             (true, false) => self.slots_log2.min((bytes / ALIGN).ilog2() as u8).max(SLOTS_LOG2.0),
             (false, _) => SMALL_LOG2,
         };
         (bytes, slots_log2)
     }
 
-    /// The unused segments to return before one of `length` bytes is requested. So a client whose tensors change their
-    /// lengths exchanges segments and does not accumulate them.
+    /// Returns the unused segments that the client should return before it requests one of `length` bytes. So a client whose
+    /// tensors change their lengths exchanges segments and does not accumulate them.
     pub fn make_way<'s>(&self, spaces: impl Iterator<Item = (usize, &'s Space)> + Clone, length: u64) -> Vec<usize> {
         if self.is_small(length) {
             return Vec::new();
@@ -187,7 +187,8 @@ impl Placement {
         let (comes, _) = self.wanted(spaces.clone(), length);
         let mut unused: Vec<(u64, usize)> =
             spaces.filter(|(_, s)| !s.small && s.is_unused()).map(|(at, s)| (s.bytes, at)).collect();
-        // None of them is long enough. The longest go first, until they make up for the requested one.
+        // None of the unused segments is long enough: return the longest ones, until their bytes reach those of the requested
+        // segment.
         unused.sort_unstable();
         let mut gone = 0;
         let enough = unused.iter().rev().take_while(|(bytes, _)| {
@@ -198,7 +199,7 @@ impl Placement {
         enough.map(|&(_, at)| at).collect()
     }
 
-    /// Whether unused segments are too many to keep.
+    /// Returns whether unused segments are too many to keep.
     pub fn is_idle(segment_bytes: u64, used_bytes: u64) -> bool {
         segment_bytes - used_bytes > IDLE_BYTES_MIN.max(used_bytes)
     }
@@ -277,14 +278,15 @@ mod tests {
         }
     }
 
-    /// A length from 8 B to 64 MiB, log-uniform.
+    /// Returns a length from 8 B to 64 MiB, log-uniform.
     fn log_uniform(state: &mut u64) -> u64 {
         let part = (splitmix64(state) >> 11) as f64 / (1u64 << 53) as f64;
         let (first, last) = (8f64.ln(), (64.0 * MIB as f64).ln());
         (first + (last - first) * part).exp().round() as u64
     }
 
-    /// Peak of segment bytes divided by peak of live bytes, and the fraction of steps without a request to the daemon.
+    /// Returns the peak of segment bytes divided by peak of live bytes, and the fraction of steps without a request to the
+    /// daemon.
     fn never_repeating(seed: u64) -> (f64, f64) {
         let (warm_up, steps) = (500, 1500);
         let mut heap = Simulated::new(64 * MIB);
@@ -330,7 +332,7 @@ mod tests {
         let ids = [small.0, middle.0, other.0, long.0];
         assert_eq!(ids, [0, 1, 2, 3], "a megabyte fills the first segment of its kind");
         assert_eq!(heap.segments, MIB / 2 + MIB + MIB + 22 * MIB);
-        // Others may use the rest of the long slot's segment, except small slots.
+        // Other slots, except small ones, may use the rest of the long slot's segment.
         assert_eq!(heap.take(MIB).0, long.0);
         assert_eq!(heap.take(200_000).0, small.0);
         // An unused segment is the last choice.

@@ -11,24 +11,24 @@ const LARGE: usize = 64;
 
 /// Kept slots of one length.
 #[derive(Default)]
-struct Place {
+struct Bin {
     length: u64,
     slots: Vec<u32>,
-    /// Another length that was requested at this entry, and whether it was requested twice.
+    /// Another length that was requested at this entry; `again` states whether it was requested twice.
     other: u64,
     again: bool,
 }
 
-/// The kept slots. Lengths above a page share entries; an entry serves a length that was requested twice, the newest
-/// such length. So lengths that recur find their slots, and the extents of other lengths are coalesced at once.
+/// The kept slots. Lengths above a page share entries: an entry keeps slots of one length, the last length that was requested
+/// twice. So lengths that recur find their slots, and the extents of other lengths are coalesced at once.
 pub struct Recent {
-    places: Box<[Place; SMALL + LARGE]>,
+    places: Box<[Bin; SMALL + LARGE]>,
     bytes: u64,
 }
 
 impl Default for Recent {
     fn default() -> Self {
-        Self { places: Box::new(std::array::from_fn(|_| Place::default())), bytes: 0 }
+        Self { places: Box::new(std::array::from_fn(|_| Bin::default())), bytes: 0 }
     }
 }
 
@@ -57,7 +57,7 @@ impl Recent {
         Some(slot)
     }
 
-    /// Keeps a slot, unless another one would lose its entry.
+    /// Keeps a slot. Returns false if it cannot: a slot of another length has the entry, or too many bytes are kept.
     #[inline]
     pub fn keep(&mut self, slot: u32, length: u64) -> bool {
         let place = &mut self.places[place(length)];
@@ -69,7 +69,8 @@ impl Recent {
         true
     }
 
-    /// The slots to free so that [`Recent::keep`] can keep this one: others, or this slot itself.
+    /// Makes room for a slot and keeps it, if its length recurs. Returns the slots that the caller must free: other slots, or
+    /// this slot if it was not kept.
     #[cold]
     pub fn make_room(&mut self, slot: u32, length: u64) -> Vec<u32> {
         let place = &mut self.places[place(length)];
@@ -86,7 +87,7 @@ impl Recent {
         freed
     }
 
-    /// Bytes of the kept slots.
+    /// Returns the number of bytes of the kept slots.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

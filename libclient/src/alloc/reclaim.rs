@@ -7,11 +7,11 @@ use tensorlend_layout::leases;
 use tensorlend_layout::word::{Cell, LeaseWord};
 use tensorlend_os::mutex::lock;
 
-/// Approximate cost of a scan for each member in nanoseconds, ...
+/// Approximate cost of scanning one member, in nanoseconds.
 const MEMBER_NS: u64 = 24;
-/// ... for each lease of the member, ...
+/// Approximate cost of each lease of a member, in nanoseconds.
 const LEASE_NS: u64 = 2;
-/// ... and for the scan itself.
+/// Approximate fixed cost of a scan, in nanoseconds.
 const SCAN_NS: u64 = 100;
 
 /// Buffers of a round, reused by the next one.
@@ -95,7 +95,8 @@ impl Allocator {
         }
     }
 
-    /// Frees retired slots that no lease covers. `wait`: whether to wait for another thread that reclaims.
+    /// Frees retired slots that no lease covers. If another thread is reclaiming, waits for that thread if `wait` is true, and
+    /// returns at once otherwise.
     pub fn reclaim(&self, wait: bool) {
         let mut round = if wait {
             lock(&self.reclaiming)
@@ -146,8 +147,8 @@ impl Allocator {
             for value in slots.drain(..) {
                 idle.extend(heap.release(value.slot()).segment());
             }
-            // Also segments freed by a chain through several of them, and those that the daemon refused to take back
-            // before.
+            // Also return released segments whose last slot was freed as part of a chain through several segments, and segments
+            // that the daemon refused to take back earlier.
             idle.extend(heap.unused_released());
             idle.sort_unstable();
             idle.dedup();

@@ -22,7 +22,7 @@ pub struct Release {
     after: Option<Instant>,
 }
 
-/// Whether the daemon refused because of the bytes of tensors in host memory.
+/// Returns whether the daemon refused because of the bytes of tensors in host memory.
 pub fn is_full(error: &Error) -> bool {
     error.limit_kind().is_some_and(LimitKind::is_tensor_memory)
 }
@@ -64,12 +64,12 @@ impl Allocator {
             return None;
         }
         tensorlend_layout::crash_point!("release: reported");
-        // A thread that sealed a slot a moment ago closes its epoch guard first. Records are plain words; this orders
-        // the writes of other threads before the unmapping.
+        // Another thread T may have sealed a slot a moment ago. Reading the slot's record, a plain word, does not order T's
+        // writes before the unmapping. This wait does: T closes its epoch guard after its writes.
         self.shards.wait_for_guards();
         let gone = {
-            // Both or neither: a thread that returns the segment after its last slot was freed removes it from the heap
-            // first.
+            // Unmap the segment and drop its descriptors together, or do neither: a thread that returns the segment after its
+            // last slot was freed removes it from the heap first.
             let mut descriptors = self.descriptors.lock();
             let map = lock(&self.heap).unmap(base);
             map.map(|map| (map, descriptors.remove(&Item::Segment { base })))

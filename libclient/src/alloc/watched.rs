@@ -36,7 +36,7 @@ impl Allocator {
     fn take_within_limit(&self, outside: &impl Outside, bytes: u64, length: u64) -> Result<Box<Taken>> {
         let Some(limit) = self.instruments.limit() else { return self.take_unwatched(outside, bytes) };
         if limit.reserve(length).is_err() {
-            // Retired values without readers count until a scan frees them.
+            // Retired values count against the limit until a scan frees them.
             outside.notices()?;
             outside.retire_closed();
             self.reclaim(true);
@@ -49,13 +49,13 @@ impl Allocator {
         self.take_unwatched(outside, bytes).inspect_err(|_| limit.give(length))
     }
 
-    /// The outstanding allocations, if the client tracks them.
+    /// Returns the outstanding allocations, if the client tracks them.
     pub fn outstanding(&self) -> Option<Outstanding> {
         if self.is_forked() {
             return None;
         }
         let tracked = self.instruments.tracked()?;
-        // Locks in the same order as `reclaim`, and both: so no slot moves between the two lists in the meantime.
+        // Take both locks, in the same order as `reclaim`, so that no slot moves between the two lists in the meantime.
         let round = lock(&self.reclaiming);
         let mut heap = lock(&self.heap);
         let mut allocations = lock(tracked).list();

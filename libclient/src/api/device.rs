@@ -204,7 +204,7 @@ impl Client {
         }
     }
 
-    /// This client's device memory on one device: bytes of its slots in use, and of its segments.
+    /// Returns this client's device memory on one device: bytes of its slots in use, and of its segments.
     ///
     /// # Errors
     /// [`Error::Device`] for a number that no device has; [`Error::Forked`].

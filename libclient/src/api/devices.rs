@@ -4,7 +4,7 @@ use crate::client::Client;
 use tensorlend_layout::wire::DeviceOffer;
 
 impl Client {
-    /// The devices whose memory the daemon lends, whether or not this process sees them. Empty if the daemon lends host
+    /// Returns the devices whose memory the daemon lends, whether or not this process sees them. Empty if the daemon lends host
     /// memory only.
     ///
     /// ```
@@ -19,7 +19,7 @@ impl Client {
         self.session().welcome.devices.clone()
     }
 
-    /// Whether the daemon lends memory of any device.
+    /// Returns whether the daemon lends memory of any device.
     pub fn lends_devices(&self) -> bool {
         !self.session().welcome.devices.is_empty()
     }

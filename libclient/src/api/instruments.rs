@@ -79,11 +79,11 @@ impl ClientBuilder {
     /// daemon's. The callback may drop drafts or delete names (see [`Pressure::delete`]) and have the client retry, any
     /// number of times.
     ///
-    /// It runs on the allocating thread, on several threads at once if several allocate. The client holds no lock in
-    /// the meantime, so the callback may call any method. An allocation inside the callback fails without another call.
-    /// A panic in the callback unwinds into the allocating call and leaves the client usable. The client does not call
-    /// it for the few bytes that a stream's message takes besides its tensors (long metadata, a dataset's index): those
-    /// it allocates while the stream is locked.
+    /// The callback runs on the allocating thread, on several threads at once if several allocate. The client holds no lock in
+    /// the meantime, so the callback may call any method. An allocation inside the callback fails without another call. A panic
+    /// in the callback unwinds into the allocating call and leaves the client usable. The client does not call the callback for
+    /// the few bytes that a stream's message takes besides its tensors (long metadata, a dataset's index), because it allocates
+    /// those while the stream is locked.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -139,7 +139,7 @@ impl Client {
         }
     }
 
-    /// The counts so far; `None` while counting is off, and in the child of a fork.
+    /// Returns the counts so far; `None` while counting is off, and in the child of a fork.
     pub fn statistics(&self) -> Option<Statistics> {
         if self.session().is_forked() {
             return None;
@@ -170,9 +170,9 @@ impl Client {
         StatisticsScope::new(self.session().clone())
     }
 
-    /// This client's outstanding allocations: drafts, and apart from them those that names, streams and lists hold.
-    /// `Display` prints a report. `None` if the client does not track them (see [`ClientBuilder::tracking`]), and in
-    /// the child of a fork.
+    /// Returns this client's outstanding allocations: its drafts, and separately the allocations that names, streams and lists
+    /// hold. `Display` prints a report. `None` if the client does not track them (see [`ClientBuilder::tracking`]), and in the
+    /// child of a fork.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -254,7 +254,7 @@ impl StatisticsScope {
         Self { session, id }
     }
 
-    /// The counts since the scope was opened; all 0 in the child of a fork.
+    /// Returns the counts since the scope was opened; all 0 in the child of a fork.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;

@@ -1,4 +1,4 @@
-//! Methods of [`Client`](crate::Client), by topic. Others stand in the modules of the things they concern.
+//! Methods of [`Client`](crate::Client), by topic. Its other methods are in the modules of their topics.
 
 #[cfg(feature = "cuda")]
 pub mod device;

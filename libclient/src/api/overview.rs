@@ -30,8 +30,8 @@ pub struct MemoryUse {
 }
 
 impl Client {
-    /// The names that match a glob, sorted. Looks at no values, so it also has the names whose values cannot be described.
-    /// Globs are those of [`Client::list`].
+    /// Returns the names that match a glob, sorted. Reads no values, so the result also has names whose values cannot be
+    /// described. Globs are those of [`Client::list`].
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -102,7 +102,7 @@ impl Client {
         listing(self.session(), |name| wanted.is_match(name), false)
     }
 
-    /// The namespace's streams whose names match a glob, sorted by name; [`Collection::count`] is the number of
+    /// Returns the namespace's streams whose names match a glob, sorted by name; [`Collection::count`] is the number of
     /// subscribers.
     ///
     /// ```
@@ -123,7 +123,7 @@ impl Client {
         Ok(found)
     }
 
-    /// The namespace's lists whose names match a glob, sorted by name; [`Collection::count`] is the length in items.
+    /// Returns the namespace's lists whose names match a glob, sorted by name; [`Collection::count`] is the length in items.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -196,8 +196,8 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Disconnected`] some seconds after the daemon ended, or at once if it has removed its socket; [`Error::SessionEnded`];
-    /// [`Error::Refused`] by a new daemon; [`Error::Forked`].
+    /// [`Error::Disconnected`] some seconds after the daemon ended, or at once if it has removed its socket;
+    /// [`Error::SessionEnded`]; [`Error::Refused`] by a new daemon; [`Error::Forked`].
     pub fn check_daemon(&self) -> Result<()> {
         self.session().check()?;
         self.session().control.check_daemon("wait")
@@ -221,7 +221,7 @@ impl Client {
         Ok(start.elapsed())
     }
 
-    /// This client's own memory: slots in use, and segments. Reads local counters; never blocks.
+    /// Returns this client's own memory: slots in use, and segments. Reads local counters; never blocks.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -237,7 +237,7 @@ impl Client {
         MemoryUse { slot_bytes, segment_bytes }
     }
 
-    /// Bytes of this namespace's tensors on which some client holds a lease now.
+    /// Returns the number of bytes of this namespace's tensors on which some client holds a lease now.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;

@@ -39,8 +39,8 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Tensor`] or [`Error::Argument`] for an invalid shape; [`Error::Refused`] if the daemon has no memory left to lend;
-    /// [`Error::MemoryLimit`] at this client's own limit.
+    /// [`Error::Tensor`] or [`Error::Argument`] for an invalid shape; [`Error::Refused`] if the daemon has no memory
+    /// left to lend; [`Error::MemoryLimit`] at this client's own limit.
     #[inline]
     pub fn create(&self, dtype: DType, shape: impl IntoShape) -> Result<Draft> {
         Draft::row_major(self.session(), dtype, shape.sizes()?.as_ref())
@@ -272,7 +272,7 @@ impl Client {
         Ok(lease.version())
     }
 
-    /// Whether the name holds a value on this machine. Takes no lease and asks no other machine; asks the daemon only
+    /// Returns whether the name holds a value on this machine. Takes no lease and asks no other machine; asks the daemon only
     /// to map another client's cells for the first time.
     ///
     /// ```
@@ -292,9 +292,9 @@ impl Client {
         Ok(peek(self.session(), name.as_bytes())?.exists)
     }
 
-    /// The version of the value that the name holds on this machine; `None` if it holds none. Takes no lease and asks
-    /// no other machine; asks the daemon only to map another client's cells for the first time. The cheapest way to
-    /// poll for news.
+    /// Returns the version of the value that the name holds on this machine; `None` if it holds none. Takes no lease and asks
+    /// no other machine; asks the daemon only to map another client's cells for the first time. The cheapest way to poll for
+    /// news.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -388,7 +388,7 @@ impl Client {
         check_name(name)?;
         loop {
             let here = self.wait_anywhere(name, seen, deadline)?;
-            // `None`: deleted again at this moment; wait on.
+            // `None`: the name was deleted at this moment; continue to wait.
             if let Some(leased) = lease_key(self.session(), here.as_bytes(), name)? {
                 return assemble::value(self.session(), leased, name);
             }

@@ -32,7 +32,7 @@ const FAR_PART: Duration = Duration::from_secs(1);
 /// Methods of [`Client`] that ask the daemon block the calling thread: for microseconds as a rule, and as long as a
 /// stopped daemon does not answer. Those are the methods that allocate or map memory, publish a name for the first
 /// time, take over or delete another client's name, or use streams and lists. Where that is too long, and for methods
-/// that wait ([`Client::wait_len`], [`crate::Stream::send`]), use [`tokio::task::spawn_blocking`]. Overwriting this
+/// that wait ([`Client::wait_length`], [`crate::Stream::send`]), use [`tokio::task::spawn_blocking`]. Overwriting this
 /// client's own names and reading mapped values never block.
 ///
 /// ```
@@ -129,7 +129,8 @@ impl AsyncClient {
         };
         let document = node_name(node);
         loop {
-            // Read before the check that decides: a document published after this read ends the wait.
+            // Read the document's version before the deciding check: a document that is published after this read ends the
+            // wait.
             let known = self.client.version(&document)?.unwrap_or(Version::NONE);
             match self.client.far(name)? {
                 Some(Far::Here(rest)) => {

@@ -18,7 +18,7 @@ pub struct Listener {
 pub enum Woken {
     /// A peer has written to it.
     Written,
-    /// Its other end is closed: nobody writes any more. It stays readable for ever.
+    /// The other end is closed: no process writes any more, and the descriptor stays readable.
     HungUp,
 }
 
@@ -26,17 +26,17 @@ impl Listener {
     /// Registers the descriptor with the reactor of the current runtime, edge-triggered. Bytes that were readable
     /// before count as one edge.
     pub fn new(wake: &Arc<OwnedFd>) -> Result<Self> {
-        // SAFETY: `register_with_interest` wants, as long as the `AsyncFd` lives,
+        // SAFETY: `register_with_interest` requires, as long as the `AsyncFd` lives,
         // 1. a descriptor that is open and of the same file: it owns a share of the `OwnedFd`, which closes with its
-        //    last share and not before, and whose file nobody exchanges (there is no `dup2` in this crate);
-        // 2. the same number from every call of `as_raw_fd`: an `Arc` leads to the same `OwnedFd` always, that one never
-        //    changes, and nobody outside of this file can put another `Arc` in its place.
+        //    last share and not before, and whose file no code exchanges (there is no `dup2` in this crate);
+        // 2. the same number from every call of `as_raw_fd`: an `Arc` always refers to the same `OwnedFd`, which never
+        //    changes, and no code outside of this file can replace the `Arc`.
         let reactor = unsafe { AsyncFd::register_with_interest(wake.clone(), Interest::READABLE) };
         let reactor = reactor.map_err(|e| Error::system("listen to a wake descriptor")(e.into()))?;
         Ok(Self { reactor })
     }
 
-    /// Whether this listens to that descriptor.
+    /// Returns whether this listens to that descriptor.
     pub fn is_for(&self, wake: &Arc<OwnedFd>) -> bool {
         Arc::ptr_eq(self.reactor.get_ref(), wake)
     }
@@ -47,7 +47,8 @@ impl Listener {
         let mut ready =
             ready!(self.reactor.poll_read_ready(cx)).map_err(Error::system("listen to a wake descriptor"))?;
         let woken = if ready.ready().is_read_closed() { Woken::HungUp } else { Woken::Written };
-        // Before the caller drains the descriptor: a byte that arrives later makes it ready again.
+        // Clear the readiness before the caller drains the descriptor: a byte that arrives later then makes the descriptor
+        // ready again.
         ready.clear_ready();
         Poll::Ready(Ok(woken))
     }

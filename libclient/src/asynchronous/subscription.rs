@@ -17,9 +17,9 @@ use tokio::time::{Instant, Sleep, sleep_until};
 /// `Stream` it ends when the tensors' stream has ended; polled again, it continues once a producer has opened the
 /// stream again.
 ///
-/// It uses no thread: the task sleeps on the subscription's descriptor, and polls every 100 ms in addition, because
-/// nobody writes to the descriptor for a producer that was killed. It must stay in the runtime in which it was opened,
-/// which needs its I/O and time drivers (`enable_all`).
+/// The subscription uses no thread: the task sleeps on the subscription's descriptor, and polls every 100 ms in addition,
+/// because a killed producer does not write to the descriptor. It must stay in the runtime in which it was opened, which needs
+/// its I/O and time drivers (`enable_all`).
 ///
 /// The awaiting task leases a message in place. It asks the daemon, which blocks its thread for some microseconds, in
 /// three cases: for the first message from memory that this client has not mapped yet, when the stream was opened
@@ -112,8 +112,8 @@ impl AsyncSubscription {
         }
     }
 
-    /// Ready when a message may have arrived. Call it after a `try_recv` that found nothing: only then will a byte
-    /// come.
+    /// Ready when a message may have arrived. Call it after a `try_recv` that found nothing: only then does the
+    /// producer send a byte.
     fn poll_news(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         if let Some(wake) = self.subscription.wake().filter(|wake| !self.listener.is_for(wake)) {
             self.listener = Listener::new(wake)?;
@@ -148,7 +148,7 @@ impl AsyncSubscription {
         self.subscription.position()
     }
 
-    /// The stream's name.
+    /// Returns the stream's name.
     pub fn name(&self) -> &str {
         self.subscription.name()
     }

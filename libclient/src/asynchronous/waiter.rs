@@ -1,7 +1,7 @@
 //! The thread that waits for names on behalf of tasks.
 //!
-//! It sleeps as [`Session::wait_key`] does: on the bells of all owners of the awaited names, on the directory's bell,
-//! and on its own, which rings when a task adds a wait or the last handle is dropped. A task that stops waiting drops
+//! It sleeps as `wait_key` in `lease/wait.rs` does: on the bells of all owners of the awaited names, on the directory's bell,
+//! and on a bell of its own, which rings when a task adds a wait or the last handle is dropped. A task that stops waiting drops
 //! the receiving end of its wait, which the thread sees in its next turn.
 
 use crate::error::{Error, Result};
@@ -47,7 +47,7 @@ struct Shared {
 #[derive(Default)]
 struct Inbox {
     waits: Vec<Wait>,
-    /// Whether the thread runs.
+    /// Whether the thread is running.
     started: bool,
 }
 
@@ -121,7 +121,7 @@ impl Shared {
             if waits.is_empty() {
                 futex::wait(&self.bell, sample, IDLE);
             } else if let Err(e) = session.waiter().enlist(Deadline::new(None)) {
-                // The error ends one task's wait; if it persists, the next task gets the next error.
+                // The error ends the wait of one task. If the cause persists, the next turn ends the wait of another task.
                 let _ = waits.swap_remove(0).tell.send(Err(e));
             } else {
                 self.turn(session, sample, &mut waits);
@@ -132,7 +132,7 @@ impl Shared {
     /// Checks every name, and sleeps if none has news.
     fn turn(&self, session: &Session, sample: u32, waits: &mut Vec<Wait>) {
         let directory = &session.directory.head().bell;
-        // Bells are sampled before the check that decides; an owner that is gone has none.
+        // Sample the bells before the deciding check; an owner that is gone has no bell.
         let news = directory.read();
         let mut owners: BTreeMap<u16, Option<(Sheet<Catalogue>, u32)>> = BTreeMap::new();
         settle(waits, |wait| {

@@ -42,8 +42,8 @@ impl Answers {
     /// is gone, the function drops the response and returns no error.
     ///
     /// # Errors
-    /// If this response or a later one could not be sent. The channel is closed then, since the following responses would belong to
-    /// the wrong requests.
+    /// If this response or a later one could not be sent. The channel is closed then, since the following responses
+    /// would belong to the wrong requests.
     pub fn say(&self, number: u64, said: Said) -> Result<()> {
         let mut state = lock(&self.state);
         state.early.insert(number, said);

@@ -13,19 +13,20 @@ use std::time::{Duration, Instant};
 use tensorlend_layout::word::PARKED_ANY;
 use tensorlend_os::futex;
 
-/// How long a server may take to open its end of a channel, before the caller tries again or tries another server.
+/// Maximum time for a server to open its end of a channel, before the caller tries again or tries another server.
 const OPENING: Duration = Duration::from_secs(1);
-/// How long the caller waits for an idle server to open a further channel, while the first server could take the
-/// request.
+/// Maximum time for which the caller waits for an idle server to open a further channel, while the first server could
+/// take the request.
 const OPENING_IDLE: Duration = Duration::from_millis(10);
 /// Maximum number of channels of one caller: a server sleeps on a word of each, and accepts a limited number.
 const CHANNELS_MAX: usize = 2;
-/// How long an unused channel is kept.
+/// Time for which an unused channel is kept.
 const SPARE: Duration = Duration::from_secs(5);
 
 /// Interval of the calls of `goes_on` during a wait.
 const ASK: Duration = Duration::from_millis(50);
-/// The same while a channel is opening: a computing server cannot accept, and each attempt costs the daemon a request.
+/// The same interval while a channel is opening: a computing server cannot accept, and each attempt costs the daemon a
+/// request.
 const ASK_OPENING: Duration = Duration::from_millis(200);
 
 /// A caller of one service: sends requests to its servers, one at a time or several at once. A caller serves one
@@ -82,7 +83,7 @@ impl Caller {
     /// # let mut server = client.serve("size").open()?;
     /// # let thread = std::thread::spawn({ let client = client.clone(); move || -> tensorlend::Result<()> {
     /// #     let call = server.recv()?;
-    /// #     call.answer(client.create(tensorlend::DType::U64, [1])?)
+    /// #     call.respond(client.create(tensorlend::DType::U64, [1])?)
     /// # }});
     /// use std::time::Duration;
     /// use tensorlend::DType;
@@ -224,7 +225,7 @@ impl Caller {
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// # let mut server = client.serve("size").open()?;
     /// # let thread = std::thread::spawn({ let client = client.clone(); move || -> tensorlend::Result<()> {
-    /// #     for _ in 0..3 { server.recv()?.answer(client.create(tensorlend::DType::U64, [1])?)?; }
+    /// #     for _ in 0..3 { server.recv()?.respond(client.create(tensorlend::DType::U64, [1])?)?; }
     /// #     Ok(())
     /// # }});
     /// use std::time::Duration;
@@ -262,14 +263,14 @@ impl Caller {
         self.recv_until(Deadline::new(timeout))
     }
 
-    /// The number of outstanding requests: sent, and not answered yet.
+    /// Returns the number of outstanding requests: sent, and not answered yet.
     ///
     /// At most [`CallerBuilder::capacity`](crate::CallerBuilder::capacity). Receive their replies with [`Caller::recv`].
     pub fn outstanding(&self) -> u64 {
         self.channels.first().map_or(0, Channel::outstanding)
     }
 
-    /// The service's name.
+    /// Returns the service's name.
     pub fn service(&self) -> &str {
         &self.service.name
     }
@@ -390,7 +391,7 @@ impl Caller {
         match connecting.wait(deadline.left().map_or(timeout, |left| left.min(timeout))) {
             Ok(channel) => {
                 self.connecting = None;
-                // The opened channel may lead to a server that was tried before.
+                // The channel may lead to another server than `server`: to the one that an earlier attempt asked.
                 let at = usize::from(channel.server != server);
                 self.channels[0].spare_since = Instant::now();
                 self.channels.insert(at, channel);
@@ -424,7 +425,7 @@ impl Caller {
             )));
         }
         if self.outstanding() > 0 && !self.has_server()? {
-            // Checked before anything is sent, so that it is certain that the request was not carried out.
+            // Check this before the request is sent: then it is certain that no server carried it out.
             self.give_up();
             return Err(self.gone());
         }
@@ -435,7 +436,7 @@ impl Caller {
                 self.sent += 1;
                 Ok(self.sent - 1)
             }
-            // A caller whose replies are lost is no longer served.
+            // The server has deleted this stream, because it could not send the caller's replies.
             Err(Error::StreamEnded(_)) => {
                 self.give_up();
                 Err(self.gone())
@@ -469,7 +470,7 @@ impl Caller {
         (number, answer.and_then(|value| self.open_answer(value)))
     }
 
-    /// An empty dataset encodes a failure.
+    /// Returns the value of a response, or the error that it reports: an empty dataset encodes a failure.
     fn open_answer(&self, value: Value) -> Result<Value> {
         match value.as_dataset().filter(|dataset| dataset.is_empty()) {
             Some(failure) => Err(Error::Answer {
@@ -513,7 +514,8 @@ impl Caller {
         }
     }
 
-    /// The servers in order of preference: by load and number of channels; the one given up last comes last.
+    /// Returns the servers in order of preference: by load and number of channels. The server that was given up last comes
+    /// last.
     fn in_order(&self) -> Result<Vec<Id>> {
         let mut servers: Vec<Id> = self.servers.ids().collect();
         if servers.len() > 1 {

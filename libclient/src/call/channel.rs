@@ -60,7 +60,8 @@ impl Drop for Connecting {
         let session = self.client.session();
         // Without a daemon, deleting would block; the next server deletes such streams.
         if !session.is_forked() && session.control.is_up() {
-            // A server that has opened the channel in the meantime sees the end of one stream and deletes the other.
+            // A server that has opened the channel in the meantime sees the end of the request stream, and deletes its reply
+            // stream.
             let _ = self.client.delete_stream(&self.service.requests(self.server, self.id));
         }
     }
@@ -79,12 +80,12 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// The number of outstanding requests.
+    /// Returns the number of outstanding requests.
     pub fn outstanding(&self) -> u64 {
         self.requests.sent() - self.waiting
     }
 
-    /// Whether its server is alive.
+    /// Returns whether its server is alive.
     pub fn goes_on(&self) -> Result<bool> {
         self.answers.goes_on()
     }

@@ -42,14 +42,14 @@ struct Counts {
 }
 
 impl Load {
-    /// The load of an idle server.
+    /// Returns the load of an idle server.
     pub fn new(client: &Client) -> Self {
         let session = client.session();
         let cursor = session.streams().take_cursor();
         let load = Self { client: client.clone(), cursor, counts: Mutex::default() };
         if let Some(cursor) = cursor {
             let words = &session.shards.table().cursors[usize::from(cursor)];
-            // As a closed subscription leaves them.
+            // The words as a closed subscription leaves them.
             words.stream.set(0);
             words.next.set(0);
             words.lost.set(0);
@@ -58,7 +58,7 @@ impl Load {
         load
     }
 
-    /// The value that a server publishes, so that callers find its load.
+    /// Returns the value that a server publishes, so that callers find its load.
     pub fn presence(&self) -> [u32; 3] {
         let cursor = self.cursor.map_or(NONE, u32::from);
         [std::process::id(), self.client.session().me().into(), cursor]

@@ -30,8 +30,8 @@
 //! client checks what they write as in all streams and lists. Many connect requests at once do not delay the replies to
 //! connected callers.
 //!
-//! A caller whose connect request is not answered repeats it. So a request that arrives while the list is cleared, or
-//! for a server that is gone, costs time and nothing else.
+//! A caller whose connect request is not answered repeats it. So a request that arrives while the list is cleared, or for a
+//! server that is gone, only costs time.
 
 mod answers;
 mod caller;

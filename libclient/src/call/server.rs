@@ -30,7 +30,7 @@ const CAPACITY_MAX: u32 = 1024;
 
 /// Options of a server. See [`Client::serve`].
 ///
-/// It has no options so far: [`ServerBuilder::open`] opens the server.
+/// There are no options so far: [`ServerBuilder::open`] opens the server.
 #[derive(Debug)]
 pub struct ServerBuilder {
     client: Client,
@@ -115,7 +115,7 @@ impl Client {
     ///     for (to, from) in doubled.as_mut_slice::<f32>()?.iter_mut().zip(call.tensor()?.as_slice::<f32>()?) {
     ///         *to = 2.0 * from;
     ///     }
-    ///     call.answer(doubled)
+    ///     call.respond(doubled)
     /// });
     ///
     /// let mut caller = other.caller("double").open()?; // in another process, usually
@@ -155,7 +155,7 @@ impl Server {
     /// As [`Server::recv`].
     pub fn try_recv(&mut self) -> Result<Option<Call>> {
         self.check()?;
-        self.look()
+        self.poll()
     }
 
     fn check(&self) -> Result<()> {
@@ -165,12 +165,12 @@ impl Server {
         if session.control.is_dead() { Err(Error::SessionEnded) } else { Ok(()) }
     }
 
-    /// The service's name.
+    /// Returns the service's name.
     pub fn service(&self) -> &str {
         &self.service.name
     }
 
-    /// The number of callers that are connected now.
+    /// Returns the number of callers that are connected now.
     ///
     /// At most 120: further callers wait until one ends.
     pub fn callers(&self) -> usize {
@@ -182,7 +182,7 @@ impl Server {
         let session = self.client.session().clone();
         session.waiter().enlist(deadline)?;
         let spin = std::mem::replace(&mut self.spin, Spin::new());
-        let found = spin.look(|| self.look());
+        let found = spin.poll(|| self.poll());
         self.spin = spin;
         if let Some(call) = found? {
             return Ok(call);
@@ -190,12 +190,12 @@ impl Server {
         let news = &session.directory.head().bell;
         loop {
             self.check()?;
-            // All bells are sampled before the check that decides.
+            // Sample all bells before the deciding check.
             let sample = news.read();
             let parked = session.waiter().park(PARKED_ANY);
             let samples: Vec<u32> = self.channels.iter().map(|channel| channel.requests.park()).collect();
             let known: Vec<Id> = self.channels.iter().map(|channel| channel.id).collect();
-            let found = self.look();
+            let found = self.poll();
             if let Ok(None) = found {
                 let Some(nap) = deadline.nap() else {
                     self.unpark();
@@ -227,12 +227,12 @@ impl Server {
     }
 
     /// Handles connect requests, and polls every channel, starting with the one whose turn it is.
-    fn look(&mut self) -> Result<Option<Call>> {
+    fn poll(&mut self) -> Result<Option<Call>> {
         self.admit()?;
         for _ in 0..self.channels.len() {
             let Some(mut channel) = self.channels.pop_front() else { break };
             let number = channel.requests.position();
-            match channel.requests.look() {
+            match channel.requests.poll() {
                 Ok(Some(message)) => {
                     let answers = channel.answers.clone();
                     self.channels.push_back(channel);
@@ -261,7 +261,7 @@ impl Server {
         Ok(None)
     }
 
-    /// The connect list's id and the numbers of its unread requests, if there are any. No round trip, no system call.
+    /// Returns the connect list's id and the numbers of its unread requests, if there are any. No round trip, no system call.
     fn unheard(&self) -> Option<(u64, std::ops::Range<u64>)> {
         let (id, end) = self.client.list_identity(&self.connect_list)?;
         let heard = if id == self.connect_list_id { self.connects } else { 0 };
@@ -375,12 +375,12 @@ pub struct Call {
 }
 
 impl Call {
-    /// The request's value.
+    /// Returns the request's value.
     pub fn value(&self) -> &Value {
         self.message.value()
     }
 
-    /// The request's tensor.
+    /// Returns the request's tensor.
     ///
     /// The lease lasts as long as this value; the caller's memory is in use until then.
     ///
@@ -390,7 +390,7 @@ impl Call {
         self.message.tensor()
     }
 
-    /// The request's dataset.
+    /// Returns the request's dataset.
     ///
     /// # Errors
     /// [`Error::Kind`] if it is a tensor.
@@ -409,7 +409,7 @@ impl Call {
     /// let mut size = client.create(tensorlend::DType::U64, [1])?;
     /// size.as_mut_slice::<u64>()?.fill(image.tensor()?.nbytes() as u64);
     /// drop(image); // its memory is the caller's again
-    /// reply.answer(size)
+    /// reply.respond(size)
     /// # }});
     /// # let mut caller = client.caller("size").open()?;
     /// # let answer = caller.call(client.create(tensorlend::DType::U8, [7])?, None)?;
@@ -437,7 +437,7 @@ impl Call {
     /// # std::thread::sleep(std::time::Duration::from_millis(50));
     /// let mut size = client.create(tensorlend::DType::U64, [1])?;
     /// size.as_mut_slice::<u64>()?.fill(call.tensor()?.nbytes() as u64);
-    /// call.answer(size)
+    /// call.respond(size)
     /// # }});
     /// # let mut caller = client.caller("size").open()?;
     /// # let answer = caller.call(client.create(tensorlend::DType::U8, [7])?, None)?;
@@ -456,16 +456,16 @@ impl Call {
     /// * [`Error::Argument`] for a draft of another client, or a dataset without tensors; the caller then gets an
     ///   error.
     /// * [`Error::Refused`] if there is no memory for the reply's index or metadata.
-    pub fn answer(self, answer: impl Into<ValueDraft>) -> Result<()> {
-        // The request's memory may be all that there is.
+    pub fn respond(self, answer: impl Into<ValueDraft>) -> Result<()> {
+        // Frees the request's memory first: the reply may need it.
         drop(self.message);
-        self.reply.answer(answer)
+        self.reply.respond(answer)
     }
 
     /// Answers with a failure: the caller gets [`Error::Answer`] with this text, cut to 64 KiB.
     ///
     /// # Errors
-    /// As [`Call::answer`].
+    /// As [`Call::respond`].
     pub fn fail(self, why: impl std::fmt::Display) -> Result<()> {
         let why = why.to_string();
         drop(self.message);
@@ -504,11 +504,11 @@ impl Reply {
         }
     }
 
-    /// Sends the reply, as [`Call::answer`].
+    /// Sends the reply, as [`Call::respond`].
     ///
     /// # Errors
-    /// As [`Call::answer`].
-    pub fn answer(mut self, answer: impl Into<ValueDraft>) -> Result<()> {
+    /// As [`Call::respond`].
+    pub fn respond(mut self, answer: impl Into<ValueDraft>) -> Result<()> {
         let draft = answer.into();
         if let Err(error) = self.check(&draft) {
             self.say(Said::Failure(words(&error)))?;
@@ -520,7 +520,7 @@ impl Reply {
     /// Answers with a failure, as [`Call::fail`].
     ///
     /// # Errors
-    /// As [`Call::answer`].
+    /// As [`Call::respond`].
     pub fn fail(mut self, why: impl std::fmt::Display) -> Result<()> {
         self.say(Said::Failure(why.to_string()))
     }

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 /// Minimum time until the list of servers is read again: a new server gets requests after this time.
 const BELIEVED: Duration = Duration::from_millis(100);
-/// The list is also kept for this many times its reading time, because reading visits all names: at most a hundredth of
-/// a processor.
+/// The list is also kept for this many times its reading time: reading visits all names, and so takes at most a hundredth of a
+/// processor's time.
 const BELIEVED_PART: u32 = 100;
-/// How long a server that did not open a channel is not asked for another.
+/// Time for which the caller does not ask a server again that did not open a channel.
 const REFUSED: Duration = Duration::from_secs(5);
 
 /// The known servers.
@@ -41,24 +41,25 @@ impl Servers {
         Ok(())
     }
 
-    /// The numbers of the known servers.
+    /// Returns the numbers of the known servers.
     pub fn ids(&self) -> impl Iterator<Item = Id> {
         self.gauges.keys().copied()
     }
 
-    /// A server's load, if it publishes one.
+    /// Returns a server's load, if it publishes one.
     pub fn load(&self, session: &Arc<Session>, server: Id) -> Option<u64> {
         self.gauges.get(&server)?.read(session)
     }
 
-    /// A better server than the caller's own (`here`), and its load. `shunned` has hung; it counts again once it has
-    /// answered everything.
+    /// Returns a better server than the caller's own (`here`), and its load. Skips `shunned`, a server that the caller gave up,
+    /// unless its load is 0: then it has answered all requests.
     ///
     /// Costs one read of one word if the caller is alone with its server.
     pub fn better(&mut self, client: &Client, service: &Service, here: Id, shunned: Option<Id>) -> Option<(Id, u64)> {
         let session = client.session();
         let load = self.load(session, here).filter(|&load| load > 0)?;
-        // Requests continue without a daemon on open channels; the known list must do until it is back.
+        // Without a daemon, requests continue on open channels, and the caller uses the known list until a daemon is
+        // back.
         if self.believed_until.is_none_or(|until| until < Instant::now()) && session.control.is_up() {
             self.find(client, service).ok()?;
         }
@@ -78,10 +79,11 @@ impl Servers {
     }
 }
 
-/// Whether a caller of a server with load `here` should move to one with load `other`.
+/// Returns whether a caller of a server with load `here` should move to a server with load `other`.
 ///
-/// It moves to an idle server, or to one whose load is lower by more than the last requests, which loads do not include
-/// yet, can explain. Otherwise the caller stays, because its server has its tensors mapped and its code in the caches.
+/// The caller moves to an idle server, or to a server whose load is lower by at least 2. A difference of 1 may come from a
+/// request that a load does not include yet. Otherwise the caller stays, because its server has its tensors mapped and its code
+/// in the caches.
 fn is_worth_going(here: u64, other: u64) -> bool {
     here > 0 && (other == 0 || other.saturating_add(1) < here)
 }

@@ -17,7 +17,7 @@ pub struct Service {
 impl Service {
     pub fn new(name: &str) -> Result<Self> {
         crate::error::check_name(name)?;
-        // The longest name that is derived from it.
+        // Also check the longest name that is derived from the service's name.
         crate::error::check_name(&format!("{name}{}", "-".repeat(ADDED_BYTES)))?;
         Ok(Self { name: name.to_owned() })
     }
@@ -38,12 +38,12 @@ impl Service {
         format!("{}/.line/{server}/{channel}/answers", self.name)
     }
 
-    /// A glob of all names of one kind.
+    /// Returns a glob of all names of one kind.
     pub fn pattern(&self, kind: &str) -> String {
         format!("{}{kind}*", globset::escape(&self.name))
     }
 
-    /// The server that a name of this service belongs to, and the rest of the name.
+    /// Returns the server to which a name of this service belongs, and the rest of the name.
     pub fn parse<'n>(&self, name: &'n str, kind: &str) -> Option<(Id, &'n str)> {
         let rest = name.strip_prefix(&self.name)?.strip_prefix(kind)?;
         let (server, rest) = rest.split_at_checked(16)?;
@@ -78,12 +78,12 @@ impl std::fmt::Display for Id {
     }
 }
 
-/// A failure's reason, cut to the maximum length of metadata between characters.
+/// Returns a failure's reason, cut to the maximum length of metadata between characters.
 pub fn reason(text: &str) -> &[u8] {
     &text.as_bytes()[..text.floor_char_boundary(tensorlend_layout::tensor::METADATA_MAX)]
 }
 
-/// An error's text with those of all its causes.
+/// Returns an error's text, with the texts of all its causes.
 pub fn words(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -94,12 +94,12 @@ pub fn words(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// The awaited server of a wait, with the reason why it has not come.
+/// Returns the text for a wait that ended without a server, with the reason.
 pub fn no_server(service: &str) -> String {
     format!("a server of {service:?}: no process serves it (see `tensorlend ls`)")
 }
 
-/// The awaited response of a wait, with the reason why it has not come.
+/// Returns the text for a wait that ended without a response, with the reason.
 pub fn no_response(service: &str) -> String {
     format!("a response from {service:?}: its server is busy or stuck, and may still answer")
 }

@@ -39,7 +39,7 @@ impl Callers {
         Self { timeout, state: Mutex::default(), given_back: Condvar::new() }
     }
 
-    /// A caller for one request, opened if none is idle. Blocks while the maximum number of requests is pending.
+    /// Takes a caller for one request; opens one if none is idle. Blocks while the maximum number of requests is pending.
     pub fn take<C: Send + 'static>(
         &self,
         deadline: Deadline,
@@ -57,7 +57,7 @@ impl Callers {
         state.busy += 1;
         let idle = state.idle.pop();
         drop(state);
-        // Returns the caller's place on every path, by its drop.
+        // From here on, dropping `taken` gives the caller's place back, on every path.
         let mut taken = Taken { callers: self, caller: idle.and_then(|idle| idle.downcast().ok()) };
         if taken.caller.is_none() {
             taken.caller = Some(Box::new(open()?));
@@ -83,7 +83,7 @@ impl<C: Send + 'static> Drop for Taken<'_, C> {
             self.caller.take()
         };
         self.callers.given_back.notify_one();
-        // Disconnects, which asks the daemon: after the lock is released.
+        // Drop the caller after the lock is released: the drop disconnects it, with a request to the daemon.
         drop(spare);
     }
 }

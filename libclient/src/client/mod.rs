@@ -1,4 +1,4 @@
-//! The client, and how it connects. Its methods stand in the modules of the things they concern, and in `api/`.
+//! The client, and its connection. Its methods are in the modules of their topics, and in `api/`.
 
 mod callers;
 
@@ -108,9 +108,8 @@ impl ClientBuilder {
     /// Sets the time after which a request to a silent daemon fails with [`Error::NotAnswering`]. It holds for
     /// connecting and for every method that asks the daemon. Default: 30 seconds; at least 1 millisecond.
     ///
-    /// The client waits longer for a daemon that is only busy: at half the time it opens a second connection, and gives
-    /// up only if the daemon does not answer that one either. Waits for a value or a message have timeouts of their
-    /// own.
+    /// The client waits longer for a daemon that is only busy: at half the time it opens a second connection, and gives up only
+    /// if the daemon does not answer on that connection either. Waits for a value or a message have timeouts of their own.
     ///
     /// The session survives the error: when the daemon answers again, the client works again.
     ///
@@ -140,7 +139,7 @@ impl ClientBuilder {
     /// * [`Error::System`] if the allocation log cannot be opened.
     pub fn connect(self) -> Result<Client> {
         tensorlend_os::kernel::check()?;
-        // Before the daemon lends memory that another process could reach.
+        // Protect the process before the daemon lends it memory, which another process could reach otherwise.
         if self.harden {
             rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
                 .map_err(|error| Error::System { doing: "harden this process", cause: error.into() })?;
@@ -233,12 +232,12 @@ impl Client {
         &self.callers
     }
 
-    /// The same session, with callers of its own to the gateway.
+    /// Returns a client of the same session that has its own callers of the gateway.
     pub(crate) fn without_callers(&self) -> Self {
         Self { session: self.session.clone(), callers: Arc::new(Callers::new(self.callers.timeout)) }
     }
 
-    /// Whether `other` is a clone of this client: both use one session, so drafts and leases of one may be used with
+    /// Returns whether `other` is a clone of this client: both use one session, so drafts and leases of one may be used with
     /// the other.
     ///
     /// ```
@@ -253,12 +252,12 @@ impl Client {
         Arc::ptr_eq(&self.session, &other.session)
     }
 
-    /// The name of the namespace that this client has joined.
+    /// Returns the name of the namespace that this client has joined.
     pub fn namespace(&self) -> &str {
         &self.session.welcome.namespace
     }
 
-    /// The version of the daemon that opened this session, such as `0.1.0`.
+    /// Returns the version of the daemon that opened this session, such as `0.1.0`.
     pub fn daemon_version(&self) -> &str {
         &self.session.welcome.daemon
     }
@@ -267,7 +266,7 @@ impl Client {
 /// Maximum bytes of a label.
 const LABEL_BYTES_MAX: usize = 63;
 
-/// A label, cut to its maximum between characters.
+/// Returns a label, cut to its maximum between characters.
 fn shortened(label: &str) -> String {
     label[..label.floor_char_boundary(LABEL_BYTES_MAX)].to_owned()
 }

@@ -91,7 +91,7 @@ mod tests {
     fn debug_prints_the_text_as_main_and_unwrap_need_it() {
         let error = Error::Timeout { what: "\"x\"".into(), waited: Duration::from_millis(1500) };
         assert_eq!(format!("{error:?}"), "timed out after 1.5 s waiting for \"x\"");
-        // What `fn main() -> Result<(), tensorlend::Error>` prints after "Error: ".
+        // `fn main() -> Result<(), tensorlend::Error>` prints this text after "Error: ".
         let none = Error::NoDaemon { tried: "/nowhere".into(), cause: std::io::ErrorKind::NotFound.into() };
         assert!(format!("{none:?}").starts_with("no tensorlend daemon answers at /nowhere ("), "{none:?}");
     }

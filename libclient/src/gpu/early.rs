@@ -1,9 +1,9 @@
 //! Early publication: tensors published before the device work on them is done.
 //!
-//! The producer P records an interprocess event, and the tensor's extension carries its handle. Each device has a fixed
-//! number of events, and P records an event again only after it has fired: a reader R that waits for it because of an
-//! older tensor at worst waits too long. When the event has fired, P clears the mark in the record. If P ends before,
-//! no process can know whether the work was done.
+//! The producer P records an interprocess event, and the tensor's extension carries its handle. Each device has a fixed number
+//! of events, and P records an event again only after it has fired: a reader R that waits for it because of an older tensor at
+//! worst waits too long. When the event has fired, P clears the mark in the record. If P ends before that, no process can know
+//! whether the work was done.
 
 use super::stream::OnStream;
 use super::{Gpu, trouble};
@@ -59,7 +59,7 @@ impl Ring {
                 own.events.push((handle, Arc::new(event)));
                 break own.events.len() - 1;
             }
-            // Without the lock: the awaited work may need another thread, which takes this lock.
+            // Wait without the lock: the awaited work may need another thread, which takes this lock.
             let oldest = own.events[own.next % EVENTS].1.clone();
             drop(own);
             oldest.synchronize().map_err(trouble(doing))?;
@@ -74,7 +74,7 @@ impl Ring {
         Ok(mark)
     }
 
-    /// The event that a mark names: of this process, or of another.
+    /// Returns the event that a mark names; it may belong to this process or to another.
     pub fn open(&self, gpu: &Gpu, mark: &Mark, doing: &str) -> Result<Arc<Event>> {
         let handle = handle_of(mark);
         // A process cannot open the handle of its own event.
@@ -95,7 +95,7 @@ impl Ring {
     }
 }
 
-/// The error for a tensor whose event cannot be awaited any more.
+/// Returns the error for a tensor whose event cannot be awaited any more.
 pub fn unfinished(name: &str) -> Error {
     Error::Device { doing: format!("wait for {name:?}, which was published early"), cause: DeviceTrouble::Unfinished }
 }

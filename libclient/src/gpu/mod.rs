@@ -23,7 +23,8 @@ pub struct Gpu {
     pub early: early::Ring,
 }
 
-/// The devices in use, shared by all sessions of this process: interprocess events are known per process.
+/// The devices in use. All sessions of this process share them, because a process cannot open the handle of an interprocess
+/// event of its own.
 static GPUS: Mutex<Vec<Weak<Gpu>>> = Mutex::new(Vec::new());
 
 /// Converts an error of the driver.
@@ -49,7 +50,7 @@ fn driver(doing: &str) -> Result<&'static Driver> {
 }
 
 impl Gpu {
-    /// The device with this UUID.
+    /// Returns the device with this UUID.
     pub fn find(uuid: Uuid, doing: &str) -> Result<Arc<Self>> {
         let driver = driver(doing)?;
         let mut all = lock(&GPUS);
@@ -72,14 +73,14 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// The UUID of the device with this number in this process.
+    /// Returns the UUID of the device with this number in this process.
     pub fn uuid_at(device: Device, doing: &str) -> Result<Uuid> {
         if device.kind() != Device::cuda(0).kind() {
             return Err(Error::Argument(format!(
                 "{doing}: {device} is no CUDA device: use create, or give a CUDA device"
             )));
         }
-        // Constant for the life of the process.
+        // The devices and their numbers do not change during the life of the process.
         static UUIDS: OnceLock<Vec<Uuid>> = OnceLock::new();
         let driver = driver(doing)?;
         if UUIDS.get().is_none() {
@@ -90,12 +91,12 @@ impl Gpu {
         found.ok_or_else(|| Error::Device { doing: doing.to_owned(), cause: DeviceTrouble::NoSuchDevice(device.id()) })
     }
 
-    /// The device's number in this process.
+    /// Returns the device's number in this process.
     pub fn local(&self) -> Device {
         Device::cuda(u8::try_from(self.device.ordinal()).unwrap_or(u8::MAX))
     }
 
-    /// The device's primary context.
+    /// Returns the device's primary context.
     pub fn context(&self, doing: &str) -> Result<Context> {
         let mut context = lock(&self.context);
         if let Some(context) = &*context {
@@ -106,7 +107,7 @@ impl Gpu {
         Ok(made)
     }
 
-    /// An unused event.
+    /// Returns an unused event.
     pub fn event(&self, doing: &str) -> Result<Event> {
         if let Some(event) = lock(&self.events).pop() {
             return Ok(event);
@@ -145,7 +146,7 @@ impl Gpu {
         stream.by_ref().wait_event(event).map_err(trouble(doing))
     }
 
-    /// The end of the work in these streams, after which their memory may be freed; without streams, of the work in any
+    /// Returns the end of the work in these streams, after which their memory may be freed; without streams, of the work in any
     /// stream.
     pub fn end_of<'s>(&self, streams: impl Iterator<Item = &'s OnStream>, doing: &str) -> End {
         let events: Result<Vec<_>> = streams.map(|stream| self.record(stream, doing)).collect();

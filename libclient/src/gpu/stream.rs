@@ -65,9 +65,8 @@ impl OnStream {
     ///
     /// # Safety
     /// 1. `handle` is 0, 1, 2, or a stream of this process, in the primary context of the device that it is used with.
-    /// 2. The stream is not destroyed before every draft that it was recorded on is published or dropped, and every
-    ///    lease
-    ///    dropped.
+    /// 2. The stream is not destroyed before every draft on which it was recorded is published or dropped, and every such lease
+    ///    is dropped.
     pub unsafe fn from_raw(handle: usize) -> Self {
         Self(Kind::Raw(handle))
     }
@@ -87,12 +86,12 @@ impl OnStream {
         unsafe { StreamRef::from_raw(self.as_raw()) }
     }
 
-    /// Whether the stream belongs to the device's primary context, as far as its handle shows.
+    /// Returns whether the stream belongs to the device's primary context, as far as its handle shows.
     pub(crate) fn check(&self, gpu: &Gpu, doing: &str) -> Result<()> {
         let context = match &self.0 {
             Kind::Cudarc(stream) => stream.context().cu_ctx().expose_provenance(),
             Kind::Ours(stream) => stream.context().raw(),
-            // The default streams belong to the current context, which is the primary one wherever they are used.
+            // The default streams belong to the current context, which is the primary one at every use.
             Kind::Raw(0..=2) => return Ok(()),
             Kind::Raw(_) => self.by_ref().context().map_err(super::trouble(doing))?,
         };
@@ -131,7 +130,7 @@ impl Streams {
         self.0.iter()
     }
 
-    /// The only stream, if it is the same for every thread.
+    /// Returns the only stream, if it is the same for every thread.
     pub fn only(&self) -> Option<&OnStream> {
         match &self.0[..] {
             [one] if one.as_raw() != 2 => Some(one),

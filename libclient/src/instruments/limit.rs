@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Invariant: `used_bytes <= bytes_max`.
+/// The limit of one client. Invariant: `used_bytes <= bytes_max`.
 #[derive(Default)]
 pub struct Limit {
     bytes_max: u64,

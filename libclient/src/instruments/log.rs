@@ -17,7 +17,7 @@ use tensorlend_os::mutex::lock;
 const HEAD: &str = "thread,time_ns,action,slot,generation,bytes\n";
 /// The number of events that wakes the thread.
 const BATCH: usize = 4096;
-/// The time after which the thread writes fewer events.
+/// The time after which the thread writes the collected events, even if they are fewer than [`BATCH`].
 const GATHER: Duration = Duration::from_millis(100);
 /// Maximum number of waiting events (40 MiB): on a slower disk, further events are counted and dropped.
 const EVENTS_MAX: usize = 1 << 20;
@@ -28,7 +28,7 @@ pub enum Action {
     Allocate,
     Free,
     Failure,
-    /// Events are missing here: the field for the bytes has their number.
+    /// The log has lost events here; the field for the bytes contains their number.
     Lost,
 }
 
@@ -59,7 +59,7 @@ struct State {
     lost: u64,
     pushed: u64,
     written: u64,
-    /// A thread waits until everything is written.
+    /// Whether a thread waits until everything is written.
     flushing: bool,
     closing: bool,
     error: Option<io::Error>,
@@ -113,7 +113,7 @@ impl Log {
             state.lost += 1;
             return;
         }
-        // Read under the lock, so that the lines are sorted by time.
+        // Read the time under the lock, so that the lines are sorted by time.
         let time_ns = self.start.elapsed().as_nanos() as u64;
         state.events.push(Event { time_ns, generation, bytes, slot, thread, action });
         state.pushed += 1;
@@ -150,7 +150,7 @@ impl Drop for Log {
     fn drop(&mut self) {
         let Some(writer) = self.writer.take() else { return };
         if self.forks != fork::generation() {
-            // The thread and its file belong to the parent, and the lock may be held for ever in this child.
+            // The thread and its file belong to the parent, and the child may never get the lock.
             std::mem::forget(writer);
             return;
         }

@@ -37,9 +37,9 @@ const LOG: u32 = 2;
 const TRACKING: u32 = 4;
 const LIMIT: u32 = 8;
 const PRESSURE: u32 = 16;
-/// Only together with [`TRACKING`].
+/// Tracking with backtraces; set only together with [`TRACKING`].
 const BACKTRACES: u32 = 32;
-/// The instruments that record an allocation. The limit has counted it before.
+/// The instruments that record an allocation. [`LIMIT`] is not among them: it has counted the bytes before the allocation.
 const RECORDING: u32 = STATISTICS | LOG | TRACKING;
 
 /// The instruments of one client.
@@ -55,10 +55,10 @@ pub struct Instruments {
 }
 
 impl Instruments {
-    /// Whether no instrument is on: the only cost in that case.
+    /// Returns whether no instrument is on. Without instruments, an allocation costs only this check.
     #[inline]
     pub fn are_off(&self) -> bool {
-        // Relaxed: an instrument that is switched on sees allocations from some moment on.
+        // Relaxed: an instrument need not see the allocations that other threads make while it is switched on.
         self.on.load(Ordering::Relaxed) == 0
     }
 
@@ -123,12 +123,12 @@ impl Instruments {
         }
     }
 
-    /// The limit, if there is one.
+    /// Returns the limit, if there is one.
     pub fn limit(&self) -> Option<&Limit> {
         self.has(LIMIT).then_some(&self.limit)
     }
 
-    /// The outstanding allocations, if they are tracked.
+    /// Returns the outstanding allocations, if they are tracked.
     pub fn tracked(&self) -> Option<&Mutex<Tracked>> {
         self.has(TRACKING).then_some(&self.tracking)
     }
@@ -149,7 +149,8 @@ impl Instruments {
     pub fn start_log(&self, path: &Path) -> Result<()> {
         let before = self.stop_log();
         let log = Log::create(path)?;
-        // A log that another thread has started in the meantime ends here, after the lock.
+        // If another thread has started a log in the meantime, that log ends when `_other` is dropped, after the lock is
+        // released.
         let _other = self.log.write().unwrap_or_else(PoisonError::into_inner).replace(log);
         self.set(LOG, true);
         before
@@ -181,7 +182,7 @@ impl Instruments {
         self.set(STATISTICS, !frames.open.is_empty());
     }
 
-    /// The counts since counting began.
+    /// Returns the counts since counting began.
     pub fn statistics(&self) -> Option<Statistics> {
         let frames = lock(&self.statistics);
         frames.sum(frames.whole?)
@@ -195,7 +196,7 @@ impl Instruments {
         id
     }
 
-    /// The counts of a scope.
+    /// Returns the counts of a scope.
     pub fn scope(&self, id: u64) -> Option<Statistics> {
         lock(&self.statistics).sum(id)
     }

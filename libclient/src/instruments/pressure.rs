@@ -44,24 +44,24 @@ pub struct Pressure<'s> {
 }
 
 impl Pressure<'_> {
-    /// Bytes that the allocation needs: whole cache lines, whole pages from one page up.
+    /// Returns the number of bytes that the allocation needs: whole cache lines, whole pages from one page up.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The number of failed attempts of this allocation: 1 in the first call.
+    /// Returns the number of failed attempts of this allocation: 1 in the first call.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    /// The error with which the allocation will fail: [`Error::MemoryLimit`] for this client's own limit,
+    /// Returns the error with which the allocation will fail: [`Error::MemoryLimit`] for this client's own limit,
     /// [`Error::Refused`] for one of the daemon's.
     pub fn cause(&self) -> &Error {
         self.cause
     }
 
     /// Deletes the value of a name, as [`crate::Client::delete`]; returns false if it held nothing. Use this method: a
-    /// callback that held the client itself would keep it alive for ever.
+    /// callback that held the client itself would keep it alive forever.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;

@@ -35,11 +35,11 @@ pub struct Allocation {
     pub slot: u32,
     /// The slot's generation: it increases with each use of the slot.
     pub generation: u64,
-    /// Its bytes: whole cache lines, whole pages from one page up.
+    /// Bytes of the slot: whole cache lines, whole pages from one page up.
     pub bytes: u64,
     /// The time since the allocation.
     pub age: Duration,
-    /// Its holder.
+    /// The holder of the slot.
     pub state: AllocationState,
     /// The backtrace of the allocation, if backtraces are on.
     pub backtrace: Option<Arc<Backtrace>>,
@@ -70,12 +70,12 @@ impl Outstanding {
         Self { allocations }
     }
 
-    /// All outstanding allocations, the oldest first.
+    /// Returns all outstanding allocations, the oldest first.
     pub fn allocations(&self) -> &[Allocation] {
         &self.allocations
     }
 
-    /// The allocations in one state.
+    /// Returns the allocations in one state.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -95,7 +95,7 @@ impl Outstanding {
         self.allocations.iter().filter(move |it| it.state == state)
     }
 
-    /// The sum of their bytes.
+    /// Returns the number of bytes of all outstanding allocations.
     pub fn bytes(&self) -> u64 {
         self.allocations.iter().map(|it| it.bytes).sum()
     }

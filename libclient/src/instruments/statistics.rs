@@ -47,7 +47,7 @@ impl Statistics {
         self.current_count -= 1;
     }
 
-    /// The counts from the beginning of `self` to the end of `next`, which began where `self` ended.
+    /// Returns the counts from the beginning of `self` to the end of `next`, which began where `self` ended.
     fn then(&self, next: &Self) -> Self {
         let peak = |before: u64, current: i64, next: u64| before.max((current + next as i64).max(0) as u64);
         Self {

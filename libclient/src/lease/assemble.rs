@@ -17,7 +17,7 @@ use std::sync::Arc;
 use tensorlend_layout::dataset::Index;
 use tensorlend_layout::tensor::{BadTensor, SlotInfo, SlotKind};
 
-/// The leased value.
+/// Returns the leased value.
 #[inline]
 pub fn value(session: &Session, leased: Leased, name: &str) -> Result<Value> {
     match leased {
@@ -26,13 +26,13 @@ pub fn value(session: &Session, leased: Leased, name: &str) -> Result<Value> {
     }
 }
 
-/// The leased tensor in host memory.
+/// Returns the leased tensor in host memory.
 #[inline]
 pub fn lease(session: &Session, leased: Leased, name: &str) -> Result<Lease> {
     tensor_of(value(session, leased, name)?, name, "get_dataset")
 }
 
-/// Returns the lease of a value that must be a tensor in host memory; `remedy` is the call for other values.
+/// Returns the lease of a value that must be a tensor in host memory; `remedy` names the method for other values.
 #[inline]
 pub fn tensor_of(value: Value, name: &str, remedy: &'static str) -> Result<Lease> {
     match value {
@@ -45,7 +45,7 @@ pub fn tensor_of(value: Value, name: &str, remedy: &'static str) -> Result<Lease
     }
 }
 
-/// The leased dataset.
+/// Returns the leased dataset.
 pub fn dataset(session: &Session, leased: Leased, name: &str) -> Result<Dataset> {
     match value(session, leased, name)? {
         Value::Dataset(dataset) => Ok(dataset),
@@ -86,7 +86,7 @@ fn group(session: &Session, held: &Held, info: &SlotInfo, bytes: Bytes, name: &s
     if info.extended {
         return group_of_records(session, held, info, bytes, words, name);
     }
-    // The geometry may change while a segment is mapped: then ask for it again.
+    // The geometry may change while a segment is mapped: then request the segment again.
     loop {
         let plain = {
             let guard = session.shards.epoch_guard();
@@ -105,7 +105,7 @@ fn group(session: &Session, held: &Held, info: &SlotInfo, bytes: Bytes, name: &s
     }
 }
 
-/// A dataset whose index does not describe all members completely: reads every member's record.
+/// Returns a dataset whose index does not describe all members completely: this function reads every member's record.
 fn group_of_records(
     session: &Session,
     held: &Held,

@@ -11,7 +11,7 @@ use tensorlend_layout::catalogue::cell_place;
 use tensorlend_layout::tensor::BadTensor;
 use tensorlend_layout::word::{Cell, Word};
 
-/// Maximum requests for a part of cells that does not exist while the route there is the same.
+/// Maximum number of requests for a part of cells that does not exist, while the route to the cell stays the same.
 const MISSING_MAX: u32 = 64;
 
 /// Leases the value of a name.
@@ -27,9 +27,9 @@ pub fn lease_key(session: &Session, key: &[u8], name: &str) -> Result<Option<Lea
                 Leasing::Moved => continue,
             }
         };
-        let word = &session.directory.names[found.entry as usize].home;
-        let route = Route::home(word, found.home);
-        match lease(session, found.home.catalogue(), route, At::Cell(found.home.cell()), name)? {
+        let word = &session.directory.names[found.entry as usize].owner_word;
+        let route = Route::owner_word(word, found.owner_word);
+        match lease(session, found.owner_word.catalogue(), route, At::Cell(found.owner_word.cell()), name)? {
             Leasing::Held(leased) => return Ok(Some(leased)),
             Leasing::Absent => return Ok(None),
             Leasing::Moved => std::hint::spin_loop(),
@@ -37,17 +37,17 @@ pub fn lease_key(session: &Session, key: &[u8], name: &str) -> Result<Option<Lea
     }
 }
 
-/// The route to a name that is announced: through its client's `absorbed` word.
+/// Returns the route to an announced name: it leads through the `absorbed` word of the announcing client.
 fn route_of<'s>(session: &'s Session, announced: &Announced) -> Route<'s> {
     let word = &session.directory.members[usize::from(announced.catalogue)].absorbed;
-    Route { word, seen: announced.absorbed.0, home: announced.home(), member: announced.member }
+    Route { word, seen: announced.absorbed.0, owner_word: announced.owner_word(), member: announced.member }
 }
 
 /// Leases the value of a name that is not in the directory.
 #[cold]
 fn lease_announced(session: &Session, hash: u64, key: &[u8], name: &str) -> Result<Leasing> {
     let Some(announced) = session.names().announced(hash, key)? else {
-        // The daemon absorbed it in between: then it is in the directory.
+        // The daemon has absorbed the name in between: it is in the directory now.
         let live = session.find_live(hash, key).is_some();
         return Ok(if live { Leasing::Moved } else { Leasing::Absent });
     };
@@ -66,7 +66,7 @@ pub struct CellRoute<'s> {
 
 /// A cell, as it was read.
 pub struct SeenCell<'s> {
-    /// The owner's memory; `None`: it is this client's own, and not mapped to be read.
+    /// The owner's memory; `None`: the cell is this client's own, and its memory is not mapped for reading.
     pub peer: Option<&'s Peer>,
     pub word: &'s Word,
     pub cell: Cell,
@@ -79,15 +79,16 @@ impl<'s> CellRoute<'s> {
         let hash = session.directory.hash(key);
         loop {
             if let Some(found) = session.find_live(hash, key) {
-                let route = Route::home(&session.directory.names[found.entry as usize].home, found.home);
-                let (catalogue, number) = (found.home.catalogue(), found.home.cell());
+                let route =
+                    Route::owner_word(&session.directory.names[found.entry as usize].owner_word, found.owner_word);
+                let (catalogue, number) = (found.owner_word.catalogue(), found.owner_word.cell());
                 return Ok(Some(Self { route, catalogue, number, entry: Some(found.entry) }));
             }
             if let Some(found) = session.names().announced(hash, key)? {
                 let (route, number) = (route_of(session, &found), found.cell);
                 return Ok(Some(Self { route, catalogue: found.catalogue, number, entry: None }));
             }
-            // The daemon absorbed it in between: then it is in the directory.
+            // The daemon may have absorbed the name in the meantime: then the name is in the directory.
             if session.find_live(hash, key).is_none() {
                 return Ok(None);
             }
@@ -104,7 +105,7 @@ impl<'s> CellRoute<'s> {
         if self.route.member != 0 && self.route.member != member {
             return Err(Missing::Again);
         }
-        let peer = session.peers().get(guard, self.catalogue).filter(|peer| peer.is_life(member));
+        let peer = session.peers().get(guard, self.catalogue).filter(|peer| peer.is_of_epoch(member));
         let word = if self.catalogue == session.me() {
             session.names().own_cell(self.number).map(|record| &record.cell)
         } else {
@@ -114,18 +115,18 @@ impl<'s> CellRoute<'s> {
         Ok(SeenCell { peer, word, cell: Cell(word.read()) })
     }
 
-    /// Whether the route is still the same.
+    /// Returns whether the route is still the same.
     pub fn stands(&self) -> bool {
         self.route.word.peek() == self.route.seen
     }
 
-    /// The version of the value in this cell.
+    /// Returns the version of the value in this cell.
     pub fn version(&self, cell: Cell) -> Version {
-        Version { home: self.route.home, cell: cell.0 }
+        Version { owner_word: self.route.owner_word, cell: cell.0 }
     }
 }
 
-/// The present state of a name, without a lease: its version, if it has a value.
+/// Returns the present state of a name, without a lease: its version, if it has a value.
 pub fn peek(session: &Session, key: &[u8]) -> Result<Peeked> {
     let mut missing = 0;
     loop {

@@ -18,10 +18,10 @@ pub struct Companion {
 }
 
 impl Held {
-    /// A slot chained to this one. The owner claims the chain; this function checks the claim.
+    /// Returns a slot chained to the leased one. The owner claims that the chain exists; this function checks the claim.
     pub fn companion(&self, session: &Session, slot: u32, generation: Option<u64>, name: &str) -> Result<Companion> {
         let damaged = |cause| Error::Damaged { name: name.to_owned(), cause };
-        // The geometry may change while a segment is mapped: then ask for it again.
+        // The geometry may change while a segment is mapped: then request the segment again.
         loop {
             {
                 let guard = session.shards.epoch_guard();
@@ -46,7 +46,7 @@ impl Held {
         Err(damaged(BadTensor::Segment))
     }
 
-    /// The slot's extension, if this publication has one.
+    /// Returns the slot's extension, if this publication has one.
     pub fn extension(&self, session: &Session, info: &SlotInfo, name: &str) -> Result<Option<Companion>> {
         if !info.extended {
             return Ok(None);

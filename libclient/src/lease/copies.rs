@@ -27,7 +27,7 @@ pub fn copy(session: &Arc<Session>, value: &Value) -> Result<Cell> {
     sealed.map(|sealed| sealed.value)
 }
 
-/// A draft with the contents of a leased tensor.
+/// Returns a draft with the contents of a leased tensor.
 fn duplicate(session: &Arc<Session>, tensor: &Tensor) -> Result<Draft> {
     let spec = TensorSpec {
         dtype: tensor.dtype(),

@@ -34,7 +34,8 @@ pub struct CopyOnWrite {
 
 struct Map(Private);
 
-// SAFETY: a range of memory, reachable through the `CopyOnWrite` alone: shared for reading, exclusively for writing.
+// SAFETY: a `Map` is a range of memory that only its `CopyOnWrite` reaches: through a shared reference for reading, and through
+// an exclusive one for writing.
 unsafe impl Send for Map {}
 // SAFETY: as above.
 unsafe impl Sync for Map {}
@@ -82,13 +83,13 @@ impl Value {
 }
 
 impl CopyOnWrite {
-    /// The leased value: shapes, dtypes, metadata, and the bytes as all other readers see them, without this process's
+    /// Returns the leased value: shapes, dtypes, metadata, and the bytes as all other readers see them, without this process's
     /// writes.
     pub fn value(&self) -> &Value {
         &self.value
     }
 
-    /// The writable bytes of a tensor, in the layout of [`Tensor::bytes`]: number 0 for a single tensor, otherwise the
+    /// Returns the writable bytes of a tensor, in the layout of [`Tensor::bytes`]: number 0 for a single tensor, otherwise the
     /// dataset's member with this number.
     ///
     /// # Panics

@@ -7,7 +7,7 @@ use crate::session::Session;
 use std::collections::HashSet;
 use tensorlend_layout::tensor::SlotInfo;
 
-/// Maps the segment that holds a slot. False: there is none (any more).
+/// Maps the segment that holds a slot. Returns false if the daemon lends no segment for this slot (any more).
 pub fn fetch_segment(session: &Session, catalogue: u16, slot: u32) -> Result<bool> {
     match session.peers().fetch_segment(catalogue, slot) {
         Err(e) if e.is_limit() && make_room(session, &e) => session.peers().fetch_segment(catalogue, slot),
@@ -15,8 +15,9 @@ pub fn fetch_segment(session: &Session, catalogue: u16, slot: u32) -> Result<boo
     }
 }
 
-/// As [`fetch_segment`], for a slot that a value names. Its owner acknowledged the segment before it published anything
-/// in it, but through another socket, which the daemon may read after this client's.
+/// As [`fetch_segment`], for a slot that a value names. Retries for a while: the owner has acknowledged the segment before it
+/// published a value in it, but the daemon may read that acknowledgement, which comes through another socket, after this
+/// client's request.
 pub fn fetch_segment_of_value(session: &Session, catalogue: u16, slot: u32) -> Result<bool> {
     for _ in 0..64 {
         if fetch_segment(session, catalogue, slot)? {
@@ -27,13 +28,13 @@ pub fn fetch_segment_of_value(session: &Session, catalogue: u16, slot: u32) -> R
     Ok(false)
 }
 
-/// Releases memory after the daemon refused some, so that it can spill; returns whether there was anything to release.
+/// Releases memory after the daemon refused some, so that the daemon can spill; returns whether there was anything to release.
 fn make_room(session: &Session, refused: &Error) -> bool {
     let unmapped = session.peers().unmap_unused();
     release::is_full(refused) && session.alloc().release_for_spill(Wanted::All) || unmapped
 }
 
-/// Bytes of the slots in this namespace on which some live member holds a lease.
+/// Returns the number of bytes of the slots in this namespace on which some live member holds a lease.
 pub fn leased_bytes(session: &Session) -> Result<u64> {
     let mut slots = HashSet::new();
     for catalogue in session.directory.present().collect::<Vec<_>>() {
@@ -52,7 +53,7 @@ pub fn leased_bytes(session: &Session) -> Result<u64> {
     Ok(bytes)
 }
 
-/// The length of a slot as its owner claims it; 0 if it is gone.
+/// Returns the length of a slot as its owner claims it; 0 if it is gone.
 fn slot_bytes(session: &Session, catalogue: u16, slot: u32) -> Result<u64> {
     for _ in 0..2 {
         let Some(member) = session.directory.members.get(usize::from(catalogue)) else { return Ok(0) };
@@ -61,7 +62,7 @@ fn slot_bytes(session: &Session, catalogue: u16, slot: u32) -> Result<u64> {
             if let Some(segment) = session
                 .peers()
                 .get(&guard, catalogue)
-                .filter(|p| p.is_life(member.member.read()))
+                .filter(|p| p.is_of_epoch(member.member.read()))
                 .and_then(|p| p.segment(slot, member.geometry.read(), &session.directory))
             {
                 let words = segment.records[(slot - segment.base) as usize].copy();

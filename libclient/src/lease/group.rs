@@ -54,7 +54,7 @@ pub enum NotPlain {
 }
 
 impl Group {
-    /// A group from the index alone, as [`copy_group`] copied it, with a record that is not extended: checks every
+    /// Returns a group from the index alone, as [`copy_group`] copied it, with a record that is not extended: checks every
     /// member as the index describes it. `own` is the index's segment; `segment_of` finds the segment of any slot.
     #[inline(always)]
     pub fn plain<'s>(
@@ -67,8 +67,9 @@ impl Group {
         let index = index.ok_or(NotPlain::Damaged(BadTensor::Record))?;
         let mut more: Option<Box<More>> = None;
         for at in 0..index.len() {
-            let (slot, generation, brief) = index.place(at);
-            let info = SlotInfo::of_brief(&brief, generation).ok_or(NotPlain::Records)?.map_err(NotPlain::Damaged)?;
+            let (slot, generation, summary) = index.place(at);
+            let info =
+                SlotInfo::of_summary(&summary, generation).ok_or(NotPlain::Records)?.map_err(NotPlain::Damaged)?;
             let segment = if own.holds(slot) {
                 own
             } else {
@@ -88,7 +89,7 @@ impl Group {
         Ok(Self { words: words.clone(), from, end, more, tensors: OnceLock::new() })
     }
 
-    /// A group from its members' records, if the index is not enough: the tensors, the metadata, and the tensors'
+    /// Returns a group from its members' records, if the index is not enough: the tensors, the metadata, and the tensors'
     /// segments.
     pub fn of_records(
         words: Arc<[u64]>,
@@ -105,13 +106,13 @@ impl Group {
         &self.words[self.from as usize..self.end as usize]
     }
 
-    /// The index: names and locations of its tensors.
+    /// Returns the index: names and locations of its tensors.
     #[inline]
     pub fn index(&self) -> Index<'_> {
         index_in(self.words()).expect("it was checked when the lease was taken")
     }
 
-    /// Metadata of the whole dataset.
+    /// Returns the metadata of the whole dataset.
     pub fn metadata(&self) -> &[u8] {
         let words = &self.words()[..RECORD_WORDS];
         let bytes = (words[2] >> 32) as usize;
@@ -122,19 +123,19 @@ impl Group {
         }
     }
 
-    /// Timestamp of the whole dataset.
+    /// Returns the timestamp of the whole dataset.
     pub fn timestamp_ns(&self) -> u64 {
         self.words()[6]
     }
 
-    /// The tensors. `own` is the index's segment.
+    /// Returns the tensors. `own` is the index's segment.
     pub fn tensors(&self, own: &Arc<PeerSegment>) -> &[Tensor] {
         self.tensors.get_or_init(|| {
             let index = self.index();
             let others = self.more.iter().flat_map(|more| &more.segments);
             let tensor = |at| {
-                let (slot, generation, brief) = index.place(at);
-                let info = SlotInfo::of_brief(&brief, generation)?.ok()?;
+                let (slot, generation, summary) = index.place(at);
+                let info = SlotInfo::of_summary(&summary, generation)?.ok()?;
                 let segment = std::iter::once(own).chain(others.clone()).find(|s| s.holds(slot))?;
                 Tensor::read(&info, Bytes::new(&segment.map, info.data_offset, info.data_bytes)?, None).ok()
             };
@@ -144,7 +145,7 @@ impl Group {
     }
 }
 
-/// The index that follows a record.
+/// Returns the index that follows a record.
 #[inline(always)]
 pub fn index_in(words: &[u64]) -> Option<Index<'_>> {
     Index::new(bytemuck::cast_slice(words.get(RECORD_WORDS..)?))

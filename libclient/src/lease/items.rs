@@ -12,7 +12,7 @@ use crate::lease::lease::{Dataset, Lease};
 use crate::lease::raw::Held;
 use crate::lease::take::{self, At, Leasing, Placed, Route, Seen, lease};
 use crate::lease::value::Value;
-use crate::link::shards::Place;
+use crate::link::shards::LeaseEntry;
 use crate::peers::sheets::Peer;
 use crate::segment::bytes::Bytes;
 use crate::session::Session;
@@ -66,11 +66,12 @@ pub fn lease_items(
 fn find_item(session: &Session, id: u64, number: u64, next: &mut u32) -> Option<FoundName> {
     let key = item_key(id, number);
     let guess = session.directory.names.get(*next as usize).and_then(|entry| {
-        // An entry identifies its key by itself; if the key matches, its hash is the key's.
-        let home = entry.probe(entry.hash.peek(), &key, &session.directory.long_names)?;
-        Some(FoundName { entry: *next, home })
+        // The entry contains its key. If the key matches, the entry's hash is the hash of the key.
+        let owner_word = entry.probe(entry.hash.peek(), &key, &session.directory.long_names)?;
+        Some(FoundName { entry: *next, owner_word })
     });
-    let found = guess.filter(|f| f.home.is_live()).or_else(|| session.find(&key).filter(|f| f.home.is_live()))?;
+    let found =
+        guess.filter(|f| f.owner_word.is_live()).or_else(|| session.find(&key).filter(|f| f.owner_word.is_live()))?;
     *next = found.entry + 1;
     Some(found)
 }
@@ -78,13 +79,13 @@ fn find_item(session: &Session, id: u64, number: u64, next: &mut u32) -> Option<
 /// Leases the items that it can; `None` for the others.
 fn lease_found(session: &Session, found: &[Option<FoundName>]) -> Vec<Option<Value>> {
     let guard = session.shards.epoch_guard();
-    // Reads the latest value of each, ...
+    // Step 1: reads the latest value of each item.
     let look = |found: FoundName| {
-        let route = Route::home(&session.directory.names[found.entry as usize].home, found.home);
-        Seen::look(session, &guard, found.home.catalogue(), route, At::Cell(found.home.cell())).ok()
+        let route = Route::owner_word(&session.directory.names[found.entry as usize].owner_word, found.owner_word);
+        Seen::look(session, &guard, found.owner_word.catalogue(), route, At::Cell(found.owner_word.cell())).ok()
     };
     let seen: Vec<_> = found.iter().map(|found| found.and_then(look)).collect();
-    // ... stores the leases, ...
+    // Step 2: stores the leases.
     let store = |seen| {
         let placed = Seen::place(seen, session).ok()?;
         let lease = placed.lease();
@@ -93,9 +94,9 @@ fn lease_found(session: &Session, found: &[Option<FoundName>]) -> Vec<Option<Val
     };
     let stored: Vec<_> = seen.into_iter().map(|seen| seen.and_then(store)).collect();
     leases::lease_fence();
-    // ... and checks that all words that led to the values are unchanged.
+    // Step 3: checks that all words that led to the values are unchanged.
     let stands = |stored| {
-        let (placed, place): (Placed<'_>, Place) = stored;
+        let (placed, place): (Placed<'_>, LeaseEntry) = stored;
         if !leases::confirm(session.shards.entry(place), &placed.words()) {
             return None;
         }
@@ -147,13 +148,13 @@ fn lease_found(session: &Session, found: &[Option<FoundName>]) -> Vec<Option<Val
         .collect()
 }
 
-/// One item of the list with this id; `None`: it is gone.
+/// Returns one item of the list with this id; `None`: the item is gone.
 pub fn item(session: &Arc<Session>, list: &str, id: u64, number: u64) -> Result<Option<Value>> {
     let key = item_key(id, number);
     loop {
-        let Some(found) = session.find(&key).filter(|f| f.home.is_live()) else { return Ok(None) };
-        let home = Route::home(&session.directory.names[found.entry as usize].home, found.home);
-        match lease(session, found.home.catalogue(), home, At::Cell(found.home.cell()), list)? {
+        let Some(found) = session.find(&key).filter(|f| f.owner_word.is_live()) else { return Ok(None) };
+        let owner_word = Route::owner_word(&session.directory.names[found.entry as usize].owner_word, found.owner_word);
+        match lease(session, found.owner_word.catalogue(), owner_word, At::Cell(found.owner_word.cell()), list)? {
             Leasing::Held(leased) => return assemble::value(session, leased, list).map(Some),
             Leasing::Absent => return Ok(None),
             Leasing::Moved => {}
@@ -161,7 +162,7 @@ pub fn item(session: &Arc<Session>, list: &str, id: u64, number: u64) -> Result<
     }
 }
 
-/// The content of a leased slot's record, if it is complete, and the slot's bytes, if they are in host memory.
+/// Returns the content of a leased slot's record, if it is complete, and the slot's bytes, if they are in host memory.
 #[inline(always)]
 fn contents(held: &Held, record: &[u64; 16]) -> Option<(SlotInfo, Bytes)> {
     let (info, bytes) = take::contents(held, record).ok()?;

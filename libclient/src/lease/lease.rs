@@ -9,7 +9,7 @@ use crate::tensor::Tensor;
 use std::ops::{Deref, Range};
 use std::sync::OnceLock;
 use tensorlend_layout::dataset::Index;
-use tensorlend_layout::stream::{BRIEF_WORDS, Brief};
+use tensorlend_layout::stream::{HeaderSummary, SUMMARY_WORDS};
 use tensorlend_layout::tensor::SlotInfo;
 
 /// The right to read one tensor in place. While the lease exists, its memory is not reused, whatever happens to the
@@ -47,28 +47,28 @@ pub struct Lease {
 struct Inner {
     held: Held,
     /// The header summary of the tensor: checked, and decoded at the first access.
-    brief: Brief,
+    summary: HeaderSummary,
     tensor: OnceLock<Box<Tensor>>,
 }
 
 impl Lease {
-    /// A lease on a tensor that was read from its record.
+    /// Returns a lease on a tensor that was read from its record.
     pub(crate) fn of(tensor: Tensor, held: Held) -> Self {
         let tensor = OnceLock::from(Box::new(tensor));
-        Self { inner: Box::new(Inner { held, brief: [0; BRIEF_WORDS], tensor }) }
+        Self { inner: Box::new(Inner { held, summary: [0; SUMMARY_WORDS], tensor }) }
     }
 
-    /// A lease on a tensor whose header summary was checked against the segment.
+    /// Returns a lease on a tensor whose header summary was checked against the segment.
     #[inline]
-    pub(crate) fn of_brief(brief: Brief, held: Held) -> Self {
-        Self { inner: Box::new(Inner { held, brief, tensor: OnceLock::new() }) }
+    pub(crate) fn of_summary(summary: HeaderSummary, held: Held) -> Self {
+        Self { inner: Box::new(Inner { held, summary, tensor: OnceLock::new() }) }
     }
 }
 
 impl Inner {
     #[cold]
     fn unpack(&self) -> Box<Tensor> {
-        let info = SlotInfo::of_brief(&self.brief, self.held.cell.generation());
+        let info = SlotInfo::of_summary(&self.summary, self.held.cell.generation());
         let info = info.and_then(std::result::Result::ok).expect("it was checked when the lease was taken");
         let map = &self.held.segment().map;
         let bytes = Bytes::new(map, info.data_offset, info.data_bytes).expect("it was checked");
@@ -82,17 +82,17 @@ impl Lease {
         &self.inner.held
     }
 
-    /// The version of the leased value.
+    /// Returns the version of the leased value.
     pub fn version(&self) -> Version {
         self.inner.held.version()
     }
 
-    /// Whether the session that took this lease still exists, so that its memory is protected.
+    /// Returns whether the session that took this lease still exists, so that its memory is protected.
     ///
-    /// It returns false only after the daemon has ended the session of a running process: because the process broke a
-    /// rule of the protocol, or, if the daemon's configuration sets `uid.lease_ms_max`, because memory was short and
-    /// leases kept replaced values for too long. The bytes may then belong to another tensor. Where that can happen,
-    /// read, validate, and only then use the result.
+    /// This method returns false only after the daemon has ended the session of a running process: because the process broke a
+    /// rule of the protocol, or, if the daemon's configuration sets `uid.lease_ms_max`, because memory was short and leases
+    /// kept replaced values for too long. The bytes may then belong to another tensor. Where that can happen, read, validate,
+    /// and only then use the result.
     pub fn validate(&self) -> bool {
         self.inner.held.validate()
     }
@@ -153,13 +153,13 @@ impl Dataset {
         &self.inner.held
     }
 
-    /// The tensor with this name in the dataset; `None` if there is none.
+    /// Returns the tensor with this name in the dataset; `None` if there is none.
     pub fn get(&self, name: &str) -> Option<&Tensor> {
         let at = self.inner.group.index().find(name)?;
         self.tensors().get(at)
     }
 
-    /// The tensor with this name in the dataset, for programs that expect it.
+    /// Returns the tensor with this name in the dataset, for programs that expect it.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -182,13 +182,13 @@ impl Dataset {
         })
     }
 
-    /// The tensors with their names, in the order of their addition.
+    /// Returns the tensors with their names, in the order of their addition.
     pub fn iter(&self) -> DatasetIter<'_> {
         let (index, tensors) = (self.inner.group.index(), self.tensors());
         DatasetIter { index, tensors, left: 0..tensors.len() }
     }
 
-    /// The tensors without their names, in the order of their addition.
+    /// Returns the tensors without their names, in the order of their addition.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -204,27 +204,27 @@ impl Dataset {
         self.inner.group.tensors(self.inner.held.segment())
     }
 
-    /// The number of tensors.
+    /// Returns the number of tensors.
     pub fn len(&self) -> usize {
         self.inner.group.index().len()
     }
 
-    /// Whether it has no tensors.
+    /// Returns whether it has no tensors.
     pub fn is_empty(&self) -> bool {
         self.inner.group.index().is_empty()
     }
 
-    /// The metadata of the whole dataset; empty if none.
+    /// Returns the metadata of the whole dataset; empty if none.
     pub fn metadata(&self) -> &[u8] {
         self.inner.group.metadata()
     }
 
-    /// The timestamp of the whole dataset in nanoseconds; 0 if none was set.
+    /// Returns the timestamp of the whole dataset in nanoseconds; 0 if none was set.
     pub fn timestamp(&self) -> u64 {
         self.inner.group.timestamp_ns()
     }
 
-    /// The version of the leased value.
+    /// Returns the version of the leased value.
     pub fn version(&self) -> Version {
         self.inner.held.version()
     }

@@ -3,11 +3,10 @@
 use crate::error::{Error, Result};
 use crate::lease::take::NotHeld;
 use crate::lease::take::hold;
-use crate::link::shards::Place;
+use crate::link::shards::LeaseEntry;
 use crate::session::Session;
 use crate::tensor::draft::Draft;
 use std::sync::Arc;
-use tensorlend_layout::leases;
 use tensorlend_layout::word::Cell;
 
 /// Keeps the memory of a [`Draft`] in place and unused by other tensors, whatever happens to the published value: for
@@ -27,7 +26,7 @@ use tensorlend_layout::word::Cell;
 /// ```
 pub struct Pin {
     session: Arc<Session>,
-    place: Place,
+    place: LeaseEntry,
     slot: u32,
 }
 
@@ -66,7 +65,7 @@ impl Pin {
 impl Drop for Pin {
     fn drop(&mut self) {
         if !self.session.is_forked() {
-            leases::release(self.session.shards.entry(self.place));
+            self.session.shards.release(self.place);
             self.session.alloc().unpin(self.slot);
         }
     }

@@ -1,24 +1,23 @@
 //! A lease as this crate holds it internally.
 
 use crate::link::Link;
-use crate::link::shards::Place;
+use crate::link::shards::LeaseEntry;
 use crate::names::version::Version;
 use crate::peers::sheets::PeerSegment;
 use std::sync::Arc;
-use tensorlend_layout::leases;
 use tensorlend_layout::word::Cell;
 
 /// A validated lease: while it exists, the slot is not reused.
 pub struct Held {
     /// The slot's segment; its link is the session that holds the lease.
     segment: Arc<PeerSegment>,
-    place: Place,
+    place: LeaseEntry,
     /// The slot's owner.
     pub catalogue: u16,
     /// The slot and its generation.
     pub cell: Cell,
     /// The owner word that led to it.
-    pub home: u64,
+    pub owner_word: u64,
 }
 
 impl Drop for Held {
@@ -27,40 +26,40 @@ impl Drop for Held {
         // A forked child has no lease table mapped; the lease belongs to its parent.
         let link = &self.segment.link;
         if !link.is_forked() {
-            leases::release(link.shards.entry(self.place));
+            link.shards.release(self.place);
         }
     }
 }
 
 impl Held {
-    /// A lease that was taken elsewhere: the entry at `place` holds it, and is cleared by the drop.
+    /// Returns the value for a lease that is stored in the entry at `place`; dropping the value clears the entry.
     #[inline]
-    pub fn new(segment: Arc<PeerSegment>, place: Place, catalogue: u16, cell: Cell, home: u64) -> Self {
-        Self { segment, place, catalogue, cell, home }
+    pub fn new(segment: Arc<PeerSegment>, place: LeaseEntry, catalogue: u16, cell: Cell, owner_word: u64) -> Self {
+        Self { segment, place, catalogue, cell, owner_word }
     }
 
-    /// The slot's segment.
+    /// Returns the slot's segment.
     #[inline]
     pub fn segment(&self) -> &Arc<PeerSegment> {
         &self.segment
     }
 
-    /// The session that holds the lease.
+    /// Returns the session that holds the lease.
     #[inline]
     pub fn link(&self) -> &Link {
         &self.segment.link
     }
 
     pub(crate) fn version(&self) -> Version {
-        Version { home: self.home, cell: self.cell.0 }
+        Version { owner_word: self.owner_word, cell: self.cell.0 }
     }
 
     pub(crate) fn validate(&self) -> bool {
         if self.link().is_forked() {
             return false;
         }
-        // Acquire, before the check: all reads of the tensor come before it. If a read byte belonged to another tensor
-        // already, the word shows that this session had ended.
+        // Acquire, between all reads of the tensor and the check: if a read returned a byte of a later tensor, the
+        // member word shows that this session had ended.
         std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
         self.link().is_member()
     }

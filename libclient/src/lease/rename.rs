@@ -29,7 +29,7 @@ pub fn rename(session: &Arc<Session>, from: &str, to: &str) -> Result<()> {
             return rename(session, from, to);
         }
         if let Err(e) = session.names().publish_held_for(to, value, session.names().lifetime_of(from.as_bytes())) {
-            // Unless it is unknown whether `to` refers to it.
+            // If it is uncertain whether `to` refers to the slot, the slot stays in use.
             if e.is_certain() {
                 session.alloc().retire(value);
             }

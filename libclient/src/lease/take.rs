@@ -11,7 +11,7 @@ use crate::lease::lease::Lease;
 use crate::lease::raw::Held;
 use crate::link::Link;
 use crate::link::epoch::EpochGuard;
-use crate::link::shards::Place;
+use crate::link::shards::LeaseEntry;
 use crate::peers::sheets::{Peer, PeerSegment};
 use crate::segment::bytes::Bytes;
 use crate::session::Session;
@@ -20,9 +20,9 @@ use std::sync::Arc;
 use tensorlend_layout::Device;
 use tensorlend_layout::catalogue::{SlotRecord, cell_place};
 use tensorlend_layout::leases;
-use tensorlend_layout::stream::{Brief, RingEntry};
+use tensorlend_layout::stream::{HeaderSummary, RingEntry};
 use tensorlend_layout::tensor::{BadTensor, SlotInfo, SlotKind};
-use tensorlend_layout::word::{Cell, Home, LeaseWord, Word};
+use tensorlend_layout::word::{Cell, LeaseWord, OwnerWord, Word};
 
 /// A leased value.
 pub enum Leased {
@@ -33,7 +33,7 @@ pub enum Leased {
 }
 
 impl Leased {
-    /// The lease.
+    /// Returns the lease.
     pub fn held(&self) -> &Held {
         match self {
             Self::Tensor(lease) => lease.held(),
@@ -58,7 +58,7 @@ pub enum At<'a> {
     /// A cell of the catalogue.
     Cell(u32),
     /// A ring's entry, with the cell and header summary read from it.
-    Entry(&'a RingEntry, Cell, Brief),
+    Entry(&'a RingEntry, Cell, HeaderSummary),
 }
 
 /// The word that led to a cell or an entry: while it is unchanged, the route is valid.
@@ -67,16 +67,16 @@ pub struct Route<'a> {
     pub word: &'a Word,
     pub seen: u64,
     /// The owner word for the value's version.
-    pub home: u64,
-    /// The epoch of the client to which the word belongs; 0: the word identifies it by itself.
+    pub owner_word: u64,
+    /// The epoch of the client to which the word belongs; 0 for an owner word, which changes with every owner.
     pub member: u64,
 }
 
 impl<'a> Route<'a> {
-    /// A route through an owner word of the directory.
+    /// Returns a route through an owner word of the directory.
     #[inline]
-    pub fn home(word: &'a Word, seen: Home) -> Self {
-        Self { word, seen: seen.0, home: seen.0, member: 0 }
+    pub fn owner_word(word: &'a Word, seen: OwnerWord) -> Self {
+        Self { word, seen: seen.0, owner_word: seen.0, member: 0 }
     }
 }
 
@@ -151,7 +151,7 @@ impl<'s> Seen<'s> {
         if route.member != 0 && route.member != life {
             return Err(Missing::Again);
         }
-        let peer = session.peers().get(guard, catalogue).filter(|p| p.is_life(life));
+        let peer = session.peers().get(guard, catalogue).filter(|p| p.is_of_epoch(life));
         let Some(peer) = peer else { return Err(Missing::Cells(0)) };
         let (word, cell) = match at {
             At::Cell(cell) => match peer.cell(cell) {
@@ -180,28 +180,28 @@ impl<'s> Seen<'s> {
 }
 
 impl Placed<'_> {
-    /// The lease word of the value.
+    /// Returns the lease word of the value.
     #[inline(always)]
     pub fn lease(&self) -> LeaseWord {
         self.cell.lease(self.catalogue)
     }
 
-    /// The words that led to the value, with their contents.
+    /// Returns the words that led to the value, with their contents.
     #[inline(always)]
     pub fn words(&self) -> [(&Word, u64); 2] {
         [(self.route.word, self.route.seen), (self.word, self.cell.0)]
     }
 
-    /// The slot's record.
+    /// Returns the slot's record.
     #[inline(always)]
     pub fn record(&self) -> &SlotRecord {
         &self.segment.records[(self.cell.slot() - self.segment.base) as usize]
     }
 
-    /// The lease stored in the table at `place`.
+    /// Returns the lease that is stored in the table at `place`.
     #[inline(always)]
-    pub fn held(&self, place: Place) -> Held {
-        Held::new(self.segment.clone(), place, self.catalogue, self.cell, self.route.home)
+    pub fn held(&self, place: LeaseEntry) -> Held {
+        Held::new(self.segment.clone(), place, self.catalogue, self.cell, self.route.owner_word)
     }
 }
 
@@ -237,7 +237,7 @@ fn lease_slowly(
             Step::Missing(Missing::Segment(slot)) => fetch_segment(session, catalogue, slot)?,
         };
         if !fetched {
-            // Either the route is out of date, or its writer lies: the owner word decides.
+            // Either the route is out of date, or its writer lies: the owner word shows which.
             let replaced = matches!(at, At::Entry(entry, seen, _) if entry.cell.read() != seen.0);
             if replaced || route.word.read() != route.seen {
                 return Ok(Leasing::Moved);
@@ -266,16 +266,16 @@ fn try_lease(session: &Session, catalogue: u16, route: Route<'_>, at: At<'_>) ->
         Err(NotHeld::Ended) => return Step::Ended,
     };
     let record = placed.record();
-    let brief = match at {
+    let summary = match at {
         // The summary was copied before the lease was stored. `hold` has checked that the entry did not change until
         // after the lease.
-        At::Entry(.., brief) if brief[0] != 0 => Some(brief),
-        _ => record.brief(placed.cell.generation()),
+        At::Entry(.., summary) if summary[0] != 0 => Some(summary),
+        _ => record.summary(placed.cell.generation()),
     };
     let held = placed.held(place);
-    match brief {
-        Some(brief) if SlotInfo::check_brief(&brief, placed.segment.map.bytes() as u64) => {
-            Step::Leased(Leased::Tensor(Lease::of_brief(brief, held)))
+    match summary {
+        Some(summary) if SlotInfo::check_summary(&summary, placed.segment.map.bytes() as u64) => {
+            Step::Leased(Leased::Tensor(Lease::of_summary(summary, held)))
         }
         _ => lease_of_record(record, held),
     }
@@ -291,7 +291,7 @@ pub fn hold(
     lease: LeaseWord,
     words: &[(&Word, u64)],
     geometry: u64,
-) -> std::result::Result<Place, NotHeld> {
+) -> std::result::Result<LeaseEntry, NotHeld> {
     #[cfg(feature = "broken-for-tests")]
     let words = {
         crate::sabotage::dawdle();
@@ -302,18 +302,18 @@ pub fn hold(
     if !stands {
         return Err(NotHeld::Moved);
     }
-    // Leases of an ended session protect nothing: nobody scans them any more.
+    // Leases of an ended session protect nothing: no owner scans them any more.
     let ended = !link.is_member();
     // From here on the slot does not change, and neither does the meaning of its number: the daemon withdraws no range
     // that is leased. If the geometry changed before the lease, the mapping may be of another segment.
     if ended || link.directory.members[usize::from(catalogue)].geometry.peek() != geometry {
-        leases::release(link.shards.entry(place));
+        link.shards.release(place);
         return Err(if ended { NotHeld::Ended } else { NotHeld::Moved });
     }
     Ok(place)
 }
 
-/// The checked content of a leased slot's record; and the slot's bytes, `None` if they are on a device.
+/// Returns the checked content of a leased slot's record; and the slot's bytes, `None` if they are on a device.
 #[inline(always)]
 pub fn contents(held: &Held, record: &[u64; 16]) -> std::result::Result<(SlotInfo, Option<Bytes>), BadTensor> {
     let segment = held.segment();

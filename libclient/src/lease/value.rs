@@ -41,7 +41,7 @@ impl Value {
         }
     }
 
-    /// The tensor, if it is one.
+    /// Returns the tensor, if it is one.
     ///
     /// `None` for a dataset and for a tensor on a device. Match the enum to take the lease out of the value.
     pub fn as_tensor(&self) -> Option<&Lease> {
@@ -53,7 +53,7 @@ impl Value {
         }
     }
 
-    /// The dataset, if it is one.
+    /// Returns the dataset, if it is one.
     ///
     /// `None` for a single tensor.
     pub fn as_dataset(&self) -> Option<&Dataset> {
@@ -65,7 +65,7 @@ impl Value {
         }
     }
 
-    /// The tensor on a device, if it is one.
+    /// Returns the tensor on a device, if it is one.
     #[cfg(feature = "cuda")]
     pub fn as_device(&self) -> Option<&DeviceLease> {
         match self {
@@ -74,7 +74,7 @@ impl Value {
         }
     }
 
-    /// The tensor, for programs that expect one.
+    /// Returns the tensor, for programs that expect one.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -93,7 +93,7 @@ impl Value {
         self.as_tensor().ok_or_else(|| self.not_a(ValueKind::Tensor, "the value"))
     }
 
-    /// The dataset, for programs that expect one.
+    /// Returns the dataset, for programs that expect one.
     ///
     /// # Errors
     /// [`Error::Kind`] if it is a single tensor.
@@ -123,7 +123,7 @@ impl Value {
         }
     }
 
-    /// The error for this value where another kind is wanted.
+    /// Returns the error of a call that wants a value of another kind than this one.
     #[cold]
     pub(crate) fn not_a(&self, wanted: ValueKind, name: &str) -> Error {
         let (found, remedy) = match self {
@@ -140,7 +140,7 @@ impl Value {
         self.held().validate()
     }
 
-    /// The version of the leased value.
+    /// Returns the version of the leased value.
     pub fn version(&self) -> Version {
         match self {
             Self::Tensor(lease) => lease.version(),
@@ -151,7 +151,7 @@ impl Value {
     }
 }
 
-/// The error for a value on a device where another kind is wanted.
+/// Returns the error of a call that wants a value of another kind, and finds a value on a device.
 #[cfg(feature = "cuda")]
 pub fn on_device(name: &str, wanted: ValueKind) -> Error {
     let remedy = "get_device (or get_value), and its to_vec for a copy on the host";

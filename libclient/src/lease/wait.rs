@@ -9,7 +9,7 @@ use crate::wait::{Deadline, not_published, spin};
 use tensorlend_layout::word::{PARKED_ANY, parked_bit};
 use tensorlend_os::futex;
 
-/// Sleeps until `done` returns true for the key's state; false after the deadline.
+/// Sleeps until `done` returns true for the key's state; returns false after the deadline.
 pub fn wait_key(session: &Session, key: &[u8], deadline: Deadline, done: impl Fn(&Peeked) -> bool) -> Result<bool> {
     session.check()?;
     if spin(|| Ok(done(&peek(session, key)?).then_some(())))?.is_some() {
@@ -18,7 +18,7 @@ pub fn wait_key(session: &Session, key: &[u8], deadline: Deadline, done: impl Fn
     session.waiter().enlist(deadline)?;
     let bell = &session.directory.head().bell;
     loop {
-        // Bells are sampled before the check that decides; the owner's only if there is one.
+        // Sample the bells before the deciding check; sample the owner's bell only if the name has an owner.
         let news = bell.read();
         let owner = peek(session, key)?.owner;
         let owned = match owner {
@@ -63,7 +63,7 @@ pub fn wait_entry(session: &Session, key: &[u8], deadline: Deadline, awaited: im
     loop {
         let sample = bell.read();
         let _parked = session.waiter().park(PARKED_ANY);
-        if session.find(key).is_some_and(|f| f.home.is_live()) {
+        if session.find(key).is_some_and(|f| f.owner_word.is_live()) {
             return Ok(());
         }
         session.control.check_daemon("wait for a name")?;

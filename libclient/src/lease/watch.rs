@@ -72,30 +72,29 @@ impl NameWatch {
         lock(&self.seen).remove(name);
     }
 
-    /// The number of watched names.
+    /// Returns the number of watched names.
     pub fn len(&self) -> usize {
         lock(&self.seen).len()
     }
 
-    /// Whether no name is watched.
+    /// Returns whether no name is watched.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Ends a wait of another thread; it returns an empty list if nothing has changed.
     ///
-    /// Use it to end a waiting thread, or to make it look at a flag of your own.
+    /// Use it to end a waiting thread, or to make it check a flag of your own.
     pub fn wake(&self) {
         self.news.ring();
         futex::wake_all(&self.news);
     }
 
     /// Blocks until some watched name has changed, for `timeout` at most, or until another thread calls
-    /// [`wake`](NameWatch::wake). Returns the changed names with their versions (`None`: deleted), and stops watching
-    /// them; no names after the timeout or a wake, which are no errors here.
+    /// [`wake`](NameWatch::wake). Returns the changed names with their versions (`None`: deleted), and stops watching them.
+    /// After the timeout or a wake it returns no names, and no error.
     ///
-    /// Pause between the waits for a name that changes all the time: its producer rings a bell for each value while a
-    /// thread sleeps.
+    /// If a name changes all the time, pause between the waits: its producer rings a bell for each value while a thread sleeps.
     ///
     /// # Errors
     /// [`crate::Error::SessionEnded`]; [`crate::Error::Disconnected`] if the daemon must be asked and does not answer.
@@ -110,10 +109,10 @@ impl NameWatch {
         let bell = &session.directory.head().bell;
         loop {
             session.check()?;
-            // All bells are sampled before the check that decides.
+            // Sample all bells before the deciding check.
             let (added, news) = (self.news.read(), bell.read());
             let mut owners: Vec<u16> = Vec::new();
-            self.look(&mut owners)?;
+            self.poll(&mut owners)?;
             let mut sheets = Vec::with_capacity(owners.len().min(BELLS_MAX));
             for &owner in owners.iter().take(BELLS_MAX) {
                 if let Some(sampled) = session.peers().with_bell(owner, |sheet| (sheet.clone(), sheet.bell.read()))? {
@@ -123,7 +122,7 @@ impl NameWatch {
             let bits = owners.iter().fold(PARKED_ANY, |bits, &owner| bits | parked_bit(owner));
             let parked = session.waiter().park(bits);
             let mut again = Vec::new();
-            let changed = self.look(&mut again)?;
+            let changed = self.poll(&mut again)?;
             if !changed.is_empty() {
                 drop(parked);
                 let mut seen = lock(&self.seen);
@@ -151,8 +150,8 @@ impl NameWatch {
         }
     }
 
-    /// The changed names, with their known versions; and the owners of the watched names, in order.
-    fn look(&self, owners: &mut Vec<u16>) -> Result<Vec<Change>> {
+    /// Returns the changed names, with their known versions; and the owners of the watched names, in order.
+    fn poll(&self, owners: &mut Vec<u16>) -> Result<Vec<Change>> {
         let names: Vec<(String, Option<Version>)> =
             lock(&self.seen).iter().map(|(name, seen)| (name.clone(), *seen)).collect();
         let mut changed = Vec::new();

@@ -62,7 +62,7 @@ pub struct EpochGuard<'s> {
 }
 
 impl EpochGuard<'_> {
-    /// Whether the guard belongs to these shards.
+    /// Returns whether the guard belongs to these shards.
     pub fn is_of(&self, shards: &Shards) -> bool {
         std::ptr::eq(self.shards, shards)
     }
@@ -86,7 +86,7 @@ pub struct OwnGuard<'s> {
 }
 
 impl OwnGuard<'_> {
-    /// The shard that only this thread uses.
+    /// Returns the shard that only this thread uses.
     #[inline(always)]
     pub fn shard(&self) -> usize {
         self.shard

@@ -10,10 +10,10 @@ impl Link {
         self.find_hashed(self.directory.hash(key), key)
     }
 
-    /// A name's entry, if the name has an owner.
+    /// Returns a name's entry, if the name has an owner.
     #[inline]
     pub fn find_live(&self, hash: u64, key: &[u8]) -> Option<FoundName> {
-        self.find_hashed(hash, key).filter(|found| found.home.is_live())
+        self.find_hashed(hash, key).filter(|found| found.owner_word.is_live())
     }
 
     /// As [`Link::find`], with the hash given.

@@ -15,8 +15,8 @@ use tensorlend_layout::wire::Welcome;
 use tensorlend_layout::word::Word;
 use tensorlend_os::fork;
 
-/// The part of a session that keeps it alive: while a `Link` exists, the daemon knows this client and its leases count.
-/// Leases hold it after the rest of the session is gone.
+/// The part of a session that keeps the session alive: while the `Link` exists, the daemon knows this client, and its leases
+/// count. Leases keep the `Link` after the rest of the session is gone.
 pub struct Link {
     pub control: Control,
     pub welcome: Welcome,
@@ -38,7 +38,7 @@ impl Drop for Link {
 }
 
 impl Link {
-    /// The link of a session that the daemon has accepted.
+    /// Returns the link of a session that the daemon has accepted.
     pub fn new(control: Control, welcome: Welcome, directory: Directory, shards: Arc<Shards>) -> Self {
         Self { control, welcome, directory, shards, lendings: Arc::default(), forks: fork::generation() }
     }
@@ -49,28 +49,29 @@ impl Link {
         if self.is_forked() { Err(Error::Forked) } else { Ok(()) }
     }
 
-    /// Whether this process is a child of the one that opened the session.
+    /// Returns whether this process is a child of the one that opened the session.
     #[inline]
     pub fn is_forked(&self) -> bool {
         self.forks != fork::generation()
     }
 
-    /// Whether the daemon still counts this session's leases and cursors. Ask after the read that must be covered.
+    /// Returns whether the daemon still counts this session's leases and cursors. Call it after the reads that the lease must
+    /// protect.
     #[inline]
     pub fn is_member(&self) -> bool {
         // After a daemon was replaced, the mapped directory may have no writer any more.
         !self.control.is_dead() && self.directory.members[usize::from(self.me())].member.peek() == self.welcome.member
     }
 
-    /// This client's catalogue number.
+    /// Returns this client's catalogue number.
     #[inline]
     pub fn me(&self) -> u16 {
         self.welcome.catalogue
     }
 
-    /// The owner word of a directory entry.
+    /// Returns the owner word of a directory entry.
     #[inline]
-    pub fn home(&self, entry: u32) -> Option<&Word> {
-        self.directory.names.get(entry as usize).map(|e| &e.home)
+    pub fn owner_word(&self, entry: u32) -> Option<&Word> {
+        self.directory.names.get(entry as usize).map(|e| &e.owner_word)
     }
 }

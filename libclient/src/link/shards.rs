@@ -7,7 +7,7 @@ use crate::link::epoch::{EpochGuard, Flag};
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
-use tensorlend_layout::leases::{LeaseTable, SHARDS, Shard};
+use tensorlend_layout::leases::{self, LeaseTable, SHARDS, Shard};
 use tensorlend_layout::raw::Sheet;
 use tensorlend_layout::word::{LeaseWord, Word};
 use tensorlend_os::{barrier, fork};
@@ -41,6 +41,7 @@ impl Drop for Claim {
         LAST.set(Last::NONE);
         let Some(shards) = self.shards.upgrade().filter(|shards| shards.forks == fork::generation()) else { return };
         let mut owned = shards.owned.lock().unwrap_or_else(PoisonError::into_inner);
+        debug_assert_ne!(*owned & 1 << self.shard, 0, "a shard has one owner, until its claim is dropped");
         // Leases that outlive their thread keep their entries; the next owner skips them.
         Shard::new(&shards.table, self.shard).retire();
         *owned &= !(1 << self.shard);
@@ -90,7 +91,7 @@ impl Last {
 
 /// The position of an entry in the lease table.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct LeaseEntry {
     shard: u8,
     entry: u8,
 }
@@ -116,7 +117,7 @@ impl Shards {
         if last.session() == self.id { last } else { self.first_shard() }
     }
 
-    /// The shards of this thread; claims one if it has none. `SHARED` if none is free.
+    /// Returns the shards of this thread; claims one if it has none. `SHARED` if none is free.
     #[cold]
     fn first_shard(self: &Arc<Self>) -> Last {
         let shared = Last::new(0, SHARED, SHARED, false);
@@ -146,7 +147,7 @@ impl Shards {
         self: &Arc<Self>,
         guard: &EpochGuard<'_>,
         attempt: impl FnOnce(&Word) -> R,
-    ) -> Option<(R, Place)> {
+    ) -> Option<(R, LeaseEntry)> {
         debug_assert!(guard.is_of(self));
         let shard = guard.current.get();
         if guard.shard != SHARED
@@ -154,12 +155,12 @@ impl Shards {
             && (at != 0 || shard == guard.shard || self.is_settled(guard))
         {
             guard.from.set(at + 1);
-            return Some((attempt(entry), Place { shard: shard as u8, entry: at as u8 }));
+            return Some((attempt(entry), LeaseEntry { shard: shard as u8, entry: at as u8 }));
         }
         self.with_free_elsewhere(guard, attempt)
     }
 
-    /// Whether a thread that takes leases in a later shard should continue there. If not, it can give shards up.
+    /// Returns whether a thread that takes leases in a later shard should continue there. If not, it can give shards up.
     fn is_settled(&self, guard: &EpochGuard<'_>) -> bool {
         !self.is_empty(guard.current.get())
             || !LAST.get().has_more() && Shard::new(&self.table, guard.shard).free_entry().is_none()
@@ -171,21 +172,21 @@ impl Shards {
         self: &Arc<Self>,
         guard: &EpochGuard<'_>,
         attempt: impl FnOnce(&Word) -> R,
-    ) -> Option<(R, Place)> {
+    ) -> Option<(R, LeaseEntry)> {
         if guard.shard != SHARED
             && let Ok(Some(shard)) = CLAIMS.try_with(|claims| self.next_shard(guard.shard, &mut claims.borrow_mut()))
             && let Some((at, entry)) = Shard::new(&self.table, shard).free_entry_from(0)
         {
             guard.current.set(shard);
             guard.from.set(at + 1);
-            return Some((attempt(entry), Place { shard: shard as u8, entry: at as u8 }));
+            return Some((attempt(entry), LeaseEntry { shard: shard as u8, entry: at as u8 }));
         }
         let _turn = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, entry) = Shard::new(&self.table, SHARED).free_entry_from(0)?;
-        Some((attempt(entry), Place { shard: SHARED as u8, entry: at as u8 }))
+        Some((attempt(entry), LeaseEntry { shard: SHARED as u8, entry: at as u8 }))
     }
 
-    /// A shard of this thread with a free entry; claims another shard if all are full.
+    /// Returns a shard of this thread with a free entry; claims another shard if all are full.
     fn next_shard(self: &Arc<Self>, first: usize, claims: &mut Vec<Claim>) -> Option<usize> {
         let has_free = |shard: usize| Shard::new(&self.table, shard).free_entry().is_some();
         let own = |c: &Claim| c.session == self.id && c.shard != first;
@@ -194,13 +195,13 @@ impl Shards {
         claims.retain(|c| !own(c) || !self.is_empty(c.shard) || std::mem::take(&mut spare));
         let mut found = has_free(first).then_some(first);
         if found.is_none() {
-            // The last one first: the earlier ones were full when this thread claimed it.
+            // Try the last claimed shard first: the earlier ones were full when this thread claimed it.
             found = claims.iter().rev().find(|c| own(c) && has_free(c.shard)).map(|c| c.shard);
         }
         while found.is_none() {
             let shard = self.claim()?;
             claims.push(Claim { session: self.id, shard, shards: Arc::downgrade(self) });
-            // A former owner may have left leases in it, even so many that it is full.
+            // A former owner may have left leases in the shard, even so many that the shard is full.
             found = Some(shard).filter(|&shard| has_free(shard));
         }
         let current = found?;
@@ -213,7 +214,7 @@ impl Shards {
         self.table.entries[shard].iter().all(|entry| entry.peek() == 0)
     }
 
-    /// The number of leases on values that this client holds.
+    /// Returns the number of leases on values that this client holds.
     pub fn held(&self) -> usize {
         let is_held = |entry: &&Word| entry.peek() != 0 && !LeaseWord(entry.peek()).is_of_segment();
         self.table.entries.iter().flatten().filter(is_held).count()
@@ -229,18 +230,26 @@ impl Shards {
         Some(shard)
     }
 
-    /// The entry at a position.
+    /// Returns the entry at a position.
     #[inline]
-    pub fn entry(&self, place: Place) -> &Word {
+    pub fn entry(&self, place: LeaseEntry) -> &Word {
         &self.table.entries[usize::from(place.shard)][usize::from(place.entry)]
     }
 
-    /// The table's mapping, for those who keep it mapped.
+    /// Ends the lease in an entry.
+    #[inline]
+    pub fn release(&self, place: LeaseEntry) {
+        let entry = self.entry(place);
+        debug_assert_ne!(entry.peek(), 0, "a lease uses its entry until its release");
+        leases::release(entry);
+    }
+
+    /// Returns the table's mapping, for callers that keep it mapped.
     pub fn sheet(&self) -> &Sheet<LeaseTable> {
         &self.table
     }
 
-    /// The lease table.
+    /// Returns the lease table.
     pub fn table(&self) -> &LeaseTable {
         &self.table
     }

@@ -16,6 +16,7 @@ use crate::session::Session;
 use crate::tensor::layout_of;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use tensorlend_layout::Device;
 use tensorlend_layout::catalogue::SlotRecord;
 use tensorlend_layout::dataset::MEMBERS_MAX;
 use tensorlend_layout::header::Magic;
@@ -23,7 +24,6 @@ use tensorlend_layout::raw::Records;
 use tensorlend_layout::tensor::{BadTensor, SlotInfo, SlotKind};
 use tensorlend_layout::wire::{NameAt, Refusal, Reply, Request, ValueAt};
 use tensorlend_layout::word::{Cell, RangeWord, SLOT_NONE};
-use tensorlend_layout::{Device, leases};
 use tensorlend_os::memfd::Access;
 
 /// Maximum number of attempts on a name that changes, before it is leased instead.
@@ -38,7 +38,7 @@ struct Lent {
 }
 
 impl Lent {
-    /// All segments that are lent, in the order in which [`find`] searches.
+    /// Returns all segments that are lent, in the order in which [`find`] searches.
     fn all(session: &Session) -> Vec<Self> {
         let mut lines = Vec::new();
         for (at, entry) in session.directory.segments.iter().enumerate() {
@@ -56,9 +56,9 @@ impl Lent {
 pub enum Described {
     Info(Box<Info>),
     Absent,
-    /// Its record is incomplete (a dataset, long metadata, a tensor on a device): it must be leased.
+    /// The value's record is incomplete (a dataset, long metadata, a tensor on a device): the value must be leased.
     Lease,
-    /// Its record is incomplete, and the rest is in a file.
+    /// The value's record is incomplete, and the rest is in a file.
     InFile(Box<Spilled>),
 }
 
@@ -86,8 +86,26 @@ pub struct Describer<'s> {
     in_files: HashSet<Lent>,
     /// Parts of members' cells that do not exist.
     missing: HashSet<(u16, u64, u8)>,
-    /// What the daemon has read of names.
+    /// The contents of names that the daemon has read.
     said: HashMap<NameAt, ValueAt>,
+}
+
+/// The slot records of a segment.
+struct SegmentRecords {
+    records: Records<SlotRecord>,
+    /// The segment's first slot number.
+    base: u32,
+    /// The segment's length in bytes.
+    bytes: u64,
+    /// The lending for which the daemon sent the records; `None`: the segment is mapped.
+    lent: Option<Lent>,
+}
+
+/// The bytes of a segment.
+struct Bytes {
+    count: u64,
+    /// Whether they are in a file.
+    in_file: bool,
 }
 
 /// The result of one attempt.
@@ -145,7 +163,7 @@ impl<'s> Describer<'s> {
                     Some(lent) if self.is_on_device(lent) => return Ok(Described::Lease),
                     Some(lent) => match self.records.get(&lent) {
                         Some(None) => return Err(damaged(BadTensor::Segment)),
-                        // Its records were read, and the segment has another owner now.
+                        // The records were read, but the segment has another owner now.
                         Some(Some(_)) => self.lent = None,
                         None => self.fetch(lent)?,
                     },
@@ -177,7 +195,7 @@ impl<'s> Describer<'s> {
         }
         let geometry = entry.geometry.read();
         let records = self.mapped(peer, seen, geometry).or_else(|| self.fetched(catalogue, seen));
-        let Some((records, base, bytes, lent)) = records else {
+        let Some(SegmentRecords { records, base, bytes, lent }) = records else {
             return Ok(if found.stands() && word.peek() == seen.0 {
                 Look::Records(catalogue, seen.slot())
             } else {
@@ -194,18 +212,18 @@ impl<'s> Describer<'s> {
         // Leased: from here on the daemon does not withdraw this segment.
         let is_it = lent.is_none_or(|lent| self.stands(lent));
         let record = is_it.then(|| records.get((seen.slot() - base) as usize).map(SlotRecord::copy));
-        leases::release(session.shards.entry(place));
+        session.shards.release(place);
         drop(guard);
         let Some(record) = record else { return Ok(Look::Records(catalogue, seen.slot())) };
         let Some(record) = record else { return Ok(Look::Damaged(BadTensor::Segment)) };
         let in_file = lent.is_some_and(|lent| self.in_files.contains(&lent));
-        Ok(match self.read(name, &found, seen, &record, (bytes, in_file)) {
+        Ok(match self.read(name, &found, seen, &record, Bytes { count: bytes, in_file }) {
             Ok(look) => look,
             Err(cause) => Look::Damaged(cause),
         })
     }
 
-    /// Whether the bytes of a slot, or of a later one in its chain, are in a file. A hint: no lease keeps these slots.
+    /// Returns whether the bytes of a slot, or of a later one in its chain, are in a file. A hint: no lease keeps these slots.
     fn is_any_in_file(&mut self, catalogue: u16, first: u32) -> Result<bool> {
         let mut slot = first;
         for _ in 0..CHAIN_MAX {
@@ -234,7 +252,7 @@ impl<'s> Describer<'s> {
         found: &CellRoute<'_>,
         seen: Cell,
         record: &[u64; 16],
-        (segment_bytes, in_file): (u64, bool),
+        Bytes { count: segment_bytes, in_file }: Bytes,
     ) -> std::result::Result<Look, BadTensor> {
         let info = SlotInfo::unpack(record)?;
         info.check(seen.generation(), segment_bytes)?;
@@ -290,25 +308,25 @@ impl<'s> Describer<'s> {
         }
     }
 
-    /// The records of a mapped segment.
-    fn mapped(
-        &self,
-        peer: Option<&Peer>,
-        seen: Cell,
-        geometry: u64,
-    ) -> Option<(Records<SlotRecord>, u32, u64, Option<Lent>)> {
+    /// Returns the records of a mapped segment.
+    fn mapped(&self, peer: Option<&Peer>, seen: Cell, geometry: u64) -> Option<SegmentRecords> {
         let segment = peer?.segment(seen.slot(), geometry, &self.session.directory)?;
         // A record on a device is incomplete: the value must be leased.
         let on_host = segment.elsewhere.is_none();
-        on_host.then(|| (segment.records.clone(), segment.base, segment.map.bytes() as u64, None))
+        on_host.then(|| SegmentRecords {
+            records: segment.records.clone(),
+            base: segment.base,
+            bytes: segment.map.bytes() as u64,
+            lent: None,
+        })
     }
 
-    /// Records that were requested without their segment.
-    fn fetched(&self, catalogue: u16, seen: Cell) -> Option<(Records<SlotRecord>, u32, u64, Option<Lent>)> {
+    /// Returns records that were requested without their segment.
+    fn fetched(&self, catalogue: u16, seen: Cell) -> Option<SegmentRecords> {
         let lent = find(self.lent.as_ref()?, catalogue, seen.slot())?;
-        let records = self.records.get(&lent)?.as_ref()?;
+        let records = self.records.get(&lent)?.clone()?;
         let bytes = self.session.directory.segments[lent.at].bytes.peek();
-        Some((records.clone(), RangeWord(lent.range).base(), bytes, Some(lent)))
+        Some(SegmentRecords { records, base: RangeWord(lent.range).base(), bytes, lent: Some(lent) })
     }
 
     fn stands(&self, lent: Lent) -> bool {
@@ -320,7 +338,7 @@ impl<'s> Describer<'s> {
         self.session.directory.segments[lent.at].place.peek() & 0xFF != 0
     }
 
-    /// The segment that holds a slot.
+    /// Returns the segment that holds a slot.
     fn lent_with(&mut self, catalogue: u16, slot: u32) -> Option<Lent> {
         let known = self.lent.as_ref().and_then(|lent| find(lent, catalogue, slot));
         if let Some(known) = known.filter(|known| self.stands(*known)) {
@@ -344,7 +362,7 @@ impl<'s> Describer<'s> {
                 answer.acknowledge()?;
                 let is_it = base == range.base() && 1u32.checked_shl(u32::from(slots_log2)) == Some(range.slots());
                 if !is_it || !self.stands(lent) {
-                    // The segment was just withdrawn, and may have another owner now.
+                    // The segment was just withdrawn, and its slot numbers may belong to another owner now.
                     self.lent = None;
                     return Ok(());
                 }

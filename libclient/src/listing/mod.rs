@@ -19,7 +19,7 @@ use crate::tensor::layout_of::Layout;
 use crate::tensor::strided::is_row_major;
 use std::sync::Arc;
 use tensorlend_layout::name::{KeyKind, parse};
-use tensorlend_layout::word::{Home, Member, MemberState};
+use tensorlend_layout::word::{Member, MemberState, OwnerWord};
 use tensorlend_layout::{DType, Uuid};
 
 /// The description of a name's value. See [`crate::Client::info`] and [`crate::Client::list`].
@@ -132,7 +132,7 @@ impl TensorInfo {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Collection {
-    /// Its name.
+    /// The name of the stream or list.
     pub name: String,
     /// The number of items of a list, or of subscribers of a stream.
     pub count: u64,
@@ -204,25 +204,25 @@ pub struct Spilled {
 
 /// Calls `each` once for every live entry: kind, name, owner word, entry. A name that is deleted and published again
 /// during the walk also comes only once.
-fn walk(session: &Session, mut each: impl FnMut(KeyKind, String, Home, u32)) {
+fn walk(session: &Session, mut each: impl FnMut(KeyKind, String, OwnerWord, u32)) {
     let directory = &session.directory;
     let mut seen = std::collections::HashSet::new();
     for (at, entry) in directory.entries() {
-        let home = Home(entry.home.read());
-        if !home.is_live() {
+        let owner_word = OwnerWord(entry.owner_word.read());
+        if !owner_word.is_live() {
             continue;
         }
         let Some(key) = directory.key(entry) else { continue };
-        if entry.home_after_key() != home.0 || !seen.insert(key.clone()) {
+        if entry.owner_word_after_key() != owner_word.0 || !seen.insert(key.clone()) {
             continue;
         }
         if let Some((kind, name)) = parse(&key) {
-            each(kind, name.to_owned(), home, at);
+            each(kind, name.to_owned(), owner_word, at);
         }
     }
 }
 
-/// The names that `wanted` accepts, sorted.
+/// Returns the names that `wanted` accepts, sorted.
 pub fn names(session: &Session, wanted: impl Fn(&str) -> bool) -> Result<Vec<String>> {
     session.check()?;
     let mut names = session.names().announced_names()?;
@@ -259,9 +259,10 @@ pub fn listing(session: &Arc<Session>, wanted: impl Fn(&str) -> bool, recalls: b
         };
         match described {
             Ok(Some(info)) => listing.infos.push(info),
-            // Deleted since.
+            // The name was deleted in the meantime.
             Ok(None) => {}
-            // No reason to hide the others: a faulty client's value, or a spilled one without memory for it.
+            // Continues with the other names: the value may be a faulty client's, or a spilled one without memory to
+            // bring it back.
             Err(cause @ (Error::Damaged { .. } | Error::Leases(_) | Error::Refused { .. } | Error::Device { .. })) => {
                 listing.unreadable.push((name, cause));
             }
@@ -271,13 +272,13 @@ pub fn listing(session: &Arc<Session>, wanted: impl Fn(&str) -> bool, recalls: b
     Ok(listing)
 }
 
-/// Streams or lists, sorted by name.
+/// Returns streams or lists, sorted by name.
 pub fn collections(session: &Session, wanted: KeyKind) -> Result<Vec<Collection>> {
     session.check()?;
     let mut found = Vec::new();
-    walk(session, |kind, name, home, _| {
+    walk(session, |kind, name, owner_word, _| {
         if kind == wanted {
-            let at = home.cell() as usize;
+            let at = owner_word.cell() as usize;
             let count = match kind {
                 KeyKind::List => session.directory.lists.get(at).map(|l| l.end.read()),
                 _ => session
@@ -352,11 +353,11 @@ pub struct Origin {
 
 impl Origin {
     fn of(held: &Held) -> Self {
-        Self { catalogue: held.catalogue, version: Version { home: held.home, cell: held.cell.0 } }
+        Self { catalogue: held.catalogue, version: Version { owner_word: held.owner_word, cell: held.cell.0 } }
     }
 }
 
-/// The part of a description that stands in the value's record.
+/// The part of a description that comes from the value's record.
 pub struct Content {
     pub kind: InfoKind,
     pub nbytes: u64,
@@ -365,7 +366,7 @@ pub struct Content {
 }
 
 impl Content {
-    /// The description of one tensor.
+    /// Returns the description of one tensor.
     pub fn of_tensor(dtype: DType, layout: &Layout, timestamp_ns: u64) -> Self {
         let (shape, strides) = (as_usize(&layout.shape).to_vec(), layout.strides.to_vec());
         Self {

@@ -15,13 +15,13 @@ use tensorlend_layout::directory::key_word;
 use tensorlend_layout::name::check;
 use tensorlend_layout::publish::overwrite;
 use tensorlend_layout::wake::news_fence;
-use tensorlend_layout::word::{Absorbed, Cell, HomeKind, MemberState, PARKED_ANY, Word, parked_bit};
+use tensorlend_layout::word::{Absorbed, Cell, MemberState, OwnerKind, PARKED_ANY, Word, parked_bit};
 use tensorlend_os::mutex::lock;
 
-/// Maximum bytes of a name that is announced: it is stored next to its cell. The daemon publishes longer ones.
+/// Maximum bytes of a name that is announced: it is stored next to its cell. Longer names are published by the daemon.
 const KEY_BYTES_MAX: usize = CELL_NAME_WORDS * 8;
-/// Maximum attempts while the daemon takes over a client's last announcements: one step of the daemon, unless it died
-/// in between.
+/// Maximum number of attempts while the daemon takes over a client's last announcements. The daemon does that in one step,
+/// unless it is killed in between.
 const ENDING_LOOKS: u32 = 10_000;
 
 /// A hasher of values that are hashes already.
@@ -51,7 +51,7 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// The cells of all announcements from this number on.
+    /// Returns the cells of all announcements from this number on.
     pub fn cells_from(&self, absorbed: u64) -> impl Iterator<Item = u32> + '_ {
         self.cells.values().filter(move |&&(_, number)| absorbed <= number).map(|&(cell, _)| cell)
     }
@@ -88,13 +88,13 @@ pub struct Announced {
 }
 
 impl Announced {
-    /// A substitute for the owner word, which the name does not have yet.
-    pub fn home(&self) -> u64 {
+    /// Returns a substitute for the owner word, which the name does not have yet.
+    pub fn owner_word(&self) -> u64 {
         Version::announced(self.catalogue, self.cell)
     }
 }
 
-/// Whether a cell's record has this name, as its client claims.
+/// Returns whether a cell's record has this name, as its client claims.
 fn is_named(record: &CellRecord, key: &[u8]) -> bool {
     record.name_bytes.peek() == key.len() as u64
         && key.chunks(8).zip(&record.name).all(|(bytes, word)| word.peek() == key_word(bytes))
@@ -107,7 +107,7 @@ enum Publisher<'s> {
 }
 
 impl<'s> Publisher<'s> {
-    /// Its catalogue; `None`: not mapped.
+    /// Returns the client's catalogue; `None` if it is not mapped.
     fn catalogue(&self) -> Option<&'s Catalogue> {
         match *self {
             Self::Own(names) => Some(&names.catalogue),
@@ -115,7 +115,7 @@ impl<'s> Publisher<'s> {
         }
     }
 
-    /// The record of one of its cells; `None`: that part is not mapped.
+    /// Returns the record of one of the client's cells; `None` if that part is not mapped.
     fn record(&self, cell: u32) -> Option<&'s CellRecord> {
         match *self {
             Self::Own(names) => names.own_cell(cell),
@@ -139,12 +139,12 @@ impl NameTable {
         &self.directory.members[usize::from(self.me())].absorbed
     }
 
-    /// The number of announcements granted to this client: its user's share of a namespace's names.
+    /// Returns the number of announcements granted to this client: its user's share of a namespace's names.
     fn may_announce_until(&self) -> u64 {
         self.directory.members[usize::from(self.me())].announce_until.read()
     }
 
-    /// The announcement of a name that is not in the directory. After `None` the caller searches the directory again:
+    /// Returns the announcement of a name that is not in the directory. After `None` the caller searches the directory again:
     /// the daemon may have absorbed the name in between.
     pub fn announced(&self, hash: u64, key: &[u8]) -> Result<Option<Announced>> {
         if key.len() > KEY_BYTES_MAX {
@@ -157,7 +157,7 @@ impl NameTable {
                 Look::Found(announced) => return Ok(Some(announced)),
                 Look::Nothing => return Ok(None),
                 Look::Fetch(catalogue, part) => {
-                    // The client is gone, or never existed: its announcements are in the directory, or are lies.
+                    // The client is gone, or never existed: its announcements are in the directory, or never existed.
                     if !self.peers.fetch_cells(catalogue, part)? {
                         missing.push((catalogue, part));
                     }
@@ -166,7 +166,7 @@ impl NameTable {
                     looks += 1;
                     std::thread::yield_now();
                 }
-                // Unknown whether the name exists; so it is not reported as absent.
+                // It is unknown whether the name exists, so the call fails and does not report the name as absent.
                 Look::Again => return Err(Error::Disconnected { doing: "look a name up", asked: false }),
             }
         }
@@ -213,12 +213,12 @@ impl NameTable {
         Look::Nothing
     }
 
-    /// Names that are announced and not in the directory yet, as their clients claim. Read before the directory, no
-    /// name is missed.
+    /// Returns the names that are announced and not in the directory yet, as their clients claim. A caller that reads the
+    /// directory afterwards misses no name.
     pub fn announced_names(&self) -> Result<Vec<String>> {
         let mut names = Vec::new();
         for number in self.directory.announcers().collect::<Vec<_>>() {
-            // Mapped at the first cell that needs it.
+            // Maps a sheet at the first cell that needs the sheet.
             while let Some((catalogue, part)) = self.names_announced_by(number, &mut names) {
                 if !self.peers.fetch_cells(catalogue, part)? {
                     break;
@@ -237,7 +237,7 @@ impl NameTable {
         }
         let publisher = self.publisher(&guard, number, member.member.read());
         let Some(catalogue) = publisher.catalogue() else { return Some((number, 0)) };
-        // The daemon is ending this client: its announcements are in the directory by the time that is read.
+        // The daemon is ending this client: its announcements are in the directory before the caller reads the directory.
         let waiting = Waiting::read(catalogue, &member.absorbed).ok().flatten()?;
         for cell in waiting.all_cells() {
             let Some(record) = publisher.record(cell) else { return Some((number, cell_place(cell).0)) };
@@ -248,26 +248,28 @@ impl NameTable {
         None
     }
 
-    /// This client's cells that are announced and not absorbed yet.
+    /// Returns this client's cells that are announced and not absorbed yet.
     pub fn pending_cells(&self) -> Vec<u32> {
-        // Before the caller reads the owner words: names absorbed up to this number have one.
+        // Read before the owner words, which the caller reads later: every name that was absorbed up to this number has an
+        // owner word.
         let absorbed = Absorbed(self.absorbed_word().read()).index();
         lock(&self.pending).cells_from(absorbed).collect()
     }
 
-    /// Whether a cell of this client is announced and not absorbed yet.
+    /// Returns whether a cell of this client is announced and not absorbed yet.
     pub fn is_pending(&self, key: &[u8], cell: u32) -> bool {
         let found = lock(&self.pending).cells.get(&self.directory.hash(key)).copied();
         found.is_some_and(|(at, number)| at == cell && Absorbed(self.absorbed_word().read()).index() <= number)
     }
 
-    /// Overwrites a name of this client that is announced and not in the directory yet. `None`: it is not.
+    /// Overwrites a name of this client that is announced and not in the directory yet. `None`: the name is not in this state.
     #[cold]
     pub fn overwrite_pending(&self, hash: u64, key: &[u8], value: Cell) -> Option<(Version, Cell)> {
         let mut pending = lock(&self.pending);
         let &(cell, number) = pending.cells.get(&hash)?;
         let record = self.own_cell(cell).filter(|record| is_named(record, key))?;
-        // Under the guard, the cell is not given to another name, even if the daemon absorbs it now.
+        // While the guard is open, this client does not give the cell to another name, even if the daemon enters the name into the
+        // directory now.
         let _guard = self.shards.epoch_guard();
         loop {
             let absorbed = Absorbed(self.absorbed_word().read());
@@ -279,17 +281,18 @@ impl NameTable {
                 return None;
             }
             if record.cell.peek() == Cell::CLOSING.0 {
-                // The daemon is absorbing it now, and the cell is being returned.
+                // The daemon has absorbed the name since the check above, and this client is returning the cell.
                 return None;
             }
             if let Some(before) = overwrite(self.absorbed_word(), absorbed.0, &record.cell, value) {
-                let version = Version { home: Version::announced(self.me(), cell), cell: value.0 };
+                let version = Version { owner_word: Version::announced(self.me(), cell), cell: value.0 };
                 return Some((version, before));
             }
         }
     }
 
-    /// Publishes a name that nobody owns, without the daemon. `None`: the daemon must decide. One thread at a time.
+    /// Publishes a name that has no owner, without asking the daemon. `None`: the daemon must decide. One thread at a time
+    /// calls this.
     pub fn announce(&self, hash: u64, key: &[u8], value: Cell) -> Result<Option<Version>> {
         let absorbed = Absorbed(self.absorbed_word().read());
         let waiting = self.catalogue.ring_head.peek().wrapping_sub(absorbed.index());
@@ -299,7 +302,8 @@ impl NameTable {
             && absorbed.state() == MemberState::Open
             && waiting < RING as u64
             && self.catalogue.ring_head.peek() < self.may_announce_until();
-        // An announcement of this client with the same hash: another name, or one that is being absorbed.
+        // Whether this client has announced a name with the same hash: another name, or this one, which the daemon is
+        // absorbing.
         let alike = {
             let mut pending = lock(&self.pending);
             pending.forget(absorbed.index());
@@ -327,11 +331,11 @@ impl NameTable {
         lock(&self.pending).insert(hash, cell, number);
         tensorlend_layout::crash_point!("first: noted");
         self.catalogue.unclaim();
-        // Pairs with the daemon D's fences, when D ends this client and when D goes to sleep; and with that of a reader
-        // R that waits for the name.
+        // Pairs with the daemon D's fences, when D ends this client and when D goes to sleep; and with the fence of a reader R
+        // that waits for the name.
         news_fence();
         if Absorbed(self.absorbed_word().read()).state() != MemberState::Open {
-            // Unknown whether D has absorbed it.
+            // It is unknown whether D has absorbed the name.
             return Err(Error::SessionEnded);
         }
         let bits = parked_bit(self.me()) | PARKED_ANY;
@@ -341,12 +345,12 @@ impl NameTable {
             || waiting + 1 == RING as u64 / 2
             || self.peers.anybody_parked(|parked| parked & bits != 0)
         {
-            self.nudge();
+            self.wakeup();
         }
-        Ok(Some(Version { home: Version::announced(self.me(), cell), cell: value.0 }))
+        Ok(Some(Version { owner_word: Version::announced(self.me(), cell), cell: value.0 }))
     }
 
-    /// Maps every client that may be publishing. False: one could not be mapped.
+    /// Maps the catalogue of every client that may be publishing. Returns false if one of them could not be mapped.
     fn map_publishers(&self) -> Result<bool> {
         loop {
             let missing = {
@@ -364,12 +368,12 @@ impl NameTable {
         }
     }
 
-    /// A member's mapped sheets, if they are of this epoch.
+    /// Returns a member's mapped sheets, if they are of this epoch.
     fn publisher<'s>(&'s self, guard: &'s EpochGuard<'_>, number: u16, life: u64) -> Publisher<'s> {
         if number == self.me() {
             return Publisher::Own(self);
         }
-        Publisher::Other(self.peers.get(guard, number).filter(|peer| peer.is_life(life)))
+        Publisher::Other(self.peers.get(guard, number).filter(|peer| peer.is_of_epoch(life)))
     }
 
     fn may_publish(&self, number: u16) -> bool {
@@ -377,8 +381,8 @@ impl NameTable {
         matches!(state, MemberState::Open | MemberState::Ending)
     }
 
-    /// Whether nobody owns the name or is about to, and one more name fits. This client has claimed the name; `own` of
-    /// its announcements wait.
+    /// Returns whether the name has no owner, no other client is publishing it, and one more name fits. This client has claimed
+    /// the name; `own` of its announcements wait.
     fn is_free(&self, hash: u64, key: &[u8], own: u64) -> bool {
         let guard = self.shards.epoch_guard();
         let mut announced = own;
@@ -387,16 +391,16 @@ impl NameTable {
                 continue;
             }
             let member = &self.directory.members[usize::from(number)];
-            // A client that has just become an announcer.
+            // `None`: the client has just become an announcer, and its sheet is not mapped yet.
             let Some(catalogue) = self.publisher(&guard, number, member.member.read()).catalogue() else {
                 return false;
             };
-            // The claim before the ring: a name that leaves the claim is in the ring.
+            // Read the claim before the ring: a name that has left the claim is in the ring.
             let claim = catalogue.claim.read();
             match Waiting::read(catalogue, &member.absorbed) {
                 Ok(None) => {}
                 Ok(Some(waiting)) => {
-                    // Another name with the same tag is as good a reason to ask the daemon.
+                    // Another name with the same tag also makes this client ask the daemon.
                     if claim == hash || waiting.cells(hash).next().is_some() {
                         return false;
                     }
@@ -409,16 +413,16 @@ impl NameTable {
         if self.directory.is_long_search(hash) {
             return false;
         }
-        // The free space after the rings: a name absorbed in between counts twice, but is never missed.
+        // Read the free space after the rings: a name that is absorbed in between counts twice, but is never missed.
         announced < self.directory.head().names_room.read()
             && self
                 .find_hashed(hash, key)
-                .is_none_or(|found| !found.home.is_live() && found.home.kind() != HomeKind::Reserved)
+                .is_none_or(|found| !found.owner_word.is_live() && found.owner_word.kind() != OwnerKind::Reserved)
     }
 
-    /// Wakes the daemon to absorb announcements; it sleeps, or soon will.
-    fn nudge(&self) {
+    /// Wakes the daemon, which sleeps or is about to, so that it absorbs the announcements.
+    fn wakeup(&self) {
         // An error means that the counter is full, so the daemon has been woken.
-        let _ = rustix::io::write(&*lock(&self.nudge), &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&*lock(&self.wakeup), &1u64.to_ne_bytes());
     }
 }

@@ -2,11 +2,14 @@
 
 use tensorlend_layout::catalogue::{FIRST_CELLS, cells_count, cells_first};
 
+/// In debug builds, the cells are checked whenever a multiple of this number is free.
+const CHECK_EVERY: usize = 64;
+
 /// The cells of this client's catalogue.
 #[derive(Debug)]
 pub struct Cells {
     free: Vec<u32>,
-    /// A bit for each cell: bound to a name, or being filled.
+    /// A bit for each cell: set while the cell is bound to a name, or is being filled.
     bound: Vec<u64>,
     /// Names deleted in their cells that are not reported to the daemon yet.
     pub deleted: Vec<(String, u32)>,
@@ -22,7 +25,7 @@ impl Default for Cells {
 
 impl Cells {
     fn extend(&mut self, first: usize, count: usize) {
-        // The lowest first: they share pages.
+        // `take` returns the lowest numbers first: cells with near numbers share pages.
         self.free.extend((first..first + count).rev().map(|c| c as u32));
         // Parts may come out of order.
         let words = (first + count).div_ceil(64).max(self.bound.len());
@@ -46,9 +49,24 @@ impl Cells {
         debug_assert!(self.is_bound(cell), "given back twice");
         self.bound[cell as usize / 64] &= !(1 << (cell % 64));
         self.free.push(cell);
+        if cfg!(debug_assertions) && self.free.len().is_multiple_of(CHECK_EVERY) {
+            self.check();
+        }
     }
 
-    /// All cells in use.
+    /// Checks that each cell is either bound, or in the list of free cells once. A name in `deleted` may have lost its cell to
+    /// a notice.
+    ///
+    /// # Panics
+    /// If a cell is not.
+    pub fn check(&self) {
+        let mut free = self.free.clone();
+        free.sort_unstable();
+        assert!(free.is_sorted_by(|a, b| a < b), "a cell is free once");
+        assert!(!free.iter().any(|cell| self.is_bound(*cell)), "a free cell is not bound");
+    }
+
+    /// Returns all cells in use.
     pub fn bound(&self) -> Vec<u32> {
         let words = self.bound.iter().enumerate();
         words
@@ -58,7 +76,7 @@ impl Cells {
             .collect()
     }
 
-    /// Whether the cell is in use.
+    /// Returns whether the cell is in use.
     pub fn is_bound(&self, cell: u32) -> bool {
         self.bound.get(cell as usize / 64).is_some_and(|word| word >> (cell % 64) & 1 == 1)
     }

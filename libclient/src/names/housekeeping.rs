@@ -13,7 +13,7 @@ use tensorlend_layout::directory::key_word;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::name::KeyKind;
 use tensorlend_layout::wire::{Item, Reply, Request};
-use tensorlend_layout::word::{Cell, Home, Word};
+use tensorlend_layout::word::{Cell, OwnerWord, Word};
 use tensorlend_os::memfd::Access;
 use tensorlend_os::mutex::lock;
 
@@ -21,7 +21,7 @@ use tensorlend_os::mutex::lock;
 pub const TIDY_BATCH: usize = 64;
 
 impl NameTable {
-    /// The record of one of this client's own cells.
+    /// Returns the record of one of this client's own cells.
     #[inline]
     pub fn own_cell(&self, cell: u32) -> Option<&CellRecord> {
         let (part, at) = cell_place(cell);
@@ -31,7 +31,7 @@ impl NameTable {
         self.cell_parts.get(usize::from(part))?.get()?.get(at)
     }
 
-    /// A free cell; grows the catalogue if none is left.
+    /// Returns a free cell; grows the catalogue if none is left.
     pub fn fresh_cell(&self) -> Result<u32> {
         loop {
             if let Some(cell) = lock(&self.cells).take() {
@@ -54,7 +54,7 @@ impl NameTable {
         }
     }
 
-    /// A free cell, filled with `value` and its key.
+    /// Returns a free cell, filled with `value` and its key.
     pub fn fill_cell(&self, key: &[u8], value: Cell) -> Result<u32> {
         if lock(&self.cells).deleted.len() >= TIDY_BATCH {
             // A failure is harmless: a later call tidies.
@@ -94,7 +94,7 @@ impl NameTable {
         if word == self.notices_seen.load(Relaxed) {
             return Ok(());
         }
-        // Excludes `tidy`: only one of the two returns a cell, once.
+        // This lock excludes `tidy`, so that only one of the two functions returns a cell, and only once.
         let _one = lock(&self.housekeeping);
         self.drain_notices()?;
         self.notices_seen.store(word, Relaxed);
@@ -121,10 +121,10 @@ impl NameTable {
         }
     }
 
-    /// Returns cells to which no owner word refers, after the daemon was replaced. Its notices are lost with it, and
-    /// the outcome of an unanswered request shows here.
+    /// Returns cells to which no owner word refers, after the daemon was replaced. The former daemon's notices are lost with
+    /// it. The owner words also show the outcome of a request that it did not answer.
     pub fn settle(&self) {
-        // No other thread is binding a cell.
+        // Under this lock, no other thread binds a cell.
         let _binding = lock(&self.binding);
         let _one = lock(&self.housekeeping);
         let notices = &self.directory.members[usize::from(self.me())].notices;
@@ -137,10 +137,10 @@ impl NameTable {
             }
             let mut used: HashSet<u32> = self.pending_cells().into_iter().collect();
             for (_, entry) in self.directory.entries() {
-                let home = Home(entry.home.read());
+                let owner_word = OwnerWord(entry.owner_word.read());
                 // Entries of lists and streams refer to no cell.
-                if home.is_live() && home.catalogue() == self.me() && KeyKind::of(entry).leads_to_cell() {
-                    used.insert(home.cell());
+                if owner_word.is_live() && owner_word.catalogue() == self.me() && KeyKind::of(entry).leads_to_cell() {
+                    used.insert(owner_word.cell());
                 }
             }
             // Acquire (read), after the owner words: if one had moved before it was read, its notice is counted.
@@ -178,9 +178,10 @@ impl NameTable {
         // while the daemon is asked.
         let mut names: Vec<(String, u32)> = Vec::new();
         for (name, cell) in deleted {
-            // Checked first: a name absorbed in between gets closed.
+            // Check this before closing the cell: in the other order, a name that the daemon absorbs between the two checks
+            // would be forgotten.
             if self.is_pending(name.as_bytes(), cell) {
-                // Not in the directory yet: later.
+                // The name is not in the directory yet: a later call tidies it.
                 lock(&self.cells).deleted.push((name, cell));
             } else if self.close_cell(&name, cell) {
                 names.push((name, cell));
@@ -189,8 +190,8 @@ impl NameTable {
         if names.is_empty() {
             return Ok(());
         }
-        // A thread that read a cell before it was closed may have stored a value since: then the name is in use again,
-        // and the cell stays its own. Later threads find it closed or in use.
+        // A thread that read a cell before it was closed may have stored a value since: then the name is in use again, and
+        // keeps the cell. Later threads find the cell closed or in use.
         tensorlend_layout::crash_point!("tidy: closed");
         self.shards.wait_for_guards();
         names.retain(|&(_, cell)| self.own_cell(cell).is_some_and(|record| record.cell.peek() == Cell::CLOSING.0));
@@ -203,8 +204,8 @@ impl NameTable {
                 return Err(e);
             }
             tensorlend_layout::crash_point!("tidy: told");
-            // No owner word refers to these cells: the daemon has removed it, or it had moved. Wait for threads that
-            // read one before.
+            // No owner word refers to these cells any more: the daemon has removed it, unless it referred to another cell
+            // already. Wait for threads that read the owner word earlier.
             self.shards.wait_for_guards();
             for (_, cell) in batch {
                 self.vacate(*cell);
@@ -218,10 +219,10 @@ impl NameTable {
     /// Closes a cell if it still holds the deletion of this name, and the name still belongs to this client.
     fn close_cell(&self, name: &str, cell: u32) -> bool {
         let ours = self.find(name.as_bytes()).is_some_and(|found| {
-            found.home.is_live() && found.home.catalogue() == self.me() && found.home.cell() == cell
+            found.owner_word.is_live() && found.owner_word.catalogue() == self.me() && found.owner_word.cell() == cell
         });
         let Some(record) = self.own_cell(cell).filter(|_| ours) else { return false };
-        // Not a plain store: another thread may store a value at this moment, which must not be lost.
+        // A plain store could overwrite a value that another thread stores at this moment.
         record.cell.replace(Cell::DELETED.0, Cell::CLOSING.0) || record.cell.peek() == Cell::CLOSING.0
     }
 }

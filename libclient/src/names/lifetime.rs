@@ -6,7 +6,7 @@ use std::time::Duration;
 use tensorlend_layout::word::LifeWord;
 use tensorlend_os::clock::boottime_ns;
 
-/// The lifetime of a name that nobody overwrites. The default: until it is deleted.
+/// The lifetime of a name, unless a client overwrites the name. The default: until it is deleted.
 ///
 /// Each publication sets a new lifetime: [`crate::Client::put`] makes a name permanent again. The daemon removes a name
 /// shortly after its end; leases on its value stay valid.
@@ -36,7 +36,7 @@ impl Lifetime {
     /// The lifetime of a name that ends with its producer's session.
     pub const EPHEMERAL: Self = Self { ttl: None, ephemeral: true };
 
-    /// The lifetime of a name that ends after this time.
+    /// Returns the lifetime of a name that ends after this time.
     ///
     /// ```
     /// use std::time::Duration;
@@ -48,12 +48,12 @@ impl Lifetime {
         Self { ttl: Some(ttl), ephemeral: false }
     }
 
-    /// Whether only a deletion ends the name.
+    /// Returns whether only a deletion ends the name.
     pub(crate) fn is_forever(self) -> bool {
         self == Self::default()
     }
 
-    /// The time to live in nanoseconds, as the request carries it.
+    /// Returns the time to live in nanoseconds, as the request carries it.
     pub(crate) fn ttl_ns(self) -> Result<Option<u64>> {
         match self.ttl {
             Some(Duration::ZERO) => {
@@ -65,14 +65,14 @@ impl Lifetime {
 }
 
 impl NameTable {
-    /// The rest of a name's lifetime; forever if the directory has no such name.
+    /// Returns the rest of a name's lifetime; forever if the directory has no such name.
     pub fn lifetime_of(&self, key: &[u8]) -> Lifetime {
         let hash = self.directory.hash(key);
         loop {
             let Some(found) = self.find_live(hash, key) else { return Lifetime::default() };
             let entry = &self.directory.names[found.entry as usize];
             let life = LifeWord(entry.life.read());
-            if entry.home.peek() == found.home.0 {
+            if entry.owner_word.peek() == found.owner_word.0 {
                 // A name past its time that the daemon has not removed yet reports 1 ns.
                 let left = |deadline: u64| Duration::from_nanos(deadline.saturating_sub(boottime_ns()).max(1));
                 return Lifetime { ttl: life.deadline_ns().map(left), ephemeral: life.is_ephemeral() };

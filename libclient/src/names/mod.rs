@@ -39,7 +39,7 @@ pub struct NameTable {
     /// This client's announcements.
     pending: Mutex<Pending>,
     /// The eventfd that wakes the daemon to absorb them.
-    nudge: Mutex<OwnedFd>,
+    wakeup: Mutex<OwnedFd>,
 }
 
 impl Deref for NameTable {
@@ -57,7 +57,7 @@ impl NameTable {
         peers: Arc<PeerTable>,
         descriptors: Arc<Descriptors>,
         catalogue: Sheet<Catalogue>,
-        nudge: OwnedFd,
+        wakeup: OwnedFd,
         link: Arc<Link>,
     ) -> Self {
         Self {
@@ -72,22 +72,22 @@ impl NameTable {
             binding: Mutex::new(()),
             notices_seen: AtomicU64::new(0),
             pending: Mutex::new(Pending::default()),
-            nudge: Mutex::new(nudge),
+            wakeup: Mutex::new(wakeup),
         }
     }
 
-    /// The shared catalogue.
+    /// Returns the shared catalogue.
     pub fn catalogue(&self) -> &Catalogue {
         &self.catalogue
     }
 
-    /// The number of its parts of cells, besides the catalogue.
+    /// Returns the number of parts with cells, besides the catalogue.
     pub fn cell_parts(&self) -> u8 {
         self.cell_parts.iter().skip(1).take_while(|part| part.get().is_some()).count() as u8
     }
 
     /// Replaces the eventfd, for another daemon.
-    pub fn set_nudge(&self, nudge: OwnedFd) {
-        *lock(&self.nudge) = nudge;
+    pub fn set_wakeup(&self, wakeup: OwnedFd) {
+        *lock(&self.wakeup) = wakeup;
     }
 }

@@ -7,7 +7,7 @@ use crate::names::lifetime::Lifetime;
 use crate::names::version::Version;
 use tensorlend_layout::publish::overwrite;
 use tensorlend_layout::wire::{Reply, Request};
-use tensorlend_layout::word::{Cell, Home, LifeWord, parked_bit};
+use tensorlend_layout::word::{Cell, LifeWord, OwnerWord, parked_bit};
 use tensorlend_os::futex;
 use tensorlend_os::mutex::lock;
 
@@ -15,7 +15,7 @@ use tensorlend_os::mutex::lock;
 enum Own {
     /// Done; with the former content of the cell.
     Replaced(Version, Cell),
-    /// Another client or nobody owns the name, or it has a lifetime.
+    /// Another client owns the name, the name has no owner, or it has a lifetime.
     NotOurs,
 }
 
@@ -24,15 +24,16 @@ impl NameTable {
     #[inline]
     pub fn publish_value(&self, name: &str, value: Cell) -> Result<Version> {
         let done = self.publish_held(name, value);
-        // Certain: no reader has seen it. After any other error the name may refer to the slot, so it stays in use.
+        // If the error is certain, no reader has seen the slot. After any other error the name may refer to the slot, so the
+        // slot stays in use.
         if done.as_ref().is_err_and(Error::is_certain) {
             self.alloc.take_back(value);
         }
         done
     }
 
-    /// As [`NameTable::publish_value`], for a name with a lifetime. Always through the daemon, which has the clock and
-    /// notices the end of sessions.
+    /// As [`NameTable::publish_value`], for a name with a lifetime. Always asks the daemon, which has the clock and notices the
+    /// end of sessions.
     pub fn publish_value_for(&self, name: &str, value: Cell, lifetime: Lifetime) -> Result<Version> {
         if lifetime.is_forever() {
             return self.publish_value(name, value);
@@ -58,7 +59,8 @@ impl NameTable {
     #[inline]
     pub fn publish_held(&self, name: &str, value: Cell) -> Result<Version> {
         self.check()?;
-        // Nobody reads this directory any more: an overwrite, which asks no daemon, would not notice.
+        // The session is over, and no process reads this directory any more. An overwrite asks no daemon, so it would
+        // not detect that.
         if self.control.is_dead() {
             return Err(Error::Disconnected { doing: "publish", asked: false });
         }
@@ -86,7 +88,7 @@ impl NameTable {
 
     fn bind_tidily(&self, name: &str, value: Cell, lifetime: Lifetime) -> Result<Version> {
         match self.bind(name, value, lifetime) {
-            // Names that this client has deleted count until the daemon forgets them.
+            // Names that this client has deleted count against the limit until the daemon forgets them.
             Err(e) if e.is_limit() && !lock(&self.cells).deleted.is_empty() => {
                 self.tidy()?;
                 self.bind(name, value, lifetime)
@@ -106,19 +108,21 @@ impl NameTable {
         } else {
             Request::BindFor { name: name_owned, cell, ttl_ns, ephemeral: lifetime.ephemeral }
         };
-        // The request may be sent twice, granted, and withdrawn in between: then the notice waits until the reply.
+        // If the request is sent twice, the daemon may grant it and then take the name away before the second reply. This lock
+        // delays the handling of that notice until the reply has arrived.
         let _one = lock(&self.housekeeping);
         match self.control.call(&request, "publish", name) {
-            Ok(Reply::Bound { home, .. }) => {
+            Ok(Reply::Bound { owner_word, .. }) => {
                 tensorlend_layout::crash_point!("takeover: bound");
                 if let Some(record) = self.own_cell(cell) {
-                    record.granted.set(home);
+                    record.granted.set(owner_word);
                 }
-                Ok(Version { home, cell: value.0 })
+                Ok(Version { owner_word, cell: value.0 })
             }
             Ok(_) => Err(Error::Protocol { doing: "publish" }),
             Err(e) => {
-                // Certain: no owner word refers to the cell. After any other error one may, so the cell stays in use.
+                // If the error is certain, no owner word refers to the cell. After any other error an owner word may refer to
+                // it, so the cell stays in use.
                 if e.is_certain() {
                     self.empty_cell(cell);
                 }
@@ -129,7 +133,7 @@ impl NameTable {
 
     #[inline]
     fn overwrite(&self, hash: u64, name: &str, value: Cell) -> Own {
-        // Under the guard, no cell is bound to another name.
+        // While the guard is open, no cell of this client is given to another name.
         let guard = self.shards.epoch_guard();
         loop {
             let Some(found) = self.find_live(hash, name.as_bytes()) else {
@@ -139,24 +143,24 @@ impl NameTable {
                     None => Own::NotOurs,
                 };
             };
-            if found.home.catalogue() != self.me() {
+            if found.owner_word.catalogue() != self.me() {
                 return Own::NotOurs;
             }
-            let Some(record) = self.own_cell(found.home.cell()) else { return Own::NotOurs };
-            // Closed: the name is published in another cell. A cell that is closed after this check still takes the
-            // value, and `tidy` leaves it alone.
+            let Some(record) = self.own_cell(found.owner_word.cell()) else { return Own::NotOurs };
+            // The cell is closed: publish the name in another cell. If `tidy` closes the cell after this check, the store below
+            // succeeds all the same, and `tidy` leaves the cell to its name.
             if record.cell.peek() == Cell::CLOSING.0 {
                 return Own::NotOurs;
             }
             let entry = &self.directory.names[found.entry as usize];
-            // Next to the owner word, and stored before it: the daemon overwrites and deletes names with lifetimes, so
-            // that it knows which value an end concerns.
+            // Only the daemon overwrites and deletes a name with a lifetime, so that it knows which value the end of the
+            // lifetime concerns. The lifetime is stored before the owner word, so this check cannot miss it.
             if entry.life.peek() != LifeWord::FOREVER.0 {
                 return Own::NotOurs;
             }
-            let home = &entry.home;
-            if let Some(before) = overwrite(home, found.home.0, &record.cell, value) {
-                return Own::Replaced(Version { home: found.home.0, cell: value.0 }, before);
+            let owner_word = &entry.owner_word;
+            if let Some(before) = overwrite(owner_word, found.owner_word.0, &record.cell, value) {
+                return Own::Replaced(Version { owner_word: found.owner_word.0, cell: value.0 }, before);
             }
         }
     }
@@ -170,7 +174,7 @@ impl NameTable {
         }
     }
 
-    /// Wakes readers that wait for a name of this client. A fence lies between the publication and this.
+    /// Wakes readers that wait for a name of this client. The caller has executed a fence after the publication.
     #[inline]
     fn ring(&self) {
         let bit = parked_bit(self.me());
@@ -188,7 +192,7 @@ impl NameTable {
             if let Own::Replaced(version, before) = self.overwrite(hash, name, Cell::DELETED) {
                 self.after_overwrite(before);
                 tensorlend_layout::crash_point!("delete: cell emptied");
-                self.note_deleted(name, Home(version.home).cell());
+                self.note_deleted(name, OwnerWord(version.owner_word).cell());
                 return Ok(before.is_value());
             }
             let in_directory = || self.find_live(hash, key).is_some();
@@ -196,7 +200,7 @@ impl NameTable {
                 break;
             }
             match self.announced(hash, key)? {
-                // Another thread of this client is publishing it now.
+                // Another thread of this client is publishing the name now: wait until it is done.
                 Some(found) if found.catalogue == self.me() => drop(lock(&self.binding)),
                 Some(_) => break,
                 None if in_directory() => {}

@@ -1,8 +1,8 @@
 //! Versions of values.
 
-use tensorlend_layout::word::Home;
+use tensorlend_layout::word::OwnerWord;
 
-/// Identifies a value of a name. Two equal versions of a name mean that it was not written in between. Versions have no
+/// Identifies a value of a name. Two equal versions of a name mean that no value was written in between. Versions have no
 /// order.
 ///
 /// ```
@@ -19,38 +19,38 @@ use tensorlend_layout::word::Home;
 #[derive(Clone, Copy, Debug, Eq)]
 pub struct Version {
     /// The owner word that led to the value, or a substitute while the name is only announced.
-    pub(crate) home: u64,
+    pub(crate) owner_word: u64,
     pub(crate) cell: u64,
 }
 
 impl PartialEq for Version {
     fn eq(&self, other: &Self) -> bool {
-        let is_announced = |version: &Self| Home(version.home).version() == 0 && version.home != 0;
+        let is_announced = |version: &Self| OwnerWord(version.owner_word).version() == 0 && version.owner_word != 0;
         // A value stays the same when the daemon registers its name in the directory.
         let same_cell = || {
-            let (a, b) = (Home(self.home), Home(other.home));
+            let (a, b) = (OwnerWord(self.owner_word), OwnerWord(other.owner_word));
             (a.catalogue(), a.cell()) == (b.catalogue(), b.cell())
         };
         self.cell == other.cell
-            && (self.home == other.home || ((is_announced(self) || is_announced(other)) && same_cell()))
+            && (self.owner_word == other.owner_word || ((is_announced(self) || is_announced(other)) && same_cell()))
     }
 }
 
 impl std::hash::Hash for Version {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        // The part that equal versions share.
+        // The part of the owner word that equal versions share.
         self.cell.hash(state);
     }
 }
 
 impl Version {
-    /// A substitute for the owner word of an announced name: no owner word that the daemon stores.
+    /// Returns a substitute for the owner word of an announced name: no owner word that the daemon stores.
     pub(crate) fn announced(catalogue: u16, cell: u32) -> u64 {
         u64::from(catalogue) << 24 | u64::from(cell)
     }
 
     /// A version that no value has: with it, [`crate::Client::wait_newer`] accepts any value.
-    pub const NONE: Self = Self { home: 0, cell: 0 };
+    pub const NONE: Self = Self { owner_word: 0, cell: 0 };
 
     /// Two words that identify the version in every process, as long as the namespace exists: to send it to another
     /// process.
@@ -63,11 +63,11 @@ impl Version {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub const fn words(self) -> [u64; 2] {
-        [self.home, self.cell]
+        [self.owner_word, self.cell]
     }
 
-    /// The version with these [`Version::words`].
-    pub const fn from_words([home, cell]: [u64; 2]) -> Self {
-        Self { home, cell }
+    /// Returns the version with these [`Version::words`].
+    pub const fn from_words([owner_word, cell]: [u64; 2]) -> Self {
+        Self { owner_word, cell }
     }
 }

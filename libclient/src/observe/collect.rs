@@ -92,7 +92,7 @@ pub fn observe(observer: &mut Observer) -> Result<Observation> {
     })
 }
 
-/// The members, sorted by number.
+/// Returns the members, sorted by number.
 fn clients(
     session: &Session,
     now_ns: u64,
@@ -157,7 +157,7 @@ fn streams_of(session: &Session, sheets: &mut Sheets, names: &Names, values: &mu
         let found = |number, producer, cell| {
             values.found.push((Origin::Message { stream: name.clone(), number }, producer, cell));
         };
-        seen.extend(streams::look(session, sheets, name, *index, &mut left, found)?);
+        seen.extend(streams::sample(session, sheets, name, *index, &mut left, found)?);
     }
     seen.sort_unstable_by(|a, b| a.name.cmp(&b.name));
     Ok(seen)
@@ -172,7 +172,7 @@ fn devices(session: &Session) -> Vec<Uuid> {
 /// The number of leases, by holder, epoch and word.
 type Held = HashMap<(u16, u32, u64), u64>;
 
-/// All live clients' leases, and whether there were more.
+/// Returns all live clients' leases, and whether there were more.
 fn leases(session: &Session, sheets: &mut Sheets, clients: &[ClientSeen]) -> Result<(Held, bool)> {
     let mut held = Held::new();
     let mut truncated = false;
@@ -198,10 +198,10 @@ fn leases(session: &Session, sheets: &mut Sheets, clients: &[ClientSeen]) -> Res
 struct Values {
     found: Vec<(Origin, u16, Cell)>,
     all: Vec<ValueSeen>,
-    /// Values that share their first slot with another one: both indices.
+    /// Pairs of values that share their first slot, by index.
     aliases: Vec<(usize, usize)>,
     slots: Slots,
-    /// Values whose record was not read, such as those on devices, by owner and slot.
+    /// Values whose record was not read, such as values on devices, by owner and slot.
     unread: HashMap<(u16, u32), usize>,
     /// Bytes of slots that only leases keep, by lease word.
     retired: HashMap<u64, u64>,
@@ -254,7 +254,7 @@ impl Values {
         }
     }
 
-    /// The memory that a lease keeps: its bytes, and the value if something still refers to it.
+    /// Returns the memory that a lease keeps: its bytes, and the value if something still refers to it.
     fn lease(&mut self, sheets: &Sheets, lease: LeaseWord, count: u64) -> (u64, Option<usize>) {
         if lease.is_of_segment() {
             let segment = self.slots.segment(lease.catalogue(), lease.slot());

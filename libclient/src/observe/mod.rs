@@ -1,10 +1,10 @@
 //! Observations of a namespace, for tools that display it, without cost to its clients.
 //!
-//! An observer reads the shared memory directly: the directory, the members' catalogues, lease tables and slot records,
-//! the streams' rings. It requests each sheet from the daemon once, at its first use. One observation makes at most
-//! [`ASKED_MAX`] requests, and leaves the rest to the next one. It takes no lease, so it keeps nothing from being
-//! reused; its parts need not have been true at one and the same moment. The observer checks everything that clients
-//! wrote against the daemon's words, and leaves contradictions out and counts them.
+//! An observer reads the shared memory directly: the directory, the members' catalogues, lease tables and slot records, the
+//! streams' rings. It requests each sheet from the daemon once, at its first use. One observation makes at most [`ASKED_MAX`]
+//! requests, and leaves the rest to the next one. It takes no lease, so it does not delay the reuse of any memory. The parts of
+//! an observation may describe different moments. The observer checks everything that clients wrote against the daemon's words,
+//! and leaves contradictions out and counts them.
 
 mod ages;
 mod collect;
@@ -12,6 +12,7 @@ mod meters;
 mod names;
 mod observation;
 mod process;
+mod sampler;
 mod sheets;
 mod slots;
 mod streams;
@@ -23,6 +24,8 @@ pub use observation::{
     ClientSeen, ClientState, LeaseSeen, Observation, Origin, Place, SegmentSeen, SlotSeen, SlotState, StreamSeen,
     SubscriberSeen, ValueSeen,
 };
+#[doc(hidden)]
+pub use sampler::{Sampled, Sampler};
 
 use crate::client::Client;
 use crate::error::Result;
@@ -45,8 +48,8 @@ pub const LEASES_MAX: usize = 1 << 17;
 
 /// Observes a namespace repeatedly: it keeps the mapped sheets, and the time since which it has seen each lease.
 ///
-/// [`Client::observer`] makes one. Use one observer for a series of observations: the first one maps what the next ones
-/// read.
+/// [`Client::observer`] makes one. Use one observer for a series of observations: the first one maps the sheets that
+/// the next ones read.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -88,7 +91,7 @@ impl std::fmt::Debug for Observer {
 }
 
 impl Client {
-    /// An observer of this client's namespace.
+    /// Returns an observer of this client's namespace.
     pub fn observer(&self) -> Observer {
         Observer {
             session: self.session().clone(),

@@ -7,7 +7,7 @@ use crate::session::Session;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use tensorlend_layout::announce::Waiting;
 use tensorlend_layout::name::{KeyKind, check, parse};
-use tensorlend_layout::word::{Absorbed, Cell, Home, MemberState};
+use tensorlend_layout::word::{Absorbed, Cell, MemberState, OwnerWord};
 
 /// The holder of a value.
 pub enum Led {
@@ -21,7 +21,7 @@ struct Route {
     catalogue: u16,
     cell: u32,
     /// The entry and the owner word; `None`: the name is announced, and not in the directory yet.
-    home: Option<(u32, u64)>,
+    owner_word: Option<(u32, u64)>,
 }
 
 /// The result of a walk.
@@ -32,7 +32,7 @@ pub struct Names {
     pub streams: Vec<(String, u32)>,
     /// Lists' names, by id.
     pub lists: HashMap<u64, String>,
-    /// Whether there was more.
+    /// Whether the namespace has more entries than the walk may read.
     pub truncated: bool,
 }
 
@@ -54,7 +54,7 @@ impl Names {
         }
         sheets.fetch_cells(session, catalogue, 0)?;
         let guard = session.shards.epoch_guard();
-        let peer = session.peers().get(&guard, catalogue).filter(|peer| peer.is_life(member.member.read()));
+        let peer = session.peers().get(&guard, catalogue).filter(|peer| peer.is_of_epoch(member.member.read()));
         let first = if catalogue == session.me() {
             Some(session.names().catalogue())
         } else {
@@ -70,7 +70,7 @@ impl Names {
             let bytes: Vec<u8> = record.name.iter().flat_map(|word| word.peek().to_le_bytes()).collect();
             let name = bytes.get(..record.name_bytes.peek() as usize).and_then(|name| std::str::from_utf8(name).ok());
             if let Some(name) = name.filter(|name| check(name).is_ok()) {
-                self.routes.push(Route { led: Led::Name(name.to_owned()), catalogue, cell, home: None });
+                self.routes.push(Route { led: Led::Name(name.to_owned()), catalogue, cell, owner_word: None });
             }
         }
         Ok(())
@@ -80,12 +80,12 @@ impl Names {
         let directory = &session.directory;
         self.truncated = directory.head().names_end.read() > ENTRIES_MAX as u64;
         for (at, entry) in directory.entries().take(ENTRIES_MAX) {
-            let home = Home(entry.home.read());
-            if !home.is_live() {
+            let owner_word = OwnerWord(entry.owner_word.read());
+            if !owner_word.is_live() {
                 continue;
             }
             let Some(key) = directory.key(entry) else { continue };
-            if entry.home_after_key() != home.0 {
+            if entry.owner_word_after_key() != owner_word.0 {
                 continue;
             }
             let word = |from: usize| key.get(from..from + 8).map_or(0, |b| u64::from_le_bytes(b.try_into().unwrap()));
@@ -93,18 +93,23 @@ impl Names {
                 Some((KeyKind::Name, name)) => Led::Name(name.to_owned()),
                 Some((KeyKind::Item, _)) => Led::Item { list: word(1), number: word(9) },
                 Some((KeyKind::Stream, name)) => {
-                    self.streams.push((name.to_owned(), home.cell()));
+                    self.streams.push((name.to_owned(), owner_word.cell()));
                     continue;
                 }
                 Some((KeyKind::List, name)) => {
-                    if let Some(list) = directory.lists.get(home.cell() as usize) {
+                    if let Some(list) = directory.lists.get(owner_word.cell() as usize) {
                         self.lists.insert(list.id.read(), name.to_owned());
                     }
                     continue;
                 }
                 None => continue,
             };
-            self.routes.push(Route { led, catalogue: home.catalogue(), cell: home.cell(), home: Some((at, home.0)) });
+            self.routes.push(Route {
+                led,
+                catalogue: owner_word.catalogue(),
+                cell: owner_word.cell(),
+                owner_word: Some((at, owner_word.0)),
+            });
         }
     }
 
@@ -121,17 +126,20 @@ impl Names {
         }
         let mut seen = HashSet::with_capacity(self.routes.len());
         // Names in the directory first: they stay, while announcements go.
-        self.routes.sort_by_key(|route| route.home.is_none());
+        self.routes.sort_by_key(|route| route.owner_word.is_none());
         for route in self.routes.drain(..) {
             if !seen.insert((route.catalogue, route.cell)) {
                 continue;
             }
             let Some(member) = session.directory.members.get(usize::from(route.catalogue)) else { continue };
             let guard = session.shards.epoch_guard();
-            let peer = session.peers().get(&guard, route.catalogue).filter(|peer| peer.is_life(member.member.read()));
+            let peer =
+                session.peers().get(&guard, route.catalogue).filter(|peer| peer.is_of_epoch(member.member.read()));
             let Some(record) = cell_of(session, peer, route.catalogue, route.cell) else { continue };
             let cell = Cell(record.cell.read());
-            let stands = route.home.is_none_or(|(entry, home)| session.home(entry).is_some_and(|w| w.peek() == home));
+            let stands = route
+                .owner_word
+                .is_none_or(|(entry, owner_word)| session.owner_word(entry).is_some_and(|w| w.peek() == owner_word));
             if stands && cell.is_value() {
                 found(route.led, route.catalogue, cell);
             }

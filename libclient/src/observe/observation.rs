@@ -44,45 +44,46 @@ pub struct Observation {
 /// The state of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientState {
-    /// It is connected.
+    /// The client is connected.
     #[default]
     Alive,
-    /// The daemon is taking over its last announcements.
+    /// The daemon is taking over the client's last announcements.
     Ending,
-    /// It is gone, and its published values remain.
+    /// The client is gone, and its published values remain.
     Ended,
 }
 
 /// A client of the namespace.
 #[derive(Clone, Debug, Default)]
 pub struct ClientSeen {
-    /// Its catalogue number.
+    /// The client's catalogue number.
     pub catalogue: u16,
     /// The epoch of that number: it increases with each new owner.
     pub epoch: u32,
     /// Whether the client is connected.
     pub state: ClientState,
-    /// Its process id, as the daemon sees it; 0 if the process is in a pid namespace that the daemon does not see.
+    /// The client's process id, as the daemon sees it; 0 if the process is in a pid namespace that the daemon does not
+    /// see.
     pub pid: u32,
-    /// Its user id.
+    /// The client's user id.
     pub uid: u32,
-    /// Its label.
+    /// The client's label.
     pub label: String,
-    /// The time since it connected.
+    /// The time since the client connected.
     pub age: Duration,
-    /// Bytes of the segments lent to it.
+    /// Bytes of the segments that the daemon lends to the client.
     pub bytes: u64,
-    /// The number of its values to which something refers.
+    /// The number of the client's values to which a name, list or stream refers.
     pub values: u64,
-    /// Bytes of those values' slots.
+    /// Bytes of the slots of those values.
     pub value_bytes: u64,
-    /// The number of leases that it holds.
+    /// The number of leases that the client holds.
     pub leases: u64,
     /// Bytes of the memory under those leases.
     pub leased_bytes: u64,
-    /// Whether it is the observing client itself.
+    /// Whether the client is the observing client itself.
     pub is_observer: bool,
-    /// Its command line from /proc, at most 200 bytes; `None` if unreadable.
+    /// The client's command line from /proc, at most 200 bytes; `None` if unreadable.
     pub command: Option<String>,
 }
 
@@ -104,48 +105,48 @@ pub enum Place {
 /// A lent segment.
 #[derive(Clone, Debug, Default)]
 pub struct SegmentSeen {
-    /// Its owner's catalogue number.
+    /// The catalogue number of the segment's owner.
     pub catalogue: u16,
-    /// Its first slot number.
+    /// The segment's first slot number.
     pub base: u32,
-    /// The number of its slot numbers.
+    /// The number of slot numbers that the segment has.
     pub slots_max: u32,
-    /// Its length in bytes.
+    /// The segment's length in bytes.
     pub bytes: u64,
-    /// The time since it was lent.
+    /// The time since the daemon lent the segment.
     pub age: Duration,
-    /// The location of its bytes.
+    /// The location of the segment's bytes.
     pub place: Place,
     /// Whether `slots` is filled: false for device memory, and before its records are mapped.
     pub is_mapped: bool,
-    /// Slots with a value or a lease, sorted by offset. The gaps are free, drafts, or replaced and not reused yet: only
-    /// their owner knows.
+    /// Slots with a value or a lease, sorted by offset. The gaps contain free memory, drafts, or replaced values that are not
+    /// reused yet: only the owner can tell these apart.
     pub slots: Vec<SlotSeen>,
 }
 
 /// The state of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotState {
-    /// A name, list or stream refers to it; no lease covers it.
+    /// A name, list or stream refers to the slot; no lease covers it.
     Live,
-    /// A name, list or stream refers to it, and a lease covers it.
+    /// A name, list or stream refers to the slot, and a lease covers it.
     Leased,
-    /// Nothing refers to it any more, but a lease covers it.
+    /// Nothing refers to the slot any more, but a lease covers it.
     Retired,
 }
 
 /// A slot.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotSeen {
-    /// Its number.
+    /// The slot's number.
     pub slot: u32,
-    /// Its offset in its segment, in bytes.
+    /// The slot's offset in its segment, in bytes.
     pub offset: u64,
-    /// Its length in bytes.
+    /// The slot's length in bytes.
     pub bytes: u64,
-    /// Its state.
+    /// The slot's state.
     pub state: SlotState,
-    /// Its value, as an index into [`Observation::values`].
+    /// The slot's value, as an index into [`Observation::values`].
     pub value: Option<usize>,
 }
 
@@ -173,17 +174,17 @@ pub enum Origin {
 /// A value to which something refers.
 #[derive(Clone, Debug)]
 pub struct ValueSeen {
-    /// Its holder.
+    /// The holder of the value.
     pub origin: Origin,
-    /// Its owner's catalogue number.
+    /// The catalogue number of the value's owner.
     pub catalogue: u16,
-    /// Its first slot.
+    /// The value's first slot.
     pub slot: u32,
-    /// That slot's generation.
+    /// The generation of the first slot.
     pub generation: u64,
-    /// Bytes of all its slots.
+    /// Bytes of all slots of the value.
     pub bytes: u64,
-    /// Whether it is a dataset of several tensors.
+    /// Whether the value is a dataset of several tensors.
     pub is_dataset: bool,
     /// Element type of a tensor; `None` for a dataset, and if the record could not be read.
     pub dtype: Option<DType>,
@@ -191,7 +192,7 @@ pub struct ValueSeen {
     pub shape: Option<Vec<usize>>,
     /// The timestamp that its producer set, in nanoseconds; 0 if none.
     pub timestamp_ns: u64,
-    /// The number of leases on it.
+    /// The number of leases on the value.
     pub leases: u64,
 }
 
@@ -206,7 +207,7 @@ pub struct LeaseSeen {
     pub catalogue: u16,
     /// The slot's number.
     pub slot: u32,
-    /// Whether it covers the whole segment that begins with that slot, and no slot of it.
+    /// Whether the lease covers the whole segment that begins with that slot, and none of its slots.
     pub is_of_segment: bool,
     /// The number of leases.
     pub count: u64,
@@ -214,46 +215,46 @@ pub struct LeaseSeen {
     pub bytes: u64,
     /// The leased value, if something still refers to it: an index into [`Observation::values`].
     pub value: Option<usize>,
-    /// How long this observer has seen it: leases carry no time.
+    /// The time for which this observer has seen the lease: leases carry no time.
     pub age: Duration,
-    /// Whether it existed at this observer's first observation: then it is older than `age`.
+    /// Whether the lease existed at this observer's first observation: then it is older than `age`.
     pub is_older: bool,
 }
 
 /// A stream.
 #[derive(Clone, Debug)]
 pub struct StreamSeen {
-    /// Its name.
+    /// The stream's name.
     pub name: String,
-    /// Its index in the directory's table.
+    /// The stream's index in the directory's table.
     pub index: u32,
-    /// Its id, unique in the namespace.
+    /// The stream's id, unique in the namespace.
     pub id: u64,
-    /// Its producer's catalogue number.
+    /// The catalogue number of the stream's producer.
     pub producer: u16,
-    /// The number of entries of its ring.
+    /// The number of entries of the stream's ring.
     pub capacity: u64,
     /// The policy for a full stream.
     pub policy: Policy,
     /// The number of messages ever sent; `None` if its ring is not mapped yet.
     pub sent: Option<u64>,
-    /// The number of messages that it holds.
+    /// The number of messages that the stream holds.
     pub held: u64,
-    /// Whether its producer has closed it.
+    /// Whether the producer has closed the stream.
     pub is_closed: bool,
-    /// Its subscribers.
+    /// The stream's subscribers.
     pub subscribers: Vec<SubscriberSeen>,
 }
 
 /// A subscriber of a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct SubscriberSeen {
-    /// Its catalogue number.
+    /// The subscriber's catalogue number.
     pub catalogue: u16,
-    /// The number of its cursor.
+    /// The number of the subscriber's cursor.
     pub cursor: u16,
     /// The number of messages sent and not received; `None` if it has not begun.
     pub lag: Option<u64>,
-    /// The number of messages that it missed.
+    /// The number of messages that the subscriber missed.
     pub lost: u64,
 }

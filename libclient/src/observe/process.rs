@@ -15,7 +15,7 @@ pub struct Commands {
 }
 
 impl Commands {
-    /// The command line of a client's process; `None` if unknown.
+    /// Returns the command line of a client's process; `None` if unknown.
     pub fn of(&mut self, client: (u16, u32), pid: u32, uid: u32, since_ns: u64) -> Option<String> {
         self.known.entry(client).or_insert_with(|| command(pid, uid, since_ns)).clone()
     }
@@ -26,8 +26,8 @@ impl Commands {
     }
 }
 
-/// The command line of a process of this user that existed at this time. The daemon may be in another pid namespace,
-/// and pids are reused: another process with that pid is not the client.
+/// Returns the command line of the process with this pid, if it belongs to this user and existed at this time. The daemon may
+/// be in another pid namespace, and pids are reused: another process with that pid is not the client.
 fn command(pid: u32, uid: u32, since_ns: u64) -> Option<String> {
     if pid == 0 || std::fs::metadata(format!("/proc/{pid}")).ok()?.uid() != uid {
         return None;
@@ -41,7 +41,7 @@ fn command(pid: u32, uid: u32, since_ns: u64) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// The start time of a process in nanoseconds of `CLOCK_BOOTTIME`: the 22nd field of its stat file, in hundredths of a
+/// Returns the start time of a process in nanoseconds of `CLOCK_BOOTTIME`: the 22nd field of its stat file, in hundredths of a
 /// second. The second field is its name in brackets, which may contain anything.
 fn started_ns(stat: &str) -> Option<u64> {
     let after_name = &stat[stat.rfind(')')? + 1..];
@@ -49,7 +49,7 @@ fn started_ns(stat: &str) -> Option<u64> {
     Some(ticks.saturating_mul(TICK_NS))
 }
 
-/// A command line as text, cut, without control characters.
+/// Returns a command line as text, cut, without control characters.
 fn text(line: &[u8]) -> String {
     let line = &line[..line.len().min(COMMAND_BYTES_MAX)];
     let words = String::from_utf8_lossy(line);

@@ -37,7 +37,7 @@ impl Sheets {
         (self.asked, self.incomplete) = (0, false);
     }
 
-    /// Whether one more request is allowed; counts it.
+    /// Returns whether one more request is allowed; counts it.
     fn may_ask(&mut self) -> bool {
         let may = self.asked < ASKED_MAX;
         if may {
@@ -54,7 +54,7 @@ impl Sheets {
         self.rings.retain(|&id, _| streams(id));
     }
 
-    /// The slot records of a lent segment of host memory.
+    /// Returns the slot records of a lent segment of host memory.
     pub fn records(&self, lending: Lending) -> Option<&Records<SlotRecord>> {
         self.records.get(&lending)
     }
@@ -100,18 +100,18 @@ impl Sheets {
         Ok(())
     }
 
-    /// Maps a live member's lease table. False: no request is left for it.
+    /// Maps a live member's lease table. Returns false if no request is left for it in this observation.
     pub fn fetch_leases(&mut self, session: &Session, catalogue: u16) -> bool {
         let member = session.directory.members[usize::from(catalogue)].member.read();
         let known = catalogue == session.me() || {
             let guard = session.shards.epoch_guard();
-            let peer = session.peers().get(&guard, catalogue).filter(|peer| peer.is_life(member));
+            let peer = session.peers().get(&guard, catalogue).filter(|peer| peer.is_of_epoch(member));
             peer.and_then(Peer::leases).is_some()
         };
         known || self.may_ask()
     }
 
-    /// A stream's ring.
+    /// Returns a stream's ring.
     pub fn ring(&self, id: u64) -> Option<&Ring> {
         self.rings.get(&id)
     }
@@ -127,7 +127,8 @@ impl Sheets {
             return Ok(());
         };
         let listed = self.subscribe(session, name, id, cursor);
-        // Otherwise the daemon may still list the cursor: it stays beyond all messages, and is not reused.
+        // After an error that is not certain, the daemon may still list the cursor: then the cursor stays beyond all messages,
+        // and is not reused.
         if listed.as_ref().map_or_else(Error::is_certain, |()| true) {
             session.streams().give_cursor(cursor);
         }
@@ -161,23 +162,23 @@ impl Sheets {
     }
 }
 
-/// Whether a part of a client's cells is mapped.
+/// Returns whether a part of a client's cells is mapped.
 fn has_part(session: &Session, catalogue: u16, part: u8) -> bool {
     if catalogue == session.me() {
         return true;
     }
     let Some(entry) = session.directory.members.get(usize::from(catalogue)) else { return true };
     let guard = session.shards.epoch_guard();
-    let peer = session.peers().get(&guard, catalogue).filter(|peer| peer.is_life(entry.member.read()));
+    let peer = session.peers().get(&guard, catalogue).filter(|peer| peer.is_of_epoch(entry.member.read()));
     peer.is_some_and(|peer| peer.has_part(part))
 }
 
-/// The number of the part with this cell.
+/// Returns the number of the part with this cell.
 pub fn part_of(cell: u32) -> u8 {
     cell_place(cell).0
 }
 
-/// The record of a client's cell, if it is mapped.
+/// Returns the record of a client's cell, if it is mapped.
 pub fn cell_of<'s>(session: &'s Session, peer: Option<&'s Peer>, catalogue: u16, cell: u32) -> Option<&'s CellRecord> {
     if catalogue == session.me() { session.names().own_cell(cell) } else { peer?.record(cell) }
 }

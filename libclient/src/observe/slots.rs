@@ -34,7 +34,7 @@ pub struct Chain {
 }
 
 impl Slots {
-    /// The lent segments by the directory.
+    /// Returns the lent segments, as the directory lists them.
     pub fn lent(session: &Session, now_ns: u64) -> Self {
         let mut lines: Vec<(RangeWord, usize, Lending, u64, Place)> = Vec::new();
         for (at, entry) in session.directory.segments.iter().enumerate() {
@@ -63,7 +63,7 @@ impl Slots {
         it
     }
 
-    /// The segment that holds a slot.
+    /// Returns the segment that holds a slot.
     pub fn segment(&self, catalogue: u16, slot: u32) -> Option<usize> {
         let after = self.segments.partition_point(|s| (s.catalogue, s.base) <= (catalogue, slot));
         let at = after.checked_sub(1)?;
@@ -71,7 +71,7 @@ impl Slots {
         (found.catalogue == catalogue && slot - found.base < found.slots_max).then_some(at)
     }
 
-    /// A slot's record, if it is mapped and its bytes lie in its segment.
+    /// Returns a slot's record, if it is mapped and its bytes lie in its segment.
     fn record(&mut self, sheets: &Sheets, catalogue: u16, slot: u32) -> Option<(usize, SlotInfo)> {
         let at = self.segment(catalogue, slot)?;
         let segment = &self.segments[at];
@@ -82,7 +82,7 @@ impl Slots {
         Some((at, info?))
     }
 
-    /// The value to which a slot belongs.
+    /// Returns the value to which a slot belongs.
     pub fn value_of(&self, catalogue: u16, slot: u32) -> Option<usize> {
         self.known.get(&(catalogue, slot)).copied().flatten()
     }
@@ -118,7 +118,7 @@ impl Slots {
                 self.truncated = true;
                 break;
             }
-            // A chain that meets itself or another, or does not end: its owner lies, or has reused the slots.
+            // The chain meets itself or another chain, or does not end: its owner wrote nonsense, or has reused the slots.
             if length == CHAIN_MAX || self.known.contains_key(&(catalogue, slot)) {
                 self.damaged += 1;
                 break;
@@ -162,7 +162,7 @@ fn place_of(word: u64) -> Place {
 }
 
 impl SegmentSeen {
-    /// Bytes of its slots in one state; bytes that several slots claim count once.
+    /// Returns the number of bytes of the segment's slots in one state; bytes that several slots claim count once.
     pub fn bytes_of(&self, state: SlotState) -> u64 {
         let (mut end, mut bytes) = (0, 0);
         for slot in &self.slots {

@@ -9,8 +9,8 @@ use tensorlend_layout::leases::CURSORS;
 use tensorlend_layout::wire::Policy;
 use tensorlend_layout::word::{Cell, Member, SubscriberWord, Word};
 
-/// Observes one stream, and calls `found` with each message that it holds: its number and its cell. `None`: it is gone.
-pub fn look(
+/// Observes one stream, and calls `found` with the number and the cell of each message in it. `None`: the stream is gone.
+pub fn sample(
     session: &Session,
     sheets: &mut Sheets,
     name: &str,
@@ -65,7 +65,7 @@ pub fn look(
     Ok(Some(it))
 }
 
-/// The progress of a subscriber; `None`: it is gone.
+/// Returns the progress of a subscriber; `None`: the subscriber is gone.
 fn subscriber(
     session: &Session,
     sheets: &mut Sheets,

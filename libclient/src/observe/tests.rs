@@ -30,7 +30,7 @@ fn nonsense_is_left_out_and_harms_nobody() {
     let mut state = 0x2545_F491_4F6C_DD1D;
     for round in 0..100u64 {
         let any = random(&mut state);
-        // Existing slots and owners, and others.
+        // Words that refer to existing slots and owners, and arbitrary words.
         let small =
             [any, any & 0xFFF, Cell::new(any & 3, (any >> 8) as u32 & 31).0, u64::MAX][(any >> 60) as usize % 4];
         session.names().catalogue().cells[(any >> 20) as usize % 64].cell.set(small);
@@ -50,7 +50,7 @@ fn nonsense_is_left_out_and_harms_nobody() {
             assert!(segment.slots.iter().all(|slot| slot.offset + slot.bytes <= segment.bytes));
         }
     }
-    // Their destructors would fail on the damaged words.
+    // The destructors of these values would fail on the damaged words.
     std::mem::forget((stream, liar));
     drop(held);
 }

@@ -3,7 +3,7 @@
 use super::PeerTable;
 use crate::control::Answer;
 use crate::error::{Error, Result};
-use crate::peers::sheets::{Line, Peer, PeerSegment, life};
+use crate::peers::sheets::{Line, Peer, PeerSegment, epoch_of};
 use crate::segment::Elsewhere;
 use crate::segment::mapping::{records, sheet, typed};
 use rustix::fs::fstat;
@@ -33,7 +33,7 @@ impl PeerTable {
         }
         {
             let guard = self.shards.epoch_guard();
-            let peer = self.peers.get(&guard, catalogue).filter(|p| p.is_life(member));
+            let peer = self.peers.get(&guard, catalogue).filter(|p| p.is_of_epoch(member));
             if let Some(table) = peer.and_then(Peer::leases) {
                 return Ok(Some(look(table)));
             }
@@ -51,20 +51,20 @@ impl PeerTable {
         Ok(Some(found))
     }
 
-    /// A live member's lease table, to keep mapped.
+    /// Returns a live member's lease table, to keep mapped.
     pub fn lease_table(&self, catalogue: u16) -> Result<Option<Sheet<LeaseTable>>> {
         if catalogue == self.me() {
             return Ok(Some(self.shards.sheet().clone()));
         }
-        // The first call maps it, and the next one finds it mapped, unless it was unmapped to free memory in between:
-        // then it is unknown what the member holds.
+        // The first turn maps the table and finds it mapped, unless another thread has unmapped it in between to free memory:
+        // then another turn maps it again.
         for _ in 0..8 {
             if self.with_leases(catalogue, |_| ())?.is_none() {
                 return Ok(None);
             }
             let member = self.directory.members[usize::from(catalogue)].member.read();
             let guard = self.shards.epoch_guard();
-            let peer = self.peers.get(&guard, catalogue).filter(|peer| peer.is_life(member));
+            let peer = self.peers.get(&guard, catalogue).filter(|peer| peer.is_of_epoch(member));
             if let Some(table) = peer.and_then(Peer::leases) {
                 return Ok(Some(table.clone()));
             }
@@ -79,18 +79,18 @@ impl PeerTable {
         let mut changing = self.peers.change();
         // Do not drop a newer client that reused this number.
         let now = self.directory.members[usize::from(catalogue)].member.read();
-        if life(now) != life(member) && changing.get(catalogue).is_some_and(|peer| peer.is_life(now)) {
+        if epoch_of(now) != epoch_of(member) && changing.get(catalogue).is_some_and(|peer| peer.is_of_epoch(now)) {
             return;
         }
         let mut peer = match changing.get(catalogue) {
-            Some(peer) if peer.is_life(member) => peer.clone(),
-            _ => Peer::of_life(life(member)),
+            Some(peer) if peer.is_of_epoch(member) => peer.clone(),
+            _ => Peer::of_epoch(epoch_of(member)),
         };
         change(&mut peer);
         changing.set(catalogue, Some(peer));
     }
 
-    /// Maps a part of a client's cells. False: there is no such part (any more).
+    /// Maps a part of a client's cells. Returns false if there is no such part (any more).
     pub fn fetch_cells(&self, catalogue: u16, part: u8) -> Result<bool> {
         // Read before the request: if the number gets another owner in the meantime, the cache entry belongs to an
         // epoch that is over.
@@ -110,11 +110,11 @@ impl PeerTable {
         Ok(true)
     }
 
-    /// Maps the segment that holds a slot. False: there is none (any more).
+    /// Maps the segment that holds a slot. Returns false if there is no such segment (any more).
     pub fn fetch_segment(&self, catalogue: u16, slot: u32) -> Result<bool> {
         let member = self.directory.members[usize::from(catalogue)].member.read();
         let request = Request::SegmentOf { catalogue, slot };
-        // Serializes this request with reports of unmapped device memory: see there.
+        // Serializes this request with reports of unmapped device memory: see `lendings.rs`.
         let telling = self.lendings.telling();
         let Some(mut answer) = self.ask_for(&request, "read a segment")? else { return Ok(false) };
         let (bytes, base, slots_log2, geometry) = match &answer.reply {
@@ -176,10 +176,10 @@ impl PeerTable {
         Ok(true)
     }
 
-    /// Returns true if this very segment is mapped already, and notes the geometry under which the daemon has named it.
+    /// Returns true if this segment is mapped already, and notes the geometry under which the daemon has reported it.
     fn is_mapped(&self, catalogue: u16, member: u64, base: u32, identity: (u64, u64), geometry: u64) -> bool {
         let guard = self.shards.epoch_guard();
-        let peer = self.peers.get(&guard, catalogue).filter(|p| p.is_life(member));
+        let peer = self.peers.get(&guard, catalogue).filter(|p| p.is_of_epoch(member));
         let mapped = peer.and_then(|p| p.known(base)).filter(|have| have.identity == identity);
         mapped.map(|have| have.geometry.store(geometry, Ordering::Relaxed)).is_some()
     }
@@ -244,7 +244,7 @@ impl PeerTable {
             let catalogue = catalogue as u16;
             let Some(peer) = changing.get(catalogue) else { continue };
             let member = member.member.read();
-            if peer.is_life(member) && Member(member).state() != MemberState::Vacant {
+            if peer.is_of_epoch(member) && Member(member).state() != MemberState::Vacant {
                 let mut peer = peer.clone();
                 let ended = Member(member).state() == MemberState::Closed;
                 let less = ended && peer.drop_leases();
@@ -277,8 +277,8 @@ impl PeerTable {
         self.peers.change().drop_unused(self.me());
     }
 
-    /// A segment of device memory that the daemon has just lent, not mapped yet. The caller holds the lock that
-    /// excludes reports of unmapped memory.
+    /// Returns the part on a device of a segment that the daemon has just lent; it is not mapped yet. The caller holds the lock
+    /// that excludes reports of unmapped memory.
     #[cfg(feature = "cuda")]
     #[expect(clippy::unnecessary_wraps, reason = "as without the feature")]
     pub fn elsewhere(&self, lent: DeviceSegment, descriptor: OwnedFd) -> Result<Elsewhere> {
@@ -287,7 +287,7 @@ impl PeerTable {
         Ok(Elsewhere { bytes, uuid, map })
     }
 
-    /// As with the feature `cuda`; without it nothing will ever be mapped, and the daemon is informed at once.
+    /// As with the feature `cuda`. Without it this process never maps the segment, so the daemon is informed at once.
     #[cfg(not(feature = "cuda"))]
     pub fn elsewhere(&self, lent: DeviceSegment, descriptor: OwnedFd) -> Result<Elsewhere> {
         use tensorlend_layout::wire::Request;
@@ -311,7 +311,7 @@ impl PeerTable {
             let member = self.directory.members[usize::from(catalogue)].member.read();
             {
                 let guard = self.shards.epoch_guard();
-                let peer = self.peers.get(&guard, catalogue).filter(|p| p.is_life(member));
+                let peer = self.peers.get(&guard, catalogue).filter(|p| p.is_of_epoch(member));
                 if let Some(sheet) = peer.and_then(Peer::catalogue) {
                     return Ok(Some(use_it(sheet)));
                 }
@@ -323,7 +323,7 @@ impl PeerTable {
         Ok(None)
     }
 
-    /// Maps the lease tables of the members that may be parked, so that this client wakes those that are: see
+    /// Maps the lease tables of the members that may be parked, so that this client wakes the members that are parked: see
     /// [`PeerTable::anybody_parked`].
     pub fn map_waiters(&self) {
         if self.directory.head().waiters_count.peek() == 0 {
@@ -332,7 +332,7 @@ impl PeerTable {
         let unmapped = |&catalogue: &u16| {
             let member = self.directory.members[usize::from(catalogue)].member.read();
             let guard = self.shards.epoch_guard();
-            let peer = self.peers.get(&guard, catalogue).filter(|peer| peer.is_life(member));
+            let peer = self.peers.get(&guard, catalogue).filter(|peer| peer.is_of_epoch(member));
             catalogue != self.me() && peer.and_then(Peer::leases).is_none()
         };
         for catalogue in self.directory.waiters().filter(unmapped) {
@@ -343,7 +343,7 @@ impl PeerTable {
         }
     }
 
-    /// Whether some member may be parked for what `wants` matches.
+    /// Returns whether a member may be parked for a bit that `wants` matches.
     pub fn anybody_parked(&self, wants: impl Fn(u64) -> bool) -> bool {
         if self.directory.head().waiters_count.peek() == 0 {
             return false;
@@ -354,9 +354,9 @@ impl PeerTable {
                 return wants(self.shards.table().parked.read());
             }
             let member = self.directory.members[usize::from(catalogue)].member.read();
-            let peer = self.peers.get(&guard, catalogue).filter(|p| p.is_life(member));
-            // A member whose table is not mapped may be parked. One bell too many does no harm; requesting the table
-            // would make a put wait for the daemon. The next reclaim maps it.
+            let peer = self.peers.get(&guard, catalogue).filter(|p| p.is_of_epoch(member));
+            // A member whose table is not mapped may be parked. An unnecessary bell does no harm, but requesting the
+            // table would make a put wait for the daemon. The next reclaim maps it.
             peer.and_then(Peer::leases).is_none_or(|table| wants(table.parked.read()))
         })
     }

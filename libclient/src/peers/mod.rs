@@ -33,7 +33,7 @@ impl PeerTable {
         Self { link, peers, was_short: AtomicBool::new(false) }
     }
 
-    /// The mapped sheets of a member. See [`Peers::get`].
+    /// Returns the mapped sheets of a member. See [`Peers::get`].
     #[inline]
     pub fn get<'s>(&'s self, guard: &'s EpochGuard<'_>, catalogue: u16) -> Option<&'s Peer> {
         self.peers.get(guard, catalogue)

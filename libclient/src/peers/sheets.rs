@@ -23,8 +23,8 @@ use tensorlend_layout::word::{Member, MemberState, RangeWord, Word};
 use tensorlend_os::map::Segment;
 use tensorlend_os::mutex::lock;
 
-/// Mapped parts between two sweeps: a sweep visits all members. Until the next one, a client may keep sheets of this
-/// many clients that are gone.
+/// Number of parts that are mapped between two sweeps. Sweeps are rare, because each visits all members. Until the next sweep,
+/// a client may keep sheets of this many clients that are gone.
 const MAPPED_PER_SWEEP: u64 = 32;
 
 /// All members' sheets, by catalogue number.
@@ -49,7 +49,7 @@ impl Peers {
         Self { table, changing: Mutex::new(()), mapped: AtomicU64::new(0), shards }
     }
 
-    /// The mapped sheets of a member.
+    /// Returns the mapped sheets of a member.
     ///
     /// # Panics
     /// Panics with an epoch guard of another client.
@@ -58,13 +58,13 @@ impl Peers {
         assert!(guard.is_of(&self.shards), "an epoch guard of another session");
         // Acquire: pairs with the Release of the change that stored it.
         let peer = self.table.get(usize::from(catalogue))?.load(Ordering::Acquire);
-        // SAFETY: null, or made by `Box::into_raw` in `set` and unchanged since. A changing thread drops it only after
-        // it has unlinked it from the table and every guard that was open then has closed; this guard is open, and
-        // outlives the reference.
+        // SAFETY: `peer` is null, or `set` made it by `Box::into_raw` and no code has changed it since. A changing thread drops
+        // an entry only after it has unlinked the entry from the table and every guard that was open then has closed. This
+        // guard is open, and outlives the reference.
         unsafe { peer.as_ref() }
     }
 
-    /// Whether enough parts were mapped since the last sweep for another one.
+    /// Returns whether enough parts were mapped since the last sweep that another sweep is due.
     pub fn is_sweep_due(&self) -> bool {
         self.mapped.fetch_add(1, Ordering::Relaxed) % MAPPED_PER_SWEEP == MAPPED_PER_SWEEP - 1
     }
@@ -76,7 +76,7 @@ impl Peers {
 }
 
 impl Changing<'_> {
-    /// The present entry.
+    /// Returns the present entry.
     pub fn get(&self, catalogue: u16) -> Option<&Peer> {
         let peer = self.peers.table.get(usize::from(catalogue))?.load(Ordering::Relaxed);
         // SAFETY: as in `Peers::get`; only the holder of this lock drops entries, through `&mut self`.
@@ -101,8 +101,8 @@ impl Changing<'_> {
         let old = place.swap(new, Ordering::AcqRel);
         if !old.is_null() {
             self.peers.shards.wait_for_guards();
-            // SAFETY: from `Box::into_raw`, and unlinked from the table, so that no other thread drops it. No guard
-            // that may have seen it is open, and `get` above borrows this `Changing`, which is borrowed mutably here.
+            // SAFETY: `old` comes from `Box::into_raw`, and is unlinked from the table, so that no other thread drops it. No
+            // guard that may have seen it is open, and `get` above borrows this `Changing`, which is borrowed mutably here.
             drop(unsafe { Box::from_raw(old) });
         }
     }
@@ -113,7 +113,7 @@ impl Drop for Peers {
         for place in &mut self.table {
             let peer = std::mem::replace(place.get_mut(), null_mut());
             if !peer.is_null() {
-                // SAFETY: from `Box::into_raw`; nobody else has a reference to this table.
+                // SAFETY: `peer` comes from `Box::into_raw`; no other code has a reference to this table.
                 drop(unsafe { Box::from_raw(peer) });
             }
         }
@@ -122,20 +122,20 @@ impl Drop for Peers {
 
 /// A segment of another client.
 pub struct PeerSegment {
-    /// First slot number.
+    /// The segment's first slot number.
     pub base: u32,
-    /// Its slot records.
+    /// The segment's slot records.
     pub records: Records<SlotRecord>,
     /// Keeps its pages locked for devices. Declared before the mapping, which must outlive it.
     #[cfg(feature = "cuda")]
     pub locked: crate::segment::pinned::PageLock,
-    /// Its bytes, read-only; empty if they are on a device, so that code for host memory finds nothing here.
+    /// The segment's bytes, read-only; empty if they are on a device, so that code for host memory finds nothing here.
     pub map: Segment,
-    /// Its part on a device.
+    /// The segment's part on a device.
     pub elsewhere: Option<Elsewhere>,
     /// The latest geometry word under which base and segment belonged together.
     pub geometry: AtomicU64,
-    /// Its line in the directory's table of segments, as it was lent.
+    /// The segment's line in the directory's table of segments, at the time of the loan.
     pub line: Option<Line>,
     /// The inodes of the memfds of segment and slots. They are unique while the memfds are mapped.
     pub identity: (u64, u64),
@@ -144,12 +144,12 @@ pub struct PeerSegment {
 }
 
 impl PeerSegment {
-    /// Its length, in host or device memory.
+    /// Returns the length of the segment, in host or device memory.
     pub fn bytes(&self) -> u64 {
         self.elsewhere.as_ref().map_or(self.map.bytes() as u64, |it| it.bytes)
     }
 
-    /// Whether a slot is one of its own.
+    /// Returns whether a slot is in this segment.
     #[inline]
     pub fn holds(&self, slot: u32) -> bool {
         slot.wrapping_sub(self.base) < self.records.len() as u32
@@ -165,7 +165,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// The directory's line of the segment of `catalogue` that begins at `base`.
+    /// Returns the directory's line of the segment of `catalogue` that begins at `base`.
     pub fn find(directory: &Directory, catalogue: u16, base: u32) -> Option<Self> {
         directory.segments.iter().enumerate().find_map(|(at, entry)| {
             let range = RangeWord(entry.range.read());
@@ -174,18 +174,18 @@ impl Line {
         })
     }
 
-    /// Whether the directory's line is unchanged.
+    /// Returns whether the directory's line is unchanged.
     fn stands(&self, directory: &Directory) -> bool {
         let entry = &directory.segments[self.at];
         entry.range.read() == self.range && entry.since_ns.peek() == self.since_ns
     }
 }
 
-/// The mapped sheets of a client (also of this one: a client reads its own tensors like any other's).
+/// The mapped sheets of a client. This client has an entry, too, because it reads its own tensors as it reads those of others.
 #[derive(Clone, Default)]
 pub struct Peer {
     /// The epoch and sheet number for which the sheets are cached.
-    life: u64,
+    epoch: u64,
     catalogue: Option<Sheet<Catalogue>>,
     /// By part; `None` for parts that were not requested.
     cells: Vec<Option<Records<CellRecord>>>,
@@ -193,21 +193,21 @@ pub struct Peer {
     leases: Option<Sheet<LeaseTable>>,
 }
 
-/// A member word without its state, which identifies the epoch.
-pub fn life(member: u64) -> u64 {
+/// Returns a member word without its state, which identifies the epoch.
+pub fn epoch_of(member: u64) -> u64 {
     Member(member).with_state(MemberState::Vacant).0
 }
 
 impl Peer {
-    pub fn of_life(life: u64) -> Self {
-        Self { life, ..Self::default() }
+    pub fn of_epoch(epoch: u64) -> Self {
+        Self { epoch, ..Self::default() }
     }
 
-    pub fn is_life(&self, member: u64) -> bool {
-        self.life == life(member)
+    pub fn is_of_epoch(&self, member: u64) -> bool {
+        self.epoch == epoch_of(member)
     }
 
-    /// The record of a cell; `None`: its part is not mapped.
+    /// Returns the record of a cell; `None` if the cell's part is not mapped.
     #[inline]
     pub fn record(&self, cell: u32) -> Option<&CellRecord> {
         let (part, at) = cell_place(cell);
@@ -218,13 +218,13 @@ impl Peer {
         }
     }
 
-    /// The word of a cell; `None`: its part is not mapped.
+    /// Returns the word of a cell; `None` if the cell's part is not mapped.
     #[inline]
     pub fn cell(&self, cell: u32) -> Option<&Word> {
         self.record(cell).map(|record| &record.cell)
     }
 
-    /// Whether a part of its cells is mapped.
+    /// Returns whether a part of its cells is mapped.
     pub fn has_part(&self, part: u8) -> bool {
         match part {
             0 => self.catalogue.is_some(),
@@ -240,7 +240,7 @@ impl Peer {
         self.leases.as_ref()
     }
 
-    /// The segment that holds a slot, if it is mapped and belongs to this geometry word, which the caller read before.
+    /// Returns the segment that holds a slot, if it is mapped and belongs to this geometry word, which the caller read before.
     #[inline]
     pub fn segment(&self, slot: u32, geometry: u64, directory: &Directory) -> Option<&Arc<PeerSegment>> {
         let after = self.segments.partition_point(|s| s.base <= slot);
@@ -250,8 +250,8 @@ impl Peer {
         }
         // Relaxed: private to the process, and checked against the directory.
         if found.geometry.load(Ordering::Relaxed) != geometry {
-            // Another range of this client has moved, or this one. The daemon clears a range before it moves the
-            // geometry, so an unchanged range belongs to this segment under the geometry read before.
+            // The geometry has changed, because this range or another range of the client has moved. The daemon clears a range
+            // before it moves the geometry, so an unchanged range belongs to this segment under the geometry read before.
             if !found.line.is_some_and(|line| line.stands(directory)) {
                 return None;
             }
@@ -284,14 +284,14 @@ impl Peer {
         self.cells[part] = Some(cells);
     }
 
-    /// The location of an address: the first slot of its segment, that segment's inode, and the offset in it.
+    /// Returns the location of an address: the first slot of its segment, that segment's inode, and the offset in it.
     pub fn place_of(&self, address: *const u8) -> Option<(u32, u64, u64)> {
         let offset = |s: &PeerSegment| address.addr().wrapping_sub(s.map.start().addr());
         let found = self.segments.iter().find(|s| offset(s) < s.map.bytes())?;
         Some((found.base, found.identity.0, offset(found) as u64))
     }
 
-    /// The mapped segment that begins at `base`, whatever its geometry word.
+    /// Returns the mapped segment that begins at `base`, whatever its geometry word.
     pub fn known(&self, base: u32) -> Option<&Arc<PeerSegment>> {
         self.segments.iter().find(|s| s.base == base)
     }
@@ -312,7 +312,7 @@ impl Peer {
         self.segments.len() != before
     }
 
-    /// Drops the mappings of segments that are no longer lent; false if all are.
+    /// Drops the mappings of segments that are no longer lent; returns false if all segments still are.
     pub fn keep_segments(&mut self, lent: impl Fn(&PeerSegment) -> bool) -> bool {
         let before = self.segments.len();
         self.segments.retain(|s| lent(s));

@@ -16,7 +16,7 @@ use tensorlend_layout::DType;
 const NAMES_BYTES_MAX: usize = 256 << 20;
 
 impl Client {
-    /// The nodes that this machine's gateway has seen, including this one, sorted by name; empty without a gateway.
+    /// Returns the nodes that this machine's gateway has seen, including this one, sorted by name; empty without a gateway.
     /// Reads shared memory, and does not ask the gateway.
     ///
     /// ```
@@ -40,7 +40,7 @@ impl Client {
         Ok(nodes)
     }
 
-    /// The location of a name of another machine, and the age of this machine's copy. `None` for a name of this
+    /// Returns the location of a name of another machine, and the age of this machine's copy. `None` for a name of this
     /// machine, or of an unknown node. Asks this machine's gateway.
     ///
     /// ```
@@ -64,7 +64,7 @@ impl Client {
         }
     }
 
-    /// The names, lists and streams of other nodes that match a glob ([`Client::list`]), each with its node. The
+    /// Returns the names, lists and streams of other nodes that match a glob ([`Client::list`]), each with its node. The
     /// gateway asks the nodes that it can reach; [`RemoteNames::silent`] has those that did not answer.
     ///
     /// ```
@@ -122,8 +122,9 @@ impl Client {
     /// As [`Client::put_remote`], for the draft of a tensor or of a dataset.
     ///
     /// # Errors
-    /// As [`Client::put_remote`]; [`Error::Argument`] for a draft of another client, and for a dataset with a member
-    /// name that is too long for the 6-byte prefix of the transport; [`Error::Device`] for a tensor on a device.
+    /// As [`Client::put_remote`]; [`Error::Argument`] for a draft of another client, and for a dataset with a member name of
+    /// more than 249 bytes, because the request puts a prefix of 6 bytes before each; [`Error::Device`] for a tensor on a
+    /// device.
     pub fn put_remote_draft(&self, name: &str, draft: impl Into<ValueDraft>) -> Result<()> {
         check_name(name)?;
         self.session().check()?;
@@ -146,7 +147,7 @@ impl Client {
         self.is_here(node, name, asked?.0).map(drop)
     }
 
-    /// The value, with the request as its metadata.
+    /// Returns the value, with the request as its metadata.
     fn put_request(&self, name: &str, draft: ValueDraft) -> Result<ValueDraft> {
         let mut request = self.dataset();
         let dataset = match draft {
@@ -179,8 +180,8 @@ impl Client {
     }
 
     /// Fetches the items of a list of another machine, `NODE/LIST`, that are not on this machine yet; returns the
-    /// number of items. Blocks until they are here. Afterwards [`Client::get_all`], [`Client::range`] and
-    /// [`Client::len`] find them under that name.
+    /// number of items. Blocks until they are here. Afterwards [`Client::get_all`], [`Client::get_range`] and
+    /// [`Client::length`] find them under that name.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -195,12 +196,12 @@ impl Client {
         check_name(list)?;
         self.session().check()?;
         match self.far(list)? {
-            Some(Far::Here(rest)) => Ok(self.len(rest)),
+            Some(Far::Here(rest)) => Ok(self.length(rest)),
             Some(Far::There(node)) => {
                 let request = RemoteRequest::List { name: list.to_owned() };
                 let (answer, _) = self.ask_gateway(list, &request, self.far_deadline())?;
                 self.is_here(node, list, answer)?;
-                Ok(self.len(list))
+                Ok(self.length(list))
             }
             None => {
                 let node = super::split(list).map_or(list, |(node, _)| node).to_owned();

@@ -127,9 +127,9 @@ pub struct RemoteInfo {
     pub name: String,
     /// `tensor`, `dataset`, `list` or `stream`.
     pub kind: String,
-    /// Its element type; empty unless it is a tensor.
+    /// Element type; empty unless the name holds a tensor.
     pub dtype: String,
-    /// Its sizes in elements; empty unless it is a tensor.
+    /// Sizes in elements; empty unless the name holds a tensor.
     pub shape: Vec<usize>,
     /// Bytes of its elements; the items of a list, or the subscribers of a stream.
     pub size: u64,
@@ -191,7 +191,7 @@ impl NodeDocument {
 }
 
 impl RemoteNames {
-    /// Encodes the listing as a reply's elements.
+    /// Encodes the listing as JSON: the elements of the reply's `u8` tensor.
     pub fn encode(&self) -> Vec<u8> {
         encode(self)
     }

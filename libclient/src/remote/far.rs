@@ -17,15 +17,15 @@ use std::time::Duration;
 use tensorlend_layout::DType;
 use tensorlend_layout::name::stream_key;
 
-/// How long a gateway may take to accept a connection.
+/// Maximum time for a gateway to accept a connection.
 const OPENING: Duration = Duration::from_secs(5);
-/// How late a gateway's reply to a wait may be.
+/// Maximum delay of a gateway's reply to a wait.
 const GRACE: Duration = Duration::from_secs(5);
-/// Longest single wait that a client requests: a gateway that hangs is noticed after it.
+/// Longest single wait that a client requests; after it, the client notices a gateway that hangs.
 const WAIT: Duration = Duration::from_secs(10);
-/// How often a wait checks whether the node exists by now.
+/// Interval at which a wait checks whether the node exists.
 const NODE_COMES: Duration = Duration::from_secs(1);
-/// Maximum attempts on a value that was fetched, but replaced before it was leased.
+/// Maximum number of attempts on a value that the gateway fetched and replaced before this client leased it.
 const AGAIN_MAX: u32 = 16;
 /// Maximum bytes of a node's document.
 const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
@@ -39,7 +39,7 @@ pub enum Far<'n> {
     There(&'n str),
 }
 
-/// Whether a name may begin with a node.
+/// Returns whether a name may begin with a node.
 pub fn may_be_far(name: &str) -> bool {
     split(name).is_some_and(|(node, _)| {
         node != SERVICE
@@ -49,7 +49,7 @@ pub fn may_be_far(name: &str) -> bool {
 }
 
 impl Client {
-    /// The location of a name, if its first part is a known node.
+    /// Returns the location of a name, if its first part is a known node.
     pub(crate) fn far<'n>(&self, name: &'n str) -> Result<Option<Far<'n>>> {
         let Some((node, rest)) = split(name).filter(|_| may_be_far(name)) else { return Ok(None) };
         match self.node(&node_name(node))? {
@@ -60,11 +60,11 @@ impl Client {
         }
     }
 
-    /// A node's document; `None`: there is none, or it is unreadable.
+    /// Returns a node's document; `None`: there is none, or it is unreadable.
     pub(crate) fn node(&self, name: &str) -> Result<Option<NodeDocument>> {
         let Some(leased) = lease_key(self.session(), name.as_bytes(), name)? else { return Ok(None) };
         let value = match assemble::value(self.session(), leased, name) {
-            // Any member may write it.
+            // Any member may write a node's document: a damaged one counts as none.
             Err(Error::Damaged { .. }) => return Ok(None),
             other => other?,
         };
@@ -134,9 +134,12 @@ impl Client {
     /// Asks the gateway to wait for a part of the time; returns the reason why there is no value yet, if known.
     fn wait_there(&self, node: &str, name: &str, seen: Version, deadline: Deadline) -> Result<Option<RemoteTrouble>> {
         let timeout = deadline.left().map_or(WAIT, |left| left.min(WAIT));
-        let [home, cell] = seen.words();
-        let request =
-            RemoteRequest::Wait { name: name.to_owned(), seen: (home, cell), timeout_ms: timeout.as_millis() as u64 };
+        let [owner_word, cell] = seen.words();
+        let request = RemoteRequest::Wait {
+            name: name.to_owned(),
+            seen: (owner_word, cell),
+            timeout_ms: timeout.as_millis() as u64,
+        };
         match self.ask_gateway(name, &request, Deadline::new(Some(timeout + GRACE))) {
             Ok((RemoteAnswer::Timeout, _)) => Ok(None),
             Ok((answer, _)) => match self.is_here(node, name, answer) {
@@ -167,7 +170,7 @@ impl Client {
                     match asked.and_then(|(answer, _)| self.is_here(node, name, answer)) {
                         Ok(_) => return Ok(name),
                         // Messages that were received before are still on this machine.
-                        Err(error) if self.session().find(&key).is_some_and(|found| found.home.is_live()) => {
+                        Err(error) if self.session().find(&key).is_some_and(|found| found.owner_word.is_live()) => {
                             return if error.is_remote() { Ok(name) } else { Err(error) };
                         }
                         Err(error) => Some(error),
@@ -200,7 +203,7 @@ impl Client {
         }
     }
 
-    /// The deadline of a request without a timeout.
+    /// Returns the deadline of a request without a timeout.
     pub(crate) fn far_deadline(&self) -> Deadline {
         Deadline::new(Some(self.callers().timeout))
     }
@@ -262,7 +265,7 @@ impl Client {
         }
     }
 
-    /// Whether a reply reports a local copy; returns whether that may be old.
+    /// Returns whether a reply reports a local copy; returns whether that may be old.
     pub(crate) fn is_here(&self, node: &str, name: &str, answer: RemoteAnswer) -> Result<bool> {
         let node = node.to_owned();
         Err(match answer {
@@ -284,12 +287,12 @@ impl Client {
     }
 }
 
-/// The error for an unavailable name of another machine.
+/// Returns the error for an unavailable name of another machine.
 pub fn trouble(name: &str, cause: RemoteTrouble) -> Error {
     Error::Remote { name: name.to_owned(), cause }
 }
 
-/// A text of another process, cut to a readable length.
+/// Returns a text of another process, cut to a readable length.
 fn shortened(mut why: String) -> String {
     why.truncate(why.floor_char_boundary(document::WORDS_BYTES_MAX));
     why

@@ -21,7 +21,7 @@
 //! | `wait_for`, `wait_newer`, `wait_value` | waits on the other machine |
 //! | `subscribe`, `subscription` | receives the stream, from now on |
 //! | `put_remote`, `fetch_list`, `placement`, `remote_names` | asks the gateway |
-//! | `exists`, `version`, `info`, `list`, `streams`, `lists`, `len`, `nodes` | reports local copies only, and asks nobody |
+//! | `exists`, `version`, `info`, `list`, `streams`, `lists`, `length`, `nodes` | reports local copies only, and asks nobody |
 //!
 //! A name that begins with this machine's own node is a name of this machine, so that the same program runs on all of
 //! them.
@@ -43,7 +43,7 @@ pub(crate) use far::{Far, may_be_far};
 /// The service of a namespace's gateway.
 pub const SERVICE: &str = ".gateway";
 
-/// The name of a node's document.
+/// Returns the name of a node's document.
 pub fn node_name(node: &str) -> String {
     format!("{SERVICE}/node/{node}")
 }

@@ -35,19 +35,19 @@ unsafe impl Send for Bytes {}
 unsafe impl Sync for Bytes {}
 
 impl Bytes {
-    /// A range of a segment; `None` if it is not inside.
+    /// Returns a range of a segment; `None` if the range is not inside the segment.
     #[inline]
     pub fn new(segment: &Segment, offset: u64, length: u64) -> Option<Self> {
         let (offset, length) = (usize::try_from(offset).ok()?, usize::try_from(length).ok()?);
         if offset.checked_add(length)? > segment.bytes() {
             return None;
         }
-        // SAFETY: inside the mapping, by the comparison above.
+        // SAFETY: `offset` is inside the mapping, by the comparison above.
         let start = unsafe { segment.start().add(offset) };
         Some(Self { start: NonNull::new(start)?, length, forks: segment.forks() })
     }
 
-    /// The bytes, for reading.
+    /// Returns the bytes, for reading.
     ///
     /// # Safety
     /// 1 and 2 of the contract, for as long as the reference lives.
@@ -58,7 +58,7 @@ impl Bytes {
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 
-    /// The bytes, for writing.
+    /// Returns the bytes, for writing.
     ///
     /// # Safety
     /// 1 and 3 of the contract, for as long as the reference lives.
@@ -79,7 +79,7 @@ impl Bytes {
         );
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.length
@@ -100,13 +100,13 @@ impl OwnRecord {
         Self(NonNull::from(record))
     }
 
-    /// The record.
+    /// Returns the record.
     ///
     /// # Safety
     /// 1 of the contract: the records are mapped as long as their segment is.
     #[inline]
     pub unsafe fn get(&self) -> &SlotRecord {
-        // SAFETY: it was a reference, and its target is still mapped, by the caller.
+        // SAFETY: `self` was made from a reference, and the caller guarantees that its target is still mapped.
         unsafe { self.0.as_ref() }
     }
 }

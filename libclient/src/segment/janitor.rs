@@ -1,9 +1,9 @@
 //! The janitor: ends leases whose streams have not passed yet, and releases device memory that is no longer lent.
 //!
-//! One thread for each session with device memory. It sleeps on two bells, the directory's, for segments that the
-//! daemon takes back, and its own, and polls after a timeout in any case. While events are pending it polls them, often
-//! at first. So the memory of a lease returns soon, and the driver never blocks the thread on one stream while another
-//! has passed.
+//! Each session with device memory has one such thread. It sleeps on two bells: the directory's rings for segments that the
+//! daemon takes back, and the thread's own rings for new work. After a timeout it polls in any case. While events are pending,
+//! it polls them, at first often. So the memory of a lease returns soon, and the driver never blocks the thread on one stream
+//! while another has passed.
 
 use crate::error::Result;
 use crate::gpu::Gpu;
@@ -21,7 +21,7 @@ use tensorlend_os::{futex, thread};
 /// Shortest and longest pause between two polls of pending events.
 const NAP: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(2));
 /// Pause between two checks of the lent segments, if no bell rings.
-const LOOK: Duration = Duration::from_secs(2);
+const POLL: Duration = Duration::from_secs(2);
 
 /// Work to do once these events have fired.
 pub struct Ending {
@@ -40,7 +40,7 @@ pub struct Dropped {
 }
 
 impl Ending {
-    /// Whether all events have fired; `Some(false)` if the context is lost, so that nothing runs in it any more. Any
+    /// Returns whether all events have fired; `Some(false)` if the context is lost, so that nothing runs in it any more. Any
     /// other failure of the query proves nothing about the work, and the query is repeated.
     fn is_over(&mut self) -> Option<bool> {
         let (gpu, mut lost) = (&self.gpu, false);
@@ -59,7 +59,7 @@ impl Ending {
 pub trait Upkeep: Send + Sync {
     /// Unmaps segments that are no longer lent.
     fn sweep(&self);
-    /// Reports unmapped memory to the daemon. False: the session has ended.
+    /// Reports unmapped memory to the daemon. Returns false if the session has ended.
     fn report(&self) -> bool;
 }
 
@@ -114,7 +114,7 @@ impl Janitor {
         }
     }
 
-    /// The newest ending of a draft of the same length that was dropped in this stream.
+    /// Takes the newest ending of a draft of the same length that was dropped in this stream.
     pub fn take_dropped(&self, extent: (u16, u64), stream: usize) -> Option<Ending> {
         let fits = |it: &Dropped| it.stream == stream && it.taken.extent == extent;
         let mut endings = lock(&self.endings);
@@ -127,7 +127,7 @@ impl Janitor {
         lock(&self.pools).clear();
     }
 
-    /// An imported pool.
+    /// Returns the pool with this number, which `import` imports if need be.
     pub fn pool(&self, number: u64, import: impl FnOnce(Option<Pool>) -> Result<Pool>) -> Result<Pool> {
         let mut pools = lock(&self.pools);
         let pool = import(pools.get(&number).cloned())?;
@@ -154,7 +154,7 @@ impl Janitor {
         }
     }
 
-    /// Finishes what can be finished; returns whether there was anything, and whether events are still pending.
+    /// Executes the work whose events have fired; returns whether there was any, and whether events are still pending.
     pub fn finish(&self) -> (bool, bool) {
         // The program may be capturing a graph, which this must not disturb.
         let _relaxed = Relaxed::enter();
@@ -173,7 +173,7 @@ impl Janitor {
                 }
             }
         }
-        // Without the lock: each query asks the driver, and an ending may hold the last reference to a session.
+        // Query without the lock: each query asks the driver, and an ending may hold the last reference to a session.
         let mut outstanding = Vec::new();
         for mut ending in others {
             match ending.is_over() {
@@ -202,12 +202,12 @@ struct Thread {
 impl Thread {
     fn run(self) {
         let returned = &self.directory.head().returned;
-        let (mut nap, mut seen, mut looked) = (NAP.0, returned.read().wrapping_sub(1), Instant::now());
+        let (mut nap, mut seen, mut polled) = (NAP.0, returned.read().wrapping_sub(1), Instant::now());
         loop {
             let (own, theirs) = (self.janitor.bell.read(), returned.read());
             let (any, outstanding) = self.janitor.finish();
-            if seen != theirs || looked.elapsed() >= LOOK {
-                (seen, looked) = (theirs, Instant::now());
+            if seen != theirs || polled.elapsed() >= POLL {
+                (seen, polled) = (theirs, Instant::now());
                 self.upkeep.sweep();
             }
             // Relaxed: see `stop`.
@@ -215,7 +215,7 @@ impl Thread {
                 return;
             }
             nap = if any { NAP.0 } else { (nap * 2).min(NAP.1) };
-            let sleep = if outstanding { nap } else { LOOK };
+            let sleep = if outstanding { nap } else { POLL };
             futex::wait_any(&[(returned, theirs), (&self.janitor.bell, own)], sleep);
         }
     }

@@ -1,8 +1,8 @@
-//! The device memory that the daemon lent to this session, and the part that was unmapped.
+//! The loans of device memory that the daemon has made to this session, and their unmapping.
 //!
 //! The daemon counts a session as a holder of all device memory that it lent to it, until it receives
-//! [`Request::Unmapped`]. So the session reports what it unmapped. It must not receive a segment between the moment at
-//! which it finds that segment unmapped and the report: [`Lendings::telling`] excludes that.
+//! [`Request::Unmapped`]. So the session reports the loans that it has unmapped. Between finding a segment unmapped and
+//! reporting it, the session must not receive that segment again: [`Lendings::telling`] excludes that.
 
 use crate::control::Control;
 use std::sync::{Mutex, MutexGuard};
@@ -28,7 +28,7 @@ use tensorlend_layout::wire::{DeviceSegment, LendingId};
 #[cfg(feature = "cuda")]
 const NAMED_MAX: usize = 1024;
 
-/// How long an unmapping counts as recent.
+/// Time for which an unmapping counts as recent.
 #[cfg(feature = "cuda")]
 const LATELY: Duration = Duration::from_secs(1);
 
@@ -66,7 +66,7 @@ impl Lendings {
         lock(&self.telling)
     }
 
-    /// The first requests to a replaced daemon: the mapped loans.
+    /// Returns the first requests to a replaced daemon, which report the mapped loans.
     #[cfg(feature = "cuda")]
     pub fn mapped(&self, asked: bool) -> Vec<Request> {
         let list = lock(&self.list);
@@ -80,7 +80,7 @@ impl Lendings {
         parts.iter().enumerate().map(part).collect()
     }
 
-    /// The first requests to a replaced daemon: nothing is mapped.
+    /// Returns the first requests to a replaced daemon, which report that nothing is mapped.
     #[cfg(not(feature = "cuda"))]
     #[expect(clippy::unused_self, reason = "as with the feature")]
     pub fn mapped(&self, asked: bool) -> Vec<Request> {
@@ -102,7 +102,7 @@ impl Lendings {
 
 #[cfg(feature = "cuda")]
 impl Lendings {
-    /// The map of this loan: the existing one, or a new one of this descriptor. The caller has held
+    /// Returns the map of this loan: the existing map, or a new map from this descriptor. The caller has held
     /// [`Lendings::telling`] since before its request. A mapping keeps `session`.
     pub fn find_or_add(
         self: &Arc<Self>,
@@ -123,11 +123,11 @@ impl Lendings {
         map
     }
 
-    /// Notes that the last holder here has unmapped a loan.
+    /// Notes that the last holder in this process has unmapped a loan.
     pub fn gone(&self, lending: LendingId) {
         {
             let mut list = lock(&self.list);
-            // If it was fetched again since, it is still held.
+            // If this session has fetched the loan again in the meantime, it still holds it.
             if !list.is_held(&lending) {
                 list.lent.remove(&lending);
             }
@@ -146,7 +146,7 @@ impl Lendings {
         }
     }
 
-    /// Whether something was unmapped a moment ago, so that other processes may still have it mapped.
+    /// Returns whether something was unmapped a moment ago, so that other processes may still have it mapped.
     pub fn is_lately_gone(&self) -> bool {
         lock(&self.list).gone_at.is_some_and(|at| at.elapsed() < LATELY)
     }

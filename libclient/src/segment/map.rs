@@ -14,7 +14,8 @@ use tensorlend_layout::word::Cell;
 use tensorlend_os::fork;
 use tensorlend_os::mutex::lock;
 
-/// The access for which it is mapped. The daemon cannot enforce it: the process that maps device memory chooses.
+/// The access with which the memory is mapped. The daemon cannot enforce it: the process that maps device memory chooses the
+/// access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     /// Another client's memory: a kernel that writes to it by mistake faults, and harms only its own context.
@@ -48,7 +49,7 @@ enum Memory {
 }
 
 impl DeviceMap {
-    /// A loan that is not mapped yet. It keeps `session`.
+    /// Returns the map of a loan that is not mapped yet. The map keeps `session`.
     pub fn new(
         session: Arc<dyn Any + Send + Sync>,
         lendings: Arc<Lendings>,
@@ -68,22 +69,22 @@ impl DeviceMap {
         }
     }
 
-    /// The loan's id.
+    /// Returns the loan's id.
     pub fn lending(&self) -> LendingId {
         self.lent.lending
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn bytes(&self) -> u64 {
         self.lent.bytes
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn uuid(&self) -> Uuid {
         self.lent.uuid
     }
 
-    /// The start address on the device, mapped if need be; and the device.
+    /// Returns the start address on the device, mapped if need be; and the device.
     pub fn mapped(&self, doing: &str) -> Result<(u64, &Arc<Gpu>)> {
         if self.forks != fork::generation() {
             return Err(Error::Forked);
@@ -95,7 +96,7 @@ impl DeviceMap {
         if self.mapped.get().is_none() {
             let held = descriptor.as_ref().ok_or(Error::Protocol { doing: "map device memory" })?;
             let mapped = self.map(held, doing)?;
-            // No other thread sets it under this lock.
+            // This cannot fail: only the holder of this lock sets `mapped`.
             let _ = self.mapped.set(mapped);
             *descriptor = None;
         }
@@ -142,11 +143,12 @@ impl DeviceMap {
 
 impl Drop for DeviceMap {
     fn drop(&mut self) {
-        // A forked child has nothing mapped, and the driver does not work in it: the drops do nothing.
+        // In a forked child the memory is not mapped, and the driver does not work: there is nothing to unmap or to report. The
+        // fields' own drops have no effect on the device.
         if self.forks != fork::generation() {
             return;
         }
-        // Every lease and draft of this segment held a reference to this map. So they are gone, and their known device
+        // Every lease and draft of this segment held a reference to this map. So all of them are gone, and their known device
         // work has ended.
         match self.mapped.take().map(|mapped| mapped.memory) {
             Some(Memory::Allocation(mapping)) => drop(mapping),

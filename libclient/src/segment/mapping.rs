@@ -30,7 +30,7 @@ pub fn typed<T: Shared>(view: View) -> Result<Sheet<T>> {
     Sheet::new(view).ok_or(Error::Protocol { doing: "map shared memory" })
 }
 
-/// The records after the head of a part.
+/// Returns the records after the head of a part.
 pub fn records<T: Shared>(fd: &OwnedFd, access: Access, magic: Magic, count: usize) -> Result<Records<T>> {
     let view = sheet(fd, access, magic, part_bytes::<T>(count))?;
     Records::new(&view, size_of::<SlotsPart>(), count).ok_or(Error::Protocol { doing: "map shared memory" })

@@ -15,11 +15,11 @@ use tensorlend_layout::Uuid;
 
 /// The part of a segment whose bytes are on a device.
 pub struct Elsewhere {
-    /// Its length.
+    /// The segment's length.
     pub bytes: u64,
     /// The device.
     pub uuid: Uuid,
-    /// Its bytes.
+    /// The segment's bytes.
     #[cfg(feature = "cuda")]
     pub map: std::sync::Arc<map::DeviceMap>,
 }

@@ -18,7 +18,7 @@ use tensorlend_os::mutex::lock;
 pub struct PageLock(Arc<Mutex<Option<HostRegistration>>>);
 
 impl PageLock {
-    /// Whether the segment is registered.
+    /// Returns whether the segment is registered.
     pub fn is_locked(&self) -> bool {
         lock(&self.0).is_some()
     }
@@ -31,14 +31,15 @@ impl PageLock {
         }
         let Some(start) = NonNull::new(start) else { return Ok(()) };
         let context = gpu.context(doing)?;
-        // SAFETY: mapped until this is dropped (contract 1), and unused by devices then (contract 2).
+        // SAFETY: the range is mapped until this registration is dropped (contract 1), and no device uses it by then (contract
+        // 2).
         let made = unsafe { HostRegistration::register(&context, &gpu.device, start, bytes, read_only) };
         *registered = Some(made.map_err(trouble(doing))?);
         Ok(())
     }
 }
 
-/// The address range of a segment.
+/// Returns the address range of a segment.
 pub fn range_of(map: &Segment) -> (*mut u8, usize) {
     (map.start(), map.bytes())
 }

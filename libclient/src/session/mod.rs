@@ -50,43 +50,43 @@ impl std::ops::Deref for Session {
 }
 
 impl Session {
-    /// The owner of waiting: parked word, spin, wake descriptors.
+    /// Returns the owner of waiting: parked word, spin, wake descriptors.
     #[inline]
     pub fn waiter(&self) -> &Waiter {
         &self.waiter
     }
 
-    /// The owner of other clients' mapped memory.
+    /// Returns the owner of other clients' mapped memory.
     #[inline]
     pub fn peers(&self) -> &PeerTable {
         &self.peers
     }
 
-    /// The owner of this client's slots and segments.
+    /// Returns the owner of this client's slots and segments.
     #[inline]
     pub fn alloc(&self) -> &Allocator {
         &self.alloc
     }
 
-    /// The owner of this client's names and cells.
+    /// Returns the owner of this client's names and cells.
     #[inline]
     pub fn names(&self) -> &NameTable {
         &self.names
     }
 
-    /// The owner of cursors and closed rings.
+    /// Returns the owner of cursors and closed rings.
     #[inline]
     pub fn streams(&self) -> &StreamTable {
         &self.streams
     }
 
-    /// The part of the session that leases keep alive.
+    /// Returns the part of the session that leases keep alive.
     #[inline]
     pub fn link(&self) -> &Arc<Link> {
         &self.link
     }
 
-    /// The descriptors of the memory that the daemon has lent to this client.
+    /// Returns the descriptors of the memory that the daemon has lent to this client.
     pub fn descriptors(&self) -> &Descriptors {
         &self.descriptors
     }
@@ -116,7 +116,7 @@ impl Session {
         let directory = answer.descriptor()?;
         let catalogue = answer.descriptor()?;
         let table = answer.descriptor()?;
-        let nudge = answer.descriptor()?;
+        let wakeup = answer.descriptor()?;
         let Reply::Welcome(welcome) = answer.reply.clone() else { return answer.unexpected() };
         tensorlend_layout::crash_point!("connect: welcomed");
         let view = sheet(&directory, Access::Read, Magic::Directory, length(&directory)?)?;
@@ -128,8 +128,8 @@ impl Session {
         tensorlend_layout::crash_point!("connect: mapped");
         answer.acknowledge()?;
         tensorlend_layout::crash_point!("connect: acknowledged");
-        // The daemon lists this member when it reads the acknowledgement. Before that, the owners of tensors do not look at the
-        // lease table, so no lease may be taken.
+        // The daemon lists this member when it reads the acknowledgement. Before that, owners of tensors do not scan the member's
+        // lease table, so the member must not take a lease.
         control.ask(&Request::Ping, &[], "connect", "")?;
         let descriptors = Arc::new(Descriptors::default());
         descriptors.insert(Item::Catalogue, catalogue);
@@ -140,7 +140,7 @@ impl Session {
         let alloc = Arc::new(Allocator::new(link.clone(), peers.clone(), descriptors.clone(), instruments.clone()));
         let session = Arc::new(Self {
             waiter: Waiter::new(link.clone()),
-            names: NameTable::new(alloc.clone(), peers.clone(), descriptors.clone(), words, nudge, link.clone()),
+            names: NameTable::new(alloc.clone(), peers.clone(), descriptors.clone(), words, wakeup, link.clone()),
             streams: StreamTable::new(alloc.clone(), peers.clone(), descriptors.clone()),
             peers,
             alloc,

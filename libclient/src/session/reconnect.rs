@@ -67,7 +67,7 @@ impl Resume for Resuming {
             cells: session.as_ref().map_or(u8::MAX, |session| session.names().cell_parts()),
         };
         let (reply, mut descriptors) = ask_on(socket, &Request::Return(back), &[], DOING)?;
-        let (Reply::Welcome(welcome), Some(nudge), Some(directory)) = (reply, descriptors.pop(), descriptors.pop())
+        let (Reply::Welcome(welcome), Some(wakeup), Some(directory)) = (reply, descriptors.pop(), descriptors.pop())
         else {
             return Err(Error::Protocol { doing: DOING });
         };
@@ -80,7 +80,7 @@ impl Resume for Resuming {
         if let Some(session) = &session {
             session.alloc().daemon_replaced();
             session.peers().daemon_replaced();
-            session.names().set_nudge(nudge);
+            session.names().set_wakeup(wakeup);
             session.descriptors().insert(Item::Directory, directory);
         }
         acknowledge_on(socket, DOING)?;
@@ -95,7 +95,7 @@ impl Resume for Resuming {
 
     fn hand_back(&self, socket: &OwnedFd) -> Result<()> {
         let (link, session) = (self.link.upgrade(), self.session.upgrade());
-        // The leases alone are not enough to rebuild a session.
+        // If only leases are left of the session, the client cannot hand back its descriptors.
         let (Some(link), Some(session)) = (link, session) else { return Err(Error::SessionEnded) };
         link.check()?;
         let descriptors = session.descriptors().lock();
@@ -115,12 +115,12 @@ impl Resume for Resuming {
     }
 }
 
-/// The thread that notices when a daemon hangs up. A process that only reads would not notice, and its leases must
-/// count at the next daemon before that one lends memory again.
+/// The thread that notices when a daemon hangs up. A process that only reads would not notice, and its leases must count at the
+/// next daemon before that daemon lends memory again.
 struct Watcher {
     epoll: OwnedFd,
     forks: u64,
-    /// By the number under which epoll watches the socket.
+    /// The watched sessions; epoll watches the socket of each under its index here.
     links: Mutex<Vec<Weak<Link>>>,
 }
 
@@ -181,7 +181,8 @@ impl Watcher {
                 continue;
             }
             for number in ready.iter().map(|event| event.data.u64() as usize) {
-                // Each in its own thread: a daemon may need all of this process's sessions before it continues one.
+                // Continue each session in a thread of its own: a daemon may need all of this process's sessions before it
+                // continues one.
                 let its = self.clone();
                 // If no thread can be started, the session continues at its next request.
                 let _ = thread::spawn("tensorlend-return", move || its.look_after(number));

@@ -43,8 +43,8 @@ impl StreamTable {
         lock(&self.closed).push(ring);
     }
 
-    /// Retires the messages of closed streams that were since deleted or opened again, unless a subscriber still reads them by its
-    /// cursor alone.
+    /// Retires the messages of streams that were closed here and were deleted or opened again since, unless a subscriber still
+    /// reads them by its cursor alone.
     pub fn retire_closed(&self) {
         let gone: Vec<ClosedRing> = {
             let mut closed = lock(&self.closed);
@@ -81,7 +81,7 @@ impl ClosedRing {
         // The daemon has shown the ring to every client with a cursor in it.
         let me = peers.me();
         let free = directory.audience(me).chain([me]).all(free);
-        // As after a scan for leases.
+        // The same fence as after a scan for leases.
         leases::reuse_fence();
         free
     }

@@ -1,24 +1,23 @@
-//! Borrowed messages: a subscriber reads a message before it looks for the next one.
+//! Borrowed messages: a subscriber reads a message in place, before it polls for the next one.
 
 use crate::error::{Error, Result, ValueKind};
 use crate::lease::lease::Dataset;
 use crate::lease::raw::Held;
 use crate::lease::take::hold;
 use crate::lease::value::Value;
-use crate::link::shards::Place;
+use crate::link::shards::LeaseEntry;
 use crate::segment::bytes::Bytes;
 use crate::stream::message::Message;
 use crate::stream::subscriber::Subscription;
 use crate::tensor::Tensor;
 use std::cell::OnceCell;
-use tensorlend_layout::leases;
-use tensorlend_layout::stream::{Brief, Found, Ring};
+use tensorlend_layout::stream::{Found, HeaderSummary, Ring};
 use tensorlend_layout::tensor::SlotInfo;
 use tensorlend_layout::word::{Cell, LeaseWord};
 
 /// A message of a stream, borrowed from its subscription: see [`Subscription::try_borrow`].
 ///
-/// Dropping it marks the message as taken, and the subscription can look for the next one. References into the tensor
+/// Dropping it marks the message as taken, and the subscription can poll for the next one. References into the tensor
 /// cannot outlive it; use [`Subscription::try_recv`] for a message to keep.
 #[derive(Debug)]
 pub struct Borrowed<'s> {
@@ -36,7 +35,7 @@ struct Plain<'s> {
     subscription: &'s mut Subscription,
     cell: Cell,
     /// Checked against the segment that the subscription keeps.
-    brief: Brief,
+    summary: HeaderSummary,
     lost: u64,
     tensor: OnceCell<Box<Tensor>>,
 }
@@ -48,8 +47,8 @@ const NEAR_MAX: usize = 4;
 /// The segments of the latest messages: the next message mostly lies in one of them.
 #[derive(Default)]
 pub(crate) struct Near {
-    /// Each lease covers its segment as a whole, as the daemon sees it, and none of its slots. So the memory stays this
-    /// producer's and this stream's when the producer dies and the stream is deleted. The cursor protects the single
+    /// For the daemon, each lease covers its segment as a whole; for the producer, it covers none of the slots. So the memory
+    /// stays this producer's and this stream's when the producer dies and the stream is deleted. The cursor protects the single
     /// messages.
     segments: Vec<Held>,
     /// The index of the latest message's segment.
@@ -57,7 +56,7 @@ pub(crate) struct Near {
     /// The producer's geometry word for which the segments are valid.
     geometry: u64,
     /// The lease entry on the borrowed message, if the producer may replace the message in the meantime.
-    lease: Option<Place>,
+    lease: Option<LeaseEntry>,
 }
 
 impl Near {
@@ -73,7 +72,7 @@ impl Near {
         found.is_some()
     }
 
-    /// The segment of the latest message.
+    /// Returns the segment of the latest message.
     #[inline]
     fn latest(&self) -> &Held {
         &self.segments[self.latest]
@@ -92,7 +91,7 @@ impl Near {
 }
 
 impl Borrowed<'_> {
-    /// The message's number in the stream, counted from 0.
+    /// Returns the message's number in the stream, counted from 0.
     pub fn sequence(&self) -> u64 {
         match &self.inner {
             Inner::Plain(plain) => plain.subscription.next,
@@ -110,7 +109,7 @@ impl Borrowed<'_> {
         }
     }
 
-    /// The producer's timestamp in nanoseconds; 0 if none was set.
+    /// Returns the producer's timestamp in nanoseconds; 0 if none was set.
     pub fn timestamp(&self) -> u64 {
         match &self.inner {
             Inner::Plain(plain) => plain.tensor().timestamp(),
@@ -131,7 +130,7 @@ impl Borrowed<'_> {
         }
     }
 
-    /// The message's tensor.
+    /// Returns the message's tensor.
     ///
     /// # Errors
     /// [`Error::Kind`] if it is a dataset.
@@ -142,7 +141,7 @@ impl Borrowed<'_> {
         }
     }
 
-    /// The message's dataset.
+    /// Returns the message's dataset.
     ///
     /// # Errors
     /// [`Error::Kind`] if it is a tensor.
@@ -162,7 +161,7 @@ impl Borrowed<'_> {
 impl Plain<'_> {
     fn tensor(&self) -> &Tensor {
         self.tensor.get_or_init(|| {
-            let info = SlotInfo::of_brief(&self.brief, self.cell.generation());
+            let info = SlotInfo::of_summary(&self.summary, self.cell.generation());
             let info = info.and_then(std::result::Result::ok).expect("it was checked when the lease was taken");
             // Cached while the message is borrowed.
             let segment = self.subscription.near.latest().segment();
@@ -178,7 +177,7 @@ impl Drop for Plain<'_> {
         let session = &self.subscription.session;
         if !session.is_forked() {
             if let Some(place) = self.subscription.near.lease.take() {
-                leases::release(session.shards.entry(place));
+                session.shards.release(place);
             }
             self.subscription.advance();
         }
@@ -222,9 +221,9 @@ impl Subscription {
     #[inline]
     pub fn try_borrow(&mut self) -> Result<Option<Borrowed<'_>>> {
         self.session.check()?;
-        if let Some((cell, brief)) = self.borrow_near() {
+        if let Some((cell, summary)) = self.borrow_near() {
             let lost = self.take_lost();
-            let plain = Plain { subscription: self, cell, brief, lost, tensor: OnceCell::new() };
+            let plain = Plain { subscription: self, cell, summary, lost, tensor: OnceCell::new() };
             return Ok(Some(Borrowed { inner: Inner::Plain(plain) }));
         }
         self.borrow_whole()
@@ -250,7 +249,7 @@ impl Subscription {
         let guard = session.shards.epoch_guard();
         let Ok(place) = hold(session, &guard, message.catalogue, word, &[], geometry) else { return };
         drop(guard);
-        let held = Held::new(segment.clone(), place, message.catalogue, message.cell, message.home);
+        let held = Held::new(segment.clone(), place, message.catalogue, message.cell, message.owner_word);
         self.near.push(held, geometry);
     }
 
@@ -262,28 +261,28 @@ impl Subscription {
     /// ([`Cursor::keeps`] gives the reason, and the case of a deleted stream). With the other policy a message needs a
     /// lease of its own.
     #[inline]
-    fn borrow_near(&mut self) -> Option<(Cell, Brief)> {
+    fn borrow_near(&mut self) -> Option<(Cell, HeaderSummary)> {
         let near = &mut self.near;
         let ring = Ring { head: &self.at.head, entries: &self.at.entries };
-        let Found::Message(cell, brief) = ring.find(self.next) else { return None };
-        let (session, catalogue) = (&self.session, self.at.home.catalogue());
+        let Found::Message(cell, summary) = ring.find(self.next) else { return None };
+        let (session, catalogue) = (&self.session, self.at.owner_word.catalogue());
         // The word also changes with every new owner of the catalogue number.
         let geometry = session.directory.members[usize::from(catalogue)].geometry.read();
         if near.geometry != geometry || !near.find(cell.slot()) {
             return None;
         }
-        if !SlotInfo::check_brief(&brief, near.latest().segment().map.bytes() as u64) {
+        if !SlotInfo::check_summary(&summary, near.latest().segment().map.bytes() as u64) {
             return None;
         }
         if self.at.waits {
             // After the daemon has ended this session, its cursor protects nothing.
-            return (ring.stands(self.next, cell) && session.is_member()).then_some((cell, brief));
+            return (ring.stands(self.next, cell) && session.is_member()).then_some((cell, summary));
         }
-        let home = session.home(self.at.entry)?;
-        let words = [(home, self.at.home.0), (&ring.entry(self.next).cell, cell.0)];
+        let owner_word = session.owner_word(self.at.entry)?;
+        let words = [(owner_word, self.at.owner_word.0), (&ring.entry(self.next).cell, cell.0)];
         let guard = session.shards.epoch_guard();
         let place = hold(session, &guard, catalogue, cell.lease(catalogue), &words, geometry).ok()?;
         near.lease = Some(place);
-        Some((cell, brief))
+        Some((cell, summary))
     }
 }

@@ -49,7 +49,7 @@ impl History {
     ///
     /// # Errors
     /// As [`crate::Draft::publish`]; [`crate::Error::Argument`] for a draft of another client;
-    /// [`crate::Error::StreamEnded`] if the stream was deleted or is another producer's by now.
+    /// [`crate::Error::StreamEnded`] if the stream was deleted or belongs to another producer now.
     pub fn publish(&self, value: impl Sendable) -> Result<Version> {
         self.stream.send_named(value, self.stream.name())
     }

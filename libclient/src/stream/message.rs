@@ -62,18 +62,18 @@ pub struct Message {
 }
 
 impl Message {
-    /// The message's number in the stream, counted from 0.
+    /// Returns the message's number in the stream, counted from 0.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// The number of messages lost between the previous message and this one: more than 0 only with
+    /// Returns the number of messages lost between the previous message and this one: more than 0 only with
     /// [`crate::Policy::DropOldest`].
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// The message's value.
+    /// Returns the message's value.
     pub fn value(&self) -> &Value {
         &self.value
     }
@@ -83,7 +83,7 @@ impl Message {
         self.value
     }
 
-    /// The message's tensor.
+    /// Returns the message's tensor.
     ///
     /// # Errors
     /// [`Error::Kind`] if it is a dataset.
@@ -91,7 +91,7 @@ impl Message {
         self.value.as_tensor().ok_or_else(|| self.not_a(ValueKind::Tensor))
     }
 
-    /// The message's dataset.
+    /// Returns the message's dataset.
     ///
     /// # Errors
     /// [`Error::Kind`] if it is a tensor.
@@ -104,7 +104,7 @@ impl Message {
         self.value.not_a(wanted, &format!("message {}", self.sequence))
     }
 
-    /// The producer's timestamp in nanoseconds; 0 if none was set.
+    /// Returns the producer's timestamp in nanoseconds; 0 if none was set.
     pub fn timestamp(&self) -> u64 {
         match &self.value {
             Value::Tensor(lease) => lease.timestamp(),

@@ -2,7 +2,7 @@
 
 use crate::error::{Result, check_name};
 use crate::session::Session;
-use crate::stream::producer::Stream;
+use crate::stream::producer::{Opened, Stream};
 use crate::stream::ring::map_ring;
 use std::sync::Arc;
 use tensorlend_layout::wire::{Item, Policy, Reply, Request};
@@ -49,8 +49,8 @@ impl StreamBuilder {
         self
     }
 
-    /// Opens the stream, with message numbers from 0. Subscribers of a former stream of this name move to this one,
-    /// whether its producer is gone or is this client. Blocks for a round trip to the daemon.
+    /// Opens the stream, with message numbers from 0. Subscribers of a former stream of this name move to the new stream,
+    /// whether the former producer is gone or is this client. Blocks for a round trip to the daemon.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -91,6 +91,6 @@ impl StreamBuilder {
         };
         // A stream of this name that this client closed before has ended now.
         self.session.streams().retire_closed();
-        Ok(Stream::opened(self.session, self.name, (head, entries), policy, (stream, id)))
+        Ok(Stream::opened(self.session, self.name, policy, Opened { head, entries, index: stream, id }))
     }
 }

@@ -31,7 +31,7 @@ impl Subscriber {
         &self.table.cursors[usize::from(self.word.cursor()) % CURSORS]
     }
 
-    /// A copy, to sleep on its bell.
+    /// Returns a copy that keeps the cursor mapped while a thread sleeps on the cursor's bell.
     fn to_watch(&self) -> Self {
         Self { word: self.word, table: self.table.clone(), wake: None }
     }
@@ -43,7 +43,7 @@ struct State {
     /// The version of the subscribers' list that is cached here.
     version: u64,
     subscribers: Vec<Subscriber>,
-    /// No subscriber was behind this message at the last check.
+    /// The number of a message that every subscriber had reached at the last check.
     slowest: u64,
 }
 
@@ -86,13 +86,22 @@ pub struct Stream {
     state: Mutex<State>,
 }
 
+/// The ring of a stream that the daemon has opened, and the stream's line in the directory's table of streams.
+pub(super) struct Opened {
+    pub head: Sheet<StreamRing>,
+    pub entries: Records<RingEntry>,
+    /// The index of the line.
+    pub index: u32,
+    pub id: u64,
+}
+
 /// A free ring slot for one message.
-pub(crate) struct Place<'s> {
+pub(crate) struct RingSlot<'s> {
     stream: &'s Stream,
     state: MutexGuard<'s, State>,
 }
 
-impl Place<'_> {
+impl RingSlot<'_> {
     /// Sends a message; returns its number.
     #[inline]
     pub(crate) fn fill(mut self, message: impl Sendable) -> Result<u64> {
@@ -108,14 +117,9 @@ fn seal_locked(session: &Arc<Session>, message: impl Sendable, sequence: u64, wh
 }
 
 impl Stream {
-    /// A stream that the daemon has just opened, with its ring and its line in the directory's table of streams.
-    pub(super) fn opened(
-        session: Arc<Session>,
-        name: String,
-        (head, entries): (Sheet<StreamRing>, Records<RingEntry>),
-        policy: Policy,
-        (index, id): (u32, u64),
-    ) -> Self {
+    /// Returns a stream that the daemon has just opened.
+    pub(super) fn opened(session: Arc<Session>, name: String, policy: Policy, opened: Opened) -> Self {
+        let Opened { head, entries, index, id } = opened;
         let state = Mutex::new(State { next: 0, version: u64::MAX, subscribers: Vec::new(), slowest: 0 });
         Self { session, name, head, entries, policy, index, id, state }
     }
@@ -203,11 +207,12 @@ impl Stream {
 
     /// Reserves a free ring slot against other threads; `None` if the stream is full.
     #[inline]
-    pub(crate) fn place(&self) -> Result<Option<Place<'_>>> {
-        // Before the lock: in a forked child, a thread that does not exist there may hold it.
+    pub(crate) fn place(&self) -> Result<Option<RingSlot<'_>>> {
+        // Check the process before taking the lock: in a forked child, a thread that exists only in the parent may hold the
+        // lock.
         self.session.check()?;
         let mut state = lock(&self.state);
-        Ok(self.room(&mut state)?.then_some(Place { stream: self, state }))
+        Ok(self.room(&mut state)?.then_some(RingSlot { stream: self, state }))
     }
 
     #[inline]
@@ -256,14 +261,14 @@ impl Stream {
         Ok(state)
     }
 
-    /// The stream's entry in the directory, as long as it belongs to this stream.
+    /// Returns the stream's entry in the directory, as long as it belongs to this stream.
     #[inline]
     fn listed(&self) -> Result<&StreamEntry> {
         let entry = self.session.directory.streams.get(self.index as usize);
         entry.filter(|entry| entry.id.read() == self.id).ok_or_else(|| Error::StreamEnded(self.name.clone()))
     }
 
-    /// Whether the oldest message may be replaced.
+    /// Returns whether the oldest message may be replaced.
     #[inline]
     fn room(&self, state: &mut State) -> Result<bool> {
         self.session.check()?;
@@ -315,7 +320,7 @@ impl Stream {
     fn push_sealed(&self, state: &mut State, sealed: &Sealed) -> u64 {
         let number = state.next;
         let ring = Ring { head: &self.head, entries: &self.entries };
-        let replaced = ring.send(number, sealed.value, &sealed.brief);
+        let replaced = ring.send(number, sealed.value, &sealed.summary);
         state.next += 1;
         tensorlend_layout::crash_point!("send: counted");
         // The message is sent: later steps cannot undo it.
@@ -350,8 +355,8 @@ impl Stream {
         }
     }
 
-    /// Reads the subscribers' list again if it has changed. False: some subscribers are unknown. Without the daemon the
-    /// producer cannot map new ones: it keeps the old list and reads it again the next time.
+    /// Reads the subscribers' list again if it has changed. Returns false if some subscribers are unknown. Without the daemon
+    /// the producer cannot map new ones: it keeps the old list and reads it again the next time.
     fn refresh(&self, state: &mut State) -> bool {
         let Ok(entry) = self.listed() else {
             // Deleted, or opened again by another producer: this stream has no subscribers any more.
@@ -416,7 +421,7 @@ impl Stream {
         let mut state = lock(&self.state);
         let sealed = seal_locked(&self.session, message, state.next, name)?;
         let value = sealed.value;
-        // A holder for the ring: the name alone would not keep a value that is overwritten at once.
+        // Add a holder for the ring: the name alone would not keep a value that is overwritten at once.
         self.session.alloc().hold_again(value);
         match self.session.names().publish_value(name, value) {
             Ok(version) => {
@@ -430,7 +435,7 @@ impl Stream {
         }
     }
 
-    /// The number of messages sent so far; 0 in the child of a fork.
+    /// Returns the number of messages sent so far; 0 in the child of a fork.
     ///
     /// The number of the next message.
     pub fn sent(&self) -> u64 {
@@ -440,12 +445,12 @@ impl Stream {
         lock(&self.state).next
     }
 
-    /// The maximum number of messages that the stream holds.
+    /// Returns the maximum number of messages that the stream holds.
     pub fn capacity(&self) -> u32 {
         self.entries.len() as u32
     }
 
-    /// The number of subscribers now; 0 in the child of a fork.
+    /// Returns the number of subscribers now; 0 in the child of a fork.
     ///
     /// Reads shared memory; never blocks. The number may change at any time.
     pub fn subscribers(&self) -> usize {
@@ -478,13 +483,13 @@ impl Stream {
             let nap = deadline.nap().ok_or_else(|| {
                 deadline.error(format!("{count} subscribers of {:?}: it has fewer (see `tensorlend ls`)", self.name))
             })?;
-            // Joining is rare, and rings no bell.
+            // A subscriber that joins rings no bell, so this loop polls. Joins are rare.
             std::thread::sleep(nap.min(Duration::from_millis(2)));
         }
         Ok(())
     }
 
-    /// The stream's name.
+    /// Returns the stream's name.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -1,4 +1,4 @@
-//! Options of a subscription: its first message, for whom it waits, how it is polled.
+//! Options of a subscription: its first message, its wait for the stream, and its descriptor.
 
 use crate::client::Client;
 use crate::error::{Error, Result, check_name};
@@ -49,9 +49,9 @@ impl SubscriptionBuilder {
     /// Gives the subscription a descriptor for poll and epoll ([`AsFd`](std::os::fd::AsFd)).
     ///
     /// Call [`Subscription::try_recv`] until it returns `None` before the first wait, and after each: the call that
-    /// returns `None` asks the producer to make the descriptor readable. Nobody does so for a producer that was killed,
-    /// nor for a stream that was deleted or opened again: poll in addition, say every 100 ms. The descriptor changes
-    /// when the stream is opened again. With the feature `tokio`, `AsyncSubscription` does all this.
+    /// returns `None` asks the producer to make the descriptor readable. A killed producer does not do so, and neither
+    /// does the producer of a stream that was deleted or opened again: poll in addition, say every 100 ms. The
+    /// descriptor changes when the stream is opened again. With the feature `tokio`, `AsyncSubscription` does all this.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;

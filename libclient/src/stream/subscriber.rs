@@ -21,7 +21,7 @@ use tensorlend_layout::stream::{Found, Ring, RingEntry, StreamRing};
 use tensorlend_layout::tensor::BadTensor;
 use tensorlend_layout::wake;
 use tensorlend_layout::wire::{Item, Policy, Reply, Request};
-use tensorlend_layout::word::{Bell, Home, Member, MemberState, Word};
+use tensorlend_layout::word::{Bell, Member, MemberState, OwnerWord, Word};
 use tensorlend_os::futex;
 use tensorlend_os::memfd::Access;
 
@@ -34,7 +34,7 @@ pub(crate) struct Attached {
     stream: u32,
     id: u64,
     pub(crate) entry: u32,
-    pub(crate) home: Home,
+    pub(crate) owner_word: OwnerWord,
     /// Whether the producer waits: it replaces no message that this subscriber's cursor has not passed.
     pub(crate) waits: bool,
 }
@@ -130,7 +130,7 @@ impl Subscription {
         let request = Request::Subscribe { name: name.to_owned(), cursor, wake };
         let theirs: Vec<_> = pair.iter().map(|(_, theirs)| theirs.as_fd()).collect();
         let mut answer = session.control.ask(&request, &theirs, "subscribe to", name)?;
-        let Reply::Stream { stream, id, entry, home, capacity, policy } = answer.reply else {
+        let Reply::Stream { stream, id, entry, owner_word, capacity, policy } = answer.reply else {
             return answer.unexpected();
         };
         let mapped = answer.descriptor().and_then(|fd| map_ring(&fd, capacity, Access::Read));
@@ -143,11 +143,11 @@ impl Subscription {
                 return Err(if left.is_ok() { Error::Argument(e.to_string()) } else { e });
             }
         };
-        // Before the fence in `begin`.
+        // Stored before the fence in `begin`.
         tensorlend_layout::crash_point!("subscribe: listed");
         words.stream.set(id);
         let waits = policy != Policy::DropOldest;
-        let at = Attached { head, entries, stream, id, entry, home: Home(home), waits };
+        let at = Attached { head, entries, stream, id, entry, owner_word: OwnerWord(owner_word), waits };
         tensorlend_layout::crash_point!("subscribe: in the stream");
         forget_wake(session, cursor);
         Ok((
@@ -174,7 +174,7 @@ impl Subscription {
         self.unblock();
     }
 
-    /// Wakes the producer if it waits for this cursor, which has advanced.
+    /// Wakes the producer if it waits for subscribers; called after the cursor has advanced.
     #[inline]
     fn unblock(&self) {
         // Pairs with the producer's fence between parking and its read of this cursor.
@@ -191,8 +191,8 @@ impl Subscription {
     }
 
     #[inline]
-    fn home_word(&self) -> Result<&Word> {
-        self.session.home(self.at.entry).ok_or(Error::Protocol { doing: "follow a stream" })
+    fn owner_word(&self) -> Result<&Word> {
+        self.session.owner_word(self.at.entry).ok_or(Error::Protocol { doing: "follow a stream" })
     }
 
     /// Receives the next message, if one is there; never blocks.
@@ -216,11 +216,12 @@ impl Subscription {
     #[inline]
     pub fn try_recv(&mut self) -> Result<Option<Message>> {
         self.session.check()?;
-        let got = self.look()?;
+        let got = self.poll()?;
         if got.is_none() && self.wake.is_some() {
             self.arm();
-            // Armed before this check: it finds a message that came in between, and a later message sends a byte.
-            return self.look();
+            // The descriptor was armed before this check. So the check finds a message that came in between, and for a later
+            // message the producer sends a byte.
+            return self.poll();
         }
         Ok(got)
     }
@@ -235,9 +236,9 @@ impl Subscription {
     }
 
     #[inline]
-    pub(crate) fn look(&mut self) -> Result<Option<Message>> {
-        // Each turn means progress of another process, unless the producer's words contradict each other: then no
-        // number of turns would do.
+    pub(crate) fn poll(&mut self) -> Result<Option<Message>> {
+        // Each turn means progress of another process, unless the producer's words contradict each other: then the loop
+        // would never end, so its turns are limited.
         for _ in 0..TURNS_MAX {
             let ring = Ring { head: &self.at.head, entries: &self.at.entries };
             match ring.find(self.next) {
@@ -253,22 +254,22 @@ impl Subscription {
                     }
                     self.next = oldest;
                 }
-                Found::Message(value, brief) => {
+                Found::Message(value, summary) => {
                     let number = self.next;
                     let entry = ring.entry(number);
-                    let home = Route::home(self.home_word()?, self.at.home);
+                    let owner_word = Route::owner_word(self.owner_word()?, self.at.owner_word);
                     let leasing = lease(
                         &self.session,
-                        self.at.home.catalogue(),
-                        home,
-                        At::Entry(entry, value, brief),
+                        self.at.owner_word.catalogue(),
+                        owner_word,
+                        At::Entry(entry, value, summary),
                         &self.name,
                     );
                     match leasing {
                         // The producer replaced the entry during the check (`find` will show it), or the stream has
                         // another owner.
                         Ok(Leasing::Moved | Leasing::Absent) => {
-                            if self.home_word()?.read() != self.at.home.0 {
+                            if self.owner_word()?.read() != self.at.owner_word.0 {
                                 self.rejoin()?;
                             }
                         }
@@ -313,33 +314,34 @@ impl Subscription {
         tensorlend_layout::crash_point!("receive: cursor moved");
     }
 
-    /// Handles an empty ring: the stream may have another ring, or have ended. True: check again.
+    /// Handles an empty ring: the stream may have another ring, or have ended. Returns true if the caller must check the ring
+    /// again.
     #[inline]
     fn follow(&mut self) -> Result<bool> {
         if self.goes_on()? { Ok(false) } else { self.follow_on() }
     }
 
-    /// Whether more messages may come: the stream is open, and its producer alive.
+    /// Returns whether more messages may come: the stream is open, and its producer alive.
     #[inline]
     pub(crate) fn goes_on(&self) -> Result<bool> {
-        let member = self.session.directory.members[usize::from(self.at.home.catalogue())].member.read();
-        Ok(self.home_word()?.read() == self.at.home.0
+        let member = self.session.directory.members[usize::from(self.at.owner_word.catalogue())].member.read();
+        Ok(self.owner_word()?.read() == self.at.owner_word.0
             && self.at.head.closed.read() == 0
             && matches!(Member(member).state(), MemberState::Open | MemberState::Ending))
     }
 
     #[cold]
     fn follow_on(&mut self) -> Result<bool> {
-        if self.home_word()?.read() != self.at.home.0 {
+        if self.owner_word()?.read() != self.at.owner_word.0 {
             self.rejoin()?;
             return Ok(true);
         }
         let over = self.at.head.closed.read() != 0 || {
-            let member = self.session.directory.members[usize::from(self.at.home.catalogue())].member.read();
+            let member = self.session.directory.members[usize::from(self.at.owner_word.catalogue())].member.read();
             !matches!(Member(member).state(), MemberState::Open | MemberState::Ending)
         };
         if over {
-            // Messages sent before the close are visible by now.
+            // From here on, messages that were sent before the close are visible.
             let ring = Ring { head: &self.at.head, entries: &self.at.entries };
             if ring.find(self.next) != Found::NotYet {
                 return Ok(true);
@@ -354,7 +356,7 @@ impl Subscription {
     /// Handles a changed owner word: the stream was deleted, or another producer has it.
     fn rejoin(&mut self) -> Result<()> {
         self.near = Near::default();
-        let live = self.session.find(&stream_key(&self.name)).is_some_and(|f| f.home.is_live());
+        let live = self.session.find(&stream_key(&self.name)).is_some_and(|f| f.owner_word.is_live());
         if !live {
             // The subscriber reads no more: the producer may drop the ring's messages.
             self.words().next.set(u64::MAX);
@@ -427,12 +429,12 @@ impl Subscription {
     pub(crate) fn recv_until(&mut self, deadline: Deadline) -> Result<Message> {
         self.session.check()?;
         let spinning = self.spin.clone();
-        if let Some(message) = spinning.look(|| self.look())? {
+        if let Some(message) = spinning.poll(|| self.poll())? {
             return Ok(message);
         }
         loop {
             let sample = wake::park(&self.at.head.bell, &self.words().parked, 1);
-            let got = self.look();
+            let got = self.poll();
             if let Ok(None) = got {
                 let Some(nap) = deadline.nap() else {
                     self.words().parked.set(0);
@@ -446,16 +448,16 @@ impl Subscription {
             if let Some(message) = got? {
                 return Ok(message);
             }
-            // The bell rang without a message: the producer announced one.
+            // If the bell rang without a message, the producer has announced that one follows soon.
             let is_soon = self.at.head.bell.read() != sample;
-            let found = if is_soon { spin::soon(|| self.look())? } else { self.look()? };
+            let found = if is_soon { spin::soon(|| self.poll())? } else { self.poll()? };
             if let Some(message) = found {
                 return Ok(message);
             }
         }
     }
 
-    /// The number of messages lost since the subscription began: the producer replaced them before they were received.
+    /// Returns the number of messages lost since the subscription began: the producer replaced them before they were received.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -479,25 +481,25 @@ impl Subscription {
         self.lost
     }
 
-    /// The number of the next message.
+    /// Returns the number of the next message.
     ///
     /// Messages before it were received or lost; the next one may not have been sent yet.
     pub fn position(&self) -> u64 {
         self.next
     }
 
-    /// The number of sent messages that were not received; at most the ring's capacity, whatever its producer has
+    /// Returns the number of sent messages that were not received; at most the ring's capacity, whatever its producer has
     /// stored.
     pub(crate) fn waiting(&self) -> u64 {
         self.at.head.head.read().saturating_sub(self.next).min(self.at.entries.len() as u64)
     }
 
-    /// The stream's name.
+    /// Returns the stream's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The maximum number of messages that the stream holds.
+    /// Returns the maximum number of messages that the stream holds.
     ///
     /// A subscriber that lags by more than this blocks its producer, or loses messages, by the stream's policy.
     pub fn capacity(&self) -> u32 {
@@ -513,12 +515,12 @@ impl Subscription {
         self.words().parked.set(0);
     }
 
-    /// The bell that rings with each message.
+    /// Returns the bell that rings with each message.
     pub(crate) fn bell(&self) -> &Bell {
         &self.at.head.bell
     }
 
-    /// The wake descriptor. It changes each time that the stream is opened again.
+    /// Returns the wake descriptor. It changes each time that the stream is opened again.
     #[cfg(feature = "tokio")]
     pub(crate) fn wake(&self) -> Option<&Arc<OwnedFd>> {
         self.wake.as_ref()
@@ -560,7 +562,8 @@ impl Drop for Subscription {
         self.unblock();
         forget_wake(&self.session, self.cursor);
         let request = Request::Unsubscribe { stream: self.at.stream, id: self.at.id, cursor: self.cursor };
-        // Otherwise the next daemon may still list the cursor, and it would report one stream's position in another.
+        // If the request fails, the cursor stays unused: the next daemon may still list it, and a new subscription would report
+        // its position to the producer of the old stream.
         if self.session.control.call(&request, "unsubscribe from", &self.name).is_ok() {
             self.session.streams().give_cursor(self.cursor);
         }

@@ -10,7 +10,7 @@ use crate::tensor::sendable::sealed::{INSIDE, Inside, Message};
 use std::sync::Arc;
 use tensorlend_layout::dataset::MEMBERS_MAX;
 use tensorlend_layout::dataset::{self, DatasetMember};
-use tensorlend_layout::stream::Brief;
+use tensorlend_layout::stream::HeaderSummary;
 use tensorlend_layout::tensor::METADATA_MAX;
 use tensorlend_layout::word::SLOT_NONE;
 
@@ -110,7 +110,7 @@ impl DatasetDraft {
         self.members.is_empty()
     }
 
-    /// Its members, metadata and timestamp.
+    /// Returns the members, metadata and timestamp of the dataset.
     pub(crate) fn into_parts(self) -> (Vec<(String, Draft)>, Vec<u8>, u64) {
         (self.members, self.metadata, self.timestamp_ns)
     }
@@ -231,19 +231,19 @@ pub fn seal_dataset(
         .map(|(name, draft)| {
             let cell = draft.cell();
             // The member's header summary is filled in when it is sealed.
-            DatasetMember { name, slot: cell.slot(), generation: cell.generation(), brief: Brief::default() }
+            DatasetMember { name, slot: cell.slot(), generation: cell.generation(), summary: HeaderSummary::default() }
         })
         .collect();
     let mut head = Draft::index(session, &dataset::encode(&index))?;
     head.set_metadata(metadata)?.set_timestamp(timestamp_ns);
-    // From the last member to the first, so that each is sealed with its successor in the chain. If sealing a draft
-    // fails, it is dropped with those before it; the chain behind it is freed here.
+    // Seal the members from the last to the first, so that each is sealed with its successor in the chain. If sealing a draft
+    // fails, this draft and the members before it are dropped, and the chain of the members behind it is freed here.
     let mut next = SLOT_NONE;
     for (at, (_, draft)) in members.into_iter().enumerate().rev() {
         match draft.seal(sequence, next) {
             Ok(sealed) => {
                 next = sealed.value.slot();
-                dataset::set_brief(head.bytes_mut(), at, &sealed.brief);
+                dataset::set_summary(head.bytes_mut(), at, &sealed.summary);
             }
             Err(e) => {
                 if next != SLOT_NONE {

@@ -13,7 +13,7 @@ pub struct Dims<T> {
 }
 
 impl<T: Copy + Default> Dims<T> {
-    /// A list of the numbers; `None` above 16 dimensions.
+    /// Returns a list of these numbers; `None` if there are more than 16.
     #[inline]
     pub fn new(numbers: &[T]) -> Option<Self> {
         if numbers.len() > NDIM_MAX {
@@ -27,7 +27,7 @@ impl<T: Copy + Default> Dims<T> {
         Some(Self { inline, more, ndim: numbers.len() as u8 })
     }
 
-    /// The first `ndim` of four numbers; `None` above four.
+    /// Returns the first `ndim` of four numbers; `None` above four.
     #[inline(always)]
     pub fn of_four(numbers: [T; NDIM_INLINE], ndim: u8) -> Option<Self> {
         (usize::from(ndim) <= NDIM_INLINE).then_some(Self { inline: numbers, more: None, ndim })
@@ -35,7 +35,7 @@ impl<T: Copy + Default> Dims<T> {
 }
 
 impl Dims<i64> {
-    /// Row-major (C order) strides of a shape.
+    /// Returns the row-major (C order) strides of a shape.
     #[inline(always)]
     pub fn row_major(shape: &Dims<u64>) -> Self {
         let stride = |step: &mut i64, dim: u64| {
@@ -76,13 +76,13 @@ impl<T> std::ops::Deref for Dims<T> {
 // Sizes are `u64` in shared memory and `usize` for programs, which index with them: the same words.
 const _: () = assert!(size_of::<usize>() == size_of::<u64>(), "tensorlend supports 64-bit machines only");
 
-/// Sizes as programs have them.
+/// Converts the sizes of shared memory to the type that programs use.
 #[inline(always)]
 pub fn as_usize(sizes: &[u64]) -> &[usize] {
     bytemuck::cast_slice(sizes)
 }
 
-/// Sizes as shared memory has them.
+/// Converts the sizes of a program to the type in shared memory.
 #[inline(always)]
 pub fn as_u64(sizes: &[usize]) -> &[u64] {
     bytemuck::cast_slice(sizes)

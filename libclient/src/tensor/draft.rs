@@ -11,7 +11,7 @@ use crate::tensor::element::Element;
 use crate::tensor::spec::TensorSpec;
 use std::sync::Arc;
 use tensorlend_layout::directory::key_word;
-use tensorlend_layout::stream::Brief;
+use tensorlend_layout::stream::HeaderSummary;
 use tensorlend_layout::tensor::{METADATA_INLINE, METADATA_MAX, NDIM_INLINE, SlotInfo, SlotKind, check_extent};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 use tensorlend_layout::{DType, Device};
@@ -51,7 +51,7 @@ pub struct Sealed {
     /// Slot and generation.
     pub value: Cell,
     /// The header summary for a stream's entry.
-    pub brief: Brief,
+    pub summary: HeaderSummary,
 }
 
 /// Rare properties of a draft.
@@ -81,14 +81,14 @@ pub struct Head<'d> {
 }
 
 impl Head<'_> {
-    /// Whether the record is too small for all of it.
+    /// Returns whether the record is too small for this content.
     #[inline]
     pub fn is_extended(&self) -> bool {
         self.shape.len() > NDIM_INLINE
             || self.details.is_some_and(|d| d.strides.is_some() || d.metadata.len() > METADATA_INLINE)
     }
 
-    /// The bytes that do not fit into the record.
+    /// Returns the bytes that do not fit into the record.
     #[cold]
     pub fn extension(&self) -> Vec<u8> {
         let mut bytes: Vec<u8> = self.shape.iter().flat_map(|d| d.to_le_bytes()).collect();
@@ -99,7 +99,7 @@ impl Head<'_> {
         bytes
     }
 
-    /// The record of this draft in a slot with this extent.
+    /// Returns the record of this draft in a slot with this extent.
     #[inline]
     pub fn info(&self, value: Cell, extent: Extent, sequence: u64, next: u32, extended: bool) -> SlotInfo {
         let mut info = SlotInfo {
@@ -155,7 +155,7 @@ impl Draft {
         Ok(draft)
     }
 
-    /// A row-major tensor.
+    /// Returns a row-major tensor.
     #[inline]
     pub(crate) fn row_major(session: &Arc<Session>, dtype: DType, shape: &[u64]) -> Result<Self> {
         let bytes = check_extent(dtype, shape, None, 0, i64::MAX as u64).map(|n| n * dtype.item_bytes() as u64);
@@ -204,7 +204,7 @@ impl Draft {
         self.details.as_ref().map_or(0, |details| details.byte_offset)
     }
 
-    /// A draft of a dataset's index.
+    /// Returns a draft of a dataset's index.
     pub(crate) fn index(session: &Arc<Session>, bytes: &[u8]) -> Result<Self> {
         let mut draft = Self::row_major(session, DType::U8, &[bytes.len() as u64])?;
         draft.kind = SlotKind::Dataset;
@@ -216,7 +216,7 @@ impl Draft {
         self.taken.as_ref().expect("a draft has its slot until it is published")
     }
 
-    /// The dtype, shape and memory layout.
+    /// Returns the dtype, shape and memory layout.
     pub fn spec(&self) -> TensorSpec {
         TensorSpec {
             dtype: self.dtype,
@@ -226,17 +226,17 @@ impl Draft {
         }
     }
 
-    /// Sizes in elements.
+    /// Returns the sizes in elements.
     pub fn shape(&self) -> &[usize] {
         as_usize(&self.shape)
     }
 
-    /// Element type.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// All bytes of the draft, for writing. They are uninitialized: they hold what a former tensor left there. Aligned
+    /// Returns all bytes of the draft, for writing. They are uninitialized: they hold what a former tensor left there. Aligned
     /// to 64 bytes, and to 4096 bytes from that length up.
     ///
     /// ```
@@ -284,7 +284,7 @@ impl Draft {
         Ok(())
     }
 
-    /// The elements in memory order, for writing: C order, unless the draft has strides. With strides, all elements
+    /// Returns the elements in memory order, for writing: C order, unless the draft has strides. With strides, all elements
     /// from the first byte on, gaps included.
     ///
     /// ```
@@ -311,7 +311,7 @@ impl Draft {
         Ok(bytemuck::cast_slice_mut(self.bytes_mut()))
     }
 
-    /// An array view of the draft's shape, for writing. Feature `ndarray`.
+    /// Returns an array view of the draft's shape, for writing. Feature `ndarray`.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -439,7 +439,7 @@ impl Draft {
         self.hand_over(sequence, next)
     }
 
-    /// Whether the record is too small for its description.
+    /// Returns whether the record is too small for the draft's description.
     #[inline]
     pub(crate) fn is_extended(&self) -> bool {
         self.head().is_extended()
@@ -459,14 +459,14 @@ impl Draft {
         if next != SLOT_NONE {
             self.session.alloc().chain(taken.slot(), next);
         }
-        Ok(Sealed { value: taken.value, brief: info.brief().unwrap_or_default() })
+        Ok(Sealed { value: taken.value, summary: info.summary().unwrap_or_default() })
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {
         &self.session
     }
 
-    /// Slot and generation.
+    /// Returns the slot and its generation.
     pub(crate) fn cell(&self) -> Cell {
         self.taken().value
     }

@@ -82,13 +82,13 @@ impl Element for Complex<f64> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait AsTensor {
-    /// Element type.
+    /// Returns the element type.
     fn dtype(&self) -> DType;
-    /// Sizes in elements.
+    /// Returns the sizes in elements.
     fn shape(&self) -> Vec<usize>;
     /// Copies the elements, row-major, into `out`, which has exactly their length in bytes and is uninitialized.
     fn write_to(&self, out: &mut [u8]);
-    /// The bytes of the elements, if they are contiguous and row-major in memory: the client then copies them in the
+    /// Returns the bytes of the elements, if they are contiguous and row-major in memory: the client then copies them in the
     /// fastest way and does not call [`AsTensor::write_to`]. Default: `None`.
     fn bytes(&self) -> Option<&[u8]> {
         None
@@ -198,8 +198,8 @@ impl<T: Element> AsTensor for Shaped<'_, T> {
     }
 }
 
-/// Borrowed bytes of any element type with a shape, for file readers and bindings. [`Shaped`] is simpler where the element type is
-/// known.
+/// Borrowed bytes of any element type with a shape, for file readers and bindings. [`Shaped`] is simpler where the element type
+/// is known.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -254,7 +254,7 @@ impl<T: Element, S: ndarray::Data<Elem = T>, D: ndarray::Dimension> AsTensor for
         let item = size_of::<T>();
         match self.as_slice() {
             Some(elements) => out.copy_from_slice(bytemuck::cast_slice(elements)),
-            // Any other memory order: copied in logical order, one by one.
+            // In any other memory order, the elements are copied one by one, in logical order.
             None => {
                 for (place, element) in out.chunks_exact_mut(item).zip(self.iter()) {
                     place.copy_from_slice(bytemuck::bytes_of(element));

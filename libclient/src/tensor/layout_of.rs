@@ -52,7 +52,7 @@ pub fn fetch_index(bytes: &Bytes) {
     }
 }
 
-/// The mark of a tensor that was published early: see [`SlotInfo::early`]. The caller holds the lease that covers both.
+/// Returns the mark of a tensor that was published early: see [`SlotInfo::early`]. The caller holds the lease that covers both.
 #[cfg(feature = "cuda")]
 pub fn early_mark(info: &SlotInfo, extension: &Bytes) -> Option<[u8; EARLY_BYTES]> {
     // SAFETY: as in `read_extended`.
@@ -66,7 +66,7 @@ pub fn read(info: &SlotInfo, bytes_of_slot: u64, extension: Option<&Bytes>) -> R
     let Some(extension) = extension else {
         let shape = Dims::of_four(info.dims, info.ndim).ok_or(BadTensor::Dimensions)?;
         let elements = check_extent(info.dtype, &shape, None, info.byte_offset, bytes_of_slot)?;
-        // Mostly empty, and then without an allocation.
+        // The metadata is mostly empty, and an empty vector needs no allocation.
         let metadata = metadata_of(info);
         let strides = Dims::row_major(&shape);
         return Ok(Layout { shape, strides, row_major: true, elements, metadata });
@@ -103,7 +103,7 @@ fn read_extended(info: &SlotInfo, bytes_of_slot: u64, extension: &Bytes) -> Resu
     })
 }
 
-/// The metadata of a record that is not extended.
+/// Returns the metadata of a record that is not extended.
 #[inline(always)]
 pub fn metadata_of(info: &SlotInfo) -> Vec<u8> {
     if info.metadata_bytes == 0 { Vec::new() } else { inline_metadata(info) }

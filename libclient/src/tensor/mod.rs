@@ -75,22 +75,22 @@ impl Tensor {
         })
     }
 
-    /// Element type.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The location of its bytes; always host memory.
+    /// Returns the location of the tensor's bytes: always host memory.
     pub fn device(&self) -> Device {
         self.device
     }
 
-    /// Sizes in elements.
+    /// Returns the sizes in elements.
     pub fn shape(&self) -> &[usize] {
         as_usize(&self.layout.shape)
     }
 
-    /// Strides in elements, one for each dimension.
+    /// Returns the strides in elements, one for each dimension.
     pub fn strides(&self) -> &[i64] {
         &self.layout.strides
     }
@@ -99,27 +99,27 @@ impl Tensor {
         (!self.layout.row_major).then_some(&*self.layout.strides)
     }
 
-    /// Whether its elements are contiguous, in C order.
+    /// Returns whether its elements are contiguous, in C order.
     pub fn is_row_major(&self) -> bool {
         self.layout.row_major
     }
 
-    /// Number of elements; 1 for a tensor without dimensions.
+    /// Returns the number of elements; 1 for a tensor without dimensions.
     pub fn elements(&self) -> usize {
         self.layout.elements as usize
     }
 
-    /// Offset of the element with index 0 in [`Tensor::bytes`], in bytes.
+    /// Returns the offset of the element with index 0 in [`Tensor::bytes`], in bytes.
     pub fn byte_offset(&self) -> usize {
         self.byte_offset as usize
     }
 
-    /// Bytes of the elements: their number times the bytes of one.
+    /// Returns the number of bytes of the elements: their number times the bytes of one.
     pub fn nbytes(&self) -> usize {
         self.elements() * self.dtype.item_bytes()
     }
 
-    /// All bytes of the tensor in memory order, including gaps between strided elements.
+    /// Returns all bytes of the tensor in memory order, including gaps between strided elements.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -137,7 +137,7 @@ impl Tensor {
         unsafe { self.bytes.read() }
     }
 
-    /// The elements, in place.
+    /// Returns the elements, in place.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -164,7 +164,7 @@ impl Tensor {
             .map_err(|_| Error::Damaged { name: "the tensor".into(), cause: BadTensor::Bounds })
     }
 
-    /// The bytes of the elements if they are in C order, otherwise `None`: for element types without a Rust type.
+    /// Returns the bytes of the elements if they are in C order, otherwise `None`: for element types without a Rust type.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -214,7 +214,7 @@ impl Tensor {
         Ok(())
     }
 
-    /// An array view of the tensor, in place. Feature `ndarray`.
+    /// Returns an array view of the tensor, in place. Feature `ndarray`.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -250,13 +250,13 @@ impl Tensor {
         ndarray::ArrayViewD::from_shape(shape.to_vec().strides(strides), elements).map_err(|_| Error::Strided)
     }
 
-    /// The metadata that its producer set, copied when the lease was taken; empty if none.
+    /// Returns the metadata that the tensor's producer set, copied when the lease was taken; empty if none.
     pub fn metadata(&self) -> &[u8] {
         &self.layout.metadata
     }
 
-    /// The timestamp that its producer set, in nanoseconds of the clock on which producer and readers agreed; 0 if
-    /// none.
+    /// Returns the timestamp that the tensor's producer set, in nanoseconds of the clock on which producer and readers agreed;
+    /// 0 if none.
     pub fn timestamp(&self) -> u64 {
         self.timestamp_ns
     }

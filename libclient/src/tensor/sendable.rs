@@ -40,16 +40,16 @@ pub(crate) mod sealed {
 
     /// A draft of one tensor or of several.
     pub trait Message {
-        /// The session that made it.
+        /// Returns the session that made the message.
         fn session(&self, _: Inside) -> &Arc<Session>;
-        /// Whether sealing takes slots in addition to its own.
+        /// Returns whether sealing the message takes slots in addition to the message's own.
         fn takes_memory(&self, _: Inside) -> bool;
-        /// Waits for pending device work on it, before any lock is taken.
+        /// Waits for pending device work on the message, before any lock is taken.
         #[inline]
         fn ready(&self, _: Inside) -> Result<()> {
             Ok(())
         }
-        /// Writes its records; the slot then belongs to the caller.
+        /// Writes the message's records; the slot then belongs to the caller.
         fn seal_for(self, sequence: u64, _: Inside) -> Result<Sealed>;
     }
 

@@ -1,10 +1,10 @@
-//! Shapes, as programs give them.
+//! Shapes as parameters.
 
 use crate::error::{Error, Result};
 use crate::tensor::dims::as_u64;
 use std::borrow::Cow;
 
-/// A shape to give: the sizes of a tensor in elements, outermost dimension first.
+/// A shape as a parameter: the sizes of a tensor in elements, outermost dimension first.
 ///
 /// Methods take `impl IntoShape`, so you can write:
 ///
@@ -20,8 +20,8 @@ use std::borrow::Cow;
 /// them, whose negative values are errors. The sizes of a tuple may be of several types. (Integer literals alone are `i32` for
 /// the compiler: write `[5_000_000_000usize]` above its range.)
 ///
-/// The trait is sealed: only this crate implements it. Shapes that are returned, such as [`Tensor::shape`](crate::Tensor::shape), are
-/// `&[usize]`, as in `ndarray` and `candle`, and can be given again.
+/// The trait is sealed: only this crate implements it. Shapes that are returned, such as
+/// [`Tensor::shape`](crate::Tensor::shape), are `&[usize]`, as in `ndarray` and `candle`, and can be parameters again.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -61,10 +61,10 @@ pub mod sealed {
 
     /// The size of one dimension.
     pub trait Size: Copy + std::fmt::Display {
-        /// The size; `None` if it is negative.
+        /// Returns the size; `None` if it is negative.
         fn size(self) -> Option<u64>;
 
-        /// The same sizes, if they have this representation.
+        /// Returns the sizes themselves, if their type is `u64`.
         fn as_sizes(_: &[Self]) -> Option<&[u64]> {
             None
         }

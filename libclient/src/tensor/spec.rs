@@ -32,7 +32,7 @@ pub struct TensorSpec {
 }
 
 impl TensorSpec {
-    /// A row-major tensor with these sizes in elements.
+    /// Returns a row-major tensor with these sizes in elements.
     ///
     /// # Panics
     /// Panics for a negative size.

@@ -22,8 +22,8 @@ impl Draft {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Tensor`] if an element is not in `bytes`, or there is not one stride for each dimension; [`Error::Argument`] if the
-    /// draft is not row-major.
+    /// [`Error::Tensor`] if an element is not in `bytes`, or there is not one stride for each dimension;
+    /// [`Error::Argument`] if the draft is not row-major.
     ///
     /// # Panics
     /// As [`Draft::bytes_mut`].
@@ -54,7 +54,7 @@ impl Draft {
 /// # Panics
 /// Panics if an element lies outside `all`.
 pub fn gather(all: &[u8], item: usize, byte_offset: u64, shape: &[u64], strides: &[i64], out: &mut [u8]) {
-    // The other sizes may be so large that their product overflows.
+    // Without elements there is nothing to copy; the other sizes may be so large that their product overflows.
     if shape.contains(&0) {
         return;
     }
@@ -80,7 +80,7 @@ pub fn gather(all: &[u8], item: usize, byte_offset: u64, shape: &[u64], strides:
     }
 }
 
-/// Whether elements with these strides are contiguous, in C order.
+/// Returns whether elements with these strides are contiguous, in C order.
 pub fn is_row_major(shape: &[u64], strides: &[i64]) -> bool {
     let packed = shape.iter().zip(strides).rev().try_fold(1u64, |run, (&dim, &stride)| {
         (dim == 1 || u64::try_from(stride) == Ok(run)).then(|| run.wrapping_mul(dim))

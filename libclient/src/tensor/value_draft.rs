@@ -65,7 +65,7 @@ impl From<DatasetDraft> for ValueDraft {
 }
 
 impl ValueDraft {
-    /// Publishes it under a name; returns its version.
+    /// Publishes the value under a name; returns its version.
     ///
     /// # Errors
     /// As [`Draft::publish`] or [`DatasetDraft::publish`].
@@ -78,7 +78,7 @@ impl ValueDraft {
         }
     }
 
-    /// Publishes it under a name with a lifetime.
+    /// Publishes the value under a name with a lifetime.
     ///
     /// # Errors
     /// As [`Draft::publish_for`] or [`DatasetDraft::publish_for`].

@@ -15,34 +15,46 @@ pub struct Deadline {
 }
 
 impl Deadline {
+    /// Starts a wait now.
     #[inline]
     pub fn new(timeout: impl Into<Timeout>) -> Self {
         Self { until: timeout.into().remaining().map(|timeout| (Instant::now(), timeout)) }
     }
 
-    /// The length of the next sleep; `None` after the deadline.
+    /// Returns the length of the next sleep; `None` after the deadline.
     pub fn nap(&self) -> Option<Duration> {
         let Some((start, timeout)) = self.until else { return Some(NAP_MAX) };
         let left = timeout.checked_sub(start.elapsed())?;
         (!left.is_zero()).then(|| left.min(NAP_MAX))
     }
 
-    /// The time left; `None` without an end.
+    /// Returns the time left; `None` without an end.
     pub fn left(&self) -> Option<Duration> {
         self.until.map(|(start, timeout)| timeout.saturating_sub(start.elapsed()))
     }
 
-    /// A deadline after at most `slice`.
-    pub fn at_most(&self, slice: Duration) -> Self {
-        Self::new(Some(self.left().map_or(slice, |left| left.min(slice))))
+    /// Returns the time left, or `slice` if that is shorter.
+    pub fn left_at_most(&self, slice: Duration) -> Duration {
+        self.left().map_or(slice, |left| left.min(slice))
     }
 
+    /// Returns a deadline after at most `slice`.
+    pub fn at_most(&self, slice: Duration) -> Self {
+        Self::new(Some(self.left_at_most(slice)))
+    }
+
+    /// Returns whether no time is left.
+    pub fn is_over(&self) -> bool {
+        self.left().is_some_and(|left| left.is_zero())
+    }
+
+    /// Returns the error of a wait for `what` that took the whole time.
     pub fn error(&self, what: String) -> Error {
         Error::Timeout { what, waited: self.until.map_or(Duration::ZERO, |(_, timeout)| timeout) }
     }
 }
 
-/// The awaited event of a wait for a name, with the reason why it has not come.
+/// Returns the text for a wait that ended without a value of the name, with the reason.
 pub fn not_published(name: &str) -> String {
     format!("{name:?}: no process has published it (see `tensorlend ls`)")
 }

@@ -52,7 +52,7 @@ impl Waiter {
         self.parking.park(mask)
     }
 
-    /// The cost of this member's wake descriptors.
+    /// Returns the cost of this member's wake descriptors.
     pub fn toll_of(&self, catalogue: u16) -> Arc<Mutex<Toll>> {
         self.tolls.of(&self.link, catalogue)
     }

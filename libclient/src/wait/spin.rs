@@ -1,9 +1,9 @@
-//! Adaptive spinning: polling for a short time before sleeping, where that pays.
+//! Adaptive spinning: polling for a short time before sleeping, where that saves time.
 //!
-//! A wake-up costs about 20 us. Two processes that answer each other faster than that would put each other to sleep for
-//! ever after one of them was late once; so a waiting thread polls for as long as a wake-up costs. But if the other
-//! process is slower, or needs this processor, polling is a waste. Nobody knows beforehand which of the two it is (the
-//! other process may be pinned to any processor), so each waiting place learns it.
+//! A wake-up costs about 20 us. Assume that two processes answer each other faster than that. If one of them is late once, each
+//! would then put the other to sleep at every exchange. So a waiting thread polls for as long as a wake-up costs. But if the
+//! other process is slower, or needs this processor, polling is a waste. A thread cannot know that beforehand (the other
+//! process may be pinned to any processor), so each [`Spin`] learns it from its waits.
 
 use crate::error::Result;
 use std::sync::OnceLock;
@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 /// Longest time to poll: about the cost of a wake-up.
 const LOOK_NS_MAX: u32 = 25_000;
-/// Below this, polling is not worth starting.
+/// Minimum polling time: a shorter poll is not worth starting.
 const LOOK_NS_MIN: u32 = 1_000;
-/// How long to poll for an announced event: less than a sleep and another wake-up together.
+/// Polling time for an announced event: less than a sleep and another wake-up together.
 const SOON: Duration = Duration::from_micros(50);
-/// After polling has not paid, it is tried again after this many waits.
+/// Number of waits without polling, after polling has saved no time, before polling is tried again.
 const WAITS_WITHOUT: u32 = 16;
 
-/// The polling time that has paid, for repeated waits of one kind.
+/// The polling time that has saved time so far, for repeated waits of one kind.
 #[derive(Debug)]
 pub struct Spin {
     look_ns: AtomicU32,
@@ -31,9 +31,9 @@ impl Spin {
         Self { look_ns: AtomicU32::new(LOOK_NS_MAX), waits_without: AtomicU32::new(0) }
     }
 
-    /// The polling time of the next wait.
+    /// Returns the polling time of the next wait.
     fn next_ns(&self) -> u32 {
-        // Relaxed throughout: an estimate, of which any thread may store the last value.
+        // Relaxed throughout: the value is an estimate, and it does not matter which thread stores it last.
         let look_ns = self.look_ns.load(Ordering::Relaxed);
         if look_ns >= LOOK_NS_MIN {
             return look_ns;
@@ -51,36 +51,36 @@ impl Spin {
     }
 
     /// Polls until `look` finds something or polling no longer pays; returns the find. Polls at least once.
-    pub fn look<T>(&self, mut look: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
-        if let Some(found) = look()? {
+    pub fn poll<T>(&self, mut poll: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
+        if let Some(found) = poll()? {
             return Ok(Some(found));
         }
         let look_ns = if alone() { 0 } else { self.next_ns() };
         if look_ns == 0 {
             return Ok(None);
         }
-        let found = look_for(Duration::from_nanos(look_ns.into()), look)?;
+        let found = look_for(Duration::from_nanos(look_ns.into()), poll)?;
         self.learn(look_ns, found.is_some());
         Ok(found)
     }
 }
 
-/// Polls for a short time, as long as that has paid in this process.
-pub fn spin<T>(look: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
+/// Polls for a short time: as long as polling has saved time in this process so far.
+pub fn spin<T>(poll: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
     static NAMES_AND_LISTS: Spin = Spin::new();
-    NAMES_AND_LISTS.look(look)
+    NAMES_AND_LISTS.poll(poll)
 }
 
 /// Polls for an announced event, at least once.
-pub fn soon<T>(mut look: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
-    if alone() { look() } else { look_for(SOON, look) }
+pub fn soon<T>(mut poll: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
+    if alone() { poll() } else { look_for(SOON, poll) }
 }
 
-fn look_for<T>(most: Duration, mut look: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
+fn look_for<T>(most: Duration, mut poll: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
     let start = Instant::now();
     loop {
         for _ in 0..16 {
-            if let Some(found) = look()? {
+            if let Some(found) = poll()? {
                 return Ok(Some(found));
             }
             std::hint::spin_loop();
@@ -91,7 +91,7 @@ fn look_for<T>(most: Duration, mut look: impl FnMut() -> Result<Option<T>>) -> R
     }
 }
 
-/// Whether the machine has one processor: then the awaited process needs it.
+/// Returns whether the machine has one processor: then the awaited process needs it.
 fn alone() -> bool {
     static ALONE: OnceLock<bool> = OnceLock::new();
     // Asks for the machine's processors, not this thread's: a thread pinned to one processor may wait for a process on
@@ -109,7 +109,7 @@ mod tests {
     fn tire(spin: &Spin) -> u32 {
         let mut waits = 0;
         while spin.look_ns.load(Ordering::Relaxed) >= LOOK_NS_MIN {
-            assert_eq!(spin.look(|| Ok(None::<()>)).unwrap(), None);
+            assert_eq!(spin.poll(|| Ok(None::<()>)).unwrap(), None);
             waits += 1;
             assert!(waits < 100);
         }
@@ -126,7 +126,7 @@ mod tests {
         let mut most = 0;
         for _ in 0..WAITS_WITHOUT {
             let mut looks = 0u32;
-            spin.look(|| Ok(None::<()>).inspect(|_| looks += 1)).unwrap();
+            spin.poll(|| Ok(None::<()>).inspect(|_| looks += 1)).unwrap();
             most = most.max(looks);
             if looks > 1 {
                 break;
@@ -144,7 +144,7 @@ mod tests {
         tire(&spin);
         for _ in 0..WAITS_WITHOUT {
             let mut looks = 0;
-            let found = spin.look(|| {
+            let found = spin.poll(|| {
                 looks += 1;
                 Ok((looks > 3).then_some(looks))
             });
@@ -159,6 +159,6 @@ mod tests {
     #[test]
     fn what_is_there_is_found_without_waiting() {
         let spin = Spin::new();
-        assert_eq!(spin.look(|| Ok(Some(7))).unwrap(), Some(7));
+        assert_eq!(spin.poll(|| Ok(Some(7))).unwrap(), Some(7));
     }
 }

@@ -1,4 +1,4 @@
-//! Timeouts, as programs give them.
+//! Timeouts as parameters.
 
 use std::time::{Duration, Instant};
 
@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 ///
 /// Methods that wait take `impl Into<Timeout>`, so you can write:
 ///
-/// * a [`Duration`]: at most this long; [`Duration::ZERO`] looks once and does not wait;
+/// * a [`Duration`]: at most this long; [`Duration::ZERO`] checks once and does not wait;
 /// * `None`, or [`Timeout::NEVER`]: without end;
 /// * an [`Instant`]: until then, so that several calls can share one deadline.
 ///
-/// A call that waited in vain returns [`Error::Timeout`](crate::Error::Timeout), which names the event and the time waited.
+/// A call whose wait ends without the event returns [`Error::Timeout`](crate::Error::Timeout), which names the event and the time
+/// waited.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -41,7 +42,7 @@ impl Timeout {
     /// No timeout: the call waits until its event, or an error.
     pub const NEVER: Self = Self(Limit::Never);
 
-    /// The time to wait, counted from now; `None` without end, zero for an [`Instant`] that has passed.
+    /// Returns the time to wait, counted from now; `None` without end, zero for an [`Instant`] that has passed.
     ///
     /// ```
     /// use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! The cost of using other clients' wake descriptors. The subscriber has the other end, and chooses how many watches
-//! (epoll) are on it; each watch costs its waker time.
+//! The cost of using other clients' wake descriptors. The subscriber has the other end, and chooses how many watches (epoll)
+//! are on it; each watch costs the process that wakes the subscriber some time.
 
 use crate::link::Link;
 use rustix::net::SendFlags;
@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 use tensorlend_os::mutex::lock;
 use tensorlend_os::toll::Toll;
 
-/// The number of owners above which those that are gone are forgotten.
+/// The number of owners above which the session forgets the owners that are gone.
 const REMEMBERED: usize = 64;
 
-/// The owner that a cost is charged to: a user, or for this process's own user one session.
+/// The owner to which a cost is charged: a user, or one session if the user is this process's own.
 type Whose = (u32, u64);
 
 /// The cost of wake descriptors in this session, by owner.
@@ -20,12 +20,13 @@ type Whose = (u32, u64);
 pub struct Tolls(Mutex<HashMap<Whose, Arc<Mutex<Toll>>>>);
 
 impl Tolls {
-    /// The cost of this member's descriptors.
+    /// Returns the cost of this member's descriptors.
     pub fn of(&self, link: &Link, catalogue: u16) -> Arc<Mutex<Toll>> {
         let members = &link.directory.members;
         let uid_of = |member: u16| members[usize::from(member)].process.peek() as u32;
         let uid = uid_of(catalogue);
-        // Otherwise one program could keep others of its user from being woken.
+        // This process's own user is charged by session: otherwise one program could keep the user's other programs from being
+        // woken.
         let life = if uid == uid_of(link.me()) { members[usize::from(catalogue)].member.peek() } else { 0 };
         let mut tolls = lock(&self.0);
         if tolls.len() >= REMEMBERED {
@@ -44,12 +45,12 @@ pub struct Waking {
 }
 
 impl Waking {
-    /// A descriptor, with its owner's cost so far.
+    /// Returns a descriptor, with its owner's cost so far.
     pub fn new(fd: OwnedFd, toll: Arc<Mutex<Toll>>) -> Self {
         Self { fd: Some(fd), toll }
     }
 
-    /// Wakes the subscriber. False: do not use this owner's descriptors any more.
+    /// Wakes the subscriber. Returns false if the caller must not use this owner's descriptors any more.
     pub fn wake(&self) -> bool {
         let mut toll = lock(&self.toll);
         if let Some(fd) = self.fd.as_ref().filter(|_| !toll.is_excessive()) {

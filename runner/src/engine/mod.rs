@@ -1,13 +1,13 @@
 //! Engines that compute models, behind one trait.
 
+mod buffer;
 #[cfg(feature = "onnxruntime")]
 mod onnxruntime;
-mod place;
 mod rewrite;
 mod rten;
 mod signature;
 
-pub use place::{Output, Own, Place};
+pub use buffer::{Buffer, Output, Own};
 pub use signature::{Port, Signature};
 
 use crate::args::Args;
@@ -22,22 +22,22 @@ pub struct Feed<'f> {
 }
 
 /// Allocates memory for an output of this type and shape.
-pub type Make<'m> = dyn FnMut(DType, &[u64]) -> Result<Place, String> + 'm;
+pub type Make<'m> = dyn FnMut(DType, &[u64]) -> Result<Buffer, String> + 'm;
 
 /// A model that is ready to run.
 pub trait Engine {
     /// The engine's name, with its version.
     fn name(&self) -> String;
 
-    /// Runs the model on inputs in the signature's order. `wanted` are numbers of outputs in the signature; the returned outputs have
-    /// the same order.
+    /// Runs the model on inputs in the signature's order. `wanted` are numbers of outputs in the signature; the returned outputs
+    /// have the same order.
     ///
     /// # Errors
     /// The reason of a failed computation.
     fn run(&mut self, inputs: &[Feed<'_>], wanted: &[usize], make: &mut Make<'_>) -> Result<Vec<Output>, String>;
 }
 
-/// Reads a model, with ONNX Runtime if its library was named or is installed, else with the built-in engine.
+/// Reads a model: with ONNX Runtime if its library is named or installed, otherwise with the built-in engine.
 ///
 /// # Errors
 /// The reason why the model cannot be read.

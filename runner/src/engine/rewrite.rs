@@ -1,21 +1,22 @@
 //! Replaces operators that rten lacks, or reads as a newer version than the model's, by equivalent ones, before rten reads the
 //! model.
 //!
-//! rten's registry of operators accepts no others, so this module rewrites the graph instead.
+//! rten's registry accepts no further operators, so this module rewrites the graph instead.
 //!
 //! | operator | becomes |
 //! |---|---|
 //! | `Dropout` | `Identity`: outside of training, both are the same |
 //! | `LRN` | the mean of squares over neighbouring channels (an `AveragePool` over channels), and a division by its power |
-//! | `Softmax`, `LogSoftmax` before opset 13 | `Flatten`, the same operator over the last axis, and `Reshape` to the shape before |
+//! | `Softmax`, `LogSoftmax` before opset 13 | `Flatten`, the same operator over the last axis, `Reshape` to the former shape |
 
 use rten_onnx::onnx::{AttributeProto, AttributeType, DataType, GraphProto, ModelProto, NodeProto, TensorProto};
 use std::collections::BTreeSet;
 
-/// The opset in which `Softmax` and `LogSoftmax` became operators over one axis. rten reads them so, whatever the model's opset.
+/// The opset in which `Softmax` and `LogSoftmax` became operators over one axis. rten always reads them in this form, for every
+/// opset of a model.
 const SOFTMAX_OF_ONE_AXIS: i64 = 13;
 
-/// Returns the model with these operators replaced; `None`: it has none of them.
+/// Returns the model with the operators of the table above replaced; `None` if it has none of them.
 ///
 /// # Errors
 /// The defect of an operator.
@@ -94,7 +95,7 @@ fn rewrite(graph: &mut GraphProto, used: &BTreeSet<String>, flattens: bool) -> R
             rewrite(graph, used, flattens)?;
         }
         if is(&node, "Dropout") {
-            // With a mask output, or with an input for training, Dropout is more than Identity: rten then reports the operator as
+            // With a mask output, or with an input for training, Dropout is more than Identity. It stays, and rten reports it as
             // missing.
             let has_mask = node.output.get(1).is_some_and(|mask| !mask.is_empty() && used.contains(mask));
             let may_train = node.input.get(2).is_some_and(|mode| !mode.is_empty() && !is_false(mode, graph, &nodes));
@@ -126,7 +127,7 @@ fn is_false(name: &str, graph: &GraphProto, before: &[NodeProto]) -> bool {
         node.attribute.iter().find_map(|attribute| attribute.t.as_ref())
     };
     let Some(tensor) = weight.or_else(constant) else { return false };
-    // A bool is a byte in the one field, and an integer in the other.
+    // `raw_data` holds a bool as one byte, and `int32_data` as an integer.
     let mut elements: Vec<i32> = tensor.int32_data.clone();
     if let Some(raw) = &tensor.raw_data {
         elements.extend(raw.borrow().iter().map(|&byte| i32::from(byte)));
@@ -166,8 +167,8 @@ fn normalization(node: &NodeProto, weights: &mut Vec<TensorProto>) -> Result<Vec
             ..TensorProto::default()
         });
     }
-    // Treats (N, C, ...) as an image with one channel, whose rows are the channels: so a window over rows is a window over channels.
-    // The mean counts the zeros beyond the edge, so it is the sum divided by `size`.
+    // Treats (N, C, ...) as an image with one channel, whose rows are the channels: so a window over rows is a window over
+    // channels. The mean counts the zeros beyond the edge, so it is the sum divided by `size`.
     let window = vec![
         integers("kernel_shape", vec![size, 1]),
         integers("pads", vec![(size - 1) / 2, 0, size / 2, 0]),

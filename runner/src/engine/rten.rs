@@ -1,8 +1,8 @@
 //! rten: an engine in Rust, built in.
 //!
 //! rten reads inputs of f32, i32, i8 and u8 in place. It computes i64 and bool as i32, f64 and f16 as f32: the worker converts
-//! these inputs and outputs, and refuses an i64 that i32 cannot hold. rten allocates its outputs itself, and its interface accepts
-//! no memory for them, so the worker copies each output once.
+//! these inputs and outputs, and refuses an i64 that i32 cannot hold. rten allocates its outputs itself, and its interface
+//! accepts no memory for them, so the worker copies each output once.
 
 use super::rewrite::rewritten;
 use super::{Engine, Feed, Make, Output, Signature};
@@ -133,14 +133,14 @@ fn written(value: &Value, dtype: DType, make: &mut Make<'_>) -> Result<Output, S
 
 fn room<T>(from: &Tensor<T>, dtype: DType, make: &mut Make<'_>) -> Result<Output, String> {
     let shape: Vec<u64> = from.shape().iter().map(|&size| size as u64).collect();
-    let place = make(dtype, &shape)?;
-    Ok(Output { dtype, shape, place })
+    let buffer = make(dtype, &shape)?;
+    Ok(Output { dtype, shape, buffer })
 }
 
 fn plain<T: bytemuck::Pod>(from: &Tensor<T>, dtype: DType, make: &mut Make<'_>) -> Result<Output, String> {
     let mut output = room(from, dtype, make)?;
     let elements: Cow<'_, [T]> = from.data().map_or_else(|| from.to_vec().into(), Cow::Borrowed);
-    output.place.bytes_mut().copy_from_slice(bytemuck::cast_slice(&elements));
+    output.buffer.bytes_mut().copy_from_slice(bytemuck::cast_slice(&elements));
     Ok(output)
 }
 
@@ -151,7 +151,7 @@ fn converted<T, U: bytemuck::Pod>(
     convert: impl Fn(&T) -> U,
 ) -> Result<Output, String> {
     let mut output = room(from, dtype, make)?;
-    let to = output.place.bytes_mut().chunks_exact_mut(size_of::<U>());
+    let to = output.buffer.bytes_mut().chunks_exact_mut(size_of::<U>());
     for (to, value) in to.zip(from.iter()) {
         to.copy_from_slice(bytemuck::bytes_of(&convert(value)));
     }

@@ -45,7 +45,7 @@ impl Runner {
         Self { child, log }
     }
 
-    /// What it has logged.
+    /// Its log.
     pub fn log(&self) -> String {
         self.log.lock().unwrap().clone()
     }

@@ -1,4 +1,4 @@
-//! The sizes of a directory's tables, and where they lie.
+//! The sizes of a directory's tables, and their offsets.
 
 #[cfg(not(loom))]
 use super::{DirectoryHead, ListEntry, LongName, MemberEntry, NameEntry, SegmentEntry, StreamEntry};
@@ -25,23 +25,23 @@ pub const FIRST_TABLE_LOG2: u8 = 13;
 
 #[cfg(not(loom))]
 impl Geometry {
-    /// The largest that a daemon may be configured to make.
+    /// The largest geometry that a daemon can be configured to use.
     pub const LARGEST: Self =
         Self { members: 1 << 16, names: 1 << 24, lists: 1 << 20, streams: 1 << 16, segments: 1 << 16 };
 
-    /// log2 of the places of the largest table: as many names as there may be fill five eighths of it.
+    /// log2 of the places of the largest table: the maximum number of names fills five eighths of it.
     pub fn table_log2_max(&self) -> u8 {
         let places = (u64::from(self.names) * 8).div_ceil(5).next_power_of_two();
         (places.ilog2() as u8).max(FIRST_TABLE_LOG2)
     }
 
-    /// Blocks for long names; number 0 is none.
+    /// Returns the number of blocks for long names; number 0 is not used.
     pub fn long_names(&self) -> u64 {
         (u64::from(self.names) / 8).max(256)
     }
 
-    /// The tables that have memory from the beginning come first. The others have memory only where they are in use, so
-    /// each begins on a page.
+    /// Returns the offset and the number of records of each table. The tables that have memory from the beginning come first.
+    /// The others have memory only where they are in use, so each begins on a page.
     pub(super) fn offsets(&self) -> [(u64, u64); 7] {
         let mut at = size_of::<DirectoryHead>() as u64;
         let mut place = |count: u64, bytes: usize| {
@@ -61,13 +61,13 @@ impl Geometry {
         ]
     }
 
-    /// Length of the sheet in bytes.
+    /// Returns the length of the sheet in bytes.
     pub fn bytes(&self) -> u64 {
         let (at, count) = self.offsets()[6];
         (at + count * size_of::<NameEntry>() as u64).next_multiple_of(4096)
     }
 
-    /// How much of it there must be from the beginning on: everything up to the end of the first table of names.
+    /// Returns the number of bytes that need memory from the beginning on: up to the end of the first table of names.
     pub fn bytes_first(&self) -> u64 {
         self.offsets()[4].0 + (size_of::<Word>() << FIRST_TABLE_LOG2) as u64
     }

@@ -34,7 +34,7 @@ impl Allocator {
         }
     }
 
-    /// The inverse of [`Allocator::code`].
+    /// Returns the allocator with this code: the inverse of [`Allocator::code`].
     pub const fn from_code(code: u64) -> Option<Self> {
         match code {
             1 => Some(Self::Pool),
@@ -44,7 +44,7 @@ impl Allocator {
         }
     }
 
-    /// The allocator's name in the configuration.
+    /// Returns the allocator's name in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pool => "pool",

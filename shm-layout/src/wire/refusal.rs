@@ -85,7 +85,9 @@ pub enum Refusal {
     #[error("another client produces stream {0:?}: close the stream there, or use another name")]
     StreamTaken(String),
     /// A malformed or impossible request.
-    #[error("request refused: {0}")]
+    #[error(
+        "the daemon refused the request: {0}: correct the argument; if it is right, install client and daemon of the same version"
+    )]
     Bad(String),
     /// The daemon is stopping.
     #[error("the daemon is stopping and accepts no more requests: connect again once it runs again")]

@@ -53,7 +53,7 @@ pub struct Stat {
     pub names_expired: u64,
     /// Ephemeral names that ended with their producers' sessions.
     pub names_ephemeral_gone: u64,
-    /// Sessions that were ended because memory was short and their leases kept some.
+    /// Sessions that the daemon ended because memory was short and their leases kept replaced values in use.
     pub sessions_revoked: u64,
     /// Bytes of segments that are in files and not in the pool.
     pub bytes_spilled: u64,
@@ -89,7 +89,7 @@ pub struct Holder {
     pub connected: bool,
     /// Number of segments and sheets.
     pub pieces: u32,
-    /// Their bytes.
+    /// Bytes of those segments and sheets.
     pub bytes: u64,
 }
 
@@ -107,9 +107,9 @@ pub struct UidUse {
     pub uid: u32,
     /// Bytes of segments and sheets, including those of the user's ended clients.
     pub bytes: u64,
-    /// Present maximum: its limit, and its share of the common memory.
+    /// Present maximum of `bytes`: the smaller of the user's limit and the user's share of the common memory.
     pub bytes_max: u64,
-    /// Bytes that were replaced or deleted and that only its leases keep; known only while memory is short.
+    /// Bytes of replaced or deleted values that only the user's leases keep in use; known only while memory is short.
     pub bytes_kept_by_leases: u64,
     /// Bytes that the user's clients returned or left at their end, and that some process still holds. They stay charged to the
     /// user until the kernel reports that no process can write them (in user mode: that no process holds them).

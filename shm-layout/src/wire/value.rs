@@ -10,19 +10,20 @@ pub const VALUES_MAX: usize = 320;
 pub struct NameAt {
     /// Index of the name's entry in the directory.
     pub entry: u32,
-    /// The entry's home word.
-    pub home: u64,
+    /// The entry's owner word.
+    pub owner_word: u64,
 }
 
-/// What a name led to when the daemon looked. Cells and records are their client's allegations, which the reader checks.
+/// The contents of a name when the daemon read it. Cells and records are their client's allegations, which the reader
+/// checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ValueAt {
-    /// The name has another home word since, or its value was replaced at that moment, or the daemon has not heard yet
-    /// that its owner has mapped the memory: the reader looks for itself.
+    /// The daemon could not read the value: the name's owner word has changed, the value was replaced during the read,
+    /// or the daemon does not know yet that the owner has mapped the memory. The reader leases the value itself.
     Unknown,
     /// The cell's client deleted the name.
     Deleted,
-    /// The home leads to no cell of its client, or the cell to no slot of its client.
+    /// The owner word refers to no cell of its client, or the cell to no slot of its client.
     Nowhere,
     /// The value is in the memory of a device.
     OnDevice,
@@ -47,7 +48,7 @@ mod tests {
 
     #[test]
     fn the_longest_messages_fit_into_a_packet() {
-        let names = vec![NameAt { entry: u32::MAX, home: u64::MAX }; VALUES_MAX];
+        let names = vec![NameAt { entry: u32::MAX, owner_word: u64::MAX }; VALUES_MAX];
         assert!(encode(&Request::ValuesOf { names }).len() <= PACKET_BYTES_MAX);
         let value = ValueAt::Slot { cell: u64::MAX, record: [u64::MAX; 16], segment_bytes: u64::MAX, in_file: true };
         assert!(encode(&Reply::Values(vec![value; VALUES_MAX])).len() <= PACKET_BYTES_MAX);

@@ -6,13 +6,13 @@ use tensorlend_layout::describe::Model;
 use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, scan_fence};
 use tensorlend_layout::publish::overwrite;
 use tensorlend_layout::sync::{Ordering, fence};
-use tensorlend_layout::word::{Cell, Home, HomeKind, LeaseWord, Word};
+use tensorlend_layout::word::{Cell, LeaseWord, OwnerKind, OwnerWord, Word};
 
-/// What a model may leave out. The default leaves out nothing.
+/// The steps that a model may leave out. The default leaves out nothing.
 #[derive(Clone, Copy)]
 struct Steps {
-    /// The reader looks at home again.
-    home_again: bool,
+    /// The reader looks at the owner word again.
+    owner_word_again: bool,
     /// The reader looks at the cell again.
     cell_again: bool,
     /// The reader's fence.
@@ -28,7 +28,7 @@ struct Steps {
 }
 
 const ALL: Steps = Steps {
-    home_again: true,
+    owner_word_again: true,
     cell_again: true,
     reader_fence: true,
     owner_fence: true,
@@ -38,7 +38,7 @@ const ALL: Steps = Steps {
 };
 
 struct World {
-    home: Word,
+    owner_word: Word,
     cell: Word,
     table: LeaseTable,
     bytes: Bytes,
@@ -55,13 +55,13 @@ fn unfenced(entry: &Word, lease: LeaseWord, route: &[(&Word, u64)]) -> bool {
 }
 
 fn reader(w: &World, entry: &Word, steps: Steps) {
-    let home = Home(w.home.read());
+    let owner_word = OwnerWord(w.owner_word.read());
     let cell = Cell(w.cell.read());
-    if !home.is_live() || !cell.is_value() {
+    if !owner_word.is_live() || !cell.is_value() {
         return;
     }
-    let route = [(&w.home, home.0), (&w.cell, cell.0)];
-    let route = &route[usize::from(!steps.home_again)..=usize::from(steps.cell_again)];
+    let route = [(&w.owner_word, owner_word.0), (&w.cell, cell.0)];
+    let route = &route[usize::from(!steps.owner_word_again)..=usize::from(steps.cell_again)];
     let lease = cell.lease(OWNER);
     if if steps.reader_fence { acquire(entry, lease, route) } else { unfenced(entry, lease, route) } {
         reached();
@@ -84,9 +84,9 @@ impl World {
 
     fn put(&self, new: Cell, steps: Steps) -> Option<Cell> {
         if steps.owner_fence {
-            return overwrite(&self.home, live(OWNER, 0), &self.cell, new);
+            return overwrite(&self.owner_word, live(OWNER, 0), &self.cell, new);
         }
-        (self.home.read() == live(OWNER, 0)).then(|| Cell(self.cell.swap(new.0)))
+        (self.owner_word.read() == live(OWNER, 0)).then(|| Cell(self.cell.swap(new.0)))
     }
 
     fn owner(&self, steps: Steps) {
@@ -98,7 +98,7 @@ impl World {
         {
             self.retire(before, steps);
         }
-        if self.home.read() != live(OWNER, 0) {
+        if self.owner_word.read() != live(OWNER, 0) {
             // The name was deleted by somebody else: what the cell holds is the owner's to reclaim.
             let left = if steps.owner_clears { Cell(self.cell.swap(Cell::DELETED.0)) } else { Cell(self.cell.peek()) };
             self.retire(left, steps);
@@ -108,7 +108,7 @@ impl World {
 
 fn model(steps: Steps) {
     let w = Arc::new(World {
-        home: Word::new(live(OWNER, 0)),
+        owner_word: Word::new(live(OWNER, 0)),
         cell: Word::new(Cell::new(1, 0).0),
         table: LeaseTable::model(),
         bytes: Bytes::new(),
@@ -119,7 +119,7 @@ fn model(steps: Steps) {
     let owner = spawn(move || owner.owner(steps));
     let daemon = steps.deleted.then(|| {
         let w = w.clone();
-        spawn(move || w.home.set(then(live(OWNER, 0), HomeKind::Tomb, 0, 0)))
+        spawn(move || w.owner_word.set(then(live(OWNER, 0), OwnerKind::Tomb, 0, 0)))
     });
     reader(&w, entry, steps);
     owner.join().unwrap();
@@ -147,8 +147,8 @@ fn acquire_against_a_cell_that_is_not_emptied() {
 
 #[test]
 fn without_the_second_looks() {
-    let steps = Steps { home_again: false, owner_clears: false, ..ALL };
-    refuted("acquire, home not read again", RACE, move || model(steps));
+    let steps = Steps { owner_word_again: false, owner_clears: false, ..ALL };
+    refuted("acquire, owner word not read again", RACE, move || model(steps));
     let steps = Steps { cell_again: false, ..ALL };
     refuted("acquire, cell not read again", RACE, move || model(steps));
 }

@@ -7,30 +7,30 @@ use tensorlend_layout::directory::{MemberEntry, NameEntry};
 use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, reuse_fence, scan_fence};
 use tensorlend_layout::publish::overwrite;
 use tensorlend_layout::sync::{Ordering, fence};
-use tensorlend_layout::word::{Absorbed, Cell, HomeKind, Member, MemberState, Word};
+use tensorlend_layout::word::{Absorbed, Cell, Member, MemberState, OwnerKind, Word};
 
 #[derive(Clone, Copy, PartialEq)]
 enum Frees {
-    WhenQuiet,
+    WhenQuiescent,
     AtOnce,
     Unfenced,
 }
 
 /// The owner overwrites one last time and is gone; the daemon deletes the name and frees the whole segment when no lease
 /// lies on it.
-fn frozen(frees: Frees, home_again: bool) {
+fn frozen(frees: Frees, owner_word_again: bool) {
     struct World {
-        home: Word,
+        owner_word: Word,
         cell: Word,
-        /// What the kernel says: no writable mapping is left.
-        quiet: Word,
+        /// The kernel's grant: no writable mapping is left.
+        quiescent: Word,
         leases: LeaseTable,
         bytes: Bytes,
     }
     let w = Arc::new(World {
-        home: Word::new(live(OWNER, 0)),
+        owner_word: Word::new(live(OWNER, 0)),
         cell: Word::new(Cell::new(1, 0).0),
-        quiet: Word::new(0),
+        quiescent: Word::new(0),
         leases: LeaseTable::model(),
         bytes: Bytes::new(),
     });
@@ -39,22 +39,22 @@ fn frozen(frees: Frees, home_again: bool) {
         let w = w.clone();
         spawn(move || {
             w.bytes.write(1);
-            if let Some(before) = overwrite(&w.home, live(OWNER, 0), &w.cell, Cell::new(1, 1)) {
+            if let Some(before) = overwrite(&w.owner_word, live(OWNER, 0), &w.cell, Cell::new(1, 1)) {
                 scan_fence();
                 if !holds_lease(&w.leases, before) {
                     w.bytes.write(before.slot());
                 }
             }
-            w.quiet.set(1);
+            w.quiescent.set(1);
         })
     };
     let daemon = {
         let w = w.clone();
         spawn(move || {
-            if frees != Frees::AtOnce && w.quiet.read() == 0 {
+            if frees != Frees::AtOnce && w.quiescent.read() == 0 {
                 return;
             }
-            w.home.set(then(live(OWNER, 0), HomeKind::Tomb, 0, 0));
+            w.owner_word.set(then(live(OWNER, 0), OwnerKind::Tomb, 0, 0));
             if frees != Frees::Unfenced {
                 scan_fence();
             }
@@ -66,9 +66,9 @@ fn frozen(frees: Frees, home_again: bool) {
             }
         })
     };
-    let (home, cell) = (w.home.read(), Cell(w.cell.read()));
-    let route = [(&w.cell, cell.0), (&w.home, home)];
-    if home == live(OWNER, 0) && acquire(entry, cell.lease(OWNER), &route[..=usize::from(home_again)]) {
+    let (owner_word, cell) = (w.owner_word.read(), Cell(w.cell.read()));
+    let route = [(&w.cell, cell.0), (&w.owner_word, owner_word)];
+    if owner_word == live(OWNER, 0) && acquire(entry, cell.lease(OWNER), &route[..=usize::from(owner_word_again)]) {
         reached();
         w.bytes.read(cell);
         release(entry);
@@ -78,9 +78,9 @@ fn frozen(frees: Frees, home_again: bool) {
 }
 
 #[test]
-fn a_segment_is_freed_when_its_memory_is_quiet() {
-    holds("owner gone, segment freed", Some(3), || frozen(Frees::WhenQuiet, true));
-    refuted("owner gone, home not read again", RACE, || frozen(Frees::WhenQuiet, false));
+fn a_segment_is_freed_when_its_memory_is_quiescent() {
+    holds("owner gone, segment freed", Some(3), || frozen(Frees::WhenQuiescent, true));
+    refuted("owner gone, owner word not read again", RACE, || frozen(Frees::WhenQuiescent, false));
     refuted("owner gone, memory not quiet", RACE, || frozen(Frees::AtOnce, true));
     refuted("owner gone, no fence of the daemon", RACE, || frozen(Frees::Unfenced, true));
 }
@@ -114,7 +114,7 @@ fn ended(how: Ends) {
             }
             let drained = w.ring_head.read();
             if drained == 1 {
-                w.name.home.set(live(OWNER, 0));
+                w.name.owner_word.set(live(OWNER, 0));
             }
             w.member.absorbed.set(Absorbed::new(MemberState::Closed, drained).0);
         })
@@ -127,7 +127,7 @@ fn ended(how: Ends) {
     daemon.join().unwrap();
     if known {
         reached();
-        assert_eq!(w.name.home.read(), live(OWNER, 0), "a put that returned is lost");
+        assert_eq!(w.name.owner_word.read(), live(OWNER, 0), "a put that returned is lost");
     }
 }
 

@@ -8,7 +8,7 @@ use tensorlend_layout::describe::Model;
 use tensorlend_layout::directory::{DirectoryHead, MemberEntry, NameEntry, bits};
 use tensorlend_layout::leases::acquire;
 use tensorlend_layout::sync::{Ordering, fence};
-use tensorlend_layout::word::{Absorbed, Cell, Home, HomeKind, MemberState, Word};
+use tensorlend_layout::word::{Absorbed, Cell, MemberState, OwnerKind, OwnerWord, Word};
 
 /// Hash of the name.
 const NAME: u64 = 5 << 24;
@@ -37,18 +37,18 @@ impl Client {
     }
 
     /// Daemon: takes one announcement over; true if there was one.
-    fn absorb(&self, home: &Word, home_first: bool) -> bool {
+    fn absorb(&self, owner_word: &Word, owner_word_first: bool) -> bool {
         let absorbed = Absorbed(self.member.absorbed.peek());
         if self.catalogue.ring_head.read() <= absorbed.index() {
             return false;
         }
         let cell = self.entry(absorbed.index()).read() & 0xFF_FFFF;
         let next = Absorbed::new(MemberState::Open, absorbed.index() + 1).0;
-        if !home_first {
+        if !owner_word_first {
             self.member.absorbed.set(next);
         }
-        home.set(Home::after(Home(home.peek()), HomeKind::Live, OWNER, cell as u32).0);
-        if home_first {
+        owner_word.set(OwnerWord::after(OwnerWord(owner_word.peek()), OwnerKind::Live, OWNER, cell as u32).0);
+        if owner_word_first {
             self.member.absorbed.set(next);
         }
         true
@@ -75,7 +75,7 @@ fn publish(me: &Client, other: &Client, name: &NameEntry, how: Claim) -> bool {
     let announced = || other.announced().is_some();
     let early = how == Claim::RingFirst && announced();
     let busy = claimed() | if how == Claim::RingFirst { early } else { announced() };
-    let bound = matches!(Home(name.home.read()).kind(), HomeKind::Live | HomeKind::Reserved);
+    let bound = matches!(OwnerWord(name.owner_word.read()).kind(), OwnerKind::Live | OwnerKind::Reserved);
     let mine = !busy && !bound;
     if mine {
         me.catalogue.announce(NAME, 0);
@@ -87,7 +87,7 @@ fn publish(me: &Client, other: &Client, name: &NameEntry, how: Claim) -> bool {
 /// The daemon binds the name for a third client that asked for it; true if it did.
 fn bind(client: &Client, name: &NameEntry, how: Claim) -> bool {
     if how != Claim::Ignored {
-        name.home.set(then(0, HomeKind::Reserved, 0, 0));
+        name.owner_word.set(then(0, OwnerKind::Reserved, 0, 0));
         fence(Ordering::SeqCst);
         if client.catalogue.claim.read() == NAME {
             // Put off to the next turn of the daemon's loop.
@@ -98,7 +98,7 @@ fn bind(client: &Client, name: &NameEntry, how: Claim) -> bool {
         // Absorbed first; the request is then a takeover.
         return false;
     }
-    name.home.set(then(then(0, HomeKind::Reserved, 0, 0), HomeKind::Live, 3, 0));
+    name.owner_word.set(then(then(0, OwnerKind::Reserved, 0, 0), OwnerKind::Live, 3, 0));
     true
 }
 
@@ -222,14 +222,14 @@ fn left(list_last: bool) {
             if !list_last {
                 leave();
             }
-            w.0.absorb(&w.1.home, true);
+            w.0.absorb(&w.1.owner_word, true);
             w.0.member.absorbed.set(Absorbed::new(MemberState::Closed, 1).0);
             if list_last {
                 leave();
             }
         })
     };
-    let live = || Home(w.1.home.read()).is_live();
+    let live = || OwnerWord(w.1.owner_word.read()).is_live();
     let announced = || bits(&w.2.announcers, 64).next().is_some() && w.0.announced().is_some();
     let found = live() || announced() || live();
     reached();
@@ -240,25 +240,25 @@ fn left(list_last: bool) {
 #[test]
 fn an_announcer_leaves_behind_its_last_name() {
     holds("absorbed, closed, off the list", None, || left(true));
-    refuted("off the list before the home", "false miss", || left(false));
+    refuted("off the list before the owner word", "false miss", || left(false));
 }
 
 #[derive(Clone, Copy)]
 struct Miss {
     directory_again: bool,
-    home_first: bool,
+    owner_word_first: bool,
     absorbed_again: bool,
 }
 
-const CAREFUL: Miss = Miss { directory_again: true, home_first: true, absorbed_again: true };
+const CAREFUL: Miss = Miss { directory_again: true, owner_word_first: true, absorbed_again: true };
 
 /// A look-up through directory, ring, directory: `Err` if something moved, else the cell or that the name is absent.
 fn get(client: &Client, name: &NameEntry, lease: &Word, how: Miss) -> Result<Option<u32>, ()> {
-    let home = Home(name.home.read());
-    if home.is_live() {
-        let stands = acquire(lease, Cell::new(1, 0).lease(OWNER), &[(&name.home, home.0)]);
+    let owner_word = OwnerWord(name.owner_word.read());
+    if owner_word.is_live() {
+        let stands = acquire(lease, Cell::new(1, 0).lease(OWNER), &[(&name.owner_word, owner_word.0)]);
         lease.set(0);
-        return if stands { Ok(Some(home.cell())) } else { Err(()) };
+        return if stands { Ok(Some(owner_word.cell())) } else { Err(()) };
     }
     if let Some((absorbed, cell)) = client.announced() {
         let route = [(&client.member.absorbed, absorbed.0)];
@@ -266,7 +266,7 @@ fn get(client: &Client, name: &NameEntry, lease: &Word, how: Miss) -> Result<Opt
         lease.set(0);
         return if stands { Ok(Some(cell)) } else { Err(()) };
     }
-    if how.directory_again && Home(name.home.read()).is_live() { Err(()) } else { Ok(None) }
+    if how.directory_again && OwnerWord(name.owner_word.read()).is_live() { Err(()) } else { Ok(None) }
 }
 
 /// The daemon absorbs the announcement of a name while somebody looks for it; the producer then uses the entry again.
@@ -276,7 +276,7 @@ fn absorbed(how: Miss) {
     let daemon = {
         let w = w.clone();
         spawn(move || {
-            w.0.absorb(&w.1.home, how.home_first);
+            w.0.absorb(&w.1.owner_word, how.owner_word_first);
         })
     };
     reached();
@@ -288,7 +288,9 @@ fn absorbed(how: Miss) {
 fn an_announced_name_is_never_missed() {
     holds("look-up during absorption", None, || absorbed(CAREFUL));
     refuted("no second look in the directory", "false miss", || absorbed(Miss { directory_again: false, ..CAREFUL }));
-    refuted("absorbed stored before home", "false miss", || absorbed(Miss { home_first: false, ..CAREFUL }));
+    refuted("absorbed stored before owner word", "false miss", || {
+        absorbed(Miss { owner_word_first: false, ..CAREFUL })
+    });
 }
 
 /// A name is announced, absorbed, and taken over by another cell (2); its entry and its cell go to another name, whose
@@ -313,18 +315,18 @@ fn life(how: Miss, gets: usize) {
     let daemon = {
         let w = w.clone();
         spawn(move || {
-            w.client.absorb(&w.name.home, true);
-            w.name.home.set(then(live(OWNER, 0), HomeKind::Live, 2, 2));
+            w.client.absorb(&w.name.owner_word, true);
+            w.name.owner_word.set(then(live(OWNER, 0), OwnerKind::Live, 2, 2));
             // The former owner learns that cell 0 is free, and binds it to another name.
             w.cell.set(9);
         })
     };
     let look = move |w: &World, who: usize| -> Option<u64> {
         let lease = &w.leases[who];
-        let home = Home(w.name.home.read());
-        if home.is_live() {
-            let value = if home.cell() == 2 { 2 } else { w.cell.read() };
-            let route = [(&w.name.home, home.0)];
+        let owner_word = OwnerWord(w.name.owner_word.read());
+        if owner_word.is_live() {
+            let value = if owner_word.cell() == 2 { 2 } else { w.cell.read() };
+            let route = [(&w.name.owner_word, owner_word.0)];
             return acquire(lease, Cell::new(1, 0).lease(OWNER), &route).then_some(value);
         }
         let (absorbed, _) = w.client.announced()?;

@@ -148,7 +148,7 @@ enum Mistake {
     BitCleared,
 }
 
-/// What `Shard::free_entry`, `acquire` and `release` do, with a mistake.
+/// The steps of `Shard::free_entry`, `acquire` and `release`, with a mistake.
 fn read_wrongly(w: &World, mistake: Mistake) {
     let (high, used, entry) = (&w.table.high_water[0], &w.table.shards_used, &w.table.entries[0][0]);
     let cell = Cell(w.cell.read());

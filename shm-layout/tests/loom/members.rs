@@ -19,7 +19,7 @@ struct World {
     owner: MemberEntry,
     /// Stands for the packet on the control socket.
     reply: Word,
-    home: Word,
+    owner_word: Word,
     cell: Word,
     table: LeaseTable,
     bytes: Bytes,
@@ -37,7 +37,7 @@ impl World {
     }
 }
 
-/// What the daemon's reply tells the newcomer.
+/// The daemon's reply to the newcomer.
 #[derive(Clone, Copy, PartialEq)]
 enum Told {
     /// That it is a member.
@@ -75,7 +75,7 @@ fn model(told: Told, listed_after_fence: bool, stored_before_reply: bool) {
         member: MemberEntry::model(),
         owner: MemberEntry::model(),
         reply: Word::new(0),
-        home: Word::new(live(OWNER, 0)),
+        owner_word: Word::new(live(OWNER, 0)),
         cell: Word::new(Cell::new(1, 0).0),
         table: LeaseTable::model(),
         bytes: Bytes::new(),
@@ -99,7 +99,7 @@ fn model(told: Told, listed_after_fence: bool, stored_before_reply: bool) {
         let w = w.clone();
         spawn(move || {
             let early = if listed_after_fence { Vec::new() } else { told.listed(&w) };
-            let before = overwrite(&w.home, live(OWNER, 0), &w.cell, Cell::new(1, 1)).unwrap();
+            let before = overwrite(&w.owner_word, live(OWNER, 0), &w.cell, Cell::new(1, 1)).unwrap();
             scan_fence();
             let listed = if listed_after_fence { told.listed(&w) } else { early };
             let held = w.somebody_holds(before, listed.into_iter());
@@ -110,9 +110,11 @@ fn model(told: Told, listed_after_fence: bool, stored_before_reply: bool) {
     };
     if w.reply.read() == 1 {
         let shard = Shard::new(&w.table, 0);
-        let (home, cell) = (w.home.read(), Cell(w.cell.read()));
+        let (owner_word, cell) = (w.owner_word.read(), Cell(w.cell.read()));
         let entry = shard.free_entry().unwrap();
-        if cell == Cell::new(1, 0) && acquire(entry, cell.lease(OWNER), &[(&w.home, home), (&w.cell, cell.0)]) {
+        if cell == Cell::new(1, 0)
+            && acquire(entry, cell.lease(OWNER), &[(&w.owner_word, owner_word), (&w.cell, cell.0)])
+        {
             reached();
             w.bytes.read(cell);
             release(entry);

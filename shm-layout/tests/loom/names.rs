@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tensorlend_layout::describe::Model;
 use tensorlend_layout::directory::{FoundName, LongName, NameEntry, Replaced, begin_table_in, find_in, key_word};
 use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, scan_fence};
-use tensorlend_layout::word::{Cell, Home, HomeKind, PlaceWord, TableWord, Word};
+use tensorlend_layout::word::{Cell, OwnerKind, OwnerWord, PlaceWord, TableWord, Word};
 
 /// All keys of a model have this hash: only their bytes tell them apart.
 const HASH: u64 = 0;
@@ -39,7 +39,7 @@ impl World {
             bytes: Bytes::new(),
         };
         w.names[1].set_key(HASH, key, 0, &w.long_names);
-        w.names[1].home.set(live(OWNER, 0));
+        w.names[1].owner_word.set(live(OWNER, 0));
         w.lead(0, 1);
         Arc::new(w)
     }
@@ -56,10 +56,10 @@ impl World {
     /// The value that a name leads to, if nothing moved meanwhile.
     fn get(&self, found: FoundName) -> Option<Cell> {
         let entry = Shard::new(&self.leases, 0).free_entry().unwrap();
-        let home = &self.names[found.entry as usize].home;
+        let owner_word = &self.names[found.entry as usize].owner_word;
         let cell = Cell(self.cell.read());
-        let route = [(home, found.home.0), (&self.cell, cell.0)];
-        (found.home.is_live() && cell.is_value() && acquire(entry, cell.lease(OWNER), &route)).then(|| {
+        let route = [(owner_word, found.owner_word.0), (&self.cell, cell.0)];
+        (found.owner_word.is_live() && cell.is_value() && acquire(entry, cell.lease(OWNER), &route)).then(|| {
             reached();
             self.bytes.read(cell);
             release(entry);
@@ -67,9 +67,9 @@ impl World {
         })
     }
 
-    fn move_home(&self, entry: usize, kind: HomeKind, catalogue: u16, cell: u32) {
-        let home = &self.names[entry].home;
-        home.set(then(home.peek(), kind, catalogue, cell));
+    fn move_owner_word(&self, entry: usize, kind: OwnerKind, catalogue: u16, cell: u32) {
+        let owner_word = &self.names[entry].owner_word;
+        owner_word.set(then(owner_word.peek(), kind, catalogue, cell));
     }
 }
 
@@ -90,7 +90,7 @@ fn reused(how: Reuse, key: &'static [u8], wrong: Cell) {
         spawn(move || {
             let entry = &w.names[1];
             if how != Reuse::NoTomb {
-                w.move_home(1, HomeKind::Tomb, 0, 0);
+                w.move_owner_word(1, OwnerKind::Tomb, 0, 0);
             }
             if matches!(how, Reuse::NoTomb | Reuse::NoFence) {
                 entry.name[0].put(key_word(b"b"));
@@ -99,16 +99,16 @@ fn reused(how: Reuse, key: &'static [u8], wrong: Cell) {
             }
             w.cell.set(B_VALUE.0);
             if how == Reuse::NoVersion {
-                entry.home.set(live(OWNER, 0));
+                entry.owner_word.set(live(OWNER, 0));
             } else {
-                w.move_home(1, HomeKind::Live, OWNER, 0);
+                w.move_owner_word(1, OwnerKind::Live, OWNER, 0);
             }
         })
     };
     let found = if how == Reuse::KeyFirst {
         let same = w.names[1].name[0].read() == key_word(key);
-        let home = Home(w.names[1].home.read());
-        Ok(same.then_some(FoundName { entry: 1, home }))
+        let owner_word = OwnerWord(w.names[1].owner_word.read());
+        Ok(same.then_some(FoundName { entry: 1, owner_word }))
     } else {
         w.find(key)
     };
@@ -129,10 +129,10 @@ fn an_entry_is_given_to_another_name() {
 #[test]
 fn an_entry_given_away_carelessly() {
     let wrong = "another name's value";
-    refuted("home word without a version", wrong, || reused(Reuse::NoVersion, b"a", B_VALUE));
-    refuted("key replaced under a live home", wrong, || reused(Reuse::NoTomb, b"b", A_VALUE));
+    refuted("owner word without a version", wrong, || reused(Reuse::NoVersion, b"a", B_VALUE));
+    refuted("key replaced under a live owner word", wrong, || reused(Reuse::NoTomb, b"b", A_VALUE));
     refuted("key stored without a fence behind the tomb", wrong, || reused(Reuse::NoFence, b"b", A_VALUE));
-    refuted("key compared before home is read", wrong, || reused(Reuse::KeyFirst, b"a", B_VALUE));
+    refuted("key compared before owner word is read", wrong, || reused(Reuse::KeyFirst, b"a", B_VALUE));
 }
 
 /// The block of A's tail is given to B, which stands in the next entry; both keys have the same head and hash.
@@ -142,13 +142,13 @@ fn block_reused(clears: bool) {
     let daemon = {
         let (w, bound) = (w.clone(), bound.clone());
         spawn(move || {
-            w.move_home(1, HomeKind::Tomb, 0, 0);
+            w.move_owner_word(1, OwnerKind::Tomb, 0, 0);
             if clears {
                 w.names[1].clear_key();
             }
             w.names[2].set_key(HASH, b"headhead.b", 0, &w.long_names);
             w.lead(1, 2);
-            w.move_home(2, HomeKind::Live, OWNER, 1);
+            w.move_owner_word(2, OwnerKind::Live, OWNER, 1);
             bound.set(1);
         })
     };
@@ -156,10 +156,10 @@ fn block_reused(clears: bool) {
     let found = w.find(b"headhead.b").unwrap();
     if bound {
         reached();
-        assert!(found.is_some_and(|f| f.home.is_live()), "the name is there");
+        assert!(found.is_some_and(|f| f.owner_word.is_live()), "the name is there");
     }
-    if let Some(found) = found.filter(|f| f.home.is_live()) {
-        assert_eq!(found.home.cell(), 1, "another name's home");
+    if let Some(found) = found.filter(|f| f.owner_word.is_live()) {
+        assert_eq!(found.owner_word.cell(), 1, "another name's owner word");
     }
     daemon.join().unwrap();
 }
@@ -176,8 +176,8 @@ fn taken_over(find: fn(&World) -> bool) {
     let daemon = {
         let w = w.clone();
         spawn(move || {
-            w.move_home(1, HomeKind::Live, 2, 5);
-            w.move_home(1, HomeKind::Live, OWNER, 0);
+            w.move_owner_word(1, OwnerKind::Live, 2, 5);
+            w.move_owner_word(1, OwnerKind::Live, OWNER, 0);
         })
     };
     reached();
@@ -188,11 +188,11 @@ fn taken_over(find: fn(&World) -> bool) {
 #[test]
 fn a_look_up_finds_a_name_that_is_being_taken_over() {
     holds("look-up during takeovers", None, || taken_over(|w| w.find(b"a").unwrap().is_some()));
-    refuted("look-up that goes on when home moved", "false miss", || {
+    refuted("look-up that goes on when owner word moved", "false miss", || {
         taken_over(|w| {
             let entry = &w.names[1];
-            let home = entry.home.read();
-            entry.name[0].peek() == key_word(b"a") && entry.home_after_key() == home
+            let owner_word = entry.owner_word.read();
+            entry.name[0].peek() == key_word(b"a") && entry.owner_word_after_key() == owner_word
         });
     });
 }
@@ -203,17 +203,17 @@ fn bound_again(frees_early: bool) {
     // The name stands in the second place, behind another one.
     w.names[2].set_key(HASH, b"a", 0, &w.long_names);
     w.lead(1, 2);
-    w.move_home(2, HomeKind::Live, OWNER, 0);
+    w.move_owner_word(2, OwnerKind::Live, OWNER, 0);
     let daemon = {
         let w = w.clone();
         spawn(move || {
-            w.move_home(1, HomeKind::Tomb, 0, 0);
+            w.move_owner_word(1, OwnerKind::Tomb, 0, 0);
             w.places[0].set(if frees_early { PlaceWord::FREE.0 } else { PlaceWord::PASSED.0 });
-            w.move_home(2, HomeKind::Live, 2, 5);
+            w.move_owner_word(2, OwnerKind::Live, 2, 5);
         })
     };
     reached();
-    assert!(w.find(b"a").unwrap().is_some_and(|f| f.home.is_live()), "false miss");
+    assert!(w.find(b"a").unwrap().is_some_and(|f| f.owner_word.is_live()), "false miss");
     daemon.join().unwrap();
 }
 
@@ -236,7 +236,7 @@ enum Growth {
     WipedWithoutFence,
 }
 
-/// What happens in the new table.
+/// The event in the new table.
 #[derive(Clone, Copy, PartialEq)]
 enum After {
     Nothing,
@@ -271,7 +271,7 @@ fn grown(how: Growth, after: After) {
             if after == After::Nothing {
                 return;
             }
-            w.move_home(1, HomeKind::Tomb, 0, 0);
+            w.move_owner_word(1, OwnerKind::Tomb, 0, 0);
             w.places[1].set(PlaceWord::PASSED.0);
             if after == After::Deleted {
                 scan_fence();
@@ -281,10 +281,10 @@ fn grown(how: Growth, after: After) {
                 return;
             }
             w.names[1].set_key(HASH, b"b", 0, &w.long_names);
-            w.move_home(1, HomeKind::Live, 2, 5);
+            w.move_owner_word(1, OwnerKind::Live, 2, 5);
             w.names[2].set_key(HASH, b"a", 0, &w.long_names);
             w.lead(2, 2);
-            w.move_home(2, HomeKind::Live, OWNER, 0);
+            w.move_owner_word(2, OwnerKind::Live, OWNER, 0);
             again.set(1);
         })
     };
@@ -300,7 +300,7 @@ fn grown(how: Growth, after: After) {
     for _ in 0..2 {
         match find() {
             Ok(Some(found)) => {
-                assert!(!bound_again || found.home.is_live(), "false miss");
+                assert!(!bound_again || found.owner_word.is_live(), "false miss");
                 w.get(found);
                 break;
             }

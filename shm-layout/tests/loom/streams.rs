@@ -6,17 +6,17 @@ use std::sync::Arc;
 use tensorlend_layout::describe::Model;
 use tensorlend_layout::directory::StreamEntry;
 use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, scan_fence};
-use tensorlend_layout::stream::{Brief, Found, Ring, RingEntry, StreamRing};
+use tensorlend_layout::stream::{Found, HeaderSummary, Ring, RingEntry, StreamRing};
 use tensorlend_layout::wake::{declare, news_fence, park};
-use tensorlend_layout::word::{Bell, Cell, HomeKind, Word};
+use tensorlend_layout::word::{Bell, Cell, OwnerKind, Word};
 
 struct World {
     head: StreamRing,
     entries: Vec<RingEntry>,
     leases: LeaseTable,
     stream: StreamEntry,
-    /// The home of the stream's name.
-    home: Word,
+    /// The owner word of the stream's name.
+    owner_word: Word,
     /// Stands for the packet on the control socket.
     reply: Word,
     bytes: Bytes,
@@ -27,7 +27,7 @@ const fn message(number: u64) -> Cell {
     Cell::new(number + 1, number as u32)
 }
 
-const fn brief(number: u64) -> Brief {
+const fn summary(number: u64) -> HeaderSummary {
     [number + 7]
 }
 
@@ -38,7 +38,7 @@ impl World {
             entries: (0..capacity).map(|_| RingEntry::model()).collect(),
             leases: LeaseTable::model(),
             stream: StreamEntry::model(),
-            home: Word::new(live(OWNER, 0)),
+            owner_word: Word::new(live(OWNER, 0)),
             reply: Word::new(0),
             bytes: Bytes::new(),
         }
@@ -63,7 +63,7 @@ impl World {
 
     fn send(&self, number: u64) {
         self.bytes.write(number as u32);
-        self.retire(self.ring().send(number, message(number), &brief(number)));
+        self.retire(self.ring().send(number, message(number), &summary(number)));
     }
 
     /// The subscriber looks for a message and reads it; true if it could.
@@ -75,7 +75,7 @@ impl World {
         if taken {
             reached();
             assert_eq!(cell, message(number), "another message");
-            assert_eq!(found, brief(number), "another message's brief");
+            assert_eq!(found, summary(number), "another message's summary");
             self.bytes.read(cell);
             release(entry);
         }
@@ -106,7 +106,7 @@ fn a_message_found_is_the_one_looked_for() {
     holds("drop the oldest, ring of 2", None, || dropped(2, 4, 1, World::send, find));
 }
 
-/// What [`Ring::send`] does with a ring of one, less one step.
+/// The steps of [`Ring::send`] with a ring of one, less one.
 fn write(w: &World, number: u64, empty: bool, ordered: bool) {
     w.bytes.write(number as u32);
     let entry = &w.entries[0];
@@ -119,7 +119,7 @@ fn write(w: &World, number: u64, empty: bool, ordered: bool) {
         fence(Ordering::Release);
     }
     entry.number.put(number);
-    entry.brief[0].put(brief(number)[0]);
+    entry.summary[0].put(summary(number)[0]);
     entry.cell.set(message(number).0);
     w.retire(Some(before));
 }
@@ -138,7 +138,7 @@ fn a_ring_written_or_read_in_another_order() {
             let entry = &w.entries[0];
             entry.cell.set(message(number).0);
             entry.number.put(number);
-            entry.brief[0].put(brief(number)[0]);
+            entry.summary[0].put(summary(number)[0]);
         };
         dropped(1, 2, 1, send, find);
     });
@@ -158,7 +158,7 @@ fn a_ring_written_or_read_in_another_order() {
     });
     refuted("no fence before the leases are read", RACE, || {
         let send = |w: &World, number: u64| {
-            let before = w.ring().send(number, message(number), &brief(number)).unwrap();
+            let before = w.ring().send(number, message(number), &summary(number)).unwrap();
             if !holds_lease(&w.leases, before) {
                 w.bytes.write(before.slot());
             }
@@ -211,7 +211,7 @@ fn blocked(leases_first: bool) {
         w.next().set(1);
     }
     let found = w.ring().find(0);
-    assert_eq!(found, Found::Message(message(0), brief(0)), "a message of a blocking stream is lost");
+    assert_eq!(found, Found::Message(message(0), summary(0)), "a message of a blocking stream is lost");
     assert!(w.take(0, find), "a message of a blocking stream is lost");
     w.next().set(1);
     producer.join().unwrap();
@@ -244,7 +244,7 @@ fn subscribed(fenced: bool, first: u64) {
                 if n > 0 && listed && w.next().read() < n {
                     return;
                 }
-                w.ring().send(n, message(n), &brief(n));
+                w.ring().send(n, message(n), &summary(n));
                 news_fence();
             }
         })
@@ -297,7 +297,7 @@ impl World {
             return;
         }
         reached();
-        assert_eq!((cell, found), (message(number), brief(number)), "another message");
+        assert_eq!((cell, found), (message(number), summary(number)), "another message");
         if how == Borrow::PassedEarly {
             self.next().set(number + 1);
         }
@@ -305,11 +305,11 @@ impl World {
         self.next().set(number + 1);
     }
 
-    /// Leases a message by the stream's home, and reads it.
-    fn take_by_home(&self, home: u64, number: u64) -> bool {
+    /// Leases a message by the stream's owner word, and reads it.
+    fn take_by_owner_word(&self, owner_word: u64, number: u64) -> bool {
         let Found::Message(cell, _) = self.ring().find(number) else { return false };
         let entry = Shard::new(&self.leases, 0).free_entry().unwrap();
-        let words = [(&self.home, home), (&self.ring().entry(number).cell, cell.0)];
+        let words = [(&self.owner_word, owner_word), (&self.ring().entry(number).cell, cell.0)];
         let taken = acquire(entry, cell.lease(OWNER), &words);
         if taken {
             self.bytes.read(cell);
@@ -325,11 +325,11 @@ fn deleted(how: Borrow) {
     let w = Arc::new(World::new(2));
     w.send(0);
     w.send(1);
-    let home = w.home.read();
+    let owner_word = w.owner_word.read();
     let producer = {
         let w = w.clone();
         spawn(move || {
-            w.home.set(then(home, HomeKind::Tomb, OWNER, 0));
+            w.owner_word.set(then(owner_word, OwnerKind::Tomb, OWNER, 0));
             for number in 0..2 {
                 scan_fence();
                 if !w.leases.cursors[0].keeps(STREAM, 2) && !holds_lease(&w.leases, message(number)) {
@@ -343,7 +343,7 @@ fn deleted(how: Borrow) {
         cursor.stream.set(STREAM);
     }
     news_fence();
-    let first = how == Borrow::NotLeasedFirst || w.take_by_home(home, 0);
+    let first = how == Borrow::NotLeasedFirst || w.take_by_owner_word(owner_word, 0);
     if how == Borrow::NamedLate {
         cursor.stream.set(STREAM);
     }
@@ -390,7 +390,7 @@ fn joined(how: Borrow) {
         w.next().set(start);
         if how == Borrow::NotLeasedFirst {
             w.borrow(how, start);
-        } else if w.take_by_home(live(OWNER, 0), start) {
+        } else if w.take_by_owner_word(live(OWNER, 0), start) {
             w.borrow(how, start + 1);
         }
     }
@@ -405,7 +405,7 @@ fn a_cursor_keeps_what_comes_after_a_leased_message() {
     refuted("borrowed without a second look", "another message", || joined(Borrow::NotLookedAgain));
 }
 
-/// What may be left out of a sleep.
+/// The steps that may be left out of a sleep.
 #[derive(Clone, Copy, PartialEq)]
 enum Sleep {
     Right,
@@ -470,7 +470,7 @@ fn subscriber_waits(how: Sleep) {
     let producer = {
         let w = w.clone();
         spawn(move || {
-            w.ring().send(0, message(0), &brief(0));
+            w.ring().send(0, message(0), &summary(0));
             wake(how, &w.head.bell, &w.leases.cursors[0].parked);
         })
     };

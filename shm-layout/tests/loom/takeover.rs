@@ -5,14 +5,14 @@ use std::sync::Arc;
 use tensorlend_layout::describe::Model;
 use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, scan_fence};
 use tensorlend_layout::publish::overwrite;
-use tensorlend_layout::word::{Cell, Home, HomeKind, Word};
+use tensorlend_layout::word::{Cell, OwnerKind, OwnerWord, Word};
 
 const RIVAL: u16 = 2;
 /// The rival's value.
 const TAKEN: Cell = Cell::new(70, 0);
 
 struct World {
-    home: Word,
+    owner_word: Word,
     /// The owner's cells.
     cells: [Word; 2],
     rival: Word,
@@ -23,7 +23,7 @@ struct World {
 impl World {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            home: Word::new(live(OWNER, 0)),
+            owner_word: Word::new(live(OWNER, 0)),
             cells: [Word::new(Cell::new(1, 0).0), Word::new(Cell::EMPTY.0)],
             rival: Word::new(TAKEN.0),
             leases: LeaseTable::model(),
@@ -31,19 +31,19 @@ impl World {
         })
     }
 
-    fn cell(&self, home: Home) -> &Word {
-        if home.catalogue() == RIVAL { &self.rival } else { &self.cells[home.cell() as usize] }
+    fn cell(&self, owner_word: OwnerWord) -> &Word {
+        if owner_word.catalogue() == RIVAL { &self.rival } else { &self.cells[owner_word.cell() as usize] }
     }
 
     /// The latest value, leased and read; `None` if something moved.
     fn get(&self) -> Option<Cell> {
-        let home = Home(self.home.read());
-        let word = self.cell(home);
+        let owner_word = OwnerWord(self.owner_word.read());
+        let word = self.cell(owner_word);
         let cell = Cell(word.read());
         let entry = Shard::new(&self.leases, 0).free_entry().unwrap();
-        let route = [(&self.home, home.0), (word, cell.0)];
-        (cell.is_value() && acquire(entry, cell.lease(home.catalogue()), &route)).then(|| {
-            if home.catalogue() == OWNER {
+        let route = [(&self.owner_word, owner_word.0), (word, cell.0)];
+        (cell.is_value() && acquire(entry, cell.lease(owner_word.catalogue()), &route)).then(|| {
+            if owner_word.catalogue() == OWNER {
                 self.bytes.read(cell);
             }
             release(entry);
@@ -65,7 +65,7 @@ fn taken_back(cell: u32) {
     let thread_1 = {
         let w = w.clone();
         spawn(move || {
-            overwrite(&w.home, live(OWNER, 0), &w.cells[0], Cell::new(2, 1))?;
+            overwrite(&w.owner_word, live(OWNER, 0), &w.cells[0], Cell::new(2, 1))?;
             // The put has returned: what is read from here on is this value, or a later one.
             w.get()
         })
@@ -73,10 +73,10 @@ fn taken_back(cell: u32) {
     let thread_2 = {
         let w = w.clone();
         spawn(move || {
-            let taken = then(live(OWNER, 0), HomeKind::Live, RIVAL, 0);
-            w.home.set(taken);
+            let taken = then(live(OWNER, 0), OwnerKind::Live, RIVAL, 0);
+            w.owner_word.set(taken);
             w.cells[cell as usize].swap(Cell::new(3, 2).0);
-            w.home.set(then(taken, HomeKind::Live, OWNER, cell));
+            w.owner_word.set(then(taken, OwnerKind::Live, OWNER, cell));
         })
     };
     let early = thread_1.join().unwrap();
@@ -96,33 +96,33 @@ fn a_stalled_overwrite_lands_in_a_dead_cell() {
 }
 
 /// The owner overwrites, sees that the name was taken, and reclaims everything; a reader reads on.
-fn housekeeping(home_again: bool) {
+fn housekeeping(owner_word_again: bool) {
     let w = World::new();
     let owner = {
         let w = w.clone();
         spawn(move || {
             w.bytes.write(1);
-            if let Some(before) = overwrite(&w.home, live(OWNER, 0), &w.cells[0], Cell::new(2, 1)) {
+            if let Some(before) = overwrite(&w.owner_word, live(OWNER, 0), &w.cells[0], Cell::new(2, 1)) {
                 w.retire(before);
             }
-            if w.home.read() != live(OWNER, 0) {
+            if w.owner_word.read() != live(OWNER, 0) {
                 w.retire(Cell(w.cells[0].swap(Cell::DELETED.0)));
             }
         })
     };
     let daemon = {
         let w = w.clone();
-        spawn(move || w.home.set(then(live(OWNER, 0), HomeKind::Live, RIVAL, 0)))
+        spawn(move || w.owner_word.set(then(live(OWNER, 0), OwnerKind::Live, RIVAL, 0)))
     };
     let entry = Shard::new(&w.leases, 0).free_entry().unwrap();
-    let home = Home(w.home.read());
-    let word = w.cell(home);
+    let owner_word = OwnerWord(w.owner_word.read());
+    let word = w.cell(owner_word);
     let cell = Cell(word.read());
     if !cell.is_value() {
         reached();
-        assert!(home_again && w.home.read() != home.0, "a name that was never deleted is absent");
-    } else if acquire(entry, cell.lease(home.catalogue()), &[(&w.home, home.0), (word, cell.0)]) {
-        if home.catalogue() == OWNER {
+        assert!(owner_word_again && w.owner_word.read() != owner_word.0, "a name that was never deleted is absent");
+    } else if acquire(entry, cell.lease(owner_word.catalogue()), &[(&w.owner_word, owner_word.0), (word, cell.0)]) {
+        if owner_word.catalogue() == OWNER {
             w.bytes.read(cell);
         }
         release(entry);
@@ -134,28 +134,28 @@ fn housekeeping(home_again: bool) {
 #[test]
 fn the_former_owners_housekeeping_is_no_delete() {
     holds("overwrite, takeover, housekeeping, get", Some(3), || housekeeping(true));
-    refuted("deleted cell believed without a second look at home", "is absent", || housekeeping(false));
+    refuted("deleted cell believed without a second look at owner word", "is absent", || housekeeping(false));
 }
 
-/// The former owner frees what its cell held without emptying it, and the reader does not look at home again.
+/// The former owner frees what its cell held without emptying it, and the reader does not look at the owner word again.
 #[test]
 fn a_cell_alone_is_no_route() {
-    refuted("taken over, home not read again", RACE, || {
+    refuted("taken over, owner word not read again", RACE, || {
         let w = World::new();
         let owner = {
             let w = w.clone();
             spawn(move || {
-                if w.home.read() != live(OWNER, 0) {
+                if w.owner_word.read() != live(OWNER, 0) {
                     w.retire(Cell(w.cells[0].peek()));
                 }
             })
         };
         let daemon = {
             let w = w.clone();
-            spawn(move || w.home.set(then(live(OWNER, 0), HomeKind::Live, RIVAL, 0)))
+            spawn(move || w.owner_word.set(then(live(OWNER, 0), OwnerKind::Live, RIVAL, 0)))
         };
         let entry = Shard::new(&w.leases, 0).free_entry().unwrap();
-        if w.home.read() == live(OWNER, 0) {
+        if w.owner_word.read() == live(OWNER, 0) {
             let cell = Cell(w.cells[0].read());
             if acquire(entry, cell.lease(OWNER), &[(&w.cells[0], cell.0)]) {
                 w.bytes.read(cell);

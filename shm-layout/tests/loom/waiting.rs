@@ -5,10 +5,10 @@ use std::sync::Arc;
 use tensorlend_layout::publish::overwrite;
 use tensorlend_layout::sync::{Ordering, fence};
 use tensorlend_layout::wake::{declare, news_fence, park};
-use tensorlend_layout::word::{Bell, Cell, HomeKind, Word, parked_bit};
+use tensorlend_layout::word::{Bell, Cell, OwnerKind, Word, parked_bit};
 
 struct World {
-    home: Word,
+    owner_word: Word,
     cell: Word,
     /// The owner's bell, in its catalogue.
     bell: Bell,
@@ -20,7 +20,7 @@ struct World {
 impl World {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            home: Word::new(live(OWNER, 0)),
+            owner_word: Word::new(live(OWNER, 0)),
             cell: Word::new(Cell::new(1, 0).0),
             bell: Bell::new(),
             directory_bell: Bell::new(),
@@ -29,7 +29,7 @@ impl World {
     }
 
     fn look(&self) -> (u64, u64) {
-        (self.home.read(), self.cell.read())
+        (self.owner_word.read(), self.cell.read())
     }
 
     /// Whether a sleep on these samples would end: the kernel compares them with the bells, now and at every ring.
@@ -39,7 +39,7 @@ impl World {
 
     fn put(&self, new: Cell, fenced: bool) {
         if fenced {
-            overwrite(&self.home, live(OWNER, 0), &self.cell, new);
+            overwrite(&self.owner_word, live(OWNER, 0), &self.cell, new);
         } else {
             self.cell.swap(new.0);
         }
@@ -139,7 +139,7 @@ fn moved(fenced: bool) {
     let daemon = {
         let w = w.clone();
         spawn(move || {
-            w.home.set(then(live(OWNER, 0), HomeKind::Live, 2, 0));
+            w.owner_word.set(then(live(OWNER, 0), OwnerKind::Live, 2, 0));
             if fenced {
                 news_fence();
             }

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 
-/// What the driver made the memory for. It is in the memfd's name, so that a descriptor tells what it is.
+/// The purpose of the memory. It is in the memfd's name, so that a descriptor tells what it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Use {
     Alloc,

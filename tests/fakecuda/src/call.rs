@@ -64,7 +64,7 @@ pub fn enter(name: &'static str, body: impl FnOnce() -> Done) -> u32 {
     }
 }
 
-/// What `cuInit` does.
+/// The behaviour of `cuInit`.
 pub fn initialise() -> Done {
     extern "C" fn in_child() {
         FORKED.store(true, Ordering::Relaxed);

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Code(pub u32);
 
-/// What a driver function comes to.
+/// The result of a driver function.
 pub type Done = Result<(), Code>;
 
 pub const INVALID_VALUE: Code = Code(1);

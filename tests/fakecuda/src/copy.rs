@@ -6,7 +6,7 @@ use crate::regions::{self, Touch};
 use crate::stream::{self, Piece};
 use crate::{context, regions::find};
 
-/// What the driver takes an address for.
+/// The kind of memory at an address.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     Device,

@@ -21,7 +21,7 @@ pub struct Words {
     pub completed: AtomicU64,
     /// When the last record was reached.
     at_ns: AtomicU64,
-    /// Who recorded it last, and how long its card goes on after it.
+    /// The process that recorded it last, and how long its card goes on after it.
     pid: AtomicU64,
     start: AtomicU64,
     linger_ms: AtomicU64,

@@ -18,7 +18,7 @@ pub fn memfd(name: &str, bytes: u64) -> io::Result<File> {
     Ok(file)
 }
 
-/// What the processor may do with pages, from CUDA's access flags (0, 1 or 3).
+/// The processor's access to pages, from CUDA's access flags (0, 1 or 3).
 fn protection(access: u32) -> libc::c_int {
     match access {
         0 => libc::PROT_NONE,

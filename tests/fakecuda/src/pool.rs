@@ -14,7 +14,7 @@ use crate::{control, settings};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a pool takes from the device at a time.
+/// Bytes that a pool takes from the device at a time.
 const STEP: u64 = 2 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq)]

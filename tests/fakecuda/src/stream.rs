@@ -18,7 +18,7 @@ pub const NON_BLOCKING: u32 = 1;
 
 pub struct Piece {
     pub touches: Vec<Touch>,
-    /// What the card does; the rest is the driver's own and stays undone when the process dies.
+    /// The work of the card; the rest is the driver's own and stays undone when the process dies.
     pub on_card: bool,
     /// Still done after a fault, so that nobody waits for ever.
     pub always: bool,
@@ -250,7 +250,7 @@ pub fn create(flags: u32, priority: i32) -> Result<u64, Code> {
     Ok(STREAMS.add(Stream::new(context.device, context.handle, flags, priority.clamp(-5, 0), false)))
 }
 
-/// What was queued is still done.
+/// The card still does the queued work.
 pub fn destroy(handle: u64) -> Done {
     if handle <= 2 {
         return Err(INVALID_HANDLE);

@@ -1,5 +1,5 @@
 //! Reconnection of clients to a restarted daemon: they name their session, hand back descriptors if the daemon does not
-//! know them, repeat unanswered requests, and compare their cells with the home words.
+//! know them, repeat unanswered requests, and compare their cells with the owner words.
 
 use crate::client::{Asked, Honest, Own};
 use crate::restart::Away;
@@ -8,7 +8,7 @@ use crate::steps::hello;
 use std::collections::{BTreeSet, VecDeque};
 use tensorlend_layout::name::KeyKind;
 use tensorlend_layout::wire::{Hello, Item, Refusal, Reply, Request, Return, encode};
-use tensorlend_layout::word::{Absorbed, Home};
+use tensorlend_layout::word::{Absorbed, OwnerWord};
 
 /// A client that reconnects within this time after the daemon's start meets every deadline.
 const IN_TIME_NS: u64 = 200_000_000;
@@ -40,7 +40,7 @@ impl Sim {
                 continue;
             }
             let was_away = it.away;
-            (it.connected, it.read, it.owes, it.nudges) = (false, true, false, false);
+            (it.connected, it.read, it.owes, it.wakes) = (false, true, false, false);
             it.outbox.clear();
             let Some(seat) = &it.seat else {
                 self.leave(at);
@@ -256,9 +256,9 @@ impl Sim {
             (None, _) => {}
             (Some(_), Some(question)) if question.is_repeatable() => self.tell(actor, &question),
             (Some(Asked::Append { cells }), _) => {
-                // The append may or may not have happened; comparing cells with home words tells.
+                // The append may or may not have happened; comparing cells with owner words tells.
                 for &(cell, value) in cells {
-                    h.own.insert(cell, Own { key: None, value, home: None, pending: None, deleted: false });
+                    h.own.insert(cell, Own { key: None, value, owner_word: None, pending: None, deleted: false });
                 }
                 h.asked = None;
             }
@@ -266,7 +266,7 @@ impl Sim {
         }
     }
 
-    /// Retires cells to which no home word refers: the previous daemon took over the names and was killed before it
+    /// Retires cells to which no owner word refers: the previous daemon took over the names and was killed before it
     /// reported that.
     pub fn settle_cells(&mut self, actor: usize, h: &mut Honest) {
         let seat = self.actors[actor].seat.clone().expect("it has joined");
@@ -280,10 +280,10 @@ impl Sim {
         let pending = h.own.iter().filter(|(_, own)| own.pending.is_some_and(|number| number >= absorbed));
         let mut kept: BTreeSet<u32> = pending.map(|(&cell, _)| cell).collect();
         for (_, line) in seat.directory.entries() {
-            let home = Home(line.home.read());
+            let owner_word = OwnerWord(line.owner_word.read());
             // Those of lists and streams lead to no cell.
-            if home.is_live() && home.catalogue() == seat.number() && KeyKind::of(line).leads_to_cell() {
-                kept.insert(home.cell());
+            if owner_word.is_live() && owner_word.catalogue() == seat.number() && KeyKind::of(line).leads_to_cell() {
+                kept.insert(owner_word.cell());
             }
         }
         let lost: Vec<u32> = h.own.keys().filter(|cell| !kept.contains(cell)).copied().collect();

@@ -6,7 +6,7 @@ use tensorlend_daemon::core::settings::RESERVED_SESSIONS;
 use tensorlend_layout::catalogue::{CELL_PARTS, cells_count, cells_first};
 use tensorlend_layout::directory::{Directory, NameEntry};
 use tensorlend_layout::name::{KeyKind, is_item_of};
-use tensorlend_layout::word::{Absorbed, Home, HomeKind, Member, MemberState, RangeWord};
+use tensorlend_layout::word::{Absorbed, Member, MemberState, OwnerKind, OwnerWord, RangeWord};
 
 /// Time that a daemon waits for clients that still read the previous directory.
 const GATHERING_NS: u64 = 5_000_000_000;
@@ -167,12 +167,12 @@ impl Sim {
     fn check_names(&self, mem: File, directory: &Directory) {
         let mut live = 0;
         for (number, entry) in directory.entries() {
-            let home = Home(entry.home.read());
-            match home.kind() {
-                HomeKind::Tomb => continue,
-                HomeKind::Reserved | HomeKind::Live => live += 1,
+            let owner_word = OwnerWord(entry.owner_word.read());
+            match owner_word.kind() {
+                OwnerKind::Tomb => continue,
+                OwnerKind::Reserved | OwnerKind::Live => live += 1,
             }
-            let key = directory.key(entry).unwrap_or_else(|| panic!("entry {number} has a home and no key"));
+            let key = directory.key(entry).unwrap_or_else(|| panic!("entry {number} has an owner word and no key"));
             let found = directory.find(directory.hash(&key), &key);
             assert!(
                 matches!(found, Ok(Some(f)) if f.entry == number),
@@ -180,13 +180,13 @@ impl Sim {
             );
             let orphaned = is_item_of_no_list(directory, entry);
             assert!(!orphaned || self.core.chores_left() > 0, "entry {number} is an item of no list");
-            if home.is_live() && home.catalogue() != 0 {
+            if owner_word.is_live() && owner_word.catalogue() != 0 {
                 assert!(
-                    directory.present().any(|n| n == home.catalogue()),
+                    directory.present().any(|n| n == owner_word.catalogue()),
                     "{key:?} leads to member {}, of whom nothing is left",
-                    home.catalogue()
+                    owner_word.catalogue()
                 );
-                assert!((home.cell() as usize) < cells_first(CELL_PARTS - 1) + cells_count(CELL_PARTS - 1));
+                assert!((owner_word.cell() as usize) < cells_first(CELL_PARTS - 1) + cells_count(CELL_PARTS - 1));
             }
         }
         assert_eq!(directory.head().names_live.read(), live, "names counted in {mem:?}");
@@ -204,16 +204,18 @@ impl Sim {
             let seat = actor.seat.as_ref().expect("it had joined");
             let Some(now) = self.directories.get(&seat.directory_file) else { continue };
             for (entry, line) in seat.directory.entries() {
-                let home = Home(line.home.read());
-                let moved = Home(now.names[entry as usize].home.read());
+                let owner_word = OwnerWord(line.owner_word.read());
+                let moved = OwnerWord(now.names[entry as usize].owner_word.read());
                 // Names of ended clients may end, and their cells show that too.
-                let owner = Member(now.members[usize::from(home.catalogue())].member.read());
+                let owner = Member(now.members[usize::from(owner_word.catalogue())].member.read());
                 // A stream whose ring its daemon did not live to keep is nobody's.
                 let plain = KeyKind::of(line).leads_to_cell();
                 // The daemon ends the items of a deleted list in slices, and the next daemon ends the rest.
-                let stays =
-                    plain && !is_item_of_no_list(now, line) && home.is_live() && owner.state() == MemberState::Open;
-                assert!(!stays || moved == home, "client {at} reads {home:?} still, and it is {moved:?}");
+                let stays = plain
+                    && !is_item_of_no_list(now, line)
+                    && owner_word.is_live()
+                    && owner.state() == MemberState::Open;
+                assert!(!stays || moved == owner_word, "client {at} reads {owner_word:?} still, and it is {moved:?}");
             }
         }
     }

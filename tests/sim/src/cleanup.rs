@@ -4,7 +4,7 @@ use crate::sim::{File, SEGMENT, Sim};
 use tensorlend_layout::directory::NameEntry;
 use tensorlend_layout::name::{KeyKind, parse};
 use tensorlend_layout::wire::{Hello, Refusal, Reply, Request};
-use tensorlend_layout::word::Home;
+use tensorlend_layout::word::OwnerWord;
 
 /// Number of rounds within which every honest request must get a response. Each takes a second.
 const ROUNDS: u32 = 12;
@@ -68,7 +68,7 @@ impl Sim {
             }
             for actor in 0..self.actors.len() {
                 let it = &self.actors[actor];
-                if it.connected && ((hears && it.nudges) || (it.read && !it.outbox.is_empty())) {
+                if it.connected && ((hears && it.wakes) || (it.read && !it.outbox.is_empty())) {
                     self.deliver(actor);
                     moved = true;
                 }
@@ -181,7 +181,7 @@ impl Sim {
             self.tell(actor, &Request::Ack);
             self.settle_plainly();
             let directory = self.actors[actor].seat.clone().expect("welcome").directory;
-            let live = |entry: &&NameEntry| Home(entry.home.read()).is_live();
+            let live = |entry: &&NameEntry| OwnerWord(entry.owner_word.read()).is_live();
             let entries = directory.entries().map(|(_, entry)| entry).filter(live);
             for key in entries.filter_map(|entry| directory.key(entry)).collect::<Vec<_>>() {
                 let Some((kind, name)) = parse(&key) else { continue };

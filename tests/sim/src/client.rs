@@ -45,8 +45,8 @@ pub enum Asked {
 pub struct Own {
     pub key: Option<String>,
     pub value: Cell,
-    /// The home word that refers to it, once the client knows it.
-    pub home: Option<(u32, u64)>,
+    /// The owner word that refers to it, once the client knows it.
+    pub owner_word: Option<(u32, u64)>,
     /// The number of the cell's announcement.
     pub pending: Option<u64>,
     pub deleted: bool,
@@ -94,9 +94,9 @@ pub struct Held {
 /// The words by which a client found a value.
 #[derive(Clone, Debug)]
 pub enum Route {
-    Home { entry: u32, home: u64, cell: u32 },
+    OwnerWord { entry: u32, owner_word: u64, cell: u32 },
     Announced { absorbed: u64, cell: u32 },
-    Message { entry: u32, home: u64, number: u64 },
+    Message { entry: u32, owner_word: u64, number: u64 },
 }
 
 /// A lease that is stored but not confirmed yet.
@@ -124,7 +124,7 @@ pub struct OwnStream {
     pub place: (u32, u64),
     pub capacity: usize,
     pub entry: u32,
-    pub home: u64,
+    pub owner_word: u64,
     pub sent: u64,
     /// Whether the client has closed the stream, and waits for the stream's end to get the messages' slots back.
     pub is_closed: bool,
@@ -164,7 +164,7 @@ pub struct Honest {
     pub parts: Vec<File>,
     /// The client's progress in reconnecting.
     pub back: Back,
-    /// Whether the client must still compare its cells with the home words: reports of the previous daemon may be lost.
+    /// Whether the client must still compare its cells with the owner words: reports of the previous daemon may be lost.
     pub unsettled: bool,
     /// Whether a daemon that has lost everything must recognize it by its descriptors.
     pub sure_to_bring: bool,
@@ -272,9 +272,10 @@ impl Sim {
                 }
             }
             (Asked::Shelve(base), _) => h.segments.get_mut(&base).expect("it is kept").shelved = false,
-            (Asked::Bind { key, cell, value }, Reply::Bound { entry, home }) => {
+            (Asked::Bind { key, cell, value }, Reply::Bound { entry, owner_word }) => {
                 self.done.puts += 1;
-                let own = Own { key: Some(key), value, home: Some((entry, home)), pending: None, deleted: false };
+                let own =
+                    Own { key: Some(key), value, owner_word: Some((entry, owner_word)), pending: None, deleted: false };
                 h.own.insert(cell, own);
             }
             (Asked::Bind { cell, value, .. }, _) => {
@@ -284,7 +285,7 @@ impl Sim {
             (Asked::Append { cells }, Reply::Appended { .. }) => {
                 self.done.puts += cells.len() as u64;
                 for (cell, value) in cells {
-                    h.own.insert(cell, Own { key: None, value, home: None, pending: None, deleted: false });
+                    h.own.insert(cell, Own { key: None, value, owner_word: None, pending: None, deleted: false });
                 }
             }
             (Asked::Shown { catalogue, member }, Reply::Segment { .. } | Reply::DeviceSegment(_)) => {
@@ -297,12 +298,12 @@ impl Sim {
                 }
             }
             (Asked::Tidy { cell }, Reply::Done) if h.own.remove(&cell).is_some() => h.cells_free.push(cell),
-            (Asked::StreamOpen, Reply::Stream { stream, id, entry, home, capacity, .. }) => {
+            (Asked::StreamOpen, Reply::Stream { stream, id, entry, owner_word, capacity, .. }) => {
                 Self::forget_stream(h);
                 let ring = self.memory[&lend[0].0].view.clone().expect("a ring is a sheet");
                 let (file, place) = (lend[0].0, (stream, id));
                 let (capacity, sent, is_closed) = (capacity as usize, 0, false);
-                h.stream = Some(OwnStream { ring, file, place, capacity, entry, home, sent, is_closed });
+                h.stream = Some(OwnStream { ring, file, place, capacity, entry, owner_word, sent, is_closed });
             }
             (Asked::Notices, Reply::Notices { cells, .. }) => {
                 self.disowned(actor, h, &cells);

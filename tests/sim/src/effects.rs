@@ -8,7 +8,7 @@ use tensorlend_layout::directory::{Directory, audience_bit};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::{Allocator, Export, Refusal, Reply, Request, ValueAt};
-use tensorlend_layout::word::{Home, Member, Word};
+use tensorlend_layout::word::{Member, OwnerWord, Word};
 
 impl Sim {
     fn actor_of(&self, conn: ConnId) -> usize {
@@ -161,10 +161,10 @@ impl Sim {
             }
             Order::Probe { mem } => {
                 let file = self.names.get(&mem).map(|file| &self.memory[file]);
-                let quiet = file.is_none_or(|file| file.writers.is_empty());
+                let quiescent = file.is_none_or(|file| file.writers.is_empty());
                 let leases = file.is_some_and(|file| file.kind == Kind::Sheet(Magic::Leases));
                 let flawed = self.has_flaw(Flaw::TrustsTheLoud) || leases && self.has_flaw(Flaw::TakesTheAwayForGone);
-                Event::Probed { mem, quiet: quiet || flawed }
+                Event::Probed { mem, quiescent: quiescent || flawed }
             }
         })
     }
@@ -222,7 +222,7 @@ impl Sim {
 
     /// Returns the file that a reply lends; a wakeup eventfd has only an id.
     fn lent_as(&self, mem: MemId, how: Lending) -> File {
-        if how == Lending::Nudge { File(0) } else { self.called(mem) }
+        if how == Lending::Wakeup { File(0) } else { self.called(mem) }
     }
 
     fn send(&mut self, actor: usize, reply: Reply, lend: Vec<(File, Lending)>, close: bool) {
@@ -293,13 +293,13 @@ impl Sim {
         let Reply::Welcome(welcome) = reply else { return };
         let hows: Vec<_> = lend.iter().map(|&(_, how)| how).collect();
         if let Some(seat) = &self.actors[actor].seat {
-            assert_eq!(hows, [Lending::Read, Lending::Nudge], "it has the others already");
+            assert_eq!(hows, [Lending::Read, Lending::Wakeup], "it has the others already");
             let before = &seat.welcome;
             assert_eq!((seat.directory_file, before.catalogue), (lend[0].0, welcome.catalogue), "its own session");
             assert_eq!(welcome.member, before.member, "its own session");
             return;
         }
-        assert_eq!(hows, [Lending::Read, Lending::Write, Lending::Write, Lending::Nudge]);
+        assert_eq!(hows, [Lending::Read, Lending::Write, Lending::Write, Lending::Wakeup]);
         let view = |file: File| self.memory[&file].view.clone().expect("a sheet");
         let directory = Directory::new(&view(lend[0].0)).expect("a directory's tables lie inside it");
         let entry = &directory.members[usize::from(welcome.catalogue)];
@@ -326,12 +326,12 @@ impl Sim {
         let Some(seat) = &self.actors[actor].seat else { return };
         let Some(d) = self.directories.get(&seat.directory_file) else { return };
         match *reply {
-            Reply::Bound { entry, home } | Reply::Stream { entry, home, .. } => {
-                let now = Home(d.names[entry as usize].home.read());
-                let moved_on = now.version().wrapping_sub(Home(home).version());
+            Reply::Bound { entry, owner_word } | Reply::Stream { entry, owner_word, .. } => {
+                let now = OwnerWord(d.names[entry as usize].owner_word.read());
+                let moved_on = now.version().wrapping_sub(OwnerWord(owner_word).version());
                 assert!(
-                    now.0 == home || (1..1000).contains(&moved_on),
-                    "the answer says {home:x}, the directory {now:?}"
+                    now.0 == owner_word || (1..1000).contains(&moved_on),
+                    "the answer says {owner_word:x}, the directory {now:?}"
                 );
             }
             Reply::Segment { base, slots_log2, bytes, .. } => {
@@ -355,20 +355,21 @@ impl Sim {
         let Some(Request::ValuesOf { names }) = question else { return };
         assert!(values.len() <= names.len() && values.is_empty() == names.is_empty());
         for (name, value) in names.iter().zip(values) {
-            let home = Home(name.home);
-            let owner = self.members.get(&(seat.directory_file, home.catalogue())).map(|&owner| &self.actors[owner]);
+            let owner_word = OwnerWord(name.owner_word);
+            let owner =
+                self.members.get(&(seat.directory_file, owner_word.catalogue())).map(|&owner| &self.actors[owner]);
             let Some(owner) = owner.filter(|owner| owner.honest.is_some()).and_then(|owner| owner.seat.as_ref()) else {
                 continue;
             };
             if let ValueAt::Slot { cell, .. } = *value {
-                let record = cell_record(&owner.catalogue, home.cell()).expect("a cell of its own");
+                let record = cell_record(&owner.catalogue, owner_word.cell()).expect("a cell of its own");
                 assert_eq!(record.cell.read(), cell, "the cell's value");
             }
         }
     }
 
     fn check_lending(&mut self, actor: usize, reply: &Reply, file: File, how: Lending) {
-        if how == Lending::Nudge {
+        if how == Lending::Wakeup {
             return;
         }
         let user_mode = self.is_user_mode();

@@ -6,7 +6,7 @@ use crate::steps::{a_collection, a_name, hello};
 use tensorlend_layout::Uuid;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::wire::{Hello, Item, LendingId, NameAt, Policy, Request, Return, encode};
-use tensorlend_layout::word::{Cell, Home, RangeWord, SLOT_NONE, Word};
+use tensorlend_layout::word::{Cell, OwnerWord, RangeWord, SLOT_NONE, Word};
 
 impl Sim {
     pub fn liar_any(&mut self) {
@@ -29,7 +29,7 @@ impl Sim {
             return;
         }
         if self.rng.chance(10) {
-            self.actors[actor].nudges = true;
+            self.actors[actor].wakes = true;
         }
         let mut request = self.any_request();
         if !self.settings.devices.is_empty() && self.rng.chance(25) {
@@ -175,7 +175,7 @@ impl Sim {
             33 => Request::StreamClosed { stream, id },
             34 => Request::ListAppendEphemeral { list, cells: vec![cell; self.rng.pick(&[0, 1, 3])] },
             35 => {
-                let liar = NameAt { entry: cell, home: self.rng.next() };
+                let liar = NameAt { entry: cell, owner_word: self.rng.next() };
                 Request::ValuesOf { names: vec![liar; self.rng.pick(&[0, 1, 3, 321])] }
             }
             30 => Request::Return(self.any_return(catalogue, slot)),
@@ -214,8 +214,8 @@ impl Sim {
     /// Returns names of an actor's namespace, as the directory has them.
     pub fn any_names(&mut self, actor: usize) -> Vec<NameAt> {
         let Some(seat) = &self.actors[actor].seat else { return Vec::new() };
-        let names = seat.directory.entries().filter(|(_, entry)| Home(entry.home.read()).is_live());
-        names.map(|(entry, it)| NameAt { entry, home: it.home.read() }).take(8).collect()
+        let names = seat.directory.entries().filter(|(_, entry)| OwnerWord(entry.owner_word.read()).is_live());
+        names.map(|(entry, it)| NameAt { entry, owner_word: it.owner_word.read() }).take(8).collect()
     }
 
     /// Returns existing lendings of any client, and some that do not exist.

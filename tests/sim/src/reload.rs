@@ -81,7 +81,7 @@ impl Sim {
         let it = &mut self.administrator;
         it.segments_max = self.settings.pool_bytes_max.max(it.segments_max.min(stat.pool_bytes));
         it.sheets_max = self.settings.sheet_bytes_max.max(it.sheets_max.min(stat.bytes_sheets));
-        // Administrators' sessions come in beyond the limits, and what they had counts until it is quiet.
+        // Administrators' sessions come in beyond the limits, and what they had counts until it is quiescent.
         let sheets_hold = !self.settings.administrators.is_empty() || stat.bytes_sheets <= it.sheets_max;
         stat.pool_bytes <= it.segments_max && sheets_hold
     }

@@ -15,7 +15,7 @@ use tensorlend_layout::directory::{Directory, NameEntry};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::name::{KeyKind, is_item_of, parse};
 use tensorlend_layout::raw::View;
-use tensorlend_layout::word::{Home, LifeWord, MemberState, RangeWord, Word};
+use tensorlend_layout::word::{LifeWord, MemberState, OwnerWord, RangeWord, Word};
 
 /// Frequency of kills, per thousand steps of a world that has kills left.
 const KILLS_PER_MILLE: u64 = 12;
@@ -50,8 +50,8 @@ pub struct Life {
     pub staged: BTreeMap<MemId, Option<View>>,
     /// Clients of the previous daemon.
     pub away: BTreeMap<usize, Away>,
-    /// The names at the end of the previous daemon: entries and home words.
-    homes: Vec<(File, u32, u64)>,
+    /// The names at the end of the previous daemon: entries and owner words.
+    owner_words: Vec<(File, u32, u64)>,
 }
 
 impl Life {
@@ -70,7 +70,7 @@ impl Life {
             began_ns: 0,
             staged: BTreeMap::new(),
             away: BTreeMap::new(),
-            homes: Vec::new(),
+            owner_words: Vec::new(),
         }
     }
 }
@@ -151,7 +151,7 @@ impl Sim {
         life.late.clear();
         let kept = std::mem::take(&mut life.kept);
         life.heirlooms = if life.keeper { kept.into_values().collect() } else { Vec::new() };
-        self.note_homes();
+        self.note_owner_words();
         for mem in self.names.keys().copied().collect::<Vec<_>>() {
             self.call_no_more(mem);
         }
@@ -159,14 +159,14 @@ impl Sim {
     }
 
     /// Records the names that clients could find. A stream's name counts only if its ring survives the daemon.
-    fn note_homes(&mut self) {
-        self.life.homes.clear();
+    fn note_owner_words(&mut self) {
+        self.life.owner_words.clear();
         for (&file, directory) in &self.directories {
             let namespace = self.life.heirlooms.iter().find(|(_, held)| *held == file);
             let Some(namespace) = namespace.map(|(label, _)| label.namespace()) else { continue };
             for (entry, line) in directory.entries() {
-                let home = Home(line.home.read());
-                if !home.is_live() {
+                let owner_word = OwnerWord(line.owner_word.read());
+                if !owner_word.is_live() {
                     continue;
                 }
                 let key = directory.key(line).expect("a live name has a key");
@@ -175,7 +175,7 @@ impl Sim {
                     continue;
                 }
                 // Segments that liars claim to have in a driver's pool end with their daemon.
-                let owner = self.members.get(&(file, home.catalogue())).map(|&owner| &self.actors[owner]);
+                let owner = self.members.get(&(file, owner_word.catalogue())).map(|&owner| &self.actors[owner]);
                 if self.is_ending(file, line) {
                     continue;
                 }
@@ -184,21 +184,21 @@ impl Sim {
                 }
                 // A list ends with its last item.
                 if let Some((KeyKind::List, _)) = parse(&key) {
-                    let id = directory.lists[home.cell() as usize].id.read();
-                    let is_item = |it: &&NameEntry| Home(it.home.read()).is_live() && is_item_of(it, id);
+                    let id = directory.lists[owner_word.cell() as usize].id.read();
+                    let is_item = |it: &&NameEntry| OwnerWord(it.owner_word.read()).is_live() && is_item_of(it, id);
                     let mut items = directory.entries().map(|(_, it)| it).filter(is_item).peekable();
                     if items.peek().is_some() && items.all(|it| self.is_ending(file, it)) {
                         continue;
                     }
                 }
                 if let Some((KeyKind::Stream, _)) = parse(&key) {
-                    let (place, id) = (home.cell(), directory.streams[home.cell() as usize].id.read());
+                    let (place, id) = (owner_word.cell(), directory.streams[owner_word.cell() as usize].id.read());
                     let ring = Label::Ring { namespace, place, id };
                     if !self.life.heirlooms.iter().any(|(label, _)| *label == ring) {
                         continue;
                     }
                 }
-                self.life.homes.push((file, entry, home.0));
+                self.life.owner_words.push((file, entry, owner_word.0));
             }
         }
     }
@@ -206,7 +206,7 @@ impl Sim {
     /// Returns true for an ephemeral name of an ended session. The daemon ends such names in slices, and the next
     /// daemon ends the rest.
     fn is_ending(&self, file: File, line: &NameEntry) -> bool {
-        let owner = self.members.get(&(file, Home(line.home.read()).catalogue()));
+        let owner = self.members.get(&(file, OwnerWord(line.owner_word.read()).catalogue()));
         LifeWord(line.life.read()).is_ephemeral() && owner.is_none_or(|&owner| !self.actors[owner].connected)
     }
 
@@ -244,7 +244,7 @@ impl Sim {
             for effect in effects {
                 self.perform(effect);
             }
-            self.check_homes();
+            self.check_owner_words();
         }
         self.happen(Event::Start);
     }
@@ -290,13 +290,18 @@ impl Sim {
     }
 
     /// Checks that no published value is lost.
-    fn check_homes(&mut self) {
-        for (file, entry, home) in std::mem::take(&mut self.life.homes) {
+    fn check_owner_words(&mut self) {
+        for (file, entry, owner_word) in std::mem::take(&mut self.life.owner_words) {
             let directory = &self.directories[&file];
-            let now = Home(directory.names[entry as usize].home.read());
-            let owner = &directory.members[usize::from(Home(home).catalogue())];
+            let now = OwnerWord(directory.names[entry as usize].owner_word.read());
+            let owner = &directory.members[usize::from(OwnerWord(owner_word).catalogue())];
             let open = tensorlend_layout::word::Member(owner.member.read()).state() != MemberState::Vacant;
-            assert_eq!(now.0, home, "entry {entry} led to {:?} (there: {open}), and is lost", Home(home));
+            assert_eq!(
+                now.0,
+                owner_word,
+                "entry {entry} led to {:?} (there: {open}), and is lost",
+                OwnerWord(owner_word)
+            );
         }
     }
 

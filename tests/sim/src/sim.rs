@@ -124,7 +124,7 @@ pub struct Actor {
     /// Whether an acknowledgement is due.
     pub owes: bool,
     /// Whether the actor writes to the wakeup eventfd.
-    pub nudges: bool,
+    pub wakes: bool,
 }
 
 /// A lent segment, as the daemon reported it.
@@ -218,6 +218,7 @@ fn settings(rng: &mut Rng) -> Settings {
         uid_share: false,
         owners: std::sync::Arc::default(),
         administrators: if rng.chance(20) { vec![3] } else { Vec::new() },
+        refused_uid: None,
         stream_grace_ns: rng.pick(&[1_000_000, 50_000_000, 2_000_000_000]),
         descriptors_max: 10_000,
         lease_ns_max: None,
@@ -380,7 +381,7 @@ impl Sim {
             inbox: VecDeque::new(),
             seat: None,
             owes: false,
-            nudges: false,
+            wakes: false,
         });
         self.connects(self.actors.len() - 1);
         self.actors.len() - 1
@@ -405,7 +406,7 @@ impl Sim {
     }
 
     fn deliver_any(&mut self) {
-        match self.any_actor(|a| a.connected && ((a.read && !a.outbox.is_empty()) || a.nudges)) {
+        match self.any_actor(|a| a.connected && ((a.read && !a.outbox.is_empty()) || a.wakes)) {
             Some(actor) => {
                 self.deliver(actor);
                 let brisk = self.brisk && self.actors[actor].honest.is_some() && self.rng.chance(80);
@@ -422,8 +423,8 @@ impl Sim {
     pub fn deliver(&mut self, actor: usize) {
         let it = &mut self.actors[actor];
         let conn = it.conn;
-        if std::mem::take(&mut it.nudges) {
-            self.happen(Event::Nudged { conn });
+        if std::mem::take(&mut it.wakes) {
+            self.happen(Event::Woken { conn });
             return;
         }
         if !it.read {

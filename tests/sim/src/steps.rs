@@ -9,7 +9,7 @@ use tensorlend_layout::name::{item_key, list_key, stream_key};
 use tensorlend_layout::publish::overwrite;
 use tensorlend_layout::wake::news_fence;
 use tensorlend_layout::wire::{Allocator, Hello, Policy, Request, encode};
-use tensorlend_layout::word::{Absorbed, Cell, HomeKind, LeaseWord, Member, MemberState, Word};
+use tensorlend_layout::word::{Absorbed, Cell, LeaseWord, Member, MemberState, OwnerKind, Word};
 
 /// Returns a name that a client may have.
 pub fn a_name(number: u64) -> String {
@@ -115,13 +115,13 @@ impl Sim {
 
     fn put(&mut self, actor: usize, h: &mut Honest, seat: &Seat) {
         let key = a_name(self.rng.next());
-        let own = h.own.iter().find(|(_, o)| o.key.as_deref() == Some(&key) && o.home.is_some() && !o.deleted);
+        let own = h.own.iter().find(|(_, o)| o.key.as_deref() == Some(&key) && o.owner_word.is_some() && !o.deleted);
         if let Some((&cell, own)) = own {
-            let (entry, home) = own.home.expect("seen above");
+            let (entry, owner_word) = own.owner_word.expect("seen above");
             let Some(new) = self.fill(h) else { return self.want_segment(actor, h) };
-            let word = &seat.directory.names[entry as usize].home;
+            let word = &seat.directory.names[entry as usize].owner_word;
             let record = cell_record(&seat.catalogue, cell).expect("a cell of its own");
-            match overwrite(word, home, &record.cell, new) {
+            match overwrite(word, owner_word, &record.cell, new) {
                 Some(before) => {
                     self.done.puts += 1;
                     h.own.get_mut(&cell).expect("seen above").value = new;
@@ -204,9 +204,9 @@ impl Sim {
         self.done.puts += 1;
         self.done.announced += 1;
         self.note(|| format!("client {actor} announces {key:?} as number {number}"));
-        h.own.insert(cell, Own { key: Some(key), value, home: None, pending: Some(number), deleted: false });
+        h.own.insert(cell, Own { key: Some(key), value, owner_word: None, pending: Some(number), deleted: false });
         if seat.directory.head().wants_nudge.read() != 0 {
-            self.actors[actor].nudges = true;
+            self.actors[actor].wakes = true;
         }
     }
 
@@ -233,7 +233,7 @@ impl Sim {
             }
         }
         announced < d.head().names_room.read()
-            && !matches!(d.find(hash, key), Ok(Some(f)) if f.home.is_live() || f.home.kind() == HomeKind::Reserved)
+            && !matches!(d.find(hash, key), Ok(Some(f)) if f.owner_word.is_live() || f.owner_word.kind() == OwnerKind::Reserved)
     }
 
     /// Returns the membership of a member of this namespace, live or gone.
@@ -244,10 +244,11 @@ impl Sim {
 
     fn delete(&mut self, actor: usize, h: &mut Honest, seat: &Seat) {
         let key = a_name(self.rng.next());
-        let own = h.own.iter_mut().find(|(_, o)| o.key.as_deref() == Some(&key) && o.home.is_some() && !o.deleted);
+        let own =
+            h.own.iter_mut().find(|(_, o)| o.key.as_deref() == Some(&key) && o.owner_word.is_some() && !o.deleted);
         if let Some((&cell, own)) = own {
-            let (entry, home) = own.home.expect("seen above");
-            if seat.directory.names[entry as usize].home.read() == home {
+            let (entry, owner_word) = own.owner_word.expect("seen above");
+            if seat.directory.names[entry as usize].owner_word.read() == owner_word {
                 let record = cell_record(&seat.catalogue, cell).expect("a cell of its own");
                 own.deleted = true;
                 let before = Cell(record.cell.swap(Cell::DELETED.0));
@@ -286,18 +287,18 @@ impl Sim {
         }
         let key = if self.rng.chance(15) {
             let list = list_key(&a_collection(self.rng.next()));
-            let found = d.find(d.hash(&list), &list).ok()?.filter(|f| f.home.is_live())?;
-            let line = &d.lists[found.home.cell() as usize];
+            let found = d.find(d.hash(&list), &list).ok()?.filter(|f| f.owner_word.is_live())?;
+            let line = &d.lists[found.owner_word.cell() as usize];
             item_key(line.id.read(), self.rng.below(line.end.read().max(1))).to_vec()
         } else {
             a_name(self.rng.next()).into_bytes()
         };
         let hash = d.hash(&key);
-        if let Some(found) = d.find(hash, &key).ok()?.filter(|f| f.home.is_live()) {
-            let (number, cell) = (found.home.catalogue(), found.home.cell());
+        if let Some(found) = d.find(hash, &key).ok()?.filter(|f| f.owner_word.is_live()) {
+            let (number, cell) = (found.owner_word.catalogue(), found.owner_word.cell());
             let owner = self.seat_of(seat, number)?;
             let value = Cell(cell_record(&owner.catalogue, cell)?.cell.read());
-            let route = Route::Home { entry: found.entry, home: found.home.0, cell };
+            let route = Route::OwnerWord { entry: found.entry, owner_word: found.owner_word.0, cell };
             return value.is_value().then_some((number, value, route));
         }
         for number in d.announcers() {
@@ -319,17 +320,17 @@ impl Sim {
     fn look_up_message(&mut self, seat: &Seat) -> Option<(u16, Cell, Route)> {
         let d = &seat.directory;
         let key = stream_key(&a_collection(self.rng.next()));
-        let found = d.find(d.hash(&key), &key).ok()?.filter(|f| f.home.is_live())?;
-        let number = found.home.catalogue();
+        let found = d.find(d.hash(&key), &key).ok()?.filter(|f| f.owner_word.is_live())?;
+        let number = found.owner_word.catalogue();
         let producer = *self.members.get(&(seat.directory_file, number))?;
         let stream = self.actors[producer].honest.as_ref()?.stream.as_ref()?;
         // The ring of this epoch of the stream: the producer has it already, or has died since.
-        if (stream.entry, stream.home) != (found.entry, found.home.0) || stream.sent == 0 {
+        if (stream.entry, stream.owner_word) != (found.entry, found.owner_word.0) || stream.sent == 0 {
             return None;
         }
         let message = stream.sent - 1;
         let value = Cell(stream.words().entry(message).cell.read());
-        let route = Route::Message { entry: found.entry, home: found.home.0, number: message };
+        let route = Route::Message { entry: found.entry, owner_word: found.owner_word.0, number: message };
         value.is_value().then_some((number, value, route))
     }
 
@@ -356,22 +357,22 @@ impl Sim {
         let value = getting.value.0;
         let Some(owner) = self.seat_of(seat, getting.catalogue) else { return false };
         match getting.route {
-            Route::Home { entry, home, cell } => {
+            Route::OwnerWord { entry, owner_word, cell } => {
                 let Some(record) = cell_record(&owner.catalogue, cell) else { return false };
-                leases::confirm(word, &[(&names[entry as usize].home, home), (&record.cell, value)])
+                leases::confirm(word, &[(&names[entry as usize].owner_word, owner_word), (&record.cell, value)])
             }
             Route::Announced { absorbed, cell } => {
                 let Some(record) = cell_record(&owner.catalogue, cell) else { return false };
                 let member = &seat.directory.members[usize::from(getting.catalogue)];
                 leases::confirm(word, &[(&member.absorbed, absorbed), (&record.cell, value)])
             }
-            Route::Message { entry, home, number } => {
+            Route::Message { entry, owner_word, number } => {
                 let producer = self.members[&(seat.directory_file, getting.catalogue)];
                 // A client's own state is borrowed at this moment.
                 let stream = self.actors[producer].honest.as_ref().map_or(&h.stream, |other| &other.stream);
-                let Some(stream) = stream.as_ref().filter(|s| s.home == home) else { return false };
+                let Some(stream) = stream.as_ref().filter(|s| s.owner_word == owner_word) else { return false };
                 let message = &stream.words().entry(number).cell;
-                leases::confirm(word, &[(&names[entry as usize].home, home), (message, value)])
+                leases::confirm(word, &[(&names[entry as usize].owner_word, owner_word), (message, value)])
             }
         }
     }
@@ -473,9 +474,9 @@ impl Sim {
             if own.pending.is_some_and(|number| number < absorbed.index()) {
                 own.pending = None;
                 let key = own.key.as_deref().expect("it was announced by name").as_bytes();
-                let found = d.find(d.hash(key), key).ok().flatten().filter(|f| f.home.is_live());
-                let ours = found.filter(|f| (f.home.catalogue(), f.home.cell()) == (seat.number(), cell));
-                own.home = ours.map(|f| (f.entry, f.home.0));
+                let found = d.find(d.hash(key), key).ok().flatten().filter(|f| f.owner_word.is_live());
+                let ours = found.filter(|f| (f.owner_word.catalogue(), f.owner_word.cell()) == (seat.number(), cell));
+                own.owner_word = ours.map(|f| (f.entry, f.owner_word.0));
             }
         }
         if h.asked.is_some() {
@@ -484,7 +485,9 @@ impl Sim {
         let notices = me.notices.read();
         if notices == h.notices_seen && !h.unsettled && !self.actors[actor].away {
             for own in h.own.values().filter(|own| own.key.is_some() && own.pending.is_none()) {
-                let here = own.home.is_some_and(|(entry, home)| d.names[entry as usize].home.read() == home);
+                let here = own
+                    .owner_word
+                    .is_some_and(|(entry, owner_word)| d.names[entry as usize].owner_word.read() == owner_word);
                 assert!(here, "client {actor} lost {own:?} and was not told");
             }
         }
@@ -509,7 +512,7 @@ impl Sim {
             }
             return;
         };
-        if seat.directory.names[stream.entry as usize].home.read() != stream.home {
+        if seat.directory.names[stream.entry as usize].owner_word.read() != stream.owner_word {
             self.done.streams_ended += u64::from(stream.is_closed);
             return Self::forget_stream(h);
         }
@@ -527,7 +530,7 @@ impl Sim {
         }
         let Some(value) = self.fill(h) else { return self.want_segment(actor, h) };
         let stream = h.stream.as_mut().expect("seen above");
-        let before = stream.words().send(stream.sent, value, &[0; tensorlend_layout::stream::BRIEF_WORDS]);
+        let before = stream.words().send(stream.sent, value, &[0; tensorlend_layout::stream::SUMMARY_WORDS]);
         stream.sent += 1;
         self.done.puts += 1;
         if let Some(value) = before {

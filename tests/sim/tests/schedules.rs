@@ -68,7 +68,7 @@ fn a_daemon_that_does_not_look_at_leases_is_caught() {
 }
 
 #[test]
-fn a_daemon_that_does_not_wait_for_quiet_is_caught() {
+fn a_daemon_that_does_not_wait_for_quiescent_is_caught() {
     let what = caught(Flaw::TrustsTheLoud);
     // The client's lease table shows that a disconnected client still exists.
     assert!(what.contains("can write it") || what.contains("may come back"), "{what}");

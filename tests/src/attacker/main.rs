@@ -253,7 +253,7 @@ impl Attacker {
         rustix::io::ioctl_fionbio(&theirs, true)?;
         while rustix::io::write(&theirs, &[0; 4096]).is_ok() {}
         rustix::io::ioctl_fionbio(&theirs, false)?;
-        jam(&hand.nudge)?;
+        jam(&hand.wakeup)?;
         self.kept.extend([ours, theirs]);
         Ok(String::new())
     }

@@ -154,13 +154,17 @@ fn functions(header: &str) -> BTreeSet<String> {
 }
 
 /// Functions without a method in `tensorlend.hpp`: those that need no object, and those that another method covers.
-const WITHOUT_METHOD: [&str; 11] = [
+const WITHOUT_METHOD: [&str; 14] = [
     "tensorlend_abi",
     "tensorlend_dtype_bytes",
     "tensorlend_library_version",
     "tensorlend_limit_name",
     "tensorlend_status_name",
-    // `lease` and `wait`.
+    // Other names of calls that have a method.
+    "tensorlend_list_get",
+    "tensorlend_list_remote",
+    "tensorlend_list_wait",
+    // `get_value` and `wait_newer`.
     "tensorlend_get",
     "tensorlend_get_dataset",
     "tensorlend_wait_for",

@@ -321,13 +321,17 @@ static void test_lists(void) {
     IS(number == 3);
     OK(tensorlend_list_length(client, "list", &length));
     IS(length == 5);
-    OK(tensorlend_list_wait(client, "list", TENSORLEND_LENGTH_AT_LEAST, 5, -1, &length));
-    OK(tensorlend_list_wait(client, "list", TENSORLEND_LENGTH_AT_MOST, 5, 0, NULL));
+    OK(tensorlend_list_wait_length(client, "list", TENSORLEND_LENGTH_AT_LEAST, 5, -1, &length));
+    OK(tensorlend_list_wait_length(client, "list", TENSORLEND_LENGTH_AT_MOST, 5, 0, NULL));
     FAILS(TENSORLEND_TIMEOUT, "list",
-          tensorlend_list_wait(client, "list", TENSORLEND_LENGTH_EXACTLY, 7, 1000000, NULL));
-    FAILS(TENSORLEND_ARGUMENT, "tensorlend_length", tensorlend_list_wait(client, "list", 3, 7, 0, NULL));
+          tensorlend_list_wait_length(client, "list", TENSORLEND_LENGTH_EXACTLY, 7, 1000000, NULL));
+    FAILS(TENSORLEND_ARGUMENT, "tensorlend_length", tensorlend_list_wait_length(client, "list", 3, 7, 0, NULL));
+    OK(tensorlend_list_wait(client, "list", TENSORLEND_LENGTH_EXACTLY, 5, 0, NULL)); /* the other name */
     tensorlend_leases *leases;
-    OK(tensorlend_list_get(client, "list", 1, UINT64_MAX, &leases));
+    OK(tensorlend_list_get(client, "list", 4, UINT64_MAX, &leases));
+    IS(tensorlend_leases_count(leases) == 1);
+    tensorlend_leases_free(leases);
+    OK(tensorlend_list_get_range(client, "list", 1, UINT64_MAX, &leases));
     IS(tensorlend_leases_count(leases) == 4 && tensorlend_leases_at(leases, 4) == NULL);
     IS(first_of(tensorlend_leases_at(leases, 0)) == 1);
     IS(tensorlend_lease_kind(tensorlend_leases_at(leases, 1)) == TENSORLEND_KIND_DATASET);
@@ -336,9 +340,9 @@ static void test_lists(void) {
     tensorlend_leases_free(leases);
     IS(first_of(nine) == 9);
     tensorlend_lease_free(nine);
-    FAILS(TENSORLEND_ARGUMENT, "end", tensorlend_list_get(client, "list", 2, 1, &leases));
+    FAILS(TENSORLEND_ARGUMENT, "end", tensorlend_list_get_range(client, "list", 2, 1, &leases));
     OK(tensorlend_list_rename(client, "list", "renamed"));
-    FAILS(TENSORLEND_NOT_FOUND, "\"list\"", tensorlend_list_get(client, "list", 0, 1, &leases));
+    FAILS(TENSORLEND_NOT_FOUND, "\"list\"", tensorlend_list_get_range(client, "list", 0, 1, &leases));
     tensorlend_listing *listing;
     OK(tensorlend_list_lists(client, "*", &listing));
     IS(tensorlend_listing_count(listing) == 1 && tensorlend_listing_at(listing, 0)->count == 5);

@@ -5,6 +5,7 @@
 #include <iostream>
 #include <limits>
 #include <numeric>
+#include <set>
 #include <string>
 #include <tensorlend.hpp>
 #include <thread>
@@ -100,12 +101,12 @@ static void test_elements(const Client &client) {
     std::vector<float> values(24);
     std::iota(values.begin(), values.end(), 0.f);
     client.put("cube", values, {2, 3, 4});
-    Lease lease = client.lease(std::string_view("cube, and more").substr(0, 4));
+    Lease lease = client.get_value(std::string_view("cube, and more").substr(0, 4));
     const auto shape = lease.shape();
     IS(shape.size() == 3 && shape[0] == 2 && shape[2] == 4);
     const auto elements = lease.span<float>();
     IS(elements.size() == 24 && std::accumulate(elements.begin(), elements.end(), 0.f) == 276);
-    IS(lease.copy<float>() == values && lease.kind() == TENSORLEND_KIND_TENSOR && lease.valid());
+    IS(lease.copy<float>() == values && lease.kind() == TENSORLEND_KIND_TENSOR && lease.validate());
     IS(thrown<std::invalid_argument>([&] { client.put("cube", values, {2, 3, 5}); }) == "24 elements were given, and the shape has 30");
     IS(thrown<std::invalid_argument>([&] { client.create<float>({-1, 3}); }) == "a size below 0");
     IS(thrown<std::invalid_argument>([&] { client.exists(std::string_view("a\0b", 3)); }).find("zero byte") != std::string::npos);
@@ -122,6 +123,20 @@ static void test_elements(const Client &client) {
     client.put("row", std::array<double, 2>{1, 2});
     client.put("row", {1.5, 2.5, 3.5});
     client.put("row", Span<const float>(values.data(), 6), {2, 3}, Lifetime{0ns, true});
+    const auto entry_of_row = [&] {
+        const Listing row = client.info("row");
+        return std::make_pair(row[0].ephemeral, row[0].ttl_ns);
+    };
+    IS(entry_of_row().first);
+    client.put("row", values);
+    IS(!entry_of_row().first);
+    client.put("row", values, Lifetime{1min, true});
+    IS(entry_of_row().first && entry_of_row().second > 0);
+    client.put("row", {1.5, 2.5}, Lifetime{});
+    IS(!entry_of_row().first && entry_of_row().second == 0);
+    client.put("row", std::array<int, 1>{7}, {}); // braces are a shape
+    Lease scalar = client.get_value("row");
+    IS(scalar.shape().size() == 0 && *scalar.data<int>() == 7);
     double three[3];
     client.put("row", {1.5, 2.5, 3.5});
     client.get_into("row", three);
@@ -129,27 +144,27 @@ static void test_elements(const Client &client) {
     IS(status_of([&] { client.get_into("row", values); }) == TENSORLEND_ARGUMENT);
     // A view of any layout becomes row-major.
     client.put("row", Columns{values.data()});
-    IS(client.lease("row").copy<float>() == (std::vector<float>{0, 4, 1, 5, 2, 6}));
+    IS(client.get_value("row").copy<float>() == (std::vector<float>{0, 4, 1, 5, 2, 6}));
     auto flipped = client.create_strided<float>({2, 2}, {-2, 1}, 8);
     std::iota(flipped.data<float>(), flipped.data<float>() + 4, 0.f);
-    flipped.metadata("upside down").timestamp(std::chrono::system_clock::time_point(5s));
+    flipped.set_metadata("upside down").set_timestamp(std::chrono::system_clock::time_point(5s));
     std::move(flipped).publish("row");
-    lease = client.lease("row");
+    lease = client.get_value("row");
     IS(lease.copy<float>() == (std::vector<float>{2, 3, 0, 1}) && lease.metadata() == "upside down");
     IS(lease.timestamp() == 5'000'000'000);
     const DLPack tensor = lease.dlpack();
     client.put("row", tensor);
-    IS(client.lease("row").copy<float>() == (std::vector<float>{2, 3, 0, 1}));
+    IS(client.get_value("row").copy<float>() == (std::vector<float>{2, 3, 0, 1}));
 #ifdef __cpp_lib_mdspan
     IS(thrown<std::invalid_argument>([&] { lease.mdspan<float, 2>(); }) == "a stride below 0");
-    lease = client.lease("row");
+    lease = client.get_value("row");
     IS((lease.mdspan<float, 2>()[0, 1] == 3));
     client.put("row", std::mdspan(values.data(), 2, 3));
     client.put("row", std::mdspan<float, std::extents<int, 2, 2>, std::layout_left>(values.data()));
-    IS(client.lease("row").copy<float>() == (std::vector<float>{0, 2, 1, 3}));
+    IS(client.get_value("row").copy<float>() == (std::vector<float>{0, 2, 1, 3}));
 #endif
     client.put("bools", std::array<bool, 2>{true, false});
-    IS(client.lease("bools").copy<unsigned char>() == (std::vector<unsigned char>{1, 0}));
+    IS(client.get_value("bools").copy<unsigned char>() == (std::vector<unsigned char>{1, 0}));
     client.rename("row", "line");
     client.copy("line", "row");
     IS(client.remove("row") && client.remove("line") && client.remove("cube") && client.remove("bools") && !client.remove("row"));
@@ -166,11 +181,17 @@ static void test_loops(const Client &client) {
     IS(thrown<std::out_of_range>([&] { two[1]; }) == "entry 1");
     const char *const both[] = {"one", "two"};
     IS(client.append_names("numbers", both) == 0 && client.append("numbers", client.draft({3})) == 2);
+    IS(client.append_names("texts", std::vector<std::string>{"one", "two", "one"}) == 0);
+    IS(client.append_names("texts", std::array<std::string_view, 1>{std::string_view("two and more").substr(0, 3)}) == 3);
+    IS(client.append_names("texts", std::set<std::string>{"one"}) == 4 && client.append_names("texts", {"two", "one"}) == 5);
+    IS(status_of([&] { client.append_names("texts", {"one", "missing"}); }) == TENSORLEND_NOT_FOUND);
+    IS(thrown<std::invalid_argument>([&] { client.append_names("texts", {std::string_view("o\0e", 3)}); }).find("zero") != std::string::npos);
+    IS(client.length("texts") == 7 && client.clear("texts"));
     IS(client.length("numbers") == 3 && client.wait_length("numbers", TENSORLEND_LENGTH_AT_LEAST, 3, 1min) == 3);
     int sum = 0;
-    for (const Lease &item : client.items("numbers"))
+    for (const Lease &item : client.get_all("numbers"))
         sum += *item.data<int>();
-    for (Lease item : client.items("numbers", 1))
+    for (Lease item : client.get_range("numbers", 1))
         sum += *item.data<int>();
     const Listing lists = client.lists();
     IS(sum == 11 && lists[0].count == 3);
@@ -251,7 +272,7 @@ static void test_requests(const Client &client) {
     IS(status_of([&] { client.create_on<float>("cuda", {3}); }) == TENSORLEND_ARGUMENT);
 
     client.put_model("echo", std::string("onnx"), "{\"batch_max\": 4}");
-    const Lease bytes = client.model_bytes("echo");
+    const Lease bytes = client.get_model("echo");
     const Listing models = client.models();
     IS(models[0].nbytes == 4 && bytes.metadata().find("\"batch_max\":4") != std::string_view::npos);
     Model model = client.model("echo");
@@ -283,21 +304,21 @@ int main() {
     const tensorlend_version version = std::move(draft).publish("numbers");
     IS(!draft && made<bool>(tensorlend_exists, client.get(), "numbers"));
     IS(thrown<std::invalid_argument>([&] { draft.data<float>(); }) == "unknown");
-    Lease lease = client.lease("numbers");
+    Lease lease = client.get_value("numbers");
     IS(lease.data<std::uint32_t>()[5] == 9 && lease.tensor().ndim == 2 && lease.tensor().timestamp_ns == 12);
     IS(tensorlend_version_equal(tensorlend_lease_version(lease.get()), version));
     IS(thrown<std::invalid_argument>([&] { lease.data<float>(); }) == "u32");
     const tensorlend_version second = client.put("numbers", std::vector<float>{1.5f, 2.5f});
     IS(lease.data<std::uint32_t>()[0] == 4);
-    lease = client.wait("numbers", version, 10s); // the old lease ends
+    lease = client.wait_newer("numbers", version, 10s); // the old lease ends
     IS(lease.data<float>()[1] == 2.5f && tensorlend_version_equal(tensorlend_lease_version(lease.get()), second));
-    IS(status_of([&] { client.wait("numbers", second, 1ms); }) == TENSORLEND_TIMEOUT);
-    IS(status_of([&] { client.lease("missing"); }) == TENSORLEND_NOT_FOUND);
+    IS(status_of([&] { client.wait_newer("numbers", second, 1ms); }) == TENSORLEND_TIMEOUT);
+    IS(status_of([&] { client.get_value("missing"); }) == TENSORLEND_NOT_FOUND);
     const std::uint64_t shape[] = {2, 2};
     const std::int64_t strides[] = {1, 2};
     draft = made<Draft>(tensorlend_create_strided, client.get(), TENSORLEND_F32, 2, shape, strides, 0);
     std::move(draft).publish("transposed");
-    lease = client.lease("transposed");
+    lease = client.get_value("transposed");
     IS(thrown<std::invalid_argument>([&] { lease.data<float>(); }).find("strided") == 0);
     check(tensorlend_delete(client.get(), "transposed", nullptr));
 
@@ -306,7 +327,7 @@ int main() {
     frame.add("right", counting(client, 10));
     IS(status_of([&] { frame.add("right", counting(client, 20)); }) == TENSORLEND_ARGUMENT);
     std::move(frame).publish("frame");
-    lease = client.lease("frame");
+    lease = client.get_value("frame");
     IS(lease.data<std::uint32_t>("right")[0] == 10 && std::strcmp(lease.tensor("left").name, "left") == 0);
     IS(thrown<std::out_of_range>([&] { lease.tensor("middle"); }) == "middle");
     IS(thrown<std::out_of_range>([&] { lease.tensor(); }).find("name a member") != std::string::npos);

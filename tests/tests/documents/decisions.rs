@@ -47,7 +47,7 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
     ),
     (
         "docs/how-to/limit-users.md",
-        "tensorlendd --check-config --config /etc/tensorlend/tensorlendd.toml && systemctl reload tensorlendd",
+        "runuser -u tensorlend -- tensorlendd --check-config --config /etc/tensorlend/tensorlendd.toml && systemctl reload tensorlendd",
         Understood(NEEDS_MANAGER),
     ),
     ("docs/how-to/upgrade.md", "git pull", Understood(BUILDS)),
@@ -187,6 +187,9 @@ pub const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("docs/", "python", "python/tests/test_docs.py"),
     ("docs/c.md", "c", "tests/tests/capi/guide.rs"),
     ("docs/c.md", "cpp", "tests/tests/capi/guide.rs"),
+    // Lines of a node, which needs ROS 2.
+    ("docs/migrate/ros2.md", "cpp", "tests/tests/capi.rs"),
+    ("docs/migrate/ros2.md", "cmake", "tests/tests/capi.rs"),
     // Conversion of other projects' files, which are not in this repository.
     ("examples/data/README.md", "python", "examples/data/README.md"),
 ];

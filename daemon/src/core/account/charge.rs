@@ -1,9 +1,9 @@
-//! Charges, and the amounts that they are for.
+//! Charges, and the sums that users and namespaces hold.
 
 use super::NamespaceId;
 use std::sync::{Arc, Weak};
 
-/// The object of a charge. Each one is one descriptor.
+/// The kind of object that a charge is for. Each object is one descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Tensor bytes, which the pool limits, too.
@@ -12,7 +12,8 @@ pub enum Kind {
     Device,
     /// Shared words: `pool.sheet_bytes_max` limits their sum.
     Sheet,
-    /// A client's wake descriptor, or an object that a client handed back and the daemon has not checked: no bytes.
+    /// A client's wake descriptor, or an object that a client handed back and the daemon has not checked. The charge has no
+    /// bytes.
     Wake,
 }
 
@@ -20,7 +21,7 @@ pub enum Kind {
 #[derive(Debug)]
 #[must_use]
 pub struct Charge {
-    /// Alive until the accounts have been refunded.
+    /// Refers to the accounts until they have refunded this charge or were deleted.
     books: Weak<()>,
     pub(super) uid: Option<u32>,
     pub(super) namespace: NamespaceId,
@@ -29,12 +30,12 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// Returns a charge of the accounts with these books.
+    /// Returns a charge of the accounts that own `books`.
     pub(super) fn new(books: &Arc<()>, (uid, namespace): (Option<u32>, NamespaceId), kind: Kind, bytes: u64) -> Self {
         Self { books: Arc::downgrade(books), uid, namespace, kind, bytes }
     }
 
-    /// Notes that the accounts have been refunded.
+    /// Notes that the accounts have refunded this charge.
     pub(super) fn settle(&mut self) {
         self.books = Weak::new();
     }
@@ -69,7 +70,7 @@ pub struct Holding {
     pub device_bytes: u64,
     /// Segments.
     pub segments: u32,
-    /// Descriptors that the daemon has open for it.
+    /// Descriptors that the daemon has open for the uid or the namespace.
     pub descriptors: u64,
 }
 
@@ -88,7 +89,7 @@ impl Holding {
         self.descriptors += other.descriptors;
     }
 
-    /// Returns true if this holding exceeds the other one in nothing.
+    /// Returns true if no amount of this holding is larger than that of the other one.
     pub(super) fn is_within(&self, other: &Self) -> bool {
         self.segment_bytes <= other.segment_bytes
             && self.sheet_bytes <= other.sheet_bytes

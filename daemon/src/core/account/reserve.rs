@@ -19,7 +19,7 @@ impl Accounts {
         beyond: bool,
     ) -> Result<Charge, Refusal> {
         if beyond {
-            return Ok(self.charge_kept(uid, namespace, Kind::Sheet, bytes));
+            return Ok(self.charge_recovered(uid, namespace, Kind::Sheet, bytes));
         }
         self.charge(uid, namespace, Kind::Sheet, bytes)
     }

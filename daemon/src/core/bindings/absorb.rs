@@ -1,15 +1,16 @@
 //! Names that clients announce in shared memory, and that the daemon absorbs into the directory in turns.
 
-use super::{Bindings, is_own};
+use super::{Binding, Bindings, is_own};
+use crate::core::client::{Absorbing, Claim};
 use crate::core::context::Context;
 use crate::core::env::{Env, Timer};
 use crate::core::members::Members;
-use crate::core::names::{Full, find, live_home};
+use crate::core::names::{Full, find, live_owner_word};
 use tensorlend_layout::catalogue::RING;
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::name;
 use tensorlend_layout::wire::Refusal;
-use tensorlend_layout::word::{Absorbed, Home, HomeKind, LifeWord, MemberState};
+use tensorlend_layout::word::{Absorbed, LifeWord, MemberState, OwnerKind, OwnerWord};
 
 /// Maximum time for which a claim may stand while another client wants the name.
 const CLAIM_NS_MAX: u64 = 1_000_000_000;
@@ -22,24 +23,24 @@ const ABSORB_MAX: u64 = 64;
 const TURN_MAX: u64 = 2048;
 /// Pause before the daemon polls for announcements again: a client's ring holds more than the client can announce in that time.
 const ABSORB_PAUSE_NS: u64 = 500_000;
-/// Delay to the next turn: this turn still fires the timers that are due now.
+/// Delay to the next turn: timers that are due now fire in this turn first.
 const NEXT_TURN_NS: u64 = 1;
 
 impl Bindings {
     /// Returns the number of names that clients have announced or are about to announce.
     pub(super) fn announced(members: &Members) -> u64 {
         let announced = members.announcing().map(|(_, c)| {
-            // The claim is read first, then the ring: a name that leaves the claim is in the ring.
+            // Read the claim first, then the ring: a client removes a name from its claim only when the name is in its ring.
             let claims = u64::from(c.words().claim.read() != 0);
             let waiting = c.words().ring_head.read().wrapping_sub(c.absorbed);
-            // A number larger than the ring is false. The daemon ends such a client when it absorbs the ring.
+            // A number larger than the ring is a false report. The daemon ends such a client when it absorbs the ring.
             claims + if waiting > RING as u64 { 0 } else { waiting }
         });
         announced.sum()
     }
 
-    /// Ensures that no client is publishing this key for the first time. Returns `Ok(false)` if one may be, because it claims the
-    /// key or because rings still hold announcements from before the check: the caller asks again.
+    /// Ensures that no client is publishing this key for the first time. Returns `Ok(false)` if a client may be doing so,
+    /// because it claims the key or because rings still hold announcements from before the check: the caller asks again.
     pub fn settle(
         &mut self,
         env: &mut Env,
@@ -52,29 +53,29 @@ impl Bindings {
         if !self.absorb_all(env, context, members, since_ns) {
             return Ok(false);
         }
-        if live_home(&context.directory, key).is_some() {
+        if live_owner_word(&context.directory, key).is_some() {
             return Ok(true);
         }
         if find(&context.directory, key).is_none() {
             self.check_room(context, members, 1)?;
         }
         let entry = self.place(context, members, uid, key)?;
-        let home = Home(context.directory.names[entry as usize].home.peek());
-        if home.kind() != HomeKind::Reserved {
-            self.names.set(&context.directory, entry, HomeKind::Reserved, 0, 0);
+        let owner_word = OwnerWord(context.directory.names[entry as usize].owner_word.peek());
+        if owner_word.kind() != OwnerKind::Reserved {
+            self.names.set(&context.directory, entry, OwnerKind::Reserved, 0, 0);
             self.unclaimed.remove(key);
         }
         tensorlend_layout::crash_point!("daemon: name reserved");
         if let Some(&unclaimed_ns) = self.unclaimed.get(key) {
             return Ok(self.absorb_all(env, context, members, unclaimed_ns));
         }
-        // This fence pairs with claimant P's fence between its claim and its read of this home: either daemon D sees the claim,
-        // or P sees the home.
+        // This fence pairs with claimant P's fence between its claim and its read of this owner word: either daemon D sees the
+        // claim, or P sees the owner word.
         scan_fence();
         let hash = context.directory.hash(key);
         let claimant = members.announcing().find(|(_, c)| c.words().claim.read() == hash);
         let Some(claimant) = claimant.map(|(number, _)| number) else {
-            // A name that leaves the claim is in the ring.
+            // No client claims the key now. If a client has published it, the name is in that client's ring.
             self.unclaimed.insert(key.to_vec(), env.now_ns);
             return Ok(self.absorb_all(env, context, members, env.now_ns));
         };
@@ -83,10 +84,10 @@ impl Bindings {
         let now = env.now_ns;
         let client = members.me(claimant);
         let first = match client.claimed {
-            Some((word, first, last)) if word == hash && now - last < CLAIM_GAP_NS => first,
+            Some(claim) if claim.hash == hash && now - claim.last_ns < CLAIM_GAP_NS => claim.first_ns,
             _ => now,
         };
-        client.claimed = Some((hash, first, now));
+        client.claimed = Some(Claim { hash, first_ns: first, last_ns: now });
         if now - first > CLAIM_NS_MAX {
             members.fault(claimant, "it claimed a name and did not publish it within a second");
         }
@@ -97,7 +98,7 @@ impl Bindings {
     pub fn unreserve(&mut self, context: &Context, key: &[u8]) {
         self.unclaimed.remove(key);
         if let Some(found) = find(&context.directory, key)
-            && found.home.kind() == HomeKind::Reserved
+            && found.owner_word.kind() == OwnerKind::Reserved
         {
             self.names.bury(&context.directory, found.entry);
         }
@@ -115,7 +116,7 @@ impl Bindings {
         } else if !self.absorb_all(env, context, members, u64::MAX) {
             let announced = Self::announced(members);
             self.prepare_names(env, context, announced);
-            // The rest follows in the next turn, or when its memory has been made.
+            // The daemon absorbs the rest in the next turn, or when memory for it has been made.
             if self.names.absorbable() == 0 { ABSORB_PAUSE_NS } else { NEXT_TURN_NS }
         } else if any {
             // More announcements usually follow. The daemon polls for them, so that they cost no client a system call.
@@ -141,32 +142,33 @@ impl Bindings {
 
     /// Absorbs a bounded number of the announcements of all clients into the directory. Returns true if the directory has all
     /// that clients announced before the step of `since_ns` (`u64::MAX`: all that they have announced). Clients that refill
-    /// their rings without pause cannot delay that for ever: the first call of each turn absorbs a share of each ring.
+    /// their rings without pause cannot delay this result without limit: the first call of each turn absorbs a share of each
+    /// ring.
     pub fn absorb_all(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, since_ns: u64) -> bool {
         let numbers: Vec<u16> = members.announcing().filter(|(_, c)| c.has_announced()).map(|(n, _)| n).collect();
         let share = (TURN_MAX / numbers.len().max(1) as u64).clamp(1, ABSORB_MAX);
-        if self.absorbed_in.0 != env.turn {
-            self.absorbed_in = (env.turn, 0);
+        if self.absorbed_in.turn != env.turn {
+            self.absorbed_in = Absorbing { turn: env.turn, count: 0 };
         }
         let mut done = true;
         for catalogue in numbers {
             let client = members.me(catalogue);
-            if client.absorbed_in.0 != env.turn {
-                client.absorbed_in = (env.turn, 0);
+            if client.absorbed_in.turn != env.turn {
+                client.absorbed_in = Absorbing { turn: env.turn, count: 0 };
             }
-            let left = TURN_MAX.saturating_sub(self.absorbed_in.1);
-            let (before, most) = (client.absorbed, share.saturating_sub(client.absorbed_in.1).min(left));
+            let left = TURN_MAX.saturating_sub(self.absorbed_in.count);
+            let (before, most) = (client.absorbed, share.saturating_sub(client.absorbed_in.count).min(left));
             let is_empty = self.absorb(env, context, members, catalogue, MemberState::Open, most);
             let client = members.me(catalogue);
-            self.absorbed_in.1 += client.absorbed - before;
-            // The mark of a step with the same time may lack announcements that precede the request.
+            self.absorbed_in.count += client.absorbed - before;
+            // If the mark was read at the time `since_ns`, it may lack announcements that precede the request.
             done &= is_empty || client.absorbed_until_ns > since_ns;
         }
         done
     }
 
-    /// Absorbs at most `most` of a client's announcements into the directory: each home first, then `absorbed`. Returns true if
-    /// none are left.
+    /// Absorbs at most `most` of a client's announcements into the directory: each owner word first, then `absorbed`. Returns
+    /// true if none are left.
     pub fn absorb(
         &mut self,
         env: &mut Env,
@@ -191,7 +193,7 @@ impl Bindings {
         let client = members.me(catalogue);
         let end = index.wrapping_add(head.wrapping_sub(index).min(most));
         if state == MemberState::Open {
-            client.absorbed_in.1 = (client.absorbed_in.1 + end.wrapping_sub(index)).min(ABSORB_MAX);
+            client.absorbed_in.count = (client.absorbed_in.count + end.wrapping_sub(index)).min(ABSORB_MAX);
         }
         while index != end {
             let client = members.me(catalogue);
@@ -201,13 +203,14 @@ impl Bindings {
                 && context.directory.hash(&key) >> 24 == tag
             {
                 let found = find(&context.directory, &key);
-                let live = found.filter(|f| f.home.is_live()).map(|f| f.home);
-                let own = Home::after(Home(0), HomeKind::Live, catalogue, cell);
+                let live = found.filter(|f| f.owner_word.is_live()).map(|f| f.owner_word);
+                let own = OwnerWord::after(OwnerWord(0), OwnerKind::Live, catalogue, cell);
                 let lost = match live {
-                    Some(home) => (home.catalogue(), home.cell()) != (catalogue, cell),
+                    Some(owner_word) => (owner_word.catalogue(), owner_word.cell()) != (catalogue, cell),
                     None => match self.place_announced(context, members, catalogue, &key) {
                         Ok(entry) => {
-                            self.take_entry(env, context, members, entry, catalogue, cell, LifeWord::FOREVER);
+                            let binding = Binding { catalogue, cell, life: LifeWord::FOREVER };
+                            self.take_entry(env, context, members, entry, binding);
                             false
                         }
                         Err(_) => true,
@@ -219,7 +222,7 @@ impl Bindings {
             }
             index += 1;
             members.me(catalogue).absorbed = index;
-            tensorlend_layout::crash_point!("daemon: home before absorbed");
+            tensorlend_layout::crash_point!("daemon: owner word before absorbed");
             context.directory.entry(catalogue).absorbed.set(Absorbed::new(state, index).0);
             tensorlend_layout::crash_point!("daemon: absorbed");
         }

@@ -1,9 +1,9 @@
 //! The names of a shared namespace as a stock in which every user has a share: see `share.rs`.
 //!
 //! Clients announce names without the daemon, so the daemon cannot refuse one. Instead it grants each client a number of
-//! announcements in advance (`MemberEntry.announce_until`, which only grows); they count as its user's from then on. For
-//! further names the client sends requests, which the daemon may refuse. The daemon never takes back a grant, so nothing
-//! can race for one.
+//! announcements in advance (`MemberEntry.announce_until`, which only grows); from then on these announcements count as names
+//! of the client's user. For further names the client sends requests, which the daemon may refuse. The daemon never takes back
+//! a grant, so a grant needs no synchronization.
 
 use super::Bindings;
 use crate::core::account::{SUPERUSER, limit};
@@ -20,7 +20,7 @@ const GRANT_MAX: u64 = 512;
 const GRANTS_PART: u64 = 8;
 
 impl Bindings {
-    /// Returns the announcements that a client was granted and has not made, or that are not absorbed.
+    /// Returns the number of announcements that the daemon has granted to a client and not absorbed yet.
     fn outstanding(context: &Context, catalogue: u16, client: &Client) -> u64 {
         if !client.announces() {
             return 0;

@@ -10,7 +10,7 @@ use crate::core::env::{Env, Timer};
 use crate::core::members::Members;
 use std::collections::{BTreeSet, VecDeque};
 use tensorlend_layout::directory::Directory;
-use tensorlend_layout::word::{Home, LifeWord};
+use tensorlend_layout::word::{LifeWord, OwnerWord};
 
 /// Maximum number of names that one turn ends. The daemon serves other requests between turns.
 const TURN_MAX: usize = 512;
@@ -22,7 +22,7 @@ pub struct Lifetimes {
     due: BTreeSet<(u64, u32)>,
     /// Owner and entry of ephemeral names.
     ephemeral: BTreeSet<(u16, u32)>,
-    /// Owners whose sessions have ended, but not yet their ephemeral names.
+    /// Owners whose sessions have ended and that still have ephemeral names.
     gone: VecDeque<u16>,
     /// Time of the timer that was set last.
     armed_ns: Option<u64>,
@@ -33,18 +33,18 @@ impl Lifetimes {
     pub fn of(d: &Directory) -> Self {
         let mut it = Self::default();
         for (entry, line) in d.entries() {
-            let home = Home(line.home.peek());
-            if home.is_live() {
-                it.insert(entry, home, LifeWord(line.life.peek()));
+            let owner_word = OwnerWord(line.owner_word.peek());
+            if owner_word.is_live() {
+                it.insert(entry, owner_word, LifeWord(line.life.peek()));
             }
         }
         it
     }
 
-    /// Checks that the index contains only what the directory contains.
+    /// Checks that the directory confirms each entry of the index.
     ///
     /// # Panics
-    /// Panics if it contains more.
+    /// Panics if the directory does not confirm an entry.
     pub fn check(&self, d: &Directory) {
         for &(deadline, entry) in &self.due {
             let life = LifeWord(d.names[entry as usize].life.peek());
@@ -53,25 +53,25 @@ impl Lifetimes {
         for &(owner, entry) in &self.ephemeral {
             let line = &d.names[entry as usize];
             assert!(LifeWord(line.life.peek()).is_ephemeral(), "entry {entry} is ephemeral");
-            assert_eq!(Home(line.home.peek()).catalogue(), owner, "the owner of entry {entry}");
+            assert_eq!(OwnerWord(line.owner_word.peek()).catalogue(), owner, "the owner of entry {entry}");
         }
     }
 
-    fn insert(&mut self, entry: u32, home: Home, life: LifeWord) {
+    fn insert(&mut self, entry: u32, owner_word: OwnerWord, life: LifeWord) {
         if let Some(deadline) = life.deadline_ns() {
             self.due.insert((deadline, entry));
         }
         if life.is_ephemeral() {
-            self.ephemeral.insert((home.catalogue(), entry));
+            self.ephemeral.insert((owner_word.catalogue(), entry));
         }
     }
 
-    fn remove(&mut self, entry: u32, home: Home, life: LifeWord) {
+    fn remove(&mut self, entry: u32, owner_word: OwnerWord, life: LifeWord) {
         if let Some(deadline) = life.deadline_ns() {
             self.due.remove(&(deadline, entry));
         }
         if life.is_ephemeral() {
-            self.ephemeral.remove(&(home.catalogue(), entry));
+            self.ephemeral.remove(&(owner_word.catalogue(), entry));
         }
     }
 
@@ -97,20 +97,27 @@ impl Lifetimes {
 }
 
 impl Bindings {
-    /// Stores the lifetime of the name that an entry is about to lead to by `home`; `before` is the entry's former home.
-    pub fn set_life(&mut self, context: &Context, entry: u32, before: Home, home: Home, life: LifeWord) {
+    /// Stores the lifetime of an entry's name before the entry's owner word changes from `before` to `owner_word`.
+    pub fn set_life(
+        &mut self,
+        context: &Context,
+        entry: u32,
+        before: OwnerWord,
+        owner_word: OwnerWord,
+        life: LifeWord,
+    ) {
         self.end_life(context, entry, before);
         if life != LifeWord::FOREVER {
             context.directory.names[entry as usize].life.set(life.0);
-            self.lifetimes.insert(entry, home, life);
+            self.lifetimes.insert(entry, owner_word, life);
         }
     }
 
-    /// Ends the lifetime of the name that an entry led to by `home`.
-    pub fn end_life(&mut self, context: &Context, entry: u32, home: Home) {
+    /// Ends the lifetime of an entry's name; `owner_word` is the owner word that the entry had while the name was live.
+    pub fn end_life(&mut self, context: &Context, entry: u32, owner_word: OwnerWord) {
         let life = context.directory.life(entry);
         if life != LifeWord::FOREVER {
-            self.lifetimes.remove(entry, home, life);
+            self.lifetimes.remove(entry, owner_word, life);
             context.directory.names[entry as usize].life.set(LifeWord::FOREVER.0);
         }
     }
@@ -157,7 +164,7 @@ impl Bindings {
     pub fn arm_lifetimes(&mut self, env: &mut Env, context: &Context) {
         let Some(at) = self.lifetimes.wanted_ns(env.now_ns) else { return };
         if self.lifetimes.armed_ns.is_none_or(|armed| armed > at) {
-            // More names are due than one turn ends: the daemon serves others in between.
+            // If more names are due than one turn ends, the daemon serves other requests during this pause.
             let pause_ns = if at <= env.now_ns { PAUSE_NS } else { at - env.now_ns };
             self.lifetimes.armed_ns = Some(env.now_ns + pause_ns);
             env.set_timer(pause_ns, Timer::Lifetimes(context.ledger.id()));

@@ -1,41 +1,41 @@
 //! Lists: collections that many producers append to and the daemon orders. Each item is a name, formed of the list's id and the
 //! item's number.
 
-use super::Bindings;
+use super::{Binding, Bindings};
 use crate::core::answer::{Answer, Outcome, Wait};
-use crate::core::chores::{Chore, DeletedList, ENTRIES_STEP, LOOK, Left, REMOVAL};
+use crate::core::chores::{Chore, DeletedList, ENTRIES_STEP, Left, READ, REMOVAL};
 use crate::core::context::Context;
 use crate::core::env::Env;
 use crate::core::members::Members;
-use crate::core::names::live_home;
+use crate::core::names::live_owner_word;
 use crate::core::tables::Table;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::name::{self, KeyKind, item_key, list_key};
 use tensorlend_layout::wire::{APPEND_MAX, LimitKind, Refusal, Reply};
-use tensorlend_layout::word::{HomeKind, LifeWord};
+use tensorlend_layout::word::{LifeWord, OwnerKind};
 
 #[derive(Debug)]
 struct List {
     id: u64,
     place: u32,
     end: u64,
-    /// The uid of its creator; `None` after a restart if none of its items is left.
+    /// The uid of the list's creator; `None` after a restart if the list has no items any more.
     uid: Option<u32>,
-    /// Number of its items that end with their owners' sessions.
+    /// Number of the list's items that end with their owners' sessions.
     ephemeral: u64,
-    /// Whether it has ever had an item that does not end with a session.
+    /// Whether the list has ever had an item that does not end with a session.
     lasting: bool,
 }
 
-/// Upper bound of counted ids and lengths.
+/// Maximum id and length of a list in a directory that another daemon wrote. A larger number is false.
 const COUNTED_MAX: u64 = u64::MAX / 4;
 
 /// A namespace's lists.
 #[derive(Debug)]
 pub struct Lists {
     by_name: BTreeMap<String, List>,
-    /// The name of each list, by its id: an item knows its list by the id alone.
+    /// The name of each list, by its id: the key of an item contains only the list's id.
     names: BTreeMap<u64, String>,
     places: Vec<u32>,
     ids: u64,
@@ -85,23 +85,23 @@ impl Lists {
 
 impl Bindings {
     /// Restores the lists of a directory that another daemon wrote last and may have left at any step. A list has a name and a
-    /// line; items without a list belonged to one that was being removed.
+    /// line; items without a list belonged to a list that was being removed.
     pub fn restore_lists(&mut self, env: &mut Env, context: &mut Context, members: &mut Members) {
         let mut lists = Lists::new(context.ledger.limits().lists_max);
         let mut ids: BTreeMap<u64, u64> = BTreeMap::new();
-        for (entry, home, key) in context.directory.live_keys(KeyKind::List, Some) {
+        for (entry, owner_word, key) in context.directory.live_keys(KeyKind::List, Some) {
             let Some((KeyKind::List, name)) = name::parse(&key) else { continue };
             let line = context
                 .directory
                 .lists
-                .get(home.cell() as usize)
+                .get(owner_word.cell() as usize)
                 .filter(|line| (1..=COUNTED_MAX).contains(&line.id.peek()) && line.end.peek() <= COUNTED_MAX);
             // The predecessor was renaming the list: both names lead to it.
             match line.filter(|line| ids.insert(line.id.peek(), line.end.peek()).is_none()) {
                 Some(line) => {
                     let list = List {
                         id: line.id.peek(),
-                        place: home.cell(),
+                        place: owner_word.cell(),
                         end: line.end.peek(),
                         uid: None,
                         ephemeral: 0,
@@ -122,13 +122,13 @@ impl Bindings {
         self.lists = lists;
         // The first remaining item of each list, and its owner.
         let mut first: BTreeMap<u64, (u64, Option<u32>)> = BTreeMap::new();
-        // The numbers of ephemeral items and of the others.
+        // For each list, the numbers of its ephemeral items and of its other items.
         let mut items: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         let item = |key: Vec<u8>| {
             let [1, item @ ..] = &key[..] else { return None };
             Some((u64::from_le_bytes(*item.first_chunk()?), u64::from_le_bytes(*item.last_chunk()?)))
         };
-        for (entry, home, (id, number)) in context.directory.live_keys(KeyKind::Item, item) {
+        for (entry, owner_word, (id, number)) in context.directory.live_keys(KeyKind::Item, item) {
             // An item after the end belongs to an append that was not finished.
             let end = ids.get(&id).copied().unwrap_or(0);
             if number >= end {
@@ -137,7 +137,7 @@ impl Bindings {
             }
             let known = first.entry(id).or_insert((u64::MAX, None));
             if number < known.0 {
-                *known = (number, members.uid_of(home.catalogue()));
+                *known = (number, members.uid_of(owner_word.catalogue()));
             }
             let (ephemeral, lasting) = items.entry(id).or_default();
             *if context.directory.life(entry).is_ephemeral() { ephemeral } else { lasting } += 1;
@@ -150,18 +150,23 @@ impl Bindings {
     }
 }
 
+/// A client's cells that become items of a list, and their lifetime.
+#[derive(Clone, Copy, Debug)]
+pub struct NewItems<'r> {
+    pub catalogue: u16,
+    pub cells: &'r [u32],
+    pub life: LifeWord,
+}
+
 impl Bindings {
     /// Handles a request to append cells: all of them or none.
-    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn list_append(
         &mut self,
         env: &mut Env,
         context: &mut Context,
         members: &mut Members,
-        catalogue: u16,
         list: &str,
-        cells: &[u32],
-        life: LifeWord,
+        NewItems { catalogue, cells, life }: NewItems<'_>,
     ) -> Answer {
         name::check(list)?;
         if cells.len() > APPEND_MAX {
@@ -186,10 +191,12 @@ impl Bindings {
             (list.id, list.place as usize, list.end)
         };
         for (number, &cell) in (first..).zip(cells) {
-            if let Err(refusal) = self.take(env, context, members, &item_key(id, number), catalogue, cell, life) {
-                // The request fails as a whole: the client reuses the cells.
+            let binding = Binding { catalogue, cell, life };
+            if let Err(refusal) = self.take(env, context, members, &item_key(id, number), binding) {
+                // The request fails as a whole, because the client reuses all its cells: remove the items that are bound
+                // already.
                 for number in first..number {
-                    if let Some(found) = live_home(&context.directory, &item_key(id, number)) {
+                    if let Some(found) = live_owner_word(&context.directory, &item_key(id, number)) {
                         self.remove(env, context, members, found.entry, false);
                     }
                 }
@@ -202,7 +209,7 @@ impl Bindings {
             }
             tensorlend_layout::crash_point!("daemon: item bound");
         }
-        // The end is stored once, after the items' homes: a reader that sees the new end finds all the items.
+        // The end is stored once, after the items' owner words: a reader that sees the new end finds all the items.
         context.directory.lists[place].end.set(first + cells.len() as u64);
         tensorlend_layout::crash_point!("daemon: items counted");
         if let Some(known) = self.lists.by_name.get_mut(list) {
@@ -229,7 +236,7 @@ impl Bindings {
         let line = &context.directory.lists[place as usize];
         line.end.put(0);
         line.id.set(id);
-        self.names.set(&context.directory, entry, HomeKind::Live, 0, place);
+        self.names.set(&context.directory, entry, OwnerKind::Live, 0, place);
         self.lists.insert(list, List { id, place, end: 0, uid: Some(uid), ephemeral: 0, lasting: false });
         Ok(())
     }
@@ -241,7 +248,8 @@ impl Bindings {
         Ok(Outcome::Reply(Reply::Deleted { existed }))
     }
 
-    /// Handles the end of an item with its owner's session. The last such item ends a list that has never had others.
+    /// Handles the end of an item with its owner's session. The list ends with its last such item if it has never had items of
+    /// another kind.
     pub fn item_ended(&mut self, env: &mut Env, context: &mut Context, id: u64) {
         let Lists { by_name, names, .. } = &mut self.lists;
         let Some(name) = names.get(&id) else { return };
@@ -255,16 +263,17 @@ impl Bindings {
 
     fn list_remove(&mut self, env: &mut Env, context: &mut Context, name: &str) -> bool {
         let Some(list) = self.lists.remove(name) else { return false };
-        if let Some(found) = live_home(&context.directory, &list_key(name)) {
+        if let Some(found) = live_owner_word(&context.directory, &list_key(name)) {
             self.names.bury(&context.directory, found.entry);
         }
         context.directory.lists[list.place as usize].id.set(0);
         self.lists.places.push(list.place);
-        // No client that looks up the list from here on finds its items: none learns its id, which is never used again.
+        // From here on, no client that looks up the list finds its items: no client learns the list's id, which is never used
+        // again.
         let left = if list.end <= self.names.live() {
             Left::Numbers(0..list.end)
         } else {
-            // The items ever appended may be many more than all live names.
+            // A search by number would visit all items ever appended, which may be many more than all live names.
             Left::Entries(0, 0)
         };
         env.take_on(context.ledger.id(), Chore::Items(DeletedList { id: list.id, left }));
@@ -272,7 +281,7 @@ impl Bindings {
         true
     }
 
-    /// Removes items of a deleted list, as many as this step may; returns the rest.
+    /// Removes items of a deleted list until this step has spent its units; returns the list if items are left.
     pub fn remove_items(
         &mut self,
         env: &mut Env,
@@ -283,11 +292,11 @@ impl Bindings {
         match &mut deleted.left {
             Left::Numbers(numbers) => {
                 while !numbers.is_empty() {
-                    if !env.chores.spend(LOOK) {
+                    if !env.chores.spend(READ) {
                         return Some(deleted);
                     }
                     let number = numbers.next()?;
-                    if let Some(found) = live_home(&context.directory, &item_key(deleted.id, number)) {
+                    if let Some(found) = live_owner_word(&context.directory, &item_key(deleted.id, number)) {
                         env.chores.spend(REMOVAL);
                         self.remove(env, context, members, found.entry, true);
                     }
@@ -300,7 +309,7 @@ impl Bindings {
                     return None;
                 }
                 for (owner, found) in entries {
-                    if !env.chores.spend(LOOK) {
+                    if !env.chores.spend(READ) {
                         return Some(deleted);
                     }
                     (*catalogue, *entry) = (owner, found + 1);
@@ -336,9 +345,9 @@ impl Bindings {
             let uid = self.lists.by_name.get(from).and_then(|list| list.uid);
             let entry = self.place(context, members, uid, &list_key(to))?;
             let list = self.lists.remove(from).expect("checked above");
-            self.names.set(&context.directory, entry, HomeKind::Live, 0, list.place);
+            self.names.set(&context.directory, entry, OwnerKind::Live, 0, list.place);
             self.lists.insert(to, list);
-            if let Some(found) = live_home(&context.directory, &list_key(from)) {
+            if let Some(found) = live_owner_word(&context.directory, &list_key(from)) {
                 self.names.bury(&context.directory, found.entry);
             }
             context.directory.announce(u64::MAX);

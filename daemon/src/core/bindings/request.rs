@@ -1,11 +1,11 @@
 //! Requests that bind, delete, tidy and rename names.
 
-use super::Bindings;
+use super::{Binding, Bindings};
 use crate::core::answer::{Answer, Outcome, Wait};
 use crate::core::context::Context;
 use crate::core::env::Env;
 use crate::core::members::Members;
-use crate::core::names::{find, live_home};
+use crate::core::names::{find, live_owner_word};
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::name;
 use tensorlend_layout::wire::{Refusal, Reply};
@@ -16,26 +16,26 @@ const TIDY_MAX: usize = 256;
 
 impl Bindings {
     /// Handles a request to bind a name.
-    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn bind(
         &mut self,
         env: &mut Env,
         context: &mut Context,
         members: &mut Members,
-        catalogue: u16,
-        (name, cell): (&str, u32),
-        life: LifeWord,
+        name: &str,
+        binding: Binding,
         since_ns: u64,
     ) -> Answer {
+        let Binding { catalogue, cell, life } = binding;
         name::check(name)?;
         members.check_cell(catalogue, cell)?;
         if members.me(catalogue).notices.contains(&cell) {
-            // The same request was granted before, and the name was taken since: each takes effect once.
+            // The same request was granted before, and another client has taken the name since then: each request takes effect
+            // once.
             let found = find(&context.directory, name.as_bytes());
-            let (entry, home) = found.map_or((0, 0), |found| (found.entry, found.home.0));
+            let (entry, owner_word) = found.map_or((0, 0), |found| (found.entry, found.owner_word.0));
             // The request may have waited with its name reserved.
             self.unreserve(context, name.as_bytes());
-            return Ok(Outcome::Reply(Reply::Bound { entry, home }));
+            return Ok(Outcome::Reply(Reply::Bound { entry, owner_word }));
         }
         if !self.names_ready(env, context, members, 1) {
             return Ok(Outcome::Later(Wait::Names));
@@ -43,39 +43,33 @@ impl Bindings {
         if !self.settle(env, context, members, members.uid_of(catalogue), name.as_bytes(), since_ns)? {
             return Ok(Outcome::Later(Wait::Claim));
         }
-        let owner = live_home(&context.directory, name.as_bytes()).and_then(|f| members.get(f.home.catalogue()));
+        let owner =
+            live_owner_word(&context.directory, name.as_bytes()).and_then(|f| members.get(f.owner_word.catalogue()));
         let uid = owner.map(|client| client.uid);
         if uid != Some(members.me(catalogue).uid) {
             self.check_name_share(context, members, catalogue, 1)?;
         }
-        let (entry, home) = self.take(env, context, members, name.as_bytes(), catalogue, cell, life)?;
+        let (entry, owner_word) = self.take(env, context, members, name.as_bytes(), binding)?;
         if uid.is_none() {
             members.count_new_name(context, catalogue, name, life);
         }
         self.grant(context, members, catalogue);
-        Ok(Outcome::Reply(Reply::Bound { entry, home: home.0 }))
+        Ok(Outcome::Reply(Reply::Bound { entry, owner_word: owner_word.0 }))
     }
 
-    /// Handles a request to bind a name like [`Bindings::bind`], for a name that ends by itself.
-    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
-    pub fn bind_for(
-        &mut self,
-        env: &mut Env,
-        context: &mut Context,
-        members: &mut Members,
-        catalogue: u16,
-        (name, cell): (&str, u32),
-        (ttl_ns, ephemeral): (Option<u64>, bool),
-        since_ns: u64,
-    ) -> Answer {
+    /// Returns the lifetime of a name that ends by itself.
+    ///
+    /// # Errors
+    /// The time to live is 0.
+    pub fn lifetime(env: &Env, ttl_ns: Option<u64>, ephemeral: bool) -> Result<LifeWord, Refusal> {
         if ttl_ns == Some(0) {
             return Err(Refusal::Bad("a time to live is a nanosecond at least".into()));
         }
         let deadline_ns = ttl_ns.map_or(0, |ttl| env.now_ns.saturating_add(ttl));
-        self.bind(env, context, members, catalogue, (name, cell), LifeWord::new(deadline_ns, ephemeral), since_ns)
+        Ok(LifeWord::new(deadline_ns, ephemeral))
     }
 
-    /// Handles a request to delete a name, whoever owns it.
+    /// Handles a request to delete a name of any owner.
     pub fn delete(
         &mut self,
         env: &mut Env,
@@ -88,14 +82,14 @@ impl Bindings {
         if !self.absorb_all(env, context, members, since_ns) {
             return Ok(Outcome::Later(Wait::Claim));
         }
-        let Some(found) = live_home(&context.directory, name.as_bytes()) else {
+        let Some(found) = live_owner_word(&context.directory, name.as_bytes()) else {
             return Ok(Outcome::Reply(Reply::Deleted { existed: false }));
         };
         self.remove(env, context, members, found.entry, true);
-        // The value is read after this fence: a put or delete by owner P after the read counts as before the home's move only
-        // if P had read the home before the move.
+        // Daemon D reads the value after this fence. If owner P puts or deletes a value after D's read, P's operation counts as
+        // earlier than the move of the owner word only if P had read the owner word before the move.
         scan_fence();
-        let value = members.client(found.home.catalogue()).ok().and_then(|c| c.value(found.home.cell()));
+        let value = members.client(found.owner_word.catalogue()).ok().and_then(|c| c.value(found.owner_word.cell()));
         let existed = value.is_some_and(Cell::is_value);
         Ok(Outcome::Reply(Reply::Deleted { existed }))
     }
@@ -118,8 +112,8 @@ impl Bindings {
         for (name, cell) in names {
             // The client reuses the cell after this response, and must not receive a notice about it.
             members.me(catalogue).notices.remove(cell);
-            if let Some(found) = live_home(&context.directory, name.as_bytes())
-                && (found.home.catalogue(), found.home.cell()) == (catalogue, *cell)
+            if let Some(found) = live_owner_word(&context.directory, name.as_bytes())
+                && (found.owner_word.catalogue(), found.owner_word.cell()) == (catalogue, *cell)
             {
                 self.remove(env, context, members, found.entry, false);
             }
@@ -127,8 +121,8 @@ impl Bindings {
         Ok(Outcome::Reply(Reply::Done))
     }
 
-    /// Handles a request to rename a name whose owner is frozen. For a moment both names lead to the one cell, which no process
-    /// writes any more.
+    /// Handles a request to rename a name whose owner is frozen. For a moment both names lead to the same cell, which no
+    /// process writes any more.
     pub fn rename(
         &mut self,
         env: &mut Env,
@@ -145,31 +139,32 @@ impl Bindings {
         if !self.absorb_all(env, context, members, since_ns) {
             return Ok(Outcome::Later(Wait::Claim));
         }
-        let Some(found) = live_home(&context.directory, from.as_bytes()) else {
+        let Some(found) = live_owner_word(&context.directory, from.as_bytes()) else {
             return Err(Refusal::NotFound(format!("name {from:?}")));
         };
-        let owner = members.client(found.home.catalogue())?;
+        let owner = members.client(found.owner_word.catalogue())?;
         if !owner.is_frozen() {
             return Err(Refusal::NotQuiet(from.into()));
         }
-        if !owner.value(found.home.cell()).is_some_and(Cell::is_value) {
+        if !owner.value(found.owner_word.cell()).is_some_and(Cell::is_value) {
             return Err(Refusal::NotFound(format!("name {from:?}")));
         }
         if from == to {
             return Ok(Outcome::Reply(Reply::Done));
         }
-        let uid = members.uid_of(found.home.catalogue());
+        let uid = members.uid_of(found.owner_word.catalogue());
         if !self.settle(env, context, members, uid, to.as_bytes(), since_ns)? {
             return Ok(Outcome::Later(Wait::Claim));
         }
         // The client that this request waited for may have deleted the name.
-        let Some(found) = live_home(&context.directory, from.as_bytes()) else {
+        let Some(found) = live_owner_word(&context.directory, from.as_bytes()) else {
             self.unreserve(context, to.as_bytes());
             return Err(Refusal::NotFound(format!("name {from:?}")));
         };
-        let life = context.directory.life(found.entry);
-        self.take(env, context, members, to.as_bytes(), found.home.catalogue(), found.home.cell(), life)?;
-        let found = live_home(&context.directory, from.as_bytes()).expect("the daemon alone moves homes");
+        let (catalogue, cell) = (found.owner_word.catalogue(), found.owner_word.cell());
+        let binding = Binding { catalogue, cell, life: context.directory.life(found.entry) };
+        self.take(env, context, members, to.as_bytes(), binding)?;
+        let found = live_owner_word(&context.directory, from.as_bytes()).expect("the daemon alone moves homes");
         self.remove(env, context, members, found.entry, true);
         Ok(Outcome::Reply(Reply::Done))
     }

@@ -5,11 +5,12 @@ use crate::core::env::Env;
 use std::collections::BTreeMap;
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 
-/// The segments that contain the slots of some chains. The records are allegations: a chain ends where it leaves the client's
-/// segments or reaches one of its own slots again, and where its first record has another generation.
+/// The segments that contain the slots of some chains: the record of each slot names the next slot. The records are
+/// allegations. So a chain ends when it leaves the client's segments or reaches a visited slot again; it is empty if its first
+/// record has another generation.
 #[derive(Debug, Default)]
 pub struct Reach {
-    /// A bit for each slot that a chain has passed, by the first slot number of its segment.
+    /// A bit for each visited slot, by the first slot number of its segment.
     segments: BTreeMap<u32, Box<[u64]>>,
     /// The current chain: its next slot, and the generation that the record of its first slot must have.
     chain: Option<(u32, Option<u64>)>,
@@ -59,11 +60,11 @@ impl Reach {
 /// A position among the streams of a client.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StreamPosition {
-    /// The entry in the table of streams from which on a stream is visited.
+    /// The survey visits the streams from this entry of the table of streams on.
     pub place: u32,
-    /// The stream at this place that was visited last.
+    /// The id of the stream that the survey visited last at this entry.
     pub id: u64,
-    /// If that stream is still there: the ring entry from which on it is visited.
+    /// If that stream still exists, the survey continues at this entry of its ring.
     pub entry: usize,
 }
 
@@ -82,7 +83,7 @@ pub enum Stage {
     Streams(StreamPosition),
     /// Lease tables of the clients from this number on.
     Leases(u16),
-    /// Segments that nothing leads to, from this first slot number on.
+    /// Segments to which nothing leads, from this first slot number on.
     Free(u32),
 }
 
@@ -94,7 +95,8 @@ pub struct Survey {
     pub named: Reach,
     /// Segments to which leases lead.
     pub held: Reach,
-    /// Chains to follow: from names that were renamed during the survey, and from leased slots of the last lease table.
+    /// Chains to follow: they begin at the values of names that were renamed during the survey, and at leased slots of the last
+    /// lease table.
     pub roots: Vec<(u32, Option<u64>)>,
     /// Whether the client has streams, or names with values.
     pub in_use: bool,

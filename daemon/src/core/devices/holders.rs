@@ -1,6 +1,6 @@
-//! The clients that may have device memory mapped. The kernel cannot be asked, so the daemon tracks them: a client that was
-//! lent a segment *holds* it until it has reported that it unmapped it ([`Request::Unmapped`]) or has departed. An orphaned
-//! segment stays charged until its last holder has released it.
+//! The clients that may have device memory mapped. The kernel does not report mappings of device memory, so the daemon tracks
+//! them: a client that was lent a segment *holds* the segment until the client has reported the unmapping
+//! ([`Request::Unmapped`]) or has departed. An orphaned segment stays charged until its last holder has released it.
 //!
 //! [`Request::Unmapped`]: tensorlend_layout::wire::Request::Unmapped
 
@@ -31,7 +31,7 @@ pub struct GivenUp {
     pub device: DeviceNumber,
     /// Its length.
     pub bytes: u64,
-    /// The user whose client had it.
+    /// The user to whose client the daemon had lent it.
     pub uid: u32,
     /// Its charge.
     pub charge: Charge,
@@ -147,7 +147,8 @@ impl Holders {
         self.settled_among(&all)
     }
 
-    /// Returns those of these lendings like [`Holders::settled`], and those orphaned under a predecessor.
+    /// Returns the orphaned segments of these lendings that have no holder any more. Also returns the segments that a
+    /// predecessor orphaned, once no client can hold one of them.
     fn settled_among(&mut self, lendings: &[LendingId]) -> Vec<GivenUp> {
         let told = self.untold.is_empty();
         let mut settled = Vec::new();
@@ -225,7 +226,7 @@ impl Devices {
         context.directory.note_returned();
         let settled = self.holders.settled_among(&[lending]);
         Self::take_back(env, context, settled);
-        // Its holders keep it charged, also under the next daemon.
+        // While the segment has holders, it stays charged, also under the next daemon.
         if self.holders.given_up.contains_key(&lending) {
             self.keep_given_up(env, context, mem, uid, (on.number, bytes));
         }
@@ -259,8 +260,8 @@ impl Devices {
         if !env.devices[device].pool.can_count(preserved.bytes) {
             return false;
         }
-        env.devices[device].pool.count_kept(preserved.bytes);
-        let charge = env.accounts.charge_kept(Some(uid), context.ledger.id(), Kind::Device, preserved.bytes);
+        env.devices[device].pool.count_recovered(preserved.bytes);
+        let charge = env.accounts.charge_recovered(Some(uid), context.ledger.id(), Kind::Device, preserved.bytes);
         let it = GivenUp { mem: preserved.mem, device, bytes: preserved.bytes, uid, charge };
         self.holders.recovered.push(it);
         if let Label::DeviceSegment { .. } = preserved.label {

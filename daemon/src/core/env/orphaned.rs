@@ -13,18 +13,18 @@ use std::collections::BTreeMap;
 const RETURNED_PAUSE_NS: u64 = 5_000_000;
 /// Minimum pause between two probes of orphaned memory for which a request waits.
 const EXPEDITE_PAUSE_NS: u64 = 400_000;
-/// Maximum number of probes that requests of one uid start at once. After the last of their answers, none start for
-/// [`EXPEDITE_PAUSE_NS`], so that the loop serves others.
+/// Maximum number of probes in a round: those that requests of one uid start at once. After the last answer of a full round,
+/// the next round waits for [`EXPEDITE_PAUSE_NS`], so that the loop serves others.
 const EXPEDITE_PROBES_MAX: u32 = 64;
 /// Maximum age of orphaned memory for which a request waits.
 const EXPEDITE_NS_MAX: u64 = 10_000_000;
-/// Maximum age of a memory request for which the daemon starts such probes.
+/// Maximum age of a memory request for which the daemon starts further rounds of probes.
 const QUIET_NS_MAX: u64 = 5_000_000;
 /// Maximum pause between two probes of orphaned memory.
 const ORPHANED_PAUSE_NS_MAX: u64 = 10_000_000_000;
 
-/// The session to which the daemon had lent memory for writing. Only its process, and processes that have the memory from it, such
-/// as its children, can hold the memory.
+/// The session to which the daemon had lent memory for writing. Only its process, and processes that have the memory from it,
+/// such as its children, can hold the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FormerWriter {
     /// The user.
@@ -36,13 +36,13 @@ pub struct FormerWriter {
 }
 
 impl FormerWriter {
-    /// Returns a session of a user that this daemon does not know.
+    /// Returns an unidentified session of this user: only the daemon's predecessor knew its client and its process.
     pub fn unknown(uid: u32) -> Self {
         Self { uid, client: 0, pid: 0 }
     }
 }
 
-/// Orphaned memory that a process may still write. The charge stays with its user as long as a process has it mapped.
+/// Orphaned memory that a process may still write. The charge stays with its user as long as a process has the memory mapped.
 #[derive(Debug)]
 pub struct Orphaned {
     whose: FormerWriter,
@@ -63,24 +63,24 @@ pub struct Orphaned {
 pub struct Expedited {
     /// Number of probes whose answers are still to come.
     begun: u32,
-    /// Whether the round has as many as may start at once.
+    /// Whether this round has reached [`EXPEDITE_PROBES_MAX`].
     is_full: bool,
     /// Earliest time of the next round.
     next_ns: u64,
 }
 
 impl Orphaned {
-    /// Returns true if the kernel has not answered such a probe yet.
+    /// Returns true if a probe that [`Env::expedite`] asked for has no answer yet.
     fn is_looked_at(&self) -> bool {
         self.expedited_ns > self.answered_ns
     }
 }
 
 impl Env {
-    /// Orphans memory that its writer may still have mapped: the daemon refunds its charge once the kernel reports that no process
-    /// can write it. Then the daemon closes it, or preserves a segment that may be lent again for the same uid. Readers do not
-    /// count as holders. In system mode the daemon frees the pages when it closes the memory, even under readers; in user mode,
-    /// where all clients are of one user, idle readers keep the pages until they unmap them.
+    /// Orphans memory that its writer may still have mapped: the daemon refunds its charge once the kernel reports that no
+    /// process can write it. Then the daemon closes it, or preserves a segment that may be lent again for the same uid. Readers
+    /// do not count as holders. In system mode the daemon frees the pages when it closes the memory, even under readers; in user
+    /// mode, where all clients are of one user, idle readers keep the pages until they unmap them.
     pub fn orphan(&mut self, whose: FormerWriter, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
         self.orphaned_ever += 1;
         let (namespace, segment, id) = (charge.namespace(), segment_bytes.is_some(), self.orphaned_ever);
@@ -88,12 +88,13 @@ impl Env {
         self.orphan_again(whose, mem, charge, segment_bytes);
     }
 
-    /// Bytes of orphaned memory that are still charged to a uid: some process holds it.
+    /// Bytes of orphaned memory that are still charged to a uid, because a process holds the memory.
     pub fn orphaned_bytes(&self, uid: u32) -> u64 {
         self.orphaned.values().filter(|it| it.whose.uid == uid).map(|it| it.charge.bytes()).sum()
     }
 
-    /// Returns the sessions that had orphaned memory of these uids, with its namespace, its number of pieces and its bytes.
+    /// Returns the sessions of these uids to which the daemon had lent memory that is orphaned now, each with the namespace,
+    /// the number of pieces and the bytes of that memory.
     pub fn former_writers(&self, is_told: impl Fn(u32) -> bool) -> BTreeMap<(NamespaceId, FormerWriter), (u32, u64)> {
         let mut former_writers = BTreeMap::new();
         for it in self.orphaned.values().filter(|it| is_told(it.whose.uid)) {
@@ -125,7 +126,7 @@ impl Env {
     }
 
     /// Handles the kernel's answer about orphaned memory.
-    pub fn orphan_probed(&mut self, mem: MemId, quiet: bool) {
+    pub fn orphan_probed(&mut self, mem: MemId, quiescent: bool) {
         if let Some(orphaned) = self.orphaned.get(&mem).filter(|it| it.is_looked_at()) {
             let expedited = self.expedited.get_mut(&orphaned.whose.uid).expect("it has begun a look");
             expedited.begun -= 1;
@@ -133,7 +134,7 @@ impl Env {
                 expedited.next_ns = self.now_ns + EXPEDITE_PAUSE_NS;
             }
         }
-        if quiet {
+        if quiescent {
             let Some(Orphaned { whose, charge, segment_bytes, .. }) = self.orphaned.remove(&mem) else { return };
             let namespace = charge.namespace();
             self.accounts.refund(charge);
@@ -158,13 +159,12 @@ impl Env {
         }
     }
 
-    /// Probes at once the segments that a uid has returned, for its request made at `since_ns`. Returns true if the request
-    /// must wait for a probe. The client unmaps a segment when it receives the daemon's response, and may request memory before
-    /// the daemon's next probe. So each request waits for one probe that began after it. Within [`QUIET_NS_MAX`] of the
-    /// request, the daemon repeats the probes of segments that were returned recently. A request always waits for a probe that
-    /// has begun, since its duration depends on the load of the machine.
-    /// A uid that holds thousands of segments has [`EXPEDITE_PROBES_MAX`] probes at a time, and its requests go over all orphans once
-    /// for each such round.
+    /// Probes at once the segments that a uid has returned, for its request made at `since_ns`. Returns true if the request must
+    /// wait for a probe. The client unmaps a segment when it receives the daemon's response, and may request memory before the
+    /// daemon's next probe. So each request waits for one probe that began after it. Within [`QUIET_NS_MAX`] of the request, the
+    /// daemon repeats the probes of segments that were returned recently. A request always waits for a probe that has begun,
+    /// since its duration depends on the load of the machine. A uid that holds thousands of segments has [`EXPEDITE_PROBES_MAX`]
+    /// probes at a time, and its requests go over all orphans once for each such round.
     pub fn expedite(&mut self, uid: u32, since_ns: u64) -> bool {
         let now = self.now_ns;
         let is_late = now - since_ns >= QUIET_NS_MAX;

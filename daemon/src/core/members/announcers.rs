@@ -3,7 +3,8 @@
 //! A client that announces a name, or looks up a name that is not in the directory, reads the announcements of every announcer,
 //! and maps the catalogue of each one first. So a writer becomes an announcer only when it has requested as many new names from
 //! the daemon as there are announcers: from then on announcing saves more than the reading costs. A member that only reads or
-//! overwrites never becomes one, and costs the others nothing.
+//! overwrites never becomes one, and costs the others nothing. In a namespace with shares a user gets no more than a share of the
+//! announcers; the user's other writers request their names.
 
 use super::Members;
 use crate::core::client::Client;
@@ -23,7 +24,8 @@ impl Members {
     }
 
     /// Counts a new name that a writer requested and received, and lets the writer announce its next ones once it has requested
-    /// enough. The daemon calls this before the reply: a look-up that depends on later actions of the client has a later fence.
+    /// enough. The daemon calls this before the reply. So the client is listed before it announces, and a look-up that depends
+    /// on its announcement has a later fence.
     pub fn count_new_name(&mut self, context: &Context, catalogue: u16, name: &str, life: LifeWord) {
         // No client can announce such a name.
         if name.len() > CELL_NAME_WORDS * 8 || life != LifeWord::FOREVER {
@@ -32,7 +34,12 @@ impl Members {
         let announcers = self.announcers.len();
         let client = self.me(catalogue);
         client.names_asked = client.names_asked.saturating_add(1);
-        if client.publishes() && !client.announcer && client.names_asked >= announcers && announcers < ANNOUNCERS_MAX {
+        let (uid, has_asked) = (client.uid, client.names_asked >= announcers);
+        if !client.publishes() || client.announcer || !has_asked || announcers >= ANNOUNCERS_MAX {
+            return;
+        }
+        let uids = self.announcers.iter().map(|&number| Some(self[number].uid));
+        if !context.ledger.is_above_share(uid, ANNOUNCERS_MAX as u64, uids) {
             self.open_announcer(context, catalogue);
         }
     }
@@ -54,8 +61,8 @@ impl Members {
         let index = self.me(catalogue).absorbed;
         context.directory.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Closed, index).0);
         tensorlend_layout::crash_point!("daemon: closed");
-        // The bit follows the homes of the client's announcements: a look-up that does not see the bit finds them in the
-        // directory.
+        // The daemon clears the bit after it has stored the owner words of the client's announcements: a look-up that does not
+        // see the bit finds these names in the directory.
         self.unlist_announcer(context, catalogue);
     }
 

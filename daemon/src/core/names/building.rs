@@ -1,7 +1,7 @@
 //! Construction of a table of names next to the current one, in slices, so that no request waits for the whole of it.
 //!
-//! The new table has the names of the places that are copied, and follows their changes. A place that is not copied yet is
-//! copied in its later state. Clients read the table only after the daemon has published it complete.
+//! If a name changes at a place that was copied already, the daemon changes it in both tables. It copies the other places
+//! later, in their state at that time. Clients read the table only after the daemon has published it complete.
 
 use super::table::Table;
 use tensorlend_layout::directory::Directory;
@@ -17,9 +17,9 @@ pub struct Building {
     old: TableWord,
     /// The new table.
     table: Table,
-    /// Places of the new table that are wiped. They may hold entries of an older table.
+    /// Number of places of the new table that are wiped: before that they may hold entries of an older table.
     wiped: u64,
-    /// Places of the current table that are copied.
+    /// Number of places of the current table that are copied.
     copied: u64,
 }
 

@@ -1,12 +1,12 @@
 //! The names of a directory that another daemon wrote last and may have left at any step.
 //!
 //! Places and entries contain all data: an entry is in use if a place of the current table leads to it. If the other daemon
-//! ended between two steps, an entry may have its place and no home, and is removed here.
+//! ended between two steps, an entry may have its place and no owner word, and is removed here.
 
-use super::{BLOCKS_STEP, Entries, EntrySet, INLINE_BYTES, Names, PLACE_BYTES, Table, home_of, key_bytes};
+use super::{BLOCKS_STEP, Entries, EntrySet, INLINE_BYTES, Names, PLACE_BYTES, Table, key_bytes, owner_word_of};
 use std::collections::BTreeSet;
 use tensorlend_layout::directory::{Directory, LongName};
-use tensorlend_layout::word::{HomeKind, PlaceWord};
+use tensorlend_layout::word::{OwnerKind, PlaceWord};
 
 /// Returns true if an entry's key can be read. The block of a long key must belong to no other entry.
 fn has_key(d: &Directory, entry: u32, blocks: &mut BTreeSet<u32>) -> bool {
@@ -37,9 +37,9 @@ impl Names {
         it.entries = Entries::restore(d, end, &used, if discards { now_ns } else { 0 });
         it.restore_blocks(d, &blocks);
         for entry in used.iter() {
-            it.count(d, entry, home_of(d, entry), true);
+            it.count(d, entry, owner_word_of(d, entry), true);
         }
-        for entry in used.iter().filter(|&entry| home_of(d, entry).kind() != HomeKind::Live) {
+        for entry in used.iter().filter(|&entry| owner_word_of(d, entry).kind() != OwnerKind::Live) {
             it.bury(d, entry);
         }
         d.head().names_live.set(it.live);
@@ -49,7 +49,7 @@ impl Names {
 
     fn restore_blocks(&mut self, d: &Directory, blocks: &BTreeSet<u32>) {
         let Some(&last) = blocks.last() else { return };
-        // Blocks are made in steps of this size.
+        // The daemon makes memory for blocks in steps of [`BLOCKS_STEP`].
         self.blocks_there = (last / BLOCKS_STEP * BLOCKS_STEP + BLOCKS_STEP).min(d.long_names.len() as u32);
         self.blocks_fresh = last + 1;
         self.blocks_free = (1..last).filter(|block| !blocks.contains(block)).collect();

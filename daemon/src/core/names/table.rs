@@ -123,7 +123,7 @@ impl Table {
     }
 
     /// Restores the table that another daemon wrote last. `is_name` returns true for a place that leads to an entry in use; all
-    /// other places lead nowhere from now on.
+    /// other places lead to no entry from now on.
     pub fn restore(d: &Directory, mut is_name: impl FnMut(PlaceWord) -> bool) -> Self {
         let mut it = Self::new(d.table(), d.table_seed(d.table()));
         let buckets = || (0..d.table().places()).step_by(BUCKET as usize);

@@ -1,6 +1,7 @@
 use super::colliding::chosen_keys;
 use super::*;
 use tensorlend_layout::directory::Geometry;
+use tensorlend_layout::random::splitmix64;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::search::Search;
 
@@ -49,19 +50,19 @@ impl World {
         }
     }
 
-    fn bind(&mut self, key: &[u8], cell: u32) -> Result<(u32, Home), Full> {
+    fn bind(&mut self, key: &[u8], cell: u32) -> Result<(u32, OwnerWord), Full> {
         self.bind_as(key, cell, |_| true)
     }
 
-    fn bind_as(&mut self, key: &[u8], cell: u32, is_own: impl Fn(Home) -> bool) -> Result<(u32, Home), Full> {
+    fn bind_as(&mut self, key: &[u8], cell: u32, is_own: impl Fn(OwnerWord) -> bool) -> Result<(u32, OwnerWord), Full> {
         let entry = self.names.place(&self.d, key, is_own)?;
-        let home = self.names.set(&self.d, entry, HomeKind::Live, 3, cell);
+        let owner_word = self.names.set(&self.d, entry, OwnerKind::Live, 3, cell);
         self.serve();
-        Ok((entry, home))
+        Ok((entry, owner_word))
     }
 
     fn bury(&mut self, key: &[u8]) {
-        let found = live_home(&self.d, key).unwrap();
+        let found = live_owner_word(&self.d, key).unwrap();
         self.names.bury(&self.d, found.entry);
         self.serve();
     }
@@ -77,12 +78,13 @@ impl World {
     }
 
     fn check(&self) {
-        let kinds = |kind| self.d.entries().filter(|(_, e)| Home(e.home.peek()).kind() == kind).count() as u64;
+        let kinds =
+            |kind| self.d.entries().filter(|(_, e)| OwnerWord(e.owner_word.peek()).kind() == kind).count() as u64;
         let names = &self.names;
-        assert_eq!(names.live, kinds(HomeKind::Live) + kinds(HomeKind::Reserved));
+        assert_eq!(names.live, kinds(OwnerKind::Live) + kinds(OwnerKind::Reserved));
         names.table.check(&self.d);
         assert_eq!(names.table.word(), self.d.table());
-        assert_eq!(names.owned.values().map(BTreeSet::len).sum::<usize>() as u64, kinds(HomeKind::Live));
+        assert_eq!(names.owned.values().map(BTreeSet::len).sum::<usize>() as u64, kinds(OwnerKind::Live));
         assert!(names.table.used() * 8 <= self.d.table().places() * 7);
     }
 }
@@ -91,13 +93,14 @@ impl World {
 fn thousands_of_names_grow_the_table_and_never_move() {
     for discards in [true, false] {
         let mut w = World::new(20_000, discards);
-        let bound: Vec<(u32, Home)> = (0..20_000).map(|i| w.bind(format!("name {i}").as_bytes(), i).unwrap()).collect();
+        let bound: Vec<(u32, OwnerWord)> =
+            (0..20_000).map(|i| w.bind(format!("name {i}").as_bytes(), i).unwrap()).collect();
         assert_eq!(w.bind(b"one more", 1), Err(Full::Names));
         w.check();
         assert_eq!(w.d.table().places(), 32768);
-        for (i, &(entry, home)) in bound.iter().enumerate() {
-            let found = live_home(&w.d, format!("name {i}").as_bytes()).unwrap();
-            assert_eq!((found.entry, found.home, home.cell()), (entry, home, i as u32));
+        for (i, &(entry, owner_word)) in bound.iter().enumerate() {
+            let found = live_owner_word(&w.d, format!("name {i}").as_bytes()).unwrap();
+            assert_eq!((found.entry, found.owner_word, owner_word.cell()), (entry, owner_word, i as u32));
         }
         for i in 0..20_000u32 {
             w.bury(format!("name {i}").as_bytes());
@@ -106,9 +109,12 @@ fn thousands_of_names_grow_the_table_and_never_move() {
         assert_eq!((w.names.live(), w.d.table().places()), (0, 1 << FIRST_TABLE_LOG2), "the table shrinks");
         assert_eq!(w.discarded > 0, discards);
         for i in 0..20_000u32 {
-            let (entry, home) = w.bind(format!("other {i}").as_bytes(), i).unwrap();
+            let (entry, owner_word) = w.bind(format!("other {i}").as_bytes(), i).unwrap();
             let (_, before) = bound[entry as usize - 1];
-            assert!(home.version() > before.version(), "no home word is used twice, even if its memory was made again");
+            assert!(
+                owner_word.version() > before.version(),
+                "no owner word is used twice, even if its memory was made again"
+            );
         }
         w.check();
     }
@@ -120,7 +126,7 @@ fn a_table_grows_by_one_slice_in_a_turn() {
     let mut w = World::new(200_000, true);
     for i in 0.. {
         let entry = w.names.place(&w.d, format!("name {i}").as_bytes(), |_| true).unwrap();
-        w.names.set(&w.d, entry, HomeKind::Live, 3, i);
+        w.names.set(&w.d, entry, OwnerKind::Live, 3, i);
         w.names.take_discarded();
         for extent in w.names.order(&w.d, 0) {
             w.names.arrived(&w.d, extent.at, Ok(()));
@@ -160,7 +166,7 @@ fn names_come_and_go_while_a_table_is_built() {
         let mut there = BTreeSet::new();
         let (mut built, mut fresh, mut seed) = (0, 0, 1u64);
         while w.d.table().places() < 1 << 18 {
-            // One turn of building, then one or two names.
+            // Each round is one turn of building, then adds one or two names.
             w.names.go_on(&w.d);
             for extent in w.names.take_discarded() {
                 let words: &[Word] = w.view.array(extent.at as usize, extent.bytes as usize / 8).unwrap();
@@ -174,16 +180,16 @@ fn names_come_and_go_while_a_table_is_built() {
             let turns = if w.names.is_building() { 20 } else { 500 };
             built += u32::from(w.names.is_building());
             for _ in 0..turns {
-                seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                if seed >> 62 != 0 || there.is_empty() {
+                let random = splitmix64(&mut seed);
+                if random >> 62 != 0 || there.is_empty() {
                     let entry = w.names.place(&w.d, &key(fresh), |_| true).unwrap();
-                    w.names.set(&w.d, entry, HomeKind::Live, 3, fresh);
+                    w.names.set(&w.d, entry, OwnerKind::Live, 3, fresh);
                     there.insert(fresh);
                     fresh += 1;
                 } else {
-                    // The oldest name, or the newest.
-                    let gone = if seed >> 61 & 1 == 0 { there.pop_first() } else { there.pop_last() }.unwrap();
-                    let found = live_home(&w.d, &key(gone)).unwrap();
+                    // Remove the oldest name, or the newest.
+                    let gone = if random >> 61 & 1 == 0 { there.pop_first() } else { there.pop_last() }.unwrap();
+                    let found = live_owner_word(&w.d, &key(gone)).unwrap();
                     w.names.bury(&w.d, found.entry);
                 }
             }
@@ -192,7 +198,7 @@ fn names_come_and_go_while_a_table_is_built() {
         w.check();
         assert!(built > 30, "{built}");
         for i in 0..fresh {
-            let found = live_home(&w.d, &key(i)).map(|f| f.home.cell());
+            let found = live_owner_word(&w.d, &key(i)).map(|f| f.owner_word.cell());
             assert_eq!(found, there.contains(&i).then_some(i));
         }
     }
@@ -203,21 +209,21 @@ fn keys_whose_searches_are_alike_are_refused_to_their_own_user_alone() {
     let mut w = World::new(8192, true);
     let honest = b"model/weights";
     let alike = chosen_keys(&w.d, w.d.hash(honest), 28);
-    let theirs = |home: Home| home.cell() == 1;
+    let theirs = |owner_word: OwnerWord| owner_word.cell() == 1;
     let mut bound = 0;
     let refused =
         alike.map(|key| w.bind_as(&key, 1, theirs)).inspect(|it| bound += u64::from(it.is_ok())).find_map(Result::err);
     assert_eq!((refused, bound), (Some(Full::Collision), SEARCH_MAX + 1));
     assert_eq!(w.passed(honest), SEARCH_MAX + 1);
-    w.bind_as(honest, 2, |home| home.cell() == 2).unwrap();
-    assert_eq!(live_home(&w.d, honest).unwrap().home.cell(), 2);
+    w.bind_as(honest, 2, |owner_word| owner_word.cell() == 2).unwrap();
+    assert_eq!(live_owner_word(&w.d, honest).unwrap().owner_word.cell(), 2);
     w.check();
-    // An announced name has a place where a requested one is refused.
+    // The daemon adds an announced name even where it refuses a requested one.
     let more: Vec<_> = chosen_keys(&w.d, w.d.hash(honest), 28).skip(bound as usize).take(10).collect();
     for key in more {
         assert_eq!(w.bind_as(&key, 1, theirs), Err(Full::Collision));
         let entry = w.names.place_announced(&w.d, &key, theirs).unwrap();
-        w.names.set(&w.d, entry, HomeKind::Live, 3, 1);
+        w.names.set(&w.d, entry, OwnerKind::Live, 3, 1);
         w.bury(&key);
     }
     w.check();
@@ -253,11 +259,12 @@ fn keys_that_stand_in_a_names_way_are_spread_by_the_next_table() {
     }
     w.check();
     assert!(longest > SEARCH_MAX, "{longest}");
-    // The name is not refused, since none of these belong to its own user. In the next table its search passes few places.
-    w.bind_as(wanted, 2, |home| home.cell() == 2).unwrap();
+    // The daemon does not refuse the name, since none of the passed names belongs to its user. In the next table the search for
+    // it passes few places.
+    w.bind_as(wanted, 2, |owner_word| owner_word.cell() == 2).unwrap();
     let names: Vec<Vec<u8>> = (0..2_000).map(|i| format!("an honest name, number {i}").into_bytes()).collect();
     for name in &names {
-        w.bind_as(name, 2, |home| home.cell() == 2).unwrap();
+        w.bind_as(name, 2, |owner_word| owner_word.cell() == 2).unwrap();
     }
     let after = w.passed(wanted);
     assert!(after < CROWDED, "{after}");
@@ -268,7 +275,7 @@ fn keys_that_stand_in_a_names_way_are_spread_by_the_next_table() {
         w.bury(key);
     }
     w.check();
-    assert!(names.iter().all(|name| live_home(&w.d, name).is_some()));
+    assert!(names.iter().all(|name| live_owner_word(&w.d, name).is_some()));
 }
 
 #[test]
@@ -292,7 +299,7 @@ fn a_place_is_passed_as_long_as_one_behind_it_is_reached_through_it() {
     let (at_a, first) = w.bind(b"a", 1).unwrap();
     let (at_b, _) = w.bind(&b, 2).unwrap();
     w.bury(b"a");
-    assert_eq!((w.passed_over(), live_home(&w.d, &b).unwrap().entry), (1, at_b));
+    assert_eq!((w.passed_over(), live_owner_word(&w.d, &b).unwrap().entry), (1, at_b));
     let (again, second) = w.bind(b"a", 1).unwrap();
     assert_eq!((again, w.passed_over()), (at_a, 0), "the place and the entry are used again");
     assert_ne!(first, second, "the version tells the two lives apart");
@@ -315,7 +322,7 @@ fn long_names_take_blocks_and_give_them_back() {
         }
         assert_eq!(w.bind(&key(1000), 1), Err(Full::LongNames));
         for i in 0..255 {
-            let found = live_home(&w.d, &key(i + round)).unwrap();
+            let found = live_owner_word(&w.d, &key(i + round)).unwrap();
             assert_eq!(w.d.key(&w.d.names[found.entry as usize]), Some(key(i + round)));
             w.bury(&key(i + round));
         }
@@ -333,7 +340,7 @@ fn blocks_of_long_names_come_as_they_are_needed() {
     }
     assert_eq!(w.bind(&key(5000), 1), Err(Full::LongNames));
     assert!(w.ordered > before);
-    (0..2047).for_each(|i| assert_eq!(live_home(&w.d, &key(i)).unwrap().home.cell(), i));
+    (0..2047).for_each(|i| assert_eq!(live_owner_word(&w.d, &key(i)).unwrap().owner_word.cell(), i));
     w.check();
 }
 
@@ -360,7 +367,7 @@ fn without_memory_names_are_refused_until_there_is_some() {
             Ok(entry) => entry,
             Err(full) => break full,
         };
-        w.names.set(&w.d, entry, HomeKind::Live, 3, bound);
+        w.names.set(&w.d, entry, OwnerKind::Live, 3, bound);
         bound += 1;
         for extent in w.names.order(&w.d, 0) {
             w.names.arrived(&w.d, extent.at, Err("no space".into()));

@@ -1,14 +1,14 @@
 //! Device memory that outlived the daemon that lent it.
 //!
-//! Only an fd store returns such memory: a descriptor from a client would not show what it was lent for. The daemon learns the
-//! holders from its clients' reports: see [`super::holders`]. The blocks of a driver's pool end with the daemon that owned the
-//! pool, and so do the values in them.
+//! Only an fd store returns such memory: a descriptor from a client would not show the segment to which it belongs. The daemon
+//! learns the holders from its clients' reports: see [`super::holders`]. The blocks of a driver's pool end with the daemon that
+//! owned the pool, and so do the values in them.
 
 use super::restore::{Descriptors, part};
 use crate::core::account::Kind;
 use crate::core::client::Residence;
 use crate::core::client::Segment;
-use crate::core::device::{OnDevice, Place};
+use crate::core::device::{DeviceLocation, OnDevice};
 use crate::core::env::Env;
 use crate::core::event::MemId;
 use crate::core::length;
@@ -16,7 +16,7 @@ use crate::core::length::SLOTS_LOG2_MAX;
 use crate::core::namespace::Namespace;
 use std::collections::BTreeSet;
 use tensorlend_layout::wire::{Allocator, Export, LendingId};
-use tensorlend_layout::word::{Home, RangeWord};
+use tensorlend_layout::word::{OwnerWord, RangeWord};
 
 impl Namespace {
     /// Restores a segment that a line of the directory places on a device; returns true if the memory still exists.
@@ -30,7 +30,7 @@ impl Namespace {
         let line = &self.context.directory.segments[entry as usize];
         let (range, bytes, since_ns) = (RangeWord(line.range.peek()), line.bytes.peek(), line.since_ns.peek());
         let key = (range.catalogue(), range.base());
-        let place = Place::of(line.place.peek()).filter(|place| place.allocator != Allocator::Async);
+        let place = DeviceLocation::of(line.place.peek()).filter(|place| place.allocator != Allocator::Async);
         let number = place.and_then(|place| self.devices.device_at(place.device));
         let (Some(number), Some(segment), Some(slots)) =
             (number, descriptors.device_segments.remove(&key), descriptors.slots.remove(&key))
@@ -47,9 +47,9 @@ impl Namespace {
         unused.remove(&mem);
         unused.remove(&slots_mem);
         let device = &mut env.devices[number];
-        device.pool.count_kept(bytes);
+        device.pool.count_recovered(bytes);
         device.segments += 1;
-        let charge = env.accounts.charge_kept(Some(client.uid), self.context.ledger.id(), Kind::Device, bytes);
+        let charge = env.accounts.charge_recovered(Some(client.uid), self.context.ledger.id(), Kind::Device, bytes);
         let slots_log2 = range.slots().ilog2() as u8;
         let device = Some(OnDevice { number, since_ns, export: Export::Allocation });
         client.segments.insert(
@@ -68,7 +68,7 @@ impl Namespace {
             },
         );
         self.devices.lent(LendingId { catalogue: key.0, base: key.1, since_ns }, None);
-        // Lendings of this daemon must be later than those of the predecessor.
+        // The times of this daemon's lendings must be later than those of the predecessor's.
         env.last_lending_ns = env.last_lending_ns.max(since_ns);
         true
     }
@@ -83,8 +83,8 @@ impl Namespace {
             let client = &self.members[owner];
             let slots = range.base()..range.base().saturating_add(range.slots());
             let leads_there = |entry: &u32| {
-                let home = Home(self.context.directory.names[*entry as usize].home.peek());
-                client.value(home.cell()).is_some_and(|cell| cell.is_value() && slots.contains(&cell.slot()))
+                let owner_word = OwnerWord(self.context.directory.names[*entry as usize].owner_word.peek());
+                client.value(owner_word.cell()).is_some_and(|cell| cell.is_value() && slots.contains(&cell.slot()))
             };
             let gone: Vec<u32> = self.bindings.names().owned(owner).into_iter().filter(leads_there).collect();
             for entry in gone {

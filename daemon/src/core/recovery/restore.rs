@@ -3,13 +3,13 @@
 //! The directory has the members, the owners of names, and the lendings; the sheets and segments are as the predecessor left
 //! them, and live clients continue to use them. The daemon derives its own data from these: the free entries, the names of each
 //! client, and the charges. If the predecessor ended within an operation, the rules of the directory decide whether it counts:
-//! a name without a home does not exist, a segment without its descriptor was never lent, and a client whose sheets were not
-//! sealed yet has never joined.
+//! a name without an owner word does not exist, a segment without its descriptor was never lent, and a client whose sheets were
+//! not sealed yet has never joined.
 
 use crate::core::account::{Charge, Kind, NamespaceId};
-use crate::core::away::AWAY_PAUSE_NS;
 use crate::core::client::Residence;
-use crate::core::client::{Client, Life, Segment};
+use crate::core::client::{Absorbing, Client, ClientState, Segment};
+use crate::core::disconnected::DISCONNECTED_PAUSE_NS;
 use crate::core::effect::Effect;
 use crate::core::env::{Env, FormerWriter, Part};
 use crate::core::event::{ConnId, MemId};
@@ -31,7 +31,7 @@ use tensorlend_layout::word::{Absorbed, Member, MemberState, RangeWord};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The fd store, under the daemon's own labels.
-    Keeper,
+    FdStore,
     /// Clients, which may give false labels.
     Clients,
 }
@@ -44,11 +44,29 @@ struct Sheets {
     cells: BTreeMap<u8, Preserved>,
 }
 
+/// The directory of a namespace that survived the predecessor.
+#[derive(Clone)]
+pub struct PreservedDirectory {
+    pub mem: MemId,
+    pub view: View,
+    pub bytes: u64,
+    /// The owner of a private namespace.
+    pub private: Option<u32>,
+    /// The namespace's name.
+    pub name: String,
+}
+
+/// The user whose client could write memory, and the kind of its charge.
+#[derive(Clone, Copy, Debug)]
+pub struct Owned {
+    pub uid: u32,
+    pub kind: Kind,
+}
+
 /// The descriptors of one namespace that survived the predecessor.
 #[derive(Default)]
 pub struct Descriptors {
-    /// Name, view, length, owner of a private namespace, and the namespace's name.
-    pub directory: Option<(MemId, View, u64, Option<u32>, String)>,
+    pub directory: Option<PreservedDirectory>,
     clients: BTreeMap<u16, Sheets>,
     segments: BTreeMap<(u16, u32), Preserved>,
     spilled: BTreeMap<(u16, u32), Preserved>,
@@ -68,7 +86,8 @@ impl Descriptors {
         match preserved.label {
             Label::Directory { uid, ref name, .. } => {
                 if let Some(view) = preserved.view {
-                    self.directory = Some((preserved.mem, view, preserved.bytes, uid, name.clone()));
+                    let Preserved { mem, bytes, .. } = preserved;
+                    self.directory = Some(PreservedDirectory { mem, view, bytes, private: uid, name: name.clone() });
                 }
             }
             Label::Catalogue { owner, writer, .. } => {
@@ -122,11 +141,12 @@ fn label_of(entry: &MemberEntry) -> String {
 }
 
 impl Env {
-    /// Recovers memory that the predecessor had orphaned. It stays charged to the user whose client had it.
+    /// Recovers memory that the predecessor had orphaned. It stays charged to the user to whose client the predecessor had lent
+    /// it.
     pub fn restore_orphaned(&mut self, preserved: &Preserved) {
         if let Label::Orphaned { namespace, uid, segment, .. } = preserved.label {
             let kind = if segment { Kind::Segment } else { Kind::Sheet };
-            let (charge, segment_bytes) = self.charge_recovered(namespace, (uid, kind), preserved.bytes);
+            let (charge, segment_bytes) = self.charge_recovered(namespace, Owned { uid, kind }, preserved.bytes);
             self.orphan_again(FormerWriter::unknown(uid), preserved.mem, charge, segment_bytes);
         }
     }
@@ -135,7 +155,7 @@ impl Env {
     /// that the predecessor made. A client may invent objects, which must cost no more than it could have been lent.
     pub fn has_room_for_recovered(&self, from: Origin, kind: Kind, bytes: u64) -> bool {
         match kind {
-            _ if from == Origin::Keeper => true,
+            _ if from == Origin::FdStore => true,
             Kind::Segment => self.pool.bytes().checked_add(bytes).is_some_and(|sum| sum <= self.pool.bytes_max()),
             // Only an fd store returns device memory.
             Kind::Device => false,
@@ -147,20 +167,20 @@ impl Env {
     }
 
     /// Orphans memory that the predecessor was about to orphan or had not lent yet. Its label may belong to other memory later.
-    pub fn orphan_recovered(&mut self, namespace: NamespaceId, (uid, kind): (u32, Kind), mem: MemId, bytes: u64) {
-        let (charge, segment_bytes) = self.charge_recovered(namespace, (uid, kind), bytes);
-        self.orphan(FormerWriter::unknown(uid), mem, charge, segment_bytes);
+    pub fn orphan_recovered(&mut self, namespace: NamespaceId, owned: Owned, mem: MemId, bytes: u64) {
+        let (charge, segment_bytes) = self.charge_recovered(namespace, owned, bytes);
+        self.orphan(FormerWriter::unknown(owned.uid), mem, charge, segment_bytes);
     }
 
     fn charge_recovered(
         &mut self,
         namespace: NamespaceId,
-        (uid, kind): (u32, Kind),
+        Owned { uid, kind }: Owned,
         bytes: u64,
     ) -> (Charge, Option<u64>) {
-        let charge = self.accounts.charge_kept(Some(uid), namespace, kind, bytes);
+        let charge = self.accounts.charge_recovered(Some(uid), namespace, kind, bytes);
         let segment_bytes = (kind == Kind::Segment).then_some(bytes);
-        self.pool.count_kept(segment_bytes.unwrap_or(0));
+        self.pool.count_recovered(segment_bytes.unwrap_or(0));
         (charge, segment_bytes)
     }
 }
@@ -198,7 +218,7 @@ impl Namespace {
             self.bindings.end_ephemeral(env, &mut self.context, &mut self.members, catalogue);
             let rings = self.streams.rings(catalogue);
             let loud = self.members.me(catalogue).memories().chain(rings).collect();
-            if let Life::Ended { loud: before, .. } = &mut self.members.me(catalogue).life {
+            if let ClientState::Ended { loud: before, .. } = &mut self.members.me(catalogue).state {
                 *before = loud;
             }
             self.members.probe_next(env, &self.context, catalogue);
@@ -210,7 +230,7 @@ impl Namespace {
     }
 
     /// Returns the client that could write this memory: the last member with this number, even if its line is free now.
-    pub fn writer_of(&self, label: &Label) -> Option<(u32, Kind)> {
+    pub fn writer_of(&self, label: &Label) -> Option<Owned> {
         let (owner, kind) = match *label {
             Label::Segment { owner, .. } => (owner, Kind::Segment),
             Label::Catalogue { owner, .. }
@@ -229,11 +249,11 @@ impl Namespace {
             | Label::DeviceOrphaned { .. } => return None,
         };
         let entry = self.context.directory.members.get(usize::from(owner)).filter(|_| owner != 0)?;
-        Some((entry.process.peek() as u32, kind))
+        Some(Owned { uid: entry.process.peek() as u32, kind })
     }
 
-    /// Restores the members whose sheets exist. Returns those whose end the predecessor began, or this daemon must begin
-    /// (true).
+    /// Restores the members whose sheets exist. Returns the members that must end, each with true if this daemon must begin the
+    /// end, and false if the predecessor began it.
     fn restore_clients(
         &mut self,
         env: &mut Env,
@@ -276,14 +296,14 @@ impl Namespace {
                 continue;
             };
             head.present[word].set_bits(bit);
-            // The predecessor may have ended before it announced a range that was returned last.
+            // The predecessor may have taken back a range and ended before it changed this word.
             entry.geometry.add(1);
-            client.waits = waits && client.is_away();
+            client.waits = waits && client.is_disconnected();
             if !client.waits {
                 head.waiters[word].clear_bits(bit);
             }
             let absorbed = Absorbed(entry.absorbed.peek()).state();
-            if client.is_away() {
+            if client.is_disconnected() {
                 live += 1;
                 waiters += u64::from(client.waits);
                 let ending = matches!(absorbed, MemberState::Ending | MemberState::Closed);
@@ -300,7 +320,7 @@ impl Namespace {
         for number in self.members.numbers() {
             self.members.restore_announcer(&self.context, number);
         }
-        for (number, _) in self.members.iter().filter(|(_, c)| c.is_away()) {
+        for (number, _) in self.members.iter().filter(|(_, c)| c.is_disconnected()) {
             self.devices.was_there(number);
         }
         let head = self.context.directory.head();
@@ -335,9 +355,9 @@ impl Namespace {
             if let Some((found, Some(slots))) = found
                 && (1..=1 << SLOTS_LOG2_MAX).contains(&range.slots())
                 && let Some(client) = self.members.get_mut(key.0)
-                // Only the predecessor may have had a segment that its owner had released. The owner must report it, or may not
-                // continue.
-                && let Some((mem, residence)) = found.or_else(|| client.is_away().then(|| (env.name(), Residence::Lost)))
+                // If the owner had released the segment for spill, only the predecessor may have had its bytes. The owner must
+                // report such a segment when it comes back; otherwise its session ends.
+                && let Some((mem, residence)) = found.or_else(|| client.is_disconnected().then(|| (env.name(), Residence::Lost)))
             {
                 let slots_mem = slots.mem;
                 let whole = slots.bytes == length::slots(range.slots() as usize);
@@ -348,10 +368,14 @@ impl Namespace {
                     match residence {
                         Residence::File { .. } => env.spills.add(client.uid, bytes),
                         Residence::Lost => {}
-                        _ => env.pool.count_kept(bytes),
+                        _ => env.pool.count_recovered(bytes),
                     }
-                    let charge =
-                        env.accounts.charge_kept(Some(client.uid), self.context.ledger.id(), Kind::Segment, in_memory);
+                    let charge = env.accounts.charge_recovered(
+                        Some(client.uid),
+                        self.context.ledger.id(),
+                        Kind::Segment,
+                        in_memory,
+                    );
                     let slots_log2 = range.slots().ilog2() as u8;
                     let segment = Segment {
                         mem,
@@ -405,7 +429,7 @@ fn ring_owner(d: &Directory, (place, id): (u32, u64), bytes: u64) -> Option<u16>
 /// Returns a charged sheet.
 pub(super) fn part(env: &mut Env, namespace: NamespaceId, uid: u32, preserved: Preserved) -> Option<Part> {
     let view = preserved.view?;
-    let charge = env.accounts.charge_kept(Some(uid), namespace, Kind::Sheet, preserved.bytes);
+    let charge = env.accounts.charge_recovered(Some(uid), namespace, Kind::Sheet, preserved.bytes);
     Some(Part { mem: preserved.mem, view, charge, acked: preserved.acked })
 }
 
@@ -451,10 +475,10 @@ fn restore_client(
         pid,
         label: label_of(entry),
         role: if writer { Role::Writer } else { Role::Reader },
-        life: if open {
-            Life::Away { pause_ns: AWAY_PAUSE_NS }
+        state: if open {
+            ClientState::Disconnected { pause_ns: DISCONNECTED_PAUSE_NS }
         } else {
-            Life::Ended { loud: VecDeque::new(), pause_ns: crate::core::death::PROBE_PAUSE_NS }
+            ClientState::Ended { loud: VecDeque::new(), pause_ns: crate::core::death::PROBE_PAUSE_NS }
         },
         member,
         shown: None,
@@ -467,14 +491,14 @@ fn restore_client(
         segments: BTreeMap::new(),
         notices: BTreeSet::new(),
         lent_ns: env.now_ns,
-        absorbed_in: (0, 0),
+        absorbed_in: Absorbing::default(),
         mark: 0,
         marked_ns: 0,
         absorbed_until_ns: 0,
         claimed: None,
         waits: false,
         watched: false,
-        departing: None,
+        draining: None,
         has_lost: false,
     })
 }

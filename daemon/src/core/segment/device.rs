@@ -2,34 +2,30 @@
 
 use super::Segments;
 use crate::core::account::Kind;
-use crate::core::answer::{Answer, Lent, Outcome, What, Work};
+use crate::core::answer::{Answer, Lent, Outcome, Requester, What, Work};
 use crate::core::client::{Residence, Segment};
 use crate::core::context::Context;
-use crate::core::device::{OnDevice, Place};
+use crate::core::device::{DeviceLocation, OnDevice};
 use crate::core::devices::Devices;
 use crate::core::effect::Lending;
 use crate::core::env::{Env, Making};
-use crate::core::event::ConnId;
 use crate::core::label::Label;
 use crate::core::members::Members;
-use tensorlend_layout::Uuid;
+use crate::core::range::{SegmentSize, SizeOnDevice, SlotRange};
 use tensorlend_layout::directory::DEVICES;
 use tensorlend_layout::wire::{Allocator, DeviceSegment, LendingId, Refusal, Reply};
 use tensorlend_layout::word::RangeWord;
 
 impl Segments {
     /// Handles a request for a segment of device memory.
-    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn device_segment(
         &mut self,
         env: &mut Env,
         context: &Context,
         members: &Members,
         devices: &Devices,
-        conn: ConnId,
-        catalogue: u16,
-        uuid: Uuid,
-        (bytes, log2): (u64, u8),
+        Requester { conn, catalogue }: Requester,
+        SizeOnDevice { device: uuid, size: SegmentSize { bytes, log2 } }: SizeOnDevice,
     ) -> Answer {
         let number = env.device(uuid)?;
         if devices.place_of(number).is_none() {
@@ -58,7 +54,7 @@ impl Segments {
             env.accounts.refund(slots_charge);
             return Err(env.devices[number].full());
         };
-        let slots = env.order_slots(conn, (catalogue, base, log2), slots_bytes, slots_charge);
+        let slots = env.order_slots(conn, SlotRange { owner: catalogue, base, log2 }, slots_bytes, slots_charge);
         let segment = Making {
             mem,
             charge,
@@ -74,16 +70,13 @@ impl Segments {
 
 impl Segments {
     /// Completes a request for a segment of device memory when the segment and its slots have been made.
-    #[expect(clippy::too_many_arguments, reason = "the parts of a namespace, and the fields of one request")]
     pub fn device_segment_made(
         env: &mut Env,
         context: &Context,
         members: &mut Members,
         devices: &mut Devices,
-        catalogue: u16,
-        (base, log2): (u32, u8),
-        segment: Making,
-        slots: Making,
+        SlotRange { owner: catalogue, base, log2 }: SlotRange,
+        [segment, slots]: [Making; 2],
         entry: u32,
     ) -> Outcome {
         let bytes = segment.segment_bytes.expect("it is a segment");
@@ -91,7 +84,7 @@ impl Segments {
         let export = segment.export.expect("it is there");
         let since_ns = env.lending_ns();
         let allocator = env.devices[number].settings.allocator;
-        let place = Place { device: devices.place_of(number).expect("seen when it was asked for"), allocator };
+        let place = DeviceLocation { device: devices.place_of(number).expect("seen when it was asked for"), allocator };
         let line = &context.directory.segments[entry as usize];
         line.bytes.put(bytes);
         line.since_ns.put(since_ns);

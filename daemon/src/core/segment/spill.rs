@@ -1,4 +1,4 @@
-//! Spilled segments: while memory is short, files hold the segments that nobody writes any more.
+//! Spilled segments: while memory is short, files hold segments that no process writes any more.
 //!
 //! Such a segment belongs to a disconnected client, or its owner P has released it for spill: P has unmapped it
 //! ([`Segments::release_for_spill`]), and still frees its slots. When a limit of bytes stops a request
@@ -14,9 +14,9 @@
 
 use super::Segments;
 use crate::core::account::NamespaceId;
-use crate::core::account::{Kind, bytes_text, is_above, limit};
+use crate::core::account::{Kind, is_above, limit};
 use crate::core::answer::{Answer, Outcome, Wait};
-use crate::core::client::{Life, Residence, Segment};
+use crate::core::client::{ClientState, Residence, Segment};
 use crate::core::context::Context;
 use crate::core::effect::Effect;
 use crate::core::env::{Env, Making, Part, Purpose};
@@ -25,6 +25,7 @@ use crate::core::label::Label;
 use crate::core::members::Members;
 use crate::core::settings::SpillSettings;
 use crate::core::spills::Whose;
+use tensorlend_layout::size::bytes_exact;
 use tensorlend_layout::wire::{LimitKind, Refusal};
 
 /// Fill level of the pool in percent above which owners should release segments, if the configuration has no marks.
@@ -48,8 +49,8 @@ impl Env {
         self.spills.is_spilling()
     }
 
-    /// Takes back a segment of `uid` that may not be in memory. Returns `Ok` if the caller must still free its memory, and
-    /// otherwise the records alone.
+    /// Takes back a segment of `uid` that may not be in memory. Returns `Ok` with the segment if the caller must still free its
+    /// memory, and otherwise `Err` with the records alone.
     pub fn free_spilled(&mut self, uid: u32, mut segment: Segment) -> Result<Segment, Part> {
         let in_file = match std::mem::take(&mut segment.residence) {
             // A file in progress is dropped when its write ends.
@@ -92,7 +93,7 @@ impl Env {
 }
 
 impl Segments {
-    /// Returns the segments that nobody writes any more and that are in memory alone.
+    /// Returns the segments that no process writes any more and that are in memory alone.
     pub fn spillable<'a>(context: &'a Context, members: &'a Members) -> impl Iterator<Item = Candidate> + use<'a> {
         // A client that has ended may still write: its segments count once they are quiescent.
         let clients = members.iter().filter(|(_, client)| client.is_frozen() || client.is_live());
@@ -123,7 +124,7 @@ impl Segments {
         env.effects.push(Effect::Spill { mem, file, bytes });
     }
 
-    /// Completes the write of a segment, if nobody held it. Returns true if its memory is free now.
+    /// Completes the write of a segment, if no process held it. Returns true if its memory is free now.
     pub fn spilled(
         env: &mut Env,
         context: &Context,
@@ -133,8 +134,8 @@ impl Segments {
         written: bool,
     ) -> bool {
         let Some(client) = members.get_mut(whose.catalogue) else { return false };
-        let (uid, ended) = (client.uid, matches!(client.life, Life::Ended { .. }));
-        // If the segment was freed or lent to a reader during the write, the memory stays and the file goes.
+        let (uid, ended) = (client.uid, matches!(client.state, ClientState::Ended { .. }));
+        // If the segment was freed or lent to a reader during the write, the memory stays, and the daemon deletes the file.
         let Some(segment) = client.segments.get_mut(&whose.base).filter(|segment| segment.mem == mem) else {
             return false;
         };
@@ -146,9 +147,9 @@ impl Segments {
         segment.residence = Residence::File { failed: None };
         segment.mem = file;
         let bytes = segment.bytes;
-        // Stored before the memory is removed.
+        // The file must be in the fd store before the memory is removed from it.
         env.keep(file, Label::Spilled { namespace: whose.namespace, owner: whose.catalogue, base: whose.base });
-        let kept = env.accounts.charge_kept(Some(uid), whose.namespace, Kind::Segment, 0);
+        let kept = env.accounts.charge_recovered(Some(uid), whose.namespace, Kind::Segment, 0);
         env.accounts.refund(std::mem::replace(&mut segment.charge, kept));
         env.release_segment(mem, bytes);
         env.spills.add(uid, bytes);
@@ -191,9 +192,9 @@ impl Segments {
         };
         let Some(released) = env.pool.reserve(bytes) else {
             env.accounts.refund(charge);
-            let (used, more) = (bytes_text(env.pool.lent_bytes()), bytes_text(bytes));
+            let (used, more) = (bytes_exact(env.pool.lent_bytes()), bytes_exact(bytes));
             let what = format!("the pool ({used} in use, {more} more needed)");
-            return Some(Err(limit(LimitKind::PoolBytes, what, "pool.bytes_max", bytes_text(env.pool.bytes_max()))));
+            return Some(Err(limit(LimitKind::PoolBytes, what, "pool.bytes_max", bytes_exact(env.pool.bytes_max()))));
         };
         for mem in released {
             env.release(mem);
@@ -225,7 +226,7 @@ impl Segments {
         env.accounts.refund(std::mem::replace(&mut segment.charge, making.charge));
         let file = std::mem::replace(&mut segment.mem, making.mem);
         env.spills.remove(uid, bytes);
-        // Stored before the file is removed.
+        // The memory must be in the fd store before the file is removed from it.
         env.keep(making.mem, Label::Segment { namespace: whose.namespace, owner: whose.catalogue, base: whose.base });
         env.effects.push(Effect::DropFile { file });
         context.directory.count_bytes(whose.catalogue, bytes, true);

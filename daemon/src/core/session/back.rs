@@ -2,12 +2,12 @@
 //!
 //! In system mode this daemon writes the same directory as its predecessor, so clients that have not come back read its
 //! changes. In user mode it cannot: its directory is a copy, and clients that have not come back read the old one. So in user
-//! mode no name moves and no client joins until all are back or [`super::GATHERING_NS`] have passed.
+//! mode no name moves and no client joins until all clients are back or [`super::GATHERING_NS`] have passed.
 
 use super::hello::same_version;
-use super::{Conn, Core, Seat};
+use super::{Conn, Core, Joined};
 use crate::core::answer::{Answer, Lent, Outcome};
-use crate::core::client::{Client, Life, Segment};
+use crate::core::client::{Client, ClientState, Segment};
 use crate::core::effect::Lending;
 use crate::core::event::ConnId;
 use std::collections::BTreeSet;
@@ -17,8 +17,8 @@ impl Core {
     /// Returns true while clients may still read the directory of which this daemon has a copy.
     pub(super) fn is_gathering(&mut self) -> bool {
         let Some(until) = self.gathering_until_ns else { return false };
-        let away = self.namespaces.values().flat_map(|n| n.members.values()).any(Client::is_away);
-        if away && self.env.now_ns < until {
+        let disconnected = self.namespaces.values().flat_map(|n| n.members.values()).any(Client::is_disconnected);
+        if disconnected && self.env.now_ns < until {
             return true;
         }
         self.gathering_until_ns = None;
@@ -35,7 +35,10 @@ impl Core {
         let namespace = self.namespaces.get_mut(&id).expect("names lead to namespaces");
         let client = namespace.members.get_mut(back.catalogue).ok_or_else(unknown)?;
         // A process without a number here is in a pid namespace of its own, as under the predecessor.
-        if !client.is_away() || client.member.0 != back.member || (client.uid, client.pid) != (peer.uid, peer.pid) {
+        if !client.is_disconnected()
+            || client.member.0 != back.member
+            || (client.uid, client.pid) != (peer.uid, peer.pid)
+        {
             return Err(unknown());
         }
         let released: BTreeSet<u32> = back.shelved.iter().copied().collect();
@@ -57,8 +60,8 @@ impl Core {
         }
         // The client's access rights may have changed.
         client.role = role;
-        self.conns.get_mut(&conn).expect("the requester is connected").seat =
-            Some(Seat { namespace: id, catalogue: back.catalogue, role });
+        self.conns.get_mut(&conn).expect("the requester is connected").joined =
+            Some(Joined { namespace: id, catalogue: back.catalogue, role });
         if let Some(segments) = &back.segments {
             let lent: Vec<u32> = self.namespaces[&id].members[back.catalogue].segments.keys().copied().collect();
             let namespace = self.namespaces.get_mut(&id).expect("found above");
@@ -77,32 +80,32 @@ impl Core {
         let namespace = self.namespaces.get_mut(&id).expect("found above");
         namespace.members.drop_cells_after(&mut self.env, back.catalogue, back.cells);
         let directory = namespace.context.directory.mem();
-        let lend = vec![(directory, Lending::Read), (directory, Lending::Nudge)];
+        let lend = vec![(directory, Lending::Read), (directory, Lending::Wakeup)];
         let welcome = namespace.members.welcome(&self.env, &namespace.context, back.catalogue);
         Ok(Outcome::Lend(Reply::Welcome(welcome), lend, Lent::Back))
     }
 
-    /// Completes the return of a client, which reads this daemon's directory now. Until here the client may have to return
-    /// again.
+    /// Completes the return of a client, which reads this daemon's directory now. If this daemon ends before this point, the
+    /// client must return to the next one.
     pub(super) fn is_back(&mut self, conn: ConnId) -> bool {
-        let Some(Conn { seat: Some(seat), peer, .. }) = self.conns.get(&conn) else { return false };
-        let (seat, uid, pid, watched) = (*seat, peer.uid, peer.pid, peer.watched);
+        let Some(Conn { joined: Some(joined), peer, .. }) = self.conns.get(&conn) else { return false };
+        let (joined, uid, pid, watched) = (*joined, peer.uid, peer.pid, peer.watched);
         // The daemon may have found the client gone, and closed its namespace.
-        let Some(namespace) = self.namespaces.get_mut(&seat.namespace) else { return false };
-        let Some(client) = namespace.members.get_mut(seat.catalogue).filter(|client| client.is_away()) else {
+        let Some(namespace) = self.namespaces.get_mut(&joined.namespace) else { return false };
+        let Some(client) = namespace.members.get_mut(joined.catalogue).filter(|client| client.is_disconnected()) else {
             return false;
         };
-        client.life = Life::Live(conn);
+        client.state = ClientState::Live(conn);
         client.watched = watched;
         // The client was counted as a session when it was restored, and again when it connected.
         self.env.accounts.end_session(uid);
         // The client has mapped all its memory, even if the predecessor did not receive every acknowledgement.
-        namespace.acknowledged_all(&mut self.env, conn, seat.catalogue);
+        namespace.acknowledged_all(&mut self.env, conn, joined.catalogue);
         // The client may have closed streams while no daemon ran.
         namespace.streams.look_at_streams(&self.env, &namespace.members);
         tracing::info!(
             namespace = namespace.context.ledger.name(),
-            client = seat.catalogue,
+            client = joined.catalogue,
             pid,
             uid,
             "client is back"

@@ -22,7 +22,7 @@ impl Core {
         } else if let Some(at) = env.chores.disarm() {
             env.timers.remove(&(at, Timer::Chores));
         }
-        if env.chores.take_looked() {
+        if env.chores.take_scanned() {
             self.move_charges();
         }
         true

@@ -57,7 +57,7 @@ impl Core {
             None => (own, self.env.settings.private, Some(peer.uid), Role::Writer),
             Some(name) if *name == own => (own, self.env.settings.private, Some(peer.uid), Role::Writer),
             Some(name) => {
-                // The name appears in refusals and in the log.
+                // The check comes first, because refusals and the log contain the name.
                 name::check(name)?;
                 let rule = self.env.settings.namespaces.get(name);
                 let allowed = rule.and_then(|rule| Some((rule.limits, rule.role(&peer)?)));
@@ -65,8 +65,9 @@ impl Core {
                 (name.clone(), limits, None, role)
             }
         };
-        // Only for the clients that waited when it failed: a later one tries again. So does an administrator who waited for
-        // another client's attempt: that one did not use the reserve.
+        // A failure counts only for clients that waited for this directory when it failed: a later client makes the daemon try
+        // again. An administrator who waited for another client's attempt makes it try again, too, because that attempt did not
+        // use the reserve.
         let concerns = |failed: &&Failed| since_ns <= failed.at_ns && (failed.reserved || !admission.administrator);
         if let Some(Failed { reason, .. }) = self.failed.get(&name).filter(concerns) {
             return Err(Refusal::Memory { bytes: 0, reason: reason.clone() });

@@ -1,12 +1,12 @@
 //! The reclamation of memory when a limit of bytes refuses a request.
 
-use super::{CHORES_NS_MAX, Core, Seat};
+use super::{CHORES_NS_MAX, Core, Joined};
 use crate::core::account::NamespaceId;
-use crate::core::answer::{Answer, Outcome, Wait};
+use crate::core::answer::{Answer, Outcome, Requester, Wait};
 use crate::core::event::ConnId;
+use crate::core::range::{SegmentSize, SizeOnDevice};
 use crate::core::segment::Segments;
 use std::collections::BTreeMap;
-use tensorlend_layout::Uuid;
 use tensorlend_layout::wire::{LimitKind, Refusal};
 
 /// The result of a survey of disconnected clients for memory out of use.
@@ -21,32 +21,33 @@ enum Room {
 
 impl Core {
     /// Handles a request for a segment. If a limit refuses it, the daemon first reclaims memory that may be free.
-    pub(super) fn segment(&mut self, conn: ConnId, seat: Seat, bytes: u64, log2: u8, since_ns: u64) -> Answer {
+    pub(super) fn segment(&mut self, conn: ConnId, joined: Joined, size: SegmentSize, since_ns: u64) -> Answer {
         let uid = self.conns[&conn].peer.uid;
+        let requester = Requester { conn, catalogue: joined.catalogue };
         let lend = |core: &mut Self| {
-            let namespace = core.namespaces.get_mut(&seat.namespace).expect("it has a client");
+            let namespace = core.namespaces.get_mut(&joined.namespace).expect("it has a client");
             let (context, members) = (&namespace.context, &namespace.members);
-            namespace.segments.segment(&mut core.env, context, members, conn, seat.catalogue, bytes, log2)
+            namespace.segments.segment(&mut core.env, context, members, requester, size)
         };
         let mut answer = lend(self);
         let env = &mut self.env;
-        if !matches!(answer, Err(Refusal::Limit { .. })) || bytes > env.pool.bytes_max() {
+        if !matches!(answer, Err(Refusal::Limit { .. })) || size.bytes > env.pool.bytes_max() {
             return answer;
         }
         if env.expedite(uid, since_ns) {
-            return Ok(Outcome::Later(Wait::Quiet));
+            return Ok(Outcome::Later(Wait::Quiescent));
         }
-        match self.collect_for_room(seat, since_ns) {
+        match self.collect_for_room(joined, since_ns) {
             Room::Unchanged => {}
             Room::Awaited => return Ok(Outcome::Later(Wait::Chores)),
             Room::Looked => answer = lend(self),
         }
         match &answer {
             Err(Refusal::Limit { kind, .. }) if kind.is_tensor_memory() => {
-                if self.signal_pressure((*kind == LimitKind::NamespaceBytes).then_some(seat.namespace)) {
+                if self.signal_pressure((*kind == LimitKind::NamespaceBytes).then_some(joined.namespace)) {
                     answer = lend(self);
                 }
-                self.or_spill(answer, seat, Some(uid), since_ns)
+                self.or_spill(answer, joined, Some(uid), since_ns)
             }
             _ => answer,
         }
@@ -54,8 +55,8 @@ impl Core {
 
     /// Handles a request for a client's segment. If it is in a file and a limit refuses its memory, the daemon spills other
     /// segments.
-    pub(super) fn segment_of(&mut self, seat: Seat, (catalogue, slot): (u16, u32), since_ns: u64) -> Answer {
-        let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
+    pub(super) fn segment_of(&mut self, joined: Joined, (catalogue, slot): (u16, u32), since_ns: u64) -> Answer {
+        let namespace = self.namespaces.get_mut(&joined.namespace).expect("it has a client");
         // The memory counts for the segment's owner.
         let owner = namespace.members.get(catalogue).map(|owner| owner.uid);
         let answer = Segments::segment_of(
@@ -63,57 +64,52 @@ impl Core {
             &namespace.context,
             &mut namespace.members,
             &mut namespace.devices,
-            seat.catalogue,
+            joined.catalogue,
             catalogue,
             slot,
         );
-        self.or_spill(answer, seat, owner, since_ns)
+        self.or_spill(answer, joined, owner, since_ns)
     }
 
     /// Returns the answer, or a wait if spilling may make room. `uid` is the account of the charge.
-    fn or_spill(&mut self, answer: Answer, seat: Seat, uid: Option<u32>, since_ns: u64) -> Answer {
+    fn or_spill(&mut self, answer: Answer, joined: Joined, uid: Option<u32>, since_ns: u64) -> Answer {
         let Err(Refusal::Limit { kind, .. }) = answer else { return answer };
         let Some(uid) = uid else { return answer };
-        if self.spill_for_room(uid, seat.namespace, kind, since_ns) {
+        if self.spill_for_room(uid, joined.namespace, kind, since_ns) {
             return Ok(Outcome::Later(Wait::Spilled));
         }
         answer
     }
 
     /// Handles a request for device memory. If a limit refuses it, the daemon first reclaims memory that may be free.
-    pub(super) fn device_segment(
-        &mut self,
-        conn: ConnId,
-        seat: Seat,
-        uuid: Uuid,
-        size: (u64, u8),
-        since_ns: u64,
-    ) -> Answer {
+    pub(super) fn device_segment(&mut self, conn: ConnId, joined: Joined, size: SizeOnDevice, since_ns: u64) -> Answer {
+        let requester = Requester { conn, catalogue: joined.catalogue };
         let lend = |core: &mut Self| {
-            let namespace = core.namespaces.get_mut(&seat.namespace).expect("it has a client");
+            let namespace = core.namespaces.get_mut(&joined.namespace).expect("it has a client");
             let (context, members, devices) = (&namespace.context, &namespace.members, &namespace.devices);
             let (segments, env) = (&mut namespace.segments, &mut core.env);
-            segments.device_segment(env, context, members, devices, conn, seat.catalogue, uuid, size)
+            segments.device_segment(env, context, members, devices, requester, size)
         };
         let answer = lend(self);
         if !matches!(answer, Err(Refusal::Limit { .. })) {
             return answer;
         }
-        match self.collect_for_room(seat, since_ns) {
+        match self.collect_for_room(joined, since_ns) {
             Room::Unchanged => answer,
             Room::Awaited => Ok(Outcome::Later(Wait::Chores)),
             Room::Looked => lend(self),
         }
     }
 
-    /// Surveys disconnected clients for a request that met a limit: at once, as far as the units of this step go.
-    fn collect_for_room(&mut self, seat: Seat, since_ns: u64) -> Room {
-        let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
+    /// Surveys disconnected clients for a request that met a limit: at once, until this step has spent its units.
+    fn collect_for_room(&mut self, joined: Joined, since_ns: u64) -> Room {
+        let namespace = self.namespaces.get_mut(&joined.namespace).expect("it has a client");
         let begun = namespace.members.collect_for_room(&mut self.env, &namespace.context);
         if begun {
             self.do_chores();
         }
-        let surveying = self.namespaces.get(&seat.namespace).is_some_and(|namespace| namespace.members.is_surveying());
+        let surveying =
+            self.namespaces.get(&joined.namespace).is_some_and(|namespace| namespace.members.is_surveying());
         match (surveying, begun) {
             (true, _) if self.env.now_ns - since_ns < CHORES_NS_MAX => Room::Awaited,
             (_, true) => Room::Looked,

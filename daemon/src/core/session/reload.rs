@@ -1,6 +1,6 @@
-//! A reload of the configuration. New limits apply to later requests. Existing loans and sessions survive, and the table sizes
-//! of a namespace stay for its lifetime; so does the share rule of its names, since the daemon never takes back the grants of
-//! its clients.
+//! A reload of the configuration. New limits apply to later requests. Existing loans and sessions survive. A namespace keeps
+//! the sizes of its tables for its lifetime. It also keeps the share rule of its names, because the daemon never takes back the
+//! grants of its clients.
 
 use super::Core;
 use crate::core::context::Context;

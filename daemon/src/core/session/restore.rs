@@ -5,22 +5,22 @@ use crate::core::account::NamespaceId;
 use crate::core::effect::Effect;
 use crate::core::event::MemId;
 use crate::core::label::{Label, Preserved};
-use crate::core::ledger::Ledger;
+use crate::core::ledger::{Budget, Ledger};
 use crate::core::length;
 use crate::core::names::Names;
 use crate::core::opening::Opening;
-use crate::core::recovery::restore::{Descriptors, Origin};
+use crate::core::recovery::restore::{Descriptors, Origin, Owned, PreservedDirectory};
 use crate::core::segment::Segments;
 use crate::core::settings::NamespaceLimits;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::Directory;
 
 impl Core {
-    /// Takes over a predecessor's descriptors. The shell calls this once, before any event. Memory made later has other names
-    /// than these. Descriptors that cannot be used are released.
+    /// Takes over the descriptors of the daemon's predecessor. `sys::Shell` calls this once, before it passes any event. Memory
+    /// that the core requests later gets ids that none of these descriptors has. The core releases descriptors that it cannot use.
     pub fn restore(&mut self, now_ns: u64, preserved: Vec<Preserved>) -> Vec<Effect> {
         self.env.now_ns = self.env.now_ns.max(now_ns);
-        self.take_over(preserved, Origin::Keeper);
+        self.take_over(preserved, Origin::FdStore);
         std::mem::take(&mut self.env.effects)
     }
 
@@ -48,21 +48,23 @@ impl Core {
             for it in &orphaned {
                 unused.remove(&it.mem);
             }
-            let directory = descriptors.directory.clone().filter(|(.., name)| !self.by_name.contains_key(name));
-            // Other processes may write its words, if a client brought it.
+            let directory = descriptors.directory.clone().filter(|it| !self.by_name.contains_key(&it.name));
+            // If a client handed the directory back, other processes may write its words.
             let sound = |directory: &Directory, bytes| directory.geometry(bytes).is_some();
-            let opened = directory.and_then(|it| Some((Directory::new(&it.1).filter(|d| sound(d, it.2))?, it)));
-            let Some((directory, (mem, _, bytes, uid, name))) = opened else {
+            let opened = directory.and_then(|it| Some((Directory::new(&it.view).filter(|d| sound(d, it.bytes))?, it)));
+            let Some((directory, PreservedDirectory { mem, bytes, private, name, .. })) = opened else {
                 self.restore_orphans(id, &orphaned);
                 continue;
             };
-            let (limits, setting) = self.restored_limits(&directory, uid, &name);
+            let (limits, setting) = self.restored_limits(&directory, private, &name);
             let discards = !self.env.user_mode();
             let secret = self.env.seed();
             let names = Names::restore(&directory, limits.names_max, discards, self.env.now_ns, secret);
-            let shares = (self.env.settings.uid_share && uid.is_none(), &self.env.settings.owners);
-            let ledger = Ledger::reopen(&mut self.env.accounts, id, &name, (uid, limits, setting), bytes, shares);
-            let opening = Opening { ledger, mem, private: uid, reserved: false };
+            let settings = &self.env.settings;
+            let shares_tables = settings.uid_share && private.is_none();
+            let budget = Budget { id, name: &name, private, limits, shares_tables, owners: &settings.owners };
+            let ledger = Ledger::reopen(&mut self.env.accounts, budget, setting, bytes);
+            let opening = Opening { ledger, mem, private, reserved: false };
             // The restoration of the segments finds the free lines.
             let mut namespace = opening.namespace(directory, names, Segments::restored());
             unused.remove(&mem);
@@ -79,11 +81,12 @@ impl Core {
                 self.env.restore_orphaned(it);
             }
             let mut recovered = Vec::new();
-            // Orphaned at the very end, or lent but never used: no line leads to it, and a client may have it mapped.
+            // The predecessor orphaned this memory just before its end, or had lent it and nothing was published in it. No line
+            // leads to the memory, and a client may have it mapped.
             let of_no_use = labels.iter().filter(|(mem, (label, _))| label.namespace() == id && unused.contains(mem));
             for (&mem, (label, bytes)) in of_no_use {
                 let whose = namespace.writer_of(label);
-                if let (Label::DeviceSegment { .. }, Some((uid, _))) = (label, whose) {
+                if let (Label::DeviceSegment { .. }, Some(Owned { uid, .. })) = (label, whose) {
                     let (label, bytes) = (label.clone(), *bytes);
                     let it = Preserved { label, mem, view: None, bytes, acked: true, copied: false };
                     if namespace.devices.recover_given_up(&mut self.env, &namespace.context, uid, &it) {
@@ -91,7 +94,7 @@ impl Core {
                     }
                     continue;
                 }
-                if let Some(whose) = whose.filter(|it| self.env.has_room_for_recovered(from, it.1, *bytes)) {
+                if let Some(whose) = whose.filter(|it| self.env.has_room_for_recovered(from, it.kind, *bytes)) {
                     self.env.orphan_recovered(id, whose, mem, *bytes);
                 }
             }

@@ -13,16 +13,17 @@ use tensorlend_layout::wire::LimitKind;
 
 /// Maximum number of segments that the daemon tries for one request. A segment that a process holds costs one probe.
 const TRIES_MAX: usize = 64;
-/// Maximum number of those that belong to living clients of one uid.
+/// Maximum number of tried segments that belong to living clients of one uid.
 const LIVING_TRIES_MAX: usize = 32;
-/// Time after an owner's report before a segment is tried for the marks: the owner unmaps it after the daemon's response.
+/// Pause between an owner's report and the first attempt to spill the segment for the marks: the owner unmaps the segment after
+/// the daemon's response.
 const LET_GO_NS: u64 = 20_000_000;
 /// Pause before a segment is tried again for the marks: its reader may map it for long, or the disk may be full.
 const TRY_PAUSE_NS: u64 = 10_000_000_000;
 
 impl Core {
-    /// Spills a segment that counts against this limit for a refused request, if there is one. Returns true if the request
-    /// should wait.
+    /// Makes room for a request that the limit `full` refuses: spills one segment that counts against this limit, if there
+    /// is such a segment. Returns true if the request should wait for a spill.
     pub(in crate::core) fn spill_for_room(
         &mut self,
         uid: u32,
@@ -37,14 +38,15 @@ impl Core {
         if env.is_spilling() {
             return true;
         }
-        // Only segments that count against this limit: a share of the pool is one uid's.
+        // Only segments that count against this limit are candidates. For a share of the pool these are the segments of one
+        // uid.
         let counts = |it: &Candidate| match full {
             LimitKind::PoolBytes => true,
             LimitKind::NamespaceBytes => it.whose.namespace == id,
             _ => it.uid == uid,
         };
         let candidates: Vec<Candidate> = namespaces.values().flat_map(Namespace::spillable).filter(counts).collect();
-        // Each segment is tried once since the request began.
+        // After the arrival of the request, the daemon tries each segment once.
         let is_tried = |it: &&Candidate| it.tried_ns.is_some_and(|at| at >= since_ns);
         let (mut tries, mut of_living) = (0, BTreeMap::<u32, usize>::new());
         for it in candidates.iter().filter(is_tried) {
@@ -95,7 +97,7 @@ impl Core {
         }
     }
 
-    /// Handles a file that was written or could not be.
+    /// Handles the end of a write: the file is complete, or the write failed.
     pub(in crate::core) fn spilled(&mut self, file: MemId, written: &Result<(), String>) {
         let Self { env, namespaces, .. } = self;
         let (whose, mem) = env.spills.end();

@@ -24,7 +24,7 @@ use tensorlend_layout::word::{Member, MemberState};
 
 /// Time for which the first clients wait for the others. All detect the end of a daemon at once.
 const STAGED_NS: u64 = 2_000_000_000;
-/// Time for which new clients wait for those of a predecessor, which look for a daemon several times in it.
+/// Time for which new clients wait for the predecessor's clients. The latter look for a daemon several times in this period.
 const EXPECTING_NS: u64 = 500_000_000;
 /// Maximum number of objects from one claimant.
 const ITEMS_MAX: usize = 1 << 16;
@@ -111,7 +111,7 @@ impl Staged {
         })
     }
 
-    /// Returns the valid objects, and releases the rest. Nothing is charged as staged any more.
+    /// Returns the valid objects, and releases the rest. Refunds the charges of all staged objects.
     fn look_at(self, env: &mut Env) -> Vec<Preserved> {
         let directory = self.directory();
         // Sheets count only if the directory assigns their number to the client that returned them.
@@ -137,7 +137,8 @@ impl Staged {
     }
 }
 
-/// Returns true if a sheet has the length that a daemon gives it. Other lengths are limited when they are charged.
+/// Returns true if a daemon can have made an item of this length. The exact length of a directory, a segment or a ring is
+/// limited later, when the daemon charges it.
 fn has_its_length(item: Item, own: &Own, segment_bytes_max: u64) -> bool {
     let bytes = own.bytes;
     match item {
@@ -156,7 +157,7 @@ fn has_its_length(item: Item, own: &Own, segment_bytes_max: u64) -> bool {
     }
 }
 
-/// Returns the object, if it can be such an item.
+/// Returns the object, if the received descriptor can be this item.
 fn look_at(item: Item, received: &[Received], segment_bytes_max: u64) -> Result<(MemId, Own), Refusal> {
     let wanted = match item {
         Item::Directory => Some(Magic::Directory),
@@ -198,7 +199,7 @@ fn owner_of(directory: &Directory, label: &Label) -> u16 {
             let line = directory.streams.get(place as usize).filter(|line| line.id.peek() == id);
             line.map_or(0, |line| line.catalogue.peek() as u16)
         }
-        // Device memory comes only from an fd store: its descriptor does not show what it was lent for.
+        // Device memory comes only from an fd store: its descriptor does not show the segment to which it belongs.
         Label::Directory { .. }
         | Label::Orphaned { .. }
         | Label::DeviceSegment { .. }
@@ -287,7 +288,7 @@ impl Core {
             self.env.accounts.open(id, namespace, "namespace.bytes_max", u64::MAX);
             let staged =
                 Staged { id, since_ns: self.env.now_ns, directory: None, claims: BTreeMap::new(), moved: false };
-            // A timer of its own: no request may be waiting, and a request's timer serves other requests.
+            // The namespace needs a timer of its own: there may be no waiting request whose timer could serve.
             self.env.set_timer(STAGED_NS, Timer::Staged);
             self.staged.insert(namespace.to_owned(), staged);
         }

@@ -1,6 +1,6 @@
 //! The work at the end of every turn, and the end of connections, of namespaces and of the core.
 
-use super::{Core, Phase, RETRIES_MAX, Seat};
+use super::{Core, Joined, Phase, RETRIES_MAX};
 use crate::core::account::NamespaceId;
 use crate::core::effect::Effect;
 use crate::core::env::{Probing, Timer};
@@ -16,7 +16,7 @@ impl Core {
             return;
         }
         self.abandon_work(conn);
-        // A reload may have changed who is an administrator.
+        // The request may wait in either queue: a reload may have changed whether its user is an administrator.
         self.waiting_first.remove(conn);
         self.waiting.remove(conn);
         let state = self.conns.get_mut(&conn).expect("checked above");
@@ -27,23 +27,23 @@ impl Core {
             self.unreserve(conn, &request);
         }
         let state = self.conns.remove(&conn).expect("checked above");
-        let its = |seat: &Seat| {
-            let client = self.namespaces.get(&seat.namespace)?.members.get(seat.catalogue)?;
-            (client.conn() == Some(conn)).then_some(*seat)
+        let its = |joined: &Joined| {
+            let client = self.namespaces.get(&joined.namespace)?.members.get(joined.catalogue)?;
+            (client.conn() == Some(conn)).then_some(*joined)
         };
         if let Some(refusal) = &word {
             let Peer { pid, uid, .. } = state.peer;
-            let (namespace, client) = self.place(state.seat);
+            let (namespace, client) = self.place(state.joined);
             tracing::warn!(namespace, client, pid, uid, "disconnected: {refusal}");
         }
-        match state.seat.as_ref().and_then(its) {
-            Some(seat) => {
-                let namespace = self.namespaces.get_mut(&seat.namespace).expect("seen above");
+        match state.joined.as_ref().and_then(its) {
+            Some(joined) => {
+                let namespace = self.namespaces.get_mut(&joined.namespace).expect("seen above");
                 // The session counts until its memory is quiescent; otherwise a uid could have unlimited memory mapped.
-                namespace.end_client(&mut self.env, seat.catalogue);
+                namespace.end_client(&mut self.env, joined.catalogue);
             }
-            // A connection without a client, or with one that is about to return: the client may return later, and the daemon
-            // probes for it.
+            // The connection has no client, or its client has not completed its return. Such a client may return later, and the
+            // daemon probes for it.
             None => self.env.accounts.end_session(state.peer.uid),
         }
         // Sent last: the daemon may have to watch the connection's process first.
@@ -55,9 +55,9 @@ impl Core {
     }
 
     /// Returns a connection's namespace and client number, for the log.
-    pub(super) fn place(&self, seat: Option<Seat>) -> (Option<&str>, Option<u16>) {
-        let namespace = seat.and_then(|seat| self.namespaces.get(&seat.namespace));
-        (namespace.map(|namespace| namespace.context.ledger.name()), seat.map(|seat| seat.catalogue))
+    pub(super) fn place(&self, joined: Option<Joined>) -> (Option<&str>, Option<u16>) {
+        let namespace = joined.and_then(|joined| self.namespaces.get(&joined.namespace));
+        (namespace.map(|namespace| namespace.context.ledger.name()), joined.map(|joined| joined.catalogue))
     }
 
     /// Handles the end of the process of an ended connection.
@@ -91,7 +91,7 @@ impl Core {
                         namespace.members.probe_next(&mut self.env, &namespace.context, catalogue);
                     }
                 }
-                Timer::Departing(id, catalogue) => {
+                Timer::Draining(id, catalogue) => {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
                         namespace.departure_due(&mut self.env, catalogue);
                     }
@@ -102,7 +102,7 @@ impl Core {
                         bindings.absorb_due(&mut self.env, context, members, at);
                     }
                 }
-                Timer::Away(id, catalogue) => {
+                Timer::Disconnected(id, catalogue) => {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
                         namespace.members.look_for(&mut self.env, &namespace.context, catalogue);
                     }
@@ -111,7 +111,7 @@ impl Core {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
                         namespace.pressure.leases_due(&mut self.env, &namespace.context);
                     }
-                    // At once if the scans have ended; otherwise also after the scan.
+                    // Moves the charges now if the scans have ended; otherwise they also move after the scan.
                     self.move_charges();
                 }
                 Timer::Lifetimes(id) => {
@@ -247,7 +247,7 @@ impl Core {
         for (mem, why) in std::mem::take(&mut self.env.probing) {
             match why {
                 Probing::Orphaned => self.env.orphan_probed(mem, true),
-                Probing::Ended(..) | Probing::Away(..) | Probing::Departing(..) => {}
+                Probing::Ended(..) | Probing::Disconnected(..) | Probing::Draining(..) => {}
             }
         }
         self.env.pool.drain();

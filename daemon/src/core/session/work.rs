@@ -1,10 +1,11 @@
 //! The arrival of ordered memory, or its failure.
 
-use super::{Conn, Core, Failed, Phase, Seat};
+use super::{Conn, Core, Failed, Joined, Phase};
 use crate::core::account::NamespaceId;
 use crate::core::answer::{What, Work};
 use crate::core::env::{Probing, Purpose};
 use crate::core::event::{ConnId, MemId};
+use crate::core::range::SlotRange;
 use crate::core::segment::Segments;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::{Export, Refusal};
@@ -65,7 +66,7 @@ impl Core {
     }
 
     pub(super) fn allocated(&mut self, mem: MemId, at: u64, made: Result<(), String>) {
-        // No namespace has this directory if it was closed since the order.
+        // If the namespace was closed after the order, no namespace has this directory.
         if let Some(namespace) = self.namespaces.values_mut().find(|n| n.context.directory.mem() == mem) {
             if let Err(reason) = &made {
                 tracing::warn!(namespace = namespace.context.ledger.name(), "no memory for more names: {reason}");
@@ -102,34 +103,29 @@ impl Core {
         let Phase::Working(Work { what, making }) = std::mem::replace(&mut state.phase, Phase::Idle) else {
             unreachable!("seen above");
         };
-        if let What::Join { namespace, number, role, .. } = &what {
-            state.seat = Some(Seat { namespace: *namespace, catalogue: *number, role: *role });
+        if let What::Join { namespace, joining } = &what {
+            state.joined = Some(Joined { namespace: *namespace, catalogue: joining.number, role: joining.role });
         }
-        let seat = state.seat.expect("a connection that waits for memory has joined, or joins here");
-        let namespace = self.namespaces.get_mut(&seat.namespace).expect("it has a client");
-        let (env, me) = (&mut self.env, seat.catalogue);
+        let joined = state.joined.expect("a connection that waits for memory has joined, or joins here");
+        let namespace = self.namespaces.get_mut(&joined.namespace).expect("it has a client");
+        let (env, me) = (&mut self.env, joined.catalogue);
         let answer = match what {
-            What::Join { number, label, role, .. } => {
-                Ok(namespace.joined(env, conn, &state.peer, (number, label, role), making))
-            }
+            What::Join { joining, .. } => Ok(namespace.joined(env, conn, &state.peer, joining, making)),
             What::Segment { base, log2 } => namespace.segments.segment_made(
                 env,
                 &namespace.context,
                 &mut namespace.members,
                 &mut namespace.devices,
-                me,
-                base,
-                log2,
+                SlotRange { owner: me, base, log2 },
                 making,
             ),
             What::Cells { part } => Ok(namespace.members.cells_made(env, &namespace.context, me, part, making)),
-            What::Ring { name, capacity, policy } => namespace.streams.ring_made(
+            What::Ring(ring) => namespace.streams.ring_made(
                 env,
                 &mut namespace.context,
                 &mut namespace.members,
                 &mut namespace.bindings,
-                me,
-                (name, capacity, policy),
+                ring,
                 making,
             ),
         };
@@ -146,32 +142,32 @@ impl Core {
                 return;
             }
         };
-        if let What::Join { namespace, number, .. } = work.what {
-            self.namespaces.get_mut(&namespace).expect("a client is joining it").members.unjoin(number);
+        if let What::Join { namespace, joining } = work.what {
+            self.namespaces.get_mut(&namespace).expect("a client is joining it").members.unjoin(joining.number);
         }
         for making in work.making {
             self.env.abandon(making);
         }
     }
 
-    pub(super) fn probed(&mut self, mem: MemId, quiet: bool) {
+    pub(super) fn probed(&mut self, mem: MemId, quiescent: bool) {
         match self.env.probing.remove(&mem) {
             Some(Probing::Ended(id, catalogue)) => {
                 if let Some(namespace) = self.namespaces.get_mut(&id) {
-                    namespace.members.probed(&mut self.env, &namespace.context, catalogue, mem, quiet);
+                    namespace.members.probed(&mut self.env, &namespace.context, catalogue, mem, quiescent);
                 }
             }
-            Some(Probing::Away(id, catalogue)) => {
+            Some(Probing::Disconnected(id, catalogue)) => {
                 if let Some(namespace) = self.namespaces.get_mut(&id) {
-                    namespace.looked_for(&mut self.env, catalogue, mem, quiet);
+                    namespace.looked_for(&mut self.env, catalogue, mem, quiescent);
                 }
             }
-            Some(Probing::Departing(id, catalogue)) => {
+            Some(Probing::Draining(id, catalogue)) => {
                 if let Some(namespace) = self.namespaces.get_mut(&id) {
-                    namespace.members.leases_looked_at(&mut self.env, &namespace.context, catalogue, mem, quiet);
+                    namespace.members.leases_looked_at(&mut self.env, &namespace.context, catalogue, mem, quiescent);
                 }
             }
-            Some(Probing::Orphaned) => self.env.orphan_probed(mem, quiet),
+            Some(Probing::Orphaned) => self.env.orphan_probed(mem, quiescent),
             None => {}
         }
     }

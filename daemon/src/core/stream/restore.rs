@@ -13,7 +13,7 @@ use tensorlend_layout::name::{self, KeyKind};
 use tensorlend_layout::wire::Policy;
 use tensorlend_layout::word::SubscriberWord;
 
-/// Upper bound of counted ids.
+/// Maximum id of a stream in a directory that another daemon wrote. A larger id is false.
 const IDS_MAX: u64 = u64::MAX / 4;
 
 /// Rings by stream entry and id.
@@ -33,9 +33,9 @@ impl Streams {
         wakes: &mut Wakes,
     ) {
         let mut streams = Streams::new(context.ledger.limits().streams_max);
-        for (entry, home, key) in context.directory.live_keys(KeyKind::Stream, Some) {
+        for (entry, owner_word, key) in context.directory.live_keys(KeyKind::Stream, Some) {
             let Some((KeyKind::Stream, name)) = name::parse(&key) else { continue };
-            let (place, producer) = (home.cell(), home.catalogue());
+            let (place, producer) = (owner_word.cell(), owner_word.catalogue());
             let line = context.directory.streams.get(place as usize).filter(|line| line.id.peek() <= IDS_MAX);
             let stream = line.filter(|_| members.get(producer).is_some()).and_then(|line| {
                 let id = line.id.peek();
@@ -86,7 +86,7 @@ impl Streams {
         for word in &line.subscribers {
             let it = SubscriberWord(word.peek());
             let whose = (it.catalogue(), it.cursor());
-            let client = members.get(it.catalogue()).filter(|c| c.is_away() && c.member.epoch() == it.epoch());
+            let client = members.get(it.catalogue()).filter(|c| c.is_disconnected() && c.member.epoch() == it.epoch());
             let counts = word.peek() != 0 && client.is_some() && seen.insert(whose);
             if word.peek() != 0 && !counts {
                 word.set(0);
@@ -97,8 +97,8 @@ impl Streams {
                 continue;
             };
             let wake = wakes.remove(&(id, whose.0, whose.1));
-            let wake =
-                wake.map(|mem| (mem, env.accounts.charge_kept(Some(client.uid), context.ledger.id(), Kind::Wake, 0)));
+            let wake = wake
+                .map(|mem| (mem, env.accounts.charge_recovered(Some(client.uid), context.ledger.id(), Kind::Wake, 0)));
             subscribers.push(Some(Subscriber { catalogue: whose.0, cursor: whose.1, wake }));
         }
         while subscribers.last().is_some_and(Option::is_none) {

@@ -111,7 +111,7 @@ impl Streams {
             if since.saturating_add(env.settings.stream_grace_ns) > env.now_ns {
                 return;
             }
-            // The producer's word is read again: a producer that has reset it keeps its stream.
+            // The daemon reads the producer's `closed` word again: a producer that has reset the word keeps its stream.
             self.look_at_stream(env, members, place);
             if self.table[&place].idle_since_ns.is_some() {
                 env.chores.spend(RELEASE);

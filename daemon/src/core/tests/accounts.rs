@@ -145,7 +145,7 @@ fn what_leases_keep_is_charged_to_their_holder_after_a_second() {
     let (mut w, a, b, _) = start;
     let (of_a, of_b) = (used(&mut w, &a), used(&mut w, &b));
     drop(w);
-    // A limit that leaves each user room for a quarter of a segment.
+    // This limit leaves each user room for a quarter of a segment.
     let most = of_a.max(of_b + SEGMENT) + SEGMENT / 4;
     let (mut w, a, b, lent) = kept(Settings { uid_bytes_max: most, ..settings() });
     a.words().cells[1].cell.set(Cell::new(1, lent.base + 1).0);
@@ -228,14 +228,14 @@ fn an_orphans_segment_counts_whole_and_comes_back_with_the_holders_end() {
 fn no_word_of_a_liar_makes_more_of_a_lease_than_its_segments() {
     let settings = Settings { pool_bytes_max: SEGMENT, ..settings() };
     let (mut w, a, b, lent) = kept(settings);
-    // A circular chain of records that claim every byte.
+    // The records form a circular chain, and each claims the largest length.
     write(&lent, lent.base, 1, u64::MAX);
     let records: &[SlotRecord] = lent.slots.array(4096, 16).unwrap();
     records[0].words[2].set(u64::from(lent.base) + 1);
     records[1].words[2].set(u64::from(lent.base));
     a.words().cells[1].cell.set(Cell::DELETED.0);
     a.words().ring_head.set(u64::MAX / 2);
-    // And a holder's lease table with random words.
+    // The holder's lease table contains random words.
     for (at, word) in b.table().entries.iter().flatten().enumerate() {
         word.set((at as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     }
@@ -288,7 +288,7 @@ fn no_user_takes_all_names_of_a_shared_namespace() {
         if cell % 3 == 0 && a.words().ring_head.peek() < granted(&a) {
             fill(&a.words().cells[cell as usize], &name);
             announce(&a, &name, cell);
-            w.happen(crate::core::Event::Nudged { conn: a.conn });
+            w.happen(crate::core::Event::Woken { conn: a.conn });
         } else {
             a.words().cells[cell as usize].cell.set(Cell::new(1, 0).0);
             match w.ask(&a, &Request::Bind { name, cell }) {
@@ -311,13 +311,13 @@ fn no_user_takes_all_names_of_a_shared_namespace() {
     assert!(matches!(w.ask(&a, &Request::Bind { name: "b0".into(), cell: 4000 }), Reply::Refused(_)), "b has come");
     // The daemon ends a client that announces more than it was granted, and no other.
     a.words().ring_head.set(granted(&a) + 1);
-    w.happen(crate::core::Event::Nudged { conn: a.conn });
+    w.happen(crate::core::Event::Woken { conn: a.conn });
     assert!(w.closed.contains(&a.conn) && !w.closed.contains(&also_a.conn));
     w.bind(&b, "still", 201, Cell::new(1, 0));
 }
 
 #[test]
-fn without_shares_and_at_home_names_are_announced_as_they_come() {
+fn without_shares_and_at_owner_word_names_are_announced_as_they_come() {
     let mut w = World::new(Settings { uid_share: true, ..settings() });
     let a = w.join(1);
     assert_eq!(a.directory.members[1].announce_until.peek(), u64::MAX);
@@ -337,7 +337,7 @@ fn a_user_with_many_uids_has_one_share() {
     lab.writers.extend(MANY.chain([2]).map(Principal::Uid));
     (lab.limits.streams_max, lab.limits.members_max, lab.limits.segments_max) = (8, 64, 64);
     let mut w = World::new(settings);
-    // Including the user's own uid.
+    // The clients include one under the user's own uid.
     let many: Vec<Client> = MANY.skip(1).chain([1]).map(|uid| join(&mut w, uid, "lab")).collect();
     let lent: usize =
         many.iter().map(|c| (0..12).take_while(|_| matches!(w.ask(c, &ONE), Reply::Segment { .. })).count()).sum();

@@ -1,15 +1,16 @@
-//! First publications without the daemon: a completed one is never lost, and a false one delays no other client.
+//! Clients publish new names without the daemon: a completed publication is never lost, and a false one delays no other client.
 
 use super::world::{Client, World, settings};
 use crate::core::Event;
 use crate::core::names::colliding::chosen_keys;
+use crate::core::settings::{NamespaceLimits, Principal, Settings};
 use tensorlend_layout::announce::Waiting;
 use tensorlend_layout::catalogue::{CellRecord, RING};
 use tensorlend_layout::directory::key_word;
 use tensorlend_layout::name::item_key;
 use tensorlend_layout::search::SEARCH_MAX;
 use tensorlend_layout::wire::{APPEND_MAX, Reply, Request};
-use tensorlend_layout::word::{Absorbed, Cell, Home, MemberState};
+use tensorlend_layout::word::{Absorbed, Cell, MemberState, OwnerWord};
 
 fn many_names() -> World {
     let mut settings = settings();
@@ -42,10 +43,10 @@ fn an_announcement_may_overtake_an_acknowledgement() {
     let records: &[CellRecord] = view.array(4096, 1024).unwrap();
     fill(&records[0], "x");
     announce(&a, "x", 4096);
-    w.happen(Event::Nudged { conn: a.conn });
-    assert_eq!(a.find("x").map(Home::cell), Some(4096), "a completed put is lost");
+    w.happen(Event::Woken { conn: a.conn });
+    assert_eq!(a.find("x").map(OwnerWord::cell), Some(4096), "a completed put is lost");
     w.say(a.conn, &Request::Ack);
-    assert_eq!(a.find("x").map(Home::cell), Some(4096));
+    assert_eq!(a.find("x").map(OwnerWord::cell), Some(4096));
 }
 
 #[test]
@@ -60,13 +61,13 @@ fn the_ring_of_one_who_may_only_read_counts_for_nobody() {
     announce(&reader, "x", 3);
     assert_eq!(counts(&reader), 0, "before it has acknowledged");
     w.say(reader.conn, &Request::Ack);
-    w.happen(Event::Nudged { conn: reader.conn });
+    w.happen(Event::Woken { conn: reader.conn });
     assert_eq!(counts(&reader), 0, "after");
     assert!(reader.find("x").is_none());
 }
 
 #[test]
-fn announcements_that_nobody_nudges_for_hold_no_request_up() {
+fn announcements_that_nobody_wakes_for_hold_no_request_up() {
     let mut w = many_names();
     let (a, liar) = (w.join(1), w.announcer(1));
     for i in 0..3200 {
@@ -110,7 +111,8 @@ fn a_ring_that_is_refilled_without_pause_delays_a_request_by_a_bounded_number_of
 fn an_announced_name_is_placed_however_hard_it_is_to_find() {
     let mut w = many_names();
     let (a, liar) = (w.announcer(1), w.join(1));
-    // Names with equal searches in every table, until the daemon refuses their user another.
+    // The searches for these names pass the same places in every table. The daemon adds them until they are too many of one
+    // user.
     let hash = a.directory.hash(b"any");
     let mut crowd = chosen_keys(&a.directory, hash, 28).map(|key| String::from_utf8(key).unwrap());
     let taken = crowd.by_ref().take_while(|name| bind(&mut w, &liar, name.clone())).count();
@@ -119,7 +121,7 @@ fn an_announced_name_is_placed_however_hard_it_is_to_find() {
     assert!(a.directory.is_long_search(hash), "clients announce no such name");
     fill(&a.words().cells[5], &mine);
     announce(&a, &mine, 5);
-    w.happen(Event::Nudged { conn: a.conn });
+    w.happen(Event::Woken { conn: a.conn });
     assert!(a.find(&mine).is_some(), "a completed put is lost");
 }
 
@@ -146,7 +148,7 @@ fn room_that_a_request_is_about_to_take_is_not_shown() {
     let room = head.names_room.peek();
     w.ask(&a, &Request::ListAppend { list: "l".into(), cells: (0..9).collect() });
     assert_eq!(head.names_room.peek(), room - 10, "a list and nine items");
-    // A list that fills the namespace.
+    // The list's items fill the namespace.
     let cells: Vec<u32> = (10..room as u32 - 2).collect();
     for cells in cells.chunks(APPEND_MAX) {
         let append = Request::ListAppend { list: "l".into(), cells: cells.to_vec() };
@@ -183,5 +185,44 @@ fn a_writer_that_asks_for_names_becomes_an_announcer() {
     a.words().cells[1].cell.set(Cell::new(1, lent.base).0);
     announce(&a, "last", 1);
     w.hang_up(&a);
-    assert_eq!((state(&a), b.find("last").map(Home::cell)), (false, Some(1)), "it leaves with its last announcement");
+    assert_eq!(
+        (state(&a), b.find("last").map(OwnerWord::cell)),
+        (false, Some(1)),
+        "it leaves with its last announcement"
+    );
+}
+
+/// In a shared namespace with shares each user gets a part of the announcers, however many writers another user has.
+#[test]
+fn no_user_takes_the_places_of_all_announcers() {
+    let limits = NamespaceLimits { members_max: 600, names_max: 200_000, ..settings().private };
+    let mut settings = Settings { uid_share: true, uid_sessions_max: 300, ..settings() };
+    let lab = settings.namespaces.get_mut("lab").unwrap();
+    (lab.limits, lab.writers) = (limits, vec![Principal::Uid(1), Principal::Uid(3)]);
+    let mut w = World::new(settings);
+    let announces = |client: &Client| client.directory.announcers().any(|number| number == client.number());
+    let join = |w: &mut World, uid, count: u32| {
+        let writers: Vec<_> = (0..count).map(|_| w.join_unacknowledged(uid, Some("lab"))).collect();
+        for writer in &writers {
+            w.say(writer.conn, &Request::Ack);
+        }
+        for (number, writer) in writers.iter().enumerate() {
+            for name in 0..=128 {
+                assert!(bind(w, writer, format!("{uid}/{number}/{name}")));
+                if announces(writer) {
+                    break;
+                }
+            }
+        }
+        let announcers = writers.iter().filter(|writer| announces(writer)).count();
+        (writers, announcers)
+    };
+    let (of_one, announcers) = join(&mut w, 1, 200);
+    assert_eq!(announcers, 64, "half of 128");
+    let (_of_another, announcers) = join(&mut w, 3, 40);
+    assert_eq!(announcers, 21, "a third of the other half");
+    // The end of an announcer frees its place. Its user still has more than its share, and gets no other announcer.
+    w.hang_up(of_one.iter().find(|it| announces(it)).unwrap());
+    let late = of_one.iter().rfind(|it| !announces(it)).unwrap();
+    assert!(bind(&mut w, late, "late".into()) && !announces(late), "the user is above the share of two users");
 }

@@ -79,8 +79,8 @@ fn slices(w: &mut World) -> Vec<u64> {
 }
 
 fn id_of(client: &Client, list: &str) -> u64 {
-    let home = client.find_key(&list_key(list)).expect("it is there");
-    client.directory.lists[home.cell() as usize].id.peek()
+    let owner_word = client.find_key(&list_key(list)).expect("it is there");
+    client.directory.lists[owner_word.cell() as usize].id.peek()
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn nobody_is_refused_for_items_that_are_going() {
     let bind = Request::Bind { name: "x".into(), cell: 0 };
     assert!(matches!(w.ask(&b, &bind), Reply::Refused(Refusal::Limit { .. })));
     delete(&mut w, &a, "l");
-    // As many items as before: most of the old ones still exist.
+    // The client appends as many items as before, while most of the old ones still exist.
     for number in 0..3 {
         assert_eq!(append(&mut w, &a, "l", false)[0], number * u64::from(CELLS));
     }
@@ -187,14 +187,14 @@ fn what_a_client_with_many_names_leaves_is_looked_through_in_slices() {
     w.bind(&a, "low", 0, value);
     fill(&mut w, &a, "l", value);
     let from = w.bind(&a, "from", 1, Cell::new(1, renamed.base));
-    // All remaining items of the list with this cell lead there, too; the test is not about them.
+    // All items that are bound to this cell lead to the segment, too. The test is not about them.
     a.words().cells[2].cell.set(Cell::new(1, leased.base).0);
     b.lease(0, a.number(), Cell::new(1, leased.base));
     let segment = |slot| Request::SegmentOf { catalogue: from.catalogue(), slot };
     w.hang_up(&a);
     assert!(w.core.units_spent() <= MOST);
     assert_eq!(w.stat().segments, 4, "it has only begun");
-    // From an entry that the survey has not read yet to one that it has.
+    // The name moves from an entry that the survey has not read yet to one that it has read.
     assert_eq!(w.ask(&b, &Request::Delete { name: "low".into() }), Reply::Deleted { existed: true });
     assert_eq!(w.ask(&b, &Request::Rename { from: "from".into(), to: "to".into() }), Reply::Done);
     delete(&mut w, &b, "l");

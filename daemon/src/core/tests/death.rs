@@ -1,7 +1,7 @@
 use super::world::{World, settings};
 use crate::core::settings::Mode;
 use tensorlend_layout::wire::{Refusal, Reply, Request};
-use tensorlend_layout::word::{Cell, Home, Member, MemberState};
+use tensorlend_layout::word::{Cell, Member, MemberState, OwnerWord};
 
 fn delete(name: &str) -> Request {
     Request::Delete { name: name.into() }
@@ -20,7 +20,7 @@ fn drafts_go_and_what_was_published_stays() {
     let stat = w.stat();
     assert_eq!((stat.segments, stat.names, stat.clients, stat.frozen), (1, 1, 1, 1));
     assert_eq!(Member(b.directory.members[1].member.peek()).state(), MemberState::Closed);
-    assert_eq!(b.find("x").map(Home::catalogue), Some(1));
+    assert_eq!(b.find("x").map(OwnerWord::catalogue), Some(1));
     assert_eq!(b.find("deleted"), None);
     let of = |slot| Request::SegmentOf { catalogue: 1, slot };
     assert!(matches!(w.ask(&b, &of(published.base)), Reply::Segment { .. }));
@@ -63,7 +63,7 @@ fn a_chain_and_a_lease_keep_their_segments() {
 }
 
 #[test]
-fn nothing_is_freed_before_the_memory_is_quiet() {
+fn nothing_is_freed_before_the_memory_is_quiescent() {
     let mut w = World::new(settings());
     let (a, b) = (w.join(1), w.join(1));
     let lent = w.segment(&a);
@@ -127,7 +127,7 @@ fn a_private_namespace_waits_for_its_tensors() {
     w.hang_up(&a);
     assert_eq!(w.stat().names, 1);
     let b = w.join(1);
-    assert_eq!(b.find("x").map(Home::cell), Some(0));
+    assert_eq!(b.find("x").map(OwnerWord::cell), Some(0));
     assert_ne!(b.number(), a.number());
     w.ask(&b, &delete("x"));
     w.hang_up(&b);

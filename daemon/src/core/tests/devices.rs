@@ -139,7 +139,7 @@ fn what_is_given_back_is_charged_until_its_last_holder_lets_go() {
     w.unmap(&a, &lent);
     assert_eq!(w.device_bytes(), (DEVICE_SEGMENT, 0), "kept for the same user");
     w.unmap(&a, &lent);
-    // The same memory in another lending: reports about the former lending do not affect it.
+    // The daemon lends the same memory again: reports about the former lending do not affect this one.
     let again = w.device_segment(&a);
     assert_eq!((again.mem, again.base()), (lent.mem, lent.base()));
     assert!(again.lending().since_ns > lent.lending().since_ns);
@@ -184,7 +184,7 @@ fn limits_name_their_settings_and_come_back() {
             panic!("{setting}")
         };
         assert_eq!((met, &*named), (kind, setting));
-        // Host memory counts in another stock.
+        // Host memory has a limit of its own.
         w.segment(last);
         let lent = lent.last().unwrap();
         w.give_back(last, lent);
@@ -272,7 +272,7 @@ fn a_holder_that_ends_departs_with_its_process_and_a_quarantine() {
     assert!(b.find("x").is_some());
     let seen = w.on_device_of(&b, &Request::SegmentOf { catalogue: a.number(), slot: lent.base() });
     assert_eq!(seen.lending(), lent.lending());
-    // No name leads there any more, but a client has it mapped.
+    // No name leads to the segment any more, but a client has it mapped.
     w.ask(&b, &Request::Delete { name: "x".into() });
     w.wait_ns(1_000_000_000);
     assert_eq!((w.stat().frozen, w.device_bytes().1), (0, 2 * DEVICE_SEGMENT));

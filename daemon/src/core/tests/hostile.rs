@@ -34,7 +34,7 @@ fn an_abandoned_order_costs_until_it_has_come() {
 }
 
 #[test]
-fn what_is_given_up_and_kept_mapped_costs_until_it_is_quiet() {
+fn what_is_given_up_and_kept_mapped_costs_until_it_is_quiescent() {
     for mode in [Mode::User, Mode::System] {
         let mut w = World::new(Settings { mode, spare_segments: 0, ..settings() });
         let a = w.join(1);
@@ -109,7 +109,7 @@ fn who_asks_for_more_is_heard_when_it_has_unmapped_what_it_gave_back() {
 fn who_was_held_up_before_it_unmapped_is_heard_as_well() {
     for mode in [Mode::User, Mode::System] {
         let (mut w, a, _) = returned(mode);
-        // Longer than any request waits for the segment; the daemon's next probe is much later.
+        // No request waits for the segment for so long, and the daemon's next probe is much later.
         w.wait_ns(12_000_000);
         w.say(a.conn, &TWO);
         w.wait_ns(1_000_000);
@@ -157,7 +157,7 @@ fn a_request_looks_at_many_returned_segments_in_rounds() {
             w.loud.insert(it.segment);
             assert_eq!(w.ask(&a, &Request::ReturnSegment { base: it.base }), Reply::Done);
         }
-        // The daemon's own looks are far apart now.
+        // By now the pauses between the daemon's own probes are long.
         w.wait_ns(100_000_000_000);
         w.late = true;
         w.say(a.conn, &TWO);
@@ -182,7 +182,7 @@ fn a_request_looks_at_many_returned_segments_in_rounds() {
 }
 
 #[test]
-fn a_session_counts_until_its_memory_is_quiet() {
+fn a_session_counts_until_its_memory_is_quiescent() {
     let mut w = World::new(Settings { uid_sessions_max: 2, ..settings() });
     for _ in 0..2 {
         let a = w.join(1);

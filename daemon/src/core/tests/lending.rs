@@ -146,7 +146,7 @@ fn a_segment_goes_back_unless_it_is_leased() {
 }
 
 #[test]
-fn system_mode_lends_quiet_segments_again_within_their_namespace() {
+fn system_mode_lends_quiescent_segments_again_within_their_namespace() {
     let mut s = settings();
     s.mode = Mode::System;
     s.spare_segments = 0;

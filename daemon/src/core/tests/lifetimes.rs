@@ -1,7 +1,7 @@
 use super::world::{Client, World, settings};
 use crate::core::bindings::lifetime::Lifetimes;
 use tensorlend_layout::wire::{Refusal, Reply, Request};
-use tensorlend_layout::word::{Cell, Home, LifeWord};
+use tensorlend_layout::word::{Cell, LifeWord, OwnerWord};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -128,7 +128,7 @@ fn no_time_is_refused_and_any_other_is_a_time() {
     assert!(matches!(w.ask(&a, &request(Some(0))), Reply::Refused(Refusal::Bad(_))));
     assert!(matches!(w.ask(&a, &request(Some(u64::MAX))), Reply::Bound { .. }));
     w.wait_ns(3600 * SECOND);
-    assert!(a.find("x").is_some_and(Home::is_live));
+    assert!(a.find("x").is_some_and(OwnerWord::is_live));
     assert!(matches!(w.ask(&a, &request(Some(1))), Reply::Bound { .. }), "the same cell, another life");
     w.wait_ns(1);
     assert_eq!(a.find("x"), None);

@@ -1,6 +1,6 @@
 use super::world::{World, settings};
 use tensorlend_layout::wire::{APPEND_MAX, LimitKind, Refusal, Reply, Request};
-use tensorlend_layout::word::{Cell, Home, HomeKind, PARKED_ANY, parked_bit};
+use tensorlend_layout::word::{Cell, OwnerKind, OwnerWord, PARKED_ANY, parked_bit};
 
 fn delete(name: &str) -> Request {
     Request::Delete { name: name.into() }
@@ -59,7 +59,7 @@ fn names_grow_to_their_limit_and_no_further() {
     let full = w.ask(&a, &Request::Bind { name: "more".into(), cell: 2048 });
     assert!(matches!(full, Reply::Refused(Refusal::Limit { kind: LimitKind::Names, .. })));
     for i in 0..2048 {
-        assert_eq!(b.find(&name(i)).map(Home::cell), Some(i));
+        assert_eq!(b.find(&name(i)).map(OwnerWord::cell), Some(i));
     }
     for i in 0..2048 {
         assert_eq!(w.ask(&b, &delete(&name(i))), Reply::Deleted { existed: true });
@@ -79,7 +79,7 @@ fn tidy_forgets_what_still_leads_to_the_cell() {
     w.bind(&b, "y", 3, Cell::new(1, 0));
     let names = vec![("x".into(), 1), ("y".into(), 2), ("z".into(), 3)];
     assert_eq!(w.ask(&a, &Request::Tidy { names }), Reply::Done);
-    assert_eq!((a.find("x"), a.find("y").map(Home::catalogue)), (None, Some(b.number())));
+    assert_eq!((a.find("x"), a.find("y").map(OwnerWord::catalogue)), (None, Some(b.number())));
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn a_claim_puts_the_request_off_until_it_is_gone_or_a_second_is_over() {
     w.say(b.conn, &Request::Bind { name: "x".into(), cell: 0 });
     assert!(w.hear(b.conn).is_none());
     let found = a.directory.find(hash, b"x").unwrap().unwrap();
-    assert_eq!(found.home.kind(), HomeKind::Reserved);
+    assert_eq!(found.owner_word.kind(), OwnerKind::Reserved);
     w.wait_ns(500_000_000);
     a.words().claim.set(0);
     w.wait_ns(1_000_000);
@@ -108,8 +108,8 @@ fn a_claim_puts_the_request_off_until_it_is_gone_or_a_second_is_over() {
     c.words().claim.set(c.directory.hash(b"z"));
     w.say(b.conn, &Request::Bind { name: "z".into(), cell: 2 });
     w.hang_up(&b);
-    let home = c.directory.find(c.directory.hash(b"z"), b"z").unwrap().map(|f| f.home.kind());
-    assert!(matches!(home, None | Some(HomeKind::Tomb)), "nothing stays reserved");
+    let owner_word = c.directory.find(c.directory.hash(b"z"), b"z").unwrap().map(|f| f.owner_word.kind());
+    assert!(matches!(owner_word, None | Some(OwnerKind::Tomb)), "nothing stays reserved");
 }
 
 #[test]
@@ -118,14 +118,14 @@ fn announcements_come_into_the_directory_first() {
     let (a, b) = (w.announcer(1), w.join(1));
     announce(&a, "x", 3, 0);
     announce(&a, "y", 4, 1);
-    let home = w.bind(&b, "x", 0, Cell::new(1, 0));
-    assert_eq!((home.catalogue(), a.find("y").map(Home::cell)), (b.number(), Some(4)));
+    let owner_word = w.bind(&b, "x", 0, Cell::new(1, 0));
+    assert_eq!((owner_word.catalogue(), a.find("y").map(OwnerWord::cell)), (b.number(), Some(4)));
     assert_eq!(w.ask(&a, &Request::Notices), Reply::Notices { cells: vec![3], more: false });
     let absorbed = tensorlend_layout::word::Absorbed(a.directory.members[1].absorbed.peek());
     assert_eq!(absorbed.index(), 2);
     announce(&a, "last", 5, 2);
     w.hang_up(&a);
-    assert_eq!(b.find("last").map(Home::cell), None, "never filled: nothing leads to a value");
+    assert_eq!(b.find("last").map(OwnerWord::cell), None, "never filled: nothing leads to a value");
     // The daemon ends a client with a false ring.
     let c = w.announcer(1);
     c.words().ring_head.set(1 << 40);
@@ -179,7 +179,7 @@ fn a_name_is_renamed_for_an_owner_that_is_gone() {
     assert!(matches!(w.ask(&b, &rename("none", "y")), Reply::Refused(Refusal::NotFound(_))));
     w.hang_up(&a);
     assert_eq!(w.ask(&b, &rename("x", "y")), Reply::Done);
-    assert_eq!((b.find("x"), b.find("y").map(Home::catalogue)), (None, Some(a.number())));
+    assert_eq!((b.find("x"), b.find("y").map(OwnerWord::catalogue)), (None, Some(a.number())));
     assert_eq!(w.ask(&b, &Request::Notices), Reply::Notices { cells: vec![0], more: false });
     assert_eq!(w.ask(&b, &delete("y")), Reply::Deleted { existed: true });
     w.hang_up(&b);

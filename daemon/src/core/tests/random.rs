@@ -36,7 +36,7 @@ fn request() -> impl Strategy<Value = Request> {
         2 => (catalogue.clone(), 0..64u32).prop_map(|(catalogue, slot)| Request::SegmentOf { catalogue, slot }),
         2 => (catalogue.clone(), 0..64u32).prop_map(|(catalogue, slot)| Request::SlotsOf { catalogue, slot }),
         2 => prop::collection::vec((0..64u32, any::<u64>()), 0..4).prop_map(|names| Request::ValuesOf {
-            names: names.into_iter().map(|(entry, home)| NameAt { entry, home }).collect()
+            names: names.into_iter().map(|(entry, owner_word)| NameAt { entry, owner_word }).collect()
         }),
         2 => (catalogue.clone(), 0..3u8).prop_map(|(catalogue, part)| Request::CellsOf { catalogue, part }),
         2 => catalogue.clone().prop_map(|catalogue| Request::LeasesOf { catalogue }),
@@ -154,7 +154,7 @@ fn play(mode: Mode, steps: Vec<Step>) {
                 if !sheets.is_empty() {
                     let view = sheets[m % sheets.len()];
                     let words = view.bytes() / 8 - 8;
-                    // Mostly places in use: after the header, and at the arrays.
+                    // Most of these words are in use: they are after the header, or in the arrays.
                     let place = 8 + (at % 200 + (at / 200) * (36864 / 8)) % words;
                     let word: &tensorlend_layout::word::Word = view.at(place * 8).unwrap();
                     word.set(value);

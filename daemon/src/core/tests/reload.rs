@@ -27,13 +27,13 @@ fn a_smaller_limit_takes_nothing_away_and_gives_no_more() {
     let a = w.join(1);
     let lent: Vec<_> = (0..4).map(|_| w.segment(&a)).collect();
     lent[0].write(lent[0].base, 1, None);
-    let home = w.bind(&a, "x", 0, Cell::new(1, lent[0].base));
+    let owner_word = w.bind(&a, "x", 0, Cell::new(1, lent[0].base));
 
     reload(&mut w, Settings { pool_bytes_max: 2 * SEGMENT, ..settings() });
     let stat = w.stat();
     assert_eq!((stat.segments, stat.pool_bytes, stat.bytes_spare), (4, 4 * SEGMENT, 0), "{stat:?}");
     assert!(lent.iter().all(|it| w.memory.contains_key(&it.segment)));
-    assert_eq!(a.find("x"), Some(home));
+    assert_eq!(a.find("x"), Some(owner_word));
     assert!(matches!(w.ask(&a, &ONE), Reply::Refused(Refusal::Limit { setting, .. }) if setting == "pool.bytes_max"));
     // A returned segment counts against the new limit.
     for it in &lent[1..] {
@@ -147,7 +147,7 @@ fn what_is_under_way_is_finished() {
     let a = w.join(1);
     w.wait_ns(1_000_000_000);
     w.slow = true;
-    // This one is the spare.
+    // This segment is the spare one.
     w.segment(&a);
     w.say(a.conn, &Request::Segment { bytes: 3 * SEGMENT, slots_log2: 4 });
     assert!(w.hear(a.conn).is_none());

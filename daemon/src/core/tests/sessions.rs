@@ -1,4 +1,5 @@
 use super::world::{World, hello, limits, settings};
+use crate::core::settings::Settings;
 use crate::core::{Event, MemId, Received};
 use tensorlend_layout::wire::{Hello, LimitKind, PROTOCOL_VERSION, Refusal, Reply, Request, encode};
 use tensorlend_layout::word::{Absorbed, Member, MemberState};
@@ -29,6 +30,20 @@ fn a_client_joins_and_leaves_and_everything_comes_back() {
     assert!(a.directory.members[2].geometry.peek() > geometry);
     w.hang_up(&a);
     w.hang_up(&c);
+    w.assert_empty();
+}
+
+/// In system mode a client of the daemon's uid could open lent memory for writing.
+#[test]
+fn a_client_of_the_daemons_own_uid_learns_which_modes_admit_it() {
+    let mut w = World::new(Settings { refused_uid: Some(1), ..settings() });
+    let own = w.dial(1, &[]);
+    w.say(own, &Request::Hello(hello()));
+    let said = w.refusal(own).to_string();
+    assert!(said.contains("mode = \"user\"") && said.contains("mode = \"system\""), "{said}");
+    assert!(w.closed.contains(&own));
+    let other = w.join(2);
+    w.hang_up(&other);
     w.assert_empty();
 }
 

@@ -5,7 +5,7 @@ use tensorlend_layout::name::{item_key, list_key, stream_key};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::stream::{RingEntry, StreamRing};
 use tensorlend_layout::wire::{LimitKind, Policy, Refusal, Reply, Request};
-use tensorlend_layout::word::{Cell, Home, SubscriberWord};
+use tensorlend_layout::word::{Cell, OwnerWord, SubscriberWord};
 
 fn open(name: &str) -> Request {
     Request::StreamOpen { name: name.into(), capacity: 3, policy: Policy::DropOldest }
@@ -34,8 +34,8 @@ fn a_stream_has_one_live_producer_and_listed_subscribers() {
     let (a, b) = (w.join(1), w.join(1));
     assert!(matches!(w.ask(&b, &subscribe("s", 0, false)), Reply::Refused(Refusal::NotFound(_))));
     let (place, id) = stream(w.ask(&a, &open("s")));
-    let home = a.find_key(&stream_key("s")).unwrap();
-    assert_eq!((home.catalogue(), home.cell()), (a.number(), place));
+    let owner_word = a.find_key(&stream_key("s")).unwrap();
+    assert_eq!((owner_word.catalogue(), owner_word.cell()), (a.number(), place));
     assert_eq!(w.ask(&b, &open("s")), Reply::Refused(Refusal::StreamTaken("s".into())));
 
     w.say_with(b.conn, &subscribe("s", 5, true), 1);
@@ -167,7 +167,7 @@ fn what_the_streams_of_the_dead_hold_goes_with_them() {
     entries[0].cell.set(Cell::new(1, lent.base).0);
     let (reply, _) = w.ask_lent(&b, &subscribe("s", 0, false));
     stream(reply);
-    // Both disconnect, in either order, without a message.
+    // Producer and subscriber both disconnect, in either order, and send no message about it.
     w.hang_up(&a);
     w.wait_ns(2 * STREAM_GRACE_NS);
     assert_eq!((w.stat().segments, w.stat().frozen), (1, 1));
@@ -206,7 +206,7 @@ fn a_message_that_is_leased_outlives_its_stream() {
 fn streams_that_nobody_uses_make_room_for_new_ones_at_once() {
     let mut w = World::new(settings());
     let (a, b) = (w.join(1), w.join(1));
-    // Many more than the maximum of four, while no time passes.
+    // The client opens many more streams than the maximum of four, while no time passes.
     for number in 0..100 {
         let name = format!("s{number}");
         let (at, ring) = open_with_ring(&mut w, &a, &name);
@@ -363,7 +363,7 @@ fn no_user_takes_all_numbers_of_clients_of_a_shared_namespace() {
         }
         unreachable!("a request is refused")
     };
-    // The maximum is 24; the last ones are readers, which count as well.
+    // The maximum is 24 clients. The last clients to join are readers, which count as well.
     assert_eq!(counted(&mut w, 1, &mut clients), 12);
     assert_eq!(counted(&mut w, 2, &mut clients), 4);
     assert_eq!(counted(&mut w, 3, &mut clients), 2);
@@ -414,9 +414,9 @@ fn lists_are_appended_to_by_many_and_ordered_by_one() {
     }
     assert_eq!(w.ask(&a, &append("l", &[0, 1])), Reply::Appended { first: 0 });
     assert_eq!(w.ask(&b, &append("l", &[5])), Reply::Appended { first: 2 });
-    let home = a.find_key(&list_key("l")).unwrap();
-    assert_eq!(home.catalogue(), 0);
-    let entry = &a.directory.lists[home.cell() as usize];
+    let owner_word = a.find_key(&list_key("l")).unwrap();
+    assert_eq!(owner_word.catalogue(), 0);
+    let entry = &a.directory.lists[owner_word.cell() as usize];
     let id = entry.id.peek();
     assert_eq!(entry.end.peek(), 3);
     let item = |client: &Client, n| client.find_key(&item_key(id, n)).map(|h| (h.catalogue(), h.cell()));
@@ -424,7 +424,10 @@ fn lists_are_appended_to_by_many_and_ordered_by_one() {
     assert!(matches!(w.ask(&a, &append("l", &[2, 9999])), Reply::Refused(Refusal::Bad(_))));
     assert_eq!(entry.end.peek(), 3, "all of them or none");
     assert_eq!(w.ask(&a, &Request::ListRename { from: "l".into(), to: "m".into() }), Reply::Done);
-    assert_eq!((a.find_key(&list_key("l")), a.find_key(&list_key("m")).map(Home::cell)), (None, Some(home.cell())));
+    assert_eq!(
+        (a.find_key(&list_key("l")), a.find_key(&list_key("m")).map(OwnerWord::cell)),
+        (None, Some(owner_word.cell()))
+    );
     assert_eq!(w.ask(&a, &append("m", &[2])), Reply::Appended { first: 3 });
     assert_eq!(w.ask(&b, &append("l", &[6])), Reply::Appended { first: 0 });
     let rename = Request::ListRename { from: "m".into(), to: "l".into() };
@@ -435,7 +438,7 @@ fn lists_are_appended_to_by_many_and_ordered_by_one() {
     assert_eq!(w.ask(&a, &Request::Notices), Reply::Notices { cells: vec![0, 1, 2], more: false });
     assert_eq!((w.stat().names, entry.id.peek()), (0, 0));
     assert_eq!(w.ask(&a, &append("l", &[0])), Reply::Appended { first: 0 });
-    assert!(a.directory.lists[home.cell() as usize].id.peek() > id, "ids are never used again");
+    assert!(a.directory.lists[owner_word.cell() as usize].id.peek() > id, "ids are never used again");
     w.ask(&b, &Request::ListDelete { list: "l".into() });
     w.hang_up(&a);
     w.hang_up(&b);

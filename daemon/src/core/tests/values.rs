@@ -7,7 +7,7 @@ use tensorlend_layout::word::{Cell, SLOT_NONE};
 fn name_at(client: &Client, name: &str) -> NameAt {
     let hash = client.directory.hash(name.as_bytes());
     let found = client.directory.find(hash, name.as_bytes()).unwrap().expect("it is bound");
-    NameAt { entry: found.entry, home: found.home.0 }
+    NameAt { entry: found.entry, owner_word: found.owner_word.0 }
 }
 
 fn values_of(w: &mut World, reader: &Client, names: Vec<NameAt>) -> Vec<ValueAt> {
@@ -30,7 +30,7 @@ fn contents_are_those_of_the_cell_and_of_nothing_that_moved() {
     let moved = name_at(&reader, "moved");
     w.bind(&reader, "moved", 0, Cell::DELETED);
     let mut names: Vec<NameAt> = ["here", "deleted", "nowhere"].map(|name| name_at(&reader, name)).into();
-    names.extend([moved, NameAt { entry: u32::MAX, home: moved.home }]);
+    names.extend([moved, NameAt { entry: u32::MAX, owner_word: moved.owner_word }]);
     let expected = |values: &[ValueAt]| {
         let ValueAt::Slot { cell, record, segment_bytes, in_file } = values[0] else { panic!("{values:?}") };
         assert_eq!((Cell(cell), in_file), (Cell::new(7, lent.base), false));

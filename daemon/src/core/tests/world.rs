@@ -11,7 +11,7 @@ use tensorlend_layout::directory::Directory;
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::{Allocator, Export, Hello, Refusal, Reply, Request, Stat, Welcome, encode};
-use tensorlend_layout::word::{Absorbed, Cell, Home, MemberState, SLOT_NONE};
+use tensorlend_layout::word::{Absorbed, Cell, MemberState, OwnerWord, SLOT_NONE};
 
 pub const SEGMENT: u64 = 1 << 20;
 pub const STREAM_GRACE_NS: u64 = 10_000_000_000;
@@ -104,6 +104,7 @@ pub fn settings() -> Settings {
         uid_share: false,
         owners: Arc::default(),
         administrators: Vec::new(),
+        refused_uid: None,
         stream_grace_ns: STREAM_GRACE_NS,
         descriptors_max: 10_000,
         lease_ns_max: None,
@@ -276,7 +277,7 @@ impl World {
                     self.looks.push(mem);
                     return None;
                 }
-                return Some(Event::Probed { mem, quiet: !self.loud.contains(&mem) });
+                return Some(Event::Probed { mem, quiescent: !self.loud.contains(&mem) });
             }
             Effect::Send { conn, reply, lend, close } => {
                 for (mem, how) in &lend {
@@ -385,7 +386,7 @@ impl World {
             self.happen(event);
         }
         for mem in std::mem::take(&mut self.looks) {
-            self.happen(Event::Probed { mem, quiet: !self.loud.contains(&mem) });
+            self.happen(Event::Probed { mem, quiescent: !self.loud.contains(&mem) });
         }
     }
 
@@ -492,7 +493,7 @@ impl World {
         self.say(conn, &Request::Hello(Hello { namespace: namespace.map(Into::into), ..hello() }));
         let Some((Reply::Welcome(welcome), lend)) = self.hear(conn) else { panic!("not welcome") };
         let hows: Vec<_> = lend.iter().map(|&(_, how)| how).collect();
-        assert_eq!(hows, [Lending::Read, Lending::Write, Lending::Write, Lending::Nudge]);
+        assert_eq!(hows, [Lending::Read, Lending::Write, Lending::Write, Lending::Wakeup]);
         let directory = Directory::new(&self.view(lend[0].0)).unwrap();
         Client { conn, welcome, directory, catalogue: self.view(lend[1].0), leases: self.view(lend[2].0) }
     }
@@ -518,10 +519,10 @@ impl World {
         }
     }
 
-    pub fn bind(&mut self, client: &Client, name: &str, cell: u32, value: Cell) -> Home {
+    pub fn bind(&mut self, client: &Client, name: &str, cell: u32, value: Cell) -> OwnerWord {
         client.words().cells[cell as usize].cell.set(value.0);
         match self.ask(client, &Request::Bind { name: name.into(), cell }) {
-            Reply::Bound { home, .. } => Home(home),
+            Reply::Bound { owner_word, .. } => OwnerWord(owner_word),
             other => panic!("{other:?}"),
         }
     }
@@ -576,12 +577,12 @@ impl Client {
         self.welcome.catalogue
     }
 
-    pub fn find_key(&self, key: &[u8]) -> Option<Home> {
+    pub fn find_key(&self, key: &[u8]) -> Option<OwnerWord> {
         let found = self.directory.find(self.directory.hash(key), key).unwrap();
-        found.map(|f| f.home).filter(|h| h.is_live())
+        found.map(|f| f.owner_word).filter(|h| h.is_live())
     }
 
-    pub fn find(&self, name: &str) -> Option<Home> {
+    pub fn find(&self, name: &str) -> Option<OwnerWord> {
         self.find_key(name.as_bytes())
     }
 

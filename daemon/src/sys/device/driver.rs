@@ -7,7 +7,6 @@
 use super::{Cards, DeviceMemory, Devices, MadeOnDevice};
 use crate::config::CudaConfig;
 use crate::core::Borrower;
-use crate::core::account::bytes_text;
 use crate::core::device::UNIT;
 use crate::core::settings::DeviceSettings;
 use std::collections::BTreeMap;
@@ -18,6 +17,7 @@ use tensorlend_cuda::pool::Pool;
 use tensorlend_cuda::{Allocation, Block, Context, Device, Driver, Stream};
 use tensorlend_layout::Uuid;
 use tensorlend_layout::directory::DEVICES;
+use tensorlend_layout::size::bytes_exact;
 use tensorlend_layout::wire::{Allocator, Export};
 
 /// Opens the configured devices.
@@ -48,7 +48,8 @@ pub fn open(config: &CudaConfig) -> Devices {
     for why in without {
         tracing::warn!("no memory is lent of a device that cuda.devices names: {why}");
     }
-    // Clients know pools by their numbers, and go on with the next daemon: it must not begin where this one did.
+    // Clients identify pools by their numbers, and continue with the next daemon: that daemon must not use the same numbers
+    // again.
     let first = tensorlend_os::clock::boottime_ns();
     let cards = All { allocator: config.allocator, cards, pools_ever: AtomicU64::new(first) };
     Devices { settings, why_none: String::new(), cards: Some(Arc::new(cards)) }
@@ -85,7 +86,7 @@ fn settings_of(config: &CudaConfig, device: &Device) -> Result<DeviceSettings, S
     let unit_bytes = granularity.bytes_min.max(UNIT);
     let bytes_max = config.bytes_max.map_or(device.bytes_total() / 2, |bytes| bytes.0).min(device.bytes_total());
     if bytes_max < unit_bytes {
-        let (most, least) = (bytes_text(bytes_max), bytes_text(unit_bytes));
+        let (most, least) = (bytes_exact(bytes_max), bytes_exact(unit_bytes));
         return Err(format!("cuda.bytes_max allows {most} of {device}, which allocates {least} at least"));
     }
     let ordinary = config.segment_bytes().min(bytes_max);
@@ -156,7 +157,7 @@ struct Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        // Accounts do not include memory that a pool keeps, so this bounds it.
+        // The accounts do not count unused memory that a pool keeps, so this call bounds that memory.
         drop(self.block.take());
         self.pool.trim(self.idle_bytes_max);
     }
@@ -168,7 +169,7 @@ impl Cards for All {
         match self.allocator {
             Allocator::Pool | Allocator::Arena => allocation(&card.device, bytes),
             Allocator::Async => self.block(card, borrower, bytes).or_else(|_| {
-                // Memory kept by other pools may be what is missing.
+                // Other pools may hold the missing memory unused.
                 card.trim();
                 self.block(card, borrower, bytes)
             }),

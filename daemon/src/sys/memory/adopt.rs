@@ -4,7 +4,7 @@ use super::{self as memory, Memories};
 use crate::core::label::{Label, Preserved};
 use crate::core::{MemId, Own, SLOTS_LOG2_MAX};
 use crate::sys::device::DeviceMemory;
-use crate::sys::keeper::{Heirloom, Keeper};
+use crate::sys::fd_store::{FdStore, Stored};
 use crate::sys::spill::Spilled;
 
 use rustix::fs::{SealFlags, SeekFrom, Stat, fstat, seek};
@@ -48,29 +48,29 @@ fn size(bytes: u64) -> io::Result<usize> {
 type Stores<'a> = (&'a mut Memories, &'a mut BTreeMap<MemId, Arc<Spilled>>);
 
 /// Takes over the recovered descriptors. Drops those of another layout and damaged ones, and logs that.
-pub fn adopt(heirlooms: Vec<Heirloom>, (memories, files): Stores<'_>, keeper: &mut Keeper) -> Vec<Preserved> {
+pub fn adopt(stored: Vec<Stored>, (memories, files): Stores<'_>, fd_store: &mut FdStore) -> Vec<Preserved> {
     // The daemon may have been killed while it copied a directory. It stores a copy only once it is whole, so the
     // latest stored one is valid.
     let mut latest: BTreeMap<u64, u32> = BTreeMap::new();
-    for (label, _) in &heirlooms {
+    for (label, _) in &stored {
         if let Label::Directory { namespace, life, .. } = label {
             let known = latest.entry(*namespace).or_default();
             *known = (*known).max(*life);
         }
     }
     let mut preserved = Vec::new();
-    for (label, fd) in heirlooms {
+    for (label, fd) in stored {
         let outdated = matches!(&label, Label::Directory { namespace, life, .. } if latest[namespace] != *life);
         if outdated {
-            keeper.forget_name(&label.to_string());
+            fd_store.forget_name(&label.to_string());
             continue;
         }
         let name = label.to_string();
-        match adopt_one(label, fd, (memories, files), keeper, preserved.len() as u64 + 1) {
+        match adopt_one(label, fd, (memories, files), fd_store, preserved.len() as u64 + 1) {
             Ok(it) => preserved.push(it),
             Err(error) => {
                 tracing::warn!("{name}, left by the daemon before, is given up: {error}");
-                keeper.forget_name(&name);
+                fd_store.forget_name(&name);
             }
         }
     }
@@ -81,26 +81,26 @@ fn adopt_one(
     label: Label,
     fd: OwnedFd,
     (memories, files): Stores<'_>,
-    keeper: &mut Keeper,
+    fd_store: &mut FdStore,
     number: u64,
 ) -> io::Result<Preserved> {
     if let Label::Wake { .. } = label {
         let mem = memories.receive(fd).mem;
-        keeper.has(mem, &label);
+        fd_store.has(mem, &label);
         return Ok(Preserved { label, mem, view: None, bytes: 0, acked: true, copied: false });
     }
     let mem = MemId(number);
     if let Label::DeviceSegment { bytes, .. } | Label::DeviceOrphaned { bytes, .. } = label {
-        // The driver's memory has no length, no seals and no words. Only the store's label says what it is.
+        // The driver's memory has no length, no seals and no words. Only the store's label describes it.
         memories.insert_on_device(mem, DeviceMemory { fd, keeps: None });
-        keeper.has(mem, &label);
+        fd_store.has(mem, &label);
         return Ok(Preserved { label, mem, view: None, bytes, acked: true, copied: false });
     }
     if let Label::Spilled { .. } = label {
         let file = Spilled::adopt(fd)?;
         let bytes = file.bytes;
         files.insert(mem, Arc::new(file));
-        keeper.has(mem, &label);
+        fd_store.has(mem, &label);
         return Ok(Preserved { label, mem, view: None, bytes, acked: true, copied: false });
     }
     let bytes = fstat(&fd)?.st_size as u64;
@@ -111,7 +111,7 @@ fn adopt_one(
             _ => None,
         };
         memories.insert(mem, fd, view.as_ref(), false);
-        keeper.has(mem, &label);
+        fd_store.has(mem, &label);
         return Ok(Preserved { label, mem, view: None, bytes, acked: true, copied: false });
     };
     let length = size(bytes)?;
@@ -122,21 +122,21 @@ fn adopt_one(
         if let Ok(view) = map::sheet(&fd, length, Access::Write) {
             let label = Label::Directory { namespace, life, uid, name };
             memories.insert(mem, fd, Some(&view), true);
-            keeper.has(mem, &label);
+            fd_store.has(mem, &label);
             return Ok(Preserved { label, mem, view: Some(view), bytes, acked: true, copied: false });
         }
         // This directory is sealed against writers, so the daemon copies it before any change.
         let (copy, view) = copy_of(&fd, bytes)?;
         let before = Label::Directory { namespace, life, uid, name: name.clone() };
         let label = Label::Directory { namespace, life: life.wrapping_add(1), uid, name };
-        keeper.keep(mem, &label, copy.as_fd());
-        keeper.forget_name(&before.to_string());
+        fd_store.keep(mem, &label, copy.as_fd());
+        fd_store.forget_name(&before.to_string());
         memories.insert(mem, copy, Some(&view), true);
         return Ok(Preserved { label, mem, view: Some(view), bytes, acked: true, copied: true });
     }
     let acked = memfd::is_sealed(fd.as_fd())? || memfd::is_marked_mapped(fd.as_fd())?;
     memories.insert(mem, fd, Some(&view), false);
-    keeper.has(mem, &label);
+    fd_store.has(mem, &label);
     Ok(Preserved { label, mem, view: Some(view), bytes, acked, copied: false })
 }
 
@@ -196,22 +196,22 @@ fn longest(magic: Magic) -> u64 {
 /// process with this uid can make a memfd with this owner and our seals. Returns the descriptor to keep, the view of a
 /// directory for the shell, and the facts for the core. Segments are at most `segment_bytes_max` long.
 ///
-/// A directory is copied, so that no other process can write it; a directory that is still writable is not ours. All
-/// clients hand the same directory back: while a copy of it `is_there`, further ones are accepted without their
-/// contents.
+/// A directory is copied, so that no other process can write it; a daemon in user mode seals each directory against writers, so
+/// an unsealed one is rejected. All clients hand the same directory back: while a copy of it `is_there`, further ones are
+/// accepted without their contents.
 pub fn own(
     (mem, fd): (MemId, &OwnedFd),
     segment_bytes_max: u64,
     copies: &mut Copies,
     is_there: &dyn Fn(MemId) -> bool,
 ) -> Option<(OwnedFd, Option<View>, Own)> {
-    // Checks seals first: only memfds have any, and the query reaches no file system. Any other operation on a foreign
-    // file system's file may block for ever.
+    // Checks seals first: only memfds have any, and the query reaches no file system. Any other operation on a foreign file
+    // system's file may block without limit.
     let seals = rustix::fs::fcntl_get_seals(fd).ok()?;
     if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
         return None;
     }
-    // Identifies the kind by the memfd's name, which nobody can change; the contents may be a client's.
+    // Identifies the kind by the memfd's name, which no process can change; a client may have written the contents.
     let name = made_as(fd)?;
     let stat = fstat(fd).ok()?;
     if stat.st_uid != rustix::process::geteuid().as_raw() {
@@ -224,8 +224,8 @@ pub fn own(
     if bytes > magic.map_or(segment_bytes_max, longest) {
         return None;
     }
-    // Reopens the file: the client could change the flags of its own descriptor, which would also count as a writer. A client
-    // that holds a file lease on it hands nothing back.
+    // Reopens the file: the client could change the flags of its own descriptor, which would also count as a writer. If the
+    // client holds a file lease on the file, this fails and the daemon accepts nothing.
     let preserved = memfd::reopen_at_once(fd.as_fd(), Access::Read).ok()?;
     let Some(magic) = magic else {
         return Some((preserved, None, Own { magic: None, bytes, view: None, acked: true, copied: false }));
@@ -254,7 +254,7 @@ fn made_as(fd: &OwnedFd) -> Option<String> {
     name.starts_with("tensorlend-").then(|| name.to_owned())
 }
 
-/// Returns a sealed copy and its only writable view. Holes stay holes.
+/// Returns a sealed copy and its only writable view. Holes of the original stay holes in the copy.
 fn copy_of(fd: &OwnedFd, bytes: u64) -> io::Result<(OwnedFd, View)> {
     let copy = memfd::create_empty("tensorlend-directory", bytes)?;
     let mut buffer = vec![0; 1 << 20];
@@ -262,7 +262,7 @@ fn copy_of(fd: &OwnedFd, bytes: u64) -> io::Result<(OwnedFd, View)> {
     while at < bytes {
         at = match seek(fd, SeekFrom::Data(at)) {
             Ok(at) => at,
-            // No more data.
+            // The file has no more data.
             Err(Errno::NXIO) => break,
             Err(error) => return Err(error.into()),
         };

@@ -1,7 +1,7 @@
 //! Streams that are sent to other nodes.
 //!
-//! Each link has two threads: one takes messages from the local stream, as many as its [`Sender`] wants, the other sends them. So a full
-//! or broken transport delays the local stream only if the receiver has asked for that.
+//! Each link has two threads: one takes messages from the local stream, as many as the [`Sender`] allows, and the other sends
+//! them. So a full or broken transport delays the local stream only if the receiver has asked for that.
 
 pub mod sender;
 
@@ -45,7 +45,7 @@ impl Shared {
     }
 
     fn close(&self) {
-        // Under the lock: a thread that found the link open is already waiting, and hears the notification.
+        // The lock ensures that a thread that found the link open is waiting by now, and so receives the notification.
         let _sender = self.sender();
         // Relaxed: the flag orders no other memory.
         self.closed.store(true, Ordering::Relaxed);
@@ -148,7 +148,7 @@ impl Links {
         if !context.is_exported(space, name) {
             return StreamAnswer::Nothing;
         }
-        // The receiver repeats a question whose response was lost.
+        // The receiver repeats a request whose response was lost.
         self.close(&key);
         if self.open.len() >= LINKS_MAX {
             return StreamAnswer::Refused(format!("{LINKS_MAX} streams are sent already"));
@@ -182,7 +182,8 @@ impl Drop for Links {
     }
 }
 
-/// Subscribes to a stream. Returns the number of the first message that the receiver wants; `None`: the newest.
+/// Subscribes to a stream. Returns the subscription, and the number of the first message that the receiver wants; `None`: the
+/// newest.
 fn subscribe(client: &Client, name: &str, from: Option<u64>) -> tensorlend::Result<(Subscription, Option<u64>)> {
     let open = |start| client.subscription(name).start_at(start).open();
     let Some(wanted) = from else { return Ok((open(Start::Newest)?, None)) };
@@ -220,7 +221,7 @@ fn start_threads(
 
 /// Takes messages from the local stream until the link is closed.
 fn take(shared: &Shared, mut subscription: Subscription, from: Option<u64>, here: &NodeName) {
-    // The receiver has the messages before this one.
+    // The receiver has the messages before this number already.
     let mut from = from.unwrap_or(0);
     let mut ended = false;
     while !shared.is_closed() {

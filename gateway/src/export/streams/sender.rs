@@ -23,7 +23,8 @@ pub enum Room {
 
 /// Flow control of one link. `M` is a message.
 ///
-/// Invariant: `flying_bytes + taken == flying.sum()`, and `flying_bytes` exceeds the window only for a single piece that is larger.
+/// Invariant: `flying_bytes + taken == flying.sum()`, and `flying_bytes` exceeds the window only for a single piece that is
+/// larger.
 #[derive(Debug)]
 pub struct Sender<M> {
     window_messages: usize,
@@ -32,7 +33,7 @@ pub struct Sender<M> {
     waiting: VecDeque<M>,
     /// Bytes that were sent of each message that occupies the window.
     flying: VecDeque<u64>,
-    /// Bytes of the first of these that do not occupy the window any more.
+    /// Number of bytes of the first of these messages that do not occupy the window any more.
     taken: u64,
     flying_bytes: u64,
     /// Number of the next message.
@@ -42,7 +43,7 @@ pub struct Sender<M> {
 }
 
 impl<M> Sender<M> {
-    /// Returns a link that was just opened. It uses no more of the message window than it may queue.
+    /// Returns a link that was just opened. Its message window is at most the number of messages that it may queue.
     pub fn new(window_messages: u32, window_bytes: u64, drop_oldest: bool, now: Instant) -> Self {
         Self {
             window_messages: window_messages.clamp(1, WINDOW_MESSAGES_MAX) as usize,
@@ -58,8 +59,8 @@ impl<M> Sender<M> {
         }
     }
 
-    /// Returns true if the next message of the local stream is wanted. Unless the link drops messages, only a message that can be sent
-    /// at once is wanted, so that the ring of the stream fills and its own policy applies.
+    /// Returns true if the sender may take the next message of the local stream. Unless the link drops messages, it takes only a
+    /// message that can be sent at once, so that the ring of the stream fills and the stream's own policy applies.
     pub fn wants(&self) -> bool {
         self.drop_oldest || (self.waiting.is_empty() && self.has_room())
     }
@@ -101,8 +102,8 @@ impl<M> Sender<M> {
         Room::Now
     }
 
-    /// The receiver grants room: it has taken all messages before `through`, and `taken` bytes of that one. `window_bytes` is the window
-    /// from now on. Impossible numbers are ignored.
+    /// The receiver grants room: it has taken all messages before message `through`, and `taken` bytes of message `through`.
+    /// `window_bytes` is the window from now on. Impossible numbers are ignored.
     pub fn on_grant(&mut self, through: u64, taken: u64, window_bytes: u64, now: Instant) {
         (self.heard, self.window_bytes) = (now, window_bytes);
         let freed = through.min(self.next).saturating_sub(self.first());
@@ -127,7 +128,7 @@ impl<M> Sender<M> {
         self.next
     }
 
-    /// Returns the number of messages that were dropped for lack of room.
+    /// Returns the number of messages that were dropped because there was no room.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }

@@ -10,7 +10,7 @@ impl Cache {
         if self.entries.contains_key(name) || self.entries.len() < self.names_max {
             return true;
         }
-        // A tenth at once, so that the search is rare.
+        // Removes a tenth of the names, so that the search is rare.
         let mut idle: Vec<RemoteName> =
             self.entries.iter().filter(|(_, e)| e.is_idle()).map(|(name, _)| name.clone()).collect();
         idle.truncate(self.names_max / 10 + 1);
@@ -37,8 +37,8 @@ impl Cache {
         }
     }
 
-    /// Deletes the oldest copies until the rest is within the limit, but not the new one. A copy in its grace period goes at the end of
-    /// that period.
+    /// Deletes the oldest copies until the rest is within the limit, but not the new one. A copy in its grace period is deleted
+    /// at the end of that period.
     pub(super) fn evict(&mut self, new: Option<&RemoteName>, now: Instant, out: &mut Vec<Effect>) {
         if self.bytes <= self.bytes_max {
             return;

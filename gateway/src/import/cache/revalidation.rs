@@ -1,7 +1,7 @@
 //! Revalidation of copies whose invalidation may have been lost.
 //!
-//! A gap in the numbers of a node's invalidations, or a silence of a node with subscriptions, means a lost message. The cache then
-//! asks that node again about each of its copies, some at a time.
+//! A gap in the numbers of a node's invalidations, or a silence of a node with subscriptions, means a lost message. The cache
+//! then asks that node again about each of its copies, some at a time.
 
 use super::{Cache, Effect, Fetch, RemoteName, makes_bad};
 use crate::wire::{Epoch, HEARTBEAT, NodeName, Stamp};
@@ -10,13 +10,23 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of copies that are revalidated at the same time.
 pub const REVALIDATED_AT_ONCE: usize = 64;
-/// A node sends a message every [`HEARTBEAT`] while it has subscriptions of this node. After this silence they do not count.
+/// A node sends a message every [`HEARTBEAT`] while this node has subscriptions there. After this time without a message, the
+/// subscriptions count as lost.
 pub(super) const SILENCE: Duration = HEARTBEAT.saturating_mul(3);
+
+/// The position of a message among the invalidations of a node.
+#[derive(Clone, Copy, Debug)]
+pub struct Position {
+    /// The epoch of the node.
+    pub epoch: Epoch,
+    /// The messages of an epoch count from 1.
+    pub number: u64,
+}
 
 /// The invalidations of one node.
 #[derive(Clone, Copy, Debug, Default)]
 struct Heard {
-    /// Time of the last message, or since when one is expected; `None` if none is expected.
+    /// Time of the last message, or the time since when one is expected; `None` if none is expected.
     at: Option<Instant>,
     epoch: Option<Epoch>,
     number: u64,
@@ -42,8 +52,9 @@ impl Revalidation {
         self.listen(now);
     }
 
-    /// Notes a message. Returns true if one before it was lost.
-    fn on_message(&mut self, node: &NodeName, space: usize, (epoch, number): (Epoch, u64), now: Instant) -> bool {
+    /// Notes a message. Returns true if a message before it was lost.
+    fn on_message(&mut self, node: &NodeName, space: usize, position: Position, now: Instant) -> bool {
+        let Position { epoch, number } = position;
         let heard = self.heard.entry((node.clone(), space)).or_default();
         let expected = if heard.epoch == Some(epoch) { heard.number.wrapping_add(1) } else { 1 };
         *heard = Heard { at: Some(now), epoch: Some(epoch), number };
@@ -125,15 +136,15 @@ impl Cache {
         &mut self,
         node: &NodeName,
         space: usize,
-        (epoch, number): (Epoch, u64),
+        position: Position,
         names: &[(String, Option<Stamp>)],
         now: Instant,
     ) -> (bool, Vec<Effect>) {
         let mut out = Vec::new();
-        if self.alive.get(node) != Some(&epoch) {
+        if self.alive.get(node) != Some(&position.epoch) {
             return (false, out);
         }
-        let gap = self.revalidation.on_message(node, space, (epoch, number), now);
+        let gap = self.revalidation.on_message(node, space, position, now);
         for (name, stamp) in names {
             let name = RemoteName { space, node: node.clone(), name: name.clone() };
             self.on_invalidation(&name, *stamp, now, &mut out);
@@ -144,7 +155,7 @@ impl Cache {
         (true, out)
     }
 
-    /// Handles a report that a name of a node holds the value of this stamp; `None`: an unknown value, or none.
+    /// Handles a report that a name of a node holds the value of this stamp; `None`: an unknown value, or no value.
     pub(super) fn on_invalidation(
         &mut self,
         name: &RemoteName,
@@ -157,7 +168,7 @@ impl Cache {
             // The response may be older than the invalidation: `settle` compares them when it arrives.
             entry.invalidations.push(stamp);
             if entry.invalidations.len() > 8 {
-                // Only the last of several invalidations matters.
+                // Of several invalidations, only the last matters.
                 entry.invalidations.remove(0);
             }
             return;
@@ -175,7 +186,7 @@ impl Cache {
         for name in names.into_iter().filter(|name| space.is_none_or(|space| name.space == space)) {
             let Some(entry) = self.entries.get_mut(&name) else { continue };
             if entry.fetch.is_some() {
-                // Its subscription may be lost, too.
+                // The subscription of this request may be lost, too.
                 entry.unconfirmed = true;
             } else if entry.copy.is_some() {
                 (entry.good, entry.invalid) = (false, false);

@@ -50,9 +50,10 @@ fn what_was_fetched_is_good_until_a_word_comes() {
     let now = Instant::now();
     let mut cache = with_copy(now);
     assert_eq!(cache.on_get(&name("x"), 2, now + LONG, now), [here(2)]);
-    let (known, effects) = cache.on_changed(&node(), 0, (Epoch(1), 1), &[("x".into(), Some(stamp(2)))], now);
+    let (known, effects) =
+        cache.on_changed(&node(), 0, Position { epoch: Epoch(1), number: 1 }, &[("x".into(), Some(stamp(2)))], now);
     assert!(known && effects.is_empty());
-    // The clients that asked have some time to lease it.
+    // The clients that asked have some time to lease the copy.
     assert_eq!(cache.due(), Some(now + GRACE));
     assert_eq!(cache.on_tick(now + GRACE), [Effect::Delete(name("x"))]);
     assert_eq!(cache.size(), (1, 0));
@@ -63,14 +64,14 @@ fn what_was_fetched_is_good_until_a_word_comes() {
 fn a_node_with_a_subscription_that_is_silent_is_asked_again() {
     let now = Instant::now();
     let mut cache = with_copy(now);
-    // Messages at intervals, even without names: no loss.
+    // The node sends messages at intervals, even without names: none is lost.
     let mut at = now;
     for number in 1..=10 {
         at += HEARTBEAT;
         assert!(cache.on_tick(at).is_empty());
-        assert!(cache.on_changed(&node(), 0, (Epoch(1), number), &[], at).1.is_empty());
+        assert!(cache.on_changed(&node(), 0, Position { epoch: Epoch(1), number }, &[], at).1.is_empty());
     }
-    // Silence: the last message was lost, and so was every message that would have shown the gap.
+    // The node is silent: the last message was lost, and so was every message that would have shown the gap.
     let (mut asks, start) = (Vec::new(), at);
     while at < start + SILENCE + HEARTBEAT {
         at += HEARTBEAT / 4;
@@ -87,16 +88,16 @@ fn a_node_with_a_subscription_that_is_silent_is_asked_again() {
 fn a_word_that_overtakes_its_answer_counts() {
     let now = Instant::now();
     let mut cache = with_copy(now);
-    cache.on_changed(&node(), 0, (Epoch(1), 1), &[("x".into(), Some(stamp(2)))], now);
+    cache.on_changed(&node(), 0, Position { epoch: Epoch(1), number: 1 }, &[("x".into(), Some(stamp(2)))], now);
     cache.on_tick(now + GRACE);
     let (fetch, ..) = asked(&cache.on_get(&name("x"), 2, now + LONG, now)).unwrap();
-    cache.on_changed(&node(), 0, (Epoch(1), 2), &[("x".into(), Some(stamp(3)))], now);
+    cache.on_changed(&node(), 0, Position { epoch: Epoch(1), number: 2 }, &[("x".into(), Some(stamp(3)))], now);
     assert_eq!(cache.on_value(fetch, stamp(2), version(2), 100, now), [here(2)]);
     assert!(cache.placed(&name("x")).unwrap().stale);
     assert_eq!(cache.on_tick(now + GRACE), [Effect::Delete(name("x"))]);
-    // A message about a value that is known already does not count.
+    // A message about a value that the cache knows already does not invalidate the copy.
     let (fetch, ..) = asked(&cache.on_get(&name("x"), 3, now + LONG, now)).unwrap();
-    cache.on_changed(&node(), 0, (Epoch(1), 3), &[("x".into(), Some(stamp(4)))], now);
+    cache.on_changed(&node(), 0, Position { epoch: Epoch(1), number: 3 }, &[("x".into(), Some(stamp(4)))], now);
     cache.on_value(fetch, stamp(4), version(3), 100, now);
     assert!(!cache.placed(&name("x")).unwrap().stale);
 }
@@ -106,12 +107,14 @@ fn a_wait_is_answered_by_the_next_value_and_by_no_older_one() {
     let now = Instant::now();
     let mut cache = with_copy(now);
     assert!(cache.on_wait(&name("x"), version(1), 2, now + LONG, now).is_empty());
-    let (_, effects) = cache.on_changed(&node(), 0, (Epoch(1), 1), &[("x".into(), Some(stamp(2)))], now);
+    let (_, effects) =
+        cache.on_changed(&node(), 0, Position { epoch: Epoch(1), number: 1 }, &[("x".into(), Some(stamp(2)))], now);
     let (fetch, have, wanted) = asked(&effects).unwrap();
     assert_eq!((have, wanted), (Some(stamp(1)), true));
     // A false alarm: the client waits for the next invalidation message.
     assert!(cache.on_unchanged(fetch, now).is_empty());
-    let (_, effects) = cache.on_changed(&node(), 0, (Epoch(1), 2), &[("x".into(), Some(stamp(2)))], now);
+    let (_, effects) =
+        cache.on_changed(&node(), 0, Position { epoch: Epoch(1), number: 2 }, &[("x".into(), Some(stamp(2)))], now);
     let (fetch, ..) = asked(&effects).unwrap();
     assert_eq!(cache.on_value(fetch, stamp(2), version(2), 100, now), [here(2)]);
     // A client that has seen another value gets an answer at once.
@@ -131,7 +134,8 @@ fn a_name_that_is_nothing_yet_is_waited_for_without_asking_again() {
     // A client that does not wait for a change gets an answer now.
     let (fetch, ..) = asked(&cache.on_get(&name("x"), 3, now + LONG, now)).unwrap();
     assert_eq!(cache.on_nothing(fetch, now), [Effect::Answer(3, Verdict::Nothing)]);
-    let (_, effects) = cache.on_changed(&node(), 0, (Epoch(1), 1), &[("x".into(), Some(stamp(1)))], now);
+    let (_, effects) =
+        cache.on_changed(&node(), 0, Position { epoch: Epoch(1), number: 1 }, &[("x".into(), Some(stamp(1)))], now);
     let (fetch, ..) = asked(&effects).unwrap();
     assert_eq!(cache.on_value(fetch, stamp(1), version(1), 100, now), [here(1), here(2)]);
 }
@@ -160,9 +164,9 @@ fn a_node_that_went_leaves_stale_copies_and_is_asked_when_it_is_back() {
 fn a_gap_in_the_numbers_revalidates_every_copy() {
     let now = Instant::now();
     let mut cache = with_copy(now);
-    let (_, effects) = cache.on_changed(&node(), 0, (Epoch(1), 2), &[], now);
+    let (_, effects) = cache.on_changed(&node(), 0, Position { epoch: Epoch(1), number: 2 }, &[], now);
     assert_eq!(asked(&effects).map(|(_, have, wanted)| (have, wanted)), Some((Some(stamp(1)), false)));
-    let (known, _) = cache.on_changed(&node(), 0, (Epoch(9), 1), &[], now);
+    let (known, _) = cache.on_changed(&node(), 0, Position { epoch: Epoch(9), number: 1 }, &[], now);
     assert!(!known);
 }
 
@@ -392,8 +396,8 @@ impl World {
             }
             Step::Invalidation => {
                 if let Some((epoch, word)) = self.words.pop_front() {
-                    let numbers = (Epoch(epoch), word.changed.number);
-                    let (_, effects) = self.cache.on_changed(&node(), 0, numbers, &word.changed.names, self.now);
+                    let position = Position { epoch: Epoch(epoch), number: word.changed.number };
+                    let (_, effects) = self.cache.on_changed(&node(), 0, position, &word.changed.names, self.now);
                     self.run(effects);
                 }
             }
@@ -455,7 +459,7 @@ impl World {
     fn check(&mut self) {
         for (at, known) in NAMES.iter().enumerate() {
             let current = self.values[at].map(|counter| Stamp { epoch: Epoch(self.epoch), counter });
-            // A value that a reader finds without a request.
+            // A reader finds this value without a request to the owner's node.
             if let Some((_, stamp)) = self.directory.get(*known) {
                 assert_eq!(Some(*stamp), current, "{known} is old");
             }
@@ -469,6 +473,7 @@ impl World {
             assert_eq!(self.verdicts.get(&ticket), Some(&wanted));
         }
         assert_eq!(self.cache.size().1, 10 * self.directory.len() as u64);
+        self.cache.check();
     }
 }
 

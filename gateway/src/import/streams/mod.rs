@@ -35,9 +35,9 @@ use writer::{Writer, subscribers};
 const LINKS_MAX: usize = 256;
 /// Interval of the grants of a link, also without progress.
 const RENEW: Duration = Duration::from_secs(1);
-/// A link without local subscribers ends after this time.
+/// Time without local subscribers after which a link ends.
 const IDLE: Duration = Duration::from_secs(5);
-/// Messages count as lost if no piece of them has arrived for this time.
+/// Time without a piece after which a message counts as lost.
 const SILENCE: Duration = Duration::from_secs(10);
 /// Interval in which a thread polls whether its link was closed.
 const POLL: Duration = Duration::from_millis(200);
@@ -60,10 +60,10 @@ pub enum Asked {
 }
 
 enum Phase {
-    /// Requested.
+    /// The link was requested, and the node has not responded.
     Opening,
     Open,
-    /// To be opened again, not before this time.
+    /// The link must be opened again, but not before this time.
     Broken(Instant),
 }
 
@@ -90,7 +90,7 @@ struct Link {
 
 /// The last arrival of a piece.
 struct Silence {
-    /// The number of pieces by then.
+    /// The number of pieces that had arrived by then.
     pieces: u64,
     since: Instant,
 }
@@ -134,7 +134,7 @@ impl Links {
         self.open.values().map(|link| link.shared.queue().bytes).sum()
     }
 
-    /// Returns the windows of all links; of a link without one, the bytes in its queue.
+    /// Returns the sum of the windows of all links. A link without a window counts with the bytes in its queue.
     fn windows(&self) -> u64 {
         self.open.values().map(|link| link.shared.room()).sum()
     }
@@ -160,7 +160,7 @@ impl Links {
                 Phase::Open => context.answer(space, call, &RemoteAnswer::Here { stale: false }),
                 Phase::Broken(_) if link.is_started => context.answer(space, call, &RemoteAnswer::Here { stale: true }),
                 Phase::Broken(_) if !is_alive => context.answer(space, call, &RemoteAnswer::Unreachable),
-                // The response to the request, or its timeout, answers the caller.
+                // `open_link` requests the link again. The response to that request, or its timeout, then completes this call.
                 Phase::Broken(_) => {
                     link.callers.push(call);
                     self.open_link(context, &name, now);
@@ -216,10 +216,10 @@ impl Links {
         self.open_link(context, &name, now);
     }
 
-    /// Returns a link's part of the budget, which it has from now on.
+    /// Sets and returns a link's part of the budget.
     fn window(&mut self, context: &mut Context, name: &RemoteName) -> u64 {
         let Some(link) = self.open.get(name) else { return WINDOW_BYTES_LEAST };
-        // The thread of a link without a window may empty its queue in between.
+        // `saturating_sub`: between the two reads, the thread of a link without a window may empty its queue.
         let others = self.windows().saturating_sub(link.shared.room());
         let window = context.budget.window(self.open.len(), others, context.settings.window_bytes.max(1));
         link.shared.window.store(window, Ordering::Relaxed);
@@ -237,7 +237,8 @@ impl Links {
         link.connection = context.nodes.connection(&name.node);
         link.told = Taken::default();
         let from = link.shared.wanted();
-        // Before the first piece, which may arrive sooner than the response, and after the last piece of the former link.
+        // This entry must follow the last piece of the former link and precede the first piece of the new one, which may arrive
+        // before the response.
         link.shared.push_state(Coming::Reopened(number, from));
         let what = StreamQuestion::Open {
             link: number,
@@ -249,7 +250,7 @@ impl Links {
         self.ask(context, name, what, Some((Asked::Open, number)));
     }
 
-    /// Sends a request about a stream; `asked` returns with the response, if one is wanted.
+    /// Sends a request about a stream; `asked` goes into the event with the response, if one is wanted.
     fn ask(&self, context: &Context, name: &RemoteName, what: StreamQuestion, asked: Option<(Asked, u64)>) {
         let about = AboutStream { asker: context.asker.clone(), what };
         let frame = Frame { head: encode(&about), body: Body::default() };
@@ -403,7 +404,7 @@ impl Links {
         }
     }
 
-    /// Grants the sender the free part of the window, if that is much or the grant is due.
+    /// Grants the sender the free part of the window, if that part is large or the grant is due.
     fn grant(&mut self, context: &mut Context, name: &RemoteName, now: Instant) {
         let Some(link) = self.open.get_mut(name) else { return };
         let (taken, number) = (link.shared.taken_of(link.number), link.number);

@@ -24,19 +24,19 @@ pub enum Coming {
 /// The progress of the link's thread.
 #[derive(Clone, Copy, Default)]
 pub struct Taken {
-    /// The number of the link: messages of an earlier one occupy no window.
+    /// The number of the link: messages of an earlier link occupy no window.
     pub link: u64,
     /// Number in the link of the first message that occupies the window.
     pub through: u64,
-    /// Bytes of that message that do not occupy it any more.
+    /// Number of bytes of message `through` that do not occupy the window any more.
     pub here: u64,
     /// Bytes of all messages.
     pub bytes: u64,
 }
 
 impl Taken {
-    /// Returns true if a quarter of the window was freed since the last grant: an earlier grant costs more messages, and a later one
-    /// leaves the transport idle.
+    /// Returns true if a quarter of the window was freed since the last grant. Earlier grants would cost more messages; later
+    /// ones would leave the transport idle.
     pub fn is_much_since(self, told: Self, window_bytes: u64) -> bool {
         self.through.saturating_sub(told.through) >= u64::from(WINDOW_MESSAGES / 4)
             || self.bytes.saturating_sub(told.bytes) >= (window_bytes / 4).max(1)
@@ -49,7 +49,7 @@ pub struct Queue {
     coming: VecDeque<Coming>,
     /// Bytes of the bodies.
     pub bytes: u64,
-    /// First pieces of messages: each may have some MiB of names and metadata.
+    /// Number of first pieces of messages in the queue. Each may have some MiB of names and metadata.
     messages: u32,
 }
 
@@ -77,8 +77,8 @@ impl Queue {
         self.coming.is_empty()
     }
 
-    /// Returns true if the sender ignores its window: an honest one has at most one window in the queue, and another one from before the
-    /// link was opened again.
+    /// Returns true if the sender ignores its window. An honest sender has at most one window in the queue, and another one from
+    /// before the link was opened again.
     pub fn is_full(&self, window_bytes: u64) -> bool {
         // A piece has the size of a chunk, or is the last of its message.
         let pieces = window_bytes / CHUNK_BYTES_LEAST + 2 * u64::from(WINDOW_MESSAGES);
@@ -109,7 +109,7 @@ pub struct Shared {
     pub dropped: AtomicU64,
     /// Subscribers of the local stream.
     pub subscribers: AtomicU64,
-    /// The link's thread is at work.
+    /// Whether the link's thread is writing.
     pub busy: AtomicBool,
 }
 
@@ -124,7 +124,7 @@ impl Shared {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the bytes that the link may have in flight; without a window, those in its queue.
+    /// Returns the bytes that the link may have in flight. Without a window these are the bytes in its queue.
     pub fn room(&self) -> u64 {
         let window = self.window.load(Ordering::Relaxed);
         if window > 0 { window } else { self.queue().bytes }
@@ -143,8 +143,8 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Adds [`Coming::Reopened`] or [`Coming::Ended`]. It replaces such an entry at the end of the queue, so that repeated questions do not
-    /// fill the queue of a thread that waits.
+    /// Adds [`Coming::Reopened`] or [`Coming::Ended`]. It replaces such an entry at the end of the queue, so that repeated
+    /// requests do not fill the queue while its thread waits.
     pub fn push_state(&self, coming: Coming) {
         let mut queue = self.queue();
         queue.coming.pop_back_if(|last| matches!(last, Coming::Reopened(..)));

@@ -9,11 +9,11 @@ use std::sync::Arc;
 /// The use of a piece.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A message begins; an incomplete one before it is given up. Its first bytes are this chunk.
+    /// A message begins with this chunk; an incomplete message before it is abandoned.
     Begin(Arc<Descriptor>, Chunk),
     /// More bytes of the message.
     Write(Chunk),
-    /// None: the message was received under an earlier link.
+    /// No use: the message was received under an earlier link.
     Skip,
     /// The stream has ended.
     End,
@@ -22,10 +22,10 @@ pub enum Step {
 /// The reason why a piece is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadPiece {
-    /// It belongs to a message that is complete or abandoned.
+    /// The piece belongs to a message that is complete or abandoned.
     #[error("a piece of an earlier message")]
     Old,
-    /// It is not the next piece.
+    /// The piece is not the next one.
     #[error("a piece that does not follow")]
     Order,
     /// The message was first published on another node than its sender.
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(receiver.wanted(), Some(0));
         assert!(receiver.on_piece(first(2, 0, 0, 0)).is_ok() && receiver.take());
         assert_eq!(receiver.counts(), (2, 0));
-        // Again, but the first two messages of the new stream did not arrive.
+        // The producer opens the stream again, and the first two messages of the new stream do not arrive.
         receiver.on_ended();
         assert!(receiver.on_piece(first(3, 2, 0, 0)).is_ok() && receiver.take());
         assert_eq!(receiver.counts(), (3, 2));
@@ -213,7 +213,7 @@ mod tests {
     fn what_is_missing_is_counted_once() {
         let mut receiver = Receiver::new(node());
         assert!(receiver.on_piece(first(0, 0, 10, 4)).is_ok());
-        // The rest of it did not arrive, nor did the two after it.
+        // The rest of this message did not arrive, nor did the two messages after it.
         assert!(receiver.on_piece(first(3, 3, 0, 0)).is_ok() && receiver.take());
         assert_eq!(receiver.counts(), (1, 3));
         receiver.on_reopened(Some(4));
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!((receiver.next(), receiver.on_piece(first(4, 11, 0, 0))), (5, Err(BadPiece::Old)));
     }
 
-    /// Returns a receiver that has taken this number of the stream, and the two after it.
+    /// Returns a receiver that has taken the message with this number of the stream, and the two after it.
     fn three(sequence: u64) -> Receiver {
         let mut receiver = Receiver::new(node());
         for n in 0..3 {
@@ -238,13 +238,13 @@ mod tests {
 
     #[test]
     fn what_was_taken_before_the_link_was_opened_anew_is_not_taken_twice() {
-        // Two were taken between the request and the new link.
+        // The receiver took two messages between the request and the opening of the new link.
         let mut receiver = three(5);
         receiver.on_reopened(Some(6));
         assert_eq!(receiver.on_piece(first(0, 6, 10, 4)), Ok(Step::Skip));
         assert_eq!((receiver.take(), receiver.next(), receiver.here(), receiver.wanted()), (false, 1, 0, Some(8)));
         assert!(!takes(&mut receiver, 1, 7) && takes(&mut receiver, 2, 8));
-        // The newest, for which the first link's response was late.
+        // The new link begins at the newest message, which the receiver already has.
         let mut receiver = three(5);
         receiver.on_reopened(None);
         assert!(!takes(&mut receiver, 0, 7) && takes(&mut receiver, 1, 8));

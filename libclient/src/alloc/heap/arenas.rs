@@ -3,7 +3,7 @@
 //! The heap manages slot numbers, generations, holders and retirement for all memory. Nothing here accesses the bytes:
 //! a slot on a device is a range of addresses in a segment that is mapped while one of its slots is handed out.
 
-use super::{HOST, Heap, Memory, Own, PageLock, Place, Slot, Unused, spaces};
+use super::{ArenaId, HOST, Heap, Memory, Own, PageLock, Slot, Unused, spaces};
 use crate::alloc::placement::Space;
 use crate::alloc::recent::Recent;
 use crate::segment::bytes::OwnRecord;
@@ -17,7 +17,7 @@ use tensorlend_layout::word::{Cell, SLOT_NONE, next_generation};
 
 /// Alignment of slots in bytes: twice that of CUDA's own allocators. No two slots share a line of a device's cache.
 pub const DEVICE_ALIGN: u64 = 512;
-/// log2 of a segment's slots: of the first segments, and after their numbers ran out.
+/// log2 of the slots to request with a segment: at first, and after the numbers of a segment ran out.
 const SLOTS_LOG2: (u8, u8) = (12, 16);
 /// Maximum number of arenas; later streams share one arena per device.
 const ARENAS_MAX: usize = 4096;
@@ -59,18 +59,18 @@ impl Arena {
         }
     }
 
-    /// Bytes of extents, kept slots included, and of segments.
+    /// Returns two numbers of bytes: of the extents, kept slots included, and of the segments.
     pub(super) fn sums(&self) -> (u64, u64) {
         (self.used_bytes + self.recent.bytes(), self.segment_bytes)
     }
 
-    /// Bytes that a slot of `bytes` bytes occupies.
+    /// Returns the number of bytes that a slot of `bytes` bytes occupies.
     fn extent_bytes(&self, bytes: u64) -> Option<u64> {
         let unit = if self.allocator == Allocator::Async { self.ordinary } else { DEVICE_ALIGN };
         bytes.max(1).checked_next_multiple_of(unit)
     }
 
-    /// Whether unused segments are too many to keep.
+    /// Returns whether unused segments are too many to keep.
     pub(super) fn is_idle(&self) -> bool {
         let least = if self.allocator == Allocator::Async { BLOCKS_IDLE_BYTES } else { self.ordinary };
         self.segment_bytes - self.used_bytes > least.max(self.used_bytes / 2)
@@ -78,8 +78,8 @@ impl Arena {
 }
 
 impl Heap {
-    /// The number of the arena with this key, which is created if need be.
-    pub fn arena(&mut self, key: ArenaKey, offer: &DeviceOffer) -> Place {
+    /// Returns the number of the arena with this key, which is created if need be.
+    pub fn arena(&mut self, key: ArenaKey, offer: &DeviceOffer) -> ArenaId {
         let find = |arenas: &[Arena], key| arenas.iter().position(|arena| arena.key == key);
         // When there are too many arenas, further streams share one.
         let common = ArenaKey { stream: 0, ..key };
@@ -88,21 +88,21 @@ impl Heap {
             self.arenas.push(Arena::new(key, offer));
             self.arenas.len() - 1
         });
-        at as Place + 1
+        at as ArenaId + 1
     }
 
-    fn arena_at(&mut self, place: Place) -> &mut Arena {
+    fn arena_at(&mut self, place: ArenaId) -> &mut Arena {
         debug_assert!(place != HOST, "host memory is no arena");
         &mut self.arenas[usize::from(place) - 1]
     }
 
-    /// Bytes that a slot of `bytes` bytes occupies in an arena.
-    pub fn extent_in(&mut self, place: Place, bytes: u64) -> Option<u64> {
+    /// Returns the number of bytes that a slot of `bytes` bytes occupies in an arena.
+    pub fn extent_in(&mut self, place: ArenaId, bytes: u64) -> Option<u64> {
         self.arena_at(place).extent_bytes(bytes)
     }
 
     /// As [`Heap::take`], in an arena.
-    pub fn take_in(&mut self, place: Place, bytes: u64) -> Option<TakenOn> {
+    pub fn take_in(&mut self, place: ArenaId, bytes: u64) -> Option<TakenOn> {
         let arena = self.arena_at(place);
         let (length, blocks) = (arena.extent_bytes(bytes)?, arena.allocator == Allocator::Async);
         if let Some(slot) = arena.recent.take(length) {
@@ -138,9 +138,9 @@ impl Heap {
         TakenOn { value, offset: state.offset, bytes, record, map: map.clone(), extent }
     }
 
-    /// The segment to request for a slot of `bytes` bytes: its bytes and log2 of its slots. `None` if the length
+    /// Returns the segment to request for a slot of `bytes` bytes: its bytes and log2 of its slots. `None` if the length
     /// overflows.
-    pub fn wanted_in(&mut self, place: Place, bytes: u64) -> Option<(u64, u8)> {
+    pub fn wanted_in(&mut self, place: ArenaId, bytes: u64) -> Option<(u64, u8)> {
         let lacking = spaces(&self.segments, place).any(|(_, space)| space.lacks_numbers());
         let arena = self.arena_at(place);
         let length = arena.extent_bytes(bytes)?;
@@ -154,7 +154,7 @@ impl Heap {
     }
 
     /// Adds a lent segment to an arena.
-    pub fn add_in(&mut self, place: Place, slots_log2: u8, map: Arc<DeviceMap>, records: Records<SlotRecord>) {
+    pub fn add_in(&mut self, place: ArenaId, slots_log2: u8, map: Arc<DeviceMap>, records: Records<SlotRecord>) {
         let slot = Slot { generation: self.generation_floor, offset: 0, capacity: 0, next: SLOT_NONE, holders: 0 };
         let (base, space) = (map.lending().base, Space::new(map.bytes(), slots_log2));
         let slots = vec![slot; 1 << slots_log2];
@@ -171,7 +171,7 @@ impl Heap {
             freed: 0,
         });
         self.lent += 1;
-        // Device memory gives host memory no more space.
+        // A segment of device memory gives slots in host memory no more space, so `anywhere` stays as it was.
         self.placement.anywhere = anywhere;
     }
 
@@ -196,7 +196,7 @@ impl Heap {
     /// Frees the slots kept for reuse on a device; returns its segments that are unused then.
     pub fn flush_on(&mut self, uuid: Uuid) -> Vec<u32> {
         let places = (1..).zip(&self.arenas).filter(|(_, arena)| arena.key.uuid == uuid);
-        let places: Vec<Place> = places.map(|(place, _)| place).collect();
+        let places: Vec<ArenaId> = places.map(|(place, _)| place).collect();
         let mut unused = Vec::new();
         for place in places {
             for slot in self.arena_at(place).recent.flush() {
@@ -207,13 +207,13 @@ impl Heap {
         unused
     }
 
-    /// Bytes of slots in use and bytes of segments on a device.
+    /// Returns two numbers of bytes on a device: of the slots in use, and of the segments.
     pub fn figures_on(&self, uuid: Uuid) -> (u64, u64) {
         let arenas = self.arenas.iter().filter(|arena| arena.key.uuid == uuid);
         arenas.fold((0, 0), |(used, all), arena| (used + arena.used_bytes, all + arena.segment_bytes))
     }
 
-    /// The host segment that holds a slot, and its page lock.
+    /// Returns the host segment that holds a slot, and its page lock.
     pub fn host_segment(&mut self, slot: u32) -> Option<(&tensorlend_os::map::Segment, &PageLock)> {
         let at = self.at(slot);
         let own = &self.segments[at];

@@ -1,20 +1,35 @@
 //! The heap's invariants.
 
-use super::{HOST, Heap, Own, Place, RELEASED};
+use super::{ArenaId, HOST, Heap, Own, RELEASED};
 
 /// In debug builds, a heap checks itself once in this many segments that it gets or loses.
-const CHECK_EVERY: u64 = 16;
+const SEGMENTS: u64 = 16;
+/// In debug builds, a heap also checks itself once in this many values that it frees.
+#[cfg(debug_assertions)]
+const FREES: u64 = 256;
 
 impl Heap {
     /// Checks the heap from time to time, in debug builds.
     pub(super) fn check_sometimes(&self) {
-        if cfg!(debug_assertions) && self.lent.is_multiple_of(CHECK_EVERY) {
+        if cfg!(debug_assertions) && self.lent.is_multiple_of(SEGMENTS) {
             self.check();
         }
     }
 
-    /// Checks that the segments have disjoint numbers, and that the sums agree: the extents of a segment's slots with its
-    /// free space, and those of all segments with the bytes that the heap counts.
+    /// Checks the heap from time to time after it freed a value, in debug builds.
+    #[inline]
+    pub(super) fn check_after_free(&mut self) {
+        #[cfg(debug_assertions)]
+        {
+            self.frees += 1;
+            if self.frees.is_multiple_of(FREES) {
+                self.check();
+            }
+        }
+    }
+
+    /// Checks that the segments have disjoint slot numbers, and that the sums of bytes agree: the extents of a segment's slots
+    /// with the segment's free space, and the extents of all segments with the bytes that the heap counts.
     ///
     /// # Panics
     /// Panics if they disagree.
@@ -36,12 +51,12 @@ impl Heap {
         assert_eq!(self.sums(RELEASED), (released.used_bytes, released.segment_bytes), "bytes of released segments");
         #[cfg(feature = "cuda")]
         for (number, arena) in self.arenas.iter().enumerate() {
-            assert_eq!(self.sums(number as Place + 1), arena.sums(), "bytes of arena {number}");
+            assert_eq!(self.sums(number as ArenaId + 1), arena.sums(), "bytes of arena {number}");
         }
     }
 
-    /// Bytes of extents, kept slots included, and of segments.
-    fn sums(&self, place: Place) -> (u64, u64) {
+    /// Returns two numbers of bytes: of the extents, kept slots included, and of the segments.
+    fn sums(&self, place: ArenaId) -> (u64, u64) {
         let here = || self.segments.iter().filter(|own| own.place == place);
         (here().map(Own::used_bytes).sum(), here().map(|own| own.memory.bytes()).sum())
     }

@@ -27,18 +27,18 @@ pub struct Figures {
 }
 
 impl Own {
-    /// Bytes of slots that are in use.
+    /// Returns the number of bytes of slots that are in use.
     pub(super) fn used_bytes(&self) -> u64 {
         self.slots.iter().map(|slot| slot.capacity).sum()
     }
 
-    /// Whether all its slots in use are sealed, so that no producer writes to its bytes.
+    /// Returns whether all slots in use of the segment are sealed, so that no producer writes to its bytes.
     fn is_sealed(&self) -> bool {
         let mut used = self.slots.iter().enumerate().filter(|(_, slot)| slot.capacity > 0);
         used.all(|(place, slot)| slot.holders > 0 && self.records[place].generation() == slot.generation)
     }
 
-    /// Whether its pages are locked for device copies.
+    /// Returns whether the segment's pages are locked for device copies.
     #[cfg_attr(not(feature = "cuda"), expect(clippy::unused_self, reason = "as with the feature"))]
     fn is_locked(&self) -> bool {
         #[cfg(feature = "cuda")]
@@ -63,7 +63,7 @@ impl Heap {
         if oldest.is_empty() {
             return None;
         }
-        // Slots kept for reuse look as if they were in use.
+        // Free the slots that are kept for reuse: otherwise they would count as in use.
         for slot in self.recent.flush() {
             self.free(slot);
         }
@@ -93,7 +93,7 @@ impl Heap {
         }
     }
 
-    fn move_to(&mut self, at: usize, place: super::Place, used_bytes: u64) {
+    fn move_to(&mut self, at: usize, place: super::ArenaId, used_bytes: u64) {
         let own = &mut self.segments[at];
         let (bytes, from) = (own.memory.bytes(), std::mem::replace(&mut own.place, place));
         for (place, add) in [(from, false), (place, true)] {
@@ -103,17 +103,17 @@ impl Heap {
         }
     }
 
-    /// The released segments without a slot in use.
+    /// Returns the released segments without a slot in use.
     pub fn unused_released(&self) -> Vec<u32> {
         if self.released.segment_bytes == 0 { Vec::new() } else { self.unused(RELEASED) }
     }
 
-    /// First slots of all released segments, if [`Heap::bases`] had too many to list.
+    /// Returns the first slots of all released segments, if [`Heap::bases`] had too many to list.
     pub fn unreported(&self) -> Vec<u32> {
         if self.are_too_many() { self.released_bases().collect() } else { Vec::new() }
     }
 
-    /// First slots of the released segments.
+    /// Returns the first slots of the released segments.
     pub(super) fn released_bases(&self) -> impl Iterator<Item = u32> + '_ {
         self.segments.iter().filter(|own| own.place == RELEASED).map(|own| own.base)
     }

@@ -2,27 +2,29 @@
 
 use tensorlend_layout::word::Cell;
 
-/// Minimum retired slots per scan, unless the byte cap is hit: fewer would each pay too much of a scan.
+/// Minimum retired slots per scan, unless the byte cap is hit: for fewer slots, a scan costs too much per slot.
 const RETIRED_FEW: usize = 2;
-/// Minimum number of retired slots that cause a scan by their count, ...
+/// Minimum number of retired slots that causes a scan.
 const RETIRED_SLOTS_MIN: usize = 32;
-/// ... raised with the scan's duration, so that each slot pays at most this much, ...
+/// Maximum scan time per retired slot: a longer scan raises the number of slots that causes the next one.
 const SCAN_NS_PER_SLOT: u64 = 16;
-/// ... or the retired bytes that cause a scan: this many for each nanosecond that it takes, ...
+/// Retired bytes that cause a scan, for each nanosecond of the scan's duration.
 const RETIRED_BYTES_PER_SCAN_NS: u64 = 2 << 10;
-/// ... at least as many as stay in a processor's cache when a producer overwrites them repeatedly, ...
+/// Minimum of the retired bytes that cause a scan: as many as stay in a processor's cache when a producer overwrites
+/// them repeatedly.
 const RETIRED_BYTES_MIN: u64 = 256 << 10;
-/// ... and at most this many, or this part of the segments' bytes.
+/// Maximum of the retired bytes that cause a scan: the first number, or the segments' bytes divided by the second one if that
+/// is more.
 const RETIRED_BYTES_MAX: (u64, u64) = (8 << 20, 8);
 
 /// Slots that no cell or ring entry holds any more, and that leases may still cover.
 pub struct Retired {
     slots: Vec<Cell>,
     bytes: u64,
-    /// The next scan runs at this many slots: those that the last scan found leased, and enough more.
+    /// The number of slots at which the next scan runs: more than the last scan found leased.
     due_slots: usize,
     due_bytes: u64,
-    /// The least number of slots for a scan that bytes cause; at `most_bytes`, a scan runs in any case.
+    /// The least number of slots with which `due_bytes` cause a scan; at `most_bytes`, a scan runs with fewer slots, too.
     due_few: usize,
     most_bytes: u64,
     /// The bytes beyond those still leased that cause the next scan; included in `due_bytes`.
@@ -51,7 +53,7 @@ impl Retired {
         self.slots.push(value);
     }
 
-    /// Whether there are enough values for a scan.
+    /// Returns whether there are enough values for a scan.
     #[inline]
     pub fn is_due(&self) -> bool {
         let (slots, bytes) = (self.slots.len(), self.bytes);
@@ -65,8 +67,8 @@ impl Retired {
         self.bytes = 0;
     }
 
-    /// Sets the next scan, after one of about `scan_ns` nanoseconds found `count` values with `bytes` bytes leased.
-    /// `segment_bytes`: bytes of the client's segments.
+    /// Sets the thresholds for the next scan. The last scan took about `scan_ns` nanoseconds, and found `count` slots with
+    /// `bytes` bytes still leased. `segment_bytes`: bytes of the client's segments.
     pub fn schedule(&mut self, count: usize, bytes: u64, segment_bytes: u64, scan_ns: u64) {
         let bytes_max = RETIRED_BYTES_MAX.0.max(segment_bytes / RETIRED_BYTES_MAX.1);
         let enough_bytes = (scan_ns * RETIRED_BYTES_PER_SCAN_NS).clamp(RETIRED_BYTES_MIN, bytes_max);
@@ -78,12 +80,12 @@ impl Retired {
         self.enough_bytes = enough_bytes;
     }
 
-    /// Whether values wait, and `length` more bytes would still be few enough for the next scan.
+    /// Returns whether values wait, and `length` bytes more would not exceed the bytes that cause a scan.
     pub fn may_grow(&self, length: u64) -> bool {
         self.bytes > 0 && self.bytes + length <= self.enough_bytes
     }
 
-    /// The values.
+    /// Returns the values.
     pub fn iter(&self) -> impl Iterator<Item = Cell> + '_ {
         self.slots.iter().copied()
     }

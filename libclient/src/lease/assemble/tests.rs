@@ -8,7 +8,7 @@ use tensorlend_layout::DType;
 use tensorlend_layout::dataset::{self, DatasetMember};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 
-/// A member's entry in an index: words 0 to 7 of its 64 bytes, after a head of 8 bytes.
+/// Returns a member's entry in an index: words 0 to 7 of its 64 bytes, after a head of 8 bytes.
 fn word(index: &mut [u8], member: usize, word: usize) -> &mut [u8] {
     let from = 8 + member * 64 + word * 8;
     &mut index[from..from + 8]
@@ -39,7 +39,7 @@ fn sealed(client: &Client, alter: &dyn Fn(&mut Vec<u8>)) -> Cell {
             name,
             slot: sealed.value.slot(),
             generation: sealed.value.generation(),
-            brief: sealed.brief,
+            summary: sealed.summary,
         })
         .collect();
     let mut index = dataset::encode(&entries);
@@ -47,14 +47,14 @@ fn sealed(client: &Client, alter: &dyn Fn(&mut Vec<u8>)) -> Cell {
     Draft::index(session, &index).unwrap().seal(0, next).unwrap().value
 }
 
-const NO_BRIEF: [usize; 6] = [2, 3, 4, 5, 6, 7];
+const NO_SUMMARY: [usize; 6] = [2, 3, 4, 5, 6, 7];
 
 #[test]
 fn each_damage_to_an_index_is_told_and_keeps_no_lease() {
     let broker = tensorlend_daemon::embedded().unwrap();
     let connect = || Client::builder().socket(broker.socket()).connect().unwrap();
     let (owner, reader) = (connect(), connect());
-    let no_brief = |index: &mut Vec<u8>, member| NO_BRIEF.iter().for_each(|&at| change(index, member, at, |_| 0));
+    let no_summary = |index: &mut Vec<u8>, member| NO_SUMMARY.iter().for_each(|&at| change(index, member, at, |_| 0));
     type Alter<'a> = Box<dyn Fn(&mut Vec<u8>) + 'a>;
     let of = |member: usize, at: usize, by: fn(u64) -> u64| -> Alter<'_> {
         Box::new(move |index| change(index, member, at, by))
@@ -97,7 +97,7 @@ fn each_damage_to_an_index_is_told_and_keeps_no_lease() {
             "another generation, by its record",
             record,
             Box::new(|index| {
-                no_brief(index, 1);
+                no_summary(index, 1);
                 change(index, 1, 1, |w| w + 1);
             }),
         ),
@@ -105,7 +105,7 @@ fn each_damage_to_an_index_is_told_and_keeps_no_lease() {
             "no such slot, by its record",
             BadTensor::Segment,
             Box::new(|index| {
-                no_brief(index, 0);
+                no_summary(index, 0);
                 change(index, 0, 0, |w| w | 0xFF_FFFE);
             }),
         ),
@@ -121,12 +121,12 @@ fn each_damage_to_an_index_is_told_and_keeps_no_lease() {
         let whole = [sealed(&owner, &|_| ()), sealed(&owner, alter), sealed(&owner, &|_| ())];
         owner.session().names().append("l", &whole).unwrap();
         is_told(reader.get_all("l").unwrap_err());
-        assert_eq!(reader.range("l", 2..).unwrap().len(), 1);
+        assert_eq!(reader.get_range("l", 2..).unwrap().len(), 1);
         assert!(owner.clear("l").unwrap());
         assert_eq!(reader.session().shards.held(), 0, "{what}");
     }
     // Without a header summary, the slot's record has the same data.
-    for alter in [&|_: &mut Vec<u8>| (), &|index: &mut Vec<u8>| no_brief(index, 1)] as [&dyn Fn(&mut Vec<u8>); 2] {
+    for alter in [&|_: &mut Vec<u8>| (), &|index: &mut Vec<u8>| no_summary(index, 1)] as [&dyn Fn(&mut Vec<u8>); 2] {
         owner.session().names().append("good", &[sealed(&owner, alter)]).unwrap();
     }
     for value in reader.get_all("good").unwrap() {
@@ -146,7 +146,7 @@ fn an_index_that_is_rewritten_under_a_lease_changes_nothing() {
     tensor.as_mut_slice::<f32>().unwrap().fill(2.5);
     let member = tensor.seal(0, SLOT_NONE).unwrap();
     let cell = member.value;
-    let entry = DatasetMember { name: "a", slot: cell.slot(), generation: cell.generation(), brief: member.brief };
+    let entry = DatasetMember { name: "a", slot: cell.slot(), generation: cell.generation(), summary: member.summary };
     let mut head = Draft::index(owner.session(), &dataset::encode(&[entry])).unwrap();
     head.set_metadata(b"meta").unwrap().set_timestamp(5);
     let bytes = std::ptr::from_mut(head.bytes_mut());

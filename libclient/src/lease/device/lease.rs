@@ -27,7 +27,7 @@ use tensorlend_os::mutex::lock;
 
 /// Shortest and longest pause between two polls for the end of a producer's work.
 const SETTLED_NAP: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(2));
-/// How long to retry opening a producer's event.
+/// Maximum time for which a reader retries to open a producer's event.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The right to read one tensor on a device, in place. While the lease exists, the memory is not reused, whatever
@@ -63,7 +63,8 @@ struct Inner {
 }
 
 impl DeviceLease {
-    /// A lease by its record, which was checked against the segment. The producer's work may still be pending.
+    /// Returns a lease on the tensor that the record describes; the record was checked against the segment. The producer's work
+    /// may still be pending.
     pub(crate) fn new(session: &Session, held: Held, info: &SlotInfo, name: &str) -> Result<Self> {
         let doing = format!("get {name:?}");
         let said = describe(session, &held, info, name)?;
@@ -85,74 +86,74 @@ impl DeviceLease {
         &self.inner().held
     }
 
-    /// The address of its first byte on the device. Other clients' memory is mapped read-only: a kernel that writes to
-    /// it fails, and its context becomes unusable.
+    /// Returns the address of the tensor's first byte on the device. Other clients' memory is mapped read-only: a kernel that
+    /// writes to it fails, and its context becomes unusable.
     pub fn ptr(&self) -> u64 {
         self.inner().range.ptr
     }
 
-    /// The device's UUID, its name in every process.
+    /// Returns the device's UUID, its name in every process.
     pub fn uuid(&self) -> Uuid {
         self.inner().said.uuid
     }
 
-    /// The device's number in this process.
+    /// Returns the device's number in this process.
     pub fn device(&self) -> Device {
         self.inner().gpu.local()
     }
 
-    /// Element type.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.inner().said.dtype
     }
 
-    /// Sizes in elements.
+    /// Returns the sizes in elements.
     pub fn shape(&self) -> &[usize] {
         as_usize(&self.inner().said.layout.shape)
     }
 
-    /// Strides in elements, one for each dimension.
+    /// Returns the strides in elements, one for each dimension.
     pub fn strides(&self) -> &[i64] {
         &self.inner().said.layout.strides
     }
 
-    /// Whether its elements are contiguous, in C order.
+    /// Returns whether its elements are contiguous, in C order.
     pub fn is_row_major(&self) -> bool {
         self.inner().said.layout.row_major
     }
 
-    /// Number of elements; 1 for a tensor without dimensions.
+    /// Returns the number of elements; 1 for a tensor without dimensions.
     pub fn elements(&self) -> usize {
         self.inner().said.layout.elements as usize
     }
 
-    /// Offset of the element with index 0 from [`DeviceLease::ptr`], in bytes.
+    /// Returns the offset of the element with index 0 from [`DeviceLease::ptr`], in bytes.
     pub fn byte_offset(&self) -> usize {
         self.inner().said.byte_offset as usize
     }
 
-    /// Bytes of the elements: their number times the bytes of one.
+    /// Returns the number of bytes of the elements: their number times the bytes of one.
     pub fn nbytes(&self) -> usize {
         self.elements() * self.dtype().item_bytes()
     }
 
-    /// Bytes from [`DeviceLease::ptr`] on, including gaps between strided elements.
+    /// Returns the number of bytes from [`DeviceLease::ptr`] on, including gaps between strided elements.
     pub fn span(&self) -> usize {
         self.inner().range.bytes as usize
     }
 
-    /// The metadata that its producer set, in host memory; empty if none.
+    /// Returns the metadata that the tensor's producer set, in host memory; empty if none.
     pub fn metadata(&self) -> &[u8] {
         &self.inner().said.layout.metadata
     }
 
-    /// The timestamp that its producer set, in nanoseconds of the clock on which producer and readers agreed; 0 if
-    /// none.
+    /// Returns the timestamp that the tensor's producer set, in nanoseconds of the clock on which producer and readers agreed;
+    /// 0 if none.
     pub fn timestamp(&self) -> u64 {
         self.inner().said.timestamp_ns
     }
 
-    /// The version of the leased value.
+    /// Returns the version of the leased value.
     pub fn version(&self) -> Version {
         self.held().version()
     }
@@ -188,8 +189,8 @@ impl DeviceLease {
         Ok(())
     }
 
-    /// Orders a stream after the producer's work on the tensor, if that was published early and is still pending; does
-    /// not block the caller. Records the stream.
+    /// Orders a stream after the producer's work on the tensor, if the tensor was published early and the work is still
+    /// pending; does not block the caller. Records the stream.
     ///
     /// # Errors
     /// [`Error::Device`], with [`Unfinished`](crate::DeviceTrouble::Unfinished) if the producer is gone; otherwise as
@@ -203,7 +204,7 @@ impl DeviceLease {
         inner.gpu.order(&stream, &event, doing)
     }
 
-    /// Whether it was published early, and the producer's work on it may still be pending.
+    /// Returns whether the tensor was published early, and the producer's work on it may still be pending.
     pub fn is_early(&self) -> bool {
         self.inner().outstanding().is_some()
     }
@@ -227,7 +228,7 @@ impl DeviceLease {
         Ok(())
     }
 
-    /// Whether the producer's work on the tensor is known to be done: always, unless it was published early. A reader
+    /// Returns whether the producer's work on the tensor is known to be done: always, unless it was published early. A reader
     /// that made a stream wait calls this after its own work: true means that the work read the finished tensor.
     ///
     /// ```no_run
@@ -244,7 +245,7 @@ impl DeviceLease {
     pub fn is_finished(&self) -> Result<bool> {
         let inner = self.inner();
         inner.check_process()?;
-        // In this order: a live producer clears the mark before it ends.
+        // Read the two in this order: a live producer clears the mark before it ends.
         let lives = inner.producer_lives();
         if inner.outstanding().is_none() {
             return Ok(true);
@@ -315,7 +316,7 @@ impl DeviceLease {
         Ok(all)
     }
 
-    /// The elements as a slice of `cudarc`, for reading by work in a stream, which is recorded.
+    /// Returns the elements as a slice of `cudarc`, for work in `stream` that reads them, and records the stream.
     ///
     /// # Errors
     /// [`Error::DType`] if it has another element type; [`Error::Strided`] unless it is row-major; otherwise as
@@ -331,7 +332,7 @@ impl DeviceLease {
         Ok(BorrowedSlice::new(self.row_major_range(), stream))
     }
 
-    /// The elements of a row-major tensor.
+    /// Returns the elements of a row-major tensor.
     fn row_major_range(&self) -> DeviceRange {
         DeviceRange { ptr: self.ptr() + self.inner().said.byte_offset, bytes: self.nbytes() as u64 }
     }
@@ -347,7 +348,7 @@ impl DeviceLease {
         LegacyExport::new(&self.inner().gpu, self.inner().range)
     }
 
-    /// A draft on the same device with the same contents.
+    /// Returns a draft on the same device with the same contents.
     pub(crate) fn duplicate(&self, session: &Arc<Session>) -> Result<DeviceDraft> {
         let layout = &self.inner().said.layout;
         let spec = TensorSpec {
@@ -368,7 +369,7 @@ impl Inner {
         self.held.link().check()
     }
 
-    /// The mark of the producer's pending work, as the record has it now.
+    /// Returns the mark of the producer's pending work, as the record has it now.
     fn outstanding(&self) -> Option<&Mark> {
         let mark = self.said.early.as_ref()?;
         let segment = self.held.segment();
@@ -382,7 +383,7 @@ impl Inner {
         Member(member.member.read()).state() == MemberState::Open
     }
 
-    /// The event; `None` if no work is pending any more.
+    /// Returns the event; `None` if no work is pending any more.
     fn open(&self, mark: &Mark) -> Result<Option<Arc<tensorlend_cuda::Event>>> {
         let start = Instant::now();
         loop {

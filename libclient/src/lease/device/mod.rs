@@ -2,9 +2,10 @@
 //!
 //! Slots, cells, leases and rings treat a segment of device memory like any other. The differences are here and in
 //! `tensor/device`. A producer writes a `DeviceDraft`, a reader holds a `DeviceLease`; both hold a `DeviceMap`
-//! (`segment/map.rs`): one lent segment, mapped at its first use and once per session. When the last of them is
-//! dropped, the segment is unmapped, and the janitor (`segment/janitor.rs`) reports that to the daemon, which until
-//! then counts this process as a holder. The janitor also ends leases with recorded streams once those have passed.
+//! (`segment/map.rs`): one lent segment, mapped at its first use and once per session. When the last draft or lease of the
+//! segment is dropped, the segment is unmapped, and the janitor (`segment/janitor.rs`) reports that to the daemon. Until then
+//! the daemon counts this process as a holder. The janitor also ends leases with recorded streams, once the work in these
+//! streams has passed.
 //!
 //! Device addresses are numbers here; no code makes a reference of one.
 //!
@@ -67,7 +68,7 @@ pub fn describe(session: &Session, held: &Held, info: &SlotInfo, name: &str) -> 
     })
 }
 
-/// A reader's value of a tensor on a device.
+/// Returns a reader's value of a tensor on a device.
 #[cfg(feature = "cuda")]
 pub fn value(session: &Session, held: Held, info: &SlotInfo, name: &str) -> Result<Value> {
     let lease = DeviceLease::new(session, held, info, name)?;
@@ -75,7 +76,7 @@ pub fn value(session: &Session, held: Held, info: &SlotInfo, name: &str) -> Resu
     Ok(Value::Device(lease))
 }
 
-/// The error without the feature `cuda`.
+/// Returns the error without the feature `cuda`.
 #[cfg(not(feature = "cuda"))]
 pub fn value(_: &Session, held: Held, _: &SlotInfo, name: &str) -> Result<Value> {
     drop(held);

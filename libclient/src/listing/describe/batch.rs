@@ -1,7 +1,7 @@
-//! The preparation of many descriptions: sheets that many names share are mapped, and of all other names the daemon reads cells and
-//! records, for as many names at a time as fit into a packet.
+//! The preparation of many descriptions. The client maps a sheet that many names share. The daemon reads the cells and records
+//! of all other names, for as many names at a time as fit into a packet.
 
-use super::{Described, Describer, Lent, Look, find};
+use super::{Bytes, Described, Describer, Lent, Look, find};
 use crate::error::{Error, Result};
 use crate::lease::by_name::CellRoute;
 use crate::lease::take::Missing;
@@ -10,13 +10,13 @@ use tensorlend_layout::tensor::BadTensor;
 use tensorlend_layout::wire::{NameAt, Reply, Request, VALUES_MAX, ValueAt};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 
-/// Minimum number of names for which a sheet is mapped: the records of as many names in packets cost more than the mapping.
+/// Number of names that must share a sheet for the client to map it: fewer records cost less in packets than the mapping.
 const SHARED_BY: usize = 64;
 
 /// A sheet that is not mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Unmapped {
-    /// This part of a member's cells, in this life of it.
+    /// A part of a member's cells: the catalogue number, the member word, and the part.
     Cells(u16, u64, u8),
     Records(Lent),
 }
@@ -26,7 +26,7 @@ impl Describer<'_> {
     pub fn prepare<'n>(&mut self, names: impl Iterator<Item = &'n str>) -> Result<()> {
         let mut names: Vec<&str> = names.collect();
         let mut unshared = Vec::new();
-        // Two rounds: mapped cells show which records are missing.
+        // Two rounds: the cells that the first round maps show which records are missing.
         for _ in 0..2 {
             let mut by_sheet: HashMap<Unmapped, Vec<(&str, NameAt)>> = HashMap::new();
             for name in names.drain(..) {
@@ -53,12 +53,12 @@ impl Describer<'_> {
         self.ask_for(&unshared)
     }
 
-    /// The sheet without which a name cannot be described, if the name is in the directory.
+    /// Returns the sheet without which this client cannot describe the name, if the name is in the directory.
     fn unmapped(&mut self, name: &str) -> Result<Option<(Unmapped, NameAt)>> {
         let session = self.session;
         let Some(found) = CellRoute::find(session, name.as_bytes())? else { return Ok(None) };
         let Some(entry) = found.entry else { return Ok(None) };
-        let at = NameAt { entry, home: found.route.seen };
+        let at = NameAt { entry, owner_word: found.route.seen };
         let member = &session.directory.members[usize::from(found.catalogue)];
         let guard = session.shards.epoch_guard();
         let seen = match found.look(session, &guard) {
@@ -97,16 +97,17 @@ impl Describer<'_> {
         Ok(())
     }
 
-    /// Returns what the daemon has read of a name whose route is unchanged. `None`: this client reads the name itself.
+    /// Returns the contents of a name that the daemon has read, if the name's route is unchanged. `None`: this client
+    /// reads the name itself.
     pub(super) fn said(&mut self, name: &str, found: &CellRoute<'_>) -> Option<Look> {
-        let at = NameAt { entry: found.entry?, home: found.route.seen };
+        let at = NameAt { entry: found.entry?, owner_word: found.route.seen };
         Some(match self.said.remove(&at)? {
             ValueAt::Unknown => return None,
             ValueAt::Deleted => Look::Done(Described::Absent),
             ValueAt::Nowhere => Look::Damaged(BadTensor::Segment),
             ValueAt::OnDevice => Look::Done(Described::Lease),
             ValueAt::Slot { cell, record, segment_bytes, in_file } => {
-                match self.read(name, found, Cell(cell), &record, (segment_bytes, in_file)) {
+                match self.read(name, found, Cell(cell), &record, Bytes { count: segment_bytes, in_file }) {
                     Ok(Look::Doubtful(mut it)) => {
                         // The daemon has followed the chain.
                         it.next = SLOT_NONE;

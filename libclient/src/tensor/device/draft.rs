@@ -23,7 +23,7 @@ use crate::tensor::spec::TensorSpec;
 use cudarc::driver::CudaStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tensorlend_layout::stream::Brief;
+use tensorlend_layout::stream::HeaderSummary;
 use tensorlend_layout::tensor::{METADATA_MAX, SlotKind};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 use tensorlend_layout::{DType, Device, Uuid};
@@ -58,7 +58,7 @@ pub struct DeviceDraft {
     streams: Streams,
     /// Whether device work on it may exist that no thread has waited for.
     worked: AtomicBool,
-    /// Whether work of a former draft with the same slot may still be pending in the stream that it was created in.
+    /// Whether work of a former draft with the same slot may still be pending in the stream in which this draft was created.
     inherits: bool,
 }
 
@@ -95,29 +95,29 @@ impl DeviceDraft {
         Ok(Self { session, taken, gpu, range, dtype, shape, timestamp_ns: 0, details, streams, worked, inherits })
     }
 
-    /// The address of its first byte on the device: a multiple of 512. The memory is uninitialized.
+    /// Returns the address of the draft's first byte on the device: a multiple of 512. The memory is uninitialized.
     pub fn ptr(&self) -> u64 {
         // Relaxed: the thread that publishes or drops the draft received it from this one.
         self.worked.store(true, Ordering::Relaxed);
         self.range.ptr
     }
 
-    /// The length in bytes, including gaps between strided elements.
+    /// Returns the length in bytes, including gaps between strided elements.
     pub fn nbytes(&self) -> usize {
         self.range.bytes as usize
     }
 
-    /// Element type.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// Sizes in elements.
+    /// Returns the sizes in elements.
     pub fn shape(&self) -> &[usize] {
         as_usize(&self.shape)
     }
 
-    /// The dtype, shape and memory layout.
+    /// Returns the dtype, shape and memory layout.
     pub fn spec(&self) -> TensorSpec {
         TensorSpec {
             dtype: self.dtype,
@@ -127,12 +127,12 @@ impl DeviceDraft {
         }
     }
 
-    /// The device's UUID, its name in every process.
+    /// Returns the device's UUID, its name in every process.
     pub fn uuid(&self) -> Uuid {
         self.gpu.uuid
     }
 
-    /// The device's number in this process.
+    /// Returns the device's number in this process.
     pub fn device(&self) -> Device {
         self.gpu.local()
     }
@@ -188,8 +188,8 @@ impl DeviceDraft {
         self.streams.add(stream);
     }
 
-    /// Orders a stream after the draft's work in all other recorded streams, without blocking the caller, and records
-    /// it.
+    /// Orders a stream after the draft's work in all other recorded streams, without blocking the caller, and records the
+    /// stream.
     ///
     /// # Errors
     /// As [`DeviceDraft::record_stream`].
@@ -248,8 +248,8 @@ impl DeviceDraft {
         Ok(())
     }
 
-    /// Copies all bytes in from elsewhere on the device, in memory order, as work of a stream, which is recorded. Does
-    /// not block.
+    /// Copies all bytes in from elsewhere on the device, in memory order, as work of `stream`, and records the stream. Does not
+    /// block.
     ///
     /// # Errors
     /// As [`DeviceDraft::record_stream`]; [`Error::Device`] for errors of the driver.
@@ -278,7 +278,7 @@ impl DeviceDraft {
         crate::tensor::device::staging::copy_on(&self.gpu, self.range, from)
     }
 
-    /// The elements as a slice of `cudarc`, for work in a stream, which is recorded.
+    /// Returns the elements as a slice of `cudarc`, for work in `stream`, and records the stream.
     ///
     /// # Errors
     /// [`Error::DType`] if it has another element type; [`Error::Strided`] for a draft with strides or a byte offset;
@@ -365,8 +365,8 @@ impl DeviceDraft {
         self.session.names().publish_value_for(name, sealed.value, lifetime)
     }
 
-    /// Publishes the tensor under a name while the work on it is still pending in `stream`; that stream comes after
-    /// other recorded streams. Does not block.
+    /// Publishes the tensor under a name while the work on it is still pending in `stream`, which first waits for the work in
+    /// all other recorded streams. Does not block.
     ///
     /// Readers wait for an event of this process, on the host ([`crate::Client::get_device`]) or in a stream of theirs
     /// ([`crate::Client::get_device_early`]), so they trust the producer. If the producer is killed before the work is
@@ -424,12 +424,12 @@ impl DeviceDraft {
         &self.session
     }
 
-    /// Slot and generation.
+    /// Returns the slot and its generation.
     pub(crate) fn cell(&self) -> Result<Cell> {
         self.taken.as_ref().map(|taken| taken.value).ok_or(Error::SessionEnded)
     }
 
-    /// The known work on the draft: the device, the recorded streams, and whether other work may exist.
+    /// Returns the known work on the draft: the device, the recorded streams, and whether other work may exist.
     pub(crate) fn work(&self) -> (&Arc<Gpu>, Vec<OnStream>, bool) {
         (&self.gpu, self.streams.iter().cloned().collect(), self.worked.load(Ordering::Relaxed))
     }
@@ -466,7 +466,7 @@ impl DeviceDraft {
         if next != SLOT_NONE {
             self.session.alloc().chain(taken.value.slot(), next);
         }
-        Ok(Sealed { value: taken.value, brief: Brief::default() })
+        Ok(Sealed { value: taken.value, summary: HeaderSummary::default() })
     }
 }
 
@@ -486,7 +486,7 @@ impl Drop for DeviceDraft {
                 let session = self.session.clone();
                 // The segment stays mapped until then, because the slot is not free.
                 let then = Box::new(move |_| session.alloc().drop_slot(slot));
-                // The holder of a pin may still read it.
+                // The holder of a pin may still read the slot.
                 let pinned = self.session.alloc().has_pins();
                 let one = streams.only().filter(|_| !pinned);
                 let dropped = one.map(|stream| Dropped { taken, stream: stream.as_raw() });

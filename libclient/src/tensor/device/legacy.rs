@@ -37,17 +37,17 @@ impl LegacyExport {
         Ok(Self { block, handle, _gpu: gpu.clone() })
     }
 
-    /// The `CUipcMemHandle`: 64 bytes, which any process of this machine that may use the device can open.
+    /// Returns the `CUipcMemHandle`: 64 bytes, which any process of this machine that may use the device can open.
     pub fn handle(&self) -> &[u8; 64] {
         &self.handle
     }
 
-    /// The address of the block in this process.
+    /// Returns the address of the block in this process.
     pub fn ptr(&self) -> u64 {
         self.block.ptr()
     }
 
-    /// The length of the block in bytes.
+    /// Returns the length of the block in bytes.
     pub fn nbytes(&self) -> usize {
         self.block.bytes() as usize
     }

@@ -115,7 +115,7 @@ impl<'s> Stage<'s> {
 
 impl Drop for Stage<'_> {
     fn drop(&mut self) {
-        // The instruments did not count it.
+        // The instruments did not count this slot.
         self.session.alloc().drop_unkept(self.slot);
     }
 }

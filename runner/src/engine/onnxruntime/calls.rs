@@ -3,11 +3,12 @@
 //!
 //! Every block here relies on these rules, which the `SAFETY` comments name:
 //!
-//! 1. *Borrows.* A value made over borrowed memory (`Run::value`) is used by `Run::go` alone and released with the [`Run`], whose lifetime
-//!    `'m` is that of the borrows: inputs are read, outputs written, only while they live.
+//! 1. *Borrows.* Only `Run::go` uses a value over borrowed memory (`Run::value`), and the [`Run`] releases it. The lifetime
+//!    `'m` of the `Run` is that of the borrows: the runtime reads inputs and writes outputs only while their memory is
+//!    borrowed.
 //! 2. *Inputs.* Inputs are never written: the runtime takes a `*mut` for both, and writes to outputs only.
-//! 3. *Lengths.* A value's length in bytes is that of its slice, and the runtime checks it against shape and element type when the value is
-//!    made; it checks the shape of an output that it was given before it writes to it.
+//! 3. *Lengths.* A value's length in bytes is that of its slice, and the runtime checks it against shape and element type when
+//!    the value is made. Before it writes to a given output, it checks the output's shape.
 //! 4. *Pointers.* Pointers that the runtime returns are checked for null, owned by one [`Made`] or [`Run`], and released once.
 #![allow(unsafe_code)]
 
@@ -114,7 +115,7 @@ impl<'m, 's> Run<'m, 's> {
                 outputs.as_mut_ptr(),
             )
         };
-        // Before any failure, so that all of them are released.
+        // Take over all outputs before any return with an error, so that all of them are released.
         let made: Vec<Option<Made>> = outputs
             .iter()
             .zip(&self.outputs)
@@ -128,7 +129,7 @@ impl<'m, 's> Run<'m, 's> {
 impl Drop for Run<'_, '_> {
     fn drop(&mut self) {
         for value in self.inputs.iter().copied().chain(self.outputs.iter().flatten().copied()) {
-            // SAFETY: the rule on pointers: `Run::value` made it, and nothing else has it.
+            // SAFETY: the rule on pointers: `Run::value` made it, and it has no other owner.
             unsafe { (ort::api().ReleaseValue)(value.as_ptr()) };
         }
     }
@@ -143,7 +144,7 @@ impl Made {
         Ok(self.kind()?.1)
     }
 
-    /// Copies it into `to`, if it has this element type and this length.
+    /// Copies the output into `to`, if it has this element type and this length.
     pub fn copy_to(&self, to: &mut [u8], code: Option<u32>) -> Result<(), String> {
         let (found, shape) = self.kind()?;
         if code != Some(found as u32) {
@@ -181,7 +182,7 @@ impl Made {
 
 impl Drop for Made {
     fn drop(&mut self) {
-        // SAFETY: the rule on pointers: the runtime made it for this caller, and nothing else has it.
+        // SAFETY: the rule on pointers: the runtime made it for this caller, and it has no other owner.
         unsafe { (ort::api().ReleaseValue)(self.0.as_ptr()) };
     }
 }
@@ -205,7 +206,7 @@ impl Info {
 
 impl Drop for Info {
     fn drop(&mut self) {
-        // SAFETY: the rule on pointers: the runtime made it for this caller, and nothing else has it.
+        // SAFETY: the rule on pointers: the runtime made it for this caller, and it has no other owner.
         unsafe { (ort::api().ReleaseTensorTypeAndShapeInfo)(self.0.as_ptr()) };
     }
 }

@@ -15,7 +15,7 @@ use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use tensorlend::DType;
 
-/// The names by which the system's loader may find it.
+/// The file names by which the system's loader may find the library.
 const LIBRARIES: [&str; 2] = ["libonnxruntime.so.1", "libonnxruntime.so"];
 
 /// Returns the library to use, if one is installed.
@@ -35,7 +35,8 @@ pub struct OnnxRuntime {
     session: Session,
     signature: Signature,
     names: Names,
-    /// Outputs whose computed shapes differ from the graph's: their shapes are no longer predicted.
+    /// For each output, whether a run may have computed another shape than the graph declares: its shape is no longer
+    /// predicted.
     unforeseen: Vec<bool>,
     version: String,
 }
@@ -61,7 +62,7 @@ impl OnnxRuntime {
         Ok(Self { session, signature: signature.clone(), names, unforeseen, version: calls::version() })
     }
 
-    /// Runs it, with memory for the outputs of predicted shapes.
+    /// Runs the model, with memory for the outputs of predicted shapes.
     fn run_once(&mut self, inputs: &[Feed<'_>], wanted: &[usize], make: &mut Make<'_>) -> Result<Vec<Output>, Failed> {
         let mut foreseen: Vec<Option<Output>> = Vec::with_capacity(wanted.len());
         for &at in wanted {
@@ -69,8 +70,8 @@ impl OnnxRuntime {
             let shape = (!self.unforeseen[at]).then(|| self.signature.foresee(port, inputs)).flatten();
             foreseen.push(match shape {
                 Some(shape) => {
-                    let place = make(port.dtype, &shape).map_err(Failed::of)?;
-                    Some(Output { dtype: port.dtype, shape, place })
+                    let buffer = make(port.dtype, &shape).map_err(Failed::of)?;
+                    Some(Output { dtype: port.dtype, shape, buffer })
                 }
                 None => None,
             });
@@ -84,7 +85,7 @@ impl OnnxRuntime {
             let port = &self.signature.outputs[at];
             let code = code(port.dtype).ok_or_else(|| Failed::of(format!("{} is unknown", port.dtype)))?;
             let given =
-                output.as_mut().map(|output| Given { shape: &output.shape, bytes: output.place.bytes_mut(), code });
+                output.as_mut().map(|output| Given { shape: &output.shape, bytes: output.buffer.bytes_mut(), code });
             run.output(&self.names.outputs[at], given)?;
         }
         let made = run.go().map_err(|why| Failed { why, foreseen: any_foreseen })?;
@@ -95,9 +96,9 @@ impl OnnxRuntime {
                 (Some(output), _) => output,
                 (None, Some(made)) => {
                     let shape = made.shape()?;
-                    let mut place = make(port.dtype, &shape).map_err(Failed::of)?;
-                    made.copy_to(place.bytes_mut(), code(port.dtype)).map_err(Failed::of)?;
-                    Output { dtype: port.dtype, shape, place }
+                    let mut buffer = make(port.dtype, &shape).map_err(Failed::of)?;
+                    made.copy_to(buffer.bytes_mut(), code(port.dtype)).map_err(Failed::of)?;
+                    Output { dtype: port.dtype, shape, buffer }
                 }
                 (None, None) => return Err(Failed::of(format!("output {:?} was not computed", port.name))),
             });
@@ -109,7 +110,7 @@ impl OnnxRuntime {
 /// A run that failed.
 struct Failed {
     why: String,
-    /// Whether an output's shape was predicted: a wrong prediction may be the cause.
+    /// Whether an output's shape was predicted: a failed run may be due to a wrong prediction.
     foreseen: bool,
 }
 
@@ -133,7 +134,7 @@ impl Engine for OnnxRuntime {
     fn run(&mut self, inputs: &[Feed<'_>], wanted: &[usize], make: &mut Make<'_>) -> Result<Vec<Output>, String> {
         match self.run_once(inputs, wanted, make) {
             Ok(outputs) => Ok(outputs),
-            // The graph may declare one shape and compute another: then the runtime refuses to write it.
+            // The graph may declare one shape and compute another: the runtime then refuses to write the output.
             Err(failed) if failed.foreseen => {
                 let before = std::mem::replace(&mut self.unforeseen, vec![true; self.signature.outputs.len()]);
                 let outputs = self.run_once(inputs, wanted, make).map_err(|failed| failed.why);
@@ -149,7 +150,7 @@ impl Engine for OnnxRuntime {
 
 fn build(environment: &ort::environment::Environment, args: &Args, model: &[u8]) -> Result<Session, String> {
     let builder: SessionBuilder = Session::builder(environment).map_err(|e| e.to_string())?;
-    // Its warnings are advice on how to write a graph.
+    // Errors only: the runtime's warnings are advice on how to write a graph.
     let mut builder = builder.with_log_level(LogLevel::Error).map_err(|e| e.to_string())?;
     if let Some(threads) = args.threads {
         builder = builder.with_intra_threads(threads.into()).map_err(|e| e.to_string())?;

@@ -48,7 +48,7 @@ fn threads_do_not_disturb_each_other() {
     World::new().start("crowd::threads_do_not_disturb_each_other", "only").succeeds();
 }
 
-/// What one thread frees in a stream, others get again in the same one at once: but never two of them the same.
+/// Memory that one thread frees in a stream goes to others in the same stream at once, and never to two of them.
 #[test]
 fn nobody_shares_what_is_had_again() {
     if role().is_some() {

@@ -51,7 +51,7 @@ fn consumer() {
     tell(unsafe { pinned.cast::<u32>().read() });
 }
 
-/// What the consumer saw, whose producer goes on, or dies, while it waits.
+/// The values that the consumer saw while its producer continued or died.
 fn play(world: &World, dies: bool, opens: bool) -> String {
     const TEST: &str = "events::who_waits_for_another_process_really_waits";
     let (mut producer, mut consumer) = (world.start(TEST, "producer"), world.start(TEST, "consumer"));

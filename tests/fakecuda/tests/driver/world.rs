@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const ROLE: &str = "FAKECUDA_TEST_ROLE";
 
-/// What this process is to play. None: it is the test itself, and has no driver.
+/// The role of this process. None: it is the test itself, and has no driver.
 pub fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }

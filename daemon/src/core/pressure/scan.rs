@@ -5,7 +5,7 @@
 use super::Pressure;
 use super::Retained;
 use crate::core::bindings::Bindings;
-use crate::core::chores::{ENTRIES_STEP, LOOK, SCAN};
+use crate::core::chores::{ENTRIES_STEP, READ, SCAN};
 use crate::core::client::survey::{Reach, StreamPosition};
 use crate::core::client::{Client, Segment};
 use crate::core::context::Context;
@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::catalogue::RING;
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::tensor::SlotInfo;
-use tensorlend_layout::word::{Cell, Home, LeaseWord, SLOT_NONE};
+use tensorlend_layout::word::{Cell, LeaseWord, OwnerWord, SLOT_NONE};
 
 /// Maximum number of slots of a chain that are counted: the largest dataset has 4,096 members with two slots each at most.
 const CHAIN_MAX: u32 = 1 << 14;
@@ -31,7 +31,7 @@ enum Stage {
     Announced,
     /// Streams of the current owner from this position on.
     Streams(StreamPosition),
-    /// Leases on the current owner after this one.
+    /// Leases on values of the current owner, after this lease.
     Leases(Option<(u16, u64)>),
 }
 
@@ -44,25 +44,25 @@ struct Owner<'c> {
 
 /// A scan in progress.
 #[derive(Debug)]
-pub struct Look {
+pub struct Scan {
     stage: Stage,
     /// Holders and lease words by owner. Owners that the scan has finished are removed.
     leases: BTreeMap<u16, BTreeSet<(u16, u64)>>,
     /// Lease words of the current owner.
     words: BTreeSet<u64>,
-    /// Those of them to which names, announcements and streams lead.
+    /// Those of `words` whose values are still reachable from a name, an announcement or a stream.
     named: BTreeSet<u64>,
     /// The segments to which all names and streams of the current owner lead, if it is disconnected.
     reach: Reach,
-    /// The times since when the last scan knew its values to be retained, by holder and lease word.
+    /// For each holder and lease word, the time at which a scan first found the value retained.
     before: BTreeMap<(u16, u64), u64>,
     retained: Vec<Retained>,
 }
 
-/// The time of a value that the last scan did not know.
+/// Stands for the time of a value that the last scan did not find.
 const NEW: u64 = u64::MAX;
 
-impl Look {
+impl Scan {
     /// Returns a new scan. A value that it finds again keeps the time of the scan before.
     pub fn new(before: &[Retained]) -> Self {
         Self {
@@ -84,7 +84,7 @@ impl Look {
         self.stage = Stage::Names(0);
     }
 
-    /// Notes that something leads to this value of the current owner.
+    /// Notes that a name, an announcement or a stream leads to this value of the current owner.
     fn note(&mut self, owner: u16, client: &Client, value: Cell) {
         let word = value.lease(owner).0;
         if self.words.contains(&word) {
@@ -133,7 +133,7 @@ fn held_bytes(env: &mut Env, client: &Client, slot: u32, named: &Reach) -> u64 {
 
 impl Pressure {
     /// Continues the scan in progress; returns true if there is more to do.
-    pub fn look(
+    pub fn scan(
         &mut self,
         env: &mut Env,
         context: &Context,
@@ -141,64 +141,64 @@ impl Pressure {
         bindings: &Bindings,
         streams: &Streams,
     ) -> bool {
-        let Some(mut look) = self.look.take() else { return false };
-        if Self::go_on_looking(env, context, members, bindings, streams, &mut look) {
-            for new in look.retained.iter_mut().filter(|k| k.since_ns == NEW) {
+        let Some(mut scan) = self.scan.take() else { return false };
+        if Self::continue_scan(env, context, members, bindings, streams, &mut scan) {
+            for new in scan.retained.iter_mut().filter(|k| k.since_ns == NEW) {
                 new.since_ns = env.now_ns;
             }
-            self.retained = look.retained;
+            self.retained = scan.retained;
             self.revoke(env, members);
-            env.chores.has_looked();
+            env.chores.has_scanned();
             return false;
         }
-        self.look = Some(look);
+        self.scan = Some(scan);
         true
     }
 
     /// Returns true if the scan is finished, and false if this step has spent its units.
-    fn go_on_looking(
+    fn continue_scan(
         env: &mut Env,
         context: &Context,
         members: &Members,
         bindings: &Bindings,
         streams: &Streams,
-        look: &mut Look,
+        scan: &mut Scan,
     ) -> bool {
         loop {
             if !env.chores.spend(1) {
                 return false;
             }
-            if let Stage::Tables(next) = look.stage {
-                Self::look_at_table(env, members, look, next);
+            if let Stage::Tables(next) = scan.stage {
+                Self::scan_table(env, members, scan, next);
                 continue;
             }
-            let Some((&owner, _)) = look.leases.first_key_value() else { return true };
+            let Some((&owner, _)) = scan.leases.first_key_value() else { return true };
             let Some(client) = members.get(owner) else {
                 // The owner ended during the scan, and with it all leases on its values.
-                look.leases.remove(&owner);
-                look.begin_owner();
+                scan.leases.remove(&owner);
+                scan.begin_owner();
                 continue;
             };
-            if !look.reach.follow(client, || env.chores.spend(1)) {
+            if !scan.reach.follow(client, || env.chores.spend(1)) {
                 return false;
             }
             let owner = Owner { number: owner, client };
-            match look.stage {
+            match scan.stage {
                 Stage::Tables(_) => {}
-                Stage::Names(next) => Self::look_at_names(env, context, bindings, look, owner, next),
-                Stage::Announced => Self::look_at_announced(env, look, owner),
-                Stage::Streams(position) => Self::look_into_stream(env, streams, look, owner, position),
-                Stage::Leases(after) => Self::look_at_lease(env, look, owner, after),
+                Stage::Names(next) => Self::scan_names(env, context, bindings, scan, owner, next),
+                Stage::Announced => Self::scan_announced(env, scan, owner),
+                Stage::Streams(position) => Self::scan_stream(env, streams, scan, owner, position),
+                Stage::Leases(after) => Self::scan_lease(env, scan, owner, after),
             }
         }
     }
 
-    fn look_at_table(env: &mut Env, members: &Members, look: &mut Look, next: u16) {
+    fn scan_table(env: &mut Env, members: &Members, scan: &mut Scan, next: u16) {
         let Some((holder, client)) = members.first_from(next) else {
-            look.begin_owner();
+            scan.begin_owner();
             return;
         };
-        look.stage = Stage::Tables(holder + 1);
+        scan.stage = Stage::Tables(holder + 1);
         let Some(table) = client.lease_table() else { return };
         let mut found = 0;
         // This fence pairs with reader R's fence. A lease of R that daemon D does not see here may still become valid; the next
@@ -207,34 +207,34 @@ impl Pressure {
         table.scan(|lease| {
             if lease.catalogue() != holder && !lease.is_of_segment() {
                 found += 1;
-                look.leases.entry(lease.catalogue()).or_default().insert((holder, lease.0));
+                scan.leases.entry(lease.catalogue()).or_default().insert((holder, lease.0));
             }
         });
         env.chores.spend(SCAN + found);
     }
 
-    fn look_at_names(
+    fn scan_names(
         env: &mut Env,
         context: &Context,
         bindings: &Bindings,
-        look: &mut Look,
+        scan: &mut Scan,
         Owner { number: owner, client }: Owner<'_>,
         next: u32,
     ) {
         let entries = bindings.names().owned_from(owner, next, ENTRIES_STEP);
         let Some(&last) = entries.last() else {
-            look.stage = Stage::Announced;
+            scan.stage = Stage::Announced;
             return;
         };
-        look.stage = Stage::Names(last + 1);
+        scan.stage = Stage::Names(last + 1);
         for entry in entries {
-            env.chores.spend(LOOK);
-            let home = Home(context.directory.names[entry as usize].home.peek());
-            let Some(value) = client.value(home.cell()) else { continue };
-            look.note(owner, client, value);
-            if !look.reach.follow(client, || env.chores.spend(1)) {
+            env.chores.spend(READ);
+            let owner_word = OwnerWord(context.directory.names[entry as usize].owner_word.peek());
+            let Some(value) = client.value(owner_word.cell()) else { continue };
+            scan.note(owner, client, value);
+            if !scan.reach.follow(client, || env.chores.spend(1)) {
                 // The chain of this entry comes first, then the next entries.
-                look.stage = Stage::Names(entry + 1);
+                scan.stage = Stage::Names(entry + 1);
                 return;
             }
         }
@@ -242,8 +242,8 @@ impl Pressure {
 }
 
 impl Pressure {
-    fn look_at_announced(env: &mut Env, look: &mut Look, Owner { number: owner, client }: Owner<'_>) {
-        look.stage = Stage::Streams(StreamPosition::default());
+    fn scan_announced(env: &mut Env, scan: &mut Scan, Owner { number: owner, client }: Owner<'_>) {
+        scan.stage = Stage::Streams(StreamPosition::default());
         if !client.announces() {
             return;
         }
@@ -252,22 +252,22 @@ impl Pressure {
         for number in client.absorbed..client.absorbed + waiting {
             let word = client.words().ring[(number % RING as u64) as usize].peek();
             if let Some(value) = client.value(word as u32 & 0xFF_FFFF) {
-                look.note(owner, client, value);
+                scan.note(owner, client, value);
             }
         }
     }
 }
 
 impl Pressure {
-    fn look_into_stream(
+    fn scan_stream(
         env: &mut Env,
         streams: &Streams,
-        look: &mut Look,
+        scan: &mut Scan,
         Owner { number: owner, client }: Owner<'_>,
         position: StreamPosition,
     ) {
         let Some((at, stream)) = streams.of_producer_from(owner, position.place) else {
-            look.stage = Stage::Leases(None);
+            scan.stage = Stage::Leases(None);
             return;
         };
         let from = if (at, stream) == (position.place, position.id) { position.entry } else { 0 };
@@ -275,43 +275,43 @@ impl Pressure {
         env.chores.spend((end.saturating_sub(from) / 16) as u32);
         match value {
             Some(value) => {
-                look.stage = Stage::Streams(StreamPosition { place: at, id: stream, entry: end });
-                look.note(owner, client, value);
+                scan.stage = Stage::Streams(StreamPosition { place: at, id: stream, entry: end });
+                scan.note(owner, client, value);
             }
-            None => look.stage = Stage::Streams(StreamPosition::after(at)),
+            None => scan.stage = Stage::Streams(StreamPosition::after(at)),
         }
     }
 }
 
 impl Pressure {
-    fn look_at_lease(
+    fn scan_lease(
         env: &mut Env,
-        look: &mut Look,
+        scan: &mut Scan,
         Owner { number: owner, client }: Owner<'_>,
         after: Option<(u16, u64)>,
     ) {
-        let leases = &look.leases[&owner];
+        let leases = &scan.leases[&owner];
         let next = match after {
             Some(after) => leases.range((std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded)).next(),
             None => leases.first(),
         };
         let Some(&(holder, word)) = next else {
-            look.leases.remove(&owner);
-            look.begin_owner();
+            scan.leases.remove(&owner);
+            scan.begin_owner();
             return;
         };
-        look.stage = Stage::Leases(Some((holder, word)));
+        scan.stage = Stage::Leases(Some((holder, word)));
         let lease = LeaseWord(word);
-        if look.named.contains(&word) || client.segment_of(lease.slot()).is_none() {
+        if scan.named.contains(&word) || client.segment_of(lease.slot()).is_none() {
             return;
         }
         // The daemon frees whole segments of a disconnected client.
         let bytes = if client.is_frozen() {
-            held_bytes(env, client, lease.slot(), &look.reach)
+            held_bytes(env, client, lease.slot(), &scan.reach)
         } else {
             chain_bytes(env, client, lease.slot())
         };
-        let since_ns = look.before.get(&(holder, word)).copied().unwrap_or(NEW);
-        look.retained.push(Retained { holder, owner, lease, bytes, since_ns });
+        let since_ns = scan.before.get(&(holder, word)).copied().unwrap_or(NEW);
+        scan.retained.push(Retained { holder, owner, lease, bytes, since_ns });
     }
 }

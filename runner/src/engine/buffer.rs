@@ -7,20 +7,20 @@ use tensorlend::{DType, Draft};
 pub struct Output {
     pub dtype: DType,
     pub shape: Vec<u64>,
-    pub place: Place,
+    pub buffer: Buffer,
 }
 
 /// Memory for a tensor.
 #[derive(Debug)]
-pub enum Place {
+pub enum Buffer {
     /// In shared memory, for the response.
     Lent(Draft),
     /// In this process, because it must be split or changed first.
     Own(Own),
 }
 
-impl Place {
-    /// Returns all of its bytes, uninitialized: they hold former contents.
+impl Buffer {
+    /// Returns all bytes. They are not initialized: they may hold former contents.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
             Self::Lent(draft) => draft.bytes_mut(),

@@ -1,10 +1,10 @@
-//! The departure of a client that may have device memory mapped when its connection ends.
+//! The draining of a client that may have device memory mapped when its connection ends.
 //!
 //! Work on a device continues after the call that began it, and even after its process was killed. So the names, streams and
-//! cells of such a client end like everybody's, but its leases count and its member word says `Open` until its process has
-//! ended and a quarantine has passed, in which the driver ends the work of that process.
+//! cells of such a client end like those of any client. But its leases count, and its member word stays `Open`, until its process
+//! has ended and a quarantine has passed, in which the driver ends the work of that process.
 
-use super::client::{Client, Departure};
+use super::client::{Client, Draining};
 use super::context::Context;
 use super::effect::Effect;
 use super::env::{Env, Probing, Timer};
@@ -18,13 +18,13 @@ const LEASES_PAUSE_NS: u64 = 10_000_000;
 const LEASES_PAUSE_NS_MAX: u64 = 1_000_000_000;
 
 impl Members {
-    /// Begins a client's departure; `conn` is the connection that it had, if its process can be watched.
-    pub fn depart(&mut self, env: &mut Env, context: &Context, catalogue: u16, conn: Option<ConnId>) {
+    /// Begins a client's draining; `conn` is the connection that it had, if its process can be watched.
+    pub fn drain(&mut self, env: &mut Env, context: &Context, catalogue: u16, conn: Option<ConnId>) {
         if let Some(conn) = conn {
             env.effects.push(Effect::AwaitExit { conn });
-            self.me(catalogue).departing = Some(Departure::Process(conn));
+            self.me(catalogue).draining = Some(Draining::Process(conn));
         } else {
-            self.me(catalogue).departing = Some(Departure::Leases { pause_ns: LEASES_PAUSE_NS });
+            self.me(catalogue).draining = Some(Draining::Leases { pause_ns: LEASES_PAUSE_NS });
             self.look_at_leases(env, context, catalogue);
         }
     }
@@ -32,30 +32,30 @@ impl Members {
     fn look_at_leases(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
         let id = context.ledger.id();
         match self.me(catalogue).leases.as_ref().map(|leases| leases.mem) {
-            Some(mem) => env.probe(mem, Probing::Departing(id, catalogue)),
+            Some(mem) => env.probe(mem, Probing::Draining(id, catalogue)),
             None => self.quarantine(env, context, catalogue),
         }
     }
 
-    /// Handles the kernel's answer about the lease table of a departing client.
-    pub fn leases_looked_at(&mut self, env: &mut Env, context: &Context, catalogue: u16, mem: MemId, quiet: bool) {
+    /// Handles the kernel's answer about the lease table of a draining client.
+    pub fn leases_looked_at(&mut self, env: &mut Env, context: &Context, catalogue: u16, mem: MemId, quiescent: bool) {
         let id = context.ledger.id();
         let Some(client) = self.get_mut(catalogue) else { return };
-        let Some(Departure::Leases { pause_ns }) = &mut client.departing else { return };
+        let Some(Draining::Leases { pause_ns }) = &mut client.draining else { return };
         if client.leases.as_ref().is_none_or(|leases| leases.mem != mem) {
             return;
         }
-        if quiet {
+        if quiescent {
             self.quarantine(env, context, catalogue);
         } else {
-            env.set_timer(*pause_ns, Timer::Departing(id, catalogue));
+            env.set_timer(*pause_ns, Timer::Draining(id, catalogue));
             *pause_ns = (*pause_ns * 2).min(LEASES_PAUSE_NS_MAX);
         }
     }
 
     /// Handles the end of a connection's process; returns true if its client belonged to this namespace.
     pub fn exited(&mut self, env: &mut Env, context: &Context, conn: ConnId) -> bool {
-        let its = |client: &Client| client.departing == Some(Departure::Process(conn));
+        let its = |client: &Client| client.draining == Some(Draining::Process(conn));
         let Some(catalogue) = self.iter().find_map(|(number, it)| its(it).then_some(number)) else {
             return false;
         };
@@ -66,18 +66,18 @@ impl Members {
     fn quarantine(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
         let pause_ns = env.settings.quarantine_ns;
         let until_ns = env.now_ns + pause_ns;
-        self.me(catalogue).departing = Some(Departure::Quarantine { until_ns });
-        env.set_timer(pause_ns, Timer::Departing(context.ledger.id(), catalogue));
+        self.me(catalogue).draining = Some(Draining::Quarantine { until_ns });
+        env.set_timer(pause_ns, Timer::Draining(context.ledger.id(), catalogue));
     }
 }
 
 impl Namespace {
-    /// Handles a timer of a departing client.
+    /// Handles a timer of a draining client.
     pub fn departure_due(&mut self, env: &mut Env, catalogue: u16) {
-        match self.members.get(catalogue).and_then(|client| client.departing) {
-            Some(Departure::Leases { .. }) => self.members.look_at_leases(env, &self.context, catalogue),
-            Some(Departure::Quarantine { until_ns }) if until_ns <= env.now_ns => {
-                self.members.me(catalogue).departing = None;
+        match self.members.get(catalogue).and_then(|client| client.draining) {
+            Some(Draining::Leases { .. }) => self.members.look_at_leases(env, &self.context, catalogue),
+            Some(Draining::Quarantine { until_ns }) if until_ns <= env.now_ns => {
+                self.members.me(catalogue).draining = None;
                 self.departed(env, catalogue);
                 self.context.directory.announce(u64::MAX);
                 self.bindings.collect_held(env, &self.context, &mut self.members);

@@ -14,7 +14,7 @@ const NAME_BYTES_MAX: usize = 255;
 
 /// The descriptors in the store.
 #[derive(Debug, Default)]
-pub struct Keeper {
+pub struct FdStore {
     /// Whether there is a store.
     on: bool,
     names: BTreeMap<MemId, String>,
@@ -22,9 +22,9 @@ pub struct Keeper {
 }
 
 /// A recovered descriptor.
-pub type Heirloom = (Label, OwnedFd);
+pub type Stored = (Label, OwnedFd);
 
-impl Keeper {
+impl FdStore {
     /// Returns the store of the service manager that started this process, if one did.
     pub fn of_this_process() -> Self {
         Self { on: super::notify::is_heard(), ..Self::default() }
@@ -54,7 +54,7 @@ impl Keeper {
         }
     }
 
-    /// Records that it is stored already, under this label.
+    /// Records that the store has the descriptor already, under this label.
     pub fn has(&mut self, mem: MemId, label: &Label) {
         if self.on {
             self.names.insert(mem, label.to_string());
@@ -68,7 +68,7 @@ impl Keeper {
         }
     }
 
-    /// As [`Keeper::forget`], for a descriptor that this daemon did not take over.
+    /// As [`FdStore::forget`], for a descriptor that this daemon did not take over.
     pub fn forget_name(&self, name: &str) {
         if self.on {
             let _ = sd_notify::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)]);

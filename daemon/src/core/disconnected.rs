@@ -1,6 +1,6 @@
 //! Clients of this daemon's predecessor that have not come back.
 
-use super::client::Life;
+use super::client::ClientState;
 use super::context::Context;
 use super::effect::Effect;
 use super::env::{Env, Probing, Timer};
@@ -9,18 +9,18 @@ use super::members::Members;
 use super::namespace::Namespace;
 
 /// Pause between two probes for a client that has not come back, and its maximum.
-pub const AWAY_PAUSE_NS: u64 = 10_000_000;
-const AWAY_PAUSE_NS_MAX: u64 = 1_000_000_000;
+pub const DISCONNECTED_PAUSE_NS: u64 = 10_000_000;
+const DISCONNECTED_PAUSE_NS_MAX: u64 = 1_000_000_000;
 
 impl Members {
     /// Asks the kernel whether a client that has not come back still runs: while it does, it can write its lease table. The
     /// probe also detects a process that runs on after closing its session.
     pub fn look_for(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
         let id = context.ledger.id();
-        if let Some(client) = self.get(catalogue).filter(|client| client.is_away())
+        if let Some(client) = self.get(catalogue).filter(|client| client.is_disconnected())
             && let Some(leases) = &client.leases
         {
-            env.probe(leases.mem, Probing::Away(id, catalogue));
+            env.probe(leases.mem, Probing::Disconnected(id, catalogue));
         }
     }
 }
@@ -43,24 +43,24 @@ impl Namespace {
                 seal.push(segment.mem);
             }
         }
-        // The client has no connection, so a failure is reported to nobody.
+        // The client has no connection, so no connection is closed if sealing fails.
         env.effects.extend(seal.into_iter().map(|mem| Effect::Seal { conn: ConnId(u64::MAX), mem }));
     }
 
     /// Handles the kernel's answer to a probe.
-    pub fn looked_for(&mut self, env: &mut Env, catalogue: u16, mem: MemId, quiet: bool) {
+    pub fn looked_for(&mut self, env: &mut Env, catalogue: u16, mem: MemId, quiescent: bool) {
         let id = self.context.ledger.id();
         let Some(client) = self.members.get_mut(catalogue) else { return };
-        let Life::Away { pause_ns } = &mut client.life else { return };
+        let ClientState::Disconnected { pause_ns } = &mut client.state else { return };
         if client.leases.as_ref().is_none_or(|leases| leases.mem != mem) {
             return;
         }
-        if quiet {
+        if quiescent {
             self.seal_left(env, catalogue);
             self.end_client(env, catalogue);
         } else {
-            env.set_timer(*pause_ns, Timer::Away(id, catalogue));
-            *pause_ns = (*pause_ns * 2).min(AWAY_PAUSE_NS_MAX);
+            env.set_timer(*pause_ns, Timer::Disconnected(id, catalogue));
+            *pause_ns = (*pause_ns * 2).min(DISCONNECTED_PAUSE_NS_MAX);
         }
     }
 }

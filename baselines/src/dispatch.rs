@@ -1,0 +1,50 @@
+//! Both sides of each kind of contender.
+
+use crate::contender::{Kind, Prepared};
+use crate::{BaselineError, copy, resend, serialize};
+
+/// Reserves the producer's resources before its consumer can start.
+pub fn prepare(kind: Kind, bytes: usize) -> Result<Prepared, BaselineError> {
+    let mut prepared = match (kind, kind.message()) {
+        (_, Some((codec, carrier))) => serialize::prepare(codec, carrier, bytes),
+        (Kind::Resend, _) => resend::prepare(bytes),
+        _ => copy::prepare(bytes),
+    }?;
+    prepared.args.insert(0, kind.name().to_owned());
+    Ok(prepared)
+}
+
+/// Runs the consumer of [`prepare`]'s producer.
+pub fn serve(args: &[String]) -> Result<(), BaselineError> {
+    let (kind, rest) = parse(args)?;
+    match (kind, kind.message()) {
+        (_, Some((codec, carrier))) => serialize::serve(codec, carrier, rest),
+        (Kind::Resend, _) => resend::serve(rest),
+        _ => copy::serve(rest),
+    }
+}
+
+/// Returns the kind and its own arguments, from the consumer's arguments.
+fn parse(args: &[String]) -> Result<(Kind, &[String]), BaselineError> {
+    let kind = |name: &String| Kind::ALL.into_iter().find(|kind| kind.name() == name);
+    match args.split_first() {
+        Some((name, rest)) => kind(name).map(|kind| (kind, rest)),
+        None => None,
+    }
+    .ok_or_else(|| BaselineError::Arguments(args.to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Kind, parse};
+
+    #[test]
+    fn the_first_argument_is_the_kind() {
+        for kind in Kind::ALL {
+            let args = [kind.to_string(), "x".to_owned()];
+            assert_eq!(parse(&args).unwrap(), (kind, &args[1..]));
+        }
+        assert!(parse(&[]).is_err());
+        assert!(parse(&["lend".to_owned()]).unwrap_err().to_string().contains("lend"));
+    }
+}

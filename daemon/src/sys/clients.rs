@@ -1,0 +1,350 @@
+//! The loop's connections: accepting them, receiving their packets, and closing them.
+
+use super::connection::{Connection, EXIT, Farewell};
+use super::{LISTENER, PROCESS, Shell, WAKEUP, limits};
+use crate::core::settings::Peer;
+use crate::core::{ConnId, Event};
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+use tensorlend_layout::wire::{Refusal, Reply};
+use tensorlend_os::clock::boottime_ns;
+use tensorlend_os::toll::Toll;
+
+/// Time for which the daemon accepts no connections after its descriptors ran out.
+const ACCEPT_PAUSE_NS: u64 = 1_000_000_000;
+
+/// The reason of a ban.
+const SLOW_SOCKET: &str = "messages on its socket take too long: too many watches (epoll) are on it";
+
+impl Shell {
+    /// Updates a connection's epoll interest, if it has changed.
+    pub(super) fn watch(&mut self, token: u64) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        let wanted = connection.wanted();
+        if wanted != connection.interest {
+            connection.interest = wanted;
+            if let Err(error) = epoll::modify(&self.epoll, &connection.fd, EventData::new_u64(token), wanted) {
+                tracing::error!("epoll_ctl: {error}");
+            }
+        }
+    }
+
+    pub(super) fn close(&mut self, token: u64) {
+        self.close_with(token, None);
+    }
+
+    /// Closes a connection, with a last message that gives the reason.
+    fn close_with(&mut self, token: u64, word: Option<Refusal>) {
+        let Some(connection) = self.connections.remove(&token) else { return };
+        // A closing thread closes the socket later; until then it must not wake the loop.
+        let _ = epoll::delete(&self.epoll, &connection.fd);
+        for other in connection.process.iter().chain(&connection.wakeup) {
+            let _ = epoll::delete(&self.epoll, other);
+        }
+        let (uid, cost_ms) = (connection.uid, connection.toll.cost().as_millis() as u64);
+        if self.bans.note_end(uid, &connection.toll, boottime_ns()) {
+            tracing::warn!(uid, cost_ms, "disconnected: {SLOW_SOCKET}");
+            self.core.count_refusal();
+        }
+        self.closer.close(Farewell::to(connection, word));
+        if self.accept_after_ns.is_some() {
+            self.accept_again();
+        }
+    }
+
+    pub(super) fn hung_up(&mut self, token: u64) {
+        self.hung_up_with(token, None);
+    }
+
+    /// Disconnects a client that has made calls on its socket so slow that other clients would wait. Forgives it if a pause of
+    /// the machine may be the cause.
+    pub(super) fn check_toll(&mut self, token: u64) {
+        let Some(it) = self.connections.get_mut(&token).filter(|it| it.toll.is_excessive()) else { return };
+        if self.bans.forgives(it.uid, &it.toll, boottime_ns()) {
+            let (uid, cost_ms) = (it.uid, it.toll.cost().as_millis() as u64);
+            tracing::info!(uid, cost_ms, "a message to this user's client took long: the next one ends its session");
+            it.toll = Toll::default();
+            return;
+        }
+        self.hung_up_with(token, Some(Refusal::Violation(SLOW_SOCKET.into())));
+    }
+
+    fn hung_up_with(&mut self, token: u64, word: Option<Refusal>) {
+        if let Some(connection) = self.connections.get_mut(&token) {
+            let process = connection.process.take();
+            self.close_with(token, word);
+            self.processes.ending.extend(process.map(|process| (token, process)));
+            self.events.push_back(Event::HungUp { conn: ConnId(token) });
+        }
+    }
+
+    /// Handles an event of a connection, unless the connection's user has taken its share of this turn: then the connection
+    /// waits in the user's queue, and epoll no longer reports its events.
+    pub(super) fn handle_share(&mut self, token: u64, flags: EventFlags) {
+        let conn = token & !(PROCESS | WAKEUP);
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            let (is_socket, is_wakeup) = (token == conn, token & WAKEUP != 0);
+            if let (true, Some(queued)) = (is_socket, &mut connection.queued) {
+                *queued |= flags;
+                return;
+            }
+            // Epoll reports each write to a wakeup eventfd. One token in the queue stands for all of them.
+            if (is_wakeup && connection.wakeup_queued) || !self.shares.admits(connection.uid, token) {
+                connection.wakeup_queued |= is_wakeup;
+                // Epoll reports the exit of a process once only.
+                if is_socket {
+                    connection.queued = Some(flags);
+                    self.watch(conn);
+                }
+                return;
+            }
+        }
+        self.handle(token, flags);
+    }
+
+    /// Handles the events of connections that wait for their user's next share, within the shares of this turn.
+    pub(super) fn handle_queued(&mut self) {
+        while let Some(token) = self.shares.next() {
+            let queued = self.connections.get_mut(&token).and_then(|connection| connection.queued.take());
+            self.handle(token, queued.unwrap_or(EventFlags::empty()));
+        }
+    }
+
+    fn handle(&mut self, token: u64, flags: EventFlags) {
+        let conn = token & !(PROCESS | WAKEUP);
+        let uid = self.connections.get(&conn).map(|it| it.uid);
+        let started = Instant::now();
+        if token & PROCESS != 0 {
+            self.process_ended(conn);
+            self.deliver_all();
+        } else if token & WAKEUP != 0 {
+            if let Some(connection) = self.connections.get_mut(&conn) {
+                // Before the core reads the client's words: a write after that is queued again.
+                connection.wakeup_queued = false;
+                self.deliver(Event::Woken { conn: ConnId(conn) });
+            }
+        } else {
+            self.connection_ready(conn, flags);
+        }
+        if let Some(uid) = uid {
+            self.shares.add(uid, started.elapsed());
+        }
+    }
+
+    fn connection_ready(&mut self, token: u64, flags: EventFlags) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        if flags.contains(EventFlags::OUT) && connection.flush(&self.closer).is_err() {
+            self.hung_up(token);
+        } else if flags.contains(EventFlags::IN) && !connection.busy {
+            self.receive(token);
+        } else if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
+            self.hung_up(token);
+        }
+        self.check_toll(token);
+        self.deliver_all();
+        self.watch(token);
+    }
+
+    pub(super) fn deliver_all(&mut self) {
+        while let Some(event) = self.events.pop_front() {
+            self.deliver(event);
+        }
+    }
+
+    fn receive(&mut self, token: u64) {
+        let connection = self.connections.get_mut(&token).expect("the caller found it");
+        match connection.receive() {
+            // The end of the stream, or an empty packet, which may carry descriptors: their last close may block.
+            Ok(packet) if packet.bytes.is_empty() => {
+                if !packet.descriptors.is_empty() {
+                    self.closer.close(packet.descriptors);
+                }
+                if self.awaits_reload(token) {
+                    // Epoll still reports when the peer closes its socket.
+                    self.connections.get_mut(&token).expect("found above").busy = true;
+                } else {
+                    self.hung_up(token);
+                }
+            }
+            Ok(packet) => {
+                connection.busy = true;
+                if self.memories.takes_back.is_some() {
+                    // Clients may hand memory back for a limited time only.
+                    self.memories.takes_back = self.core.takes_back(boottime_ns());
+                }
+                let descriptors = packet.descriptors.into_iter().map(|fd| self.memories.receive(fd)).collect();
+                let (bytes, truncated) = (packet.bytes, packet.truncated);
+                self.events.push_back(Event::Packet { conn: ConnId(token), bytes, descriptors, truncated });
+            }
+            Err(Errno::AGAIN) => {}
+            Err(_) => self.hung_up(token),
+        }
+    }
+
+    pub(super) fn accept(&mut self) {
+        match accept_with(&self.listener.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(fd) => self.welcome(fd),
+            Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
+                // The connection stays in the backlog: without a pause, the loop would spin on it.
+                tracing::warn!("no descriptor for another connection: accepting none for a second");
+                self.accept_after_ns = Some(boottime_ns() + ACCEPT_PAUSE_NS);
+                let _ = epoll::delete(&self.epoll, &self.listener.fd);
+            }
+            Err(_) => {}
+        }
+    }
+
+    pub(super) fn accept_again(&mut self) {
+        self.accept_after_ns = None;
+        if let Err(error) = epoll::add(&self.epoll, &self.listener.fd, EventData::new_u64(LISTENER), EventFlags::IN) {
+            tracing::error!("epoll_ctl: {error}");
+        }
+    }
+
+    fn welcome(&mut self, fd: OwnedFd) {
+        let Ok(credentials) = getsockopt(&fd, PeerCredentials) else {
+            self.closer.close(fd);
+            return;
+        };
+        let now_ns = boottime_ns();
+        if let Some(until_ns) =
+            self.bans.until_ns(credentials.uid(), now_ns).filter(|_| !self.is_own(credentials.uid()))
+        {
+            let seconds = (until_ns - now_ns).div_ceil(1_000_000_000);
+            let why = format!("messages to processes of your user took too long: connect again in {seconds} s");
+            self.core.count_refusal();
+            self.closer.close(Farewell::to_stranger(fd, Refusal::Violation(why)));
+            return;
+        }
+        self.find_unknown();
+        let (uid, gid) = (credentials.uid(), credentials.gid());
+        let gids = limits::groups(&fd, gid, self.unknown_gid);
+        let token = self.connections_ever;
+        self.connections_ever += 1;
+        if let Err(error) = epoll::add(&self.epoll, &fd, EventData::new_u64(token), EventFlags::IN) {
+            tracing::error!("epoll_ctl: {error}");
+            // The socket's queue may already contain descriptors, whose closing may block.
+            self.closer.close(fd);
+            return;
+        }
+        // `None` if the process is outside this pid namespace: then only the hang-up of the socket reports its end.
+        let process = match getsockopt(&fd, PeerPidfd) {
+            Ok(process) => Some(process),
+            // Kernels before 6.5 lack this option: the pid may have been reused.
+            Err(nix::errno::Errno::ENOPROTOOPT) => {
+                Pid::from_raw(credentials.pid()).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())
+            }
+            Err(_) => None,
+        };
+        let watch = |process| epoll::add(&self.epoll, process, EventData::new_u64(token | PROCESS), EXIT);
+        let watched = process.as_ref().is_some_and(|process| watch(process).is_ok());
+        let known = self.unknown_uid != Some(uid);
+        let peer = Peer { uid, known, pid: credentials.pid().cast_unsigned(), gids, watched };
+        let former = self.connections.insert(token, Connection::new(fd, uid, process));
+        debug_assert!(former.is_none() && token & (PROCESS | WAKEUP) == 0, "each token is of one connection");
+        self.deliver(Event::Connected { conn: ConnId(token), peer });
+    }
+
+    /// Returns true if this user administers the daemon: the superuser, or the daemon's own user unless its clients are refused.
+    fn is_own(&self, uid: u32) -> bool {
+        uid == 0 || (uid == rustix::process::geteuid().as_raw() && self.refused_uid != Some(uid))
+    }
+
+    /// Sends each client with a pending request a refusal: the daemon is stopping.
+    pub(super) fn say_goodbye(&mut self) {
+        for connection in self.connections.values_mut().filter(|c| c.busy) {
+            let _ = connection.send(&Reply::Refused(Refusal::Stopping), vec![], &self.closer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::settings::Mode;
+    use crate::sys::{Backing, Devices, FIRST_CONNECTION, FdStore, Listener, closer};
+    use rustix::net::{
+        AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, connect, recv, socket_with, socketpair,
+    };
+    use std::os::fd::AsFd;
+    use std::path::Path;
+    use tensorlend_os::packet;
+
+    fn listening(path: &Path) -> Shell {
+        let settings = limits::settings(&crate::config::Config::default(), Mode::User).unwrap();
+        let (parts, left) = ((Backing::default(), Devices::none("none")), (FdStore::default(), Vec::new()));
+        Shell::new(Listener::bind(path, 0o600).unwrap(), settings, parts, left).unwrap()
+    }
+
+    /// Connects to the shell. Returns the client's socket and the connection's token.
+    fn connected(shell: &mut Shell, path: &Path) -> (OwnedFd, u64) {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+        shell.accept();
+        let (&token, _) = shell.connections.last_key_value().expect("it was accepted");
+        assert!(token >= FIRST_CONNECTION);
+        (socket, token)
+    }
+
+    #[test]
+    fn descriptors_of_an_empty_packet_are_closed_on_a_closing_thread() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let mut shell = listening(&path);
+        let (socket, token) = connected(&mut shell, &path);
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let (ours, theirs) = pair.unwrap();
+        packet::send(&socket, &[], &[theirs.as_fd()], SendFlags::empty()).unwrap();
+        drop(theirs);
+        // While all closing threads are blocked, only the loop could close the descriptor.
+        let stuck = closer::tests::block(&shell.closer, 64);
+        shell.handle_share(token, EventFlags::IN);
+        assert!(!shell.connections.contains_key(&token), "an empty packet ends the connection");
+        assert_eq!(recv(&ours, &mut [0; 1], RecvFlags::DONTWAIT).err(), Some(Errno::AGAIN), "the loop closed it");
+        drop(stuck);
+        assert!(matches!(recv(&ours, &mut [0; 1], RecvFlags::empty()), Ok((0, _))));
+    }
+
+    #[test]
+    fn a_refused_user_is_no_administrator_although_it_is_the_daemons_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut shell = listening(&folder.path().join("s"));
+        let own = rustix::process::geteuid().as_raw();
+        assert!(shell.is_own(0) && shell.is_own(own) && !shell.is_own(own + 1));
+        shell.refused_uid = Some(own);
+        assert_eq!(shell.is_own(own), own == 0, "root is never refused");
+    }
+
+    #[test]
+    fn wakeups_wait_for_a_share_once_for_each_connection() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let mut shell = listening(&path);
+        let ((_one, first), (_other, second)) = (connected(&mut shell, &path), connected(&mut shell, &path));
+        let uid = shell.connections[&first].uid;
+        let queued = |shell: &Shell| [first, second].map(|token| shell.connections[&token].wakeup_queued);
+        shell.shares.begin();
+        shell.handle_share(first | WAKEUP, EventFlags::IN);
+        assert_eq!(queued(&shell), [false; 2], "the user has its share");
+        // Each user may take less than this in one turn.
+        shell.shares.add(uid, std::time::Duration::from_secs(1));
+        for _ in 0..1000 {
+            shell.handle_share(first | WAKEUP, EventFlags::IN);
+            shell.handle_share(second | WAKEUP, EventFlags::IN);
+        }
+        assert_eq!(queued(&shell), [true; 2]);
+        shell.shares.begin();
+        let tokens = std::iter::from_fn(|| shell.shares.next()).collect::<Vec<_>>();
+        assert_eq!(tokens, [first | WAKEUP, second | WAKEUP]);
+        for token in tokens {
+            shell.handle(token, EventFlags::empty());
+        }
+        assert_eq!(queued(&shell), [false; 2], "the next write is queued again");
+    }
+}

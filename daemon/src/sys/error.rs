@@ -1,0 +1,80 @@
+//! The errors with which a daemon cannot run.
+
+use crate::config::ConfigError;
+use std::io;
+use std::path::PathBuf;
+
+/// The reason why the daemon cannot run.
+#[derive(thiserror::Error)]
+pub enum DaemonError {
+    /// The kernel is too old.
+    #[error(transparent)]
+    Kernel(#[from] tensorlend_os::kernel::KernelTooOld),
+    /// /proc is not mounted.
+    #[error("/proc/self/fd cannot be read ({0}), and tensorlendd reopens memory through it: mount proc on /proc")]
+    NoProc(io::Error),
+    /// The limit of open descriptors is too low.
+    #[error(
+        "this process may have {limit} open descriptors (RLIMIT_NOFILE), and tensorlendd needs {least} at least: raise \
+         the hard limit (ulimit -Hn, LimitNOFILE= of a unit)"
+    )]
+    Descriptors {
+        /// The limit.
+        limit: u64,
+        /// The required minimum.
+        least: u64,
+    },
+    /// The configuration is invalid.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// No path for the socket is configured or known.
+    #[error(
+        "XDG_RUNTIME_DIR is not set, so there is no place for the socket: start tensorlendd with --socket PATH, and set TENSORLEND_SOCKET=PATH for its clients"
+    )]
+    NoSocketPath,
+    /// The socket cannot be created.
+    #[error("the socket {path:?} {what}: {error}")]
+    Socket {
+        /// The socket's path.
+        path: PathBuf,
+        /// The failed step.
+        what: &'static str,
+        /// The system's error.
+        error: io::Error,
+    },
+    /// A file that is not a stale socket is in the way.
+    #[error(
+        "the socket {path:?} cannot be made: there is {found}, which tensorlendd does not replace: remove it, or name \
+         another path with --socket PATH"
+    )]
+    Occupied {
+        /// The socket's path.
+        path: PathBuf,
+        /// The kind of file.
+        found: String,
+    },
+    /// Another daemon runs already.
+    #[error("another daemon listens on {0:?} already: stop it, or name another socket with --socket PATH")]
+    Running(PathBuf),
+    /// The daemon that was ordered to reload does not respond.
+    #[error("process {pid} was ordered to reload, but at {path:?} {what}: is it the daemon of this configuration?")]
+    NoAnswer {
+        /// The other daemon's pid.
+        pid: i32,
+        /// The path of the other daemon's socket.
+        path: PathBuf,
+        /// The fault.
+        what: String,
+    },
+    /// The service manager's socket cannot be used.
+    #[error("the socket that the service manager handed over cannot be used: {0}")]
+    Activation(io::Error),
+    /// A system call failed.
+    #[error("{what}: {error}")]
+    System {
+        /// The call.
+        what: &'static str,
+        /// The call's error.
+        error: io::Error,
+    },
+}

@@ -1,0 +1,139 @@
+//! The entry of a name: its key, its owner and its lifetime.
+
+use crate::describe::structure;
+use crate::sync::{Ordering, fence};
+use crate::word::{OwnerKind, OwnerWord, Word};
+
+/// Number of words of a name in its entry.
+pub const ENTRY_NAME_WORDS: usize = if cfg!(loom) { 1 } else { 12 };
+/// Number of words of a name in a long name's block.
+pub const LONG_NAME_WORDS: usize = if cfg!(loom) { 1 } else { 20 };
+/// Maximum length of a directory key in bytes: 96 in the entry and 160 in a block.
+pub const KEY_BYTES_MAX: usize = (ENTRY_NAME_WORDS + LONG_NAME_WORDS) * 8;
+
+structure! {
+    /// A name and its owner. The name stays in its entry for its whole life.
+    pub struct NameEntry [128] {
+        /// kind 2 . version 22 . catalogue 16 . cell 24. Read first and again last: the name in this entry is unchanged while
+        /// this word is.
+        0 owner_word: Word,
+        /// Hash of the key.
+        8 hash: Word,
+        /// Length of the key 16 . block of its tail 48 (for keys above 96 bytes).
+        16 key: Word,
+        /// The lifetime of the name, unless a client overwrites the name, as [`crate::word::LifeWord`] packs it; 0: until it is
+        /// deleted. Stored before the owner word that it belongs to. An owner overwrites and deletes a name by itself only if
+        /// this is 0.
+        24 life: Word,
+        /// The key's first 96 bytes, zero-filled.
+        32 name: [Word; ENTRY_NAME_WORDS],
+    }
+}
+
+structure! {
+    /// The bytes of a long key from its 97th on, zero-filled.
+    pub struct LongName [160] {
+        /// Up to 160 bytes.
+        0 bytes: [Word; LONG_NAME_WORDS],
+    }
+}
+
+impl NameEntry {
+    /// Compares the entry's key. Returns the owner word if the key is equal and the owner word stayed the same.
+    ///
+    /// Reader R loads the owner word, then the key, then the owner word again. The daemon reuses entries, so the key belongs to
+    /// the first owner word only if that word is unchanged. If the word changed and the key is equal, R compares the *same*
+    /// entry again: another client may have taken the name over, and a search that went on to the next place would miss the
+    /// name. The loop ends, because R repeats it only after a store of the daemon.
+    #[inline]
+    pub fn probe(&self, hash: u64, key: &[u8], long_names: &[LongName]) -> Option<OwnerWord> {
+        loop {
+            let owner_word = OwnerWord(self.owner_word.read());
+            if self.hash.peek() != hash || !self.key_is(key, long_names) {
+                return None;
+            }
+            if self.owner_word_after_key() == owner_word.0 {
+                return Some(owner_word);
+            }
+        }
+    }
+
+    /// Returns the length of the key in bytes; 0: none.
+    #[inline]
+    pub fn key_bytes(&self) -> usize {
+        (self.key.peek() & 0xFFFF) as usize
+    }
+
+    /// Returns true if the entry holds this key, comparing it word by word.
+    #[inline]
+    fn key_is(&self, key: &[u8], long_names: &[LongName]) -> bool {
+        let word = self.key.peek();
+        if word & 0xFFFF != key.len() as u64 {
+            return false;
+        }
+        let mut chunks = key.chunks(8);
+        let mut same =
+            |words: &[Word]| chunks.by_ref().take(words.len()).zip(words).all(|(c, w)| key_word(c) == w.peek());
+        if !same(&self.name) {
+            return false;
+        }
+        key.len() <= ENTRY_NAME_WORDS * 8
+            || long_names.get((word >> 16) as usize).is_some_and(|block| same(&block.bytes))
+    }
+
+    /// Returns the owner word, read again after the key.
+    #[inline]
+    pub fn owner_word_after_key(&self) -> u64 {
+        // Acquire, for the relaxed loads of the key above: if one of them read a later key, this load reads a later owner word.
+        fence(Ordering::Acquire);
+        self.owner_word.peek()
+    }
+
+    /// Daemon: removes the key from a tombstone, so that no look-up stops here any more. Required before the block of a long key
+    /// is given to another name: otherwise the tombstone would seem to have that name's key.
+    pub fn clear_key(&self) {
+        self.assert_dead();
+        // Release: as in set_key.
+        fence(Ordering::Release);
+        self.key.put(0);
+    }
+
+    fn assert_dead(&self) {
+        assert_eq!(
+            OwnerWord(self.owner_word.peek()).kind(),
+            OwnerKind::Tomb,
+            "a key changes under a dead owner word only"
+        );
+    }
+
+    /// Daemon: gives the entry to another key. The owner word is a `Tomb`; the store that makes it `Live` or `Reserved` follows
+    /// and publishes the key. `block` is the index of the tail's block in `long_names`; it is ignored for a key that fits into
+    /// the entry.
+    ///
+    /// A crash in between leaves the entry a tombstone, with a key that belongs to no name.
+    pub fn set_key(&self, hash: u64, key: &[u8], block: u32, long_names: &[LongName]) {
+        self.assert_dead();
+        // Release, between the earlier store of the owner word and the stores below: a reader that loads one of these also
+        // finds the entry dead when it reads the owner word again. The Release of the owner word store orders only the stores
+        // before it.
+        fence(Ordering::Release);
+        let mut chunks = key.chunks(8);
+        let mut fill = |words: &[Word]| words.iter().for_each(|w| w.put(chunks.next().map_or(0, key_word)));
+        fill(&self.name);
+        let long = key.len() > ENTRY_NAME_WORDS * 8;
+        if long {
+            fill(&long_names[block as usize].bytes);
+        }
+        self.key.put(key.len() as u64 | if long { u64::from(block) << 16 } else { 0 });
+        self.hash.put(hash);
+    }
+}
+
+/// Returns up to eight bytes of a key as a word: little endian, zero-filled.
+#[inline]
+pub fn key_word(bytes: &[u8]) -> u64 {
+    match bytes.try_into() {
+        Ok(eight) => u64::from_le_bytes(eight),
+        Err(_) => bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)),
+    }
+}

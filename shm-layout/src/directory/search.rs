@@ -1,0 +1,72 @@
+//! A look-up in the table of names.
+
+use super::entry::{LongName, NameEntry};
+use crate::search::{BUCKET, Search};
+use crate::sync::{Ordering, fence};
+use crate::word::{OwnerWord, PlaceWord, TableWord, Word};
+
+/// A name's entry as a look-up found it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundName {
+    /// Index of the entry in the directory's entry array.
+    pub entry: u32,
+    /// The entry's owner word when the key was compared. A client that acts on the word reads it again.
+    pub owner_word: OwnerWord,
+}
+
+/// The table of names was replaced during the look-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replaced;
+
+/// [`super::Directory::find`] over bare words: the table word, the tables' seeds, all places, the entries, the blocks of long
+/// names.
+///
+/// A place leads to an entry, and the entry itself contains its key. So an outdated place, even in a table that was replaced, can
+/// mislead a look-up of reader R, but never to another name's value. R must not miss a live name either. Daemon D ensures that by
+/// two rules: a name's place in a table stays where it is while the name lives; and a place becomes free only while no live name
+/// is behind it on that name's search.
+#[inline]
+pub fn find_in(
+    table_word: &Word,
+    seeds: &[Word; 2],
+    places: &[Word],
+    names: &[NameEntry],
+    long_names: &[LongName],
+    hash: u64,
+    key: &[u8],
+) -> Result<Option<FoundName>, Replaced> {
+    let table = TableWord(table_word.read());
+    let (first, count) = (table.first(), table.places());
+    let Some(current) = places.get(first as usize..(first + count) as usize) else { return Err(Replaced) };
+    let mut found = None;
+    let seed = seeds[table.half()].read();
+    'search: for bucket in Search::new(hash, seed, table.log2()) {
+        for place in &current[bucket as usize..(bucket + BUCKET) as usize] {
+            let place = PlaceWord(place.read());
+            if place.is_free() {
+                break 'search;
+            }
+            if !place.may_be(hash) {
+                continue;
+            }
+            let Some(entry) = names.get(place.entry() as usize) else { continue };
+            if let Some(owner_word) = entry.probe(hash, key, long_names) {
+                found = Some(FoundName { entry: place.entry(), owner_word });
+                if owner_word.is_live() {
+                    return Ok(found);
+                }
+                break 'search;
+            }
+        }
+    }
+    // The result "not found" counts only if this table was the current one during the whole search.
+    if TableWord(table_word.read()) == table { Ok(found) } else { Err(Replaced) }
+}
+
+/// Performs [`super::Directory::begin_table`] over bare words.
+pub fn begin_table_in(seeds: &[Word; 2], table: TableWord, seed: u64) {
+    // Release, between the store of the table word that replaced this half's former table and the relaxed stores of this seed and
+    // the places: a reader R that searches the former table and reads one of these also finds the table word changed.
+    fence(Ordering::Release);
+    seeds[table.half()].put(seed);
+}
