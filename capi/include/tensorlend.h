@@ -55,12 +55,12 @@ typedef struct DLManagedTensorVersioned DLManagedTensorVersioned;
 #define TENSORLEND_ABI 0
 
 /**
- * The name ends with this client's session.
+ * Flag of tensorlend_publish_for: the name ends with this client's session.
  */
 #define TENSORLEND_EPHEMERAL 1
 
 /**
- * A subscription has a descriptor for poll and epoll.
+ * Flag of tensorlend_subscribe: the subscription has a descriptor for poll and epoll.
  */
 #define TENSORLEND_POLLABLE 1
 
@@ -117,7 +117,8 @@ enum tensorlend_status
      */
     TENSORLEND_FORKED = 10,
     /**
-     * The daemon refuses: no right to write, or to this namespace; another producer has the stream.
+     * The daemon refuses the request: this user may not write, or may not join the namespace; or another client produces the
+     * stream.
      */
     TENSORLEND_REFUSED = 11,
     /**
@@ -125,7 +126,7 @@ enum tensorlend_status
      */
     TENSORLEND_SYSTEM = 12,
     /**
-     * The value's record is invalid: its publisher wrote it wrongly. Only what that client published is affected.
+     * The value's record is invalid: its publisher wrote it wrongly. Only values of that client are affected.
      */
     TENSORLEND_DAMAGED = 13,
     /**
@@ -137,11 +138,12 @@ enum tensorlend_status
      */
     TENSORLEND_PANIC = 15,
     /**
-     * The name is another machine's, which cannot be reached or refuses; or this machine's gateway does not answer.
+     * The name belongs to another machine, and that machine is unreachable or refuses; or this machine's gateway does not
+     * answer.
      */
     TENSORLEND_REMOTE = 16,
     /**
-     * The server refused the request, or could not carry it out: the message has its reason.
+     * The server refused the request, or could not carry it out: the error message has the server's reason.
      */
     TENSORLEND_REQUEST_FAILED = 17,
     /**
@@ -149,7 +151,8 @@ enum tensorlend_status
      */
     TENSORLEND_SERVER_GONE = 18,
     /**
-     * No such device, or the daemon lends none of its memory; or the driver, or a producer's work, failed.
+     * There is no such device, or the daemon lends none of its memory; or the driver failed, or a producer ended before its
+     * work was done.
      */
     TENSORLEND_DEVICE = 19,
 };
@@ -211,7 +214,7 @@ typedef int32_t tensorlend_kind;
 #endif // __cplusplus
 
 /**
- * What happens when a stream is full and a subscriber has not taken its oldest message.
+ * The behaviour of a full stream whose oldest message a subscriber has not taken.
  */
 enum tensorlend_policy
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -269,7 +272,7 @@ typedef int32_t tensorlend_start;
 #endif // __cplusplus
 
 /**
- * The length that a wait is for.
+ * The comparison of a list's length for which a call waits.
  */
 enum tensorlend_length
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -471,9 +474,9 @@ typedef struct tensorlend_devices tensorlend_devices;
  * A tensor, or a dataset of several, that the program writes where its readers will read it. Other clients see it once
  * it is published, sent or appended. One thread at a time uses it.
  *
- * Calls that publish, send or append take it over: they are given the address of the variable that holds it, and set
- * that to NULL as soon as the draft is no longer the caller's, also if they fail afterwards. tensorlend_draft_free
- * frees a draft that was not taken over.
+ * Calls that publish, send or append a draft take it over: they get the address of the variable that holds the draft, and set
+ * the variable to NULL as soon as the draft is no longer the caller's, even if the call fails afterwards.
+ * tensorlend_draft_free frees a draft that was not taken over.
  */
 typedef struct tensorlend_draft tensorlend_draft;
 
@@ -506,7 +509,7 @@ typedef struct tensorlend_listing tensorlend_listing;
 typedef struct tensorlend_model tensorlend_model;
 
 /**
- * A request to a model: its inputs, and where its outputs go. One thread at a time uses it. tensorlend_model_run
+ * A request to a model: its inputs, and the destinations of its outputs. One thread at a time uses it. tensorlend_model_run
  * takes it over; tensorlend_model_request_free frees one that was not taken over.
  */
 typedef struct tensorlend_model_request tensorlend_model_request;
@@ -522,11 +525,13 @@ typedef struct tensorlend_options tensorlend_options;
 typedef struct tensorlend_outstanding tensorlend_outstanding;
 
 /**
- * A request that a server received: a lease on its value, and the right to respond once. Any thread may respond, one
- * at a time uses the handle, and requests may be responded to in any order. It may outlive the server's handle.
+ * A request that a server received: a lease on its value, and the right to respond once. Any thread may respond, but only one
+ * thread at a time uses the handle. A program may respond to its requests in any order. A request may outlive the server's
+ * handle.
  *
  * tensorlend_request_respond and tensorlend_request_fail take it over, and set the caller's variable to NULL.
- * tensorlend_request_free drops one that was not taken over: its caller gets TENSORLEND_REQUEST_FAILED.
+ * tensorlend_request_free drops a request that was not taken over; the request's caller then gets
+ * TENSORLEND_REQUEST_FAILED.
  */
 typedef struct tensorlend_request tensorlend_request;
 
@@ -567,20 +572,20 @@ typedef struct {
 typedef uint32_t tensorlend_dtype;
 
 /**
- * A function that the library calls before an allocation of bytes bytes fails at the client's or the daemon's memory
- * limit. attempt counts its calls for one allocation, from 1. It may delete names, and free drafts except one that
- * the allocating call was given. It returns whether to try again.
+ * A function that the library calls before an allocation of bytes bytes fails at the client's or the daemon's memory limit.
+ * attempt counts its calls for one allocation, from 1. The function may delete names, and free drafts except those that the
+ * program has passed to the allocating call. It returns whether to try again.
  */
 typedef bool (*tensorlend_relief)(void *context, uint64_t bytes, uint32_t attempt);
 
 /**
- * A tensor that the program reads in place, as long as the lease lives from which it is borrowed. The library makes
- * these; later versions may have further fields at the end. The description is a checked copy. The elements are the
- * producer's, and a broken or hostile producer may change them at any time: copy elements before you check them.
+ * A tensor that the program reads in place. It is borrowed from a lease, and valid as long as that lease lives. The library
+ * makes these structures; later versions may have further fields at the end. The description is a checked copy. The elements
+ * are the producer's, and a broken or hostile producer may change them at any time: copy elements before you check them.
  */
 typedef struct {
     /**
-     * Its name in its dataset; NULL for a tensor that is in none.
+     * The tensor's name in its dataset; NULL for a tensor that is in none.
      */
     const char *name;
     /**
@@ -643,21 +648,21 @@ typedef struct {
 } tensorlend_tensor;
 
 /**
- * A name with its value; or a stream or a list, of which only name, kind and count are known; a model, with
- * nbytes and version; or a machine, with alive and here. Borrowed from the listing. The library makes these;
- * later versions may have further fields at the end.
+ * An entry of a listing, borrowed from it: a name with its value; a stream or a list, with name, kind and count only; a
+ * model, with nbytes and version; or a machine, with alive and here. The library makes these structures; later
+ * versions may have further fields at the end.
  */
 typedef struct {
     /**
-     * Its name.
+     * The entry's name.
      */
     const char *name;
     /**
-     * Its owner's label, or its machine (tensorlend_placement); empty where neither is known.
+     * The label of the name's owner, or the machine of the name (tensorlend_placement); empty if neither is known.
      */
     const char *label;
     /**
-     * count descriptions of tensors: one of a tensor, all of a dataset; NULL for streams and lists.
+     * count descriptions: of the one tensor, or of all tensors of a dataset; NULL for streams and lists.
      */
     const tensorlend_tensor *const *tensors;
     /**
@@ -677,31 +682,31 @@ typedef struct {
      */
     uint64_t timestamp_ns;
     /**
-     * Remaining time to live, in nanoseconds; 0 if it has none.
+     * Remaining time to live, in nanoseconds; 0 if the name has no time limit.
      */
     uint64_t ttl_ns;
     /**
-     * Version of its value.
+     * Version of the name's value.
      */
     tensorlend_version version;
     /**
-     * Its kind.
+     * The entry's kind.
      */
     tensorlend_kind kind;
     /**
-     * Process id of its owner.
+     * Process id of the name's owner.
      */
     uint32_t pid;
     /**
-     * User id of its owner.
+     * User id of the name's owner.
      */
     uint32_t uid;
     /**
-     * Whether its owner is connected, or its machine can be reached.
+     * Whether the name's owner is connected, or the machine can be reached.
      */
     bool alive;
     /**
-     * Whether it ends with its owner's session.
+     * Whether the name ends with its owner's session.
      */
     bool ephemeral;
     /**
@@ -709,17 +714,17 @@ typedef struct {
      */
     bool cached;
     /**
-     * Whether that copy, or the entry, may be old, since its machine cannot be reached.
+     * Whether that copy, or the entry, may be old, because the other machine cannot be reached.
      */
     bool stale;
     /**
-     * Whether it is the machine on which the program runs.
+     * Whether the entry is the machine on which the program runs.
      */
     bool here;
 } tensorlend_entry;
 
 /**
- * A device whose memory the daemon lends, borrowed from its list. The library makes these; later versions may have
+ * A device whose memory the daemon lends, borrowed from its list. The library makes these structures; later versions may have
  * further fields at the end.
  */
 typedef struct {
@@ -744,14 +749,14 @@ typedef struct {
      */
     uint64_t segment_bytes_max;
     /**
-     * Number in this process, N of "cuda:N"; -1 if this process does not see the device.
+     * The device's number in this process, N of "cuda:N"; -1 if this process does not see the device.
      */
     int32_t number;
 } tensorlend_device;
 
 /**
- * The daemon's metrics, borrowed from their handle. The library makes these; later versions may have further fields at
- * the end.
+ * The daemon's metrics, borrowed from their handle. The library makes these structures; later versions may have further fields
+ * at the end.
  */
 typedef struct {
     /**
@@ -763,11 +768,11 @@ typedef struct {
      */
     const char *mode;
     /**
-     * Time since it started, in nanoseconds.
+     * Time since the daemon started, in nanoseconds.
      */
     uint64_t uptime_ns;
     /**
-     * Bytes that the pool may have.
+     * Maximum number of bytes of the pool.
      */
     uint64_t pool_bytes_max;
     /**
@@ -799,7 +804,7 @@ typedef struct {
      */
     uint64_t names_ephemeral_gone;
     /**
-     * Sessions that were ended because memory was short and their leases kept some.
+     * Sessions that the daemon ended because memory was short and their leases kept replaced values in use.
      */
     uint64_t sessions_revoked;
     /**
@@ -941,7 +946,7 @@ typedef struct {
 #define TENSORLEND_C128 98309
 
 /**
- * Boolean, one byte: 0, or 1; what a producer wrote is not checked, so that any other value may be read, and is true.
+ * Boolean, one byte: 0 or 1. The library does not check what a producer wrote: readers may find other values, which mean true.
  */
 #define TENSORLEND_BOOL 67590
 
@@ -996,39 +1001,39 @@ extern "C" {
 const char *tensorlend_error_message(void);
 
 /**
- * The stable code of this thread's last call that failed, "TL-0301": the same in every language, and explained by the
+ * The stable code of this thread's last call that failed, such as "TL-0301": the same in every language, and explained by the
  * manual's page on errors. Never NULL; empty if none has failed. It stays until another call of this thread fails.
  */
 const char *tensorlend_error_code(void);
 
 /**
- * The limit that this thread's last call that failed has reached: one of tensorlend_limit, 0 if it failed for another
- * reason or none has failed. Decide by it, and not by words of the message.
+ * The limit that this thread's last call that failed has reached: one of tensorlend_limit, 0 if it failed for another reason
+ * or none has failed. Programs should decide by this number, not by words of the message.
  */
 int32_t tensorlend_error_limit(void);
 
 /**
- * Name of a limit, "pool-bytes". Never NULL, valid for ever; "unknown" for other numbers.
+ * Name of a limit, such as "pool-bytes". Never NULL, valid until the process ends; "unknown" for other numbers.
  */
 const char *tensorlend_limit_name(int32_t limit);
 
 /**
- * Name of a status, "not found". Never NULL, valid for ever; "unknown" for other numbers.
+ * Name of a status, such as "not found". Never NULL, valid until the process ends; "unknown" for other numbers.
  */
 const char *tensorlend_status_name(int32_t status);
 
 /**
- * The library's TENSORLEND_ABI: differs from the header's if a program was built with another one.
+ * The library's TENSORLEND_ABI. It differs from the header's if the program was built with the header of another version.
  */
 uint32_t tensorlend_abi(void);
 
 /**
- * The library's version, "0.1.0". Valid for ever.
+ * The library's version, such as "0.1.0". Valid until the process ends.
  */
 const char *tensorlend_library_version(void);
 
 /**
- * Returns true if both are the same value of the same name.
+ * Returns true if both versions are of the same value of the same name.
  */
 bool tensorlend_version_equal(tensorlend_version one, tensorlend_version other);
 
@@ -1038,7 +1043,7 @@ bool tensorlend_version_equal(tensorlend_version one, tensorlend_version other);
 uint64_t tensorlend_dtype_bytes(tensorlend_dtype dtype);
 
 /**
- * Name of the type, "f32". Valid for ever; "unknown" for a type that tensorlend does not know.
+ * Name of the type, such as "f32". Valid until the process ends; "unknown" for a type that tensorlend does not know.
  */
 const char *tensorlend_dtype_name(tensorlend_dtype dtype);
 
@@ -1053,47 +1058,48 @@ tensorlend_status tensorlend_options_new(tensorlend_options **options);
 void tensorlend_options_free(tensorlend_options *options);
 
 /**
- * The daemon's socket; called more than once, the sockets are tried in that order. Default: $TENSORLEND_SOCKET, else
- * the user's daemon at $XDG_RUNTIME_DIR/tensorlend.sock, else the system's at /run/tensorlend/tensorlend.sock.
+ * Adds the socket of a daemon. If the program calls this several times, tensorlend_connect tries the sockets in that order.
+ * Default: $TENSORLEND_SOCKET, else the user's daemon at $XDG_RUNTIME_DIR/tensorlend.sock, else the system's at
+ * /run/tensorlend/tensorlend.sock.
  */
 tensorlend_status tensorlend_options_socket(tensorlend_options *options,
                                             const char *socket);
 
 /**
- * The namespace to join, as the daemon's configuration names it. Default: the private one of this user.
+ * Sets the namespace to join, as the daemon's configuration names it. Default: the private namespace of this user.
  */
 tensorlend_status tensorlend_options_namespace(tensorlend_options *options,
                                                const char *name);
 
 /**
- * The client's label in listings, of which the first 63 bytes are kept. Default: the program's name.
+ * Sets the client's label in listings, of which the first 63 bytes are kept. Default: the program's name.
  */
 tensorlend_status tensorlend_options_label(tensorlend_options *options,
                                            const char *label);
 
 /**
- * Whether to keep other processes of this user out of this one: from the connection on, none of them can trace it,
- * read or write its memory, or take its descriptors. The whole process has no core dumps then. Default: false.
+ * If harden is true, protects this process from other processes of the same user: from the connection on, none of them can
+ * trace it, read or write its memory, or take its descriptors. The whole process has no core dumps then. Default: false.
  */
 tensorlend_status tensorlend_options_harden(tensorlend_options *options,
                                             bool harden);
 
 /**
- * Timeout, in nanoseconds, of requests to this machine's gateway for which the call gives none: a tensorlend_get of
+ * Sets the timeout, in nanoseconds, of requests to this machine's gateway for which the call gives none: a tensorlend_get of
  * another machine's name, a tensorlend_put_remote. Default: 60 seconds.
  */
 tensorlend_status tensorlend_options_remote_timeout(tensorlend_options *options,
                                                     uint64_t timeout_ns);
 
 /**
- * Timeout, in nanoseconds, of requests to the daemon, after which a call fails with TENSORLEND_DISCONNECTED; at least
- * a millisecond. Default: 30 seconds.
+ * Sets the timeout, in nanoseconds, of requests to the daemon, after which a call fails with TENSORLEND_DISCONNECTED; at
+ * least a millisecond. Default: 30 seconds.
  */
 tensorlend_status tensorlend_options_request_timeout(tensorlend_options *options,
                                                      uint64_t timeout_ns);
 
 /**
- * Maximum number of bytes that this client may use. An allocation above it fails with TENSORLEND_LIMIT. Default:
+ * Sets the maximum number of bytes that this client may use. An allocation above it fails with TENSORLEND_LIMIT. Default:
  * only the daemon's limits.
  */
 tensorlend_status tensorlend_options_memory_limit(tensorlend_options *options,
@@ -1117,17 +1123,17 @@ tensorlend_status tensorlend_options_log(tensorlend_options *options,
 tensorlend_status tensorlend_options_tracking(tensorlend_options *options);
 
 /**
- * Calls relief with context before an allocation fails. It runs on the allocating threads, on several at a time,
- * as long as the client or anything that came from it lives. It may use the client; its own allocations fail without
- * another call. It must return: no exception, no longjmp. Default: none.
+ * Calls relief with context before an allocation fails. The callback runs on the allocating threads, on several at a time,
+ * as long as the client or another handle that came from it lives. It may use the client; its own allocations fail without
+ * another call. It must return: it must not throw an exception or call longjmp. Default: none.
  */
 tensorlend_status tensorlend_options_on_memory_pressure(tensorlend_options *options,
                                                         tensorlend_relief relief,
                                                         void *context);
 
 /**
- * Connects. options may be NULL, and the caller keeps them. tensorlend_client_free ends the session. Leases,
- * drafts, streams and subscriptions may outlive the handle.
+ * Connects to the daemon. options may be NULL; they still belong to the caller afterwards. tensorlend_client_free ends the
+ * session. Leases, drafts, streams and subscriptions may outlive the handle.
  *
  * TENSORLEND_DISCONNECTED if no daemon answers; TENSORLEND_INCOMPATIBLE if daemon or kernel are too old or too
  * new; TENSORLEND_REFUSED for a namespace that this user may not join.
@@ -1136,7 +1142,7 @@ tensorlend_status tensorlend_connect(const tensorlend_options *options,
                                      tensorlend_client **client);
 
 /**
- * Frees the client. The session ends when nothing else that came from it lives. NULL does nothing.
+ * Frees the client. The session ends once every other handle that came from it is freed, too. NULL does nothing.
  */
 void tensorlend_client_free(tensorlend_client *client);
 
@@ -1151,13 +1157,15 @@ const char *tensorlend_client_namespace(const tensorlend_client *client);
 const char *tensorlend_client_daemon_version(const tensorlend_client *client);
 
 /**
- * Asks the daemon for a response, and writes the round trip to *nanoseconds, unless it is NULL.
+ * Sends the daemon a request without effect, and writes the duration of the round trip to *nanoseconds, unless that is NULL.
  */
-tensorlend_status tensorlend_ping(const tensorlend_client *client, uint64_t *nanoseconds);
+tensorlend_status tensorlend_ping(const tensorlend_client *client,
+                                  uint64_t *nanoseconds);
 
 /**
- * Memory of this client, in bytes: of its tensors (drafts, published, replaced and not yet reclaimed), and of the
- * segments that the daemon lends to it. Either pointer may be NULL.
+ * Writes this client's memory in bytes: to *slot_bytes that of its tensors (drafts, published tensors, and replaced ones
+ * that are not reclaimed yet), to *segment_bytes that of the segments that the daemon lends to it. Either pointer may be
+ * NULL.
  */
 tensorlend_status tensorlend_memory(const tensorlend_client *client,
                                     uint64_t *slot_bytes,
@@ -1206,14 +1214,14 @@ const tensorlend_tensor *tensorlend_lease_member(const tensorlend_lease *lease,
 const tensorlend_tensor *tensorlend_lease_find(const tensorlend_lease *lease, const char *name);
 
 /**
- * Metadata of the whole, borrowed from the lease; its length goes to *bytes, unless that is NULL. NULL if there is
- * none, and for NULL.
+ * Metadata of the tensor or dataset, borrowed from the lease; NULL if there is none, and for NULL. Writes the length of the
+ * metadata to *bytes, unless that is NULL.
  */
 const void *tensorlend_lease_metadata(const tensorlend_lease *lease,
                                       uint64_t *bytes);
 
 /**
- * Timestamp of the whole, in nanoseconds; 0 if none was set.
+ * Timestamp of the tensor or dataset, in nanoseconds; 0 if none was set.
  */
 uint64_t tensorlend_lease_timestamp(const tensorlend_lease *lease);
 
@@ -1223,16 +1231,16 @@ uint64_t tensorlend_lease_timestamp(const tensorlend_lease *lease);
 tensorlend_version tensorlend_lease_version(const tensorlend_lease *lease);
 
 /**
- * Returns true while the session that took the lease lives, so that the lease protects its memory: check after
- * reading, where that matters. False only after the daemon has ended the session of a running process, in the child of
- * a fork, and for NULL.
+ * Returns true while the session that took the lease lives, so that the lease protects its memory. A reader that must be sure
+ * calls this after it has read the elements. It is false only after the daemon has ended the session of a running process, in
+ * the child of a fork, and for NULL.
  */
 bool tensorlend_lease_validate(const tensorlend_lease *lease);
 
 /**
- * Copies the elements of a tensor, in C order, into to, which has exactly the tensor's nbytes bytes. member is
- * NULL for a tensor, and the name of the tensor for a dataset. From a device, it waits for the producer's work and for
- * the copy.
+ * Copies the elements of a tensor, in C order, into to, which has exactly the tensor's nbytes bytes. For a dataset,
+ * member is the name of one of its tensors; for a tensor, it is NULL. From a device, the call waits for the producer's work
+ * and for the copy.
  *
  * TENSORLEND_ARGUMENT for another length; TENSORLEND_NOT_FOUND if there is no such member.
  */
@@ -1289,19 +1297,20 @@ tensorlend_status tensorlend_create_dataset(const tensorlend_client *client,
                                             tensorlend_draft **dataset);
 
 /**
- * Adds a tensor to a dataset, under a name of its own in it; the order is kept. Takes *member over, unless it fails.
+ * Adds a tensor to a dataset, under a name that no other tensor of the dataset has. Readers see the tensors in the order of
+ * their addition. Takes *member over, unless the call fails.
  *
- * TENSORLEND_ARGUMENT for a name that the dataset has already, for the 4097th tensor, and for a member that is a
- * dataset or another client's.
+ * TENSORLEND_ARGUMENT for a name that the dataset has already, for the 4097th tensor, and for a member that is a dataset or
+ * a draft of another client.
  */
 tensorlend_status tensorlend_dataset_add(tensorlend_draft *dataset,
                                          const char *name,
                                          tensorlend_draft **member);
 
 /**
- * The memory of a tensor, borrowed from the draft, where the program writes: tensorlend_draft_bytes bytes, aligned to 64
- * bytes, to 4096 if there are that many. The child of a fork must not use it. NULL for a dataset, for a tensor on a device
- * (tensorlend_draft_device_data), and for NULL.
+ * The memory in which the program writes a tensor, borrowed from the draft: tensorlend_draft_bytes bytes, aligned to 64
+ * bytes, or to 4096 bytes if there are at least 4096. The child of a fork must not use it. NULL for a dataset, for a tensor on
+ * a device (tensorlend_draft_device_data), and for NULL.
  */
 void *tensorlend_draft_data(tensorlend_draft *draft);
 
@@ -1334,7 +1343,7 @@ tensorlend_status tensorlend_draft_set_timestamp(tensorlend_draft *draft, uint64
 void tensorlend_draft_free(tensorlend_draft *draft);
 
 /**
- * Publishes a draft under a name, where every client of the namespace can read it. Takes *draft over. Writes its
+ * Publishes a draft under a name, where every client of the namespace can read it. Takes *draft over. Writes the value's
  * version to *version, unless that is NULL.
  *
  * TENSORLEND_LIMIT and TENSORLEND_REFUSED at a limit or without the right to write; TENSORLEND_DISCONNECTED.
@@ -1390,7 +1399,8 @@ tensorlend_status tensorlend_get_value(const tensorlend_client *client,
                                        tensorlend_lease **lease);
 
 /**
- * Copies the name's current tensor, in C order, into to, which has exactly its size in bytes. version may be NULL.
+ * Copies the name's current tensor, in C order, into to, which has exactly the tensor's size in bytes. version may be
+ * NULL.
  *
  * TENSORLEND_ARGUMENT for another length; otherwise as tensorlend_get.
  */
@@ -1401,8 +1411,8 @@ tensorlend_status tensorlend_get_into(const tensorlend_client *client,
                                       tensorlend_version *version);
 
 /**
- * As tensorlend_get, and waits for a name that does not exist yet: at most timeout_ns nanoseconds, for ever if
- * that is below 0. TENSORLEND_TIMEOUT after that time.
+ * As tensorlend_get, and waits for a name that does not exist yet: at most timeout_ns nanoseconds, without limit
+ * if that is below 0. TENSORLEND_TIMEOUT after that time.
  */
 tensorlend_status tensorlend_wait_for(const tensorlend_client *client,
                                       const char *name,
@@ -1441,14 +1451,14 @@ tensorlend_status tensorlend_delete(const tensorlend_client *client,
                                     bool *existed);
 
 /**
- * Renames a value. It replaces a value of the new name. TENSORLEND_NOT_FOUND if from does not exist.
+ * Renames a value. A former value of the new name is replaced. TENSORLEND_NOT_FOUND if from does not exist.
  */
 tensorlend_status tensorlend_rename(const tensorlend_client *client,
                                     const char *from,
                                     const char *to);
 
 /**
- * Publishes a copy of a value, made by this client, under another name. version may be NULL.
+ * Publishes a copy of a value under another name. This client owns the copy. version may be NULL.
  */
 tensorlend_status tensorlend_copy(const tensorlend_client *client,
                                   const char *from,
@@ -1456,8 +1466,8 @@ tensorlend_status tensorlend_copy(const tensorlend_client *client,
                                   tensorlend_version *version);
 
 /**
- * Appends an item, a tensor or a dataset, to a list, which is made if there is none. Takes *item over. Its number in
- * the list goes to *number, unless that is NULL.
+ * Appends an item, a tensor or a dataset, to a list. The first item creates the list. Takes *item over. Writes the item's
+ * number in the list to *number, unless that is NULL.
  */
 tensorlend_status tensorlend_list_append(const tensorlend_client *client,
                                          const char *list,
@@ -1484,7 +1494,17 @@ tensorlend_status tensorlend_list_length(const tensorlend_client *client,
 
 /**
  * Waits until a list has items items, compared by how, a tensorlend_length: at most timeout_ns nanoseconds,
- * for ever if that is below 0. Writes the length to *length, unless that is NULL.
+ * without limit if that is below 0. Writes the length to *length, unless that is NULL.
+ */
+tensorlend_status tensorlend_list_wait_length(const tensorlend_client *client,
+                                              const char *list,
+                                              int32_t how,
+                                              uint64_t items,
+                                              int64_t timeout_ns,
+                                              uint64_t *length);
+
+/**
+ * Another name of tensorlend_list_wait_length, for programs that were compiled with it.
  */
 tensorlend_status tensorlend_list_wait(const tensorlend_client *client,
                                        const char *list,
@@ -1494,9 +1514,19 @@ tensorlend_status tensorlend_list_wait(const tensorlend_client *client,
                                        uint64_t *length);
 
 /**
- * Leases the items first to end - 1 of a list, in order; numbers beyond its end are left out (UINT64_MAX: all).
+ * Leases the items first to end - 1 of a list, in order; numbers beyond the list's end are ignored, so with UINT64_MAX
+ * as end the call leases all items from first on.
  *
  * TENSORLEND_NOT_FOUND if there is no such list; TENSORLEND_LIMIT for more items than a client can hold (4096).
+ */
+tensorlend_status tensorlend_list_get_range(const tensorlend_client *client,
+                                            const char *list,
+                                            uint64_t first,
+                                            uint64_t end,
+                                            tensorlend_leases **leases);
+
+/**
+ * Another name of tensorlend_list_get_range, for programs that were compiled with it.
  */
 tensorlend_status tensorlend_list_get(const tensorlend_client *client,
                                       const char *list,
@@ -1520,8 +1550,8 @@ tensorlend_status tensorlend_list_rename(const tensorlend_client *client,
                                          const char *to);
 
 /**
- * Opens a stream, with numbers from 0 on, that holds capacity messages (0: 8; rounded up to a power of two, 65,536
- * at most) for subscribers that lag or subscribe late. policy is a tensorlend_policy.
+ * Opens a stream, whose messages are numbered from 0. It holds capacity messages for subscribers that lag or subscribe late:
+ * 0 means 8; the number is rounded up to a power of two, and may be 65,536 at most. policy is a tensorlend_policy.
  *
  * TENSORLEND_REFUSED if another client has it open, or without the right to write; TENSORLEND_LIMIT at a limit.
  */
@@ -1532,9 +1562,9 @@ tensorlend_status tensorlend_stream_open(const tensorlend_client *client,
                                          tensorlend_stream **stream);
 
 /**
- * Sends a message; waits while the stream is full, with TENSORLEND_POLICY_BLOCK: timeout_ns nanoseconds at most,
- * for ever if that is below 0. Takes *message over, and drops it if it fails. Its number goes to *number, unless
- * NULL.
+ * Sends a message. With TENSORLEND_POLICY_BLOCK, waits while the stream is full: timeout_ns nanoseconds at most, without
+ * limit if that is below 0. Takes *message over, and drops it if the call fails. Writes the message's number to *number,
+ * unless that is NULL.
  *
  * TENSORLEND_TIMEOUT; TENSORLEND_FULL with TENSORLEND_POLICY_ERROR; TENSORLEND_STREAM_ENDED if the stream was
  * deleted or has another producer now; TENSORLEND_ARGUMENT for a draft of another client.
@@ -1545,8 +1575,8 @@ tensorlend_status tensorlend_stream_send(const tensorlend_stream *stream,
                                          uint64_t *number);
 
 /**
- * As tensorlend_stream_send, but never waits: with TENSORLEND_FULL, *message is still the same draft, which you
- * can send later.
+ * As tensorlend_stream_send, but never waits: if the call returns TENSORLEND_FULL, *message holds the draft again, and
+ * you can send it later.
  */
 tensorlend_status tensorlend_stream_try_send(const tensorlend_stream *stream,
                                              tensorlend_draft **message,
@@ -1554,19 +1584,19 @@ tensorlend_status tensorlend_stream_try_send(const tensorlend_stream *stream,
 
 /**
  * Waits until the stream has at least count subscribers, so that the first message finds them: timeout_ns
- * nanoseconds at most, for ever if that is below 0.
+ * nanoseconds at most, without limit if that is below 0.
  */
 tensorlend_status tensorlend_stream_wait_subscribers(const tensorlend_stream *stream,
                                                      uint64_t count,
                                                      int64_t timeout_ns);
 
 /**
- * The stream's name, borrowed from it; NULL for NULL.
+ * The stream's name, borrowed from the handle; NULL for NULL.
  */
 const char *tensorlend_stream_name(const tensorlend_stream *stream);
 
 /**
- * Messages that it holds at most; 0 for NULL.
+ * Maximum number of messages that the stream holds; 0 for NULL.
  */
 uint32_t tensorlend_stream_capacity(const tensorlend_stream *stream);
 
@@ -1587,7 +1617,7 @@ uint64_t tensorlend_stream_subscribers(const tensorlend_stream *stream);
 void tensorlend_stream_close(tensorlend_stream *stream);
 
 /**
- * Deletes a stream with its messages, even if a producer has it open. Writes whether it existed to *existed, unless
+ * Deletes a stream with its messages, even if a producer has it open. Writes whether it existed to *existed, unless that is
  * NULL.
  */
 tensorlend_status tensorlend_stream_delete(const tensorlend_client *client,
@@ -1596,7 +1626,7 @@ tensorlend_status tensorlend_stream_delete(const tensorlend_client *client,
 
 /**
  * Subscribes to a stream. start is a tensorlend_start, flags 0 or TENSORLEND_POLLABLE. The call waits for a
- * stream that is not open yet: at most wait_ns nanoseconds, for ever if that is below 0, not at all if it is 0.
+ * stream that is not open yet: at most wait_ns nanoseconds, without limit if that is below 0, not at all if it is 0.
  *
  * TENSORLEND_NOT_FOUND if there is no such stream, TENSORLEND_TIMEOUT if it was not opened in time;
  * TENSORLEND_LIMIT with 256 subscriptions open already, or if the stream has as many subscribers as it can.
@@ -1609,8 +1639,8 @@ tensorlend_status tensorlend_subscribe(const tensorlend_client *client,
                                        tensorlend_subscription **subscription);
 
 /**
- * Takes the next message; waits for it timeout_ns nanoseconds at most, for ever if that is below 0. A lease on it
- * goes to *message, its number to *number, unless that is NULL.
+ * Takes the next message; waits for it timeout_ns nanoseconds at most, without limit if that is below 0. Writes a lease on
+ * the message to *message, and the message's number to *number, unless that is NULL.
  *
  * TENSORLEND_TIMEOUT; TENSORLEND_STREAM_ENDED once the producer has closed the stream or disconnected, and every
  * message was taken. The subscription continues when a producer opens the stream again.
@@ -1621,8 +1651,8 @@ tensorlend_status tensorlend_subscription_recv(tensorlend_subscription *subscrip
                                                uint64_t *number);
 
 /**
- * Takes the next message if there is one: *message is NULL if there is none now, and the status TENSORLEND_OK. Its
- * number goes to *number, unless that is NULL.
+ * Takes the next message if there is one: if there is none now, *message is NULL, and the status is TENSORLEND_OK. Writes
+ * the message's number to *number, unless that is NULL.
  */
 tensorlend_status tensorlend_subscription_try_recv(tensorlend_subscription *subscription,
                                                    tensorlend_lease **message,
@@ -1631,10 +1661,9 @@ tensorlend_status tensorlend_subscription_try_recv(tensorlend_subscription *subs
 /**
  * A descriptor for poll and epoll, borrowed from the subscription; -1 without TENSORLEND_POLLABLE, and for NULL.
  *
- * Before the first wait and after each wait, call tensorlend_subscription_try_recv until it returns no message: that
- * last call asks the producer to make the descriptor readable. A producer that was killed does not do so, nor does one
- * whose stream was deleted or opened again: poll also every 100 ms or so. The descriptor changes when the stream is
- * opened again.
+ * Before the first wait and after each wait, call tensorlend_subscription_try_recv until it returns no message: that last
+ * call asks the producer to make the descriptor readable. A producer that was killed does not do so, nor does a producer whose
+ * stream was deleted or opened again: poll also every 100 ms or so. The descriptor changes when the stream is opened again.
  */
 int32_t tensorlend_subscription_fd(const tensorlend_subscription *subscription);
 
@@ -1668,9 +1697,9 @@ tensorlend_status tensorlend_keep(const tensorlend_client *client,
                                   tensorlend_history **history);
 
 /**
- * Publishes the next value; the oldest one is removed when the name has more than it keeps. Takes *draft over.
- * version may be NULL. Errors are those of tensorlend_publish, and TENSORLEND_STREAM_ENDED if another client
- * keeps the name now.
+ * Publishes the next value; the oldest value is removed when the name has more values than it keeps. Takes *draft over.
+ * version may be NULL. Errors are those of tensorlend_publish, and TENSORLEND_STREAM_ENDED if another client keeps the
+ * name now.
  */
 tensorlend_status tensorlend_history_publish(const tensorlend_history *history,
                                              tensorlend_draft **draft,
@@ -1753,11 +1782,11 @@ void tensorlend_listing_free(tensorlend_listing *listing);
 void tensorlend_dlpack_free(DLManagedTensorVersioned *tensor);
 
 /**
- * Exports a leased tensor in place to another library, read-only (DLPACK_FLAG_BITMASK_READ_ONLY). member is NULL
- * for a tensor, and the name of the tensor for a dataset. The lease's memory is kept until the tensor's deleter was
- * called and the handle is freed, in any order. Free the tensor with tensorlend_dlpack_free, unless another library
- * took it over. A tensor on a device is exported there (kDLCUDA), without a stream: before you pass it on, order the
- * stream that will read it, by tensorlend_lease_order_stream.
+ * Exports a leased tensor in place to another library, read-only (DLPACK_FLAG_BITMASK_READ_ONLY). For a dataset, member is
+ * the name of one of its tensors; for a tensor, it is NULL. The lease's memory is kept until the tensor's deleter was called
+ * and the handle is freed, in any order. Free the tensor with tensorlend_dlpack_free, unless another library took it over. A
+ * tensor on a device is exported there (kDLCUDA), without a stream: before you pass it on, order the stream that will read
+ * it, by tensorlend_lease_order_stream.
  *
  * TENSORLEND_NOT_FOUND if there is no such member.
  */
@@ -1806,8 +1835,8 @@ tensorlend_status tensorlend_put_dlpack(const tensorlend_client *client,
                                         tensorlend_version *version);
 
 /**
- * Opens a caller of a service, for capacity requests that are outstanding at once (0: 8; 1024 at most, rounded up
- * to a power of two). Asks the daemon nothing: the first request looks for a server.
+ * Opens a caller of a service, for capacity requests that are outstanding at once (0 means 8; 1024 at most, rounded up to a
+ * power of two). Asks the daemon nothing: the first request looks for a server.
  *
  * TENSORLEND_ARGUMENT for an invalid name, or one of more than 207 bytes.
  */
@@ -1817,13 +1846,13 @@ tensorlend_status tensorlend_caller_open(const tensorlend_client *client,
                                          tensorlend_caller **caller);
 
 /**
- * Sends a request, and waits for its response: timeout_ns nanoseconds at most, for ever if that is below 0. Also
- * waits for a server if there is none. Takes *request over.
+ * Sends a request, and waits for its response: timeout_ns nanoseconds at most, without limit if that is below 0.
+ * Also waits for a server if there is none. Takes *request over.
  *
- * TENSORLEND_REQUEST_FAILED if the server refused the request or could not carry it out: the message has its reason.
- * TENSORLEND_SERVER_GONE if the server ended before it responded: it may have carried the request out, so send
- * another one only if that does no harm. TENSORLEND_TIMEOUT: the caller gives the server up, and the next request
- * goes to another one. TENSORLEND_ARGUMENT for a draft of another client, and while requests are outstanding.
+ * TENSORLEND_REQUEST_FAILED if the server refused the request or could not carry it out: the error message has the server's
+ * reason. TENSORLEND_SERVER_GONE if the server ended before it responded: it may have carried the request out, so send
+ * another one only if that does no harm. TENSORLEND_TIMEOUT: the caller gives the server up, and the next request goes to
+ * another one. TENSORLEND_ARGUMENT for a draft of another client, and while requests are outstanding.
  */
 tensorlend_status tensorlend_caller_call(tensorlend_caller *caller,
                                          tensorlend_draft **request,
@@ -1832,8 +1861,8 @@ tensorlend_status tensorlend_caller_call(tensorlend_caller *caller,
 
 /**
  * Sends a request without waiting for its response, which tensorlend_caller_recv takes. Waits for a server if there
- * is none: timeout_ns nanoseconds at most, for ever if that is below 0. Takes *request over. The request's number,
- * from 0 on, goes to *number, unless that is NULL.
+ * is none: timeout_ns nanoseconds at most, without limit if that is below 0. Takes *request over. The request's
+ * number, from 0 on, goes to *number, unless that is NULL.
  *
  * TENSORLEND_TIMEOUT; TENSORLEND_SERVER_GONE if earlier requests were lost with their server, and this one was not
  * sent; TENSORLEND_ARGUMENT while as many requests are outstanding as the caller was opened for.
@@ -1844,8 +1873,8 @@ tensorlend_status tensorlend_caller_send(tensorlend_caller *caller,
                                          uint64_t *number);
 
 /**
- * Takes the response to the oldest outstanding request; waits for it timeout_ns nanoseconds at most, for ever if
- * that is below 0. The request's number goes to *number, unless that is NULL, also if the request failed.
+ * Takes the response to the oldest outstanding request; waits for it timeout_ns nanoseconds at most, without limit
+ * if that is below 0. The request's number goes to *number, unless that is NULL, also if the request failed.
  *
  * TENSORLEND_REQUEST_FAILED if the server could not carry out this request; TENSORLEND_SERVER_GONE if the server
  * ended, and with it all outstanding requests; TENSORLEND_TIMEOUT: the requests stay outstanding, so that a program
@@ -1857,8 +1886,8 @@ tensorlend_status tensorlend_caller_recv(tensorlend_caller *caller,
                                          uint64_t *number);
 
 /**
- * Connects to a server without a request, so that the first one need not wait: timeout_ns nanoseconds at most, for
- * ever if that is below 0.
+ * Connects to a server without sending a request, so that the first request need not wait. Waits timeout_ns nanoseconds at
+ * most, without limit if that is below 0.
  */
 tensorlend_status tensorlend_caller_wait_server(tensorlend_caller *caller,
                                                 int64_t timeout_ns);
@@ -1894,7 +1923,7 @@ tensorlend_status tensorlend_serve(const tensorlend_client *client,
                                    tensorlend_server **server);
 
 /**
- * Receives the next request; waits for it timeout_ns nanoseconds at most, for ever if that is below 0.
+ * Receives the next request; waits for it timeout_ns nanoseconds at most, without limit if that is below 0.
  *
  * TENSORLEND_TIMEOUT; TENSORLEND_LIMIT with 4096 leases held already: the request is still there after some were
  * freed; TENSORLEND_DISCONNECTED if the session has ended.
@@ -1904,8 +1933,8 @@ tensorlend_status tensorlend_server_recv(tensorlend_server *server,
                                          tensorlend_request **request);
 
 /**
- * Receives the next request if there is one, for servers that gather several: *request is NULL if there is none now,
- * and the status TENSORLEND_OK.
+ * Receives the next request if there is one, for servers that gather several: if there is none now, *request is NULL, and
+ * the status is TENSORLEND_OK.
  */
 tensorlend_status tensorlend_server_try_recv(tensorlend_server *server,
                                              tensorlend_request **request);
@@ -1933,7 +1962,7 @@ void tensorlend_server_close(tensorlend_server *server);
 const tensorlend_lease *tensorlend_request_value(const tensorlend_request *request);
 
 /**
- * Announces that the response comes within some ten microseconds, so that a sleeping caller wakes up in the meantime.
+ * Announces that the response comes within about ten microseconds, so that a sleeping caller wakes up in the meantime.
  * Worthwhile after long work.
  */
 tensorlend_status tensorlend_request_soon(const tensorlend_request *request);
@@ -1988,7 +2017,7 @@ tensorlend_status tensorlend_model_delete(const tensorlend_client *client,
                                           bool *existed);
 
 /**
- * Opens a model that is run once or many times: its connection to a runner is opened once. Asks the daemon nothing.
+ * Opens a model for one or many runs over one connection to a runner. Asks the daemon nothing: the first run connects.
  */
 tensorlend_status tensorlend_model_open(const tensorlend_client *client,
                                         const char *name,
@@ -2047,8 +2076,8 @@ tensorlend_status tensorlend_model_request_output(tensorlend_model_request *requ
 void tensorlend_model_request_free(tensorlend_model_request *request);
 
 /**
- * Runs a model: sends the request to a runner, and waits for the response timeout_ns nanoseconds at most, for ever
- * if that is below 0. Takes *request over. The response is a dataset of outputs by name.
+ * Runs a model: sends the request to a runner, and waits for the response timeout_ns nanoseconds at most, without
+ * limit if that is below 0. Takes *request over. The response is a dataset of outputs by name.
  *
  * If a runner ends without a fault of the model, a request whose inputs are all names is sent again, so that the model
  * may run twice. TENSORLEND_NOT_FOUND if there is no such model; TENSORLEND_REQUEST_FAILED with the reason if the
@@ -2060,15 +2089,15 @@ tensorlend_status tensorlend_model_run(tensorlend_model *model,
                                        tensorlend_lease **response);
 
 /**
- * Times of a response, in nanoseconds: from sending the request to its run, and of the model alone. Either pointer may
- * be NULL. TENSORLEND_ARGUMENT for a dataset that no runner made.
+ * Writes the times of a response in nanoseconds: to *queue_ns the time from sending the request to its run, to *run_ns the
+ * time of the model alone. Either pointer may be NULL. TENSORLEND_ARGUMENT for a dataset that no runner made.
  */
 tensorlend_status tensorlend_model_times(const tensorlend_lease *response,
                                          uint64_t *queue_ns,
                                          uint64_t *run_ns);
 
 /**
- * Version under which the runner published an output: zeros if it did not.
+ * Writes to *version the version under which the runner published an output: zeros if the runner did not publish it.
  */
 tensorlend_status tensorlend_model_published(const tensorlend_lease *response,
                                              const char *output,
@@ -2078,9 +2107,8 @@ tensorlend_status tensorlend_model_published(const tensorlend_lease *response,
  * Copies shape's elements, row-major, and publishes them under a name of another machine, "NODE/NAME". Returns when
  * the value is published there; that machine's configuration must allow it.
  *
- * TENSORLEND_REMOTE for an unknown or unreachable machine, and one that refuses; TENSORLEND_TIMEOUT without a
- * response in time (tensorlend_options_remote_timeout): the value may have been published; otherwise as
- * tensorlend_create.
+ * TENSORLEND_REMOTE for an unknown or unreachable machine, and for a machine that refuses; TENSORLEND_TIMEOUT without a
+ * response in time (tensorlend_options_remote_timeout): the value may have been published; otherwise as tensorlend_create.
  */
 tensorlend_status tensorlend_put_remote(const tensorlend_client *client,
                                         const char *name,
@@ -2097,17 +2125,17 @@ tensorlend_status tensorlend_publish_remote(const tensorlend_client *client,
                                             const char *name);
 
 /**
- * Fetches the items of a list of another machine, "NODE/LIST", that are not on this machine yet; returns when they are.
- * Afterwards tensorlend_list_get finds them under that name. Writes the number of items to *length.
+ * Fetches the items of a list of another machine, "NODE/LIST", that are not on this machine yet, and waits until they are.
+ * Afterwards tensorlend_list_get_range finds them under that name. Writes the number of items to *length.
  *
- * TENSORLEND_REMOTE; TENSORLEND_TIMEOUT, after which it can be called again: fetched items stay.
+ * TENSORLEND_REMOTE; TENSORLEND_TIMEOUT, after which you can call this again: fetched items stay.
  */
 tensorlend_status tensorlend_fetch_list(const tensorlend_client *client,
                                         const char *list,
                                         uint64_t *length);
 
 /**
- * Lists the machines that this machine's gateway has seen, and this one: entries of TENSORLEND_KIND_NODE. No entries
+ * Lists the machines that this machine's gateway has seen, and this machine: entries of TENSORLEND_KIND_NODE. No entries
  * without a gateway. Reads shared memory, and does not ask the gateway.
  */
 tensorlend_status tensorlend_list_nodes(const tensorlend_client *client,
@@ -2120,22 +2148,29 @@ tensorlend_status tensorlend_list_nodes(const tensorlend_client *client,
  *
  * TENSORLEND_REMOTE if the gateway does not respond; TENSORLEND_TIMEOUT.
  */
+tensorlend_status tensorlend_list_remote_names(const tensorlend_client *client,
+                                               const char *glob,
+                                               tensorlend_listing **listing);
+
+/**
+ * Another name of tensorlend_list_remote_names, for programs that were compiled with it.
+ */
 tensorlend_status tensorlend_list_remote(const tensorlend_client *client,
                                          const char *glob,
                                          tensorlend_listing **listing);
 
 /**
  * Asks the gateway where a name of another machine is, as a listing of one entry: its label is the machine, alive
- * tells whether that can be reached, cached and stale tell of the copy on this machine. No entry for a name of this
- * machine, or of an unknown one.
+ * is whether the machine can be reached, and cached and stale describe the copy on this machine. No entry for a
+ * name of this machine, or of an unknown one.
  */
 tensorlend_status tensorlend_placement(const tensorlend_client *client,
                                        const char *name,
                                        tensorlend_listing **listing);
 
 /**
- * Lists the devices whose memory the daemon lends, whether or not this process sees them: none if it lends host memory
- * only. Loads the driver if there are any.
+ * Lists the devices whose memory the daemon lends, whether or not this process sees them: none if the daemon lends host memory
+ * only. Loads the driver if the list has any device.
  */
 tensorlend_status tensorlend_list_devices(const tensorlend_client *client,
                                           tensorlend_devices **devices);
@@ -2146,7 +2181,7 @@ tensorlend_status tensorlend_list_devices(const tensorlend_client *client,
 uint64_t tensorlend_devices_count(const tensorlend_devices *devices);
 
 /**
- * A device by its place in the list, borrowed from that; NULL beyond the end.
+ * A device by its index in the list, borrowed from the list; NULL beyond the end.
  */
 const tensorlend_device *tensorlend_devices_at(const tensorlend_devices *devices, uint64_t number);
 
@@ -2160,10 +2195,10 @@ void tensorlend_devices_free(tensorlend_devices *devices);
  * elements (0 to 16; shape may be NULL for 0). device is "cuda:0" for this process's first device, or a UUID. Its
  * bytes keep their previous contents until they are written.
  *
- * The draft is used as one in host memory: tensorlend_publish and tensorlend_stream_send wait until the work on it
- * is done. That is the work of the streams that were recorded (tensorlend_draft_record_stream); without any, and once
- * tensorlend_draft_device_data was called, all work in the device's primary context. tensorlend_draft_free waits
- * likewise, but only without recorded streams.
+ * The draft is used like a draft in host memory. tensorlend_publish and tensorlend_stream_send wait until the device work
+ * on the draft is done: the work of the streams that were recorded with tensorlend_draft_record_stream. If no stream is
+ * recorded, and the program has called tensorlend_draft_device_data, they wait for all work in the device's primary context.
+ * tensorlend_draft_free waits in this second case only.
  *
  * TENSORLEND_DEVICE without such a device, or if the daemon lends no memory of it; otherwise as tensorlend_create.
  */
@@ -2207,7 +2242,8 @@ tensorlend_status tensorlend_put_on(const tensorlend_client *client,
 uint64_t tensorlend_draft_device_data(tensorlend_draft *draft);
 
 /**
- * Records a stream whose work writes the draft: publishing waits for it, and then only for recorded streams.
+ * Records a stream whose work writes the draft: publishing waits for that work. Once a stream is recorded, publishing waits
+ * for recorded streams only.
  *
  * TENSORLEND_DEVICE for a stream of another context than the device's primary one.
  */
@@ -2215,7 +2251,7 @@ tensorlend_status tensorlend_draft_record_stream(tensorlend_draft *draft,
                                                  void *stream);
 
 /**
- * Orders a stream after the work on the draft in all other recorded streams, without waiting, and records it.
+ * Orders a stream after the work on the draft in all other recorded streams, and records the stream. Does not wait.
  */
 tensorlend_status tensorlend_draft_order_stream(tensorlend_draft *draft,
                                                 void *stream);
@@ -2228,9 +2264,9 @@ tensorlend_status tensorlend_draft_copy_from_host(tensorlend_draft *draft,
                                                   uint64_t bytes);
 
 /**
- * Copies all bytes of the draft in from elsewhere on its device, as work of a stream, which is recorded. Does not wait:
- * the tensorlend_draft_bytes bytes at from must stay until the stream has passed the copy, at the latest until the
- * draft is published or tensorlend_draft_finish has returned.
+ * Copies all bytes of the draft in from elsewhere on its device, as work of stream, and records the stream. Does not wait:
+ * the tensorlend_draft_bytes bytes at from must stay until the stream has passed the copy, at the latest until the draft
+ * is published or tensorlend_draft_finish has returned.
  */
 tensorlend_status tensorlend_draft_copy_from_device(tensorlend_draft *draft,
                                                     uint64_t from,
@@ -2242,8 +2278,8 @@ tensorlend_status tensorlend_draft_copy_from_device(tensorlend_draft *draft,
 tensorlend_status tensorlend_draft_finish(tensorlend_draft *draft);
 
 /**
- * Publishes a draft on a device while work on it is still pending in stream; that stream comes after other recorded
- * ones. Does not wait. Takes *draft over. version may be NULL.
+ * Publishes a draft on a device while work on it is still pending in stream, which first waits for the work in all other
+ * recorded streams. The call does not wait. Takes *draft over. version may be NULL.
  *
  * Readers wait for an event of this process: tensorlend_get_device on the host, tensorlend_lease_order_stream in a
  * stream. If this process is killed before the work is done, they get TENSORLEND_DEVICE.
@@ -2254,8 +2290,8 @@ tensorlend_status tensorlend_publish_early(tensorlend_draft **draft,
                                            tensorlend_version *version);
 
 /**
- * Leases the name's current tensor on a device, without a copy. Waits for the producer's work on one that was published
- * early. tensorlend_lease_tensor describes it, with its address on the device.
+ * Leases the name's current tensor on a device, without a copy. If the tensor was published early, waits for the producer's
+ * work on it. tensorlend_lease_tensor describes it, with its address on the device.
  *
  * TENSORLEND_NOT_FOUND; TENSORLEND_KIND for a tensor in host memory and for a dataset; TENSORLEND_DEVICE if this
  * process cannot use the device. tensorlend_get_value, tensorlend_wait_newer and subscriptions lease tensors on
@@ -2284,15 +2320,15 @@ tensorlend_status tensorlend_lease_record_stream(const tensorlend_lease *lease,
                                                  void *stream);
 
 /**
- * Orders a stream after the producer's work on a tensor that was published early, without waiting, and records it.
+ * Orders a stream after the producer's work on a tensor that was published early, and records the stream. Does not wait.
  * TENSORLEND_DEVICE if the producer has ended before its work was done.
  */
 tensorlend_status tensorlend_lease_order_stream(const tensorlend_lease *lease,
                                                 void *stream);
 
 /**
- * Waits until the producer's work on a tensor that was published early is done. TENSORLEND_DEVICE if the producer has
- * ended before.
+ * Waits until the producer's work on a tensor that was published early is done. TENSORLEND_DEVICE if the producer has ended
+ * before its work was done.
  */
 tensorlend_status tensorlend_lease_finish(const tensorlend_lease *lease);
 
@@ -2305,8 +2341,8 @@ tensorlend_status tensorlend_lease_is_finished(const tensorlend_lease *lease,
                                                bool *finished);
 
 /**
- * Memory of this client on one device, in bytes: of its tensors, and of the segments that the daemon lends to it.
- * Either pointer may be NULL.
+ * Writes this client's memory on one device in bytes: to *slot_bytes that of its tensors, to *segment_bytes that of the
+ * segments that the daemon lends to it. Either pointer may be NULL.
  */
 tensorlend_status tensorlend_device_memory(const tensorlend_client *client,
                                            const char *device,
@@ -2324,7 +2360,7 @@ tensorlend_status tensorlend_stat_get(const tensorlend_client *client, tensorlen
 const tensorlend_figures *tensorlend_stat_figures(const tensorlend_stat *stat);
 
 /**
- * Frees it; NULL does nothing.
+ * Frees the metrics; NULL does nothing.
  */
 void tensorlend_stat_free(tensorlend_stat *stat);
 
@@ -2346,7 +2382,7 @@ tensorlend_status tensorlend_log_start(const tensorlend_client *client,
                                        const char *file);
 
 /**
- * Ends the log, and writes its buffered rest.
+ * Ends the log, and writes the events that are still buffered.
  */
 tensorlend_status tensorlend_log_stop(const tensorlend_client *client);
 
@@ -2363,17 +2399,17 @@ tensorlend_status tensorlend_outstanding_get(const tensorlend_client *client,
 const char *tensorlend_outstanding_text(const tensorlend_outstanding *outstanding);
 
 /**
- * Number of allocations; 0 for NULL.
+ * Number of outstanding allocations; 0 for NULL.
  */
 uint64_t tensorlend_outstanding_count(const tensorlend_outstanding *outstanding);
 
 /**
- * Bytes of all of them; 0 for NULL.
+ * Bytes of all outstanding allocations; 0 for NULL.
  */
 uint64_t tensorlend_outstanding_bytes(const tensorlend_outstanding *outstanding);
 
 /**
- * Frees it; NULL does nothing.
+ * Frees the list of outstanding allocations; NULL does nothing.
  */
 void tensorlend_outstanding_free(tensorlend_outstanding *outstanding);
 

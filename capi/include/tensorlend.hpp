@@ -82,7 +82,7 @@ public:
 };
 #endif
 
-/// A timeout: any duration of std::chrono, or forever. A negative one, such as what is left of a deadline that has
+/// A timeout: any duration of std::chrono, or forever. A negative one, such as the rest of a deadline that has
 /// passed, does not wait; one of more than 292 years is as long as forever.
 class Timeout {
     int64_t nanoseconds_ = 0;
@@ -108,7 +108,7 @@ public:
 };
 inline constexpr Timeout forever = Timeout::without_end();
 
-/// When a name ends by itself: after a time to live (0: no clock ends it), or with this client's session.
+/// The end of a name: after a time to live (0: no clock ends it), or with this client's session.
 struct Lifetime {
     std::chrono::nanoseconds ttl{0};
     bool ephemeral = false;
@@ -192,7 +192,8 @@ public:
     T **taken() noexcept { return &handle_; }
 };
 
-/// What a call puts where its last argument leads: `made<Listing>(tensorlend_list_names, client.get(), "*")`.
+/// Calls a function of tensorlend.h and returns its result, the last argument: `made<Listing>(tensorlend_list_names,
+/// client.get(), "*")`.
 template <typename T, typename Call, typename... Given> T made(Call call, Given... given) {
     T result{};
     if constexpr (std::is_trivially_copyable_v<T>)
@@ -227,7 +228,7 @@ template <typename T> constexpr tensorlend_dtype element() {
 }
 
 namespace detail {
-/// An iterator over what has size() and operator[].
+/// An iterator over a container with size() and operator[].
 template <typename Of> class Each {
     const Of *of_;
     uint64_t at_;
@@ -242,7 +243,7 @@ public:
 
 struct End {};
 
-/// An iterator over what a source gives until it gives something empty. What it gave last ends before it waits again.
+/// An iterator over the items of a source until an item is empty. The previous item ends before the iterator waits again.
 template <typename From, typename Item> class Incoming {
     From *from_;
     Timeout each_;
@@ -405,7 +406,7 @@ public:
     uint64_t timestamp() const noexcept { return tensorlend_lease_timestamp(lease()); }
     tensorlend_version version() const noexcept { return tensorlend_lease_version(lease()); }
     tensorlend_kind kind() const noexcept { return tensorlend_lease_kind(lease()); }
-    bool valid() const noexcept { return tensorlend_lease_validate(lease()); }
+    bool validate() const noexcept { return tensorlend_lease_validate(lease()); }
     /// The tensor in place, read-only, for another library. It keeps the memory by itself.
     DLPack dlpack(const Name &member = nullptr) const { return made<DLPack>(tensorlend_lease_to_dlpack, lease(), member.c_str()); }
     /// Of a tensor on a device: see tensorlend_lease_record_stream and the calls after it.
@@ -435,7 +436,7 @@ private:
     }
 };
 
-/// What is read, where it lies: a tensor, or a dataset of several. Its memory is not reused before it ends.
+/// A lease on a value, read in place: a tensor, or a dataset of several. Its memory is not reused before it ends.
 struct Lease : Handle<tensorlend_lease, tensorlend_lease_free>, Reads<Lease> {
     const tensorlend_lease *leased() const noexcept { return get(); }
     /// Another lease on the same value.
@@ -483,7 +484,7 @@ struct Devices : Handle<tensorlend_devices, tensorlend_devices_free> {
     detail::Each<Devices> end() const { return {this, size()}; }
 };
 
-/// What is being written: a tensor, or a dataset that add() fills. Its pointers end with it: a temporary gives none.
+/// A draft, a value that is being written: a tensor, or a dataset that add() fills. Its pointers end with it: a temporary gives none.
 struct Draft : Handle<tensorlend_draft, tensorlend_draft_free> {
     /// The memory of a tensor in host memory, for bytes() bytes. std::invalid_argument for another element type, and on a
     /// device.
@@ -498,10 +499,10 @@ struct Draft : Handle<tensorlend_draft, tensorlend_draft_free> {
     template <typename T> Span<T> span() & { return {data<T>(), static_cast<std::size_t>(bytes() / sizeof(T))}; }
     template <typename T> Span<T> span() && = delete;
     uint64_t bytes() const noexcept { return tensorlend_draft_bytes(get()); }
-    Draft &metadata(std::string_view bytes) & { return check(tensorlend_draft_set_metadata(get(), bytes.data(), bytes.size())), *this; }
-    Draft &timestamp(uint64_t nanoseconds) & { return check(tensorlend_draft_set_timestamp(get(), nanoseconds)), *this; }
-    Draft &timestamp(std::chrono::system_clock::time_point time) & {
-        return timestamp(static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count()));
+    Draft &set_metadata(std::string_view bytes) & { return check(tensorlend_draft_set_metadata(get(), bytes.data(), bytes.size())), *this; }
+    Draft &set_timestamp(uint64_t nanoseconds) & { return check(tensorlend_draft_set_timestamp(get(), nanoseconds)), *this; }
+    Draft &set_timestamp(std::chrono::system_clock::time_point time) & {
+        return set_timestamp(static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count()));
     }
     /// Adds a tensor to a dataset.
     void add(const Name &name, Draft member) { check(tensorlend_dataset_add(get(), name.c_str(), member.taken())); }
@@ -628,13 +629,13 @@ struct Caller : Handle<tensorlend_caller, tensorlend_caller_close> {
     const char *service() const && = delete;
 };
 
-/// A request that a server received: what is read, and the right to respond once. Dropped, it fails for its caller.
+/// A request that a server received: a lease on its value, and the right to respond once. Dropped, it fails for its caller.
 struct Request : Handle<tensorlend_request, tensorlend_request_free>, Reads<Request> {
     const tensorlend_lease *leased() const noexcept { return tensorlend_request_value(get()); }
     /// A lease on the request's value that outlives the request.
     Lease clone() const { return made<Lease>(tensorlend_lease_clone, leased()); }
     void soon() const { check(tensorlend_request_soon(get())); }
-    /// Responds: what was borrowed from the request ends.
+    /// Responds. Views of the request's value end.
     void respond(Draft response) { check(tensorlend_request_respond(taken(), response.taken())); }
     void fail(const Name &why) { check(tensorlend_request_fail(taken(), why.c_str())); }
 };
@@ -782,9 +783,15 @@ struct Client : Handle<tensorlend_client, tensorlend_client_free> {
     }
     template <typename T> Draft draft(std::initializer_list<T> values) const { return draft<std::initializer_list<T>>(values); }
     Draft draft(const DLPack &tensor) const { return made<Draft>(tensorlend_create_from_dlpack, get(), tensor.get()); }
-    /// Copies elements in and publishes them: `client.put("x", values)`, `client.put("x", values, {480, 640, 3})`.
+    /// Copies elements in and publishes them: `client.put("x", values)`, `client.put("x", values, {480, 640, 3})`, both
+    /// also with a Lifetime: `client.put("x", values, Lifetime{1min})`.
     template <typename Values> tensorlend_version put(const Name &name, const Values &values) const {
         return draft(values).publish(name);
+    }
+    // A template, so that braces are always a shape.
+    template <typename Values, typename Until, typename = std::enable_if_t<std::is_same_v<Until, Lifetime>>>
+    tensorlend_version put(const Name &name, const Values &values, const Until &lifetime) const {
+        return draft(values).publish(name, lifetime);
     }
     template <typename Values> tensorlend_version put(const Name &name, const Values &values, const Shape &shape, Lifetime lifetime = {}) const {
         return draft(values, shape).publish(name, lifetime);
@@ -792,14 +799,18 @@ struct Client : Handle<tensorlend_client, tensorlend_client_free> {
     template <typename T> tensorlend_version put(const Name &name, std::initializer_list<T> values) const {
         return draft(values).publish(name);
     }
+    template <typename T> tensorlend_version put(const Name &name, std::initializer_list<T> values, Lifetime lifetime) const {
+        return draft(values).publish(name, lifetime);
+    }
 
     /// The name's current value.
-    Lease lease(const Name &name) const { return made<Lease>(tensorlend_get_value, get(), name.c_str()); }
-    /// The name's value as soon as it is another one than `seen`.
-    Lease wait(const Name &name, tensorlend_version seen = {}, Timeout timeout = forever) const {
+    Lease get_value(const Name &name) const { return made<Lease>(tensorlend_get_value, get(), name.c_str()); }
+    /// The name's value, as soon as there is one.
+    Lease wait_for(const Name &name, Timeout timeout = forever) const { return wait_newer(name, {}, timeout); }
+    /// The name's value, as soon as it is another one than `seen`.
+    Lease wait_newer(const Name &name, tensorlend_version seen, Timeout timeout = forever) const {
         return made<Lease>(tensorlend_wait_newer, get(), name.c_str(), seen, timeout.count());
     }
-    Lease wait(const Name &name, Timeout timeout) const { return wait(name, tensorlend_version{}, timeout); }
     /// Copies the name's current tensor into memory of exactly its size.
     template <typename Values> tensorlend_version get_into(const Name &name, Values &&to) const {
         return made<tensorlend_version>(tensorlend_get_into, get(), name.c_str(), static_cast<void *>(std::data(to)),
@@ -823,17 +834,28 @@ struct Client : Handle<tensorlend_client, tensorlend_client_free> {
 
     /// Appends an item to a list; returns its number.
     uint64_t append(const Name &list, Draft item) const { return made<uint64_t>(tensorlend_list_append, get(), list.c_str(), item.taken()); }
-    uint64_t append_names(const Name &list, Span<const char *const> names) const {
-        return made<uint64_t>(tensorlend_list_append_names, get(), list.c_str(), names.data(), uint64_t(names.size()));
+    /// Appends copies of the values of names, all or none: of any range of texts. Returns the first one's number.
+    template <typename Names> uint64_t append_names(const Name &list, const Names &names) const {
+        std::vector<std::string> texts;
+        for (auto &&name : names)
+            texts.emplace_back(Name(std::string_view(name)).c_str());
+        std::vector<const char *> pointers;
+        for (const std::string &text : texts)
+            pointers.push_back(text.c_str());
+        return made<uint64_t>(tensorlend_list_append_names, get(), list.c_str(), pointers.data(), uint64_t(pointers.size()));
     }
+    uint64_t append_names(const Name &list, std::initializer_list<std::string_view> names) const {
+        return append_names<std::initializer_list<std::string_view>>(list, names);
+    }
+    Leases get_all(const Name &list) const { return get_range(list, 0); }
     /// Items first to end - 1.
-    Leases items(const Name &list, uint64_t first = 0, uint64_t end = UINT64_MAX) const {
-        return made<Leases>(tensorlend_list_get, get(), list.c_str(), first, end);
+    Leases get_range(const Name &list, uint64_t first, uint64_t end = UINT64_MAX) const {
+        return made<Leases>(tensorlend_list_get_range, get(), list.c_str(), first, end);
     }
     uint64_t length(const Name &list) const { return made<uint64_t>(tensorlend_list_length, get(), list.c_str()); }
     /// Waits until a list has this many items; returns its length.
     uint64_t wait_length(const Name &list, tensorlend_length how, uint64_t items, Timeout timeout = forever) const {
-        return made<uint64_t>(tensorlend_list_wait, get(), list.c_str(), int32_t(how), items, timeout.count());
+        return made<uint64_t>(tensorlend_list_wait_length, get(), list.c_str(), int32_t(how), items, timeout.count());
     }
     bool clear(const Name &list) const { return made<bool>(tensorlend_list_clear, get(), list.c_str()); }
     void rename_list(const Name &from, const Name &to) const { check(tensorlend_list_rename(get(), from.c_str(), to.c_str())); }
@@ -859,7 +881,7 @@ struct Client : Handle<tensorlend_client, tensorlend_client_free> {
         return made<tensorlend_version>(tensorlend_model_put, get(), model.c_str(), static_cast<const void *>(std::data(onnx)),
                                         uint64_t(std::size(onnx)), options.c_str());
     }
-    Lease model_bytes(const Name &model) const { return made<Lease>(tensorlend_model_get, get(), model.c_str()); }
+    Lease get_model(const Name &model) const { return made<Lease>(tensorlend_model_get, get(), model.c_str()); }
     bool delete_model(const Name &model) const { return made<bool>(tensorlend_model_delete, get(), model.c_str()); }
     Listing models(const Name &glob = "*") const { return made<Listing>(tensorlend_list_models, get(), glob.c_str()); }
     Model model(const Name &name) const { return made<Model>(tensorlend_model_open, get(), name.c_str()); }
@@ -872,7 +894,7 @@ struct Client : Handle<tensorlend_client, tensorlend_client_free> {
     void publish_remote(Draft draft, const Name &name) const { check(tensorlend_publish_remote(get(), draft.taken(), name.c_str())); }
     uint64_t fetch_list(const Name &list) const { return made<uint64_t>(tensorlend_fetch_list, get(), list.c_str()); }
     Listing nodes() const { return made<Listing>(tensorlend_list_nodes, get()); }
-    Listing list_remote(const Name &glob) const { return made<Listing>(tensorlend_list_remote, get(), glob.c_str()); }
+    Listing remote_names(const Name &glob) const { return made<Listing>(tensorlend_list_remote_names, get(), glob.c_str()); }
     Listing placement(const Name &name) const { return made<Listing>(tensorlend_placement, get(), name.c_str()); }
 
     /// Tensors on devices: `device` is "cuda:0", or a UUID. See tensorlend_create_on.
@@ -894,8 +916,8 @@ struct Client : Handle<tensorlend_client, tensorlend_client_free> {
         return made<tensorlend_version>(tensorlend_put_on, get(), device.c_str(), name.c_str(), element<detail::element_t<Values>>(),
                                         shape.ndim(), shape.data(), static_cast<const void *>(std::data(values)));
     }
-    Lease lease_device(const Name &name) const { return made<Lease>(tensorlend_get_device, get(), name.c_str()); }
-    Lease lease_device_early(const Name &name) const { return made<Lease>(tensorlend_get_device_early, get(), name.c_str()); }
+    Lease get_device(const Name &name) const { return made<Lease>(tensorlend_get_device, get(), name.c_str()); }
+    Lease get_device_early(const Name &name) const { return made<Lease>(tensorlend_get_device_early, get(), name.c_str()); }
 
     Stat stat() const { return made<Stat>(tensorlend_stat_get, get()); }
     Memory memory() const {

@@ -9,26 +9,26 @@ fn null(what: &str) -> Error {
     Error::Argument(format!("{what} is NULL"))
 }
 
-/// A handle that is read.
+/// Returns a shared reference to a handle.
 ///
 /// # Safety
 /// The rule on handles.
 pub unsafe fn handle<'a, T>(handle: *const T, what: &str) -> Result<&'a T> {
-    // SAFETY: the rule on handles: NULL, or it leads to a T that lives at least until the call is over.
+    // SAFETY: the rule on handles: NULL, or the pointer points to a T that lives at least until the call ends.
     unsafe { handle.as_ref() }.ok_or_else(|| null(what))
 }
 
-/// A handle that one thread uses at a time.
+/// Returns an exclusive reference to a handle that one thread uses at a time.
 ///
 /// # Safety
 /// The rule on handles.
 pub unsafe fn handle_mut<'a, T>(handle: *mut T, what: &str) -> Result<&'a mut T> {
-    // SAFETY: the rule on handles: NULL, or it leads to a T that lives at least until the call is over, and no other
-    // thread uses it.
+    // SAFETY: the rule on handles: NULL, or the pointer points to a T that lives at least until the call ends, and no
+    // other thread uses it.
     unsafe { handle.as_mut() }.ok_or_else(|| null(what))
 }
 
-/// The handle in a variable of the caller that a call takes over.
+/// Returns the handle in the caller's variable, which the call will take over.
 ///
 /// # Safety
 /// The rules on handles and variables.
@@ -36,7 +36,8 @@ pub unsafe fn given<'a, T>(variable: *mut *mut T, what: &str) -> Result<&'a T> {
     if variable.is_null() {
         return Err(Error::Argument(format!("{what} is NULL: give the address of the variable that holds it")));
     }
-    // SAFETY: the rules on handles and variables: it leads to a variable of the caller, which holds a handle or NULL.
+    // SAFETY: the rules on handles and variables: the pointer points to a variable of the caller, which holds a handle
+    // or NULL.
     unsafe { handle(variable.read(), &format!("the {what}")) }
 }
 
@@ -60,7 +61,8 @@ pub unsafe fn free<T>(handle: *mut T) {
         return;
     }
     look((), || {
-        // SAFETY: the rule on handles: this library made it, by `Out::fill`, and nobody has freed it or uses it.
+        // SAFETY: the rule on handles: this library made it, by `Out::fill`, the caller has not freed it, and no thread
+        // uses it.
         drop(unsafe { Box::from_raw(handle) });
         None
     });
@@ -78,7 +80,7 @@ impl<T> Out<T> {
         if variable.is_null() {
             return Err(null(what));
         }
-        // SAFETY: the rule on variables: it leads to a variable of the caller; that may hold anything, which is
+        // SAFETY: the rule on variables: the pointer points to a variable of the caller. Its present value is
         // overwritten and not dropped.
         unsafe { variable.write(std::ptr::null_mut()) };
         Ok(Self(variable))
@@ -88,7 +90,8 @@ impl<T> Out<T> {
         self.fill_boxed(Box::new(value));
     }
 
-    /// Fills the variable with a value that points into itself, and so must be in its final place before.
+    /// Fills the variable with a value that contains pointers into itself. It is boxed already, because it must not
+    /// move.
     pub fn fill_boxed(self, value: Box<T>) {
         self.fill_raw(Box::into_raw(value));
     }
@@ -100,10 +103,10 @@ impl<T> Out<T> {
 }
 
 /// A required variable that gets a plain value.
-pub struct Place<T>(*mut T);
+pub struct OutVar<T>(*mut T);
 
-impl<T: Copy> Place<T> {
-    /// Takes the caller's variable; checked before the call does anything.
+impl<T: Copy> OutVar<T> {
+    /// Takes the caller's variable, or returns an error if the pointer is NULL. A call does this before anything else.
     ///
     /// # Safety
     /// The rule on variables.
@@ -123,12 +126,12 @@ impl<T: Copy> Place<T> {
 /// The rule on variables.
 pub unsafe fn tell<T: Copy>(variable: *mut T, value: T) {
     if !variable.is_null() {
-        // SAFETY: the rule on variables: it leads to a variable of the caller.
+        // SAFETY: the rule on variables: the pointer points to a variable of the caller.
         unsafe { variable.write(value) };
     }
 }
 
-/// A string.
+/// Converts a string.
 ///
 /// # Safety
 /// The rule on strings.
@@ -136,12 +139,12 @@ pub unsafe fn text<'a>(string: *const c_char, what: &str) -> Result<&'a str> {
     if string.is_null() {
         return Err(null(what));
     }
-    // SAFETY: the rule on strings: it ends with a zero byte and stays until the call is over.
+    // SAFETY: the rule on strings: the string ends with a zero byte and stays until the call ends.
     let string = unsafe { CStr::from_ptr(string) };
     string.to_str().map_err(|_| Error::Argument(format!("{what} is not UTF-8: {:?}", string.to_string_lossy())))
 }
 
-/// A path: any bytes.
+/// Converts a path, which may consist of any bytes.
 ///
 /// # Safety
 /// The rule on strings.
@@ -150,12 +153,12 @@ pub unsafe fn path<'a>(string: *const c_char, what: &str) -> Result<&'a std::pat
     if string.is_null() {
         return Err(null(what));
     }
-    // SAFETY: the rule on strings: it ends with a zero byte and stays until the call is over.
+    // SAFETY: the rule on strings: the string ends with a zero byte and stays until the call ends.
     let string = unsafe { CStr::from_ptr(string) };
     Ok(std::ffi::OsStr::from_bytes(string.to_bytes()).as_ref())
 }
 
-/// Values that are read.
+/// Returns the values that a pointer and a count describe, for reading.
 ///
 /// # Safety
 /// The rule on lengths, and every bit pattern is a T.
@@ -163,13 +166,13 @@ pub unsafe fn values<'a, T>(first: *const T, count: u64, what: &str) -> Result<&
     match (first.is_null(), count) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(null(what)),
-        // SAFETY: the rule on lengths: it leads to `count` values, aligned, and nobody changes them before the call is
-        // over. More bytes than an address space has cannot be anywhere: that is checked.
+        // SAFETY: the rule on lengths: the pointer points to `count` aligned values, which no thread changes before the
+        // call ends. `checked` rejects a length that exceeds an address space.
         (false, _) => Ok(unsafe { std::slice::from_raw_parts(first, checked::<T>(count, what)?) }),
     }
 }
 
-/// Bytes that are written.
+/// Returns the bytes that a pointer and a length describe, for writing.
 ///
 /// # Safety
 /// The rule on lengths.
@@ -177,8 +180,8 @@ pub unsafe fn buffer<'a>(first: *mut c_void, bytes: u64, what: &str) -> Result<&
     match (first.is_null(), bytes) {
         (_, 0) => Ok(&mut []),
         (true, _) => Err(null(what)),
-        // SAFETY: the rule on lengths: it leads to `bytes` bytes, and nobody else touches them before the call is over.
-        // They are only written.
+        // SAFETY: the rule on lengths: the pointer points to `bytes` bytes, which no other thread accesses before the
+        // call ends. This library only writes them.
         (false, _) => Ok(unsafe { std::slice::from_raw_parts_mut(first.cast(), checked::<u8>(bytes, what)?) }),
     }
 }
@@ -188,23 +191,23 @@ fn checked<T>(count: u64, what: &str) -> Result<usize> {
     bytes.map(|_| count as usize).ok_or_else(|| Error::Argument(format!("{what}: {count} are more than there can be")))
 }
 
-/// The header's `bool`. To Rust's a byte other than 0 and 1 would be undefined behaviour, and no compiler of C
-/// vouches for what another language, or a cast, puts here: so every value but 0 is true.
+/// The header's `bool`. In a Rust `bool`, a byte other than 0 and 1 is undefined behaviour, and other languages or
+/// casts can pass such bytes. So every value except 0 counts as true.
 pub type c_bool = u8;
 
-/// Bytes that are handed out: NULL for none.
+/// Returns the pointer for bytes that are handed out: NULL if there are none.
 pub fn bytes_or_null(bytes: &[u8]) -> *const c_void {
     if bytes.is_empty() { std::ptr::null() } else { bytes.as_ptr().cast() }
 }
 
-/// Converts a timeout: below 0 means for ever.
-pub fn patience(timeout_ns: i64) -> Option<Duration> {
+/// Converts a timeout: below 0 means without limit.
+pub fn timeout(timeout_ns: i64) -> Option<Duration> {
     u64::try_from(timeout_ns).ok().map(Duration::from_nanos)
 }
 
-/// As [`patience`], for calls without "for ever".
+/// As [`timeout`], for calls that need a maximum.
 pub fn long(timeout_ns: i64) -> Duration {
-    patience(timeout_ns).unwrap_or(Duration::MAX)
+    timeout(timeout_ns).unwrap_or(Duration::MAX)
 }
 
 /// Converts text for C. It ends at the first zero byte, which only the label of a broken client contains.

@@ -1,6 +1,6 @@
 //! Callers: requests to the servers of a service.
 
-use super::arguments::{Out, c_text, free, handle, handle_mut, patience, tell, text};
+use super::arguments::{Out, c_text, free, handle, handle_mut, tell, text, timeout};
 use super::client::tensorlend_client;
 use super::draft::{take, tensorlend_draft};
 use super::lease::tensorlend_lease;
@@ -17,7 +17,7 @@ pub struct tensorlend_caller {
     service: CString,
 }
 
-/// A caller, in the process that opened it.
+/// Returns the caller, or `Error::Forked` in a process other than the one that opened it.
 ///
 /// # Safety
 /// The rule on handles.
@@ -28,8 +28,8 @@ unsafe fn opened<'a>(caller: *mut tensorlend_caller) -> Result<&'a mut Caller> {
     Ok(&mut caller.caller)
 }
 
-/// Opens a caller of a service, for `capacity` requests that are outstanding at once (0: 8; 1024 at most, rounded up
-/// to a power of two). Asks the daemon nothing: the first request looks for a server.
+/// Opens a caller of a service, for `capacity` requests that are outstanding at once (0 means 8; 1024 at most, rounded up to a
+/// power of two). Asks the daemon nothing: the first request looks for a server.
 ///
 /// `TENSORLEND_ARGUMENT` for an invalid name, or one of more than 207 bytes.
 #[unsafe(no_mangle)]
@@ -51,13 +51,13 @@ pub unsafe extern "C" fn tensorlend_caller_open(
     })
 }
 
-/// Sends a request, and waits for its response: `timeout_ns` nanoseconds at most, for ever if that is below 0. Also
-/// waits for a server if there is none. Takes `*request` over.
+/// Sends a request, and waits for its response: `timeout_ns` nanoseconds at most, without limit if that is below 0.
+/// Also waits for a server if there is none. Takes `*request` over.
 ///
-/// `TENSORLEND_REQUEST_FAILED` if the server refused the request or could not carry it out: the message has its reason.
-/// `TENSORLEND_SERVER_GONE` if the server ended before it responded: it may have carried the request out, so send
-/// another one only if that does no harm. `TENSORLEND_TIMEOUT`: the caller gives the server up, and the next request
-/// goes to another one. `TENSORLEND_ARGUMENT` for a draft of another client, and while requests are outstanding.
+/// `TENSORLEND_REQUEST_FAILED` if the server refused the request or could not carry it out: the error message has the server's
+/// reason. `TENSORLEND_SERVER_GONE` if the server ended before it responded: it may have carried the request out, so send
+/// another one only if that does no harm. `TENSORLEND_TIMEOUT`: the caller gives the server up, and the next request goes to
+/// another one. `TENSORLEND_ARGUMENT` for a draft of another client, and while requests are outstanding.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_caller_call(
     caller: *mut tensorlend_caller,
@@ -70,14 +70,14 @@ pub unsafe extern "C" fn tensorlend_caller_call(
         let (out, caller) = unsafe { (Out::new(response, "response")?, opened(caller)?) };
         // SAFETY: the rules on handles and variables.
         let request = unsafe { take(request) }?;
-        out.lend(caller.call(request, patience(timeout_ns))?);
+        out.lend(caller.call(request, timeout(timeout_ns))?);
         Ok(())
     })
 }
 
 /// Sends a request without waiting for its response, which `tensorlend_caller_recv` takes. Waits for a server if there
-/// is none: `timeout_ns` nanoseconds at most, for ever if that is below 0. Takes `*request` over. The request's number,
-/// from 0 on, goes to `*number`, unless that is NULL.
+/// is none: `timeout_ns` nanoseconds at most, without limit if that is below 0. Takes `*request` over. The request's
+/// number, from 0 on, goes to `*number`, unless that is NULL.
 ///
 /// `TENSORLEND_TIMEOUT`; `TENSORLEND_SERVER_GONE` if earlier requests were lost with their server, and this one was not
 /// sent; `TENSORLEND_ARGUMENT` while as many requests are outstanding as the caller was opened for.
@@ -92,15 +92,15 @@ pub unsafe extern "C" fn tensorlend_caller_send(
         // SAFETY: the rule on handles.
         let caller = unsafe { opened(caller) }?;
         // SAFETY: the rules on handles and variables.
-        let sent = caller.send(unsafe { take(request) }?, patience(timeout_ns))?;
+        let sent = caller.send(unsafe { take(request) }?, timeout(timeout_ns))?;
         // SAFETY: the rule on variables.
         unsafe { tell(number, sent) };
         Ok(())
     })
 }
 
-/// Takes the response to the oldest outstanding request; waits for it `timeout_ns` nanoseconds at most, for ever if
-/// that is below 0. The request's number goes to `*number`, unless that is NULL, also if the request failed.
+/// Takes the response to the oldest outstanding request; waits for it `timeout_ns` nanoseconds at most, without limit
+/// if that is below 0. The request's number goes to `*number`, unless that is NULL, also if the request failed.
 ///
 /// `TENSORLEND_REQUEST_FAILED` if the server could not carry out this request; `TENSORLEND_SERVER_GONE` if the server
 /// ended, and with it all outstanding requests; `TENSORLEND_TIMEOUT`: the requests stay outstanding, so that a program
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn tensorlend_caller_recv(
     guard(|| {
         // SAFETY: the rules on handles and variables.
         let (out, caller) = unsafe { (Out::new(response, "response")?, opened(caller)?) };
-        let (of, response) = caller.recv(patience(timeout_ns));
+        let (of, response) = caller.recv(timeout(timeout_ns));
         // SAFETY: the rule on variables.
         unsafe { tell(number, of) };
         out.lend(response?);
@@ -123,8 +123,8 @@ pub unsafe extern "C" fn tensorlend_caller_recv(
     })
 }
 
-/// Connects to a server without a request, so that the first one need not wait: `timeout_ns` nanoseconds at most, for
-/// ever if that is below 0.
+/// Connects to a server without sending a request, so that the first request need not wait. Waits `timeout_ns` nanoseconds at
+/// most, without limit if that is below 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_caller_wait_server(
     caller: *mut tensorlend_caller,
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn tensorlend_caller_wait_server(
 ) -> tensorlend_status {
     guard(|| {
         // SAFETY: the rule on handles.
-        unsafe { opened(caller) }?.wait_server(patience(timeout_ns))?;
+        unsafe { opened(caller) }?.wait_server(timeout(timeout_ns))?;
         Ok(())
     })
 }

@@ -1,6 +1,6 @@
 //! A session with the daemon.
 
-use super::arguments::{Out, Place, c_text, free, handle, tell};
+use super::arguments::{Out, OutVar, c_text, free, handle, tell};
 use super::options::tensorlend_options;
 use super::process::Process;
 use super::status::{guard, look, tensorlend_status};
@@ -23,8 +23,8 @@ impl tensorlend_client {
     }
 }
 
-/// Connects. `options` may be NULL, and the caller keeps them. `tensorlend_client_free` ends the session. Leases,
-/// drafts, streams and subscriptions may outlive the handle.
+/// Connects to the daemon. `options` may be NULL; they still belong to the caller afterwards. `tensorlend_client_free` ends the
+/// session. Leases, drafts, streams and subscriptions may outlive the handle.
 ///
 /// `TENSORLEND_DISCONNECTED` if no daemon answers; `TENSORLEND_INCOMPATIBLE` if daemon or kernel are too old or too
 /// new; `TENSORLEND_REFUSED` for a namespace that this user may not join.
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn tensorlend_connect(
     })
 }
 
-/// Frees the client. The session ends when nothing else that came from it lives. NULL does nothing.
+/// Frees the client. The session ends once every other handle that came from it is freed, too. NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_client_free(client: *mut tensorlend_client) {
     // SAFETY: the rule on handles.
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn tensorlend_client_daemon_version(client: *const tensorl
     look(std::ptr::null(), || unsafe { client.as_ref() }.map(|client| client.daemon.as_ptr()))
 }
 
-/// Asks the daemon for a response, and writes the round trip to `*nanoseconds`, unless it is NULL.
+/// Sends the daemon a request without effect, and writes the duration of the round trip to `*nanoseconds`, unless that is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_ping(client: *const tensorlend_client, nanoseconds: *mut u64) -> tensorlend_status {
     guard(|| {
@@ -76,8 +76,9 @@ pub unsafe extern "C" fn tensorlend_ping(client: *const tensorlend_client, nanos
     })
 }
 
-/// Memory of this client, in bytes: of its tensors (drafts, published, replaced and not yet reclaimed), and of the
-/// segments that the daemon lends to it. Either pointer may be NULL.
+/// Writes this client's memory in bytes: to `*slot_bytes` that of its tensors (drafts, published tensors, and replaced ones
+/// that are not reclaimed yet), to `*segment_bytes` that of the segments that the daemon lends to it. Either pointer may be
+/// NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_memory(
     client: *const tensorlend_client,
@@ -105,7 +106,7 @@ pub unsafe extern "C" fn tensorlend_leased_bytes(
 ) -> tensorlend_status {
     guard(|| {
         // SAFETY: the rules on handles and variables.
-        let (bytes, client) = unsafe { (Place::new(bytes, "bytes")?, handle(client, "client")?) };
+        let (bytes, client) = unsafe { (OutVar::new(bytes, "bytes")?, handle(client, "client")?) };
         bytes.fill(client.client.leased()?);
         Ok(())
     })

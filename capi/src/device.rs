@@ -1,6 +1,6 @@
 //! Tensors in the memory of CUDA devices.
 
-use super::arguments::{Out, Place, c_text, free, handle, tell, text, values};
+use super::arguments::{Out, OutVar, c_text, free, handle, tell, text, values};
 use super::client::tensorlend_client;
 use super::draft::{check_taking, spec, take, tensorlend_draft};
 use super::dtype::tensorlend_dtype;
@@ -13,7 +13,7 @@ use tensorlend::{
     Device, DeviceDraft, DeviceLease, DeviceOffer, Error, On, OnStream, Result, Uuid, Value, ValueDraft, check_name,
 };
 
-/// A device whose memory the daemon lends, borrowed from its list. The library makes these; later versions may have
+/// A device whose memory the daemon lends, borrowed from its list. The library makes these structures; later versions may have
 /// further fields at the end.
 #[repr(C)]
 pub struct tensorlend_device {
@@ -27,7 +27,7 @@ pub struct tensorlend_device {
     pub segment_bytes: u64,
     /// Length of the longest segment, in bytes.
     pub segment_bytes_max: u64,
-    /// Number in this process, N of "cuda:N"; -1 if this process does not see the device.
+    /// The device's number in this process, N of "cuda:N"; -1 if this process does not see the device.
     pub number: i32,
 }
 
@@ -44,7 +44,7 @@ fn number_of(uuid: Uuid) -> i32 {
 }
 
 fn described(offer: &DeviceOffer) -> (tensorlend_device, [CString; 3]) {
-    // The texts' bytes stay where they are when the strings move.
+    // The strings may move: the bytes of their texts stay where they are.
     let texts = [c_text(&offer.uuid.to_string()), c_text(&offer.name), c_text(offer.allocator.name())];
     let device = tensorlend_device {
         uuid: texts[0].as_ptr(),
@@ -57,8 +57,8 @@ fn described(offer: &DeviceOffer) -> (tensorlend_device, [CString; 3]) {
     (device, texts)
 }
 
-/// Lists the devices whose memory the daemon lends, whether or not this process sees them: none if it lends host memory
-/// only. Loads the driver if there are any.
+/// Lists the devices whose memory the daemon lends, whether or not this process sees them: none if the daemon lends host memory
+/// only. Loads the driver if the list has any device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_list_devices(
     client: *const tensorlend_client,
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn tensorlend_devices_count(devices: *const tensorlend_dev
     look(0, || unsafe { devices.as_ref() }.map(|devices| devices.rows.len() as u64))
 }
 
-/// A device by its place in the list, borrowed from that; NULL beyond the end.
+/// A device by its index in the list, borrowed from the list; NULL beyond the end.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_devices_at(
     devices: *const tensorlend_devices,
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn tensorlend_devices_free(devices: *mut tensorlend_device
     unsafe { free(devices) }
 }
 
-/// A device by its name.
+/// Returns the device with this name.
 ///
 /// # Safety
 /// The rule on strings.
@@ -119,7 +119,7 @@ unsafe fn place(device: *const c_char) -> Result<On> {
     })
 }
 
-/// A CUDA stream of the program.
+/// Returns a CUDA stream of the program.
 ///
 /// # Safety
 /// The rule on streams.
@@ -128,7 +128,7 @@ pub(super) unsafe fn on_stream(stream: *mut c_void) -> OnStream {
     unsafe { OnStream::from_raw(stream.expose_provenance()) }
 }
 
-/// Uses a draft on a device.
+/// Calls `how` with a draft on a device.
 ///
 /// # Safety
 /// The rule on handles.
@@ -140,7 +140,7 @@ unsafe fn change<T>(draft: *mut tensorlend_draft, how: impl FnOnce(&mut DeviceDr
     })
 }
 
-/// A lease on a device.
+/// Returns a lease on a device.
 ///
 /// # Safety
 /// The rule on handles.
@@ -155,10 +155,10 @@ unsafe fn leased<'a>(lease: *const tensorlend_lease) -> Result<&'a DeviceLease> 
 /// elements (0 to 16; `shape` may be NULL for 0). `device` is "cuda:0" for this process's first device, or a UUID. Its
 /// bytes keep their previous contents until they are written.
 ///
-/// The draft is used as one in host memory: `tensorlend_publish` and `tensorlend_stream_send` wait until the work on it
-/// is done. That is the work of the streams that were recorded (`tensorlend_draft_record_stream`); without any, and once
-/// `tensorlend_draft_device_data` was called, all work in the device's primary context. `tensorlend_draft_free` waits
-/// likewise, but only without recorded streams.
+/// The draft is used like a draft in host memory. `tensorlend_publish` and `tensorlend_stream_send` wait until the device work
+/// on the draft is done: the work of the streams that were recorded with `tensorlend_draft_record_stream`. If no stream is
+/// recorded, and the program has called `tensorlend_draft_device_data`, they wait for all work in the device's primary context.
+/// `tensorlend_draft_free` waits in this second case only.
 ///
 /// `TENSORLEND_DEVICE` without such a device, or if the daemon lends no memory of it; otherwise as `tensorlend_create`.
 #[unsafe(no_mangle)]
@@ -227,7 +227,7 @@ pub unsafe extern "C" fn tensorlend_put_on(
         check_name(name)?;
         // SAFETY: the rule on lengths.
         let spec = unsafe { spec(dtype, ndim, shape, std::ptr::null(), 0) }?;
-        // SAFETY: the rule on lengths: the elements' bytes, which are as many as the shape says.
+        // SAFETY: the rule on lengths: the elements' bytes, whose number follows from the shape.
         let data = unsafe { values(data.cast(), spec.bytes()?, "data") }?;
         let mut draft = client.create_spec_on(device, spec)?;
         draft.copy_from_bytes(data)?;
@@ -246,7 +246,8 @@ pub unsafe extern "C" fn tensorlend_draft_device_data(draft: *mut tensorlend_dra
     look(0, || unsafe { change(draft, |draft| Ok(draft.ptr())) }.ok())
 }
 
-/// Records a stream whose work writes the draft: publishing waits for it, and then only for recorded streams.
+/// Records a stream whose work writes the draft: publishing waits for that work. Once a stream is recorded, publishing waits
+/// for recorded streams only.
 ///
 /// `TENSORLEND_DEVICE` for a stream of another context than the device's primary one.
 #[unsafe(no_mangle)]
@@ -261,7 +262,7 @@ pub unsafe extern "C" fn tensorlend_draft_record_stream(
     })
 }
 
-/// Orders a stream after the work on the draft in all other recorded streams, without waiting, and records it.
+/// Orders a stream after the work on the draft in all other recorded streams, and records the stream. Does not wait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_order_stream(
     draft: *mut tensorlend_draft,
@@ -290,9 +291,9 @@ pub unsafe extern "C" fn tensorlend_draft_copy_from_host(
     })
 }
 
-/// Copies all bytes of the draft in from elsewhere on its device, as work of a stream, which is recorded. Does not wait:
-/// the `tensorlend_draft_bytes` bytes at `from` must stay until the stream has passed the copy, at the latest until the
-/// draft is published or `tensorlend_draft_finish` has returned.
+/// Copies all bytes of the draft in from elsewhere on its device, as work of `stream`, and records the stream. Does not wait:
+/// the `tensorlend_draft_bytes` bytes at `from` must stay until the stream has passed the copy, at the latest until the draft
+/// is published or `tensorlend_draft_finish` has returned.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_copy_from_device(
     draft: *mut tensorlend_draft,
@@ -316,8 +317,8 @@ pub unsafe extern "C" fn tensorlend_draft_finish(draft: *mut tensorlend_draft) -
     })
 }
 
-/// Publishes a draft on a device while work on it is still pending in `stream`; that stream comes after other recorded
-/// ones. Does not wait. Takes `*draft` over. `version` may be NULL.
+/// Publishes a draft on a device while work on it is still pending in `stream`, which first waits for the work in all other
+/// recorded streams. The call does not wait. Takes `*draft` over. `version` may be NULL.
 ///
 /// Readers wait for an event of this process: `tensorlend_get_device` on the host, `tensorlend_lease_order_stream` in a
 /// stream. If this process is killed before the work is done, they get `TENSORLEND_DEVICE`.
@@ -346,8 +347,8 @@ pub unsafe extern "C" fn tensorlend_publish_early(
     })
 }
 
-/// Leases the name's current tensor on a device, without a copy. Waits for the producer's work on one that was published
-/// early. `tensorlend_lease_tensor` describes it, with its address on the device.
+/// Leases the name's current tensor on a device, without a copy. If the tensor was published early, waits for the producer's
+/// work on it. `tensorlend_lease_tensor` describes it, with its address on the device.
 ///
 /// `TENSORLEND_NOT_FOUND`; `TENSORLEND_KIND` for a tensor in host memory and for a dataset; `TENSORLEND_DEVICE` if this
 /// process cannot use the device. `tensorlend_get_value`, `tensorlend_wait_newer` and subscriptions lease tensors on
@@ -399,7 +400,7 @@ pub unsafe extern "C" fn tensorlend_lease_record_stream(
     })
 }
 
-/// Orders a stream after the producer's work on a tensor that was published early, without waiting, and records it.
+/// Orders a stream after the producer's work on a tensor that was published early, and records the stream. Does not wait.
 /// `TENSORLEND_DEVICE` if the producer has ended before its work was done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_order_stream(
@@ -413,8 +414,8 @@ pub unsafe extern "C" fn tensorlend_lease_order_stream(
     })
 }
 
-/// Waits until the producer's work on a tensor that was published early is done. `TENSORLEND_DEVICE` if the producer has
-/// ended before.
+/// Waits until the producer's work on a tensor that was published early is done. `TENSORLEND_DEVICE` if the producer has ended
+/// before its work was done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_finish(lease: *const tensorlend_lease) -> tensorlend_status {
     guard(|| {
@@ -434,14 +435,14 @@ pub unsafe extern "C" fn tensorlend_lease_is_finished(
 ) -> tensorlend_status {
     guard(|| {
         // SAFETY: the rules on handles and variables.
-        let (finished, lease) = unsafe { (Place::new(finished, "finished")?, leased(lease)?) };
+        let (finished, lease) = unsafe { (OutVar::new(finished, "finished")?, leased(lease)?) };
         finished.fill(lease.is_finished()?);
         Ok(())
     })
 }
 
-/// Memory of this client on one device, in bytes: of its tensors, and of the segments that the daemon lends to it.
-/// Either pointer may be NULL.
+/// Writes this client's memory on one device in bytes: to `*slot_bytes` that of its tensors, to `*segment_bytes` that of the
+/// segments that the daemon lends to it. Either pointer may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_device_memory(
     client: *const tensorlend_client,

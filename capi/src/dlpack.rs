@@ -1,4 +1,4 @@
-//! Tensors as other libraries know them: `DLPack`.
+//! Exchange of tensors with other libraries, through `DLPack`.
 
 use super::arguments::{Out, handle, tell, values};
 use super::client::tensorlend_client;
@@ -40,7 +40,7 @@ struct Looks<'a> {
     strides: Vec<i64>,
     /// The element with index 0.
     data: *mut u8,
-    /// The device in whose memory it is.
+    /// The device of the tensor's memory.
     device: Device,
     flags: DlpackFlags,
 }
@@ -70,21 +70,21 @@ fn hand_out(out: Out<DLManagedTensorVersioned>, looks: Looks<'_>, owner: Owner) 
         dl_tensor,
     };
     let handed = Box::into_raw(Box::new(Handed { managed, shape, strides: looks.strides, _owner: owner }));
-    // SAFETY: it was boxed just now, and nobody else has it.
+    // SAFETY: boxed above; no other pointer to it exists yet.
     let it = unsafe { &mut *handed };
     it.managed.manager_ctx = handed.cast();
     it.managed.dl_tensor.shape = it.shape.as_mut_ptr();
     it.managed.dl_tensor.strides = it.strides.as_mut_ptr();
-    // SAFETY: a field of what `handed` leads to.
+    // SAFETY: a field of the structure to which `handed` points.
     out.fill_raw(unsafe { &raw mut (*handed).managed });
 }
 
 /// The deleter of an exported tensor.
 unsafe extern "C" fn delete(tensor: *mut DLManagedTensorVersioned) {
     look((), || {
-        // SAFETY: the rule on DLPack: NULL, or one of ours that is still whole.
+        // SAFETY: the rule on DLPack: NULL, or a tensor that this library has exported and no code has freed.
         let handed = unsafe { tensor.as_ref() }?.manager_ctx.cast::<Handed>();
-        // SAFETY: the rule on DLPack: `hand_out` put the box there, and its user calls this once.
+        // SAFETY: the rule on DLPack: `hand_out` stored the box there, and the consumer calls the deleter once.
         drop(unsafe { Box::from_raw(handed) });
         None
     });
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn tensorlend_dlpack_free(tensor: *mut DLManagedTensorVers
         // SAFETY: the rule on DLPack: the deleter is at the same place in every version; NULL if there is nothing to
         // do.
         let deleter = unsafe { (&raw const (*tensor).deleter).read() }?;
-        // SAFETY: the rule on DLPack: it was not called before.
+        // SAFETY: the rule on DLPack: the deleter was not called before.
         unsafe { deleter(tensor) };
         None
     });
@@ -113,7 +113,7 @@ fn on_a_device(address: u64) -> *mut u8 {
     std::ptr::without_provenance_mut(address as usize)
 }
 
-/// Returns the sizes, as shared memory has them.
+/// Converts the sizes to the integer type of shared memory.
 pub(super) fn sizes_of(shape: &[usize]) -> Vec<u64> {
     shape.iter().map(|&size| size as u64).collect()
 }
@@ -123,11 +123,11 @@ fn row_major_strides(shape: &[usize]) -> Vec<i64> {
     Strides::row_major(&sizes_of(shape)).map_or_else(Vec::new, |strides| strides.to_vec())
 }
 
-/// Exports a leased tensor in place to another library, read-only (`DLPACK_FLAG_BITMASK_READ_ONLY`). `member` is NULL
-/// for a tensor, and the name of the tensor for a dataset. The lease's memory is kept until the tensor's deleter was
-/// called and the handle is freed, in any order. Free the tensor with `tensorlend_dlpack_free`, unless another library
-/// took it over. A tensor on a device is exported there (`kDLCUDA`), without a stream: before you pass it on, order the
-/// stream that will read it, by `tensorlend_lease_order_stream`.
+/// Exports a leased tensor in place to another library, read-only (`DLPACK_FLAG_BITMASK_READ_ONLY`). For a dataset, `member` is
+/// the name of one of its tensors; for a tensor, it is NULL. The lease's memory is kept until the tensor's deleter was called
+/// and the handle is freed, in any order. Free the tensor with `tensorlend_dlpack_free`, unless another library took it over. A
+/// tensor on a device is exported there (`kDLCUDA`), without a stream: before you pass it on, order the stream that will read
+/// it, by `tensorlend_lease_order_stream`.
 ///
 /// `TENSORLEND_NOT_FOUND` if there is no such member.
 #[unsafe(no_mangle)]
@@ -253,8 +253,8 @@ pub unsafe extern "C" fn tensorlend_create_from_dlpack_on(
         let from = (tensor.data.addr() as u64).wrapping_add(tensor.byte_offset);
         // SAFETY: the rule on streams.
         let stream = unsafe { on_stream(stream) };
-        // SAFETY: the rule on DLPack: its elements are at this address, and its owner leaves it alone until the copy is
-        // done.
+        // SAFETY: the rule on DLPack: the tensor's elements are at this address, and its owner leaves it alone until
+        // the copy is done.
         unsafe { copy.copy_from_ptr(from, &stream) }?;
         copy.finish()?;
         out.fill(tensorlend_draft::of(ValueDraft::Device(copy)));
@@ -283,7 +283,7 @@ pub unsafe extern "C" fn tensorlend_put_dlpack(
     })
 }
 
-/// A foreign tensor of a version that this library knows.
+/// Returns a foreign tensor, if this library knows its version of `DLPack`.
 ///
 /// # Safety
 /// The rule on DLPack.
@@ -298,11 +298,11 @@ unsafe fn known<'a>(tensor: *const DLManagedTensorVersioned) -> Result<&'a DLTen
         let why = format!("the tensor is of DLPack {major}: {DLPACK_MAJOR_VERSION} is understood");
         return Err(Error::Argument(why));
     }
-    // SAFETY: the rule on DLPack: it is of the version that we know.
+    // SAFETY: the rule on DLPack: the tensor has the version that this library knows.
     Ok(unsafe { &(*tensor).dl_tensor })
 }
 
-/// The element type, the shape, and the strides in elements of a foreign tensor.
+/// Returns the element type, the shape, and the strides in elements of a foreign tensor.
 ///
 /// # Safety
 /// The rule on DLPack.
@@ -324,11 +324,11 @@ unsafe fn described(tensor: &DLTensor) -> std::result::Result<(TensorSpec, Vec<i
 
 fn is_row_major(shape: &[usize], strides: &[i64]) -> bool {
     let ours = row_major_strides(shape);
-    // The stride of a dimension with one element leads nowhere, and nothing leads anywhere without elements.
+    // A stride has no meaning for a dimension of size 1, or in a tensor without elements.
     shape.contains(&0) || shape.iter().zip(strides.iter().zip(&ours)).all(|(&size, (a, b))| size == 1 || a == b)
 }
 
-/// A copy of a foreign tensor in host memory.
+/// Returns a copy of a foreign tensor in host memory.
 ///
 /// # Safety
 /// The rule on DLPack.
@@ -342,7 +342,7 @@ unsafe fn copied(client: &Client, tensor: *const DLManagedTensorVersioned) -> st
     }
     // SAFETY: the rule on DLPack.
     let (spec, strides) = unsafe { described(tensor) }?;
-    // Checked before the offset is added, after which it would not be NULL.
+    // Checked here: after the offset is added, the pointer would not be NULL.
     if tensor.data.is_null() && spec.bytes()? > 0 {
         return Err(Error::Argument("the tensor's data is NULL, and it has elements".into()).into());
     }
@@ -377,7 +377,7 @@ unsafe fn reached<'a>(first: *const u8, spec: &TensorSpec, strides: &[i64]) -> R
     // The same check as for tensors in shared memory. The copy stays inside these bytes.
     check_extent(spec.dtype, &sizes_of(&spec.shape), Some(strides), offset, length as u64)
         .map_err(|cause| Error::Tensor { what: "the DLPack tensor".into(), cause })?;
-    // SAFETY: the lowest and the highest of these bytes are elements' bytes, which can be read; what lies between them
-    // is memory of the same allocation, as DLPack's strides mean. The length was checked to fit.
+    // SAFETY: the lowest and the highest of these bytes belong to elements, which can be read. By the meaning of
+    // DLPack's strides, the bytes between them belong to the same allocation. The length was checked to fit.
     Ok((unsafe { values(first.wrapping_sub(offset as usize), length as u64, "data") }?, offset))
 }

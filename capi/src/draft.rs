@@ -15,9 +15,9 @@ use tensorlend_layout::tensor::NDIM_MAX;
 /// A tensor, or a dataset of several, that the program writes where its readers will read it. Other clients see it once
 /// it is published, sent or appended. One thread at a time uses it.
 ///
-/// Calls that publish, send or append take it over: they are given the address of the variable that holds it, and set
-/// that to NULL as soon as the draft is no longer the caller's, also if they fail afterwards. `tensorlend_draft_free`
-/// frees a draft that was not taken over.
+/// Calls that publish, send or append a draft take it over: they get the address of the variable that holds the draft, and set
+/// the variable to NULL as soon as the draft is no longer the caller's, even if the call fails afterwards.
+/// `tensorlend_draft_free` frees a draft that was not taken over.
 pub struct tensorlend_draft {
     /// Shared with the `DLPack` tensors that were made of it.
     pub(super) shared: Arc<Shared>,
@@ -38,15 +38,16 @@ impl tensorlend_draft {
                 let bytes = draft.bytes_mut();
                 (bytes.as_mut_ptr(), bytes.len() as u64, dtype)
             }
-            // Its address is asked for when the program needs it, since publishing then waits for unknown work.
+            // The address is requested only when the program needs it: after such a request, publishing waits for all
+            // work on the device.
             ValueDraft::Device(draft) => (std::ptr::null_mut(), draft.nbytes() as u64, draft.dtype().pack()),
-            // A dataset.
+            // A dataset has no address, length and element type.
             _ => (std::ptr::null_mut(), 0, 0),
         };
         Self { shared: Arc::new(Mutex::new(payload)), process: Process::current(), data, bytes, dtype }
     }
 
-    /// Its first byte; NULL for a dataset and on a device.
+    /// Returns the address of the first byte; NULL for a dataset and on a device.
     pub(super) fn data(&self) -> *mut u8 {
         self.data
     }
@@ -58,7 +59,7 @@ impl tensorlend_draft {
     }
 }
 
-/// A kind of draft that this library does not have: the compiler wants an arm for it.
+/// The error for a kind of draft that this library does not know: the compiler requires this case.
 fn unknown() -> Error {
     Error::Argument("the draft is of a kind that this version does not know".into())
 }
@@ -85,7 +86,7 @@ pub(super) unsafe fn take(draft: *mut *mut tensorlend_draft) -> Result<ValueDraf
     unsafe { check_taking(draft) }?;
     // SAFETY: the rules on handles and variables; `check_taking` has accepted it.
     let taken = unsafe { take_over(draft) };
-    // Nobody else can share it: only the handle, which we have, makes further DLPack tensors.
+    // Only the handle can make further DLPack tensors, and this call has taken it over. So no other reference exists.
     let payload = Arc::into_inner(taken.shared).expect("counted just now");
     Ok(payload.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
@@ -128,7 +129,7 @@ pub unsafe extern "C" fn tensorlend_create_strided(
     })
 }
 
-/// Reads C's description of a tensor.
+/// Converts the caller's description of a tensor.
 ///
 /// # Safety
 /// The rule on lengths.
@@ -171,10 +172,11 @@ pub unsafe extern "C" fn tensorlend_create_dataset(
     })
 }
 
-/// Adds a tensor to a dataset, under a name of its own in it; the order is kept. Takes `*member` over, unless it fails.
+/// Adds a tensor to a dataset, under a name that no other tensor of the dataset has. Readers see the tensors in the order of
+/// their addition. Takes `*member` over, unless the call fails.
 ///
-/// `TENSORLEND_ARGUMENT` for a name that the dataset has already, for the 4097th tensor, and for a member that is a
-/// dataset or another client's.
+/// `TENSORLEND_ARGUMENT` for a name that the dataset has already, for the 4097th tensor, and for a member that is a dataset or
+/// a draft of another client.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_dataset_add(
     dataset: *mut tensorlend_draft,
@@ -208,9 +210,9 @@ pub unsafe extern "C" fn tensorlend_dataset_add(
     })
 }
 
-/// The memory of a tensor, borrowed from the draft, where the program writes: `tensorlend_draft_bytes` bytes, aligned to 64
-/// bytes, to 4096 if there are that many. The child of a fork must not use it. NULL for a dataset, for a tensor on a device
-/// (`tensorlend_draft_device_data`), and for NULL.
+/// The memory in which the program writes a tensor, borrowed from the draft: `tensorlend_draft_bytes` bytes, aligned to 64
+/// bytes, or to 4096 bytes if there are at least 4096. The child of a fork must not use it. NULL for a dataset, for a tensor on
+/// a device (`tensorlend_draft_device_data`), and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_data(draft: *mut tensorlend_draft) -> *mut c_void {
     // SAFETY: the rule on handles.
@@ -286,7 +288,7 @@ pub unsafe extern "C" fn tensorlend_draft_free(draft: *mut tensorlend_draft) {
     unsafe { free(draft) }
 }
 
-/// The name ends with this client's session.
+/// Flag of `tensorlend_publish_for`: the name ends with this client's session.
 pub const TENSORLEND_EPHEMERAL: u32 = 1;
 
 /// Converts a lifetime.
@@ -298,7 +300,7 @@ pub(super) fn lifetime(ttl_ns: u64, flags: u32) -> Result<Lifetime> {
     Ok(Lifetime { ttl, ephemeral: flags & TENSORLEND_EPHEMERAL != 0 })
 }
 
-/// Publishes a draft under a name, where every client of the namespace can read it. Takes `*draft` over. Writes its
+/// Publishes a draft under a name, where every client of the namespace can read it. Takes `*draft` over. Writes the value's
 /// version to `*version`, unless that is NULL.
 ///
 /// `TENSORLEND_LIMIT` and `TENSORLEND_REFUSED` at a limit or without the right to write; `TENSORLEND_DISCONNECTED`.
@@ -356,7 +358,7 @@ pub unsafe extern "C" fn tensorlend_put(
         check_name(name)?;
         // SAFETY: the rule on lengths.
         let spec = unsafe { spec(dtype, ndim, shape, std::ptr::null(), 0) }?;
-        // SAFETY: the rule on lengths: the elements' bytes, which are as many as the shape says.
+        // SAFETY: the rule on lengths: the elements' bytes, whose number follows from the shape.
         let data = unsafe { values(data.cast(), spec.bytes()?, "data") }?;
         let published = filled(client, spec, data)?.publish(name)?;
         // SAFETY: the rule on variables.
@@ -365,14 +367,14 @@ pub unsafe extern "C" fn tensorlend_put(
     })
 }
 
-/// A draft with these bytes.
+/// Returns a draft with these bytes.
 pub(super) fn filled(client: &Client, spec: TensorSpec, bytes: &[u8]) -> Result<Draft> {
     let mut draft = client.create_spec(spec)?;
     draft.copy_from(bytes)?;
     Ok(draft)
 }
 
-/// Checked by the compiler: a `DLPack` deleter may run on any thread.
+/// Compile-time check: a `DLPack` deleter may run on any thread.
 const _: fn() = || {
     fn may_travel<T: Send + Sync>() {}
     may_travel::<Shared>();

@@ -34,7 +34,7 @@ pub const TENSORLEND_BF16: tensorlend_dtype = 0x11004;
 pub const TENSORLEND_C64: tensorlend_dtype = 0x14005;
 /// Complex of two f64.
 pub const TENSORLEND_C128: tensorlend_dtype = 0x18005;
-/// Boolean, one byte: 0, or 1; what a producer wrote is not checked, so that any other value may be read, and is true.
+/// Boolean, one byte: 0 or 1. The library does not check what a producer wrote: readers may find other values, which mean true.
 pub const TENSORLEND_BOOL: tensorlend_dtype = 0x10806;
 /// 8-bit float, 3 bits of exponent.
 pub const TENSORLEND_F8_E3M4: tensorlend_dtype = 0x10807;
@@ -53,7 +53,7 @@ pub const TENSORLEND_F8_E5M2FNUZ: tensorlend_dtype = 0x1080d;
 /// 8-bit power of two, for block scales.
 pub const TENSORLEND_F8_E8M0FNU: tensorlend_dtype = 0x1080e;
 
-/// A type that C names.
+/// Converts an element type that a C program names.
 pub fn dtype(number: tensorlend_dtype) -> Result<DType, Fault> {
     DType::unpack(number).ok_or(Fault::DType(number))
 }
@@ -64,7 +64,7 @@ pub extern "C" fn tensorlend_dtype_bytes(dtype: tensorlend_dtype) -> u64 {
     DType::unpack(dtype).map_or(0, |dtype| dtype.item_bytes() as u64)
 }
 
-/// Name of the type, "f32". Valid for ever; "unknown" for a type that tensorlend does not know.
+/// Name of the type, such as "f32". Valid until the process ends; "unknown" for a type that tensorlend does not know.
 #[unsafe(no_mangle)]
 pub extern "C" fn tensorlend_dtype_name(dtype: tensorlend_dtype) -> *const std::ffi::c_char {
     let name = match dtype {

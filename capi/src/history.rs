@@ -33,9 +33,9 @@ pub unsafe extern "C" fn tensorlend_keep(
     })
 }
 
-/// Publishes the next value; the oldest one is removed when the name has more than it keeps. Takes `*draft` over.
-/// `version` may be NULL. Errors are those of `tensorlend_publish`, and `TENSORLEND_STREAM_ENDED` if another client
-/// keeps the name now.
+/// Publishes the next value; the oldest value is removed when the name has more values than it keeps. Takes `*draft` over.
+/// `version` may be NULL. Errors are those of `tensorlend_publish`, and `TENSORLEND_STREAM_ENDED` if another client keeps the
+/// name now.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_history_publish(
     history: *const tensorlend_history,

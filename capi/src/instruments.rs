@@ -1,6 +1,6 @@
 //! Instruments on a client's memory.
 
-use super::arguments::{Out, Place, c_bool, c_text, free, handle, path};
+use super::arguments::{Out, OutVar, c_bool, c_text, free, handle, path};
 use super::client::tensorlend_client;
 use super::status::{guard, look, tensorlend_status};
 use std::ffi::{CString, c_char};
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn tensorlend_statistics_get(
 ) -> tensorlend_status {
     guard(|| {
         // SAFETY: the rules on handles and variables.
-        let (out, client) = unsafe { (Place::new(statistics, "statistics")?, handle(client, "client")?) };
+        let (out, client) = unsafe { (OutVar::new(statistics, "statistics")?, handle(client, "client")?) };
         client.check()?;
         let counted = client.client.statistics().unwrap_or_default();
         out.fill(tensorlend_statistics {
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn tensorlend_log_start(
     })
 }
 
-/// Ends the log, and writes its buffered rest.
+/// Ends the log, and writes the events that are still buffered.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_log_stop(client: *const tensorlend_client) -> tensorlend_status {
     guard(|| {
@@ -125,21 +125,21 @@ pub unsafe extern "C" fn tensorlend_outstanding_text(outstanding: *const tensorl
     look(std::ptr::null(), || unsafe { outstanding.as_ref() }.map(|it| it.text.as_ptr()))
 }
 
-/// Number of allocations; 0 for NULL.
+/// Number of outstanding allocations; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_outstanding_count(outstanding: *const tensorlend_outstanding) -> u64 {
     // SAFETY: the rule on handles.
     look(0, || unsafe { outstanding.as_ref() }.map(|it| it.count))
 }
 
-/// Bytes of all of them; 0 for NULL.
+/// Bytes of all outstanding allocations; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_outstanding_bytes(outstanding: *const tensorlend_outstanding) -> u64 {
     // SAFETY: the rule on handles.
     look(0, || unsafe { outstanding.as_ref() }.map(|it| it.bytes))
 }
 
-/// Frees it; NULL does nothing.
+/// Frees the list of outstanding allocations; NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_outstanding_free(outstanding: *mut tensorlend_outstanding) {
     // SAFETY: the rule on handles.

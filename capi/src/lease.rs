@@ -9,12 +9,12 @@ use std::ffi::{CString, c_char, c_void};
 use std::sync::Arc;
 use tensorlend::{DeviceLease, Error, Result, Tensor, Value};
 
-/// A tensor that the program reads in place, as long as the lease lives from which it is borrowed. The library makes
-/// these; later versions may have further fields at the end. The description is a checked copy. The elements are the
-/// producer's, and a broken or hostile producer may change them at any time: copy elements before you check them.
+/// A tensor that the program reads in place. It is borrowed from a lease, and valid as long as that lease lives. The library
+/// makes these structures; later versions may have further fields at the end. The description is a checked copy. The elements
+/// are the producer's, and a broken or hostile producer may change them at any time: copy elements before you check them.
 #[repr(C)]
 pub struct tensorlend_tensor {
-    /// Its name in its dataset; NULL for a tensor that is in none.
+    /// The tensor's name in its dataset; NULL for a tensor that is in none.
     pub name: *const c_char,
     /// The element with index 0, read-only; NULL where only the description is known (`tensorlend_info`), and for a
     /// tensor on a device.
@@ -118,17 +118,17 @@ pub struct tensorlend_lease {
     process: Process,
     /// The description of a tensor. It is not in `members`, since a vector would cost each `get` an allocation.
     tensor: Option<tensorlend_tensor>,
-    /// Those of a dataset's members, and their names; for a tensor on a device, the device's UUID is the only name.
+    /// The descriptions and names of a dataset's members. For a tensor on a device, `names` has the device's UUID only.
     members: Vec<tensorlend_tensor>,
     names: Vec<CString>,
 }
 
-// SAFETY: the pointers in the descriptions lead to what `value` and `names` own, which may be read from any thread.
+// SAFETY: the pointers in the descriptions point into memory that `value` and `names` own, which any thread may read.
 unsafe impl Send for tensorlend_lease {}
-// SAFETY: as above; nothing in it changes.
+// SAFETY: as above; the lease is immutable.
 unsafe impl Sync for tensorlend_lease {}
 
-/// Checked by the compiler: `Send` and `Sync` above rest on it.
+/// Compile-time check: `Send` and `Sync` above depend on it.
 const _: fn() = || {
     fn may_travel<T: Send + Sync>() {}
     may_travel::<Value>();
@@ -138,7 +138,7 @@ impl tensorlend_lease {
     pub(super) fn of(value: Value) -> Arc<Self> {
         let mut lease =
             Arc::new(Self { value, process: Process::current(), tensor: None, members: Vec::new(), names: Vec::new() });
-        // Described in its final place, since the descriptions point into it.
+        // Described after the allocation, since the descriptions point into the lease.
         let inner = Arc::get_mut(&mut lease).expect("nobody else has it yet");
         match &inner.value {
             Value::Tensor(tensor) => inner.tensor = Some(tensorlend_tensor::of(std::ptr::null(), tensor)),
@@ -170,7 +170,7 @@ impl tensorlend_lease {
         }
     }
 
-    /// Returns a dataset's member by its name, and the tensor itself without a name.
+    /// Returns a dataset's member with this name; without a name, the tensor itself.
     pub(super) fn find(&self, name: Option<&str>) -> Result<&Tensor> {
         self.process.check()?;
         match (&self.value, name) {
@@ -207,7 +207,7 @@ pub(super) unsafe fn shared(lease: *const tensorlend_lease) -> Result<Arc<tensor
     // SAFETY: the rule on handles: a lease's pointer is one of `Arc::into_raw`, and its count is not 0 before it is
     // freed.
     unsafe { Arc::increment_strong_count(lease) };
-    // SAFETY: as above; this count is ours.
+    // SAFETY: as above; the new `Arc` takes over the count that this call has added.
     Ok(unsafe { Arc::from_raw(lease) })
 }
 
@@ -230,7 +230,7 @@ pub unsafe extern "C" fn tensorlend_lease_clone(
 pub unsafe extern "C" fn tensorlend_lease_free(lease: *mut tensorlend_lease) {
     look((), || {
         if !lease.is_null() {
-            // SAFETY: the rule on handles: a pointer of `Arc::into_raw` that nobody has freed.
+            // SAFETY: the rule on handles: a pointer of `Arc::into_raw` that the caller has not freed.
             drop(unsafe { Arc::from_raw(lease) });
         }
         None
@@ -288,8 +288,8 @@ pub unsafe extern "C" fn tensorlend_lease_find(
     })
 }
 
-/// Metadata of the whole, borrowed from the lease; its length goes to `*bytes`, unless that is NULL. NULL if there is
-/// none, and for NULL.
+/// Metadata of the tensor or dataset, borrowed from the lease; NULL if there is none, and for NULL. Writes the length of the
+/// metadata to `*bytes`, unless that is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_metadata(lease: *const tensorlend_lease, bytes: *mut u64) -> *const c_void {
     look(std::ptr::null(), || {
@@ -306,7 +306,7 @@ pub unsafe extern "C" fn tensorlend_lease_metadata(lease: *const tensorlend_leas
     })
 }
 
-/// Timestamp of the whole, in nanoseconds; 0 if none was set.
+/// Timestamp of the tensor or dataset, in nanoseconds; 0 if none was set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_timestamp(lease: *const tensorlend_lease) -> u64 {
     look(0, || {
@@ -327,18 +327,18 @@ pub unsafe extern "C" fn tensorlend_lease_version(lease: *const tensorlend_lease
     look(tensorlend_version::NONE, || unsafe { lease.as_ref() }.map(|lease| lease.value.version().into()))
 }
 
-/// Returns true while the session that took the lease lives, so that the lease protects its memory: check after
-/// reading, where that matters. False only after the daemon has ended the session of a running process, in the child of
-/// a fork, and for NULL.
+/// Returns true while the session that took the lease lives, so that the lease protects its memory. A reader that must be sure
+/// calls this after it has read the elements. It is false only after the daemon has ended the session of a running process, in
+/// the child of a fork, and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_validate(lease: *const tensorlend_lease) -> bool {
     // SAFETY: the rule on handles.
     look(false, || unsafe { lease.as_ref() }.map(|lease| lease.value.validate()))
 }
 
-/// Copies the elements of a tensor, in C order, into `to`, which has exactly the tensor's `nbytes` bytes. `member` is
-/// NULL for a tensor, and the name of the tensor for a dataset. From a device, it waits for the producer's work and for
-/// the copy.
+/// Copies the elements of a tensor, in C order, into `to`, which has exactly the tensor's `nbytes` bytes. For a dataset,
+/// `member` is the name of one of its tensors; for a tensor, it is NULL. From a device, the call waits for the producer's work
+/// and for the copy.
 ///
 /// `TENSORLEND_ARGUMENT` for another length; `TENSORLEND_NOT_FOUND` if there is no such member.
 #[unsafe(no_mangle)]
@@ -364,7 +364,7 @@ pub unsafe extern "C" fn tensorlend_lease_copy(
     })
 }
 
-/// A string that may be NULL.
+/// Converts a string that may be NULL.
 ///
 /// # Safety
 /// The rule on strings.

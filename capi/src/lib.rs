@@ -1,11 +1,11 @@
 //! The library for C: `libtensorlend.so`, `libtensorlend.a` and `tensorlend.h`, made by `scripts/capi`.
 //!
-//! The interface consists of opaque handles, a status for each call that can fail, and a message for each that failed. Each
-//! file has one noun of the interface. The header is generated from these files: the comments of `pub` items address its
+//! The interface consists of opaque handles, a status for each call that can fail, and a message for each call that failed.
+//! Each file has one noun of the interface. The header is generated from these files: the comments of `pub` items address its
 //! readers, and names are those of C. Four rules separate the two languages:
 //!
-//! * No panic crosses: every body runs inside `status::guard` or `status::look`.
-//! * No exception enters: [`std::panic::catch_unwind`] ends the process when a foreign one reaches it.
+//! * No panic crosses into C: every body runs inside `status::guard` or `status::look`.
+//! * No exception enters Rust: [`std::panic::catch_unwind`] ends the process when a foreign exception reaches it.
 //! * C never guesses how to free memory: each kind of handle has its own `_free`, and every other pointer is borrowed from a
 //!   handle and ends with it.
 //! * A call takes a handle over by the address of the caller's variable, and sets it to NULL. A handle that was not taken
@@ -14,18 +14,18 @@
 //! Rust cannot check the arguments of a C program. The header requires the following, and each `SAFETY` comment names the
 //! rules on which it relies:
 //!
-//! 1. *Handles.* A pointer to a handle is NULL, or one that this library made and nobody has freed. Drafts,
-//!    subscriptions, callers, servers, requests and models are used by one thread at a time; handles are freed once no
-//!    other thread uses them.
-//! 2. *Variables.* A pointer to a variable is NULL, or leads to one of its type that nobody else touches during the
+//! 1. *Handles.* A pointer to a handle is NULL, or one that this library made and the program has not freed. Drafts,
+//!    subscriptions, callers, servers, requests and models are used by one thread at a time; handles are freed once no other
+//!    thread uses them.
+//! 2. *Variables.* A pointer to a variable is NULL, or points to a variable of its type that no other thread accesses during the
 //!    call.
-//! 3. *Strings.* A string is NULL, or ends with a zero byte, and nobody changes it during the call.
-//! 4. *Lengths.* A pointer that comes with a length is NULL with a length of 0, or leads to that much, aligned for its
-//!    type, and nobody changes what is only read, nor touches what is written, during the call.
-//! 5. *DLPack.* A `DLManagedTensorVersioned` is NULL, or as the `DLPack` specification wants it, and its owner leaves
-//!    it alone during the call.
-//! 6. *Callbacks.* A callback is a function of its type that returns, and may be called with its context on any thread,
-//!    on several at a time, for as long as its comment says.
+//! 3. *Strings.* A string is NULL, or ends with a zero byte, and no thread changes it during the call.
+//! 4. *Lengths.* A pointer with a length is NULL with a length of 0, or points to memory of that length, aligned for its type.
+//!    During the call, no other thread changes memory that the call reads, or accesses memory that it writes.
+//! 5. *DLPack.* A `DLManagedTensorVersioned` is NULL, or meets the `DLPack` specification, and its owner does not change it
+//!    during the call.
+//! 6. *Callbacks.* A callback is a function of its type that returns, and may be called with its context on any thread, on
+//!    several at a time, for the time that its comment states.
 //! 7. *Streams.* A stream is NULL, or a stream of this process in the primary context of the device that it is used
 //!    with, and is not destroyed before every draft and lease on which it was recorded has ended.
 //!
@@ -60,7 +60,7 @@ mod stream;
 mod subscription;
 mod version;
 
-/// Checked by the compiler: the header's rules for threads.
+/// Compile-time check of the header's rules for threads.
 const _: fn() = || {
     fn by_all<T: Send + Sync>() {}
     fn by_one_at_a_time<T: Send>() {}

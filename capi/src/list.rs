@@ -1,6 +1,6 @@
 //! Lists: collections that many producers append to, in one order.
 
-use super::arguments::{Out, Place, handle, patience, tell, text, values};
+use super::arguments::{Out, OutVar, handle, tell, text, timeout, values};
 use super::client::tensorlend_client;
 use super::draft::{take, tensorlend_draft};
 use super::leases::tensorlend_leases;
@@ -9,7 +9,7 @@ use super::status::{guard, tensorlend_status};
 use std::ffi::c_char;
 use tensorlend::{Error, Length, Result};
 
-/// The length that a wait is for.
+/// The comparison of a list's length for which a call waits.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum tensorlend_length {
@@ -21,8 +21,8 @@ pub enum tensorlend_length {
     TENSORLEND_LENGTH_AT_MOST = 2,
 }
 
-/// Appends an item, a tensor or a dataset, to a list, which is made if there is none. Takes `*item` over. Its number in
-/// the list goes to `*number`, unless that is NULL.
+/// Appends an item, a tensor or a dataset, to a list. The first item creates the list. Takes `*item` over. Writes the item's
+/// number in the list to `*number`, unless that is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_list_append(
     client: *const tensorlend_client,
@@ -73,19 +73,19 @@ pub unsafe extern "C" fn tensorlend_list_length(
 ) -> tensorlend_status {
     guard(|| {
         // SAFETY: the rules on handles, variables and strings.
-        let (length, client) = unsafe { (Place::new(length, "length")?, handle(client, "client")?) };
+        let (length, client) = unsafe { (OutVar::new(length, "length")?, handle(client, "client")?) };
         // SAFETY: the rule on strings.
         let list = unsafe { text(list, "name") }?;
         client.check()?;
-        length.fill(client.client.len(list));
+        length.fill(client.client.length(list));
         Ok(())
     })
 }
 
 /// Waits until a list has `items` items, compared by `how`, a `tensorlend_length`: at most `timeout_ns` nanoseconds,
-/// for ever if that is below 0. Writes the length to `*length`, unless that is NULL.
+/// without limit if that is below 0. Writes the length to `*length`, unless that is NULL.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tensorlend_list_wait(
+pub unsafe extern "C" fn tensorlend_list_wait_length(
     client: *const tensorlend_client,
     list: *const c_char,
     how: i32,
@@ -96,11 +96,25 @@ pub unsafe extern "C" fn tensorlend_list_wait(
     guard(|| {
         // SAFETY: the rules on handles and strings.
         let (client, list) = unsafe { both(client, list) }?;
-        let found = client.wait_len(list, wanted(how, items)?, patience(timeout_ns))?;
+        let found = client.wait_length(list, wanted(how, items)?, timeout(timeout_ns))?;
         // SAFETY: the rule on variables.
         unsafe { tell(length, found) };
         Ok(())
     })
+}
+
+/// Another name of `tensorlend_list_wait_length`, for programs that were compiled with it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_list_wait(
+    client: *const tensorlend_client,
+    list: *const c_char,
+    how: i32,
+    items: u64,
+    timeout_ns: i64,
+    length: *mut u64,
+) -> tensorlend_status {
+    // SAFETY: the same rules.
+    unsafe { tensorlend_list_wait_length(client, list, how, items, timeout_ns, length) }
 }
 
 fn wanted(how: i32, items: u64) -> Result<Length> {
@@ -116,11 +130,12 @@ fn wanted(how: i32, items: u64) -> Result<Length> {
     }
 }
 
-/// Leases the items `first` to `end - 1` of a list, in order; numbers beyond its end are left out (`UINT64_MAX`: all).
+/// Leases the items `first` to `end - 1` of a list, in order; numbers beyond the list's end are ignored, so with `UINT64_MAX`
+/// as `end` the call leases all items from `first` on.
 ///
 /// `TENSORLEND_NOT_FOUND` if there is no such list; `TENSORLEND_LIMIT` for more items than a client can hold (4096).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tensorlend_list_get(
+pub unsafe extern "C" fn tensorlend_list_get_range(
     client: *const tensorlend_client,
     list: *const c_char,
     first: u64,
@@ -133,9 +148,22 @@ pub unsafe extern "C" fn tensorlend_list_get(
         if first > end {
             return Err(Error::Argument(format!("items {first} to {end}: the end is before the first")).into());
         }
-        out.lend_all(client.range(list, first..end)?);
+        out.lend_all(client.get_range(list, first..end)?);
         Ok(())
     })
+}
+
+/// Another name of `tensorlend_list_get_range`, for programs that were compiled with it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_list_get(
+    client: *const tensorlend_client,
+    list: *const c_char,
+    first: u64,
+    end: u64,
+    leases: *mut *mut tensorlend_leases,
+) -> tensorlend_status {
+    // SAFETY: the same rules.
+    unsafe { tensorlend_list_get_range(client, list, first, end, leases) }
 }
 
 /// Removes a list and its items. Writes whether the list existed to `*existed`, unless that is NULL. Leases on its

@@ -17,16 +17,16 @@ use tensorlend_kind::{
 use tensorlend_layout::tensor::Strides;
 use tensorlend_model::{ModelInfo, Models};
 
-/// A name with its value; or a stream or a list, of which only `name`, `kind` and `count` are known; a model, with
-/// `nbytes` and `version`; or a machine, with `alive` and `here`. Borrowed from the listing. The library makes these;
-/// later versions may have further fields at the end.
+/// An entry of a listing, borrowed from it: a name with its value; a stream or a list, with `name`, `kind` and `count` only; a
+/// model, with `nbytes` and `version`; or a machine, with `alive` and `here`. The library makes these structures; later
+/// versions may have further fields at the end.
 #[repr(C)]
 pub struct tensorlend_entry {
-    /// Its name.
+    /// The entry's name.
     pub name: *const c_char,
-    /// Its owner's label, or its machine (`tensorlend_placement`); empty where neither is known.
+    /// The label of the name's owner, or the machine of the name (`tensorlend_placement`); empty if neither is known.
     pub label: *const c_char,
-    /// `count` descriptions of tensors: one of a tensor, all of a dataset; NULL for streams and lists.
+    /// `count` descriptions: of the one tensor, or of all tensors of a dataset; NULL for streams and lists.
     pub tensors: *const *const tensorlend_tensor,
     /// Tensors of a name, subscribers of a stream, items of a list.
     pub count: u64,
@@ -36,25 +36,25 @@ pub struct tensorlend_entry {
     pub metadata_bytes: u64,
     /// Timestamp that its producer set, in nanoseconds; 0 if none.
     pub timestamp_ns: u64,
-    /// Remaining time to live, in nanoseconds; 0 if it has none.
+    /// Remaining time to live, in nanoseconds; 0 if the name has no time limit.
     pub ttl_ns: u64,
-    /// Version of its value.
+    /// Version of the name's value.
     pub version: tensorlend_version,
-    /// Its kind.
+    /// The entry's kind.
     pub kind: tensorlend_kind,
-    /// Process id of its owner.
+    /// Process id of the name's owner.
     pub pid: u32,
-    /// User id of its owner.
+    /// User id of the name's owner.
     pub uid: u32,
-    /// Whether its owner is connected, or its machine can be reached.
+    /// Whether the name's owner is connected, or the machine can be reached.
     pub alive: bool,
-    /// Whether it ends with its owner's session.
+    /// Whether the name ends with its owner's session.
     pub ephemeral: bool,
     /// Whether this machine has a copy of another machine's name.
     pub cached: bool,
-    /// Whether that copy, or the entry, may be old, since its machine cannot be reached.
+    /// Whether that copy, or the entry, may be old, because the other machine cannot be reached.
     pub stale: bool,
-    /// Whether it is the machine on which the program runs.
+    /// Whether the entry is the machine on which the program runs.
     pub here: bool,
 }
 
@@ -144,7 +144,7 @@ impl Row {
             _ => TENSORLEND_KIND_LIST,
         };
         let has_bytes = matches!(kind, TENSORLEND_KIND_TENSOR | TENSORLEND_KIND_DATASET);
-        // Another machine wrote the description, and may be newer: what is not understood is left out.
+        // Another machine wrote the description, and may run a newer version: unknown parts are left out.
         let strides = Strides::row_major(&sizes_of(&info.shape)).filter(|_| kind == TENSORLEND_KIND_TENSOR);
         let tensor =
             info.dtype.parse().ok().zip(strides).map(|(dtype, strides)| {

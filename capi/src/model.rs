@@ -1,6 +1,6 @@
 //! Models, which tensorlend-runner computes.
 
-use super::arguments::{Out, Place, c_text, free, given, handle, handle_mut, patience, take_over, tell, text, values};
+use super::arguments::{Out, OutVar, c_text, free, given, handle, handle_mut, take_over, tell, text, timeout, values};
 use super::client::tensorlend_client;
 use super::draft::{check_taking, take, tensorlend_draft};
 use super::lease::{optional, tensorlend_lease};
@@ -19,7 +19,7 @@ pub struct tensorlend_model {
     name: CString,
 }
 
-/// A request to a model: its inputs, and where its outputs go. One thread at a time uses it. `tensorlend_model_run`
+/// A request to a model: its inputs, and the destinations of its outputs. One thread at a time uses it. `tensorlend_model_run`
 /// takes it over; `tensorlend_model_request_free` frees one that was not taken over.
 pub struct tensorlend_model_request {
     request: ModelRequest,
@@ -31,7 +31,7 @@ impl tensorlend_model_request {
     }
 }
 
-/// The models of a client's namespace, and a model's name.
+/// Returns the models of a client's namespace, and a model's name.
 ///
 /// # Safety
 /// The rules on handles and strings.
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn tensorlend_model_delete(
     })
 }
 
-/// Opens a model that is run once or many times: its connection to a runner is opened once. Asks the daemon nothing.
+/// Opens a model for one or many runs over one connection to a runner. Asks the daemon nothing: the first run connects.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_model_open(
     client: *const tensorlend_client,
@@ -232,8 +232,8 @@ pub unsafe extern "C" fn tensorlend_model_request_free(request: *mut tensorlend_
     unsafe { free(request) }
 }
 
-/// Runs a model: sends the request to a runner, and waits for the response `timeout_ns` nanoseconds at most, for ever
-/// if that is below 0. Takes `*request` over. The response is a dataset of outputs by name.
+/// Runs a model: sends the request to a runner, and waits for the response `timeout_ns` nanoseconds at most, without
+/// limit if that is below 0. Takes `*request` over. The response is a dataset of outputs by name.
 ///
 /// If a runner ends without a fault of the model, a request whose inputs are all names is sent again, so that the model
 /// may run twice. `TENSORLEND_NOT_FOUND` if there is no such model; `TENSORLEND_REQUEST_FAILED` with the reason if the
@@ -253,7 +253,7 @@ pub unsafe extern "C" fn tensorlend_model_run(
         unsafe { given(request, "request") }?;
         // SAFETY: the rules on handles and variables; `given` has accepted it.
         let taken = unsafe { take_over(request) };
-        out.lend(Value::Dataset(model.model.run(taken.request, patience(timeout_ns))?));
+        out.lend(Value::Dataset(model.model.run(taken.request, timeout(timeout_ns))?));
         Ok(())
     })
 }
@@ -270,8 +270,8 @@ unsafe fn answer(response: *const tensorlend_lease) -> Result<ModelAnswer> {
     ModelAnswer::of(dataset.ok_or_else(|| Error::Argument("the lease is on a tensor: a response is a dataset".into()))?)
 }
 
-/// Times of a response, in nanoseconds: from sending the request to its run, and of the model alone. Either pointer may
-/// be NULL. `TENSORLEND_ARGUMENT` for a dataset that no runner made.
+/// Writes the times of a response in nanoseconds: to `*queue_ns` the time from sending the request to its run, to `*run_ns` the
+/// time of the model alone. Either pointer may be NULL. `TENSORLEND_ARGUMENT` for a dataset that no runner made.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_model_times(
     response: *const tensorlend_lease,
@@ -290,7 +290,7 @@ pub unsafe extern "C" fn tensorlend_model_times(
     })
 }
 
-/// Version under which the runner published an output: zeros if it did not.
+/// Writes to `*version` the version under which the runner published an output: zeros if the runner did not publish it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_model_published(
     response: *const tensorlend_lease,
@@ -300,7 +300,7 @@ pub unsafe extern "C" fn tensorlend_model_published(
     guard(|| {
         // SAFETY: the rules on handles, variables and strings.
         let (version, answer, output) =
-            unsafe { (Place::new(version, "version")?, answer(response)?, text(output, "output")?) };
+            unsafe { (OutVar::new(version, "version")?, answer(response)?, text(output, "output")?) };
         version.fill(answer.versions.get(output).copied().unwrap_or(Version::NONE).into());
         Ok(())
     })

@@ -1,6 +1,6 @@
 //! Names and their latest values.
 
-use super::arguments::{Out, Place, buffer, handle, patience, tell, text};
+use super::arguments::{Out, OutVar, buffer, handle, tell, text, timeout};
 use super::client::tensorlend_client;
 use super::lease::tensorlend_lease;
 use super::status::{guard, tensorlend_status};
@@ -8,7 +8,7 @@ use super::version::tensorlend_version;
 use std::ffi::{c_char, c_void};
 use tensorlend::{Client, Result, Value, Version};
 
-/// A client and a name.
+/// Converts a client and a name.
 ///
 /// # Safety
 /// The rules on handles and strings.
@@ -64,7 +64,8 @@ pub unsafe extern "C" fn tensorlend_get_value(
     })
 }
 
-/// Copies the name's current tensor, in C order, into `to`, which has exactly its size in bytes. `version` may be NULL.
+/// Copies the name's current tensor, in C order, into `to`, which has exactly the tensor's size in bytes. `version` may be
+/// NULL.
 ///
 /// `TENSORLEND_ARGUMENT` for another length; otherwise as `tensorlend_get`.
 #[unsafe(no_mangle)]
@@ -85,8 +86,8 @@ pub unsafe extern "C" fn tensorlend_get_into(
     })
 }
 
-/// As `tensorlend_get`, and waits for a name that does not exist yet: at most `timeout_ns` nanoseconds, for ever if
-/// that is below 0. `TENSORLEND_TIMEOUT` after that time.
+/// As `tensorlend_get`, and waits for a name that does not exist yet: at most `timeout_ns` nanoseconds, without limit
+/// if that is below 0. `TENSORLEND_TIMEOUT` after that time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_wait_for(
     client: *const tensorlend_client,
@@ -97,7 +98,7 @@ pub unsafe extern "C" fn tensorlend_wait_for(
     guard(|| {
         // SAFETY: the rules on handles, variables and strings.
         let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name)?) };
-        out.lend(Value::Tensor(client.wait_for(name, patience(timeout_ns))?));
+        out.lend(Value::Tensor(client.wait_for(name, timeout(timeout_ns))?));
         Ok(())
     })
 }
@@ -115,7 +116,7 @@ pub unsafe extern "C" fn tensorlend_wait_newer(
     guard(|| {
         // SAFETY: the rules on handles, variables and strings.
         let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name)?) };
-        out.lend(client.wait_value(name, seen.into(), patience(timeout_ns))?);
+        out.lend(client.wait_value(name, seen.into(), timeout(timeout_ns))?);
         Ok(())
     })
 }
@@ -129,7 +130,7 @@ pub unsafe extern "C" fn tensorlend_exists(
 ) -> tensorlend_status {
     guard(|| {
         // SAFETY: the rules on handles, variables and strings.
-        let (exists, (client, name)) = unsafe { (Place::new(exists, "exists")?, both(client, name)?) };
+        let (exists, (client, name)) = unsafe { (OutVar::new(exists, "exists")?, both(client, name)?) };
         exists.fill(client.exists(name)?);
         Ok(())
     })
@@ -144,7 +145,7 @@ pub unsafe extern "C" fn tensorlend_current_version(
 ) -> tensorlend_status {
     guard(|| {
         // SAFETY: the rules on handles, variables and strings.
-        let (version, (client, name)) = unsafe { (Place::new(version, "version")?, both(client, name)?) };
+        let (version, (client, name)) = unsafe { (OutVar::new(version, "version")?, both(client, name)?) };
         version.fill(client.version(name)?.unwrap_or(Version::NONE).into());
         Ok(())
     })
@@ -167,7 +168,7 @@ pub unsafe extern "C" fn tensorlend_delete(
     })
 }
 
-/// Renames a value. It replaces a value of the new name. `TENSORLEND_NOT_FOUND` if `from` does not exist.
+/// Renames a value. A former value of the new name is replaced. `TENSORLEND_NOT_FOUND` if `from` does not exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_rename(
     client: *const tensorlend_client,
@@ -182,7 +183,7 @@ pub unsafe extern "C" fn tensorlend_rename(
     })
 }
 
-/// Publishes a copy of a value, made by this client, under another name. `version` may be NULL.
+/// Publishes a copy of a value under another name. This client owns the copy. `version` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_copy(
     client: *const tensorlend_client,

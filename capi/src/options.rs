@@ -35,8 +35,9 @@ pub unsafe extern "C" fn tensorlend_options_free(options: *mut tensorlend_option
     unsafe { free(options) };
 }
 
-/// The daemon's socket; called more than once, the sockets are tried in that order. Default: `$TENSORLEND_SOCKET`, else
-/// the user's daemon at `$XDG_RUNTIME_DIR/tensorlend.sock`, else the system's at `/run/tensorlend/tensorlend.sock`.
+/// Adds the socket of a daemon. If the program calls this several times, `tensorlend_connect` tries the sockets in that order.
+/// Default: `$TENSORLEND_SOCKET`, else the user's daemon at `$XDG_RUNTIME_DIR/tensorlend.sock`, else the system's at
+/// `/run/tensorlend/tensorlend.sock`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_socket(
     options: *mut tensorlend_options,
@@ -50,7 +51,7 @@ pub unsafe extern "C" fn tensorlend_options_socket(
     })
 }
 
-/// The namespace to join, as the daemon's configuration names it. Default: the private one of this user.
+/// Sets the namespace to join, as the daemon's configuration names it. Default: the private namespace of this user.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_namespace(
     options: *mut tensorlend_options,
@@ -64,7 +65,7 @@ pub unsafe extern "C" fn tensorlend_options_namespace(
     })
 }
 
-/// The client's label in listings, of which the first 63 bytes are kept. Default: the program's name.
+/// Sets the client's label in listings, of which the first 63 bytes are kept. Default: the program's name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_label(
     options: *mut tensorlend_options,
@@ -78,8 +79,8 @@ pub unsafe extern "C" fn tensorlend_options_label(
     })
 }
 
-/// Whether to keep other processes of this user out of this one: from the connection on, none of them can trace it,
-/// read or write its memory, or take its descriptors. The whole process has no core dumps then. Default: false.
+/// If `harden` is true, protects this process from other processes of the same user: from the connection on, none of them can
+/// trace it, read or write its memory, or take its descriptors. The whole process has no core dumps then. Default: false.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_harden(
     options: *mut tensorlend_options,
@@ -92,7 +93,7 @@ pub unsafe extern "C" fn tensorlend_options_harden(
     })
 }
 
-/// Timeout, in nanoseconds, of requests to this machine's gateway for which the call gives none: a `tensorlend_get` of
+/// Sets the timeout, in nanoseconds, of requests to this machine's gateway for which the call gives none: a `tensorlend_get` of
 /// another machine's name, a `tensorlend_put_remote`. Default: 60 seconds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_remote_timeout(
@@ -107,8 +108,8 @@ pub unsafe extern "C" fn tensorlend_options_remote_timeout(
     })
 }
 
-/// Timeout, in nanoseconds, of requests to the daemon, after which a call fails with `TENSORLEND_DISCONNECTED`; at least
-/// a millisecond. Default: 30 seconds.
+/// Sets the timeout, in nanoseconds, of requests to the daemon, after which a call fails with `TENSORLEND_DISCONNECTED`; at
+/// least a millisecond. Default: 30 seconds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_request_timeout(
     options: *mut tensorlend_options,
@@ -122,7 +123,7 @@ pub unsafe extern "C" fn tensorlend_options_request_timeout(
     })
 }
 
-/// Maximum number of bytes that this client may use. An allocation above it fails with `TENSORLEND_LIMIT`. Default:
+/// Sets the maximum number of bytes that this client may use. An allocation above it fails with `TENSORLEND_LIMIT`. Default:
 /// only the daemon's limits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_memory_limit(
@@ -171,10 +172,10 @@ pub unsafe extern "C" fn tensorlend_options_tracking(options: *mut tensorlend_op
     })
 }
 
-/// A function that the library calls before an allocation of `bytes` bytes fails at the client's or the daemon's memory
-/// limit. `attempt` counts its calls for one allocation, from 1. It may delete names, and free drafts except one that
-/// the allocating call was given. It returns whether to try again.
-// "C-unwind": an exception that leaves it ends the process, where it would be undefined behaviour with "C".
+/// A function that the library calls before an allocation of `bytes` bytes fails at the client's or the daemon's memory limit.
+/// `attempt` counts its calls for one allocation, from 1. The function may delete names, and free drafts except those that the
+/// program has passed to the allocating call. It returns whether to try again.
+// "C-unwind": an exception that leaves the callback then ends the process. With "C", it would be undefined behaviour.
 pub type tensorlend_relief =
     Option<unsafe extern "C-unwind" fn(context: *mut c_void, bytes: u64, attempt: u32) -> c_bool>;
 
@@ -183,7 +184,7 @@ struct Context(*mut c_void);
 
 // SAFETY: the rule on callbacks: the callback may be called with it on any thread.
 unsafe impl Send for Context {}
-// SAFETY: the rule on callbacks: and on several at a time.
+// SAFETY: the rule on callbacks: the callback may be called with it on several threads at a time.
 unsafe impl Sync for Context {}
 
 impl Context {
@@ -192,9 +193,9 @@ impl Context {
     }
 }
 
-/// Calls `relief` with `context` before an allocation fails. It runs on the allocating threads, on several at a time,
-/// as long as the client or anything that came from it lives. It may use the client; its own allocations fail without
-/// another call. It must return: no exception, no `longjmp`. Default: none.
+/// Calls `relief` with `context` before an allocation fails. The callback runs on the allocating threads, on several at a time,
+/// as long as the client or another handle that came from it lives. It may use the client; its own allocations fail without
+/// another call. It must return: it must not throw an exception or call `longjmp`. Default: none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_on_memory_pressure(
     options: *mut tensorlend_options,
@@ -245,7 +246,7 @@ mod tests {
         let (mut options, mut client, mut draft) = (null_mut(), null_mut(), null_mut());
         let mut counted = std::mem::MaybeUninit::uninit();
         let size = 1 << 20;
-        // SAFETY: every pointer leads to what it is named for, and every handle is ended once.
+        // SAFETY: every pointer points to an object of its type, and every handle is ended once.
         unsafe {
             assert_eq!(tensorlend_options_new(&raw mut options), TENSORLEND_OK);
             assert_eq!(tensorlend_options_socket(options, socket.as_ptr()), TENSORLEND_OK);

@@ -1,6 +1,6 @@
 //! Names of other machines, by this machine's gateway.
 
-use super::arguments::{Out, Place, handle, values};
+use super::arguments::{Out, OutVar, handle, values};
 use super::client::tensorlend_client;
 use super::draft::{filled, spec, take, tensorlend_draft};
 use super::dtype::tensorlend_dtype;
@@ -13,9 +13,8 @@ use tensorlend::check_name;
 /// Copies `shape`'s elements, row-major, and publishes them under a name of another machine, "NODE/NAME". Returns when
 /// the value is published there; that machine's configuration must allow it.
 ///
-/// `TENSORLEND_REMOTE` for an unknown or unreachable machine, and one that refuses; `TENSORLEND_TIMEOUT` without a
-/// response in time (`tensorlend_options_remote_timeout`): the value may have been published; otherwise as
-/// `tensorlend_create`.
+/// `TENSORLEND_REMOTE` for an unknown or unreachable machine, and for a machine that refuses; `TENSORLEND_TIMEOUT` without a
+/// response in time (`tensorlend_options_remote_timeout`): the value may have been published; otherwise as `tensorlend_create`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_put_remote(
     client: *const tensorlend_client,
@@ -31,7 +30,7 @@ pub unsafe extern "C" fn tensorlend_put_remote(
         check_name(name)?;
         // SAFETY: the rule on lengths.
         let spec = unsafe { spec(dtype, ndim, shape, std::ptr::null(), 0) }?;
-        // SAFETY: the rule on lengths: the elements' bytes, which are as many as the shape says.
+        // SAFETY: the rule on lengths: the elements' bytes, whose number follows from the shape.
         let data = unsafe { values(data.cast(), spec.bytes()?, "data") }?;
         client.put_remote_draft(name, filled(client, spec, data)?)?;
         Ok(())
@@ -55,10 +54,10 @@ pub unsafe extern "C" fn tensorlend_publish_remote(
     })
 }
 
-/// Fetches the items of a list of another machine, "NODE/LIST", that are not on this machine yet; returns when they are.
-/// Afterwards `tensorlend_list_get` finds them under that name. Writes the number of items to `*length`.
+/// Fetches the items of a list of another machine, "NODE/LIST", that are not on this machine yet, and waits until they are.
+/// Afterwards `tensorlend_list_get_range` finds them under that name. Writes the number of items to `*length`.
 ///
-/// `TENSORLEND_REMOTE`; `TENSORLEND_TIMEOUT`, after which it can be called again: fetched items stay.
+/// `TENSORLEND_REMOTE`; `TENSORLEND_TIMEOUT`, after which you can call this again: fetched items stay.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_fetch_list(
     client: *const tensorlend_client,
@@ -67,13 +66,13 @@ pub unsafe extern "C" fn tensorlend_fetch_list(
 ) -> tensorlend_status {
     guard(|| {
         // SAFETY: the rules on handles, variables and strings.
-        let (length, (client, list)) = unsafe { (Place::new(length, "length")?, both(client, list)?) };
+        let (length, (client, list)) = unsafe { (OutVar::new(length, "length")?, both(client, list)?) };
         length.fill(client.fetch_list(list)?);
         Ok(())
     })
 }
 
-/// Lists the machines that this machine's gateway has seen, and this one: entries of `TENSORLEND_KIND_NODE`. No entries
+/// Lists the machines that this machine's gateway has seen, and this machine: entries of `TENSORLEND_KIND_NODE`. No entries
 /// without a gateway. Reads shared memory, and does not ask the gateway.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_list_nodes(
@@ -94,7 +93,7 @@ pub unsafe extern "C" fn tensorlend_list_nodes(
 ///
 /// `TENSORLEND_REMOTE` if the gateway does not respond; `TENSORLEND_TIMEOUT`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tensorlend_list_remote(
+pub unsafe extern "C" fn tensorlend_list_remote_names(
     client: *const tensorlend_client,
     glob: *const c_char,
     listing: *mut *mut tensorlend_listing,
@@ -107,9 +106,20 @@ pub unsafe extern "C" fn tensorlend_list_remote(
     })
 }
 
+/// Another name of `tensorlend_list_remote_names`, for programs that were compiled with it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_list_remote(
+    client: *const tensorlend_client,
+    glob: *const c_char,
+    listing: *mut *mut tensorlend_listing,
+) -> tensorlend_status {
+    // SAFETY: the same rules.
+    unsafe { tensorlend_list_remote_names(client, glob, listing) }
+}
+
 /// Asks the gateway where a name of another machine is, as a listing of one entry: its `label` is the machine, `alive`
-/// tells whether that can be reached, `cached` and `stale` tell of the copy on this machine. No entry for a name of this
-/// machine, or of an unknown one.
+/// is whether the machine can be reached, and `cached` and `stale` describe the copy on this machine. No entry for a
+/// name of this machine, or of an unknown one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_placement(
     client: *const tensorlend_client,

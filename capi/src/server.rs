@@ -1,6 +1,6 @@
 //! Servers of a service, and the requests that they receive.
 
-use super::arguments::{Out, c_text, free, given, handle, handle_mut, patience, take_over, text};
+use super::arguments::{Out, c_text, free, given, handle, handle_mut, take_over, text, timeout};
 use super::client::tensorlend_client;
 use super::draft::{check_taking, take, tensorlend_draft};
 use super::lease::tensorlend_lease;
@@ -18,11 +18,13 @@ pub struct tensorlend_server {
     service: CString,
 }
 
-/// A request that a server received: a lease on its value, and the right to respond once. Any thread may respond, one
-/// at a time uses the handle, and requests may be responded to in any order. It may outlive the server's handle.
+/// A request that a server received: a lease on its value, and the right to respond once. Any thread may respond, but only one
+/// thread at a time uses the handle. A program may respond to its requests in any order. A request may outlive the server's
+/// handle.
 ///
 /// `tensorlend_request_respond` and `tensorlend_request_fail` take it over, and set the caller's variable to NULL.
-/// `tensorlend_request_free` drops one that was not taken over: its caller gets `TENSORLEND_REQUEST_FAILED`.
+/// `tensorlend_request_free` drops a request that was not taken over; the request's caller then gets
+/// `TENSORLEND_REQUEST_FAILED`.
 pub struct tensorlend_request {
     lease: Arc<tensorlend_lease>,
     reply: Reply,
@@ -36,7 +38,7 @@ impl tensorlend_request {
     }
 }
 
-/// A server, in the process that opened it.
+/// Returns the server, or `Error::Forked` in a process other than the one that opened it.
 ///
 /// # Safety
 /// The rule on handles.
@@ -68,7 +70,7 @@ pub unsafe extern "C" fn tensorlend_serve(
     })
 }
 
-/// Receives the next request; waits for it `timeout_ns` nanoseconds at most, for ever if that is below 0.
+/// Receives the next request; waits for it `timeout_ns` nanoseconds at most, without limit if that is below 0.
 ///
 /// `TENSORLEND_TIMEOUT`; `TENSORLEND_LIMIT` with 4096 leases held already: the request is still there after some were
 /// freed; `TENSORLEND_DISCONNECTED` if the session has ended.
@@ -81,7 +83,7 @@ pub unsafe extern "C" fn tensorlend_server_recv(
     guard(|| {
         // SAFETY: the rules on handles and variables.
         let (out, server) = unsafe { (Out::new(request, "request")?, opened(server)?) };
-        let call = match patience(timeout_ns) {
+        let call = match timeout(timeout_ns) {
             None => server.recv(),
             Some(timeout) => server.recv_timeout(timeout),
         }?;
@@ -90,8 +92,8 @@ pub unsafe extern "C" fn tensorlend_server_recv(
     })
 }
 
-/// Receives the next request if there is one, for servers that gather several: `*request` is NULL if there is none now,
-/// and the status `TENSORLEND_OK`.
+/// Receives the next request if there is one, for servers that gather several: if there is none now, `*request` is NULL, and
+/// the status is `TENSORLEND_OK`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_server_try_recv(
     server: *mut tensorlend_server,
@@ -137,7 +139,7 @@ pub unsafe extern "C" fn tensorlend_request_value(request: *const tensorlend_req
     look(std::ptr::null(), || unsafe { request.as_ref() }.map(|request| Arc::as_ptr(&request.lease)))
 }
 
-/// Announces that the response comes within some ten microseconds, so that a sleeping caller wakes up in the meantime.
+/// Announces that the response comes within about ten microseconds, so that a sleeping caller wakes up in the meantime.
 /// Worthwhile after long work.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_request_soon(request: *const tensorlend_request) -> tensorlend_status {
@@ -186,7 +188,7 @@ pub unsafe extern "C" fn tensorlend_request_respond(
         unsafe { check_taking(response) }?;
         // SAFETY: the rules on handles and variables: both were checked.
         let (reply, response) = unsafe { (take_request(request), take(response)?) };
-        reply.answer(response)?;
+        reply.respond(response)?;
         Ok(())
     })
 }
@@ -215,7 +217,7 @@ pub unsafe extern "C" fn tensorlend_request_free(request: *mut tensorlend_reques
     unsafe { free(request) }
 }
 
-/// Checked by the compiler: another thread may respond.
+/// Compile-time check: another thread may respond.
 const _: fn() = || {
     fn may_travel<T: Send>() {}
     may_travel::<Reply>();

@@ -5,17 +5,17 @@ use super::client::tensorlend_client;
 use super::status::{guard, look, tensorlend_status};
 use std::ffi::{CString, c_char};
 
-/// The daemon's metrics, borrowed from their handle. The library makes these; later versions may have further fields at
-/// the end.
+/// The daemon's metrics, borrowed from their handle. The library makes these structures; later versions may have further fields
+/// at the end.
 #[repr(C)]
 pub struct tensorlend_figures {
     /// Version of the daemon.
     pub version: *const c_char,
     /// "system" or "user".
     pub mode: *const c_char,
-    /// Time since it started, in nanoseconds.
+    /// Time since the daemon started, in nanoseconds.
     pub uptime_ns: u64,
-    /// Bytes that the pool may have.
+    /// Maximum number of bytes of the pool.
     pub pool_bytes_max: u64,
     /// Bytes of segments that exist: lent, spare and idle.
     pub pool_bytes: u64,
@@ -31,7 +31,7 @@ pub struct tensorlend_figures {
     pub names_expired: u64,
     /// Ephemeral names that ended with their producers' sessions.
     pub names_ephemeral_gone: u64,
-    /// Sessions that were ended because memory was short and their leases kept some.
+    /// Sessions that the daemon ended because memory was short and their leases kept replaced values in use.
     pub sessions_revoked: u64,
     /// Requests answered.
     pub requests: u64,
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn tensorlend_stat_figures(stat: *const tensorlend_stat) -
     look(std::ptr::null(), || unsafe { stat.as_ref() }.map(|stat| std::ptr::from_ref(&stat.figures)))
 }
 
-/// Frees it; NULL does nothing.
+/// Frees the metrics; NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stat_free(stat: *mut tensorlend_stat) {
     // SAFETY: the rule on handles.

@@ -32,23 +32,26 @@ pub enum tensorlend_status {
     TENSORLEND_FULL = 9,
     /// The client was opened by the parent of this process: connect in the child.
     TENSORLEND_FORKED = 10,
-    /// The daemon refuses: no right to write, or to this namespace; another producer has the stream.
+    /// The daemon refuses the request: this user may not write, or may not join the namespace; or another client produces the
+    /// stream.
     TENSORLEND_REFUSED = 11,
     /// A system call failed.
     TENSORLEND_SYSTEM = 12,
-    /// The value's record is invalid: its publisher wrote it wrongly. Only what that client published is affected.
+    /// The value's record is invalid: its publisher wrote it wrongly. Only values of that client are affected.
     TENSORLEND_DAMAGED = 13,
     /// Library, daemon and kernel are incompatible.
     TENSORLEND_INCOMPATIBLE = 14,
     /// A bug of this library. Free the handles involved, and report it with the message.
     TENSORLEND_PANIC = 15,
-    /// The name is another machine's, which cannot be reached or refuses; or this machine's gateway does not answer.
+    /// The name belongs to another machine, and that machine is unreachable or refuses; or this machine's gateway does not
+    /// answer.
     TENSORLEND_REMOTE = 16,
-    /// The server refused the request, or could not carry it out: the message has its reason.
+    /// The server refused the request, or could not carry it out: the error message has the server's reason.
     TENSORLEND_REQUEST_FAILED = 17,
     /// The server ended before it responded. It may have carried the request out.
     TENSORLEND_SERVER_GONE = 18,
-    /// No such device, or the daemon lends none of its memory; or the driver, or a producer's work, failed.
+    /// There is no such device, or the daemon lends none of its memory; or the driver failed, or a producer ended before its
+    /// work was done.
     TENSORLEND_DEVICE = 19,
 }
 
@@ -145,25 +148,25 @@ thread_local! {
 /// if none has failed. It stays until another call of this thread fails: copy it to keep it.
 #[unsafe(no_mangle)]
 pub extern "C" fn tensorlend_error_message() -> *const c_char {
-    // A thread that is just ending has lost its message.
+    // A thread that is ending has lost its message.
     MESSAGE.try_with(|message| message.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// The stable code of this thread's last call that failed, "TL-0301": the same in every language, and explained by the
+/// The stable code of this thread's last call that failed, such as "TL-0301": the same in every language, and explained by the
 /// manual's page on errors. Never NULL; empty if none has failed. It stays until another call of this thread fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn tensorlend_error_code() -> *const c_char {
     CODE.try_with(|code| code.as_ptr().cast_const().cast()).unwrap_or(c"".as_ptr())
 }
 
-/// The limit that this thread's last call that failed has reached: one of tensorlend_limit, 0 if it failed for another
-/// reason or none has failed. Decide by it, and not by words of the message.
+/// The limit that this thread's last call that failed has reached: one of tensorlend_limit, 0 if it failed for another reason
+/// or none has failed. Programs should decide by this number, not by words of the message.
 #[unsafe(no_mangle)]
 pub extern "C" fn tensorlend_error_limit() -> i32 {
     LIMIT.try_with(Cell::get).ok().flatten().map_or(0, |kind| kind.number().into())
 }
 
-/// Name of a limit, "pool-bytes". Never NULL, valid for ever; "unknown" for other numbers.
+/// Name of a limit, such as "pool-bytes". Never NULL, valid until the process ends; "unknown" for other numbers.
 #[unsafe(no_mangle)]
 pub extern "C" fn tensorlend_limit_name(limit: i32) -> *const c_char {
     limit_name(limit).as_ptr()
@@ -174,7 +177,7 @@ fn limit_name(limit: i32) -> &'static CStr {
     kind.map_or(c"unknown", |kind| kind.c_name())
 }
 
-/// Name of a status, "not found". Never NULL, valid for ever; "unknown" for other numbers.
+/// Name of a status, such as "not found". Never NULL, valid until the process ends; "unknown" for other numbers.
 #[unsafe(no_mangle)]
 pub extern "C" fn tensorlend_status_name(status: i32) -> *const c_char {
     name(status).as_ptr()
@@ -210,7 +213,7 @@ fn name(status: i32) -> &'static CStr {
 pub enum Fault {
     /// An error of the client library.
     Client(Error),
-    /// An element type that the client library does not have.
+    /// An element type that the client library does not know.
     DType(u32),
 }
 
@@ -278,13 +281,13 @@ fn tell(status: tensorlend_status, code: &str, limit: Option<LimitKind>, text: S
     bytes[..code.len().min(7)].copy_from_slice(&code.as_bytes()[..code.len().min(7)]);
     let _ = CODE.try_with(|kept| kept.set(bytes));
     let _ = LIMIT.try_with(|kept| kept.set(limit));
-    // A message has no zero byte, unless a name in it was a stranger's.
+    // A message contains a zero byte only if it quotes a name that another process wrote.
     let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
     let _ = MESSAGE.try_with(|message| message.replace(text));
     status
 }
 
-/// The code of a fault of the library.
+/// The code for a bug of this library.
 const PANIC: &str = "TL-0907";
 
 fn of_panic(panic: &(dyn Any + Send)) -> String {
@@ -294,7 +297,7 @@ fn of_panic(panic: &(dyn Any + Send)) -> String {
 
 /// Runs the body of a call that can fail.
 pub fn guard(body: impl FnOnce() -> Result<(), Fault>) -> tensorlend_status {
-    // Only handles can be half-changed after a panic, and the caller is to free them.
+    // After a panic, only handles may be inconsistent, and the contract requires that the caller frees them.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => TENSORLEND_OK,
         Ok(Err(Fault::Client(error))) => tell(status_of(&error), error.code(), error.limit_kind(), error.to_string()),
@@ -313,7 +316,7 @@ pub fn guard(body: impl FnOnce() -> Result<(), Fault>) -> tensorlend_status {
     }
 }
 
-/// Runs the body of a call that has no status: `otherwise` is what it returns for NULL.
+/// Runs the body of a call that has no status; returns `otherwise` if the body returns nothing.
 pub fn look<T>(otherwise: T, body: impl FnOnce() -> Option<T>) -> T {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(found) => found.unwrap_or(otherwise),

@@ -1,6 +1,6 @@
 //! The producer's handle of a stream.
 
-use super::arguments::{Out, c_text, free, handle, long, patience, tell};
+use super::arguments::{Out, c_text, free, handle, long, tell, timeout};
 use super::client::tensorlend_client;
 use super::draft::{check_taking, take, tensorlend_draft};
 use super::names::both;
@@ -9,7 +9,7 @@ use std::ffi::{CString, c_char};
 use std::time::Duration;
 use tensorlend::{Error, Policy, Result, Stream, TrySendError};
 
-/// What happens when a stream is full and a subscriber has not taken its oldest message.
+/// The behaviour of a full stream whose oldest message a subscriber has not taken.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum tensorlend_policy {
@@ -27,8 +27,8 @@ pub struct tensorlend_stream {
     name: CString,
 }
 
-/// Opens a stream, with numbers from 0 on, that holds `capacity` messages (0: 8; rounded up to a power of two, 65,536
-/// at most) for subscribers that lag or subscribe late. `policy` is a `tensorlend_policy`.
+/// Opens a stream, whose messages are numbered from 0. It holds `capacity` messages for subscribers that lag or subscribe late:
+/// 0 means 8; the number is rounded up to a power of two, and may be 65,536 at most. `policy` is a `tensorlend_policy`.
 ///
 /// `TENSORLEND_REFUSED` if another client has it open, or without the right to write; `TENSORLEND_LIMIT` at a limit.
 #[unsafe(no_mangle)]
@@ -62,9 +62,9 @@ fn policy_of(number: i32) -> Result<Policy> {
     }
 }
 
-/// Sends a message; waits while the stream is full, with `TENSORLEND_POLICY_BLOCK`: `timeout_ns` nanoseconds at most,
-/// for ever if that is below 0. Takes `*message` over, and drops it if it fails. Its number goes to `*number`, unless
-/// NULL.
+/// Sends a message. With `TENSORLEND_POLICY_BLOCK`, waits while the stream is full: `timeout_ns` nanoseconds at most, without
+/// limit if that is below 0. Takes `*message` over, and drops it if the call fails. Writes the message's number to `*number`,
+/// unless that is NULL.
 ///
 /// `TENSORLEND_TIMEOUT`; `TENSORLEND_FULL` with `TENSORLEND_POLICY_ERROR`; `TENSORLEND_STREAM_ENDED` if the stream was
 /// deleted or has another producer now; `TENSORLEND_ARGUMENT` for a draft of another client.
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn tensorlend_stream_send(
     guard(|| {
         // SAFETY: the rules on handles and variables.
         let (stream, message) = unsafe { (&handle(stream, "stream")?.stream, take(message)?) };
-        let sent = match patience(timeout_ns) {
+        let sent = match timeout(timeout_ns) {
             None => stream.send(message),
             Some(timeout) => stream.send_timeout(message, timeout),
         }?;
@@ -88,8 +88,8 @@ pub unsafe extern "C" fn tensorlend_stream_send(
     })
 }
 
-/// As `tensorlend_stream_send`, but never waits: with `TENSORLEND_FULL`, `*message` is still the same draft, which you
-/// can send later.
+/// As `tensorlend_stream_send`, but never waits: if the call returns `TENSORLEND_FULL`, `*message` holds the draft again, and
+/// you can send it later.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stream_try_send(
     stream: *const tensorlend_stream,
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn tensorlend_stream_try_send(
         let full = || Error::StreamFull(stream.name().to_owned());
         // SAFETY: the rules on handles and variables.
         unsafe { check_taking(message) }?;
-        // Room first, so that a draft that finds none is not touched.
+        // Checks for room first, so that the draft is not taken over if there is none.
         stream.wait_room(Duration::ZERO).map_err(|error| if error.is_timeout() { full() } else { error })?;
         // SAFETY: the rules on handles and variables.
         match stream.try_send(unsafe { take(message) }?) {
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn tensorlend_stream_try_send(
                 unsafe { tell(number, sent) };
                 Ok(())
             }
-            // Another thread took the room in between.
+            // Another thread took the room in the meantime.
             Err(TrySendError::Full(draft)) => {
                 // SAFETY: the rule on variables: `take` has set the caller's variable to NULL.
                 unsafe { message.write(Box::into_raw(Box::new(tensorlend_draft::of(draft)))) };
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn tensorlend_stream_try_send(
 }
 
 /// Waits until the stream has at least `count` subscribers, so that the first message finds them: `timeout_ns`
-/// nanoseconds at most, for ever if that is below 0.
+/// nanoseconds at most, without limit if that is below 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stream_wait_subscribers(
     stream: *const tensorlend_stream,
@@ -138,14 +138,14 @@ pub unsafe extern "C" fn tensorlend_stream_wait_subscribers(
     })
 }
 
-/// The stream's name, borrowed from it; NULL for NULL.
+/// The stream's name, borrowed from the handle; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stream_name(stream: *const tensorlend_stream) -> *const c_char {
     // SAFETY: the rule on handles.
     look(std::ptr::null(), || unsafe { stream.as_ref() }.map(|stream| stream.name.as_ptr()))
 }
 
-/// Messages that it holds at most; 0 for NULL.
+/// Maximum number of messages that the stream holds; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stream_capacity(stream: *const tensorlend_stream) -> u32 {
     // SAFETY: the rule on handles.
@@ -174,7 +174,7 @@ pub unsafe extern "C" fn tensorlend_stream_close(stream: *mut tensorlend_stream)
     unsafe { free(stream) }
 }
 
-/// Deletes a stream with its messages, even if a producer has it open. Writes whether it existed to `*existed`, unless
+/// Deletes a stream with its messages, even if a producer has it open. Writes whether it existed to `*existed`, unless that is
 /// NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stream_delete(

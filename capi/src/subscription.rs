@@ -1,6 +1,6 @@
 //! Subscriptions to streams.
 
-use super::arguments::{Out, c_text, free, handle_mut, long, patience, tell};
+use super::arguments::{Out, c_text, free, handle_mut, long, tell, timeout};
 use super::client::tensorlend_client;
 use super::lease::tensorlend_lease;
 use super::names::both;
@@ -21,7 +21,7 @@ pub enum tensorlend_start {
     TENSORLEND_START_NEXT = 2,
 }
 
-/// A subscription has a descriptor for poll and epoll.
+/// Flag of `tensorlend_subscribe`: the subscription has a descriptor for poll and epoll.
 pub const TENSORLEND_POLLABLE: u32 = 1;
 
 /// A subscription to a stream. One thread at a time uses it. `tensorlend_subscription_close` ends it.
@@ -32,7 +32,7 @@ pub struct tensorlend_subscription {
 }
 
 /// Subscribes to a stream. `start` is a `tensorlend_start`, `flags` 0 or `TENSORLEND_POLLABLE`. The call waits for a
-/// stream that is not open yet: at most `wait_ns` nanoseconds, for ever if that is below 0, not at all if it is 0.
+/// stream that is not open yet: at most `wait_ns` nanoseconds, without limit if that is below 0, not at all if it is 0.
 ///
 /// `TENSORLEND_NOT_FOUND` if there is no such stream, `TENSORLEND_TIMEOUT` if it was not opened in time;
 /// `TENSORLEND_LIMIT` with 256 subscriptions open already, or if the stream has as many subscribers as it can.
@@ -73,8 +73,8 @@ fn start_of(number: i32) -> Result<Start> {
     }
 }
 
-/// Takes the next message; waits for it `timeout_ns` nanoseconds at most, for ever if that is below 0. A lease on it
-/// goes to `*message`, its number to `*number`, unless that is NULL.
+/// Takes the next message; waits for it `timeout_ns` nanoseconds at most, without limit if that is below 0. Writes a lease on
+/// the message to `*message`, and the message's number to `*number`, unless that is NULL.
 ///
 /// `TENSORLEND_TIMEOUT`; `TENSORLEND_STREAM_ENDED` once the producer has closed the stream or disconnected, and every
 /// message was taken. The subscription continues when a producer opens the stream again.
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn tensorlend_subscription_recv(
     guard(|| {
         // SAFETY: the rules on handles and variables.
         let (out, from) = unsafe { (Out::new(message, "message")?, handle_mut(subscription, "subscription")?) };
-        let received = match patience(timeout_ns) {
+        let received = match timeout(timeout_ns) {
             None => from.subscription.recv(),
             Some(timeout) => from.subscription.recv_timeout(timeout),
         }?;
@@ -98,8 +98,8 @@ pub unsafe extern "C" fn tensorlend_subscription_recv(
     })
 }
 
-/// Takes the next message if there is one: `*message` is NULL if there is none now, and the status `TENSORLEND_OK`. Its
-/// number goes to `*number`, unless that is NULL.
+/// Takes the next message if there is one: if there is none now, `*message` is NULL, and the status is `TENSORLEND_OK`. Writes
+/// the message's number to `*number`, unless that is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_subscription_try_recv(
     subscription: *mut tensorlend_subscription,
@@ -127,10 +127,9 @@ unsafe fn hand_out(message: Message, out: Out<tensorlend_lease>, number: *mut u6
 
 /// A descriptor for poll and epoll, borrowed from the subscription; -1 without `TENSORLEND_POLLABLE`, and for NULL.
 ///
-/// Before the first wait and after each wait, call `tensorlend_subscription_try_recv` until it returns no message: that
-/// last call asks the producer to make the descriptor readable. A producer that was killed does not do so, nor does one
-/// whose stream was deleted or opened again: poll also every 100 ms or so. The descriptor changes when the stream is
-/// opened again.
+/// Before the first wait and after each wait, call `tensorlend_subscription_try_recv` until it returns no message: that last
+/// call asks the producer to make the descriptor readable. A producer that was killed does not do so, nor does a producer whose
+/// stream was deleted or opened again: poll also every 100 ms or so. The descriptor changes when the stream is opened again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_subscription_fd(subscription: *const tensorlend_subscription) -> i32 {
     look(-1, || {

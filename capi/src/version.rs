@@ -7,13 +7,13 @@ use tensorlend::Version;
 /// constant or a field is removed or changed.
 pub const TENSORLEND_ABI: u32 = 0;
 
-/// The library's `TENSORLEND_ABI`: differs from the header's if a program was built with another one.
+/// The library's `TENSORLEND_ABI`. It differs from the header's if the program was built with the header of another version.
 #[unsafe(no_mangle)]
 pub extern "C" fn tensorlend_abi() -> u32 {
     TENSORLEND_ABI
 }
 
-/// The library's version, "0.1.0". Valid for ever.
+/// The library's version, such as "0.1.0". Valid until the process ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn tensorlend_library_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
@@ -43,7 +43,7 @@ impl From<tensorlend_version> for Version {
     }
 }
 
-/// Returns true if both are the same value of the same name.
+/// Returns true if both versions are of the same value of the same name.
 #[unsafe(no_mangle)]
 pub extern "C" fn tensorlend_version_equal(one: tensorlend_version, other: tensorlend_version) -> bool {
     Version::from(one) == Version::from(other)

@@ -8,7 +8,7 @@ int main() {
     using namespace std::chrono_literals;
     try {
         tensorlend::Client client;
-        const tensorlend::Lease lease = client.wait("camera/front", 10s);
+        const tensorlend::Lease lease = client.wait_for("camera/front", 10s);
         const char *between = "";
         for (std::uint64_t size : lease.shape()) { // borrowed from the lease
             std::cout << between << size;

@@ -33,7 +33,7 @@ int main(int count, char **arguments) {
                 frame.mat.setTo(cv::Scalar(number % 256, 128, 255));
             if (!frame.is_in_place())
                 throw std::runtime_error("the camera's frames have another size or type");
-            frame.draft.timestamp(std::chrono::system_clock::now());
+            frame.draft.set_timestamp(std::chrono::system_clock::now());
             camera.send(std::move(frame.draft));
         }
     } catch (const std::exception &error) {

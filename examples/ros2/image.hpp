@@ -45,8 +45,8 @@ template <typename Image> tensorlend::Draft to_draft(const tensorlend::Client &c
     auto *to = static_cast<unsigned char *>(tensorlend_draft_data(draft.get()));
     for (uint64_t at = 0; at < rows && row > 0; at++)
         std::memcpy(to + at * row, message.data.data() + at * uint64_t(message.step), row);
-    draft.metadata(message.encoding);
-    draft.timestamp(uint64_t(message.header.stamp.sec) * 1'000'000'000 + message.header.stamp.nanosec);
+    draft.set_metadata(message.encoding);
+    draft.set_timestamp(uint64_t(message.header.stamp.sec) * 1'000'000'000 + message.header.stamp.nanosec);
     return draft;
 }
 
