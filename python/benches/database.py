@@ -1,4 +1,4 @@
-"""A tensor database beside the application, from Python: the throughput and the aggregation of SmartSim's scaling study.
+"""A tensor database next to the application, from Python: the throughput and the aggregation of SmartSim's scaling study.
 
     python database.py [--out STEM] [--quick]
 
@@ -296,7 +296,7 @@ def main() -> None:
                     process.terminate()
                     process.wait()
     notes = [f"Left out: {name} ({why.splitlines()[0]})." for name, why in missing.items()]
-    save(arguments.out, "A tensor database beside the application, from Python", rows, REFERENCE, notes)
+    save(arguments.out, "A tensor database next to the application, from Python", rows, REFERENCE, notes)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Inference beside the data: put an image of 224 x 224 x 3 float32, prepare it, run ResNet-50, unpack 4,000 bytes.
+"""Inference next to the data: put an image of 224 x 224 x 3 float32, prepare it, run ResNet-50, unpack 4,000 bytes.
 
     chrt -f 10 python python/benches/inference.py --runner target/release/tensorlend-runner
 
@@ -492,7 +492,7 @@ def main() -> None:
                 notes.append("Left out: Redis (redis-server is not installed).")
             rows += batches(arguments, files, notes)
     plotted = [what for what in dict.fromkeys(r.what for r in rows) if what.endswith(("run_model", "all of it"))]
-    title = "Inference beside the data, from Python"
+    title = "Inference next to the data, from Python"
     save(arguments.out, title, rows, Lend.name, notes, columns=lambda n: f"{n} client{'s' * (n > 1)}", axis="clients", plotted=plotted)
 
 

@@ -74,9 +74,11 @@ def made(contender: str, items: int) -> Any:
 def work(data: Any, number: int, batches: Any, begin: Any, end: Any) -> None:
     """A worker: its share of the items in random order, by batches. The first batch at once."""
     share = list(range(number, len(data), WORKERS))
+    # As torch's DataLoader does.
+    several = getattr(data, "__getitems__", None) or (lambda indices: [data[index] for index in indices])
     random.Random(number).shuffle(share)
     for at in range(0, len(share), BATCH):
-        rows = [data[index] for index in share[at : at + BATCH]]
+        rows = several(share[at : at + BATCH])
         boxes = np.array([row["box"] for row in rows], np.float32)
         labels = np.array([row["label"] for row in rows])
         batches.put((boxes, labels, [len(row["caption"]) for row in rows]))

@@ -52,10 +52,10 @@ pub struct Array {
     /// Strides in bytes.
     strides: Vec<i64>,
     start: *const u8,
-    _keeper: Keeper,
+    _owner: Owner,
 }
 
-enum Keeper {
+enum Owner {
     Buffer(#[expect(dead_code, reason = "it is there to be held")] Buffer),
     Dlpack(#[expect(dead_code, reason = "it is there to be held")] ImportedDlpack),
     View(#[expect(dead_code, reason = "it is there to be held")] Arc<View>),
@@ -110,7 +110,7 @@ pub fn asarray<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
 }
 
 impl Array {
-    /// Returns true unless the object is surely in host memory, as every object with a buffer is.
+    /// Returns false if the object is certainly in host memory, as every object with a buffer is; otherwise true.
     pub fn may_be_on_device(object: &Bound<'_, PyAny>) -> bool {
         // SAFETY: the interpreter is attached.
         object.is_instance_of::<DeviceLease>() || unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } == 0
@@ -141,7 +141,7 @@ impl Array {
             shape: view.shape.iter().map(|&d| d as u64).collect(),
             strides: view.byte_strides(),
             start: view.start(),
-            _keeper: Keeper::View(view),
+            _owner: Owner::View(view),
         }
     }
 
@@ -157,7 +157,7 @@ impl Array {
         if shape.len() != buffer.0.ndim as usize || strides.len() != shape.len() {
             return Err(argument("the buffer says how many dimensions it has, but not how long they are"));
         }
-        Ok(Self { dtype, shape, strides, start: buffer.0.buf.cast(), _keeper: Keeper::Buffer(buffer) })
+        Ok(Self { dtype, shape, strides, start: buffer.0.buf.cast(), _owner: Owner::Buffer(buffer) })
     }
 
     /// Takes an array whose dtype numpy has from `ml_dtypes`, and the buffer protocol does not support.
@@ -195,7 +195,7 @@ impl Array {
             let start = seen.data_ptr().cast::<u8>().wrapping_add(seen.byte_offset() as usize);
             (dtype, seen.shape().iter().map(|&d| d as u64).collect(), strides, start)
         };
-        Ok(Self { dtype, shape, strides, start, _keeper: Keeper::Dlpack(tensor) })
+        Ok(Self { dtype, shape, strides, start, _owner: Owner::Dlpack(tensor) })
     }
 
     /// Returns the element type.
@@ -256,7 +256,7 @@ impl Array {
         let source = Source { array: self, bytes };
         let copy = move || {
             let source = &source;
-            // SAFETY: all elements of the array are readable while its keeper is held: buffers and capsules guarantee
+            // SAFETY: all elements of the array are readable while its owner is held: buffers and capsules guarantee
             // this. Other threads may write at the same time, under Python's rules: the copy then mixes old and new
             // elements, as numpy's would.
             unsafe {
@@ -307,7 +307,7 @@ struct Source<'a> {
     bytes: usize,
 }
 
-// SAFETY: nothing touches or drops the array's keeper through this type, and its elements are only read.
+// SAFETY: nothing touches or drops the array's owner through this type, and its elements are only read.
 unsafe impl Send for Source<'_> {}
 
 impl Source<'_> {

@@ -1,7 +1,7 @@
 //! Datasets: several tensors that were published together.
 
 use crate::draft::lock;
-use crate::errors::{argument, named};
+use crate::errors::{closed, named, raise};
 use crate::lease::{Lease, Mode, Origin};
 use crate::version::Version;
 use crate::view::View;
@@ -34,7 +34,7 @@ pub struct Dataset {
 #[derive(Clone)]
 enum Held {
     Shared(Arc<Value>),
-    /// Its tensors, privately writable. A dataset without tensors is never made private.
+    /// The dataset's tensors, privately writable. A dataset without tensors is never made private.
     Private(Arc<[Arc<View>]>),
 }
 
@@ -75,7 +75,7 @@ impl Dataset {
     }
 
     fn held(&self) -> PyResult<Held> {
-        let held = lock(&self.held).clone().ok_or_else(|| argument("the dataset was released: get it again"))?;
+        let held = lock(&self.held).clone().ok_or_else(|| raise(closed("the dataset was released: get it again")))?;
         if self.forks != fork::generation() {
             return Err(named(
                 "ForkedError",
@@ -192,7 +192,7 @@ impl Dataset {
     ///
     /// Raises
     /// ------
-    /// ArgumentError
+    /// ClosedError
     ///     The dataset was released.
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let leases = self.leases()?.into_iter();
@@ -211,7 +211,7 @@ impl Dataset {
     ///
     /// Raises
     /// ------
-    /// ArgumentError
+    /// ClosedError
     ///     The dataset was released.
     fn torch<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         if let Held::Shared(value) = self.held()?
@@ -280,9 +280,9 @@ impl Dataset {
     #[allow(clippy::type_complexity)]
     fn _origin(&self) -> PyResult<(Vec<PathBuf>, Option<String>, String, (u64, u64), &'static str, bool)> {
         let Origin { options, name, named, .. } = &self.origin;
-        let [home, cell] = self.seen()?.words();
+        let [owner_word, cell] = self.seen()?.words();
         let mode = self.mode.word();
-        Ok((options.sockets.clone(), options.namespace.clone(), (**name).into(), (home, cell), mode, *named))
+        Ok((options.sockets.clone(), options.namespace.clone(), (**name).into(), (owner_word, cell), mode, *named))
     }
 
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {

@@ -1,15 +1,16 @@
 //! Drafts.
 #![allow(unsafe_code)]
 
-use crate::errors::{OrRaise, argument, raise};
+use crate::errors::{OrRaise, argument, closed, raise};
+use crate::getters::tensor_getters;
 use crate::lasting::Lasting;
 use crate::version::Version;
 use crate::view::{Drafted, View};
-use crate::{dtype, export, metadata, shown, torch};
+use crate::{export, metadata, shown, torch};
 use dlpark::python::ExportRequest;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyIterator, PyTuple, PyType, PyWeakrefMethods, PyWeakrefReference};
+use pyo3::types::{PyIterator, PyWeakrefMethods, PyWeakrefReference};
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex};
 pub use tensorlend_os::mutex::lock;
@@ -47,7 +48,7 @@ impl Draft {
         Self { state: Mutex::new(Some(state)), name, lasting }
     }
 
-    /// Checks that it can be taken, and belongs to this client.
+    /// Checks that the draft is open, and belongs to this client.
     pub fn check(&self, client: &tensorlend::Client) -> PyResult<()> {
         self.view()?;
         if lock(&self.state).as_ref().is_none_or(|state| state.client.is_same(client)) {
@@ -81,7 +82,7 @@ impl Draft {
         match draft.pin() {
             Ok(pin) => *lock(&drafted.pin) = Some(pin),
             Err(error) => {
-                // The remaining views keep it, as if it had been dropped.
+                // The remaining views keep the draft, as if it had been dropped.
                 *lock(&drafted.draft) = Some(draft);
                 return Err(raise(error));
             }
@@ -104,53 +105,13 @@ fn freeze(array: &Bound<'_, PyAny>) -> PyResult<()> {
 
 #[cold]
 fn gone() -> PyErr {
-    argument("the draft was published or dropped already: create another one")
+    raise(closed("the draft was published or dropped already: create another one"))
 }
+
+tensor_getters!(Draft);
 
 #[pymethods]
 impl Draft {
-    /// Sizes, in elements.
-    #[getter]
-    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, &*self.view()?.shape)
-    }
-
-    /// Strides in bytes, as numpy has them.
-    #[getter]
-    fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, self.view()?.byte_strides())
-    }
-
-    /// Element type, as numpy's dtype; bfloat16 and float8 as those of ml_dtypes.
-    #[getter]
-    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        dtype::to_numpy(py, self.view()?.dtype)
-    }
-
-    /// Number of dimensions.
-    #[getter]
-    fn ndim(&self) -> PyResult<usize> {
-        Ok(self.view()?.shape.len())
-    }
-
-    /// Number of elements.
-    #[getter]
-    fn size(&self) -> PyResult<usize> {
-        Ok(self.view()?.elements())
-    }
-
-    /// Bytes of one element.
-    #[getter]
-    fn itemsize(&self) -> PyResult<usize> {
-        Ok(self.view()?.item())
-    }
-
-    /// Bytes of all elements.
-    #[getter]
-    fn nbytes(&self) -> PyResult<usize> {
-        Ok(self.view()?.nbytes())
-    }
-
     /// The name under which it will be published; None if it was created without one.
     #[getter]
     fn name(&self) -> Option<&str> {
@@ -182,6 +143,21 @@ impl Draft {
         Ok(array)
     }
 
+    /// Returns the numpy array of `array`, so that drafts are used as leases are.
+    ///
+    /// Returns
+    /// -------
+    /// numpy.ndarray
+    ///     The array, writable until the draft is published.
+    ///
+    /// Raises
+    /// ------
+    /// ClosedError
+    ///     The draft was published or dropped.
+    fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        Self::array(slf)
+    }
+
     /// Returns a writable torch tensor that views it. torch must be installed.
     ///
     /// Returns
@@ -191,7 +167,7 @@ impl Draft {
     ///
     /// Raises
     /// ------
-    /// ArgumentError
+    /// ClosedError
     ///     The draft was published or dropped.
     fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         torch::tensor(slf.as_any(), slf.get().view()?)
@@ -207,7 +183,9 @@ impl Draft {
     /// Raises
     /// ------
     /// ArgumentError
-    ///     The metadata is too long, or the draft was published or dropped.
+    ///     The metadata is too long.
+    /// ClosedError
+    ///     The draft was published or dropped.
     fn set_metadata(&self, metadata: &Bound<'_, PyAny>) -> PyResult<()> {
         let bytes = metadata::to_bytes(metadata)?;
         self.with(|draft| draft.set_metadata(&bytes).map(|_| ()))
@@ -222,7 +200,7 @@ impl Draft {
     ///
     /// Raises
     /// ------
-    /// ArgumentError
+    /// ClosedError
     ///     The draft was published or dropped.
     fn set_timestamp(&self, nanoseconds: u64) -> PyResult<()> {
         self.with(|draft| {
@@ -246,7 +224,9 @@ impl Draft {
     /// Raises
     /// ------
     /// ArgumentError
-    ///     There is no name, the name is invalid, or the draft was published or dropped.
+    ///     There is no name, or the name is invalid.
+    /// ClosedError
+    ///     The draft was published or dropped.
     /// PermissionError
     ///     This user may not write to the namespace.
     #[pyo3(signature = (name=None))]
@@ -318,13 +298,6 @@ impl Draft {
         (export::CPU.device_type.0, export::CPU.device_id)
     }
 
-    fn __len__(&self) -> PyResult<usize> {
-        match self.view()?.shape.first() {
-            Some(&first) => Ok(first as usize),
-            None => Err(pyo3::exceptions::PyTypeError::new_err("a tensor without dimensions has no length")),
-        }
-    }
-
     /// An element, or a numpy array that views a part in place.
     fn __getitem__<'py>(slf: &Bound<'py, Self>, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         Self::array(slf)?.get_item(key)
@@ -337,16 +310,6 @@ impl Draft {
 
     fn __iter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyIterator>> {
         Self::array(slf)?.try_iter()
-    }
-
-    #[classmethod]
-    fn __class_getitem__<'py>(class: &Bound<'py, PyType>, item: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        shown::generic(class, item)
-    }
-
-    /// A table for notebooks.
-    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        shown::html(slf.as_any(), "tensor")
     }
 
     fn __repr__(&self) -> String {

@@ -54,7 +54,7 @@ fn of_full_name(name: &str) -> Option<DType> {
     DType::ALL.iter().copied().find(|dtype| dtype.numpy_name() == name)
 }
 
-/// Parses torch's name without its module.
+/// Parses the name of a torch dtype without the prefix `torch.`.
 fn of_torch(name: &str) -> Option<DType> {
     Some(match name {
         "half" => DType::F16,
@@ -83,7 +83,7 @@ fn unknown(given: &str, error: &PyErr) -> PyErr {
     if Python::attach(|py| !error.is_instance_of::<PyException>(py)) {
         return Python::attach(|py| error.clone_ref(py));
     }
-    // The command line tool's names; numpy gives some of them another meaning.
+    // Short names such as `f32`, which the command line tool uses; numpy gives some of them another meaning.
     let short = DType::ALL.iter().find(|dtype| format!("{:?}", dtype.name()) == given);
     let hint = short.map(|dtype| format!("numpy calls it {:?}; ", dtype.numpy_name())).unwrap_or_default();
     errors::dtype(format!("dtype {given} is unknown: {hint}use one of {KNOWN}, or what numpy.dtype takes"))

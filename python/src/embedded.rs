@@ -23,7 +23,7 @@ impl Broker {
         Self { daemon: Arc::new(Mutex::new(Some(daemon))), forks: fork::generation() }
     }
 
-    /// Stops the daemon, even if others have a reference to it.
+    /// Stops the daemon, even if other references to it exist.
     fn stop(&self) {
         let daemon = lock(&self.daemon).take();
         drop(daemon);

@@ -100,9 +100,8 @@ fn managed<M: ManagedTensorBase>(view: Arc<View>, flags: DlpackFlags) -> PyResul
     // read-only flag, so read-only tensors keep their address.
     let start = if view.elements() == 0 && view.writable { null_mut() } else { view.start() };
     made.set_data(start.cast::<c_void>()).set_device(CPU).set_dtype(dtype::to_dlpack(view.dtype));
-    // SAFETY: the descriptor describes a view, and its context holds that until the deleter runs, on whatever thread.
-    // Flags: read-only is set unless consumers may write; copied is set only by `capsule`, for a copy that nobody else
-    // has.
+    // SAFETY: the descriptor describes a view, and its context holds that until the deleter runs, on any thread. Flags:
+    // read-only is set unless consumers may write; copied is set only by `capsule`, for a copy without other users.
     unsafe {
         made.set_flags_unchecked(flags);
         Ok(made.finish())
@@ -166,7 +165,7 @@ pub fn lent(value: &Arc<Value>, at: usize, name: &str) -> PyResult<Managed<DLMan
     let mut made = made.map_err(|e| PyBufferError::new_err(e.to_string()))?;
     made.set_data(start.cast::<c_void>()).set_device(CPU).set_dtype(dtype::to_dlpack(tensor.dtype()));
     // SAFETY: the descriptor describes a tensor of `value`, whose bytes are readable as long as the value lives: the
-    // context holds it until the deleter runs, on whatever thread. The flag says that they must not be written.
+    // context holds it until the deleter runs, on any thread. The flag says that they must not be written.
     unsafe {
         made.set_flags_unchecked(DlpackFlags::READ_ONLY);
         Ok(made.finish())

@@ -1,5 +1,5 @@
 //! Before a fault in lent memory ends the process, this module prints one line on standard error: the tensor, and the
-//! remedy.
+//! remedy. Python's faulthandler, which it enables, prints the line of Python.
 //!
 //! torch does not support read-only memory, and no library knows that a parent's array is not mapped in a forked child.
 //! Both end in SIGSEGV without an explanation. So every live view has an entry in a table, and a handler of SIGSEGV
@@ -193,7 +193,7 @@ impl Found {
                 line,
                 "used a draft (\"{name}{dots}\") of its parent process, which is not mapped after a fork: create it in the child"
             ),
-            // A private view of a batch, too.
+            // A private view may be one of a batch, too.
             (true, _) if name.starts_with(LOADERS) => writeln!(
                 line,
                 "used a batch of its parent's SharedLoader, which is not mapped after a fork: iterate over the loader in the \
@@ -235,12 +235,45 @@ pub fn _watch_faults() {
 /// Installs the handler once; returns true if it is installed.
 fn is_on() -> bool {
     static INSTALLED: Once = Once::new();
+    let mut installed_now = false;
     INSTALLED.call_once(|| {
         if std::env::var_os(SWITCH).is_none_or(|word| word != "0") {
-            ON.store(install(), Ordering::Relaxed);
+            installed_now = install();
+            ON.store(installed_now, Ordering::Relaxed);
         }
     });
+    // Not inside of `call_once`: Python may switch to a thread that waits there.
+    if installed_now && faults_are_unhandled() {
+        // Without faulthandler a fault still has the line of this module.
+        let _ = Python::try_attach(enable_faulthandler);
+    }
     ON.load(Ordering::Relaxed)
+}
+
+/// Enables Python's faulthandler, whose handler then comes before this module's.
+fn enable_faulthandler(py: Python<'_>) -> PyResult<()> {
+    let faulthandler = py.import("faulthandler")?;
+    if !faulthandler.call_method0("is_enabled")?.is_truthy()? {
+        faulthandler.call_method1("enable", (libc::STDERR_FILENO,))?;
+    }
+    Ok(())
+}
+
+/// Returns true if no handler but this module's is set for the signals that faulthandler handles. It reports a signal as fatal
+/// and loses its address, which a handler that continues the program (a JVM's) would need.
+fn faults_are_unhandled() -> bool {
+    let is_default = |signal| {
+        let mut action = MaybeUninit::<libc::sigaction>::uninit();
+        // SAFETY: sigaction fills in the structure, which is read only if the call succeeds.
+        unsafe {
+            libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) == 0
+                && action.assume_init().sa_sigaction == libc::SIG_DFL
+        }
+    };
+    // SAFETY: it is null, or contains the result of sigaction, and is never freed.
+    let before = unsafe { PREVIOUS.load(Ordering::Acquire).as_ref() };
+    before.is_some_and(|before| before.sa_sigaction == libc::SIG_DFL)
+        && [libc::SIGABRT, libc::SIGBUS, libc::SIGFPE, libc::SIGILL].into_iter().all(is_default)
 }
 
 fn install() -> bool {
@@ -258,7 +291,7 @@ fn install() -> bool {
         if before.sa_sigaction == handler as usize {
             return true;
         }
-        // Stored before it can be needed, and never freed: a handler may be reading the previous value.
+        // Stored before the handler can need it, and never freed: a handler may be reading the previous value.
         PREVIOUS.store(Box::into_raw(Box::new(before)), Ordering::Release);
         let action = ours.assume_init_mut();
         action.sa_sigaction = handler as usize;

@@ -2,40 +2,40 @@
 
 use crate::array::Array;
 use crate::device::array::{DeviceArray, from_host};
-use crate::device::{DeviceDraft, Place};
+use crate::device::{DeviceDraft, Target};
 use crate::draft::Draft;
 use crate::errors::{self, OrRaise, argument};
-use crate::metadata;
+use crate::{metadata, shown};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping};
-use tensorlend::{DatasetDraft, Error, ValueDraft};
+use tensorlend::{DType, DatasetDraft, Error, ValueDraft};
 
 /// The target memory of a caller's value, and the CUDA stream of pending work on it.
 #[derive(Default)]
 pub struct To<'a, 'py> {
-    place: Place,
+    target: Target,
     stream: Option<&'a Bound<'py, PyAny>>,
 }
 
 impl<'a, 'py> To<'a, 'py> {
     /// Parses the arguments `device=` and `stream=`.
     pub fn parse(device: Option<&Bound<'py, PyAny>>, stream: Option<&'a Bound<'py, PyAny>>) -> PyResult<Self> {
-        Ok(Self { place: Place::parse(device)?, stream })
+        Ok(Self { target: Target::parse(device)?, stream })
     }
 }
 
-/// Returns a draft with a copy of the caller's array; `None` for a draft of the caller, which it keeps until all other
-/// arguments are validated.
+/// Returns a draft with a copy of the caller's array. Returns `None` for a draft of the caller, which stays open until
+/// all other arguments are validated.
 fn copied(client: &tensorlend::Client, value: &Bound<'_, PyAny>, to: &To<'_, '_>) -> PyResult<Option<ValueDraft>> {
     let py = value.py();
     if let Ok(draft) = value.cast::<Draft>() {
-        if to.place.device().is_some() {
+        if to.target.device().is_some() {
             return Err(argument("the draft is in host memory: create one with device=, or put its array"));
         }
         return draft.get().check(client).map(|()| None);
     }
     if let Ok(draft) = value.cast::<DeviceDraft>() {
-        return draft.get().check(client, to.place).map(|()| None);
+        return draft.get().check(client, to.target).map(|()| None);
     }
     if value.is_instance_of::<PyDict>() {
         return Err(errors::dtype(
@@ -45,13 +45,13 @@ fn copied(client: &tensorlend::Client, value: &Bound<'_, PyAny>, to: &To<'_, '_>
     if Array::may_be_on_device(value)
         && let Some(array) = DeviceArray::of(value, to.stream)?
     {
-        if matches!(to.place, Place::Host) {
+        if matches!(to.target, Target::Host) {
             return Err(argument("the array is on a device: copy it to the host first (to_host, .cpu(), .get())"));
         }
-        return array.draft(py, client, to.place).map(|draft| Some(draft.into()));
+        return array.draft(py, client, to.target).map(|draft| Some(draft.into()));
     }
     let array = Array::of(value)?;
-    match to.place.device() {
+    match to.target.device() {
         Some(on) => from_host(py, client, &array, on).map(|draft| Some(draft.into())),
         None => array.draft(py, client).map(|draft| Some(draft.into())),
     }
@@ -136,7 +136,7 @@ pub fn drafted(
     timestamp: u64,
 ) -> PyResult<ValueDraft> {
     match value.cast::<PyMapping>() {
-        Ok(_) if to.place.device().is_some() => Err(argument(HOST_DATASETS)),
+        Ok(_) if to.target.device().is_some() => Err(argument(HOST_DATASETS)),
         Ok(tensors) => dataset_of(client, tensors, metadata, timestamp).map(Into::into),
         Err(_) => tensor_of(client, value, to, metadata, timestamp),
     }
@@ -171,7 +171,7 @@ pub fn describe_on(draft: &mut tensorlend::DeviceDraft, metadata: Option<&[u8]>,
     Ok(())
 }
 
-/// Sets the given metadata and timestamp, and keeps those that a draft has already.
+/// Sets the given metadata and timestamp; without them, the draft keeps its own.
 pub fn describe(draft: &mut tensorlend::Draft, metadata: Option<&[u8]>, timestamp: u64) -> PyResult<()> {
     if let Some(bytes) = metadata {
         draft.set_metadata(bytes).or_raise()?;
@@ -180,4 +180,27 @@ pub fn describe(draft: &mut tensorlend::Draft, metadata: Option<&[u8]>, timestam
         draft.set_timestamp(timestamp);
     }
     Ok(())
+}
+
+/// Converts strides from bytes to elements.
+pub fn elements(bytes: &[i64], dtype: DType) -> PyResult<Vec<i64>> {
+    let item = dtype.item_bytes() as i64;
+    if bytes.iter().any(|stride| stride % item != 0) {
+        let (bytes, name) = (shown::tuple(bytes), dtype.numpy_name());
+        return Err(argument(format!(
+            "strides of {bytes} bytes: each must be a multiple of the {item} bytes of an element of {name}, as numpy's strides are"
+        )));
+    }
+    Ok(bytes.iter().map(|stride| stride / item).collect())
+}
+
+/// Parses sizes: one, or several.
+pub fn sizes(shape: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
+    let sizes = shape.extract::<i64>().map(|one| vec![one]).or_else(|_| shape.extract::<Vec<i64>>())?;
+    sizes
+        .into_iter()
+        .map(|size| {
+            u64::try_from(size).map_err(|_| argument(format!("a size of {size} elements: sizes are 0 or more")))
+        })
+        .collect()
 }

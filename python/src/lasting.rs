@@ -16,7 +16,7 @@ pub struct Lasting {
 }
 
 impl Lasting {
-    /// Returns true if it ends by itself.
+    /// Returns true if the name ends by itself: it has a time to live, or is ephemeral.
     pub fn is_limited(self) -> bool {
         self.lifetime.is_some()
     }

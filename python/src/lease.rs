@@ -2,17 +2,18 @@
 #![allow(unsafe_code)]
 
 use crate::draft::lock;
-use crate::errors::argument;
+use crate::errors::{argument, closed, raise};
+use crate::getters::tensor_getters;
 use crate::options::Options;
 use crate::version::Version;
 use crate::view::View;
-use crate::{dtype, export, metadata, shown, torch};
+use crate::{export, metadata, shown, torch};
 use dlpark::Managed;
 use dlpark::ffi::{DLDevice, DLManagedTensorVersioned};
 use dlpark::python::{DlpackExchangeProducer, ExportRequest};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyIterator, PyTuple, PyType};
+use pyo3::types::{PyBytes, PyDict, PyIterator, PyTuple};
 use std::ffi::{c_int, c_void};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +37,7 @@ pub struct Origin {
 ///
 /// While it lives, its memory is not reused, even if its name or its producer ends. `numpy.asarray(lease)`,
 /// `numpy.from_dlpack(lease)` and `torch.from_dlpack(lease)` view the tensor in place and keep it alive. `lease[...]`,
-/// `len(lease)` and iteration do what they do for its numpy array; `lease.numpy()` has the other methods of arrays.
+/// `len(lease)` and iteration work as for its numpy array; `lease.numpy()` has the other methods of arrays.
 /// `Lease[np.float32]` is its type in annotations.
 ///
 /// Notes
@@ -47,7 +48,7 @@ pub struct Origin {
 #[pyclass(frozen, weakref, module = "tensorlend._native")]
 pub struct Lease {
     view: Mutex<Option<Arc<View>>>,
-    /// Its address was given to a caller, which only this object keeps valid.
+    /// Whether a caller has the tensor's address, which only this object keeps valid.
     exposed: AtomicBool,
     origin: Origin,
 }
@@ -57,7 +58,7 @@ pub struct Lease {
 pub enum Mode {
     /// The producer's own, read-only.
     Read,
-    /// The same until one is written, which copies it for this process.
+    /// The producer's own; the first write to a page makes a private copy of the page.
     CopyOnWrite,
 }
 
@@ -110,7 +111,7 @@ impl Lease {
 
     /// Returns the lease's view.
     pub fn view(&self) -> PyResult<Arc<View>> {
-        let released = || argument("the lease was released: get the tensor again");
+        let released = || raise(closed("the lease was released: get the tensor again"));
         let view = lock(&self.view).clone().ok_or_else(released)?;
         view.check()?;
         Ok(view)
@@ -123,50 +124,10 @@ impl Lease {
     }
 }
 
+tensor_getters!(Lease);
+
 #[pymethods]
 impl Lease {
-    /// Sizes, in elements.
-    #[getter]
-    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, &*self.view()?.shape)
-    }
-
-    /// Strides in bytes, as numpy has them.
-    #[getter]
-    fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, self.view()?.byte_strides())
-    }
-
-    /// Element type, as numpy's dtype; bfloat16 and float8 as those of ml_dtypes.
-    #[getter]
-    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        dtype::to_numpy(py, self.view()?.dtype)
-    }
-
-    /// Number of dimensions.
-    #[getter]
-    fn ndim(&self) -> PyResult<usize> {
-        Ok(self.view()?.shape.len())
-    }
-
-    /// Number of elements.
-    #[getter]
-    fn size(&self) -> PyResult<usize> {
-        Ok(self.view()?.elements())
-    }
-
-    /// Bytes of one element.
-    #[getter]
-    fn itemsize(&self) -> PyResult<usize> {
-        Ok(self.view()?.item())
-    }
-
-    /// Bytes of all elements.
-    #[getter]
-    fn nbytes(&self) -> PyResult<usize> {
-        Ok(self.view()?.nbytes())
-    }
-
     /// The tensor's device: always "cpu".
     #[getter]
     #[allow(clippy::unused_self)]
@@ -238,7 +199,7 @@ impl Lease {
     ///
     /// Raises
     /// ------
-    /// ArgumentError
+    /// ClosedError
     ///     The lease was released.
     /// ForkedError
     ///     The parent process got the lease.
@@ -257,7 +218,7 @@ impl Lease {
     ///
     /// Raises
     /// ------
-    /// ArgumentError
+    /// ClosedError
     ///     The lease was released.
     /// ForkedError
     ///     The parent process got the lease.
@@ -352,13 +313,6 @@ impl Lease {
         Ok(array)
     }
 
-    fn __len__(&self) -> PyResult<usize> {
-        match self.view()?.shape.first() {
-            Some(&first) => Ok(first as usize),
-            None => Err(pyo3::exceptions::PyTypeError::new_err("a tensor without dimensions has no length")),
-        }
-    }
-
     /// An element, or a numpy array that views a part in place.
     fn __getitem__<'py>(slf: &Bound<'py, Self>, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         Self::numpy(slf)?.get_item(key)
@@ -381,16 +335,6 @@ impl Lease {
         Self::numpy(slf)?.try_iter()
     }
 
-    #[classmethod]
-    fn __class_getitem__<'py>(class: &Bound<'py, PyType>, item: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        shown::generic(class, item)
-    }
-
-    /// A table for notebooks.
-    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        shown::html(slf.as_any(), "tensor")
-    }
-
     fn __repr__(&self) -> String {
         let name = shown::quoted(self.name());
         match self.view() {
@@ -410,7 +354,7 @@ impl Lease {
     fn _origin(
         &self,
     ) -> PyResult<(Vec<PathBuf>, Option<String>, String, Option<String>, (u64, u64), &'static str, bool)> {
-        let [home, cell] = self.seen()?.words();
+        let [owner_word, cell] = self.seen()?.words();
         let Origin { options, name, named, member } = &self.origin;
         let member = member.as_deref().map(str::to_owned);
         Ok((
@@ -418,7 +362,7 @@ impl Lease {
             options.namespace.clone(),
             (**name).into(),
             member,
-            (home, cell),
+            (owner_word, cell),
             self.mode()?,
             *named,
         ))

@@ -1,6 +1,7 @@
 //! The compiled part of the Python package `tensorlend`: Python objects over the client library.
 //!
-//! There is one file per class. Others convert at the border: `array.rs` imports a caller's arrays, `view.rs` holds the
+//! There is one file per class; the methods of `Client` are in a file for each noun: `client.rs` has the session, and `names.rs`,
+//! `lists.rs`, `links.rs` (streams and services) and `models.rs` the rest. Others convert at the border: `array.rs` imports a caller's arrays, `view.rs` holds the
 //! viewed memory, `export.rs` exports it by the buffer protocol and DLPack, `torch.rs` to torch; `device` does the same
 //! for devices. `fault.rs` names the tensor when a fault in its memory ends the process. Everything that need not be
 //! fast is written in Python, in the folder `tensorlend`. `given.rs` makes drafts of a caller's values, and `shown.rs`
@@ -21,14 +22,20 @@ mod embedded;
 mod errors;
 mod export;
 mod fault;
+mod getters;
 mod given;
 mod interpreter;
 mod lasting;
 mod lease;
 mod library;
+mod links;
 mod listing;
+mod lists;
 mod metadata;
 mod model;
+mod models;
+mod names;
+mod objects;
 mod options;
 mod programs;
 mod received;
@@ -62,6 +69,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<lease::Lease>()?;
     module.add_class::<listing::Info>()?;
     module.add_class::<model::Model>()?;
+    module.add_class::<objects::Rows>()?;
     module.add_class::<recipe::Recipe>()?;
     module.add_class::<service::Call>()?;
     module.add_class::<service::Caller>()?;

@@ -1,8 +1,8 @@
 //! The form in which readers get values: leases, or arrays of a library that view them.
 
-use crate::client::show;
 use crate::errors::argument;
 use crate::lease::{Mode, Origin};
+use crate::received::show;
 use crate::torch;
 use pyo3::prelude::*;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl Shown {
         origin: impl FnOnce() -> Origin,
     ) -> PyResult<Py<PyAny>> {
         let Some(library) = self.library else { return show(py, client, value, self.mode, origin()) };
-        // Skips the lease objects if nobody would see them.
+        // Creates no lease objects if the caller gets only the arrays.
         let is_plain = self.mode == Mode::Read && matches!(value, Value::Tensor(_) | Value::Dataset(_));
         if library == Library::Torch && is_plain && torch::is_direct(py)? {
             return torch::shown(py, &Arc::new(value), name).map(Bound::unbind);

@@ -24,7 +24,8 @@ pub fn to_json(given: &Bound<'_, PyAny>) -> PyResult<String> {
     py.import("json")?.call_method("dumps", (given,), Some(&options))?.extract()
 }
 
-/// Converts metadata and checks its length; called before a draft is taken from its owner, who could not get it back.
+/// Converts metadata and checks its length. Called before a draft is taken from its owner, who could not get the draft
+/// back.
 pub fn checked<'a>(given: Option<&'a Bound<'_, PyAny>>) -> PyResult<Option<Cow<'a, [u8]>>> {
     let Some(given) = given else { return Ok(None) };
     let bytes = to_bytes(given)?;

@@ -1,4 +1,4 @@
-//! The options of a connection, for connecting again in a forked child or after unpickling.
+//! The options of a connection, with which a forked child or an unpickled client connects again.
 
 use crate::errors::OrRaise;
 use pyo3::prelude::*;

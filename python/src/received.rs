@@ -1,7 +1,9 @@
-//! The value of a message or a request: one tensor, or several.
+//! Values as Python objects, and the value of a message or a request: one tensor, or several.
 
-use crate::client::show;
-use crate::lease::{Mode, Origin};
+use crate::dataset::Dataset;
+use crate::device::DeviceLease;
+use crate::errors::argument;
+use crate::lease::{Lease, Mode, Origin};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use tensorlend::Value;
@@ -57,4 +59,29 @@ impl Received {
     pub fn repr(&self, py: Python<'_>) -> PyResult<String> {
         Ok(self.value.bind(py).repr()?.to_string())
     }
+}
+
+/// Returns the error for a kind of value that the client library has and this package lacks.
+#[cold]
+pub fn unknown_kind(name: &str) -> PyErr {
+    argument(format!("{name:?} holds a kind of value that this package cannot show"))
+}
+
+/// Returns a value as a Python object.
+pub fn show(
+    py: Python<'_>,
+    client: &tensorlend::Client,
+    value: Value,
+    mode: Mode,
+    origin: Origin,
+) -> PyResult<Py<PyAny>> {
+    Ok(match value {
+        Value::Tensor(lease) => Py::new(py, Lease::of(py, lease, mode, client, origin)?)?.into_any(),
+        Value::Dataset(dataset) => Py::new(py, Dataset::of(py, dataset, mode, client, origin)?)?.into_any(),
+        Value::Device(lease) => {
+            mode.check_device(&origin.name)?;
+            Py::new(py, DeviceLease::new(lease, origin))?.into_any()
+        }
+        _ => return Err(unknown_kind(&origin.name)),
+    })
 }

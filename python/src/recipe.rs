@@ -7,9 +7,9 @@ use pyo3::types::{PyList, PyTuple};
 use std::sync::Arc;
 use tensorlend::Value;
 
-/// Identifies messages, by their metadata, whose tensors become torch tensors, and describes their nesting in a batch.
-/// Such messages become batches without objects for the message, the dataset or the leases, which would cost a loader's
-/// trainer time in every batch.
+/// Identifies, by their metadata, messages whose tensors become torch tensors, and describes their nesting in a batch.
+/// Such messages become batches without Python objects for the message, the dataset or the leases, which would cost the
+/// trainer time in each batch.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Recipe {
     metadata: Vec<u8>,
@@ -40,7 +40,7 @@ impl Recipe {
 }
 
 impl Recipe {
-    /// Returns true if it applies to this value, and this torch supports it.
+    /// Returns true if the recipe applies to this value, and this torch supports it.
     pub fn is_for(&self, py: Python<'_>, value: &Value) -> PyResult<bool> {
         let metadata = match value {
             Value::Tensor(lease) => lease.metadata(),
@@ -50,7 +50,7 @@ impl Recipe {
         Ok(metadata == self.metadata && torch::is_direct(py)?)
     }
 
-    /// Returns the batch of a value that [it applies to](Self::is_for).
+    /// Returns the batch of a value to which [the recipe applies](Self::is_for).
     pub fn batch(&self, py: Python<'_>, value: Value) -> PyResult<Py<PyAny>> {
         let value = Arc::new(value);
         let mut leaves = torch::tensors(py, &value, "loader/")?;

@@ -1,11 +1,10 @@
 //! Requests and responses: callers and servers.
 
-use crate::client::show;
 use crate::draft::lock;
 use crate::errors::{OrRaise, argument, closed, raise};
 use crate::given::{To, drafted};
 use crate::lease::{Mode, Origin};
-use crate::received::Received;
+use crate::received::{Received, show};
 use crate::shown;
 use crate::wait::{Awaited, Interrupt, in_thread, options, timeout, wait};
 use pyo3::prelude::*;
@@ -22,7 +21,7 @@ const TURN: Duration = Duration::from_millis(1);
 const SERVER_CLOSED: &str = "the server was closed: serve again";
 const CALLER_CLOSED: &str = "the caller was closed: make another";
 
-/// Rejects use in another process: a lock that was held at the fork stays locked for ever.
+/// Rejects use in a forked child: a lock that another thread held at the fork is never released there.
 fn ours(forks: u64) -> PyResult<()> {
     if forks == fork::generation() { Ok(()) } else { Err(raise(Error::Forked)) }
 }
@@ -235,7 +234,7 @@ impl Server {
     }
 }
 
-/// A request that waits for its response: call `answer` or `fail`.
+/// A request that waits for its response: call `respond` or `fail`.
 ///
 /// As a context manager it sends an exception that leaves the block to the caller, and lets it propagate.
 ///
@@ -253,7 +252,7 @@ pub struct Call {
 impl Call {
     fn take(&self) -> PyResult<Reply> {
         ours(self.forks)?;
-        lock(&self.reply).take().ok_or_else(|| argument("the request has its answer already"))
+        lock(&self.reply).take().ok_or_else(|| argument("the request has its response already"))
     }
 }
 
@@ -316,7 +315,7 @@ impl Call {
     /// DTypeError
     ///     The elements cannot be lent. The request stays open.
     #[pyo3(signature = (value, *, metadata=None, timestamp=0, device=None, stream=None))]
-    fn answer(
+    fn respond(
         &self,
         py: Python<'_>,
         value: &Bound<'_, PyAny>,
@@ -328,12 +327,39 @@ impl Call {
         ours(self.forks)?;
         let to = To::parse(device, stream)?;
         if !self.is_open() {
-            return Err(argument("the request has its answer already"));
+            return Err(argument("the request has its response already"));
         }
         // A value that cannot be sent leaves the request open.
         let draft = drafted(&self.client, value, &to, metadata, timestamp)?;
         let reply = self.take()?;
-        py.detach(|| reply.answer(draft)).or_raise()
+        py.detach(|| reply.respond(draft)).or_raise()
+    }
+
+    /// Does the same as `respond`, whose former name this is.
+    ///
+    /// Parameters
+    /// ----------
+    /// value : array_like, Draft, tensor or mapping of these
+    ///     The response, as in `respond`.
+    /// metadata : mapping or bytes or None, default None
+    ///     As in `respond`.
+    /// timestamp : int, default 0
+    ///     As in `respond`.
+    /// device : str, int or device or None, default None
+    ///     As in `respond`.
+    /// stream : int or stream or None, default None
+    ///     As in `respond`.
+    #[pyo3(signature = (value, *, metadata=None, timestamp=0, device=None, stream=None))]
+    fn answer(
+        &self,
+        py: Python<'_>,
+        value: &Bound<'_, PyAny>,
+        metadata: Option<&Bound<'_, PyAny>>,
+        timestamp: u64,
+        device: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        self.respond(py, value, metadata, timestamp, device, stream)
     }
 
     /// Responds with an error: the caller raises ServiceError.

@@ -1,14 +1,13 @@
 //! The producer's end of a stream.
 
 use crate::array::{beside, bytes_of};
-use crate::client::sizes;
 use crate::device::draft::Wish;
 use crate::device::stream::Given;
-use crate::device::{DeviceDraft, Place};
+use crate::device::{DeviceDraft, Target};
 use crate::draft::{Draft, lock};
 use crate::dtype;
 use crate::errors::{OrRaise, argument, closed, raise};
-use crate::given::{To, drafted};
+use crate::given::{To, drafted, sizes};
 use crate::lasting::Lasting;
 use crate::shown;
 use crate::wait::{Awaited, in_thread, options, timeout, wait};
@@ -265,7 +264,7 @@ impl Stream {
     /// shape : int or sequence of int
     ///     Sizes, in elements.
     /// dtype : dtype or None, default None
-    ///     What `numpy.dtype` takes, a dtype of torch, or a name of ml_dtypes. None is float64.
+    ///     A dtype as for `numpy.dtype`, a dtype of torch, or a name of ml_dtypes. None is float64.
     /// device : str, int or device or None, default None
     ///     The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch.
     ///     None and "cpu" are host memory.
@@ -297,7 +296,7 @@ impl Stream {
         let dtype = dtype.map_or(Ok(tensorlend::DType::F64), dtype::parse)?;
         let spec = TensorSpec::new(dtype, &sizes(shape)?);
         let bytes = bytes_of(&spec)?;
-        if let Some(on) = Place::parse(device)?.device() {
+        if let Some(on) = Target::parse(device)?.device() {
             let stream = stream.map(|stream| Given::parse(Some(stream))).transpose()?;
             let wish = Wish { spec, on, stream, name: None, lasting: Lasting::default() };
             return Ok(Py::new(py, DeviceDraft::create(py, &self.client, wish, |_| Ok(()))?)?.into_any());

@@ -161,7 +161,7 @@ impl Subscription {
         py: Python<'_>,
         look: impl FnOnce(&mut tensorlend::Subscription) -> R + Send,
     ) -> PyResult<R> {
-        // A lock that another thread held at the fork stays locked for ever.
+        // A lock that another thread held at the fork is never released in the child.
         if self.forks != fork::generation() {
             return Err(raise(Error::Forked));
         }
@@ -285,7 +285,7 @@ impl Subscription {
         Ok(Some(Py::new(py, self.message(py, message)?)?.into_any()))
     }
 
-    /// Raises if waiting is pointless: the client was closed, or the daemon has ended.
+    /// Raises if the client was closed or the daemon has ended: no message will arrive.
     fn _check(&self) -> PyResult<()> {
         self.awaited.check()
     }

@@ -16,18 +16,18 @@ use tensorlend::Value;
 
 /// The ways in which this torch can import tensors, from the fastest to the one that all versions support.
 enum Way {
-    /// Its table of C functions: no capsule, and no Python code.
+    /// torch's table of C functions: no capsule, and no Python code.
     Table(Table),
     /// A function that takes capsules.
     Capsules(Py<PyAny>),
-    /// It does not support our capsules: it gets an object whose methods it calls.
+    /// torch does not support this package's capsules: it calls the methods of an object.
     Asked,
 }
 
 struct Table(ExchangeApi);
 
 // SAFETY: the table is constant for the life of the process, as DLPack prescribes; it is only read, and its functions
-// are called while attached to the interpreter, on whatever thread.
+// are called while attached to the interpreter, on any thread.
 unsafe impl Send for Table {}
 // SAFETY: as above.
 unsafe impl Sync for Table {}

@@ -38,8 +38,8 @@ impl Version {
     /// Two numbers that identify the version in every process.
     #[getter]
     fn words(&self) -> (u64, u64) {
-        let [home, cell] = self.0.words();
-        (home, cell)
+        let [owner_word, cell] = self.0.words();
+        (owner_word, cell)
     }
 
     fn __repr__(&self) -> String {

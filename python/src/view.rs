@@ -21,7 +21,7 @@ pub struct View {
     /// Whether consumers may write.
     pub writable: bool,
     start: Start,
-    keeper: Keeper,
+    owner: Owner,
     /// The fork generation of the process that has it mapped.
     forks: u64,
     _noted: Option<Noted>,
@@ -36,18 +36,19 @@ unsafe impl Send for Start {}
 unsafe impl Sync for Start {}
 
 /// The object that keeps a tensor in place.
-enum Keeper {
+enum Owner {
     /// A lease on a tensor or a dataset, and the index of this tensor.
     Lease(Arc<Value>, usize),
     /// A leased value in a private, writable mapping.
     Private(Arc<CopyOnWrite>, usize),
-    /// A draft: this process's own, until it is published; a pin holds it afterwards.
+    /// This process's own draft, until it is published; a pin holds the memory afterwards.
     Draft(#[expect(dead_code, reason = "it is there to be held")] Arc<Drafted>),
     /// A copy.
     Heap(#[expect(dead_code, reason = "it is there to be held")] Box<[u8]>),
 }
 
-/// The memory of a draft: in the draft until it is published, then held by a pin if an array may still view it.
+/// The memory of a draft. The draft holds it until it is published; afterwards a pin holds it if an array may still
+/// view it.
 #[derive(Default)]
 pub struct Drafted {
     /// The draft until it is published.
@@ -87,7 +88,7 @@ impl View {
         let tensor = &members(&value)[at];
         let start = tensor.bytes().as_ptr().cast_mut().wrapping_add(tensor.byte_offset());
         let noted = noted(Kind::leased(name), tensor, tensor.bytes().as_ptr(), name, member(&value, at));
-        Self { _noted: Some(noted), ..Self::of(tensor, start, false, Keeper::Lease(value.clone(), at)) }
+        Self { _noted: Some(noted), ..Self::of(tensor, start, false, Owner::Lease(value.clone(), at)) }
     }
 
     /// Returns privately writable views of a value's tensors that were found by `name`.
@@ -100,27 +101,27 @@ impl View {
             let tensor = &members(copy.value())[at];
             let start = bytes.wrapping_add(tensor.byte_offset());
             let noted = noted(Kind::Private, tensor, bytes, name, member(copy.value(), at));
-            Self { _noted: Some(noted), ..Self::of(tensor, start, true, Keeper::Private(copy.clone(), at)) }
+            Self { _noted: Some(noted), ..Self::of(tensor, start, true, Owner::Private(copy.clone(), at)) }
         });
         Ok(views.collect())
     }
 
-    fn of(tensor: &Tensor, start: *mut u8, writable: bool, keeper: Keeper) -> Self {
+    fn of(tensor: &Tensor, start: *mut u8, writable: bool, owner: Owner) -> Self {
         Self {
             dtype: tensor.dtype(),
             shape: tensor.shape().iter().map(|&d| d as i64).collect(),
             strides: tensor.strides().into(),
             writable,
             start: Start(start),
-            keeper,
+            owner,
             forks: fork::generation(),
             _noted: None,
         }
     }
 
-    /// Checks that it belongs to this process: a forked child has no mapping there.
+    /// Checks that the view belongs to this process: in a forked child, its memory is not mapped.
     pub fn check(&self) -> PyResult<()> {
-        if self.forks == fork::generation() || matches!(self.keeper, Keeper::Heap(_)) {
+        if self.forks == fork::generation() || matches!(self.owner, Owner::Heap(_)) {
             return Ok(());
         }
         Err(named("ForkedError", "this tensor was leased or drafted by the parent process: get it in the child".into()))
@@ -135,7 +136,7 @@ impl View {
         let noted = fault::note(Kind::Draft, bytes.as_ptr(), bytes.len(), name.unwrap_or_default(), None);
         let start = bytes.as_mut_ptr().wrapping_add(spec.byte_offset);
         let drafted = Arc::new(Drafted { draft: Mutex::new(Some(draft)), pin: Mutex::default() });
-        let keeper = Keeper::Draft(drafted.clone());
+        let owner = Owner::Draft(drafted.clone());
         (
             Self {
                 dtype: spec.dtype,
@@ -143,7 +144,7 @@ impl View {
                 strides,
                 writable: true,
                 start: Start(start),
-                keeper,
+                owner,
                 forks: fork::generation(),
                 _noted: Some(noted),
             },
@@ -160,7 +161,7 @@ impl View {
             strides: [1].into(),
             writable: false,
             start: Start(bytes.as_mut_ptr()),
-            keeper: Keeper::Heap(bytes),
+            owner: Owner::Heap(bytes),
             forks: fork::generation(),
             _noted: None,
         }
@@ -180,7 +181,7 @@ impl View {
             strides,
             writable: true,
             start,
-            keeper: Keeper::Heap(bytes),
+            owner: Owner::Heap(bytes),
             forks: self.forks,
             _noted: None,
         }
@@ -220,16 +221,16 @@ impl View {
 
     /// Returns the leased value; `None` for a draft or a copy.
     pub fn value(&self) -> Option<&Value> {
-        match &self.keeper {
-            Keeper::Lease(value, _) => Some(value),
-            Keeper::Private(copy, _) => Some(copy.value()),
-            Keeper::Draft(_) | Keeper::Heap(_) => None,
+        match &self.owner {
+            Owner::Lease(value, _) => Some(value),
+            Owner::Private(copy, _) => Some(copy.value()),
+            Owner::Draft(_) | Owner::Heap(_) => None,
         }
     }
 
     /// Returns the leased tensor.
     pub fn tensor(&self) -> Option<&Tensor> {
-        let (Keeper::Lease(_, at) | Keeper::Private(_, at)) = &self.keeper else { return None };
+        let (Owner::Lease(_, at) | Owner::Private(_, at)) = &self.owner else { return None };
         self.value().map(|value| &members(value)[*at])
     }
 }

@@ -36,7 +36,7 @@ impl Awaited {
         Self { closed: closed.clone(), client: client.clone() }
     }
 
-    /// Returns an error once there is nothing to wait for.
+    /// Returns an error if the client was closed or the daemon has ended.
     pub fn check(&self) -> PyResult<()> {
         if self.closed.load(Ordering::Acquire) {
             return Err(closed());
@@ -51,8 +51,8 @@ pub fn closed() -> PyErr {
     named("DisconnectedError", "the client was closed: connect again".into())
 }
 
-/// Waits in slices until `once` returns something else than a timeout. `once` runs before the session is checked, so that a closed
-/// client still returns what is there already.
+/// Waits in slices until `once` returns something else than a timeout. `once` runs before the session is checked, so that a
+/// closed client still returns a value that has arrived.
 pub fn wait<T: Send>(
     py: Python<'_>,
     awaited: &Awaited,
@@ -88,7 +88,7 @@ thread_local! {
 
 /// Returns true if this thread waits for a coroutine that was cancelled.
 fn is_cancelled() -> bool {
-    // Relaxed: waiters poll it, and it orders no other memory.
+    // Relaxed: waiters poll the flag, and it orders no other memory.
     CANCELLED.with_borrow(|flag| flag.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed)))
 }
 

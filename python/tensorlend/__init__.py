@@ -70,7 +70,7 @@ from tensorlend._native import (
 from tensorlend._refs import TensorRef
 from tensorlend.objects import Frozen, FrozenDict, FrozenList, UntrustedPickleError, freeze
 
-# To typeshed a mapping is a protocol, which has no register.
+# typeshed declares Mapping as a protocol, which has no `register`.
 _Mapping.register(Dataset)  # pyright: ignore[reportAttributeAccessIssue]
 
 __all__ = [

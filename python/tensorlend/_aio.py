@@ -1,4 +1,4 @@
-"""Streams, requests and answers in asyncio."""
+"""Streams, requests and responses in asyncio."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ from tensorlend._errors import ArgumentError, StreamEndedError, TimeoutError  # 
 
 _T = TypeVar("_T")
 
-#: Nobody wakes a subscriber whose producer was killed, nor one whose stream was opened anew: so it looks by itself.
+#: Interval at which a waiting subscriber polls, in seconds. No descriptor becomes readable if the producer was killed or has
+#: opened its stream again.
 _LOOK_AGAIN = 0.1
 
 
-#: Threads that wait for a coroutine, each with what ends its wait.
+#: Threads in which coroutines wait, each with the object that ends its wait.
 _waiting: dict[threading.Thread, _native.Cancel] = {}
 
 
 @atexit.register
 def _end_waits() -> None:
-    """Ends the waits before the interpreter does. A thread that builds its exception while the interpreter ends would abort the
-    process: Python unwinds such a thread through frames of Rust, which catch it."""
+    """Ends the waits before the interpreter does.
+
+    A thread that builds its exception while the interpreter ends would abort the process: Python then unwinds the thread
+    through frames of Rust, which catch the unwinding."""
     for thread, cancel in list(_waiting.items()):
         cancel.cancel()
         thread.join(5)
@@ -67,7 +70,7 @@ async def _readable(loop: asyncio.AbstractEventLoop, descriptor: int, seconds: f
 
 
 async def messages(subscription: _native.Subscription) -> AsyncIterator[_native.Message]:
-    """All messages until the stream ends."""
+    """Yields the messages until the stream ends."""
     while True:
         try:
             message = await recv(subscription)
@@ -77,7 +80,7 @@ async def messages(subscription: _native.Subscription) -> AsyncIterator[_native.
 
 
 def _in_slices(receive: Callable[[float | None], _T], timeout: float | None) -> _T:
-    """Receives in slices: what a cancelled task gave back is found at the beginning of a slice only."""
+    """Receives in slices of 0.1 s: only the beginning of a slice finds a request that a cancelled task gave back."""
     if timeout is not None and not timeout >= 0:
         return receive(timeout)
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -94,8 +97,10 @@ def _in_slices(receive: Callable[[float | None], _T], timeout: float | None) -> 
 async def in_thread(
     work: Callable[..., _T], arguments: Sequence[Any], options: Mapping[str, Any], late: Callable[[_T], object] | None
 ) -> _T:
-    """Calls `work` in a thread of its own, and awaits its result. A pool of threads would run out with as many calls that wait for
-    each other. Cancelling the coroutine ends the wait. `late` gets a result that comes after that, before the coroutine ends."""
+    """Calls `work` in a thread of its own, and awaits its result.
+
+    A pool would deadlock if all of its threads ran calls that wait for each other. Cancelling the coroutine ends the
+    wait. If a result arrives after the cancellation, the coroutine passes it to `late` before it ends."""
     loop = asyncio.get_running_loop()
     if late is not None:
         work, arguments = _in_slices, (work, *arguments)
@@ -143,12 +148,12 @@ async def in_thread(
         if late is not None:
             await asyncio.shield(ended)
             if not done.cancelled() and done.exception() is None:
-                # The result came in the same turn of the loop as the cancellation.
+                # The result arrived in the same iteration of the event loop as the cancellation.
                 late(done.result())
         raise
 
 
 async def requests(server: _native.Server) -> AsyncIterator[_native.Call]:
-    """All requests, until the server is closed."""
+    """Yields the requests until the server is closed."""
     while True:
         yield await server.recv_async()

@@ -1,4 +1,4 @@
-"""The client of programs that name none: of the daemon that runs, or of one in this process."""
+"""The default client of programs that pass none: connected to the running daemon, or to one in this process."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _broker: _native.Embedded | None = None
 def default_client() -> _native.Client:
     """Returns the process's default client.
 
-    Connects to the daemon that TENSORLEND_SOCKET names, or the user's or the system's. If none runs, starts one in this process and sets
-    TENSORLEND_SOCKET, so that the processes that this one starts use it, too.
+    Connects to the daemon that TENSORLEND_SOCKET names, or to the user's or the system's daemon. If none runs, starts one
+    in this process and sets TENSORLEND_SOCKET, so that child processes use the same daemon.
     """
     global _client, _broker
     with _lock:
@@ -34,7 +34,7 @@ def default_client() -> _native.Client:
 
 
 def _in_child() -> None:
-    # A thread of the parent may have had the lock.
+    # A thread of the parent may have held the lock during the fork.
     global _lock
     _lock = threading.Lock()
 

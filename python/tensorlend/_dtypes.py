@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, eq=False)
 class ForeignDType:
-    """bfloat16 or a float8, as `Lease.dtype` shows it without `ml_dtypes`: it has what a dtype of numpy has to be told by.
+    """bfloat16 or a float8, as `Lease.dtype` shows it without `ml_dtypes`: it has the attributes that identify a dtype of numpy.
 
-    It equals its name, and whatever has that name.
+    It equals its name, and dtypes with that name.
     """
 
     name: str

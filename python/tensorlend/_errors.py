@@ -1,4 +1,4 @@
-"""The exceptions. Each is the built-in one that fits as well, so that programs may catch either."""
+"""The exceptions of this package. Each also derives from the matching built-in exception, so that programs may catch either."""
 
 import builtins
 import enum
@@ -6,20 +6,20 @@ import errno as _errno
 
 
 class Error(Exception):
-    """Every error of this package. Each says what happened, to what, and what can be done."""
+    """The base of all errors of this package. Each text states the event, the object and the remedy."""
 
     #: The stable code of this kind of error, such as "TL-0301": the same in every language. The page on errors lists them.
     code: str = ""
 
 
 class ArgumentError(Error, ValueError):
-    """An invalid argument: a name, a shape, metadata above 64 KiB, a buffer of another length."""
+    """An argument is invalid: a name, a shape, metadata above 64 KiB, a buffer of another length."""
 
     code = "TL-0406"
 
 
 class DTypeError(Error, TypeError):
-    """Elements that cannot be lent: objects, structures, text, another byte order."""
+    """The elements cannot be lent: objects, structures, text, or another byte order."""
 
     code = "TL-0308"
 
@@ -41,13 +41,16 @@ class TimeoutError(Error, builtins.TimeoutError):  # noqa: A001
 
 
 class DisconnectedError(Error, ConnectionError):
-    """No daemon answers, it does not answer any more, or it has disconnected this client."""
+    """No daemon responds, or the daemon has disconnected this client."""
 
     code = "TL-0102"
 
 
 class RemoteError(Error, ConnectionError):
-    """A name of another machine is unavailable: its node cannot be reached or refuses, or this machine's gateway does not answer."""
+    """A name of another machine is unavailable.
+
+    Its node is unreachable or refuses, or this machine's gateway does not respond.
+    """
 
     code = "TL-0705"
 
@@ -124,11 +127,11 @@ class LimitKind(enum.StrEnum):
 
 
 class LimitError(Error, MemoryError):
-    """A limit is reached: of the daemon's configuration, of this client, or the machine's memory. `kind` says which."""
+    """A limit is reached: of the daemon's configuration, of this client, or the machine's memory. `kind` names it."""
 
     code = "TL-0201"
 
-    #: The limit, to decide by; None where no daemon and no client has refused.
+    #: The limit that was reached; None if neither a daemon nor a client refused.
     kind: LimitKind | None
 
     def __init__(self, message: str = "", kind: str | None = None) -> None:
@@ -143,7 +146,10 @@ class PermissionError(Error, builtins.PermissionError):  # noqa: A001
 
 
 class DeviceError(Error, RuntimeError):
-    """Memory of a device cannot be had or used: no driver, no such device, none lent of it, or what the driver says."""
+    """Device memory cannot be allocated or used.
+
+    There is no driver or no such device, the daemon lends none of it, or the driver reports an error.
+    """
 
     code = "TL-0810"
 
@@ -161,13 +167,13 @@ class StreamEndedError(Error):
 
 
 class ClosedError(Error, ValueError):
-    """The subscription, stream, server, caller or wait was closed in this process, by this thread or another one."""
+    """The object was closed, released, published or dropped in this process, by this thread or another one."""
 
     code = "TL-0408"
 
 
 class ForkedError(Error, RuntimeError):
-    """An object of the parent process was used after a fork: connect, get or create in the child."""
+    """An object of the parent process was used after a fork: connect, get or create again in the child."""
 
     code = "TL-0107"
 
@@ -185,13 +191,13 @@ class DamagedError(Error, RuntimeError):
 
 
 class IncompatibleError(Error, RuntimeError):
-    """This package and the daemon are of different versions, or the kernel is too old."""
+    """The versions of this package and of the daemon do not match, or the kernel is too old."""
 
     code = "TL-0902"
 
 
 class ServiceError(Error, RuntimeError):
-    """The server of a request reported an error, or ended before it answered."""
+    """The server of a request reported an error, or ended before it responded."""
 
     code = "TL-0504"
 
@@ -209,7 +215,7 @@ class SystemCallError(Error, OSError):
 
     def __init__(self, message: str = "", errno: int | None = None) -> None:
         super().__init__(message)
-        # The text stays the message: OSError shows a number only together with a strerror.
+        # Sets the text as the message: OSError takes an errno only together with a strerror.
         self.errno = errno
 
     def __reduce__(self) -> tuple[object, ...]:

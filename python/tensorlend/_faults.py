@@ -1,7 +1,8 @@
-"""The line before SIGSEGV, in the workers of torch's DataLoader.
+"""The message before SIGSEGV, in the workers of torch's DataLoader.
 
-A worker sets a handler of torch's own, which asks no other. This package's is set again after it, in forked children alone: it is they
-that inherit tensors which are not mapped any more.
+A worker installs torch's own signal handler, which calls no earlier handler. This module installs the handler of this
+package again after torch's. It does so in forked children only: only they inherit tensors whose memory is no longer
+mapped.
 """
 
 import os

@@ -11,9 +11,9 @@ import numpy as np
 from tensorlend import _native
 from tensorlend._errors import Error
 
-#: Values of a tensor that a table shows, in each direction.
+#: Maximum number of values of a tensor that a table shows, in each direction.
 _CORNER = 4
-#: Names that a client's table shows.
+#: Maximum number of names that a client's table shows.
 _NAMES = 20
 
 
@@ -41,7 +41,7 @@ def _title(thing: object) -> str:
 
 
 def _corner(array: np.ndarray[Any, np.dtype[Any]]) -> str:
-    """The first values of an array, and where they lie in it."""
+    """Returns the first values of an array, and their position in it."""
     where = (0,) * max(array.ndim - 2, 0) + (slice(_CORNER),) * min(array.ndim, 2)
     part = np.atleast_2d(array[where]) if array.size else np.empty((0, 0))
     rows = [[f"{value:.6g}" if isinstance(value, float) else value for value in row] for row in part.tolist()]
@@ -81,7 +81,7 @@ def stream(thing: _native.Stream) -> str:
 
 
 def client(thing: _native.Client) -> str:
-    """A client, with the first of its namespace's names."""
+    """Returns a client's table, with the first names of its namespace."""
     try:
         infos = thing.list()
     except Error:

@@ -6,8 +6,10 @@ from tensorlend._native import Lease
 
 
 class _Immutable:
-    """A lease, as jax takes it. jax asks for tensors without a flag that says read-only, and never writes to them: its arrays are
-    immutable, and memory that it was given is not reused for results, donated or not."""
+    """A lease for jax, without a read-only flag.
+
+    jax requests tensors through a protocol without such a flag, and never writes to them: its arrays are immutable, and
+    it does not reuse imported memory for results, donated or not."""
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
@@ -20,7 +22,7 @@ class _Immutable:
 
 
 def array(lease: Lease) -> Any:
-    """An array that looks at the lease in place."""
+    """Returns a jax array that views the lease's memory."""
     import jax
 
     return jax.dlpack.from_dlpack(_Immutable(lease))

@@ -6,7 +6,7 @@ import numpy as np
 
 
 def plain(value: Any) -> Any:
-    """What JSON has for something that it does not know: a number or text for a scalar of numpy, a list for an array of it."""
+    """Converts values that JSON does not know: numpy scalars to numbers or texts, numpy arrays to lists."""
     if isinstance(value, np.generic) and not isinstance(value, (np.complexfloating, np.void)):
         return value.item()
     if isinstance(value, np.ndarray):

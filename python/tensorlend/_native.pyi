@@ -1,6 +1,6 @@
-"""The compiled part of tensorlend: the client library for Rust, as Python holds it.
+"""The compiled part of tensorlend: Python classes over the Rust client library.
 
-The docstrings are those of the compiled module: `python python/tests/stubs.py` writes them here.
+The docstrings are those of the compiled module: `python python/tests/stubs.py` copies them into this file.
 """
 
 import os
@@ -13,23 +13,23 @@ from typing import Any, Generic, Literal, NoReturn, final, overload
 import numpy as np
 import numpy.typing as npt
 
-# Where torch is missing, its tensors are of type Any.
+# If torch is not installed, its tensors have the type Any.
 from torch import Tensor as _TorchTensor  # type: ignore[import-not-found,unused-ignore]  # pyright: ignore
 from typing_extensions import Buffer, CapsuleType, Self, TypeVar
 
 from tensorlend._refs import TensorRef
-from tensorlend._types import AnyDType, CudaStream, Metadata, Mode, Policy, Start, Steps, TorchDevice, Value
+from tensorlend._types import AnyDType, CudaStream, Metadata, Mode, Policy, Start, Stat, Steps, TorchDevice, Value
 
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True, default=_AnyValue)
-# The type of a tensor's elements, as np.ndarray has it.
+# The type of a tensor's elements, as for np.ndarray.
 _S = TypeVar("_S", bound=np.generic)
 _S_co = TypeVar("_S_co", bound=np.generic, covariant=True, default=Any)
 
 _Shape = int | Sequence[int]
-# What makes one batch: a name, or several.
+# The names of one batch: one name, or several.
 _BatchNames = str | tuple[str, ...] | list[str]
-# A dtype whose type of elements is known.
+# A dtype with a known type of elements.
 _DTypeOf = type[_S] | np.dtype[_S]
 # "cuda:0", "GPU-...", "cpu", a number, or a Device of this module or of torch.
 _Device = str | int | Device | TorchDevice
@@ -39,16 +39,21 @@ _AnyValue = Lease | DeviceLease | Dataset
 _Item = Value | Mapping[str, Value]
 _Array = npt.NDArray[Any]
 _Options = dict[str, Any]
-# None: all of them; names: these, in the answer; a dict: under which name each is published, None: in the answer.
+# None: the response has all outputs. Names: the response has these. A dict: the name under which each is published, or None for
+# the response.
 _Outputs = Sequence[str] | Mapping[str, str] | Mapping[str, str | None] | None
 _Prepare = Mapping[str, Steps] | None
-# In the class Client, `list` is the method.
+# Needed because `list` in the class Client is the method.
 _Names = list[str]
 _Counts = list[tuple[str, int]]
 _Dicts = list[dict[str, Any]]
 _Values = list[_AnyValue]
 _Infos = list[Info]
 _Devices = list[Device]
+_Numbers = list[int]
+_Objects = list[Any]
+# Called with the number of extensions around it, its code and its bytes.
+_Extension = Callable[[int, int, bytes], Any]
 
 __all__ = [
     "Batches",
@@ -73,6 +78,7 @@ __all__ = [
     "Subscription",
     "Version",
     "__version__",
+    "_Rows",
     "_watch_faults",
     "connect",
     "daemon",
@@ -337,7 +343,7 @@ class Client:
         shape : int or sequence of int
             Sizes, in elements.
         dtype : dtype or None, default None
-            What `numpy.dtype` takes, a dtype of torch, or a name of ml_dtypes. None is float64.
+            A dtype as for `numpy.dtype`, a dtype of torch, or a name of ml_dtypes. None is float64.
         name : str or None, default None
             The name under which `publish`, or the end of `with`, publishes it.
         strides : sequence of int or None, default None
@@ -973,7 +979,7 @@ class Client:
         metadata: Metadata | None = None,
         timestamp: int = 0,
     ) -> None:
-        """Publishes an array under a name of another machine. It has arrived when this returns.
+        """Publishes an array under a name of another machine. When the call returns, that machine has the value.
 
         Parameters
         ----------
@@ -1005,7 +1011,7 @@ class Client:
         Returns
         -------
         int
-            The number of items that are then on this machine, under that name.
+            The number of the list's items that this machine has then.
 
         Raises
         ------
@@ -1735,9 +1741,9 @@ class Client:
         name : str
             1 to 255 bytes of UTF-8.
         trust_pickle : bool, default False
-            Load pickles in the object, which lets their publisher run any code here.
+            Whether to load pickles in the object, which lets their publisher run any code here.
         lazy : bool, default False
-            Return a FrozenList or a FrozenDict, which makes an item when it is asked for.
+            Whether to return a FrozenList or a FrozenDict, which decodes an item at each access.
         mode : {"read", "cow"}, default "read"
             "read" for read-only arrays; "cow" for writable private copies on write.
 
@@ -1755,7 +1761,7 @@ class Client:
         """
 
 
-    def stat(self) -> dict[str, Any]:
+    def stat(self) -> Stat:
         """Returns the daemon's metrics.
 
         Returns
@@ -1793,7 +1799,7 @@ class Client:
         """
 
     def leased(self) -> int:
-        """Returns how many bytes of the namespace's tensors some client holds a lease on.
+        """Returns the bytes of the namespace's tensors on which clients hold leases.
 
         Returns
         -------
@@ -1837,7 +1843,7 @@ class Client:
         """
 
     def names(self, glob: str = "*") -> _Names:
-        """Returns the names that match a pattern, without looking at their values.
+        """Returns the names that match a pattern, without reading their values.
 
         Parameters
         ----------
@@ -2068,7 +2074,7 @@ class Server:
 
 @final
 class Call:
-    """A request that waits for its response: call `answer` or `fail`.
+    """A request that waits for its response: call `respond` or `fail`.
 
     As a context manager it sends an exception that leaves the block to the caller, and lets it propagate.
 
@@ -2107,7 +2113,7 @@ class Call:
             The request is a dataset.
         """
 
-    def answer(
+    def respond(
         self,
         value: _Item,
         *,
@@ -2139,6 +2145,31 @@ class Call:
             The request has its response already, or an argument is invalid. The request stays open.
         DTypeError
             The elements cannot be lent. The request stays open.
+        """
+
+    def answer(
+        self,
+        value: _Item,
+        *,
+        metadata: Metadata | None = None,
+        timestamp: int = 0,
+        device: _Device | None = None,
+        stream: CudaStream | None = None,
+    ) -> None:
+        """Does the same as `respond`, whose former name this is.
+
+        Parameters
+        ----------
+        value : array_like, Draft, tensor or mapping of these
+            The response, as in `respond`.
+        metadata : mapping or bytes or None, default None
+            As in `respond`.
+        timestamp : int, default 0
+            As in `respond`.
+        device : str, int or device or None, default None
+            As in `respond`.
+        stream : int or stream or None, default None
+            As in `respond`.
         """
 
     def fail(self, why: str) -> None:
@@ -2482,6 +2513,20 @@ class Draft(Generic[_S_co]):
     def is_open(self) -> bool:
         """Whether the draft was neither published nor dropped."""
 
+    def numpy(self) -> npt.NDArray[_S_co]:
+        """Returns the numpy array of `array`, so that drafts are used as leases are.
+
+        Returns
+        -------
+        numpy.ndarray
+            The array, writable until the draft is published.
+
+        Raises
+        ------
+        ClosedError
+            The draft was published or dropped.
+        """
+
     def torch(self) -> _TorchTensor:
         """Returns a writable torch tensor that views it. torch must be installed.
 
@@ -2492,7 +2537,7 @@ class Draft(Generic[_S_co]):
 
         Raises
         ------
-        ArgumentError
+        ClosedError
             The draft was published or dropped.
         """
 
@@ -2507,7 +2552,9 @@ class Draft(Generic[_S_co]):
         Raises
         ------
         ArgumentError
-            The metadata is too long, or the draft was published or dropped.
+            The metadata is too long.
+        ClosedError
+            The draft was published or dropped.
         """
 
     def set_timestamp(self, nanoseconds: int) -> None:
@@ -2520,7 +2567,7 @@ class Draft(Generic[_S_co]):
 
         Raises
         ------
-        ArgumentError
+        ClosedError
             The draft was published or dropped.
         """
 
@@ -2540,7 +2587,9 @@ class Draft(Generic[_S_co]):
         Raises
         ------
         ArgumentError
-            There is no name, the name is invalid, or the draft was published or dropped.
+            There is no name, or the name is invalid.
+        ClosedError
+            The draft was published or dropped.
         PermissionError
             This user may not write to the namespace.
         """
@@ -2575,7 +2624,7 @@ class Lease(Generic[_S_co]):
 
     While it lives, its memory is not reused, even if its name or its producer ends. `numpy.asarray(lease)`,
     `numpy.from_dlpack(lease)` and `torch.from_dlpack(lease)` view the tensor in place and keep it alive. `lease[...]`,
-    `len(lease)` and iteration do what they do for its numpy array; `lease.numpy()` has the other methods of arrays.
+    `len(lease)` and iteration work as for its numpy array; `lease.numpy()` has the other methods of arrays.
     `Lease[np.float32]` is its type in annotations.
 
     Notes
@@ -2667,7 +2716,7 @@ class Lease(Generic[_S_co]):
 
         Raises
         ------
-        ArgumentError
+        ClosedError
             The lease was released.
         ForkedError
             The parent process got the lease.
@@ -2685,7 +2734,7 @@ class Lease(Generic[_S_co]):
 
         Raises
         ------
-        ArgumentError
+        ClosedError
             The lease was released.
         ForkedError
             The parent process got the lease.
@@ -2798,7 +2847,7 @@ class DeviceDraft(Generic[_S_co]):
 
         Raises
         ------
-        ArgumentError
+        ClosedError
             The draft was published or dropped.
         """
 
@@ -2812,7 +2861,7 @@ class DeviceDraft(Generic[_S_co]):
 
         Raises
         ------
-        ArgumentError
+        ClosedError
             The draft was published or dropped.
         """
 
@@ -2841,7 +2890,9 @@ class DeviceDraft(Generic[_S_co]):
         Raises
         ------
         ArgumentError
-            The metadata is too long, or the draft was published or dropped.
+            The metadata is too long.
+        ClosedError
+            The draft was published or dropped.
         """
 
     def set_timestamp(self, nanoseconds: int) -> None:
@@ -2854,7 +2905,7 @@ class DeviceDraft(Generic[_S_co]):
 
         Raises
         ------
-        ArgumentError
+        ClosedError
             The draft was published or dropped.
         """
 
@@ -2876,7 +2927,9 @@ class DeviceDraft(Generic[_S_co]):
         Raises
         ------
         ArgumentError
-            There is no name, the name is invalid, or the draft was published or dropped.
+            There is no name, or the name is invalid.
+        ClosedError
+            The draft was published or dropped.
         DeviceError
             The work on the device failed.
         """
@@ -2902,7 +2955,9 @@ class DeviceDraft(Generic[_S_co]):
         Raises
         ------
         ArgumentError
-            There is no name, the draft has a time to live or is ephemeral, or it was published or dropped.
+            There is no name, or the draft has a time to live or is ephemeral.
+        ClosedError
+            The draft was published or dropped.
         """
 
     def drop(self) -> None:
@@ -3035,7 +3090,7 @@ class DeviceLease(Generic[_S_co]):
 
         Raises
         ------
-        ArgumentError
+        ClosedError
             The lease was released.
         """
 
@@ -3088,7 +3143,7 @@ class DeviceLease(Generic[_S_co]):
 
         Raises
         ------
-        ArgumentError
+        ClosedError
             The lease was released.
         """
 
@@ -3257,7 +3312,7 @@ class Dataset(Mapping[str, Lease]):
     def get(self, name: str, default: Lease) -> Lease: ...
     @overload
     def get(self, name: str, default: _T) -> Lease | _T: ...
-    # Lists, where a mapping written in Python has views: a dataset does not change.
+    # Lists instead of a mapping's views, because a dataset does not change.
     def keys(self) -> list[str]:  # type: ignore[override]
         """Returns the names of its tensors.
 
@@ -3295,7 +3350,7 @@ class Dataset(Mapping[str, Lease]):
 
         Raises
         ------
-        ArgumentError
+        ClosedError
             The dataset was released.
         """
 
@@ -3311,7 +3366,7 @@ class Dataset(Mapping[str, Lease]):
 
         Raises
         ------
-        ArgumentError
+        ClosedError
             The dataset was released.
         """
 
@@ -3627,7 +3682,7 @@ class Stream:
         shape : int or sequence of int
             Sizes, in elements.
         dtype : dtype or None, default None
-            What `numpy.dtype` takes, a dtype of torch, or a name of ml_dtypes. None is float64.
+            A dtype as for `numpy.dtype`, a dtype of torch, or a name of ml_dtypes. None is float64.
         device : str, int or device or None, default None
             The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch.
             None and "cpu" are host memory.
@@ -3829,10 +3884,25 @@ class Subscription:
     def _take(self, timestamp: int, recipe: Recipe) -> Any: ...
 
 @final
+class _Rows:
+    def __new__(cls, lease: Lease[Any], table: int, count: int) -> Self: ...
+    def row(self, number: int, extension: _Extension) -> Any:
+        """Returns the value of a row. `extension` converts what msgpack has no type for: called with the number of
+        extensions around it, its code and its bytes.
+        """
+
+    def rows(self, indices: _Numbers, positions: tuple[int, int, int], extension: _Extension) -> _Objects:
+        """Returns the values of several rows: `indices` counts the numbers of a range with this start, step and length."""
+
+    def decode(self, text: bytes, depth: int, extension: _Extension) -> Any:
+        """Returns the value of a text in msgpack with `depth` extensions around it."""
+
+
+@final
 class Recipe:
-    """Identifies messages, by their metadata, whose tensors become torch tensors, and describes their nesting in a batch.
-    Such messages become batches without objects for the message, the dataset or the leases, which would cost a loader's
-    trainer time in every batch.
+    """Identifies, by their metadata, messages whose tensors become torch tensors, and describes their nesting in a batch.
+    Such messages become batches without Python objects for the message, the dataset or the leases, which would cost the
+    trainer time in each batch.
     """
 
     def __new__(cls, metadata: bytes, nest: Literal["one", "list", "tuple"]) -> Self: ...

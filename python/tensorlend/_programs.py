@@ -1,4 +1,4 @@
-"""The programs that the package carries along: `tensorlend` and `tensorlendd`."""
+"""The programs that the package contains: `tensorlend` and `tensorlendd`."""
 
 import signal
 import sys
@@ -8,7 +8,7 @@ from tensorlend import _native
 
 def tool() -> None:
     """The command line tool."""
-    # Ctrl-C ends it as it ends any program: no code of Python's runs until it is done.
+    # Ctrl-C must end the program at once: Python's own handler would not run before the program has ended.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     again = [sys.executable, "-m", "tensorlend"]
     sys.exit(_native.tool(["tensorlend", *sys.argv[1:]], again))

@@ -1,4 +1,4 @@
-"""References to values that are sent to other processes, and how clients and leases are pickled."""
+"""References to values, for other processes, and the pickling of clients and leases."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from tensorlend import _native
 from tensorlend._errors import NotFoundError
 
 if TYPE_CHECKING:
-    # Not when the package is imported: the daemon is a program of it, and numpy starts threads, which would take the daemon's signals.
+    # Not imported with the package: the package also runs the daemon, and numpy starts threads, which would receive the
+    # daemon's signals.
     import numpy as np
 
     from tensorlend._types import Mode
 
-#: How long a message that was pickled stays for its receiver, in seconds.
+#: Time to live of a pickled message's copy, in seconds.
 MESSAGE_TTL = 60.0
 
 _clients: dict[tuple[tuple[str, ...], str | None], _native.Client] = {}
 
-# The sessions are the parent's: a child opens its own.
+# Sessions belong to the parent: a child opens its own.
 os.register_at_fork(after_in_child=_clients.clear)
 
 
 def client_for(address: tuple[str, ...], namespace: str | None) -> _native.Client:
-    """This process's own client for what was sent to it; one for each daemon and namespace."""
+    """Returns this process's client for received values; one for each daemon and namespace."""
     key = (address, namespace)
     client = _clients.get(key)
     if client is None:
@@ -39,7 +40,7 @@ def client_for(address: tuple[str, ...], namespace: str | None) -> _native.Clien
 class TensorRef:
     """A tensor by its address: small, picklable, and valid in every process that may join the namespace.
 
-    `Client.share` returns it. It does not keep the tensor: `take` or `delete` end it, or its time to live.
+    `Client.share` returns it. It has no lease on the tensor: `take`, `delete` or the time to live end the tensor.
 
     Attributes
     ----------
@@ -115,7 +116,7 @@ class TensorRef:
 
 
 def get_version(client: _native.Client, name: str, words: tuple[int, int], mode: Mode) -> Any:
-    """Leases the value of a name if it is of this version; None if another one has replaced it."""
+    """Leases the value of a name if it has this version; returns None if another value has replaced it."""
     lease = client.get(name, mode=mode)
     return lease if _is_of(lease, words) else None
 
@@ -125,13 +126,13 @@ def _is_of(value: _native.Lease | _native.DeviceLease | _native.Dataset, words: 
 
 
 def where(client: _native.Client) -> tuple[tuple[str, ...], str | None]:
-    """The arguments of `client_for`, by which other processes find the same namespace."""
+    """Returns the arguments of `client_for` with which other processes find the same namespace."""
     options = client._options
     return tuple(os.fspath(path) for path in options["address"]), options["namespace"]
 
 
 def share(client: _native.Client, value: Any, metadata: Mapping[str, Any] | bytes | None, ttl: float | None) -> TensorRef:
-    """What `Client.share` does."""
+    """Implements `Client.share`."""
     name = f"ref/{secrets.token_hex(8)}"
     client.put(name, value, metadata=metadata, ttl=ttl)
     info = client.info(name)
@@ -140,7 +141,7 @@ def share(client: _native.Client, value: Any, metadata: Mapping[str, Any] | byte
 
 
 def reduce_client(client: _native.Client) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """A client is pickled as what it was connected with."""
+    """Pickles a client as the options of its connection."""
     return _connect, (client._options,)
 
 
@@ -149,7 +150,7 @@ def _connect(options: dict[str, Any]) -> _native.Client:
 
 
 def reduce_lease(lease: _native.Lease | _native.DeviceLease) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """A lease is pickled as the name and version that it is of; one on a message, as a copy under a name of its own."""
+    """Pickles a lease as its name and version. A message's lease is pickled as a copy under a new name."""
     sockets, namespace, name, member, words, mode, named = lease._origin
     address = tuple(os.fspath(path) for path in sockets)
     if not named:
@@ -159,7 +160,7 @@ def reduce_lease(lease: _native.Lease | _native.DeviceLease) -> tuple[Callable[.
 
 
 def reduce_dataset(dataset: _native.Dataset) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """A dataset is pickled as a lease is."""
+    """Pickles a dataset as `reduce_lease` pickles a lease."""
     sockets, namespace, name, words, mode, named = dataset._origin
     address = tuple(os.fspath(path) for path in sockets)
     if not named:

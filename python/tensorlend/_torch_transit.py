@@ -1,4 +1,4 @@
-"""Tensors of torch through torch.multiprocessing as leases."""
+"""Sends torch's tensors through torch.multiprocessing as leases."""
 
 from __future__ import annotations
 
@@ -21,33 +21,40 @@ if TYPE_CHECKING:
     from tensorlend._native import Client
     from tensorlend._types import Mode
 
-#: Tensors of fewer bytes travel as torch sends them, by a file in /dev/shm for each.
+#: Smaller tensors, in bytes, travel as torch sends them: each in a file in /dev/shm.
 SMALLEST = 128 * 1024
 
 _settings: _transit.Settings | None = None
+_largest: int | None = None
 
 _usual_collate = default_collate_fn_map[torch.Tensor]
 
 
-def install(*, client: Client | None = None, smallest: int = SMALLEST, ttl: float = TTL, mode: Mode = "cow") -> None:
-    """Makes CPU tensors travel through torch.multiprocessing and DataLoader as leases, and arrays as `tensorlend.multiprocessing.install` does.
+def install(
+    *, client: Client | None = None, smallest: int = SMALLEST, largest: int | None = None, ttl: float = TTL, mode: Mode = "cow"
+) -> None:
+    """Makes CPU tensors travel through torch.multiprocessing and DataLoader as leases, and arrays as
+    `tensorlend.multiprocessing.install` does.
 
-    The receiver's tensor is a private copy-on-write view of what was sent: neither side sees what the other writes afterwards. Tensors that
-    share their memory stay torch's own: those of `share_memory_()`, parameters, and those that require a gradient. So do tensors of fewer than
-    `smallest` bytes, sparse ones, and those on devices.
+    The receiver's tensor is a private copy-on-write view of the sent tensor: neither side sees later writes of the other.
+    Torch still sends tensors that share their memory: those of `share_memory_()`, parameters, and those that require a
+    gradient. It also sends tensors of fewer than `smallest` bytes, sparse tensors, and tensors on devices.
 
     Parameters
     ----------
     client : Client or None, default None
-        The client that sends; None for one of the running daemon, or of a daemon in this process.
+        The client that sends; None for the default client: of the running daemon, or of one in this process.
     smallest : int
         Smaller tensors, in bytes, are sent as torch sends them.
+    largest : int or None, default None
+        Larger tensors, in bytes, are sent as torch sends them; None for no limit.
     ttl : float
         Seconds within which a message must be received.
     mode : {"cow", "read"}, default "cow"
         "cow" for private copies on write; "read" for read-only memory, which is faster.
     """
-    global _settings
+    global _settings, _largest
+    _largest = largest
     _install_arrays(client=client, smallest=max(smallest, SMALLEST_ARRAY), ttl=ttl, mode=mode)
     _settings = _transit.settings(client, smallest, ttl, mode)
     ForkingPickler.register(torch.Tensor, _reduce)
@@ -55,7 +62,7 @@ def install(*, client: Client | None = None, smallest: int = SMALLEST, ttl: floa
 
 
 def uninstall() -> None:
-    """Makes tensors travel as torch sends them, and arrays as pickles. Messages that are under way are received as before."""
+    """Undoes `install`: tensors travel as torch sends them, arrays as pickles. Messages in flight are still received."""
     global _settings
     _settings = None
     _uninstall_arrays()
@@ -75,13 +82,17 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     )
 
 
+def _is_of_size(nbytes: int, by: _transit.Settings) -> bool:
+    return by.smallest <= nbytes and (_largest is None or nbytes <= _largest)
+
+
 def _is_shared(tensor: torch.Tensor) -> bool:
     return bool(tensor.is_shared())  # type: ignore[no-untyped-call]
 
 
 def _reduce(tensor: torch.Tensor) -> Any:
     by = _settings
-    if by is not None and _is_plain(tensor) and tensor.nbytes >= by.smallest and not _is_shared(tensor):
+    if by is not None and _is_plain(tensor) and _is_of_size(tensor.nbytes, by) and not _is_shared(tensor):
         reduced = _transit.lend(tensor, by, "torch")
         if reduced is not None:
             return reduced
@@ -92,6 +103,6 @@ def _collate(batch: Any, *, collate_fn_map: Any = None) -> Any:
     """Stacks tensors in a worker. torch's own function allocates the batch in /dev/shm."""
     if _settings is None or get_worker_info() is None or not all(map(_is_plain, batch)):
         return _usual_collate(batch, collate_fn_map=collate_fn_map)
-    if sum(tensor.nbytes for tensor in batch) < _settings.smallest:
+    if not _is_of_size(sum(tensor.nbytes for tensor in batch), _settings):
         return _usual_collate(batch, collate_fn_map=collate_fn_map)
     return torch.stack(batch, 0)

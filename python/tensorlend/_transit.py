@@ -1,16 +1,17 @@
-"""Arrays in messages between processes: each travels as a lease, under a name of its own.
+"""Arrays in messages between processes: each travels as a lease, under a unique name.
 
 The steps of one message. Sender S, receiver R, daemon D:
 
 1. S copies the array into a draft.
-2. S publishes it under a new name with a time to live. It is not ephemeral: S may end before R looks.
+2. S publishes it under a new name with a time to live. The name is not ephemeral, because S may end before R leases it.
 3. S writes name and version into the message.
 4. R leases the name, and checks the version.
-5. R deletes the name. The memory is R's alone from here on: it is freed with R's last view, or R's session.
+5. R deletes the name. From here on, only R holds the memory: D frees it with R's last view, or with R's session.
 
-S killed before 2: D frees the draft with S's session. S killed between 2 and 3, R killed before 5, a message that nobody reads: the name ends
-by its time to live, and the memory with it. R killed after 5: D frees the memory with R's session. So the time to live is the longest that a
-message may wait, and the longest that a lost one takes memory.
+S killed before 2: D frees the draft with S's session. S killed between 2 and 3, R killed before 5, or no process reads
+the message: the name ends by its time to live, and its memory is freed. R killed after 5: D frees the memory with R's
+session. So the time to live bounds the time that a message may wait, and the time for which a lost message occupies
+memory.
 """
 
 from __future__ import annotations
@@ -30,15 +31,21 @@ from tensorlend._refs import client_for, get_version, where
 if TYPE_CHECKING:
     from tensorlend._types import Mode
 
-#: Received arrays that a process holds as leases. Further ones are copied, since a client has 4096 leases.
+#: Maximum number of received arrays that a process holds as leases, of the 4096 leases of a client. Further arrays are copied.
 LEASES_MAX = 3072
+
+#: Tensors of more bytes travel as torch sends them where the program did not choose: see docs/results/2026-11-23-messages.md.
+TORCH_LARGEST = 4 << 20
+
+#: Is called with the bytes of each value, and whether it was lent. `python -m tensorlend.run` counts by it.
+counter: Callable[[int, bool], None] | None = None
 
 Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What `install` was called with."""
+    """The arguments of `install`."""
 
     client: _native.Client
     smallest: int
@@ -54,7 +61,7 @@ _held: weakref.WeakSet[Any] = weakref.WeakSet()
 def _new_prefix() -> None:
     global _prefix, _held
     _prefix = f"transit/{os.getpid()}/{secrets.token_hex(6)}"
-    # What a forked child inherits is the parent's.
+    # Inherited leases belong to the parent.
     _held = weakref.WeakSet()
 
 
@@ -71,15 +78,24 @@ def settings(client: _native.Client | None, smallest: int, ttl: float, mode: Mod
     return Settings(client or default_client(), smallest, ttl, mode)
 
 
+def count(nbytes: int, lent: bool) -> None:
+    """Counts a value that was lent, or could not be."""
+    if counter is not None:
+        counter(nbytes, lent)
+
+
 def lend(value: Any, by: Settings, library: str) -> Reduced | None:
-    """Publishes a value for one receiver, and returns what its message holds; None if it must travel in the message itself."""
+    """Publishes a value for one receiver. Returns the content of its message; None if the message must contain the value
+    itself."""
     name = f"{_prefix}/{next(_numbers)}"
     client = by.client
     try:
         words = client.put(name, value, ttl=by.ttl).words
     except Error:
-        # No memory left, no daemon, or elements that cannot be lent.
+        # There is no memory left or no daemon, or the elements cannot be lent.
+        count(value.nbytes, False)
         return None
+    count(value.nbytes, True)
     return take, (*where(client), name, words, by.mode, by.ttl, library)
 
 
@@ -92,7 +108,7 @@ def take(
     ttl: float,
     library: str,
 ) -> Any:
-    """Returns the array of a message, whose only receiver this is."""
+    """Returns the array of a message that only this process receives."""
     client = client_for(address, namespace)
     copies = len(_held) >= LEASES_MAX
     try:
@@ -107,7 +123,7 @@ def take(
     try:
         client.delete(name)
     except Error:
-        # Its time to live ends it.
+        # The time to live ends the name.
         pass
     if copies:
         array = lease.numpy().copy() if library == "numpy" else lease.torch().clone()

@@ -1,20 +1,20 @@
 """Types that signatures name."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict
 
 import numpy.typing as npt
 
-#: Which pages a reader looks at: the producer's own, read-only; or the same until it writes to one, then a copy of its own.
+#: Access to a leased tensor: "read" maps the producer's pages read-only; "cow" copies a page when this process writes to it.
 Mode: TypeAlias = Literal["read", "cow"]
 
-#: What travels with a value: a dict, kept as JSON, or bytes.
+#: Metadata of a value: a dict, stored as JSON, or bytes.
 Metadata: TypeAlias = Mapping[str, Any] | bytes
 
-#: What a stream does when a subscriber lags by more than its capacity.
+#: Policy of a stream when a subscriber lags by more than the capacity.
 Policy: TypeAlias = Literal["block", "drop-oldest", "error"]
 
-#: Which message of a stream a subscription begins with.
+#: The first message of a subscription.
 Start: TypeAlias = Literal["newest", "oldest", "next"]
 
 
@@ -26,20 +26,20 @@ class SupportsDLPack(Protocol):
 
 
 class SupportsArrayInterface(Protocol):
-    """An array that tells its address as numpy does."""
+    """An array that reports its address through numpy's array interface."""
 
     @property
     def __array_interface__(self) -> dict[str, Any]: ...
 
 
 class SupportsCudaArrayInterface(Protocol):
-    """An array on a CUDA device that tells its address as numba does."""
+    """An array on a CUDA device that reports its address through numba's CUDA array interface."""
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
 
 
-#: What can be put, sent and appended: arrays and buffers, tensors, and what numpy makes an array of.
+#: Values that can be put, sent and appended: arrays, buffers, tensors, and anything that numpy converts to an array.
 Value: TypeAlias = npt.ArrayLike | SupportsDLPack | SupportsArrayInterface | SupportsCudaArrayInterface
 
 
@@ -52,7 +52,8 @@ class TorchDType(Protocol):
     def itemsize(self) -> int: ...
 
 
-#: Whatever np.dtype takes, with the same meaning; "bfloat16" and "float8_..."; a dtype of torch, or its name ("torch.float32").
+#: Anything that np.dtype takes, with the same meaning; "bfloat16" and "float8_..."; a dtype of torch, or its name
+#: ("torch.float32").
 AnyDType: TypeAlias = npt.DTypeLike | TorchDType
 
 
@@ -86,7 +87,7 @@ class CupyStream(Protocol):
 
 
 class NumbaStream(Protocol):
-    """A stream of numba, whose handle is a number or one of ctypes."""
+    """A stream of numba, whose handle is a number or a ctypes object."""
 
     @property
     def handle(self) -> Any: ...
@@ -97,3 +98,71 @@ CudaStream: TypeAlias = int | SupportsCudaStream | TorchStream | CupyStream | Nu
 
 #: Steps before a model's input: "chw", or {"scale": 1 / 255}.
 Steps: TypeAlias = Sequence[str | Mapping[str, object]]
+
+
+class StatUser(TypedDict):
+    """Memory of one user, in `Stat`."""
+
+    uid: int
+    bytes: int
+
+
+class StatDevice(TypedDict):
+    """Lent memory of one device, in `Stat`."""
+
+    uuid: str
+    name: str
+    allocator: str
+    bytes_max: int
+    bytes: int
+    bytes_in_use: int
+    segments: int
+
+
+class StatNamespace(TypedDict):
+    """Memory of one namespace, in `Stat`."""
+
+    name: str
+    bytes: int
+
+
+class StatHolder(TypedDict):
+    """A client that holds memory which its owner returned, in `Stat`."""
+
+    uid: int
+    client: int
+    pid: int
+    connected: bool
+    pieces: int
+    bytes: int
+
+
+class Stat(TypedDict):
+    """The daemon's metrics: the result of `Client.stat`."""
+
+    version: str
+    pid: int
+    uptime_ns: int
+    mode: str
+    pool_bytes_max: int
+    pool_bytes: int
+    bytes_in_use: int
+    bytes_spare: int
+    bytes_sheets: int
+    segments: int
+    clients: int
+    frozen: int
+    names: int
+    requests: int
+    wakeups: int
+    refusals: int
+    device: str
+    names_expired: int
+    names_ephemeral_gone: int
+    sessions_revoked: int
+    bytes_spilled: int
+    spill_failures: int
+    uids: list[StatUser]
+    devices: list[StatDevice]
+    holders: list[StatHolder]
+    namespaces: list[StatNamespace]

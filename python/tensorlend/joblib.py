@@ -1,4 +1,4 @@
-"""joblib's large arrays as leases in place of files in /dev/shm: see docs/how-to/joblib.md."""
+"""Sends joblib's large arrays as leases instead of files in /dev/shm: see docs/how-to/joblib.md."""
 
 from __future__ import annotations
 
@@ -27,10 +27,20 @@ _client: _native.Client | None = None
 
 
 def install(*, client: _native.Client | None = None) -> None:
-    """Makes `joblib.Parallel`, and so scikit-learn, lend large arrays to its workers. It is joblib's default backend from here on.
+    """Makes `joblib.Parallel`, and so scikit-learn, lend large arrays to its workers.
 
-    Arguments above `max_nbytes` become leases in place of memory-mapped files, and large results, too. Everything else is loky's. `client` is
-    by default of the daemon that runs, or of one in this process.
+    From then on it is joblib's default backend. Arguments above `max_nbytes` become leases in place of memory-mapped files, and so do large
+    results. loky does everything else.
+
+    Parameters
+    ----------
+    client : Client or None, default None
+        The client that publishes; None for one of the running daemon, or of a daemon in this process.
+
+    Raises
+    ------
+    DisconnectedError
+        The daemon that the environment names cannot be reached.
     """
     global _client
     from tensorlend._default import default_client
@@ -45,19 +55,40 @@ def uninstall() -> None:
 
 
 class LeaseBackend(LokyBackend):  # type: ignore[misc]
-    """loky, whose large arrays are leases."""
+    """The backend loky of joblib, with leases for large arrays.
+
+    Parameters
+    ----------
+    **kwargs : object
+        Options of loky's backend.
+    """
 
     def configure(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, n_jobs: int = 1, parallel: Any = None, **options: Any
     ) -> Any:
-        """Starts the workers, with the reducers of this module."""
+        """Starts the workers, with the reducers of this module.
+
+        Parameters
+        ----------
+        n_jobs : int, default 1
+            The number of workers.
+        parallel : joblib.Parallel or None, default None
+            The call.
+        **options : object
+            Options of loky's backend.
+
+        Returns
+        -------
+        int
+            The number of workers.
+        """
         mode = options.get("mmap_mode", "r")
         smallest = options.get("max_nbytes", 1 << 20)
-        # Files that workers write to, and no sharing at all, are joblib's own.
+        # joblib itself handles files that workers write to, and the setting without sharing.
         if _client is not None and mode in ("r", "c") and isinstance(smallest, int):
             address = where(_client)
             options["forward_reducers"] = _Reducers({np.ndarray: _Argument(*address, smallest, "read" if mode == "r" else "cow")})
-            # joblib makes a folder in /dev/shm, even if it puts nothing there, unless it is told of another one.
+            # joblib makes a folder in /dev/shm, even if it puts nothing there, unless another one is given.
             options["temp_folder"] = options.get("temp_folder") or tempfile.gettempdir()
             options["backward_reducers"] = _Reducers({np.ndarray: _Result(*address)})
         _lent.begin()
@@ -69,7 +100,7 @@ class LeaseBackend(LokyBackend):  # type: ignore[misc]
             raise
 
     def stop_call(self) -> None:
-        """Ends the names of a call's arguments: its workers have them, and the next call may be of other values."""
+        """Deletes the names of a call's arguments: its workers have leased them, and the next call may change the arrays."""
         super().stop_call()
         _lent.clear()
 
@@ -85,7 +116,7 @@ class LeaseBackend(LokyBackend):  # type: ignore[misc]
 
 
 class _Reducers(dict[Any, Any]):
-    """Reducers that joblib does not replace by its own for the same type."""
+    """Reducers by type, whose entries joblib's own reducers do not replace."""
 
     def __setitem__(self, kind: Any, reduce: Any) -> None:
         self.setdefault(kind, reduce)
@@ -129,11 +160,11 @@ class _Lent:
             try:
                 _client.delete(entry[1])
             except Error:
-                # The daemon is gone, and the name with it.
+                # The daemon has ended, and the name with it.
                 return
 
     def name(self, array: np.ndarray[Any, Any]) -> tuple[str, tuple[int, int]] | None:
-        """Returns name and version of an array, which is copied once; None if it cannot be lent."""
+        """Returns name and version of an array. Copies the array once; returns None if it cannot be lent."""
         assert _client is not None
         with self._lock:
             key = id(array)
@@ -144,7 +175,9 @@ class _Lent:
             try:
                 words = _client.put(name, array, ephemeral=True).words
             except Error:
+                _transit.count(array.nbytes, False)
                 return None
+            _transit.count(array.nbytes, True)
             self._names[key] = (weakref.ref(array, lambda _: self._forget(key)), name, words)
             return name, words
 
@@ -153,7 +186,8 @@ _lent = _Lent()
 
 
 class _Reducer:
-    """Reduces arrays. It is picklable, and equal to another one of the same arguments: joblib keeps its workers then."""
+    """A picklable function that reduces arrays. It equals another one of the same arguments, so that joblib keeps its
+    workers."""
 
     def __init__(self, *arguments: Any) -> None:
         self._arguments = arguments
@@ -168,7 +202,7 @@ class _Reducer:
 
 
 class _Argument(_Reducer):
-    """Reduces an array on its way to a worker. Arguments: address, namespace, smallest length, mode."""
+    """Reduces an array that a worker receives. Arguments: address, namespace, smallest length, mode."""
 
     def __call__(self, array: np.ndarray[Any, Any]) -> Any:
         address, namespace, smallest, mode = self._arguments
@@ -180,7 +214,8 @@ class _Argument(_Reducer):
 
 
 class _Result(_Reducer):
-    """Reduces an array on its way from a worker: it is received once, and is the caller's own. Arguments: address, namespace."""
+    """Reduces an array that a worker returns: the caller receives it once, and may write to it. Arguments: address,
+    namespace."""
 
     def __call__(self, array: np.ndarray[Any, Any]) -> Any:
         if array.nbytes >= SMALLEST and not array.dtype.hasobject:
@@ -200,7 +235,7 @@ _open: weakref.WeakValueDictionary[tuple[str, tuple[int, int], Mode], Any] = wea
 def _opened(
     address: tuple[str, ...], namespace: str | None, name: str, words: tuple[int, int], mode: Mode
 ) -> np.ndarray[Any, Any]:
-    """Returns an argument in a worker. Tasks share a lease on it."""
+    """Returns an argument in a worker. Tasks share one lease on it."""
     key = (name, words, mode)
     lease = _open.get(key) if mode == "read" else None
     if lease is None:

@@ -1,4 +1,4 @@
-"""Arrays through multiprocessing's queues, pipes and pools as leases: see docs/how-to/multiprocessing.md."""
+"""Sends arrays through multiprocessing's queues, pipes and pools as leases: see docs/how-to/multiprocessing.md."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 __all__ = ["SMALLEST", "TTL", "install", "uninstall"]
 
-#: Arrays of fewer bytes are pickled: a lease costs three requests to the daemon, which take longer than a copy through a pipe.
+#: Smaller arrays, in bytes, are pickled: a lease costs three requests to the daemon, which take longer than a copy through a
+#: pipe.
 SMALLEST = 512 * 1024
 
-#: How long an array waits for its receiver, in seconds.
+#: Time for which an array waits for its receiver, in seconds.
 TTL = 600.0
 
 _settings: _transit.Settings | None = None
@@ -27,12 +28,26 @@ _settings: _transit.Settings | None = None
 def install(
     *, client: Client | None = None, smallest: int = SMALLEST, ttl: float = TTL, mode: Mode = "cow"
 ) -> None:
-    """Makes arrays of numpy travel through multiprocessing as leases: by Queue, Pipe, Pool, Process and concurrent.futures.
+    """Sends arrays of numpy through multiprocessing as leases: by Queue, Pipe, Pool, Process and concurrent.futures.
 
-    The receiver's array is its own, as if it was pickled: with mode "cow" it may write to it, which copies the pages that it writes; with
-    mode "read", which is faster, the array is read-only. Arrays of fewer than `smallest` bytes are pickled. A message is received once, and
-    within `ttl` seconds. `client` is by default of the daemon that runs, or of one in this process. Forked processes inherit this; spawned ones
-    call it, too, if they send arrays.
+    The receiver's array is its own, as if it had been pickled. Each message is received once. Forked processes inherit the setting; spawned
+    processes that send arrays must call this function, too.
+
+    Parameters
+    ----------
+    client : Client or None, default None
+        The client that publishes; None for one of the running daemon, or of a daemon in this process.
+    smallest : int, default 524288
+        Arrays of fewer bytes are pickled.
+    ttl : float, default 600.0
+        Seconds within which a message must be received.
+    mode : {"read", "cow"}, default "cow"
+        "cow": the receiver may write to its array, which copies the pages that it writes. "read" is faster: the array is read-only.
+
+    Raises
+    ------
+    DisconnectedError
+        The daemon that the environment names cannot be reached.
     """
     global _settings
     _settings = _transit.settings(client, smallest, ttl, mode)
@@ -40,7 +55,7 @@ def install(
 
 
 def uninstall() -> None:
-    """Makes arrays travel as pickles again. Messages that are under way are received as before."""
+    """Sends arrays as pickles again. Messages that were sent before are received as before."""
     global _settings
     _settings = None
 

@@ -1,4 +1,4 @@
-"""Objects in lent memory, written once and read by every process: see docs/how-to/objects.md."""
+"""Objects in lent memory: one process writes them, every process reads them. See docs/how-to/objects.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tensorlend._errors import ArgumentError, NotFoundError
 from tensorlend._refs import client_for, get_version, where
 
 if TYPE_CHECKING:
-    # Not when the package is imported: numpy starts threads, which would take the signals of the daemon, a program of the package.
+    # Not imported with the package: numpy starts threads, which would receive the signals of the daemon, a program of the
+    # package.
     from tensorlend._objects.decode import Decoder
     from tensorlend._objects.encode import Encoder
     from tensorlend._types import Metadata, Mode
@@ -27,11 +28,11 @@ _V = TypeVar("_V")
 
 
 class UntrustedPickleError(ArgumentError, pickle.UnpicklingError):
-    """An object has a pickle in it, and its reader did not pass trust_pickle=True. The text names what the pickle would import."""
+    """An object contains a pickle, and its reader did not pass trust_pickle=True. The text names the imports of the pickle."""
 
 
 class _Source:
-    """An object by name and version. Each process opens it once, when it looks at it first."""
+    """A reference to an object by name and version. Each process opens the object once, at its first access."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ _sources: weakref.WeakSet[_Source] = weakref.WeakSet()
 
 
 def _in_child() -> None:
-    # Leases are the parent's: a child takes its own.
+    # Leases belong to the parent: a child takes its own.
     for source in list(_sources):
         source.decoder = None
 
@@ -88,12 +89,12 @@ class Frozen(Generic[_T]):
 
     @property
     def name(self) -> str:
-        """The name that it is published under."""
+        """The name under which the object is published."""
         return self._source.name
 
     @property
     def nbytes(self) -> int:
-        """Its length in lent memory."""
+        """Length of the object in shared memory, in bytes."""
         return self._source.open().nbytes
 
     def thaw(self) -> _T:
@@ -117,7 +118,7 @@ class Frozen(Generic[_T]):
 class FrozenList(Frozen[Sequence[_T]], Sequence[_T]):
     """A list or a tuple in lent memory.
 
-    An item is made when it is asked for. A slice is a FrozenList of the same memory.
+    An item is decoded at each access. A slice is a FrozenList of the same memory.
 
     Parameters
     ----------
@@ -144,6 +145,10 @@ class FrozenList(Frozen[Sequence[_T]], Sequence[_T]):
             return FrozenList(self._source, position)
         return (self._source.decoder or self._source.open()).row(position)
 
+    def __getitems__(self, indices: Sequence[int]) -> list[_T]:
+        """Returns several items. torch's DataLoader and the loader here make each batch by one call of it."""
+        return (self._source.decoder or self._source.open()).rows(indices, self._positions)
+
     def __iter__(self) -> Iterator[_T]:
         for position in self._positions:
             yield (self._source.decoder or self._source.open()).row(position)
@@ -168,7 +173,7 @@ class FrozenList(Frozen[Sequence[_T]], Sequence[_T]):
 class FrozenDict(Frozen[dict[_K, _V]], Mapping[_K, _V]):
     """A dict in lent memory.
 
-    An item is found by its key's hash, and made when it is asked for. Iterates in the dict's order.
+    A lookup finds the item by its key's hash, and decodes it. Iterates in the dict's order.
 
     Parameters
     ----------
@@ -215,18 +220,19 @@ def freeze(obj: _T, *, client: _native.Client | None = None, trust_pickle: bool 
 def freeze(obj: Any, *, client: _native.Client | None = None, trust_pickle: bool = False) -> Any:
     """Copies an object into lent memory, once, and returns it as a read-only object that every process shares.
 
-    A list, a tuple or an iterator becomes a FrozenList, a dict a FrozenDict, anything else a Frozen, whose `thaw` returns it. Pass the
-    result to other processes, by fork or by pickle: they take their own lease on the same memory. The memory is kept while this process
-    has the result, and while any process uses it. Then it is freed, even if a process is killed.
+    A list, a tuple or an iterator becomes a FrozenList, a dict a FrozenDict, anything else a Frozen, whose `thaw` returns
+    it. Pass the result to other processes, by fork or by pickle: they take their own lease on the same memory. The memory
+    is kept while this process has the result, and while any process uses it. Then it is freed, even if a process is
+    killed.
 
     Parameters
     ----------
     obj : object
         The object.
     client : Client or None, default None
-        The client that publishes; None for one of the running daemon, or of a daemon in this process.
+        The client that publishes; None for the default client: of the running daemon, or of one in this process.
     trust_pickle : bool, default False
-        Allow values that only pickle can write.
+        Whether to pickle values that have no other encoding.
 
     Returns
     -------
@@ -257,14 +263,70 @@ def put_object(
     ttl: float | None = None,
     ephemeral: bool = False,
 ) -> _native.Version:
-    """Publishes an object under a name: `Client.put_object`."""
+    """Publishes an object under a name: `Client.put_object`.
+
+    Parameters
+    ----------
+    client : Client
+        The client that publishes.
+    name : str
+        1 to 255 bytes of UTF-8.
+    obj : object
+        Dicts, lists, text, numbers, arrays, Arrow data, frames, and anything that can be pickled.
+    metadata : mapping or bytes or None, default None
+        A dict, stored as JSON, or bytes; 64 KiB at most.
+    timestamp : int, default 0
+        A number of the producer's choice, usually nanoseconds.
+    ttl : float or None, default None
+        Time to live in seconds, after which the name ends; None for no limit.
+    ephemeral : bool, default False
+        Whether the name ends with the client's session.
+
+    Returns
+    -------
+    Version
+        The version of the published value.
+
+    Raises
+    ------
+    ArgumentError
+        The name is invalid.
+    LimitError
+        A limit of the daemon's configuration, of this client or of the machine is reached.
+    """
     return _publish(client, name, _encoder(obj, may_pickle=True, exact=True), metadata, timestamp, ttl, ephemeral)
 
 
 def get_object(
     client: _native.Client, name: str, trust_pickle: bool = False, lazy: bool = False, mode: Mode = "read"
 ) -> Any:
-    """Returns an object by its name: `Client.get_object`."""
+    """Returns an object by its name: `Client.get_object`.
+
+    Parameters
+    ----------
+    client : Client
+        The client that takes the lease.
+    name : str
+        1 to 255 bytes of UTF-8.
+    trust_pickle : bool, default False
+        Load pickles in the object, which lets their publisher run any code here.
+    lazy : bool, default False
+        Return a FrozenList or a FrozenDict, which makes an item when it is asked for.
+    mode : {"read", "cow"}, default "read"
+        "read" for read-only arrays; "cow" for writable private copies on write.
+
+    Returns
+    -------
+    object
+        The object.
+
+    Raises
+    ------
+    NotFoundError
+        Nothing is published under the name.
+    UntrustedPickleError
+        The object contains a pickle, and `trust_pickle` is False.
+    """
     if lazy:
         return _opened(client, name, trust_pickle, mode, None)
     return _decoder(client.get(name, mode=mode), trust_pickle, False).value()
@@ -272,13 +334,14 @@ def get_object(
 
 def _is_sequence(obj: Any) -> bool:
     if isinstance(obj, tuple):
-        # Not a named one.
+        # A named tuple is not a plain tuple.
         return type(obj) is tuple
     return isinstance(obj, (Sequence, Iterator)) and not isinstance(obj, (str, bytes, bytearray, memoryview))
 
 
 def _encoder(obj: Any, *, may_pickle: bool, exact: bool) -> Encoder:
-    """Returns the encoder of an object; with `exact`, of the very type that it has."""
+    """Returns the encoder of an object. With `exact`, only an object of the exact type list, tuple or dict is written as
+    one."""
     from tensorlend._objects.encode import Encoder, is_key
     from tensorlend._objects.layout import Kind
 
@@ -322,11 +385,11 @@ def _decoder(lease: Any, trust_pickle: bool, own: bool) -> Decoder:
 def _opened(
     client: _native.Client, name: str, trust_pickle: bool, mode: Mode, version: _native.Version | None
 ) -> Frozen[Any]:
-    """Opens an object through this client, and returns it as what other processes will open by themselves."""
+    """Opens an object through this client, and returns it as the type that other processes see."""
     lease = client.get(name, mode=mode)
     if version is not None and lease.version != version:
         raise NotFoundError(f"{name!r} was overwritten while it was frozen")
-    # Of the version that this process published nobody else could write a byte.
+    # Trusted: this process published this version, so no other process could write a byte of it.
     own = version is not None
     source = _Source(*where(client), name, lease.version.words, trust_pickle, own, mode)
     decoder = source.decoder = _decoder(lease, trust_pickle, own)
@@ -339,7 +402,7 @@ def _unpickled(kind: type[Frozen[Any]], arguments: tuple[Any, ...], *positions: 
 
 
 def _forget(client: _native.Client, name: str, pid: int) -> None:
-    """Ends the name of a frozen object with its last reference in the process that froze it."""
+    """Deletes the name of a frozen object when the process that froze it drops its last reference."""
     if pid == os.getpid() and not client.closed:
         try:
             client.delete(name)

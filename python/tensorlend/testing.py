@@ -1,4 +1,4 @@
-"""Fixtures for pytest: a daemon inside the test process, and a client of it for each test.
+"""Fixtures for pytest: a daemon in the test process, and a client of this daemon for each test.
 
 In the `conftest.py` of the root folder, or as `-p tensorlend.testing` on the command line:
 
@@ -16,7 +16,7 @@ import tensorlend
 
 __all__ = ["tensorlend_client", "tensorlend_config", "tensorlend_daemon"]
 
-#: Whether the call of a test has passed.
+#: The key of a test's stash: whether the call of the test has passed.
 _passed = pytest.StashKey[bool]()
 
 
@@ -94,7 +94,7 @@ def tensorlend_client(
     with tensorlend_daemon.connect(label=request.node.name[:32]) as client:
         yield client
         left = _leased(client)
-        # A test that failed has leases in its traceback, and nobody looks for them.
+        # The traceback of a failed test holds leases: the fixture does not check for leaks.
         is_checked = request.node.stash.get(_passed, False) and request.node.get_closest_marker("tensorlend_leaks") is None
         _clean(client)
     if left and is_checked:
@@ -106,7 +106,7 @@ def tensorlend_client(
 
 
 def _leased(client: tensorlend.Client) -> int:
-    """Bytes on which somebody holds a lease. Objects in reference cycles go first."""
+    """Returns the bytes on which a process holds a lease. Collects reference cycles first."""
     left = client.leased()
     if left:
         gc.collect()
@@ -115,7 +115,7 @@ def _leased(client: tensorlend.Client) -> int:
 
 
 def _clean(client: tensorlend.Client) -> None:
-    """Deletes everything of the client's namespace."""
+    """Deletes all names, lists and streams of the client's namespace."""
     for info in client.list():
         client.delete(info.name)
     for name, _ in client.lists():
@@ -124,5 +124,5 @@ def _clean(client: tensorlend.Client) -> None:
         try:
             client.delete_stream(name)
         except tensorlend.ConflictError:
-            # Its producer is a client that the test left open.
+            # Another client, which the test left open, produces the stream.
             continue

@@ -1,7 +1,10 @@
-"""Tensors of torch: loading data (docs/loader.md), and sending them between processes (docs/how-to/multiprocessing.md)."""
+"""Tensors of torch: loading data (docs/loader.md) and weights (docs/how-to/weights.md), and sending tensors between processes
+(docs/how-to/multiprocessing.md).
+"""
 
 from tensorlend._torch_transit import install, uninstall
+from tensorlend._weights_torch import load_file, load_state_dict
 from tensorlend.loader.torch_kit import empty
 from tensorlend.loader.torch_loader import SharedLoader
 
-__all__ = ["SharedLoader", "empty", "install", "uninstall"]
+__all__ = ["SharedLoader", "empty", "install", "load_file", "load_state_dict", "uninstall"]

@@ -179,5 +179,5 @@ def test_array(lease):
 def test_released_is_no_array_of_an_object(lease):
     lease.release()
     for use in [np.asarray, np.array, memoryview, np.from_dlpack]:
-        with pytest.raises((tensorlend.ArgumentError, BufferError), match="released: get the tensor again"):
+        with pytest.raises((tensorlend.ClosedError, BufferError), match="released: get the tensor again"):
             use(lease)

@@ -36,7 +36,7 @@ def test_all_arrays_at_once(client, frame):
     frame.release()
     client.delete("frame")
     assert image.tolist() == [[7, 7], [7, 7]]
-    with pytest.raises(tensorlend.ArgumentError, match="released: get it again"):
+    with pytest.raises(tensorlend.ClosedError, match="released: get it again"):
         frame.numpy()
     client.put_dataset("none", {})
     assert client.get_dataset("none").numpy() == ()
@@ -65,7 +65,7 @@ def test_releasing(client, frame):
     frame.release()
     frame.release()
     for use in [lambda: frame["image"], lambda: len(frame), lambda: frame.metadata, lambda: list(frame)]:
-        with pytest.raises(tensorlend.ArgumentError, match="released: get it again"):
+        with pytest.raises(tensorlend.ClosedError, match="released: get it again"):
             use()
     assert not frame.valid and "released" in repr(frame)
     assert image.numpy()[0, 0] == 7 and array.tolist() == [0, 1, 2]

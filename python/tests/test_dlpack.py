@@ -187,7 +187,7 @@ def test_old_producers_are_read(client):
 
 def test_released(lease):
     lease.release()
-    with pytest.raises(tensorlend.ArgumentError, match="released"):
+    with pytest.raises(tensorlend.ClosedError, match="released"):
         lease.__dlpack__(max_version=VERSION)
 
 
@@ -196,3 +196,15 @@ def test_what_is_empty_is_read_only_too(client):
     array = np.from_dlpack(client.get("x"))
     assert array.shape == (3, 0) and not array.flags.writeable
     assert np.from_dlpack(client.get("x", mode="cow")).flags.writeable
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0, 5)])
+@pytest.mark.parametrize("dtype", ["bool", "int8", "float64", "complex64"])
+def test_an_empty_tensor_of_a_dataset_is_read_only(client, shape, dtype):
+    client.put_dataset("d", {"empty": np.zeros(shape, dtype), "other": [1.0]})
+    lease = client.get_dataset("d")["empty"]
+    assert look(lease.__dlpack__(max_version=VERSION)).flags == READ_ONLY
+    array = np.from_dlpack(lease)
+    assert (array.shape, array.dtype, array.flags.writeable) == (shape, np.dtype(dtype), False)
+    with pytest.raises(ValueError, match="read-only"):
+        array[...] = 0

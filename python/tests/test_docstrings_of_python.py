@@ -8,7 +8,16 @@ import re
 import pytest
 from docstyle import check, named
 
-MODULES = ["tensorlend", "tensorlend.numpy", "tensorlend.torch", "tensorlend.testing"]
+MODULES = [
+    "tensorlend",
+    "tensorlend.gymnasium",
+    "tensorlend.joblib",
+    "tensorlend.multiprocessing",
+    "tensorlend.numpy",
+    "tensorlend.objects",
+    "tensorlend.testing",
+    "tensorlend.torch",
+]
 
 
 def functions_in_python():
@@ -16,7 +25,7 @@ def functions_in_python():
         try:
             module = importlib.import_module(module)
         except ModuleNotFoundError:
-            # torch is not installed.
+            # torch, joblib or gymnasium is not installed.
             continue
         for name in module.__all__:
             thing = getattr(module, name)

@@ -42,7 +42,7 @@ def test_published_once(client):
     version = draft.publish("x")
     assert client.version("x") == version
     for use in [lambda: draft.publish("x"), lambda: draft.array, lambda: draft.shape, lambda: memoryview(draft)]:
-        with pytest.raises(tensorlend.ArgumentError, match="published or dropped already"):
+        with pytest.raises(tensorlend.ClosedError, match="published or dropped already"):
             use()
     assert "published or dropped" in repr(draft)
 
@@ -54,7 +54,7 @@ def test_dropping(client):
     draft.drop()
     draft.drop()
     assert client.memory()[0] == used
-    with pytest.raises(tensorlend.ArgumentError, match="create another one"):
+    with pytest.raises(tensorlend.ClosedError, match="create another one"):
         draft.publish("x")
 
 
@@ -64,7 +64,7 @@ def test_metadata_and_timestamp_can_be_set_later(client):
     draft.set_timestamp(11)
     draft.publish("x")
     assert (client.get("x").metadata_bytes, client.get("x").timestamp) == (b"abc", 11)
-    with pytest.raises(tensorlend.ArgumentError, match="already"):
+    with pytest.raises(tensorlend.ClosedError, match="already"):
         draft.set_metadata(b"")
     with pytest.raises(tensorlend.ArgumentError, match="at most 65536"):
         client.create(3).set_metadata(bytes(70000))
@@ -142,7 +142,7 @@ def test_a_draft_stays_with_its_owner_when_something_else_is_wrong(client):
             (tensorlend.ArgumentError, lambda: client.put("x", draft, metadata=bytes(70000))),
             (tensorlend.ArgumentError, lambda: client.put("x", draft, ttl=-1)),
             (tensorlend.DTypeError, lambda: client.put_dataset("x", {"a": draft, "b": object()})),
-            (tensorlend.ArgumentError, lambda: client.put_dataset("x", {"a": draft, "b": closed})),
+            (tensorlend.ClosedError, lambda: client.put_dataset("x", {"a": draft, "b": closed})),
             (TypeError, lambda: client.put_dataset("x", {"a": draft, 7: 1})),
             (tensorlend.DTypeError, lambda: client.append("x", {"a": draft, "b": "text"})),
             (tensorlend.StreamFullError, lambda: stream.try_send(draft)),
@@ -179,7 +179,7 @@ def test_a_draft_that_was_published_keeps_no_session(broker, client):
 
 def test_the_same_draft_twice_in_a_dataset(client):
     draft = client.create(3)
-    with pytest.raises(tensorlend.ArgumentError, match="already"):
+    with pytest.raises(tensorlend.ClosedError, match="already"):
         client.put_dataset("x", {"a": draft, "b": draft})
     assert "x" not in client
 

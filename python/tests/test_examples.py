@@ -71,6 +71,19 @@ def test_a_training_loop(broker):
     assert "loss" in said
 
 
+def test_environments_in_parallel():
+    pytest.importorskip("gymnasium", reason="gymnasium is not installed")
+    assert "200 steps, 1600 KiB in views" in done(start(sys.executable, EXAMPLES / "python/vector_env.py"))
+
+
+def test_weights_that_processes_share(broker, tmp_path):
+    save_file = pytest.importorskip("safetensors.numpy").save_file
+    arrays = {name: np.full(1 << 18, number, np.float32) for number, name in enumerate("abcd")}
+    save_file(arrays, tmp_path / "model.safetensors")
+    said = done(start(sys.executable, EXAMPLES / "python/weights.py", tmp_path / "model.safetensors", 3, TENSORLEND_SOCKET=broker.address))
+    assert re.search(r"^3 processes, 4,194,304 bytes of weights: [\d,]+ bytes in all\nloading took [\d.]+ ms", said, re.MULTILINE), said
+
+
 @pytest.fixture
 def published(broker, client):
     """Digits as the producer of examples/training publishes them."""

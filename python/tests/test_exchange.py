@@ -64,7 +64,7 @@ def test_failures_are_exceptions(client, api):
     client.put("x", 1)
     lease = client.get("x")
     lease.release()
-    with pytest.raises(tensorlend.ArgumentError, match="released"):
+    with pytest.raises(tensorlend.ClosedError, match="released"):
         managed(api, lease)
     with pytest.raises((TypeError, BufferError)):
         managed(api, 7)

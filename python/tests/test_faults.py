@@ -1,5 +1,6 @@
 """What a process says of a fault in lent memory before it ends."""
 
+import re
 import signal
 
 import pytest
@@ -70,18 +71,60 @@ def test_a_fault_is_explained(script, name):
     source, says = CASES[name]
     done = script(START + source, check=False)
     assert done.returncode == -signal.SIGSEGV, done.stderr
-    assert done.stderr.splitlines() == ["tensorlend: Segmentation fault: this process " + says]
+    assert lines(done.stderr) == ["tensorlend: Segmentation fault: this process " + says]
 
 
-@pytest.mark.parametrize("before", [True, False])
-def test_faulthandler_has_its_say(script, before):
-    """Enabled before this package's handler is installed, and after it."""
-    enable = "faulthandler.enable(); "
-    source = (enable if before else "") + 'lease = client.get("weights"); ' + ("" if before else enable) + "write(lease)"
+#: What a program may do with faulthandler, around the first view: the view is at the point marked VIEW.
+ORDERS = {
+    "not at all": "VIEW",
+    "before": "faulthandler.enable(); VIEW",
+    "after": "VIEW; faulthandler.enable()",
+    "before, again after": "faulthandler.enable(); VIEW; faulthandler.enable()",
+    "off and on": "VIEW; faulthandler.disable(); faulthandler.enable()",
+    "in a file": "VIEW; faulthandler.enable(open('trace', 'w'))",
+    "without stderr": "sys.stderr = None; VIEW",
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_fault_names_the_line_of_python(script, order, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source = ORDERS[order].replace("VIEW", 'lease = client.get("weights")') + "\n\nwrite(lease)"
     done = script(START + source, check=False)
     assert done.returncode == -signal.SIGSEGV
     assert lines(done.stderr) == ["tensorlend: Segmentation fault: this process " + READ_ONLY.format("weights")]
-    assert done.stderr.count("Fatal Python error: Segmentation fault") == 1 and "in write" in done.stderr
+    trace = (tmp_path / "trace").read_text() if order == "in a file" else done.stderr
+    assert trace.count("Fatal Python error: Segmentation fault") == 1
+    line = (START + source).count("\n") + 1
+    assert re.search(rf'File "[^"]+", line {line} in <module>', trace) and "in write" in trace, trace
+
+
+def test_faulthandler_stays_off_if_the_program_turns_it_off(script):
+    done = script(START + 'lease = client.get("weights"); faulthandler.disable(); write(lease)', check=False)
+    assert done.returncode == -signal.SIGSEGV
+    assert done.stderr.splitlines() == ["tensorlend: Segmentation fault: this process " + READ_ONLY.format("weights")]
+
+
+def test_an_abort_names_the_line_too(script):
+    done = script(START + 'lease = client.get("weights"); os.abort()', check=False)
+    assert done.returncode == -signal.SIGABRT and lines(done.stderr) == []
+    assert "Fatal Python error: Aborted" in done.stderr and "in <module>" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL])
+def test_a_programs_own_handler_stays_the_only_one(script, number):
+    """In C: faulthandler would report a fault that such a handler may resolve."""
+    own = f"""
+libc = ctypes.CDLL(None)
+libc._exit.argtypes = [ctypes.c_int]
+libc.signal.restype, libc.signal.argtypes = ctypes.c_void_p, [ctypes.c_int, ctypes.c_void_p]
+libc.signal({int(number)}, ctypes.cast(libc._exit, ctypes.c_void_p))
+lease = client.get("weights")
+assert not faulthandler.is_enabled()
+os.kill(os.getpid(), {int(number)})
+"""
+    done = script(START + own, check=False)
+    assert done.returncode == int(number) and done.stderr == ""
 
 
 @pytest.mark.parametrize(
@@ -95,7 +138,8 @@ def test_faulthandler_has_its_say(script, before):
 )  # fmt: skip
 def test_other_faults_are_left_alone(script, source):
     done = script(START + 'kept = client.get_dataset("batch")["x"]; ' + source, check=False)
-    assert done.returncode == -signal.SIGSEGV and done.stderr == ""
+    assert done.returncode == -signal.SIGSEGV and lines(done.stderr) == []
+    assert done.stderr.count("Fatal Python error: Segmentation fault") == 1
 
 
 @pytest.mark.parametrize("mode", ["read", "cow"])

@@ -36,7 +36,7 @@ def test_releasing_waits_for_those_who_look(client, place):
     with client.get("x") as lease:
         array = lease.numpy()
     assert not lease.valid
-    with pytest.raises(tensorlend.ArgumentError, match="released: get the tensor again"):
+    with pytest.raises(tensorlend.ClosedError, match="released: get the tensor again"):
         lease.numpy()
     client.delete("x")
     assert place.stays() and (array == 5).all()

@@ -55,8 +55,32 @@ def test_a_draft_is_written_by_items(client):
         draft[1, 1:] = [5, 6]
         assert len(draft) == 2 and [int(row[1]) for row in draft] == [1, 5] and draft.itemsize == 2
     assert client.get("x").numpy().tolist() == [[1, 1, 1], [1, 5, 6]]
-    with pytest.raises(tensorlend.ArgumentError):
+    with pytest.raises(tensorlend.ClosedError):
         draft[0] = 1
+
+
+def test_a_draft_has_the_methods_of_a_lease(client):
+    with client.create(3, name="x") as draft:
+        assert draft.numpy() is draft.array and draft.numpy().flags.writeable
+        draft.numpy()[:] = 2
+    assert client.get("x").numpy().tolist() == [2, 2, 2]
+    with pytest.raises(tensorlend.ClosedError, match="published or dropped already"):
+        draft.numpy()
+
+
+def test_answer_is_respond(client):
+    server, caller = client.serve("v"), client.caller("v")
+
+    def serve():
+        server.recv(60).respond([1])
+        server.recv(60).answer([2], metadata={"as": "before"}, timestamp=3)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    assert caller.call(0, 60).numpy().tolist() == [1]
+    response = caller.call(0, 60)
+    thread.join(60)
+    assert (response.numpy().tolist(), response.metadata, response.timestamp) == ([2], {"as": "before"}, 3)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "complex128"])
@@ -140,10 +164,33 @@ def test_every_class_has_a_text_and_is_closed_by_with(client, broker):
     assert repr(client.info("it's")) == """<Info "it's": int16 (2, 3), 12 bytes>"""
 
 
+def test_whatever_was_closed_raises_closed_error(client):
+    client.put("x", [1.0])
+    client.put_dataset("d", {"x": [1.0]})
+    lease, member, dataset = client.get("x"), client.get_dataset("d")["x"], client.get_dataset("d")
+    dropped, published = client.create(3), client.create(3)
+    for one in (lease, member, dataset):
+        one.release()
+    dropped.drop()
+    published.publish("y")
+    for use in [
+        lambda: lease.shape, lambda: lease.numpy(), lambda: lease.version, lambda: len(lease), lambda: lease[0], lambda: member.shape,
+        lambda: np.from_dlpack(lease), lambda: client.wait_newer("x", lease, 0), lambda: client.put("z", lease), lambda: dataset.keys(),
+        lambda: len(dataset), lambda: "x" in dataset, lambda: dataset["x"], lambda: dataset.numpy(), lambda: dataset.metadata,
+        *(use for draft in (dropped, published) for use in (
+            lambda draft=draft: draft.array, lambda draft=draft: draft.publish("z"), lambda draft=draft: draft.set_metadata(b"x"),
+            lambda draft=draft: draft.set_timestamp(3), lambda draft=draft: client.put("z", draft), lambda draft=draft: draft[0],
+        )),
+    ]:
+        with pytest.raises(tensorlend.ClosedError) as caught:
+            use()
+        assert caught.value.code == "TL-0408" and not isinstance(caught.value, tensorlend.ArgumentError)
+
+
 def test_whatever_has_an_end_is_a_context_manager():
     for name in tensorlend.__all__:
         thing = getattr(tensorlend, name)
-        if isinstance(thing, type) and {"close", "release", "drop", "answer"} & set(dir(thing)):
+        if isinstance(thing, type) and {"close", "release", "drop", "respond"} & set(dir(thing)):
             assert {"__enter__", "__exit__"} <= set(dir(thing)), name
 
 
@@ -254,7 +301,7 @@ def test_no_response_is_lost_when_its_task_is_cancelled(client):
         task = asyncio.create_task(caller.recv_async())
         await asyncio.sleep(0.01)
         call = await request
-        call.answer(call.numpy() * 2)
+        call.respond(call.numpy() * 2)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -2,7 +2,9 @@
 
 import dataclasses
 import datetime
+import functools
 import gc
+import importlib
 import multiprocessing
 import os
 import pickle
@@ -18,7 +20,9 @@ from children import in_child
 import tensorlend
 from tensorlend.objects import Frozen, FrozenDict, FrozenList, UntrustedPickleError, freeze
 
-pytest.importorskip("msgpack", reason="msgpack is not installed")
+msgpack = pytest.importorskip("msgpack", reason="msgpack is not installed")
+decode, layout = (importlib.import_module(f"tensorlend._objects.{name}") for name in ("decode", "layout"))
+Encoder = importlib.import_module("tensorlend._objects.encode").Encoder
 
 METHODS = ["fork", "spawn", "forkserver"]
 
@@ -377,6 +381,126 @@ def test_the_row_that_this_test_makes_is_read(client):
     assert client.get_object("made") == [[1, "x", None]]
 
 
+def test_several_items_at_once(client):
+    frozen = freeze(ROWS, client=client)
+    ids = lambda rows: [row["id"] for row in rows]  # noqa: E731
+    assert ids(frozen.__getitems__([3, 0, -1, 3])) == [3, 0, 99, 3] and frozen.__getitems__([]) == []
+    assert ids(frozen.__getitems__(np.array([5, 7]))) == ids(frozen.__getitems__(iter([5, 7]))) == [5, 7]
+    assert ids(frozen[10:20].__getitems__([0, -1])) == [10, 19] and ids(frozen[20:10:-3].__getitems__([0, 1, 3])) == [20, 17, 11]
+    for part, wrong in ((frozen, 100), (frozen, -101), (frozen[10:20], 10), (frozen[20:10:-3], -5), (frozen[:0], 0), (frozen, 1 << 70)):
+        with pytest.raises(IndexError):
+            part.__getitems__([0, wrong] if len(part) else [wrong])
+    with pytest.raises(TypeError):
+        frozen.__getitems__(["one"])
+    client.put_object("x", [1, Point(1, np.zeros(1)), Fails()])
+    assert client.get_object("x", lazy=True).__getitems__([0, 0]) == [1, 1]
+    with pytest.raises(UntrustedPickleError):
+        client.get_object("x", lazy=True).__getitems__([0, 1])
+    with pytest.raises(ZeroDivisionError):
+        client.get_object("x", lazy=True, trust_pickle=True).__getitems__([0, 2])
+
+
+def test_loaders_make_a_batch_by_one_call(client, monkeypatch):
+    from tensorlend.numpy import SharedLoader
+
+    frozen = freeze([(i, np.full(3, i)) for i in range(20)], client=client)
+
+    def alone(self, index):
+        raise AssertionError("an item was fetched alone")
+
+    monkeypatch.setattr(FrozenList, "__getitem__", alone)
+    with SharedLoader(frozen, 4, 1, multiprocessing_context="fork") as loader:
+        assert [numbers.tolist() for numbers, _ in loader] == np.arange(20).reshape(5, 4).tolist()
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    assert [len(numbers) for numbers, _ in torch.utils.data.DataLoader(frozen, batch_size=6)] == [6, 6, 6, 2]
+
+
+# The decoder in Rust, compared with msgpack
+
+
+class Reference(decode.Decoder):
+    """Decodes rows by msgpack."""
+
+    def _unpack(self, data, depth):
+        hook = functools.partial(self._met, depth)
+        return msgpack.unpackb(data, ext_hook=hook, strict_map_key=False, max_array_len=layout.LIST_MAX)
+
+    def _met(self, depth, code, data):
+        if code != layout.Ext.TUPLE:
+            return self._extension(depth, code, data)
+        if depth == layout.DEPTH_MAX:
+            raise ValueError("nested too deep")
+        return tuple(self._list(data, depth + 1))
+
+
+def outcome(decoder, text):
+    """The text of the value with all types; None for an error."""
+    try:
+        value = decoder._unpack(text, 0)
+    except Exception:
+        return None
+    try:
+        return repr(value)
+    except (RecursionError, ValueError):
+        # Too deep to be shown, or text of numpy that is no Unicode.
+        return type(value).__name__
+
+
+def scribbled(random_, depth=0):
+    """A value of every kind that rows have."""
+    number = random_.randrange
+    plain = [
+        lambda: number(-200, 200), lambda: number(-(1 << 64), 1 << 65), lambda: random_.choice([True, False, None]), lambda: random_.random(),
+        lambda: random_.choice([float("inf"), float("nan"), -0.0, 1e300]), lambda: "é" * number(40), lambda: "key" + "x" * number(300),
+        lambda: bytes(number(300)), lambda: 1j * number(9), lambda: np.float32(number(9)), lambda: np.arange(number(9)), lambda: msgpack.Timestamp(number(1 << 40), 3),
+        lambda: {number(9), "a"}, lambda: frozenset([number(9)]),
+    ]  # fmt: skip
+    nested = [
+        lambda: [scribbled(random_, depth + 1) for _ in range(number(5))], lambda: tuple(scribbled(random_, depth + 1) for _ in range(number(5))),
+        lambda: {f"k{i}": scribbled(random_, depth + 1) for i in range(number(5))}, lambda: {i: number(9) for i in range(number(30))},
+        lambda: {(1, i): i for i in range(number(3))}, lambda: [number(300)] * number(1200),
+    ]  # fmt: skip
+    return random_.choice(plain if depth > 3 else plain + nested)()
+
+
+def test_rust_decodes_as_msgpack_does(client):
+    """Whole texts, damaged ones and noise: the same value, or an error of both."""
+    client.put_object("x", [np.arange(1000)])
+    lease = client.get("x")
+    ours, theirs = (kind(lease, trust_pickle=False, own=False) for kind in (decode.Decoder, Reference))
+    randomly = random.Random(20261125)
+    values = errors = 0
+    for _ in range(3000):
+        encoder = Encoder.of_value(scribbled(randomly), may_pickle=False)
+        texts = [bytes(encoder._pieces[0])]
+        for _ in range(4):
+            damaged = bytearray(texts[0])
+            for _ in range(randomly.choice([1, 1, 2, 5])):
+                damaged[randomly.randrange(len(damaged))] = randomly.randrange(256)
+            texts.append(bytes(damaged[: randomly.randrange(len(damaged) + 1)] if randomly.random() < 0.2 else damaged))
+        texts.append(randomly.randbytes(randomly.randrange(12)))
+        for text in texts:
+            found = outcome(ours, text)
+            assert found == outcome(theirs, text), text
+            values, errors = values + (found is not None), errors + (found is None)
+    assert values > 3000 and errors > 2000
+
+
+@pytest.mark.parametrize("depth", [1, 511, 1023, 1024, 1025, 5000])
+@pytest.mark.parametrize("head", [b"\x91", b"\x81\x01", b"\xdc\x00\x01", b"\xde\x00\x01\xa1k"])
+@pytest.mark.parametrize("inner", [b"\xc0", b"\x90", b"\x80"])
+def test_rust_nests_as_deep_as_msgpack_does(client, head, inner, depth):
+    if inner != b"\xc0" and depth in (1023, 1024):
+        # There msgpack refuses an empty list or dict, and reads other values.
+        depth -= 2
+    client.put_object("x", [1])
+    lease = client.get("x")
+    ours, theirs = (kind(lease, trust_pickle=False, own=False) for kind in (decode.Decoder, Reference))
+    for around in (0, 1, 2, layout.DEPTH_MAX, layout.DEPTH_MAX + 1):
+        text = nested(around, layout.Ext.TUPLE, head * depth + inner)
+        assert outcome(ours, text) == outcome(theirs, text)
+
+
 # Frames
 
 
@@ -424,6 +548,17 @@ def test_frames_of_polars(client):
     client.put_object("x", [frame, frame["text"]])
     found, series = client.get_object("x")
     assert found.equals(frame) and series.equals(frame["text"])
+
+
+@pytest.mark.parametrize("kind", [dict.fromkeys, lambda keys: [dict.fromkeys(keys)], set, frozenset, lambda keys: [set(keys)]])
+def test_keys_that_collide_are_refused(client, kind):
+    """Python hashes an integer modulo 2^61 - 1, so a publisher can choose many with the same hash."""
+    keys = [5 + number * (2**61 - 1) for number in range(65)]
+    client.put_object("few", kind(keys[:64]))
+    assert client.get_object("few") == kind(keys[:64])
+    client.put_object("many", kind(keys))
+    with pytest.raises(tensorlend.DamagedError, match="same hash"):
+        client.get_object("many")
 
 
 def test_damaged_arrow_data_are_refused(client):

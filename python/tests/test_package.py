@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -29,6 +30,25 @@ def test_without_rust_one_line_says_what_is_missing(tmp_path, kind):
     assert done.returncode == 1 and done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert "needs Rust (cargo; https://rustup.rs) and a C compiler" in line and "/releases" in line
+
+
+def test_pip_without_rust_shows_no_traceback(tmp_path):
+    """`pip install` of the sources, with nothing on the PATH."""
+    pytest.importorskip("pip", reason="pip is not installed")
+    if not (PACKAGE / "Cargo.toml").is_file():
+        pytest.skip("the sources are not here")
+    sources = shutil.copytree(PACKAGE, tmp_path / "python", ignore=shutil.ignore_patterns("tests", "__pycache__", "*.so"))
+    offline = ["--no-build-isolation", "--no-deps", "--no-index", "--no-cache-dir", "--disable-pip-version-check"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "install", *offline, "--target", tmp_path / "out", sources],
+        capture_output=True,
+        text=True,
+        env={"HOME": str(tmp_path), "PATH": str(tmp_path), "TMPDIR": str(tmp_path)},
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 1 and "Traceback" not in said and len(said.splitlines()) < 25, said
+    (ours,) = [line.strip() for line in said.splitlines() if "tensorlend:" in line]
+    assert ours.startswith("tensorlend: building the package needs Rust (cargo; https://rustup.rs)") and "/releases" in ours
 
 
 def test_cargo_is_found_where_rustup_puts_it(tmp_path):

@@ -97,7 +97,7 @@ def test_a_released_lease_cannot_be_sent(client):
     client.put("x", 1)
     lease = client.get("x")
     lease.release()
-    with pytest.raises(tensorlend.ArgumentError, match="released"):
+    with pytest.raises(tensorlend.ClosedError, match="released"):
         pickle.dumps(lease)
 
 
@@ -135,5 +135,5 @@ def test_a_message_of_several_tensors_is_copied(client):
     assert len(copies) == 2 and all(0 < info.ttl <= 60 for info in copies)
     dataset = client.get_all("l")[0]
     dataset.release()
-    with pytest.raises(tensorlend.ArgumentError, match="released"):
+    with pytest.raises(tensorlend.ClosedError, match="released"):
         pickle.dumps(dataset)

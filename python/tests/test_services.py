@@ -42,7 +42,7 @@ def serving(client: tensorlend.Client, service: str, answer: Callable[[tensorlen
 
 def double(call: tensorlend.Call) -> None:
     with call:
-        call.answer(call.numpy() * 2)
+        call.respond(call.numpy() * 2)
 
 
 def test_another_process_is_asked(client: tensorlend.Client, broker: tensorlend.Embedded) -> None:
@@ -78,10 +78,10 @@ def test_datasets_metadata_and_drafts(client: tensorlend.Client) -> None:
             _ = call.tensor
         draft = client.create(3, "float32")
         draft.array[:] = request["a"].numpy() + request["b"].numpy()
-        call.answer({"sum": draft, "first": request["a"].numpy()}, metadata={"done": True})
+        call.respond({"sum": draft, "first": request["a"].numpy()}, metadata={"done": True})
         assert not call.is_open
-        with pytest.raises(tensorlend.ArgumentError, match="its answer already"):
-            call.answer(np.zeros(1))
+        with pytest.raises(tensorlend.ArgumentError, match="its response already"):
+            call.respond(np.zeros(1))
 
     tensors = {"a": np.arange(3, dtype="f4"), "b": np.ones(3, "f4")}
     with serving(client, "split", split), client.caller("split", mode="cow") as caller:
@@ -100,12 +100,12 @@ def test_failures_say_why(client: tensorlend.Client) -> None:
                 call.fail("there is no such image")
             case 1:
                 with pytest.raises(ZeroDivisionError), call:
-                    call.answer(np.array(1 // 0))
+                    call.respond(np.array(1 // 0))
             case 2:
                 with pytest.raises(tensorlend.DTypeError):
-                    call.answer(np.array([object()]))
+                    call.respond(np.array([object()]))
                 # It can still be answered.
-                call.answer(np.ones(1))
+                call.respond(np.ones(1))
 
     with serving(client, "refuse", refuse), client.caller("refuse") as caller:
         with pytest.raises(tensorlend.Error, match="there is no such image"):
@@ -151,7 +151,7 @@ def test_a_server_that_hangs_is_given_up(client: tensorlend.Client) -> None:
         with serving(client, "slow", double):
             # Another is preferred to the one that was given up.
             assert int(caller.call(2, LONG).numpy()) == 4
-        taken[0].answer(np.array(1))
+        taken[0].respond(np.array(1))
 
 
 def test_closed_ends(client: tensorlend.Client) -> None:
@@ -171,7 +171,7 @@ def test_closed_ends(client: tensorlend.Client) -> None:
     thread.join(LONG)
     assert raised and "ended" in raised[0]
     # Its caller is gone: no error.
-    kept.answer(np.zeros(1))
+    kept.respond(np.zeros(1))
     server.close()
     for call_of in (server.recv, server.try_recv, lambda: server.callers, lambda: caller.call(1), lambda: caller.outstanding):
         with pytest.raises(tensorlend.ClosedError, match="closed"):
@@ -185,7 +185,7 @@ def test_closed_ends(client: tensorlend.Client) -> None:
 def test_a_forked_child_has_no_part_in_it(client: tensorlend.Client) -> None:
     def use() -> list[str]:
         said = []
-        for use_it in (server.try_recv, lambda: caller.call(1, 1), lambda: call.answer(np.zeros(1))):
+        for use_it in (server.try_recv, lambda: caller.call(1, 1), lambda: call.respond(np.zeros(1))):
             try:
                 use_it()
             except tensorlend.Error as error:
@@ -200,7 +200,7 @@ def test_a_forked_child_has_no_part_in_it(client: tensorlend.Client) -> None:
         said = in_child(use)
         assert len(said) == 3 and all("fork" in one for one in said), said
         # The child's end of it has answered nothing.
-        call.answer(np.array(6))
+        call.respond(np.array(6))
         assert int(caller.recv(LONG)[1].numpy()) == 6
 
 
@@ -243,10 +243,10 @@ def test_cancelled_awaits(client: tensorlend.Client) -> None:
             asking.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await asking
-            call.answer(np.array(2))
+            call.respond(np.array(2))
             asking = asyncio.create_task(caller.call_async(np.array(5), LONG))
             second = await server.recv_async(LONG)
-            second.answer(second.numpy() + 1)
+            second.respond(second.numpy() + 1)
             assert int((await asking).numpy()) == 6
 
     asyncio.run(main())

@@ -5,10 +5,12 @@ import re
 import shutil
 import subprocess
 import sys
+import typing
 
 import pytest
 
 import tensorlend
+from tensorlend import _types
 
 HERE = pathlib.Path(__file__).parent
 STUBS = sorted(pathlib.Path(tensorlend.__file__).parent.glob("*.pyi"))
@@ -55,6 +57,24 @@ def test_mistakes_are_found(checker, tmp_path):
     text, errors = checker(file, tmp_path)
     marked = {at for at, line in enumerate(file.read_text().splitlines(), 1) if line.endswith("# mistake")}
     assert errors == marked, text
+
+
+def of(kind):
+    """The keys of a TypedDict, with those of the dicts in its lists."""
+    hints = typing.get_type_hints(kind)
+    inner = {key: typing.get_args(hint)[0] for key, hint in hints.items() if typing.get_origin(hint) is list}
+    return {key: of(inner[key]) if key in inner else hint for key, hint in hints.items()}
+
+
+def test_metrics_have_the_type_of_the_stub(client):
+    client.put("x", [1.0])
+    stat, keys = client.stat(), of(_types.Stat)
+    assert stat.keys() == keys.keys() and stat["uids"] and stat["namespaces"]
+    for key, kind in keys.items():
+        if isinstance(kind, dict):
+            assert all({name: type(value) for name, value in one.items()} == kind for one in stat[key]), key
+        else:
+            assert type(stat[key]) is kind, key
 
 
 @pytest.mark.parametrize("stub", STUBS, ids=lambda stub: stub.name)

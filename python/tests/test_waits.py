@@ -155,7 +155,7 @@ def test_threads_on_one_draft(client):
                 draft.array[:] = number
                 draft.publish("x")
                 said.append("published")
-            except (tensorlend.ArgumentError, ValueError):
+            except (tensorlend.ClosedError, ValueError):
                 said.append("late")
 
         threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
@@ -175,7 +175,7 @@ def test_threads_on_one_lease(client):
                 for _ in range(20):
                     assert lease.numpy().sum() == 4950
                 lease.release()
-            except tensorlend.ArgumentError as error:
+            except tensorlend.ClosedError as error:
                 said.append(str(error))
 
         threads = [threading.Thread(target=work) for _ in range(4)]

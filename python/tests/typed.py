@@ -22,6 +22,7 @@ def publish(client: tensorlend.Client) -> tensorlend.Version:
     with client.create((480, 640), np.uint8, name="frame") as draft:
         assert_type(draft, Draft[np.uint8])
         assert_type(draft.array, npt.NDArray[np.uint8])
+        assert_type(draft.numpy(), npt.NDArray[np.uint8])
         draft[:] = 128
     assert_type(client.create(3), Draft[np.float64])
     assert_type(client.create(3, "float32"), Draft[Any])
@@ -52,6 +53,7 @@ def read(client: tensorlend.Client) -> None:
         assert_type(value.numpy(), tuple[npt.NDArray[Any], ...])
     assert_type([info.nbytes for info in client.list()], list[int])
     assert_type(client.length("episodes"), int)
+    assert_type(client.stat()["uids"][0]["bytes"], int)
 
 
 def follow(client: tensorlend.Client) -> None:
@@ -87,7 +89,7 @@ def serve(client: tensorlend.Client) -> None:
     with client.serve("double") as server:
         for call in server:
             with call:
-                call.answer(call.numpy() * 2)
+                call.respond(call.numpy() * 2)
 
 
 def store(tensors: Mapping[str, npt.NDArray[np.float32]], client: tensorlend.Client) -> None:

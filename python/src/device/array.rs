@@ -2,7 +2,7 @@
 
 use super::stream::Given;
 use super::view::DeviceView;
-use super::{DeviceLease, Place};
+use super::{DeviceLease, Target};
 use crate::array::Array;
 use crate::errors::{OrRaise, argument};
 use crate::strided::{Order, order};
@@ -25,10 +25,10 @@ pub struct DeviceArray {
     on: Option<On>,
     /// The stream on which work on the array is pending.
     stream: Given,
-    _keeper: Keeper,
+    _owner: Owner,
 }
 
-enum Keeper {
+enum Owner {
     Interface(#[expect(dead_code, reason = "it is there to be held")] Py<PyAny>),
     Dlpack(#[expect(dead_code, reason = "it is there to be held")] ImportedDlpack),
     View(#[expect(dead_code, reason = "it is there to be held")] Arc<DeviceView>),
@@ -71,7 +71,7 @@ impl DeviceArray {
     }
 
     fn of_view(py: Python<'_>, view: Arc<DeviceView>, stream: Given) -> PyResult<Self> {
-        let stream_again = Given { keeper: None, stream: stream.stream.clone(), recorded: stream.recorded.clone() };
+        let stream_again = Given { owner: None, stream: stream.stream.clone(), recorded: stream.recorded.clone() };
         view.order(py, stream_again)?;
         Ok(Self {
             dtype: view.dtype,
@@ -80,7 +80,7 @@ impl DeviceArray {
             start: view.start()?,
             on: Some(view.uuid.into()),
             stream,
-            _keeper: Keeper::View(view),
+            _owner: Owner::View(view),
         })
     }
 
@@ -101,7 +101,7 @@ impl DeviceArray {
         let number =
             u8::try_from(device.device_id).map_err(|_| argument("the array's device has an impossible number"))?;
         let on = Some(Device::cuda(number).into());
-        Ok(Self { dtype, shape, strides, start, on, stream, _keeper: Keeper::Dlpack(tensor) })
+        Ok(Self { dtype, shape, strides, start, on, stream, _owner: Owner::Dlpack(tensor) })
     }
 
     /// Takes an object with the CUDA array interface, versions 0 to 3.
@@ -133,13 +133,13 @@ impl DeviceArray {
             (Some(given), _) => Given::parse(Some(given))?,
             (None, theirs) => Given::parse(theirs.as_ref())?,
         };
-        Ok(Self { dtype, shape, strides, start, on, stream, _keeper: Keeper::Interface(object.clone().unbind()) })
+        Ok(Self { dtype, shape, strides, start, on, stream, _owner: Owner::Interface(object.clone().unbind()) })
     }
 
     /// Returns a draft on its device with its elements, after the copy is complete.
     #[allow(unsafe_code)]
-    pub fn draft(&self, py: Python<'_>, client: &Client, place: Place) -> PyResult<DeviceDraft> {
-        let on = match (self.on, place.device()) {
+    pub fn draft(&self, py: Python<'_>, client: &Client, target: Target) -> PyResult<DeviceDraft> {
+        let on = match (self.on, target.device()) {
             (Some(theirs), Some(wanted)) => {
                 let (theirs, wanted) = (theirs.find().or_raise()?, wanted.find().or_raise()?);
                 if theirs != wanted {

@@ -2,15 +2,16 @@
 
 use super::stream::Given;
 use super::view::{DeviceView, Drafted, gone};
-use super::{Place, array, export};
+use super::{Target, array, export};
 use crate::array::Array;
 use crate::draft::lock;
 use crate::errors::{OrRaise, argument, raise};
+use crate::getters::tensor_getters;
 use crate::lasting::Lasting;
 use crate::version::Version;
-use crate::{dtype, metadata, shown};
+use crate::{metadata, shown};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple, PyType};
+use pyo3::types::PyDict;
 use std::sync::{Arc, Mutex};
 use tensorlend::{On, TensorSpec};
 
@@ -75,13 +76,13 @@ impl DeviceDraft {
         Ok(Self { state: Mutex::new(Some(state)), name, lasting })
     }
 
-    /// Checks that it can be taken, belongs to this client, and is at the requested place.
-    pub fn check(&self, client: &tensorlend::Client, place: Place) -> PyResult<()> {
+    /// Checks that the draft is open, belongs to this client, and is on the requested device.
+    pub fn check(&self, client: &tensorlend::Client, target: Target) -> PyResult<()> {
         let view = self.view()?;
-        let wanted = match place {
-            Place::Anywhere => view.uuid,
-            Place::Device(on) => on.find().or_raise()?,
-            Place::Host => return Err(argument("the draft is on a device: create one without device=")),
+        let wanted = match target {
+            Target::Anywhere => view.uuid,
+            Target::Device(on) => on.find().or_raise()?,
+            Target::Host => return Err(argument("the draft is on a device: create one without device=")),
         };
         if wanted != view.uuid {
             return Err(argument(format!("the draft is on device {}: create another one on {wanted}", view.uuid)));
@@ -115,7 +116,7 @@ impl DeviceDraft {
         match pinned {
             Ok(pin) => *lock(&drafted.pin) = pin,
             Err(error) => {
-                // The remaining views keep it, as if it had been dropped.
+                // The remaining views keep the draft, as if it had been dropped.
                 *lock(&drafted.draft) = Some(draft);
                 return Err(raise(error));
             }
@@ -143,50 +144,10 @@ impl Drop for DeviceDraft {
     }
 }
 
+tensor_getters!(DeviceDraft);
+
 #[pymethods]
 impl DeviceDraft {
-    /// Sizes, in elements.
-    #[getter]
-    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, &*self.view()?.shape)
-    }
-
-    /// Strides in bytes, as numpy has them.
-    #[getter]
-    fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, self.view()?.byte_strides())
-    }
-
-    /// Element type, as numpy's dtype; bfloat16 and float8 as those of ml_dtypes.
-    #[getter]
-    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        dtype::to_numpy(py, self.view()?.dtype)
-    }
-
-    /// Number of dimensions.
-    #[getter]
-    fn ndim(&self) -> PyResult<usize> {
-        Ok(self.view()?.shape.len())
-    }
-
-    /// Number of elements.
-    #[getter]
-    fn size(&self) -> PyResult<usize> {
-        Ok(self.view()?.elements())
-    }
-
-    /// Bytes of one element.
-    #[getter]
-    fn itemsize(&self) -> PyResult<usize> {
-        Ok(self.view()?.item())
-    }
-
-    /// Bytes of all elements.
-    #[getter]
-    fn nbytes(&self) -> PyResult<usize> {
-        Ok(self.view()?.nbytes())
-    }
-
     /// The device by its number in this process, as "cuda:0".
     #[getter]
     fn device(&self) -> PyResult<String> {
@@ -231,7 +192,7 @@ impl DeviceDraft {
     ///
     /// Raises
     /// ------
-    /// ArgumentError
+    /// ClosedError
     ///     The draft was published or dropped.
     pub fn record_stream(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         self.view()?.record(Given::parse(Some(stream))?)
@@ -261,7 +222,7 @@ impl DeviceDraft {
     ///
     /// Raises
     /// ------
-    /// ArgumentError
+    /// ClosedError
     ///     The draft was published or dropped.
     fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("torch")?.call_method1("from_dlpack", (slf,))
@@ -277,7 +238,9 @@ impl DeviceDraft {
     /// Raises
     /// ------
     /// ArgumentError
-    ///     The metadata is too long, or the draft was published or dropped.
+    ///     The metadata is too long.
+    /// ClosedError
+    ///     The draft was published or dropped.
     fn set_metadata(&self, metadata: &Bound<'_, PyAny>) -> PyResult<()> {
         let bytes = metadata::to_bytes(metadata)?;
         self.view()?.with_draft(|draft| draft.set_metadata(&bytes).map(drop))
@@ -292,7 +255,7 @@ impl DeviceDraft {
     ///
     /// Raises
     /// ------
-    /// ArgumentError
+    /// ClosedError
     ///     The draft was published or dropped.
     fn set_timestamp(&self, nanoseconds: u64) -> PyResult<()> {
         self.view()?.with_draft(|draft| {
@@ -318,7 +281,9 @@ impl DeviceDraft {
     /// Raises
     /// ------
     /// ArgumentError
-    ///     There is no name, the name is invalid, or the draft was published or dropped.
+    ///     There is no name, or the name is invalid.
+    /// ClosedError
+    ///     The draft was published or dropped.
     /// DeviceError
     ///     The work on the device failed.
     #[pyo3(signature = (name=None, *, stream=None))]
@@ -351,7 +316,9 @@ impl DeviceDraft {
     /// Raises
     /// ------
     /// ArgumentError
-    ///     There is no name, the draft has a time to live or is ephemeral, or it was published or dropped.
+    ///     There is no name, or the draft has a time to live or is ephemeral.
+    /// ClosedError
+    ///     The draft was published or dropped.
     #[pyo3(signature = (name=None, stream=None))]
     fn publish_early(
         &self,
@@ -416,23 +383,6 @@ impl DeviceDraft {
     fn __dlpack_device__(&self) -> PyResult<(u32, i32)> {
         let device = export::device(&*self.view()?);
         Ok((device.device_type.0, device.device_id))
-    }
-
-    fn __len__(&self) -> PyResult<usize> {
-        match self.view()?.shape.first() {
-            Some(&first) => Ok(first as usize),
-            None => Err(pyo3::exceptions::PyTypeError::new_err("a tensor without dimensions has no length")),
-        }
-    }
-
-    #[classmethod]
-    fn __class_getitem__<'py>(class: &Bound<'py, PyType>, item: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        shown::generic(class, item)
-    }
-
-    /// A table for notebooks.
-    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        shown::html(slf.as_any(), "tensor")
     }
 
     fn __repr__(&self) -> String {

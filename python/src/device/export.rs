@@ -31,8 +31,8 @@ fn managed<M: ManagedTensorBase>(view: Arc<DeviceView>, flags: DlpackFlags) -> P
     let start =
         if view.elements() == 0 { null_mut() } else { std::ptr::without_provenance_mut::<c_void>(start as usize) };
     made.set_data(start).set_device(device).set_dtype(dtype::to_dlpack(view.dtype));
-    // SAFETY: the descriptor describes a view, and its context holds that until the deleter runs, on whatever thread.
-    // The read-only flag is set except for drafts.
+    // SAFETY: the descriptor describes a view, and its context holds that until the deleter runs, on any thread. The
+    // read-only flag is set except for drafts.
     unsafe {
         made.set_flags_unchecked(flags);
         Ok(made.finish())
@@ -84,9 +84,9 @@ pub fn capsule(
     )
 }
 
-/// Returns the result of `__cuda_array_interface__`. Its users order their work after the stream that it names: none if
-/// the data is complete; for a draft with pending work, and for a tensor that was published early, the legacy default
-/// stream, which is made to wait for it.
+/// Returns the result of `__cuda_array_interface__`. Consumers order their work after the stream in it. That is none if
+/// the data is complete. For a draft with pending work, and for a tensor that was published early, it is the legacy
+/// default stream, which this function orders after that work.
 pub fn array_interface<'py>(py: Python<'py>, view: &DeviceView) -> PyResult<Bound<'py, PyDict>> {
     let pending = view.is_pending();
     view.order(py, Given::new(1))?;

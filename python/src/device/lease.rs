@@ -5,15 +5,16 @@ use super::stream::Given;
 use super::view::DeviceView;
 use super::{LegacyExport, export};
 use crate::draft::lock;
-use crate::errors::{OrRaise, argument};
+use crate::errors::{OrRaise, closed, raise};
+use crate::getters::tensor_getters;
 use crate::lease::Origin;
 use crate::options::Options;
 use crate::version::Version;
-use crate::{dtype, metadata, shown};
+use crate::{metadata, shown};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyTuple, PyType};
+use pyo3::types::{PyBytes, PyDict, PyTuple};
 use std::ffi::c_int;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,7 +32,7 @@ use std::sync::{Arc, Mutex};
 #[pyclass(frozen, weakref, module = "tensorlend._native")]
 pub struct DeviceLease {
     view: Mutex<Option<Arc<DeviceView>>>,
-    /// Its address was given to a caller, which only this object keeps valid.
+    /// Whether a caller has the tensor's address, which only this object keeps valid.
     exposed: AtomicBool,
     origin: Origin,
 }
@@ -45,7 +46,7 @@ impl DeviceLease {
 
     /// Returns the lease's view.
     pub fn view(&self) -> PyResult<Arc<DeviceView>> {
-        let released = || argument("the lease was released: get the tensor again");
+        let released = || raise(closed("the lease was released: get the tensor again"));
         let view = lock(&self.view).clone().ok_or_else(released)?;
         view.check()?;
         Ok(view)
@@ -69,50 +70,10 @@ fn on_device() -> PyErr {
     )
 }
 
+tensor_getters!(DeviceLease);
+
 #[pymethods]
 impl DeviceLease {
-    /// Sizes, in elements.
-    #[getter]
-    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, &*self.view()?.shape)
-    }
-
-    /// Strides in bytes, as numpy has them.
-    #[getter]
-    fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, self.view()?.byte_strides())
-    }
-
-    /// Element type, as numpy's dtype; bfloat16 and float8 as those of ml_dtypes.
-    #[getter]
-    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        dtype::to_numpy(py, self.view()?.dtype)
-    }
-
-    /// Number of dimensions.
-    #[getter]
-    fn ndim(&self) -> PyResult<usize> {
-        Ok(self.view()?.shape.len())
-    }
-
-    /// Number of elements.
-    #[getter]
-    fn size(&self) -> PyResult<usize> {
-        Ok(self.view()?.elements())
-    }
-
-    /// Bytes of one element.
-    #[getter]
-    fn itemsize(&self) -> PyResult<usize> {
-        Ok(self.view()?.item())
-    }
-
-    /// Bytes of all elements.
-    #[getter]
-    fn nbytes(&self) -> PyResult<usize> {
-        Ok(self.view()?.nbytes())
-    }
-
     /// The device by its number in this process, as "cuda:0".
     #[getter]
     fn device(&self) -> PyResult<String> {
@@ -205,7 +166,7 @@ impl DeviceLease {
     ///
     /// Raises
     /// ------
-    /// ArgumentError
+    /// ClosedError
     ///     The lease was released.
     fn record_stream(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         self.view()?.record(Given::parse(Some(stream))?)
@@ -270,7 +231,7 @@ impl DeviceLease {
     ///
     /// Raises
     /// ------
-    /// ArgumentError
+    /// ClosedError
     ///     The lease was released.
     fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("torch")?.call_method1("from_dlpack", (slf,))
@@ -357,13 +318,6 @@ impl DeviceLease {
         Err(on_device())
     }
 
-    fn __len__(&self) -> PyResult<usize> {
-        match self.view()?.shape.first() {
-            Some(&first) => Ok(first as usize),
-            None => Err(pyo3::exceptions::PyTypeError::new_err("a tensor without dimensions has no length")),
-        }
-    }
-
     /// Raises BufferError: see numpy.
     #[allow(clippy::unused_self)]
     fn __getitem__(&self, key: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -374,16 +328,6 @@ impl DeviceLease {
     #[allow(clippy::unused_self)]
     fn __iter__(&self) -> PyResult<()> {
         Err(on_device())
-    }
-
-    #[classmethod]
-    fn __class_getitem__<'py>(class: &Bound<'py, PyType>, item: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        shown::generic(class, item)
-    }
-
-    /// A table for notebooks.
-    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        shown::html(slf.as_any(), "tensor")
     }
 
     fn __repr__(&self) -> String {
@@ -404,10 +348,10 @@ impl DeviceLease {
     fn _origin(
         &self,
     ) -> PyResult<(Vec<PathBuf>, Option<String>, String, Option<String>, (u64, u64), &'static str, bool)> {
-        let [home, cell] = self.seen()?.words();
+        let [owner_word, cell] = self.seen()?.words();
         let Origin { options, name, named, .. } = &self.origin;
         let Options { sockets, namespace, .. } = &**options;
-        Ok((sockets.clone(), namespace.clone(), (**name).into(), None, (home, cell), "read", *named))
+        Ok((sockets.clone(), namespace.clone(), (**name).into(), None, (owner_word, cell), "read", *named))
     }
 
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {

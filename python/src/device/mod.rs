@@ -20,7 +20,7 @@ use tensorlend::{On, Uuid};
 
 /// The requested memory of a tensor.
 #[derive(Clone, Copy, Default)]
-pub enum Place {
+pub enum Target {
     /// The memory in which the given elements are.
     #[default]
     Anywhere,
@@ -30,7 +30,7 @@ pub enum Place {
     Device(On),
 }
 
-impl Place {
+impl Target {
     /// Parses `device=`: "cpu", "cuda:0", a UUID, a number, or an object whose text or `uuid` is one of these.
     pub fn parse(given: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         let Some(given) = given else { return Ok(Self::Anywhere) };
@@ -133,7 +133,7 @@ impl Device {
 
 /// Returns the bytes of a client's slots in use on a device, and of its segments there.
 pub fn memory(py: Python<'_>, client: &tensorlend::Client, device: &Bound<'_, PyAny>) -> PyResult<(u64, u64)> {
-    let on = Place::parse(Some(device))?.device();
+    let on = Target::parse(Some(device))?.device();
     let on = on.ok_or_else(|| argument("host memory is no device's: see Client.memory"))?;
     let memory = py.detach(|| client.device_memory(on)).or_raise()?;
     Ok((memory.slot_bytes, memory.segment_bytes))

@@ -10,10 +10,10 @@ use tensorlend::OnStream;
 pub struct Given {
     /// The stream.
     pub stream: OnStream,
-    /// The stream that is recorded for it: see [`recorded`].
+    /// The stream to record for `stream`: see [`recorded`].
     pub recorded: OnStream,
-    /// The object that keeps it alive, if one was given.
-    pub keeper: Option<Py<PyAny>>,
+    /// The Python object that keeps the stream alive, if the caller passed one.
+    pub owner: Option<Py<PyAny>>,
 }
 
 /// Returns the stream with this handle.
@@ -23,8 +23,8 @@ pub fn by_handle(handle: usize) -> OnStream {
     unsafe { OnStream::from_raw(handle) }
 }
 
-/// Returns the stream to record for a handle. A thread's own default stream would mean another stream in the thread
-/// that waits later; the legacy default stream comes after all of those.
+/// Returns the stream to record for a handle. The thread that waits later would resolve a per-thread default stream to
+/// its own. The legacy default stream comes after all per-thread ones.
 pub fn recorded(handle: usize) -> OnStream {
     if handle == 2 { OnStream::LEGACY } else { by_handle(handle) }
 }
@@ -39,7 +39,7 @@ impl Given {
     /// Creates a stream from a handle.
     pub fn new(handle: usize) -> Self {
         let handle = handle.max(1);
-        Self { stream: by_handle(handle), recorded: recorded(handle), keeper: None }
+        Self { stream: by_handle(handle), recorded: recorded(handle), owner: None }
     }
 
     /// Parses a number, an object with `__cuda_stream__`, or a stream of torch, cupy or numba; None is the legacy
@@ -63,7 +63,7 @@ impl Given {
                 )
             })?
         };
-        Ok(Self { keeper: Some(given.clone().unbind()), ..Self::new(handle) })
+        Ok(Self { owner: Some(given.clone().unbind()), ..Self::new(handle) })
     }
 }
 

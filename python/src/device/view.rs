@@ -2,7 +2,7 @@
 
 use super::stream::Given;
 use crate::draft::lock;
-use crate::errors::{OrRaise, argument, named, raise};
+use crate::errors::{OrRaise, closed, named, raise};
 use crate::strided::is_packed;
 use crate::view::row_major;
 use pyo3::prelude::*;
@@ -27,17 +27,18 @@ pub struct DeviceView {
     /// The address of the first element, once it was requested.
     start: OnceLock<u64>,
     /// Dropped before the objects whose streams it has recorded.
-    keeper: Keeper,
+    owner: Owner,
     streams: Mutex<Vec<Py<PyAny>>>,
     forks: u64,
 }
 
-enum Keeper {
+enum Owner {
     Lease(Box<tensorlend::DeviceLease>),
     Draft(Arc<Drafted>),
 }
 
-/// The memory of a draft: in the draft until it is published, then held by a pin if an array may still view it.
+/// The memory of a draft. The draft holds it until it is published; afterwards a pin holds it if an array may still
+/// view it.
 pub struct Drafted {
     /// The draft until it is published.
     pub draft: Mutex<Option<tensorlend::DeviceDraft>>,
@@ -51,20 +52,20 @@ pub struct Drafted {
 struct Workers {
     /// A consumer has the memory's address.
     shown: bool,
-    /// A consumer that named no stream has its address.
+    /// A consumer that named no stream has the memory's address.
     unnamed: bool,
     /// The caller has named streams.
     named: bool,
 }
 
 impl Drafted {
-    /// Waits for the work on a draft that was taken: on the streams that the caller named; without them on those of all
-    /// consumers, or on all streams if a consumer named none.
+    /// Waits for the work on a draft that was taken. If the caller named streams, waits for those; otherwise for the
+    /// streams of all consumers, or for all streams if a consumer named none.
     pub fn finish(&self, draft: &mut tensorlend::DeviceDraft) -> Result<(), Error> {
         if self.is_anywhere() { draft.finish_all().map(drop) } else { draft.finish().map(drop) }
     }
 
-    /// Returns true if the streams of its work are unknown.
+    /// Returns true if the streams of the pending work are unknown.
     pub fn is_anywhere(&self) -> bool {
         let workers = *lock(&self.workers);
         workers.unnamed && !workers.named
@@ -75,7 +76,7 @@ impl Drop for Drafted {
     fn drop(&mut self) {
         let anywhere = self.is_anywhere();
         if let Some(draft) = lock(&self.draft).as_mut().filter(|_| anywhere) {
-            // A context that cannot be waited for is broken and executes nothing.
+            // If the wait fails, the context is broken and executes nothing.
             let _ = draft.finish_all();
         }
     }
@@ -85,7 +86,7 @@ const GONE: &str = "the draft was published or dropped already: create another o
 
 #[cold]
 pub fn gone() -> PyErr {
-    argument(GONE)
+    raise(closed(GONE))
 }
 
 impl DeviceView {
@@ -99,7 +100,7 @@ impl DeviceView {
             device: lease.device(),
             uuid: lease.uuid(),
             start: OnceLock::new(),
-            keeper: Keeper::Lease(Box::new(lease)),
+            owner: Owner::Lease(Box::new(lease)),
             streams: Mutex::default(),
             forks: fork::generation(),
         }
@@ -122,14 +123,14 @@ impl DeviceView {
             device,
             uuid,
             start: OnceLock::new(),
-            keeper: Keeper::Draft(drafted.clone()),
-            streams: Mutex::new(stream.and_then(|stream| stream.keeper).into_iter().collect()),
+            owner: Owner::Draft(drafted.clone()),
+            streams: Mutex::new(stream.and_then(|stream| stream.owner).into_iter().collect()),
             forks: fork::generation(),
         };
         (view, drafted)
     }
 
-    /// Checks that it belongs to this process: CUDA does not work in a forked child.
+    /// Checks that the view belongs to this process: CUDA does not work in a forked child.
     pub fn check(&self) -> PyResult<()> {
         if self.forks == fork::generation() {
             return Ok(());
@@ -144,9 +145,9 @@ impl DeviceView {
 
     /// Returns the lease; `None` for a draft.
     pub fn lease(&self) -> Option<&tensorlend::DeviceLease> {
-        match &self.keeper {
-            Keeper::Lease(lease) => Some(lease),
-            Keeper::Draft(_) => None,
+        match &self.owner {
+            Owner::Lease(lease) => Some(lease),
+            Owner::Draft(_) => None,
         }
     }
 
@@ -155,16 +156,16 @@ impl DeviceView {
         if let Some(start) = self.start.get() {
             return Ok(*start);
         }
-        let begin = match &self.keeper {
-            Keeper::Lease(lease) => lease.ptr(),
-            Keeper::Draft(drafted) => lock(&drafted.draft).as_ref().ok_or_else(gone)?.ptr(),
+        let begin = match &self.owner {
+            Owner::Lease(lease) => lease.ptr(),
+            Owner::Draft(drafted) => lock(&drafted.draft).as_ref().ok_or_else(gone)?.ptr(),
         };
         Ok(*self.start.get_or_init(|| begin + self.byte_offset))
     }
 
     /// Returns true if consumers may write.
     pub fn is_writable(&self) -> bool {
-        matches!(self.keeper, Keeper::Draft(_))
+        matches!(self.owner, Owner::Draft(_))
     }
 
     /// Returns the bytes of one element.
@@ -189,7 +190,7 @@ impl DeviceView {
 
     /// Modifies the draft.
     pub fn with_draft<R>(&self, change: impl FnOnce(&mut tensorlend::DeviceDraft) -> Result<R, Error>) -> PyResult<R> {
-        let Keeper::Draft(drafted) = &self.keeper else { return Err(gone()) };
+        let Owner::Draft(drafted) = &self.owner else { return Err(gone()) };
         let mut draft = lock(&drafted.draft);
         change(draft.as_mut().ok_or_else(gone)?).or_raise()
     }
@@ -202,45 +203,45 @@ impl DeviceView {
 
     /// Copies elements into the draft that are in its own order: in C order, or with these strides.
     pub fn fill(&self, strides: Option<&[i64]>, bytes: &[u8]) -> Result<(), Error> {
-        let closed = || Error::Argument(GONE.into());
-        let Keeper::Draft(drafted) = &self.keeper else { return Err(closed()) };
+        let gone = || closed(GONE);
+        let Owner::Draft(drafted) = &self.owner else { return Err(gone()) };
         if !self.is_row_major() && strides != Some(&*self.strides) {
             let text = "the array's axes lie in another order than the draft's: give the array the draft's strides";
             return Err(Error::Argument(text.into()));
         }
-        lock(&drafted.draft).as_mut().ok_or_else(closed)?.copy_from_bytes(bytes)
+        lock(&drafted.draft).as_mut().ok_or_else(gone)?.copy_from_bytes(bytes)
     }
 
-    fn keep(&self, keeper: Option<Py<PyAny>>) {
-        lock(&self.streams).extend(keeper);
+    fn keep(&self, owner: Option<Py<PyAny>>) {
+        lock(&self.streams).extend(owner);
     }
 
-    /// Records a stream whose work uses it, named by the caller.
+    /// Records a stream that the caller named and whose work uses the memory.
     pub fn record(&self, given: Given) -> PyResult<()> {
-        match &self.keeper {
-            Keeper::Lease(lease) => lease.record_stream(&given.recorded).or_raise()?,
-            Keeper::Draft(drafted) => {
+        match &self.owner {
+            Owner::Lease(lease) => lease.record_stream(&given.recorded).or_raise()?,
+            Owner::Draft(drafted) => {
                 self.with_draft(|draft| draft.record_stream(&given.recorded).map(drop))?;
                 let mut workers = lock(&drafted.workers);
                 (workers.named, workers.shown) = (true, true);
             }
         }
-        self.keep(given.keeper);
+        self.keep(given.owner);
         Ok(())
     }
 
     /// Prepares the use of the memory on this stream: later work there is ordered after the recorded streams, and after
     /// the producer's work. Records the stream.
     pub fn order(&self, py: Python<'_>, given: Given) -> PyResult<()> {
-        match &self.keeper {
-            Keeper::Lease(lease) => {
+        match &self.owner {
+            Owner::Lease(lease) => {
                 // Detecting a dead producer may take a while.
                 if lease.is_early() {
                     py.detach(|| lease.wait(&given.stream)).or_raise()?;
                 }
                 lease.record_stream(&given.recorded).or_raise()?;
             }
-            Keeper::Draft(drafted) => {
+            Owner::Draft(drafted) => {
                 self.with_draft(|draft| {
                     draft.wait(&given.stream)?;
                     draft.record_stream(&given.recorded).map(drop)
@@ -248,16 +249,16 @@ impl DeviceView {
                 lock(&drafted.workers).shown = true;
             }
         }
-        self.keep(given.keeper);
+        self.keep(given.owner);
         Ok(())
     }
 
     /// Prepares the use of the memory by a consumer that names no stream. A draft then waits for all streams; a lease
     /// for all that are ordered with the legacy default stream.
     pub fn show_unnamed(&self) -> PyResult<()> {
-        match &self.keeper {
-            Keeper::Lease(lease) => lease.record_stream(&tensorlend::OnStream::LEGACY).map_err(raise),
-            Keeper::Draft(drafted) => {
+        match &self.owner {
+            Owner::Lease(lease) => lease.record_stream(&tensorlend::OnStream::LEGACY).map_err(raise),
+            Owner::Draft(drafted) => {
                 let mut workers = lock(&drafted.workers);
                 (workers.unnamed, workers.shown) = (true, true);
                 Ok(())
@@ -265,11 +266,11 @@ impl DeviceView {
         }
     }
 
-    /// Returns true if work on it may be pending: the producer's, or that of a draft's consumers.
+    /// Returns true if work on the memory may be pending: the producer's, or that of a draft's consumers.
     pub fn is_pending(&self) -> bool {
-        match &self.keeper {
-            Keeper::Lease(lease) => lease.is_early(),
-            Keeper::Draft(drafted) => lock(&drafted.workers).shown,
+        match &self.owner {
+            Owner::Lease(lease) => lease.is_early(),
+            Owner::Draft(drafted) => lock(&drafted.workers).shown,
         }
     }
 }

@@ -1,1 +1,1 @@
-"""Objects in lent memory: their layout, and what reads and writes it."""
+"""Objects in lent memory: their layout, encoder and decoder."""

@@ -1,4 +1,4 @@
-"""Arrow data and frames, as Arrow's IPC stream in lent memory: written in place, read without a copy."""
+"""Arrow data and data frames as Arrow's IPC stream in lent memory: written in place, read without a copy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ Written = tuple[Frame, int, Callable[[memoryview], None]]
 
 
 def written(value: Any) -> Written | None:
-    """Returns kind, length and writer of Arrow data or a frame; None for other values, and for frames that Arrow cannot represent."""
+    """Returns kind, length and writer of Arrow data or a frame; None for other values, and for frames that Arrow cannot
+    represent."""
     found = _table_of(value)
     if found is None:
         return None
@@ -64,7 +65,7 @@ def _table_of(value: Any) -> tuple[Frame, Any] | None:
         try:
             return Frame.PANDAS, pa.Table.from_pandas(value)
         except (pa.ArrowException, TypeError, ValueError):
-            # Columns of objects.
+            # Arrow cannot represent columns of objects.
             return None
     return None
 
@@ -72,8 +73,8 @@ def _table_of(value: Any) -> tuple[Frame, Any] | None:
 def read(kind: int, memory: memoryview, *, own: bool) -> Any:
     """Returns the data in memory.
 
-    Data of this process's own family are viewed. Another publisher may write to the memory at any time, also after a check, so that what is
-    said of the data is copied and checked, and only plain numbers are viewed: without offsets, nulls or bits.
+    Data of this process's own family are viewed. Another publisher may write to the memory at any time, also after a check, so the
+    description of the data is copied and checked, and only plain numbers are viewed: without offsets, nulls or bits.
     """
     frame = Frame(kind)
     pa = library.arrow()
@@ -96,7 +97,7 @@ def _is_plain(column: Any) -> bool:
 
 
 def _parts(memory: memoryview) -> Iterator[bytes | memoryview]:
-    """Yields, for each message, a copy of what it says of its data, and its data."""
+    """Yields, for each message, a copy of its description, and its data."""
     at = 0
     while at + 8 <= len(memory):
         mark, length = struct.unpack_from("<II", memory, at)
@@ -135,7 +136,7 @@ def _file(parts: list[bytes | memoryview]) -> Any:
 
 
 class _Parts:
-    """The parts of a stream as a file: whole parts are handed out as they are."""
+    """A file over the parts of a stream. It returns whole parts without a copy."""
 
     closed = False
 
@@ -159,7 +160,7 @@ class _Parts:
         return b"".join(self._take(nbytes if nbytes >= 0 else sum(map(len, self._parts))))
 
     def read_buffer(self, nbytes: int) -> Any:
-        """Returns the next bytes, without a copy if they are in one part."""
+        """Returns the next bytes, without a copy if one part contains them."""
         pa = library.arrow()
 
         taken = self._take(nbytes)

@@ -1,6 +1,7 @@
 """Reads objects from lent memory.
 
-Any publisher may have written them, and may go on writing. So each number is read once and checked, and what has a structure is copied first.
+Any publisher may have written them, and may still be writing. So each number is read once and checked, and structures are copied before they
+are parsed.
 """
 
 from __future__ import annotations
@@ -11,29 +12,40 @@ import pickle
 import pickletools
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from tensorlend._errors import DamagedError, DTypeError
-from tensorlend._native import Lease
+from tensorlend._errors import DamagedError, DTypeError, ForkedError
+from tensorlend._native import Lease, _Rows
 from tensorlend._objects import layout
 from tensorlend._objects.layout import Ext, Kind
-from tensorlend._objects.library import msgpack
 from tensorlend.objects import UntrustedPickleError
 
 _DTYPE = re.compile(layout.DTYPE_PATTERN)
 
-#: Hashes of a dict that may be equal: more of them were made so.
+#: Maximum number of equal hashes in a dict: a publisher that has more made them on purpose.
 _EQUAL_MAX = 64
 
-#: Bytes of a pickle that are searched for the names in it.
+#: The extension of msgpack's own type.
+_TIMESTAMP = -1
+
+#: Maximum number of bytes of a pickle that are searched for names.
 _SEARCHED = 1 << 16
 
 
+def _spread(keys: list[Any]) -> list[Any]:
+    """Returns the keys of a set or a dict, and refuses those that a publisher made to collide: each would be compared with all others."""
+    if len(keys) > _EQUAL_MAX:
+        hashes = sorted(map(hash, keys))
+        if any(first == last for first, last in zip(hashes, hashes[_EQUAL_MAX:], strict=False)):
+            raise ValueError(f"more than {_EQUAL_MAX} keys have the same hash")
+    return keys
+
+
 class _RaisedError(BaseException):
-    """Carries an error of an unpickled object through msgpack and the checks here."""
+    """Carries an error of an unpickled object through msgpack and the checks of this module."""
 
 
 class Decoder:
@@ -47,19 +59,16 @@ class Decoder:
         self._own = own
         memory = self._bytes_of(lease)
         try:
-            self._read_header(memory)
+            self._read_header(lease, memory)
         except (struct.error, ValueError, OverflowError) as error:
             raise self._damaged(error) from error
-        self._hooks: list[Callable[[int, bytes], Any]] = [
-            functools.partial(self._extension, depth) for depth in range(layout.DEPTH_MAX + 1)
-        ]
 
     def _bytes_of(self, lease: Lease) -> memoryview:
         if str(lease.dtype) != "uint8" or lease.ndim != 1 or lease.nbytes < layout.HEADER.size:
             raise DTypeError(f"{self._name!r} is a tensor of {lease.dtype}, not an object: use get, or publish it with put_object")
         return memoryview(lease).cast("B")
 
-    def _read_header(self, memory: memoryview) -> None:
+    def _read_header(self, lease: Lease, memory: memoryview) -> None:
         magic, version, kind, count, table, index, data, end, _ = layout.HEADER.unpack_from(memory)
         if magic != layout.MAGIC:
             raise DTypeError(f"{self._name!r} is a tensor, not an object: use get, or publish it with put_object")
@@ -72,14 +81,12 @@ class Decoder:
         within = layout.HEADER.size <= table <= index <= data <= end <= len(memory)
         if not within or table + 8 * (rows + 1) > index or (self.kind is Kind.VALUE and count != 1):
             raise ValueError("its tables do not fit into it")
-        self._rows_end: int = table
-        self._table = memory[table : table + 8 * (rows + 1)].cast("Q")
+        self._rows = _Rows(lease, table, rows)
         self._hashes = self._positions = memory[:0].cast("Q")
         if self.kind is Kind.DICT:
             if middle + 8 * count > data:
                 raise ValueError("its index does not fit into it")
             self._hashes, self._positions = memory[index:middle].cast("Q"), memory[middle : middle + 8 * count].cast("Q")
-        self._memory = memory
         self._data_at: int = data
         self._data = memory[data:end]
 
@@ -89,15 +96,10 @@ class Decoder:
     # Rows
 
     def row(self, number: int) -> Any:
-        """Returns the value of a row, which must be one of the table's."""
-        table = self._table
-        start, end = table[number], table[number + 1]
-        if not 64 <= start <= end <= self._rows_end:
-            raise self._damaged(f"row {number} lies outside of it")
+        """Returns the value of a row, which must be a row of the table."""
         try:
-            # A copy: its publisher may write to the memory meanwhile.
-            return self._unpack(bytes(self._memory[start:end]), 0)
-        except (UntrustedPickleError, ImportError):
+            return self._rows.row(number, self._extension)
+        except (UntrustedPickleError, ImportError, ForkedError):
             raise
         except _RaisedError as raised:
             assert raised.__cause__ is not None
@@ -105,8 +107,17 @@ class Decoder:
         except Exception as error:
             raise self._damaged(f"row {number}: {type(error).__name__}: {error}") from error
 
+    def rows(self, indices: Sequence[int], positions: range) -> list[Any]:
+        """Returns the values of several rows, whose numbers these items of a range are."""
+        indices = list(indices)
+        try:
+            return self._rows.rows(indices, (positions.start, positions.step, len(positions)), self._extension)
+        except (Exception, _RaisedError):
+            # One by one, for the error of the row that has it.
+            return [self.row(positions[index]) for index in indices]
+
     def find(self, hashed: int, key: Any) -> int | None:
-        """Returns the position of a key in a dict; None if it is not there."""
+        """Returns the position of a key in a dict; None if the dict does not have it."""
         import bisect
 
         at = bisect.bisect_left(self._hashes, hashed)
@@ -127,14 +138,15 @@ class Decoder:
             return self.row(0)
         if self.kind is Kind.DICT:
             try:
-                return {self.row(number): self.row(count + number) for number in range(count)}
-            except TypeError as error:
+                keys = _spread([self.row(number) for number in range(count)])
+            except (TypeError, ValueError) as error:
                 raise self._damaged(error) from error
+            return {key: self.row(count + number) for number, key in enumerate(keys)}
         items = [self.row(number) for number in range(count)]
         return items if self.kind is Kind.LIST else tuple(items)
 
     def _unpack(self, data: bytes, depth: int) -> Any:
-        return msgpack.unpackb(data, ext_hook=self._hooks[depth], strict_map_key=False, max_array_len=layout.LIST_MAX)
+        return self._rows.decode(data, depth, self._extension)
 
     def _list(self, data: bytes, depth: int) -> list[Any]:
         items = self._unpack(data, depth)
@@ -145,18 +157,16 @@ class Decoder:
     def _extension(self, depth: int, code: int, data: bytes) -> Any:
         if code == Ext.ARRAY:
             return self._array(data)
-        if depth == layout.DEPTH_MAX and code <= Ext.LONG_LIST:
+        if depth == layout.DEPTH_MAX and 0 <= code <= Ext.LONG_LIST:
             raise ValueError(f"nested deeper than {layout.DEPTH_MAX}")
-        if code == Ext.TUPLE:
-            return tuple(self._list(data, depth + 1))
         if code == Ext.TENSOR:
             return self._tensor(data)
         if code == Ext.LONG_LIST:
             return self._long_list(data, depth + 1)
         if code == Ext.SET:
-            return set(self._list(data, depth + 1))
+            return set(_spread(self._list(data, depth + 1)))
         if code == Ext.FROZENSET:
-            return frozenset(self._list(data, depth + 1))
+            return frozenset(_spread(self._list(data, depth + 1)))
         if code == Ext.INTEGER:
             return int.from_bytes(data, "little", signed=True)
         if code == Ext.COMPLEX:
@@ -167,6 +177,10 @@ class Decoder:
             return self._frame(data)
         if code == Ext.PICKLE:
             return self._unpickled(data)
+        if code == _TIMESTAMP:
+            from tensorlend._objects.library import msgpack
+
+            return msgpack.Timestamp.from_bytes(data)
         raise ValueError(f"unknown extension {code}")
 
     def _long_list(self, data: bytes, depth: int) -> list[Any]:

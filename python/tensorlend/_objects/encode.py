@@ -18,10 +18,10 @@ from tensorlend._objects import layout
 from tensorlend._objects.layout import Ext, Kind, aligned
 from tensorlend._objects.library import msgpack
 
-#: Buffers of pickled objects below this length stay in the pickle.
+#: Shorter buffers of pickled objects, in bytes, stay in the pickle.
 _BUFFER_MIN = 1024
 
-#: Rows are collected in pieces of this length, so that each is freed when it was written.
+#: Rows are collected in pieces of this length, in bytes, so that each piece is freed after it was written.
 _PIECE = 1 << 20
 
 _DTYPE = re.compile(layout.DTYPE_PATTERN)
@@ -29,7 +29,7 @@ _DTYPE = re.compile(layout.DTYPE_PATTERN)
 
 @dataclass(slots=True)
 class _Part:
-    """Bytes of the data: where they go, and what writes them."""
+    """Bytes of the data: their offset, and the function that writes them."""
 
     offset: int
     nbytes: int
@@ -37,7 +37,7 @@ class _Part:
 
 
 class _LongList:
-    """A list that is too long for one list in msgpack."""
+    """A list that is longer than one list in msgpack may be."""
 
     __slots__ = ("items",)
 
@@ -46,16 +46,16 @@ class _LongList:
 
 
 class NeedsPickleError(ArgumentError):
-    """An object can be written by pickle alone."""
+    """Only pickle can write the object."""
 
 
 class Encoder:
-    """An object that is to be written: its rows, and the arrays that they refer to."""
+    """An object before it is written: its rows, and the arrays that they refer to."""
 
     def __init__(self, kind: Kind, *, may_pickle: bool) -> None:
         self.kind = kind
         self._may_pickle = may_pickle
-        #: True if there is a pickle in it.
+        #: Whether the object contains a pickle.
         self.has_pickle = False
         self._pieces: list[bytearray] = [bytearray()]
         self._rows = layout.HEADER.size
@@ -107,7 +107,7 @@ class Encoder:
         except NeedsPickleError:
             raise
         except (ValueError, OverflowError, RecursionError) as error:
-            # Deeper than msgpack goes, a list that contains itself, or text that is not Unicode.
+            # The value is nested deeper than msgpack allows, contains itself, or has text that is not Unicode.
             del self._parts[parts:]
             self._data = data
             packed = self._packer(0).pack(self._pickled(value, str(error)))
@@ -126,7 +126,7 @@ class Encoder:
         return self._packers[depth]
 
     def _packed(self, value: Any, depth: int) -> bytes:
-        # As the one item of a list, whose head is left out: what can be written is nested one level less than what can be read.
+        # As the one item of a list, whose head is left out: the writer accepts one level of nesting less than the reader.
         packed: bytes = self._packer(depth).pack([value])
         return packed[1:]
 
@@ -134,7 +134,7 @@ class Encoder:
         parts, data = len(self._parts), self._data
         packed = self._packed(value, depth)
         if len(packed) > layout.LIST_MAX and _has_long_list(value):
-            # The arrays that were met are met again.
+            # Drop the arrays that the first attempt has registered.
             del self._parts[parts:]
             self._data = data
             packed = self._packed(_cut(value), depth)
@@ -338,7 +338,7 @@ def key_hash(key: Any) -> int:
 
 
 def is_key(key: Any) -> bool:
-    """Returns true if a frozen dict can find items by this key."""
+    """Returns true if a frozen dict can look up this key."""
     if type(key) is tuple:
         return all(map(is_key, key))
     return type(key) in (str, bytes, int, float, bool, type(None))

@@ -1,4 +1,4 @@
-"""The libraries that are installed by choice. None of msgpack, pyarrow and joblib has types."""
+"""The optional libraries. msgpack, pyarrow and joblib have no type annotations."""
 
 import importlib
 from typing import Any

@@ -1,4 +1,4 @@
-"""Where a worker writes the batch that it is making."""
+"""The drafts in which a worker builds its current batch."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from tensorlend._native import Draft
 
 
 class Arena:
-    """The drafts of one batch, and the arrays that look at them."""
+    """The drafts of one batch, and the arrays that view them."""
 
     def __init__(self, create: Callable[[Sequence[int], Any], Draft]) -> None:
         self._create = create
         self._drafts: dict[int, tuple[Any, Draft]] = {}
 
     def draft(self, shape: Sequence[int], dtype: Any) -> Draft:
-        """A draft that nobody looks at yet."""
+        """Returns a draft that no array views yet."""
         return self._create(shape, dtype)
 
     def own(self, view: Any, draft: Draft) -> None:
-        """Remembers that `view` looks at the whole of `draft`: in a batch it stands for it, and needs no copy."""
+        """Records that `view` covers the whole of `draft`: a batch that contains the view sends the draft without a copy."""
         # The view is kept so that its id is not given to another object.
         self._drafts[id(view)] = (view, draft)
 
     def find(self, view: Any) -> Draft | None:
-        """The draft that `view` looks at."""
+        """Returns the draft that `view` covers."""
         found = self._drafts.get(id(view))
         return found[1] if found is not None else None
 
     def clear(self) -> None:
-        """Forgets all: what was not sent is dropped."""
+        """Drops all drafts that were not sent."""
         self._drafts.clear()
 
 
-#: The arena of this process, if it is a worker. Collating functions have no argument by which it could come.
+#: The arena of this process, if it is a worker. A global, since collating functions have no argument for it.
 current: Arena | None = None
 
 

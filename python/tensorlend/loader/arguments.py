@@ -1,4 +1,4 @@
-"""Arguments that both loaders take, and what is wrong with them."""
+"""Arguments that both loaders take, and their checks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from multiprocessing.context import BaseContext
 
 
 def worker_count(workers: int | None, num_workers: int | None) -> int:
-    """`num_workers` is torch's word for `workers`; 0 if neither is given."""
+    """Returns the number of workers: `num_workers` is torch's name of `workers`; 0 if neither is given."""
     if workers is not None and num_workers is not None and workers != num_workers:
         raise ValueError(f"workers and num_workers are two words for one option, but got {workers} and {num_workers}")
     count = workers if workers is not None else num_workers
@@ -21,7 +21,7 @@ def worker_count(workers: int | None, num_workers: int | None) -> int:
 
 
 def prefetch(prefetch_factor: int | None, workers: int) -> int:
-    """Batches that each worker makes ahead."""
+    """Returns the number of batches that each worker makes ahead."""
     if workers == 0 and prefetch_factor is not None:
         raise ValueError("prefetch_factor option needs workers > 0")
     if prefetch_factor is None:
@@ -32,7 +32,7 @@ def prefetch(prefetch_factor: int | None, workers: int) -> int:
 
 
 def context(given: str | BaseContext | None, workers: int) -> BaseContext | None:
-    """How worker processes are started; None for the default."""
+    """Returns the context that starts worker processes; None for the default."""
     if given is None:
         return None
     if workers == 0:

@@ -10,7 +10,7 @@ from tensorlend.loader.epochs import Epoch
 
 
 class Batches(Iterator[Any]):
-    """Batches of one epoch. Dropping it ends the workers, unless they persist."""
+    """Batches of one epoch. Dropping the iterator ends the workers, unless they persist."""
 
     def __init__(self, crew: Crew, epoch: Epoch, persistent: bool) -> None:
         self._crew = crew
@@ -32,19 +32,19 @@ class Batches(Iterator[Any]):
                 self._crew.close()
             raise
         except (KeyboardInterrupt, SystemExit):
-            # Nobody will take the rest.
+            # The other batches have no reader.
             self._take = _ended
             self._crew.close()
             raise
 
     @property
     def worker_pids(self) -> list[int]:
-        """Process numbers of the workers, while they live."""
+        """Process numbers of the workers; empty if they have ended."""
         return [] if self._crew.closed else self._crew.pids
 
     @property
     def ended(self) -> bool:
-        """Whether there will be no more, for good or ill."""
+        """Whether the iteration has ended, with or without an error."""
         return self._take is _ended or self._crew.closed
 
     def close(self) -> None:

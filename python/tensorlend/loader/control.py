@@ -1,4 +1,4 @@
-"""What a worker hears from its trainer."""
+"""Orders of the trainer to a worker."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from collections import deque
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-#: A trainer that was killed closes its pipes and its broker's sockets, but processes that it forked may hold them open: so it
-#: is looked for as often.
+#: Interval at which a worker checks that its trainer lives, in seconds. A killed trainer closes its pipes, but processes that
+#: it forked may hold them open.
 _LOOK_SECONDS = 1.0
 
 
@@ -33,39 +33,39 @@ class Control:
         threading.Thread(target=self._watch, name="loader watch", daemon=True).start()
 
     def wait(self) -> Any:
-        """The next order or task; None if there will be none."""
+        """Returns the next order or task; None if the trainer sends no more."""
         while not self._heard:
             self._poll.poll()
             self._hear()
         return self._heard.popleft()
 
     def pending(self) -> bool:
-        """Whether there is something to hear."""
+        """Whether an order has arrived."""
         return bool(self._heard) or bool(self._poll.poll(0))
 
     def dismissed(self) -> bool:
-        """Whether the trainer wants no more."""
+        """Whether the trainer needs no more batches."""
         self._hear()
         return None in self._heard
 
     def orphaned(self) -> bool:
-        """Whether the trainer is gone."""
+        """Whether the trainer has ended."""
         # A fork server's children have another parent than the trainer.
         gone = self._trainer is None or bool(wait([self._trainer.sentinel], timeout=0))
         return gone or os.getppid() != self._parent
 
     def complain(self, what: Any) -> None:
-        """Tells the trainer what cannot be told by the stream."""
+        """Sends the trainer an error that cannot be sent by the stream."""
         self._pipe.send(what)
 
     def leave_if_orphaned(self) -> None:
-        """Ends the process at once if the trainer is gone. Leaving in good order would take its time: the daemon may be gone
+        """Ends the process at once if the trainer has ended. An orderly exit could hang: the daemon may have ended
         with it, while its sockets are held open by this process's siblings."""
         if self.orphaned():
             os._exit(1)
 
     def _watch(self) -> None:
-        # Whatever the worker is at: waiting for orders, or for a sample.
+        # In all states of the worker: waiting for orders, or for a sample.
         while True:
             self.leave_if_orphaned()
             time.sleep(_LOOK_SECONDS)
@@ -80,8 +80,10 @@ class Control:
 
 
 def _die_with(sentinel: int) -> None:
-    """Has the kernel kill this process when the trainer ends: at once, even while a call holds the interpreter's lock and waits
-    for a daemon that was the trainer's own. A trainer that ends in good order has sent its workers home before."""
+    """Makes the kernel kill this process when the trainer ends.
+
+    This also works while a call holds the interpreter's lock and waits for a daemon that the trainer embedded. A trainer
+    that ends normally dismisses its workers first."""
     fcntl.fcntl(sentinel, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(sentinel, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(sentinel, fcntl.F_SETFL, fcntl.fcntl(sentinel, fcntl.F_GETFL) | os.O_ASYNC)

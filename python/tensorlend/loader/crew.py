@@ -1,4 +1,4 @@
-"""The workers, as the trainer sees them."""
+"""The trainer's handle of its workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from multiprocessing import util
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
-from tensorlend._errors import ArgumentError, Error, StreamEndedError, TimeoutError  # noqa: A004
+from tensorlend._errors import ClosedError, Error, StreamEndedError, TimeoutError  # noqa: A004
 from tensorlend._native import Message, Recipe, Subscription
 from tensorlend._types import Mode
 from tensorlend.loader.failure import Failure
@@ -21,12 +21,12 @@ from tensorlend.loader.job import Job
 from tensorlend.loader.orders import BATCH_BITS, Order, Task
 from tensorlend.loader.worker import work
 
-#: How long to wait for a message before looking whether the workers live, in seconds.
+#: Interval of checks that the workers live, during a wait for a message, in seconds.
 _LOOK_SECONDS = 0.2
-#: How long a worker whose stream has ended may take to exit.
+#: Time that a worker has to exit after its stream has ended, in seconds.
 _EXIT_SECONDS = 5.0
-#: How long workers have to end by themselves before they are terminated, and then killed; and how long the kernel has for that. A
-#: program that ends is not held up for longer than all three together.
+#: Time that workers have to end before SIGTERM, then before SIGKILL, and that the kernel then has to end them, in seconds. The
+#: sum bounds the delay of a program that ends.
 _END_SECONDS = 0.5
 _TERMINATE_SECONDS = 0.5
 _KILL_SECONDS = 0.5
@@ -44,14 +44,16 @@ class Crew:
         self._subscriptions: list[Subscription | None] = [None] * len(jobs)
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
-        # Names of the tensors with the indices of this epoch and the one before.
+        # Names of the tensors with the indices of this epoch and of the previous one.
         self._named: list[str] = []
         streams = [job.stream for job in jobs]
-        # With the host itself: where both are garbage of one cycle, its broker must not end before the workers.
+        # The finalizer has a reference to the host: if one garbage cycle contains host and crew, the workers must end before
+        # the host's daemon.
         self._end = weakref.finalize(
             self, _end, os.getpid(), host, self._processes, self._pipes, self._subscriptions, streams, self._named
         )
-        # A process of multiprocessing ends without the exit functions of Python, and waits for its children for ever: before that.
+        # A process that multiprocessing started skips Python's exit functions, and waits without limit for its children. This
+        # finalizer runs before that wait.
         util.Finalize(self, self._end, exitpriority=100)
         try:
             for job in jobs:
@@ -62,7 +64,7 @@ class Crew:
 
     @classmethod
     def stream_names(cls, count: int) -> list[str]:
-        """Names that nobody else uses."""
+        """Returns unique names."""
         token = secrets.token_hex(6)
         return [f"loader/{token}/{worker}" for worker in range(count)]
 
@@ -84,27 +86,27 @@ class Crew:
 
     @property
     def closed(self) -> bool:
-        """Whether the workers were sent home."""
+        """Whether the workers were dismissed."""
         return not self._end.alive
 
     def close(self) -> None:
-        """Sends the workers home; what is not taken is lost."""
+        """Dismisses the workers; batches that were not taken are lost."""
         self._end()
 
     def order(self, order: Order) -> None:
-        """Tells all workers."""
+        """Sends an order to all workers."""
         for worker in range(len(self._jobs)):
             self.tell(worker, order)
 
     def begin(self) -> int:
-        """The number of the next epoch; what is left of the one before is passed over."""
-        # A worker may not have looked at the indices of the epoch before yet.
+        """Returns the number of the next epoch; messages of earlier epochs are skipped."""
+        # A worker may still need the indices of the previous epoch.
         self._forget(keep=1)
         self.epoch += 1
         return self.epoch
 
     def publish(self, indices: Any) -> str:
-        """Puts the indices of this epoch where every worker finds them, until the next; returns their name."""
+        """Publishes the indices of this epoch until the next one, and returns their name."""
         name = f"{self._jobs[0].stream.rpartition('/')[0]}/order/{self.epoch}"
         self.host.client.put(name, indices, ephemeral=True)
         self._named.append(name)
@@ -115,14 +117,14 @@ class Crew:
             self.host.client.delete(self._named.pop(0))
 
     def tell(self, worker: int, what: Order | Task) -> None:
-        """Tells one worker."""
+        """Sends an order to one worker."""
         try:
             self._pipes[worker].send(what)
         except (BrokenPipeError, ConnectionResetError):
             self._lost(worker)
 
     def receive(self, worker: int, stamp: int, timeout: float) -> Message:
-        """The message of a worker with that stamp; older ones are passed over. `timeout` in seconds, 0 for none."""
+        """Returns the message of a worker with that stamp; older ones are skipped. `timeout` in seconds, 0 for none."""
         subscription = self._subscriptions[worker]
         message = None
         if subscription is not None:
@@ -135,7 +137,7 @@ class Crew:
         return self._wait(worker, stamp, message, timeout)
 
     def take(self, worker: int, stamp: int, timeout: float, recipe: Recipe | None) -> Any:
-        """As `receive`; but of a message that is there and that the recipe is for, the batch."""
+        """Does the same as `receive`; a message that has arrived and fits the recipe is returned as a batch."""
         subscription = self._subscriptions[worker]
         if subscription is None or recipe is None:
             return self.receive(worker, stamp, timeout)
@@ -163,14 +165,14 @@ class Crew:
                 self._look()
             except StreamEndedError:
                 self._lost(worker)
-            except ArgumentError:
-                # Closed meanwhile, by another thread.
+            except ClosedError:
+                # Another thread closed the loader.
                 if self.closed:
                     raise RuntimeError("the loader was closed while a batch was waited for") from None
                 raise
 
     def receive_any(self, workers: list[int], timeout: float) -> tuple[int, Message]:
-        """The next message of this epoch that any of the workers sends."""
+        """Returns the next message of this epoch from any worker."""
         deadline = time.monotonic() + timeout if timeout > 0 else None
         while True:
             poll = select.poll()
@@ -182,11 +184,11 @@ class Crew:
                             return worker, message
                     poll.register(subscription.fileno(), select.POLLIN)
                 except TimeoutError:
-                    # It has not opened its stream yet.
+                    # This worker has not opened its stream yet.
                     self._look()
                 except StreamEndedError:
                     self._lost(worker)
-            # Nobody wakes the subscriber of a producer that was killed.
+            # A producer that was killed wakes no subscriber.
             poll.poll(self._nap(deadline, timeout) * 1000)
             self._look()
 
@@ -218,7 +220,7 @@ class Crew:
         raise RuntimeError(f"the stream of loader worker {worker} was ended by somebody else")
 
     def _look(self) -> None:
-        """Raises if a worker died, or has complained."""
+        """Raises if a worker has died or has sent an error."""
         if self.closed:
             raise RuntimeError("the loader was closed while a batch was waited for")
         for worker, process in enumerate(self._processes):
@@ -255,11 +257,11 @@ def _end(
     named: list[str],
 ) -> None:
     if os.getpid() != pid:
-        # A forked child that drops its copy: the workers are not its own.
+        # In a forked child, which drops its copy of the crew: the workers belong to the parent.
         return
     for pipe in pipes:
         _dismiss(pipe)
-    # Without subscribers no worker waits for room.
+    # Without subscribers, no worker waits for space in its stream.
     for subscription in subscriptions:
         if subscription is not None:
             subscription.close()
@@ -281,12 +283,12 @@ def _end(
         for name in named:
             host.client.delete(name)
     except Error:
-        # The broker is gone, and all names with it.
+        # The daemon has ended, and all names with it.
         pass
 
 
 def _dismiss(pipe: Connection) -> None:
-    # Workers that were forked later hold this end too, so closing it alone says nothing.
+    # Workers that were forked later have this end of the pipe, too. So closing it does not tell the worker: send None first.
     poll = select.poll()
     poll.register(pipe.fileno(), select.POLLOUT)
     try:

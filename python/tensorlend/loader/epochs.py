@@ -1,4 +1,4 @@
-"""One epoch, as the trainer takes its batches: which worker's message is next."""
+"""One epoch of the trainer: which worker's message is the next batch."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class Epoch(Protocol):
     """One epoch."""
 
     def begin(self, crew: Crew, unpacker: Unpacker, ahead: int, timeout: float, settle: Settle) -> None:
-        """Sets the workers to work, `ahead` batches each; a batch that takes more than `timeout` seconds is an error.
+        """Starts the workers, `ahead` batches each; a batch that takes more than `timeout` seconds is an error.
         `settle` is of the epoch before."""
 
     def settle(self) -> Settle:
-        """Breaks it off: how far each worker has to come before it begins another."""
+        """Ends the epoch early: returns the number of batches that each worker must make before it begins another."""
 
     def take(self) -> Any:
-        """The next batch; StopIteration after the last."""
+        """Returns the next batch; raises StopIteration after the last."""
 
 
 class Known:
-    """Map-style, with indices that are known from the start: the workers are told once, and the trainer only takes."""
+    """Map-style, with indices that are known from the start: the trainer sends one order, and then receives batches."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Known:
         batch_size: int | None,
         drop_last: bool,
     ) -> None:
-        """`indices` has `length` of them, or yields as many; None for 0, 1, 2 ..."""
+        """`indices` has, or yields, `length` indices; None for 0, 1, 2 ..."""
         size = batch_size or 1
         self._count = length // size if drop_last else -(-length // size)
         self._length = min(length, self._count * size)
@@ -58,9 +58,9 @@ class Known:
         crew.order(Shares(epoch, self._count, self._length, self._batch_size, name, settle))
         self._stamp = stamp(epoch, 0)
         self._taken = 0
-        # A sampler that is asked for more than it has may draw from its generator once more. It is asked when torch's
-        # loader would ask it, which is for a last batch that is short, or after the last: so an epoch that is broken off leaves
-        # the generator in the same state.
+        # A sampler from which one more index is requested may draw from its generator once more. torch's loader makes that
+        # request for a short last batch, or after the last batch. This epoch makes it at the same point, so that an interrupted
+        # epoch leaves the generator in the same state.
         short = self._length < self._count * (self._batch_size or 1)
         self._exhaust_at = self._count - ahead * self._workers + (0 if short else 1)
         self._exhaust()
@@ -87,10 +87,10 @@ class Known:
 
 
 class Drawn:
-    """Map-style, with indices that are drawn from a sampler as batches are taken."""
+    """A map-style dataset whose indices the trainer draws from a sampler while it takes batches."""
 
     def __init__(self, indices: Iterator[Any], in_order: bool) -> None:
-        """`indices` yields what makes one batch."""
+        """`indices` yields the indices of one batch at a time."""
         self._indices = indices
         self._in_order = in_order
 
@@ -130,7 +130,7 @@ class Drawn:
 
 
     def settle(self) -> Settle:
-        # All tasks that were given are carried out; taking their batches here keeps the pipes from filling up.
+        # The workers complete all tasks that were sent. Their batches are received here, so that the pipes do not fill up.
         workers = len(self._crew)
         for taken in range(self._taken, self._given):
             if self._in_order:
@@ -142,7 +142,7 @@ class Drawn:
 
 
 class Iterated:
-    """Iterable-style: the workers in turn, each until it ends."""
+    """An iterable dataset: the trainer takes batches from the workers in turn, each until its dataset ends."""
 
     def __init__(self, in_order: bool) -> None:
         self._in_order = in_order
@@ -152,7 +152,7 @@ class Iterated:
         self._epoch = crew.begin()
         self._taken = [0] * len(crew)
         self._ahead = ahead
-        # Those that have not ended, the next one first.
+        # The workers that have not ended, the next one first.
         self._turns = list(range(len(crew)))
         crew.order(Whole(self._epoch, settle))
 
@@ -165,7 +165,7 @@ class Iterated:
                 worker, message = self._crew.receive_any(self._turns, self._timeout)
             self._taken[worker] += 1
             self._turns.remove(worker)
-            # A worker that failed has not ended: it goes on with what comes after.
+            # A worker that failed has not ended: it continues with the next samples.
             self._turns.append(worker)
             batch = self._unpack(message.value)
             if batch is not End:

@@ -1,4 +1,4 @@
-"""Exceptions on their way from a worker to the trainer."""
+"""Exceptions that a worker sends to the trainer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 
 class _Text(str):
-    """A KeyError shows its argument's repr: this one keeps the lines of a traceback apart."""
+    """A text whose repr is the text itself: KeyError shows its argument's repr, which would escape the line breaks of a
+    traceback."""
 
     __slots__ = ()
 
@@ -19,37 +20,38 @@ class _Text(str):
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception that was caught: its type and its traceback as text."""
+    """A caught exception: its type, and its traceback as text."""
 
-    #: The type, pickled by reference; None if it has no name to find it by.
+    #: The type, pickled by reference; None if it cannot be pickled.
     kind: bytes | None
     message: str
 
     @classmethod
     def of(cls, error: BaseException, where: str) -> Failure:
-        """What was caught, and where that was."""
+        """Returns the failure for an exception that was caught in `where`."""
         try:
             kind = pickle.dumps(type(error))
         except Exception:
             kind = None
-        # Only the text: frames would keep the batch that failed.
+        # Only the text: frames would keep the failed batch alive.
         text = "".join(traceback.format_exception(error))
         return cls(kind, f"Caught {type(error).__name__} in {where}.\nOriginal {text}")
 
     def to_bytes(self) -> bytes:
-        """To be sent."""
+        """Returns the failure's bytes, to be sent."""
         return pickle.dumps((self.kind, self.message))
 
     @classmethod
     def from_bytes(cls, data: Any) -> Failure:
-        """As it was sent."""
+        """Returns the failure with these bytes."""
         return cls(*pickle.loads(data))
 
     def error(self) -> BaseException:
-        """An exception of the same type if that takes one message, otherwise a RuntimeError; its message is the traceback."""
+        """Returns an exception of the same type, if that type takes one message; otherwise a RuntimeError. The message is
+        the traceback."""
         try:
             kind = pickle.loads(self.kind) if self.kind is not None else RuntimeError
-            # It would end the iteration as if all had gone well.
+            # It would end the iteration without an error.
             if issubclass(kind, StopIteration):
                 return RuntimeError(self.message)
             error = kind(_Text(self.message) if issubclass(kind, KeyError) else self.message)

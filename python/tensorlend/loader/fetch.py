@@ -1,4 +1,4 @@
-"""How a worker makes a batch of what its dataset holds."""
+"""Batches from a worker's dataset."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensorlend.loader.job import Job
 
 
 def by_index(job: Job) -> Callable[[Any], Any]:
-    """What makes a batch of its indices: a list or array of them, or one where samples are not batched."""
+    """Returns a function that makes a batch of its indices: a list or array of them, or one index where samples are not batched."""
     dataset, collate = job.dataset, job.collate
     if not job.batched:
         return lambda index: collate(dataset[_plain(index)])
@@ -26,12 +26,12 @@ def by_index(job: Job) -> Callable[[Any], Any]:
 
 
 def _plain(indices: Any) -> Any:
-    # Datasets expect Python's numbers.
+    # Datasets expect Python's int as an index.
     return indices.tolist() if isinstance(indices, (np.ndarray, np.generic)) else indices
 
 
 def by_iteration(job: Job) -> Iterator[Any]:
-    """Batches until the dataset ends. An exception of the dataset does not end it: whoever takes the next may go on."""
+    """Batches until the dataset ends. An exception of the dataset does not end the iterator: the caller may take the next batch."""
     return _Iteration(job)
 
 

@@ -1,4 +1,4 @@
-"""Where the batches lie: a broker of the loader's own, or one that was named."""
+"""The daemon that holds the batches: the loader's own, or one that the caller named."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tensorlend._native import Client, Embedded, connect, embedded
 
 
 class Host:
-    """A broker, and this process's client there."""
+    """A daemon, and this process's client of it."""
 
     def __init__(self, address: str | os.PathLike[str] | Sequence[str] | None, namespace: str | None) -> None:
         broker: Embedded | None = None
@@ -20,13 +20,13 @@ class Host:
         self.client: Client = connect(address, namespace=namespace, label="loader")
         self.address: tuple[str, ...] = tuple(os.fspath(path) for path in self.client.address)
         self.namespace: str | None = self.client.namespace
-        # A process that was forked has no part in it.
+        # A forked child does not own it.
         self.pid = os.getpid()
         self._end = weakref.finalize(self, _end, self.client, broker)
 
     @classmethod
     def of(cls, client: Client) -> Host:
-        """The broker of a client that is given, and stays the giver's."""
+        """Returns the host of a given client, which stays the caller's."""
         host = cls.__new__(cls)
         host.client = client
         host.address = tuple(os.fspath(path) for path in client.address)

@@ -12,23 +12,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """One worker's job, for as many epochs as it lives."""
+    """One worker's arguments, for all epochs of its process."""
 
-    #: Sockets of the broker, in the order in which they are tried.
+    #: Sockets of the daemon, in the order in which the worker tries them.
     address: tuple[str, ...]
     namespace: str | None
     #: Name of the stream that this worker opens.
     stream: str
-    #: Batches that may wait in it.
+    #: Maximum number of batches that wait in the stream.
     capacity: int
     worker: int
     workers: int
-    #: Of all workers; a worker's own is this and its number.
+    #: The seed that all workers share; a worker adds its number to it.
     base_seed: int
     dataset: Any
     #: Whether the dataset is iterated, rather than indexed.
     iterable: bool
-    #: None: samples come one by one, and are not collated into batches.
+    #: None: samples are not collated into batches.
     batch_size: int | None
     #: Whether indices come in groups, each of which makes a batch.
     batched: bool
@@ -58,7 +58,7 @@ _info: WorkerInfo | None = None
 
 
 def get_worker_info() -> WorkerInfo | None:
-    """Describes the worker process that calls it. An iterable dataset chooses its share by it.
+    """Returns a description of the calling worker process. An iterable dataset chooses its share of the samples by it.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What differs between the libraries whose arrays make up batches."""
+"""The parts of a loader that depend on the library of its arrays."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ Show = Callable[[Lease], Any]
 
 
 class Kit(Protocol):
-    """A library's part. It is sent to the workers, so it has no state that cannot be pickled."""
+    """The code for one array library. The trainer pickles it for the workers."""
 
     def enter(self, job: Job) -> None:
-        """Makes this process the worker of `job`: seeds, threads, what `get_worker_info` answers, collating into drafts."""
+        """Makes this process the worker of `job`: seeds, threads, the result of `get_worker_info`, collating into drafts."""
 
     def kind(self, value: Any) -> str | None:
-        """The letter of the library whose array `value` is, if it can be a leaf; None for all else, which is pickled."""
+        """Returns the letter of the library of the array `value`, if it can be a leaf; None for other values, which are pickled."""
 
     def spec(self, value: Any) -> tuple[Sequence[int], Any]:
-        """Shape and dtype of a leaf."""
+        """Returns shape and dtype of a leaf."""
 
     def covers(self, value: Any, draft: Draft) -> bool:
-        """Whether `value`, which looked at the whole of `draft` once, still does: arrays can be reshaped in place."""
+        """Whether `value` still views the whole of `draft`: arrays can be reshaped in place."""
 
     def copy(self, value: Any, draft: Draft) -> None:
         """Copies a leaf into a draft of its shape and dtype."""
 
     def show(self, kind: str) -> Show:
-        """What shows a lease as an array of the library with that letter."""
+        """Returns a function that makes an array of the library with that letter from a lease."""
 
     def gather(self, dataset: Any, collate: Callable[..., Any]) -> Callable[[Any], Any] | None:
-        """What makes a whole batch of an array of indices at once, for datasets that are nothing but arrays."""
+        """Returns a function that makes a whole batch of an array of indices at once, for datasets that consist of arrays."""

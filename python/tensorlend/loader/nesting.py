@@ -1,6 +1,6 @@
-"""How the tensors of a batch are nested: lists, tuples and dicts whose innermost values are numbers of leaves.
+"""The nesting of a batch's tensors: lists, tuples and dicts whose innermost values are numbers of leaves.
 
-The same nesting always has the same bytes, so that the trainer looks at them once and then knows them by heart. In JSON:
+The same nesting always has the same bytes, so that the trainer parses them once and caches the result. In JSON:
 a leaf is its number, a list is a list, a tuple is ``{"t": [...]}``, a dict is ``{"d": [keys, values]}``.
 """
 
@@ -14,16 +14,17 @@ Builder = Callable[[list[Any]], Any]
 
 
 class NotPlainError(Exception):
-    """There is something else in it."""
+    """The batch contains another type."""
 
 
 def describe(batch: Any, leaf: Callable[[Any], int | None]) -> bytes:
-    """The bytes of a batch's nesting; `leaf` gives the number of a leaf. Raises NotPlainError if it holds anything else."""
+    """Returns the bytes of a batch's nesting; `leaf` returns the number of a leaf. Raises NotPlainError if the batch has
+    other values."""
     return json.dumps(_describe(batch, leaf), separators=(",", ":")).encode()
 
 
 def _describe(value: Any, leaf: Callable[[Any], int | None]) -> Any:
-    # Types that derive from these may hold more than their items.
+    # Subclasses may hold more than their items.
     kind = type(value)
     if kind is list:
         return [_describe(item, leaf) for item in value]
@@ -40,16 +41,16 @@ def _describe(value: Any, leaf: Callable[[Any], int | None]) -> Any:
 
 
 def builder(described: bytes) -> Builder:
-    """What nests a fresh list of leaves as described."""
+    """Returns a function that nests a new list of leaves as described."""
     node = json.loads(described)
-    # By far the most common: the list is used as it is.
+    # The most common case by far: the list of leaves is the batch.
     if isinstance(node, list) and node == list(range(len(node))):
         return _same
     return _builder(node)
 
 
 def word(described: bytes) -> Literal["one", "list", "tuple"] | None:
-    """For all leaves in their order in a list or a tuple, or a leaf alone."""
+    """Returns the nesting of a list or tuple of all leaves in their order, or of a single leaf."""
     node = json.loads(described)
     if node == 0:
         return "one"

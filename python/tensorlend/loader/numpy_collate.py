@@ -1,4 +1,4 @@
-"""Samples made into batches, for numpy."""
+"""Collating of samples into batches, for numpy."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tensorlend.loader import arena
 
 
 def empty(shape: Sequence[int] | int, dtype: npt.DTypeLike = "float64") -> npt.NDArray[Any]:
-    """Returns an array for a batch to be written into.
+    """Returns an uninitialized array for a batch.
 
-    In a worker it lies in the memory in which the trainer will find it: a `collate_fn` that returns it, alone or within lists and
-    dicts, saves the copy. Elsewhere it is `numpy.empty`.
+    In a worker, the array is in shared memory, and the trainer receives it without a copy: a `collate_fn` returns it,
+    alone or within lists and dicts. In other processes it is `numpy.empty`.
 
     Parameters
     ----------
     shape : int or sequence of int
         Sizes, in elements.
     dtype : dtype, default "float64"
-        What `numpy.dtype` takes.
+        Element type, as for `numpy.dtype`.
 
     Returns
     -------
@@ -40,7 +40,7 @@ def empty(shape: Sequence[int] | int, dtype: npt.DTypeLike = "float64") -> npt.N
 
 
 def default_convert(sample: Any) -> Any:
-    """A sample that is not collated: as it is."""
+    """Returns a sample unchanged: the collation of samples that are not batched."""
     return sample
 
 
@@ -97,7 +97,7 @@ def _like(first: Any, members: Any) -> Any:
 
 
 def stack(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Stacks arrays of one shape along a new first axis, straight into where the batch will be read."""
+    """Stacks arrays of one shape along a new first axis, in the memory in which the trainer reads the batch."""
     first = arrays[0]
     if any(array.shape != first.shape for array in arrays):
         raise ValueError(f"the arrays of a batch differ in shape: {sorted({array.shape for array in arrays})}")
@@ -109,7 +109,7 @@ def stack(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     if first.ndim == 0:
         out[:] = arrays
     else:
-        # Side by side along the first axis of each: many times faster than giving each an axis of its own.
+        # Concatenation along the first axis is many times faster than adding an axis to each array.
         np.concatenate(arrays, axis=0, out=out.reshape(len(arrays) * first.shape[0], *first.shape[1:]))
     return out
 
@@ -152,7 +152,7 @@ class ArrayDataset:
         return self._named(tuple(array[index] for array in self.arrays))
 
     def gather(self, indices: Any) -> Any:
-        """Returns the batch of several samples: what `default_collate` makes of them.
+        """Returns the batch of several samples, as `default_collate` would make it.
 
         Parameters
         ----------
@@ -176,7 +176,7 @@ class ArrayDataset:
         gathered = []
         for array in self.arrays:
             out = empty((len(indices), *array.shape[1:]), array.dtype)
-            # Indices are good: "wrap" only tells numpy that it need not check them again, for which it would copy all twice.
+            # The indices are valid. With "wrap", numpy does not check them again, and so makes no second copy.
             gathered.append(np.take(array, indices, axis=0, out=out, mode="wrap"))
         return self._named(tuple(gathered))
 

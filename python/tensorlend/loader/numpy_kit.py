@@ -1,4 +1,4 @@
-"""numpy's part."""
+"""The kit for numpy."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class NumpyKit:
     def enter(self, job: Job) -> None:
         jobs.enter(job)
         random.seed(job.seed)
-        # Other words than the worker's own seed: random and numpy use the same generator, and would draw the same numbers.
+        # Not the worker's seed itself: random and numpy use the same generator, and would draw the same numbers.
         words = [job.worker, job.base_seed & 0xFFFFFFFF, job.base_seed >> 32, 0]
         np.random.seed(np.random.SeedSequence(words).generate_state(4))
 
     def kind(self, value: Any) -> str | None:
-        # A subclass may be more than its elements. A memory map is not: the trainer need not know of its file.
+        # A subclass may hold more than its elements. A memory map does not: the trainer does not need its file.
         if type(value) in (np.ndarray, np.memmap) and value.dtype.name in _DTYPES and value.dtype.isnative:
             return "n"
         return None

@@ -28,8 +28,8 @@ class SharedLoader:
     Parameters
     ----------
     dataset : object
-        A dataset with `__getitem__` and `__len__`, or an iterable. Every worker iterates over the whole of an iterable, which
-        chooses its share by `get_worker_info()`.
+        A dataset with `__getitem__` and `__len__`, or an iterable. Each worker iterates over the whole iterable, unless
+        the iterable chooses its share by `get_worker_info()`.
     batch_size : int or None, default 1
         Samples of a batch; None takes samples one by one, uncollated.
     workers : int or None, default None
@@ -148,7 +148,7 @@ class SharedLoader:
         batched = self.batch_size is not None or batch_sampler is not None
         self._iterable = iterable
         self._generator = np.random.default_rng(generator)
-        # Apart from the order's, so that the order does not depend on how often workers are started.
+        # Separate from the generator of the order, so that the order does not depend on how often workers are started.
         self._seeds = np.random.default_rng(self._generator.integers(1 << 63))
         self._manner = Manner(
             context=arguments.context(multiprocessing_context, count) or multiprocessing.get_context(),
@@ -192,7 +192,7 @@ class SharedLoader:
         return length // self.batch_size if self.drop_last else -(-length // self.batch_size)
 
     def close(self) -> None:
-        """Ends workers that persist, and the daemon of its own. Arrays that were taken stay valid."""
+        """Ends persistent workers, and the loader's own daemon. Arrays that were taken stay valid."""
         self._workforce.close()
 
     def __enter__(self) -> SharedLoader:

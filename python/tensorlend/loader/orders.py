@@ -1,21 +1,22 @@
-"""What the trainer tells its workers to do."""
+"""The trainer's orders to its workers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-#: A message's timestamp is its epoch and the number of its batch, in so many bits.
+#: A message's timestamp is its epoch and the number of its batch, in this number of bits.
 BATCH_BITS = 40
 
 
 def stamp(epoch: int, batch: int) -> int:
-    """By which the trainer knows a message."""
+    """Returns the timestamp that identifies a message."""
     return epoch << BATCH_BITS | batch
 
 
-#: For each worker, how far it has to come in the epoch before, if that was broken off: it makes the batches below that number,
-#: and drops them. So random numbers that it draws do not depend on how far it happened to be, and are those of torch's loader.
+#: For each worker, the batch number that it must reach in the previous epoch, if that was interrupted. The worker makes the
+#: batches below that number and drops them. So its random numbers do not depend on its progress at the interruption, and equal
+#: those of torch's loader.
 Settle = tuple[int, ...]
 
 
@@ -37,7 +38,7 @@ class Shares:
 
 @dataclass(frozen=True)
 class Tasks:
-    """Each worker makes what it is given, one task after the other."""
+    """Each worker makes the batches of its tasks, one after the other."""
 
     epoch: int
     settle: Settle = ()

@@ -1,6 +1,6 @@
-"""Batches as messages: packed by a worker, unpacked by the trainer.
+"""Batches as messages: a worker packs them, the trainer unpacks them.
 
-A message's metadata begin with a letter that says what it is; its leaves are the tensors of a dataset, named "0", "1" ... in
+A message's metadata begin with a letter for its kind; its leaves are the tensors of a dataset, named "0", "1" ... in
 order, or one tensor if there is one.
 """
 
@@ -21,36 +21,36 @@ from tensorlend.loader.failure import Failure
 if TYPE_CHECKING:
     from tensorlend.loader.kit import Kit
 
-#: Lists, tuples and dicts of leaves: then the kinds of the leaves, a space, and the nesting.
+#: Lists, tuples and dicts of leaves. The kinds of the leaves, a space and the nesting follow.
 PLAIN = b"N"
-#: Anything else: then a pickle in which leaves are references.
+#: Any other batch. A pickle follows, in which leaves are references.
 PICKLED = b"P"
-#: The same, but the pickle is too large for metadata and is the last leaf.
+#: As PICKLED, with a pickle that is too long for metadata: the last leaf holds it.
 PICKLED_LEAF = b"Q"
-#: An exception: its bytes are the leaf.
+#: An exception. The only leaf holds its bytes.
 FAILED = b"F"
 #: The worker's iterable dataset has ended.
 ENDED = b"E"
 
-#: Metadata may have 64 KiB; longer ones are kept out of the way of the messages that have short ones.
+#: Maximum length of a pickle in metadata. Metadata may have 64 KiB.
 _METADATA_BYTES_MAX = 16 << 10
-#: A dataset may have 4096 tensors; one may be a pickle.
+#: Maximum number of leaves: a dataset may have 4096 tensors, and one may be a pickle.
 _LEAVES_MAX = 4095
-#: Nestings that the trainer knows by heart.
+#: Nestings that the trainer caches.
 _KNOWN_MAX = 256
 
 Content = Draft | Mapping[str, Draft]
 
 
 class Packer:
-    """Makes messages of batches."""
+    """Converts batches to messages."""
 
     def __init__(self, kit: Kit, arena: Arena) -> None:
         self._kit = kit
         self._arena = arena
 
     def batch(self, batch: Any) -> tuple[Content, bytes]:
-        """Returns the value to send, and its metadata. Leaves in the arena are sent without a copy, others are copied."""
+        """Returns the value to send, and its metadata. Leaves in the arena are sent without a copy; others are copied."""
         leaves = _Leaves(self._kit, self._arena)
         try:
             nest = nesting.describe(batch, leaves.number)
@@ -63,11 +63,11 @@ class Packer:
         return self._content([*leaves.drafts, self._bytes(data)]), PICKLED_LEAF
 
     def failure(self, failure: Failure) -> tuple[Content, bytes]:
-        """The same for an exception."""
+        """Returns the value and metadata for an exception."""
         return self._bytes(failure.to_bytes()), FAILED
 
     def end(self) -> tuple[Content, bytes]:
-        """The same for the end of a dataset."""
+        """Returns the value and metadata for the end of a dataset."""
         return {}, ENDED
 
     def _content(self, drafts: list[Draft]) -> Content:
@@ -87,11 +87,11 @@ class _Leaves:
         self.kinds: list[str] = []
         self._kit = kit
         self._arena = arena
-        # With the value, so that its id stays its own.
+        # By id, with the value, so that no other object gets its id.
         self._known: dict[int, tuple[int, Any]] = {}
 
     def number(self, value: Any) -> int | None:
-        """The number of a leaf; the same for one that is there twice. None if it can be none."""
+        """Returns the number of a leaf; one leaf that occurs twice has one number. None if the value cannot be a leaf."""
         known = self._known.get(id(value))
         if known is not None:
             return known[0]
@@ -109,7 +109,7 @@ class _Leaves:
         return number
 
     def pickled(self, batch: Any) -> bytes:
-        """The whole batch as a pickle that refers to the leaves."""
+        """Returns the batch as a pickle that refers to the leaves."""
         leaves = self
 
         class Pickler(pickle.Pickler):
@@ -123,20 +123,20 @@ class _Leaves:
 
 
 class End:
-    """Stands for a batch: there are no more of this worker."""
+    """Marks the end of a worker's batches."""
 
 
 class Unpacker:
-    """Makes batches of messages; their arrays look at the slots, and keep them."""
+    """Converts messages to batches, whose arrays view the slots and keep them."""
 
     def __init__(self, kit: Kit) -> None:
         self._kit = kit
         self._known: dict[bytes, tuple[Callable[[Any], Any], Recipe | None]] = {}
-        #: Makes batches of messages like the last one, if they are simple enough.
+        #: Makes batches from messages that are like the last one; None if that one was not simple enough.
         self.recipe: Recipe | None = None
 
     def batch(self, value: Lease | DeviceLease | Dataset) -> Any:
-        """A batch, or `End`; raises what the worker raised."""
+        """Returns a batch, or `End`; raises the worker's exception."""
         metadata = value.metadata_bytes
         known = self._known.get(metadata)
         letter = metadata[:1]

@@ -12,12 +12,12 @@ import torch
 
 from tensorlend.loader.batches import Batches
 
-#: How often the thread looks whether anybody still wants batches, in seconds.
+#: Interval at which the thread checks whether batches still have a reader, in seconds.
 _LOOK_SECONDS = 0.1
 
 
 def pin(batch: Any) -> Any:
-    """The batch with its tensors in page-locked memory; what has a method `pin_memory` pins itself."""
+    """Returns the batch with its tensors in page-locked memory; an object with a method `pin_memory` pins itself."""
     if hasattr(batch, "pin_memory"):
         return batch.pin_memory()
     if isinstance(batch, (str, bytes)):
@@ -39,13 +39,14 @@ def _like(batch: Any, members: Any) -> Any:
 
 
 class Pinned(Iterator[Any]):
-    """The same batches, pinned by a thread, at most `ahead` of them ahead. Dropping it ends the thread."""
+    """Batches that a thread pins, at most `ahead` in advance. Dropping the iterator ends the thread."""
 
     def __init__(self, batches: Batches, ahead: int, device: int) -> None:
         self._batches = batches
         self._queue: queue.Queue[tuple[bool, Any]] = queue.Queue(max(ahead, 1))
         stop = threading.Event()
-        # The thread knows the queue and not this object, so that this can be dropped while it runs.
+        # The thread has a reference to the queue and none to this object, so that this object can be dropped while the thread
+        # runs.
         self._thread = threading.Thread(
             target=_run, args=(batches, self._queue, stop, device), name="loader pin", daemon=True
         )
@@ -62,7 +63,7 @@ class Pinned(Iterator[Any]):
         good, batch = self._queue.get()
         if good:
             return batch
-        # After an error of a batch the others come; after one of the workers none.
+        # After the error of one batch, further batches follow. After an error of the workers, none do.
         self._ended = isinstance(batch, StopIteration) or self._batches.ended
         try:
             raise batch
@@ -71,7 +72,7 @@ class Pinned(Iterator[Any]):
 
     @property
     def worker_pids(self) -> list[int]:
-        """Process numbers of the workers, while they live."""
+        """Process numbers of the workers; empty if they have ended."""
         return self._batches.worker_pids
 
     def close(self) -> None:
@@ -82,7 +83,7 @@ class Pinned(Iterator[Any]):
 
 
 def _run(batches: Batches, out: queue.Queue[tuple[bool, Any]], stop: threading.Event, device: int) -> None:
-    # By this thread alone: copying would otherwise take all cores.
+    # One thread: copying would otherwise use all cores.
     torch.set_num_threads(1)
     torch.accelerator.set_device_index(device)
     while not stop.is_set():

@@ -1,4 +1,4 @@
-"""torch's part."""
+"""The kit for torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DTYPES = frozenset(
 
 
 class TorchKit(NumpyKit):
-    """Tensors of torch, and arrays of numpy among them."""
+    """The kit for torch's tensors, and for numpy's arrays among them."""
 
     def enter(self, job: Job) -> None:
         super().enter(job)
@@ -44,7 +44,7 @@ class TorchKit(NumpyKit):
     def covers(self, value: Any, draft: Draft) -> bool:
         if not isinstance(value, torch.Tensor):
             return super().covers(value, draft)
-        # Both a shape and a storage can be set in place.
+        # A tensor's shape and its storage can be replaced in place.
         same = tuple(value.shape) == draft.shape and str(value.dtype) == f"torch.{draft.dtype}"
         return same and value.is_contiguous() and value.data_ptr() == draft.torch().data_ptr()
 
@@ -64,8 +64,8 @@ class TorchKit(NumpyKit):
 
 
 def is_leaf(value: Any) -> bool:
-    """Whether a tensor is nothing but elements in host memory. Others (sparse ones, those on a device, those with a gradient,
-    subclasses) are pickled."""
+    """Returns whether a tensor consists of elements in host memory only. Others (sparse ones, those on a device, those with
+    a gradient, subclasses) are pickled."""
     return (
         type(value) is torch.Tensor
         and value.layout is torch.strided
@@ -76,10 +76,10 @@ def is_leaf(value: Any) -> bool:
 
 
 def empty(shape: Sequence[int] | int, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Returns a tensor for a batch to be written into.
+    """Returns an uninitialized tensor for a batch.
 
-    In a worker it lies in the memory in which the trainer will find it: a `collate_fn` that returns it, alone or within lists and
-    dicts, saves the copy. Elsewhere it is `torch.empty`.
+    In a worker, the tensor is in shared memory, and the trainer receives it without a copy: a `collate_fn` returns it,
+    alone or within lists and dicts. In other processes it is `torch.empty`.
 
     Parameters
     ----------
@@ -105,13 +105,13 @@ def empty(shape: Sequence[int] | int, dtype: torch.dtype | None = None) -> torch
 
 
 class _Gather:
-    """Whole batches of a TensorDataset: what `default_collate` makes of its samples, in one step for each tensor."""
+    """Makes whole batches of a TensorDataset, equal to those of `default_collate`, in one step for each tensor."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self._tensors = tensors
 
     def __call__(self, indices: Any) -> list[torch.Tensor]:
-        # A copy: torch warns of arrays that cannot be written, as those are that were leased.
+        # A copy: leased arrays are read-only, and torch warns of read-only arrays.
         chosen = torch.as_tensor(np.array(indices, np.int64))
         length = len(self._tensors[0])
         chosen = torch.where(chosen < 0, chosen + length, chosen)
@@ -123,7 +123,7 @@ class _Gather:
 
 
 def _tell_torch(job: Job) -> None:
-    """Makes `torch.utils.data.get_worker_info` answer. torch has no public way to say it."""
+    """Sets the result of `torch.utils.data.get_worker_info`, for which torch has no public function."""
     from torch.utils.data._utils import worker
 
     worker._worker_info = worker.WorkerInfo(
@@ -132,8 +132,8 @@ def _tell_torch(job: Job) -> None:
 
 
 def _stack_into_slots() -> None:
-    """Makes `default_collate` stack tensors straight into drafts in this process: by the table that torch documents for this.
-    So it does as well when a `collate_fn` calls it."""
+    """Makes `default_collate` stack tensors directly into drafts in this process, also when a `collate_fn` calls it. Uses
+    the table of collate functions that torch documents."""
     from torch.utils.data._utils.collate import default_collate_fn_map
 
     usual = default_collate_fn_map[torch.Tensor]
@@ -143,7 +143,7 @@ def _stack_into_slots() -> None:
         if not is_leaf(first):
             stacked: torch.Tensor = usual(batch, collate_fn_map=collate_fn_map)
             return stacked
-        # Checked here, because torch would resize the tensor that it is given.
+        # Checked here, because torch would resize the output tensor.
         if any(tensor.shape != first.shape for tensor in batch):
             return torch.stack(batch, 0)
         return torch.stack(batch, 0, out=empty((len(batch), *first.shape), first.dtype))

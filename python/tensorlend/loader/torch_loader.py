@@ -20,15 +20,16 @@ from tensorlend.loader.job import Job
 from tensorlend.loader.torch_kit import TorchKit
 from tensorlend.loader.workforce import Address, Manner, Workforce
 
-#: Arguments that not every release of torch has.
+#: The arguments of DataLoader in the installed torch. Older releases have no `in_order`.
 _KNOWN = inspect.signature(DataLoader.__init__).parameters
 
 
 class SharedLoader(DataLoader[Any]):
     """Iterates over a dataset's batches as torch's DataLoader does, without a copy from the workers to the trainer.
 
-    Worker processes write batches into shared memory, and the trainer gets tensors that view them. All arguments of DataLoader
-    mean what they mean there, and give the same batches in the same order for the same seeds. With 0 workers it is a DataLoader.
+    Worker processes write batches into shared memory, and the trainer gets tensors that view them. All arguments of
+    DataLoader have the same meaning, and give the same batches in the same order for the same seeds. With 0 workers it is
+    a DataLoader.
 
     Parameters
     ----------
@@ -87,8 +88,9 @@ class SharedLoader(DataLoader[Any]):
 
     Notes
     -----
-    A tensor keeps its memory: batches that are kept are not overwritten. `next` raises errors of workers as the same type where
-    that takes one message, with the worker's traceback. Close the loader, or use it as a context manager.
+    A tensor keeps its memory: batches that are kept are not overwritten. If a worker raises an exception, `next` raises one of
+    the same type, or a RuntimeError if that type cannot be made from one message; the message contains the worker's
+    traceback. Close the loader, or use it as a context manager.
 
     Examples
     --------
@@ -144,7 +146,7 @@ class SharedLoader(DataLoader[Any]):
             **options,
         )
         self._in_order = in_order
-        # Under the names of the arguments: Lightning makes loaders anew from attributes.
+        # Under the names of the arguments: Lightning makes new loaders from attributes.
         self.address = address
         self.namespace = namespace
         self.client = client
@@ -172,7 +174,7 @@ class SharedLoader(DataLoader[Any]):
         return Pinned(batches, manner.ahead * self.num_workers, torch.accelerator.current_device_index())
 
     def close(self) -> None:
-        """Ends workers that persist, and the daemon of its own. Tensors that were taken stay valid."""
+        """Ends persistent workers, and the loader's own daemon. Tensors that were taken stay valid."""
         self._workforce.close()
 
     def __enter__(self) -> SharedLoader:
@@ -215,9 +217,10 @@ class SharedLoader(DataLoader[Any]):
 
 
 def _known(indices: Any) -> Known | None:
-    """The order of torch's own samplers, which nothing can change once an epoch began."""
+    """Returns the epoch of torch's own samplers, whose indices nothing can change after the epoch has begun; None for
+    others."""
     size, drop_last, sampler = None, False, indices
-    # Classes that derive from these may do anything.
+    # Subclasses of these samplers may do anything.
     if type(indices) is BatchSampler:
         size, drop_last, sampler = indices.batch_size, indices.drop_last, indices.sampler
     if type(sampler) is SequentialSampler:

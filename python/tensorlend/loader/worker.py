@@ -22,26 +22,27 @@ from tensorlend.loader.job import Job
 from tensorlend.loader.orders import Order, Shares, Task, Tasks, Whole, stamp
 from tensorlend.loader.parcel import Content, Packer
 
-#: How long to wait for the trainer to subscribe before looking whether it is still there, in seconds.
+#: Interval of checks that the trainer lives, during the wait for its subscription, in seconds.
 _SUBSCRIBE_SECONDS = 0.1
 
-#: A worker that waits for room looks so often while a batch of its own is taken, within these bounds in seconds.
+#: Number of attempts to send during the time in which the trainer takes one batch of this worker, and the bounds of the sleep
+#: between two attempts, in seconds.
 _LOOKS = 8
 _LOOK_SECONDS_MIN, _LOOK_SECONDS_MAX = 20e-6, 2e-3
-#: After so many seconds it waits to be woken instead.
+#: Time after which the worker sleeps until the trainer wakes it, in seconds.
 _LOOK_SECONDS = 0.1
 
-#: The number of a batch in its epoch, and what makes it.
+#: The number of a batch in its epoch, and the function that makes it.
 Batch = tuple[int, Callable[[], Any]]
 
 
 def work(job: Job, pipe: Connection) -> None:
-    """The process's whole life."""
+    """Runs the process from start to end."""
     try:
         _reset_signals()
         _serve(job, Control(pipe))
     except (KeyboardInterrupt, BrokenPipeError):
-        # The trainer was interrupted as well, or is gone: there is nobody to tell.
+        # The trainer was interrupted as well, or has ended: the error has no reader.
         pass
 
 
@@ -62,7 +63,7 @@ def _serve(job: Job, control: Control) -> None:
 
 def _reset_signals() -> None:
     """Undoes what a forked worker has inherited: the trainer's handlers, by which SIGTERM would not end it, and blocked signals.
-    What is ignored stays ignored."""
+    Ignored signals stay ignored."""
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
@@ -78,15 +79,15 @@ class _Worker:
         self._arena = Arena(client.create)
         self._packer = Packer(job.kit, self._arena)
         self._subscribed = False
-        # When the last message went, and how long it took the trainer to make room, at least.
+        # Time of the last send, and the least time that the trainer took to make space.
         self._sent = 0.0
         self._pace = 0.0
         self._by_index: Callable[[Any], Any] | None = None
-        # What went wrong before there was a batch to blame for it.
+        # Errors before the first batch.
         self._failed: Failure | None = None
 
     def run(self) -> None:
-        """Carries out orders until there are no more."""
+        """Executes orders until the trainer sends no more."""
         job = self._job
         arena.enter(self._arena)
         try:
@@ -100,7 +101,7 @@ class _Worker:
             order = self._epoch(order) if not isinstance(order, Task) else self._control.wait()
 
     def _epoch(self, order: Order) -> Any:
-        """One order; returns the next."""
+        """Executes one order and returns the next."""
         if isinstance(order, Tasks):
             return self._tasks(order)
         made = self._shares(order) if isinstance(order, Shares) else self._whole(order)
@@ -115,7 +116,7 @@ class _Worker:
         return self._control.wait()
 
     def _settle(self, batch: int, make: Callable[[], Any], rest: Iterator[Batch], end: int) -> None:
-        """Makes what would have been made, for nobody."""
+        """Makes batches and drops them."""
         while batch < end:
             try:
                 make()
@@ -123,7 +124,7 @@ class _Worker:
                 if self._job.iterable:
                     return
             except Exception:
-                # Of a batch that nobody wants.
+                # Of a batch without a reader.
                 pass
             self._arena.clear()
             following = next(rest, None)
@@ -157,7 +158,7 @@ class _Worker:
 
         def following() -> Any:
             nonlocal batches
-            # Here, so that what a dataset raises when it is first asked is told as an error of its first batch.
+            # Here, so that an exception of the dataset's first use becomes the error of its first batch.
             if batches is None:
                 batches = fetch.by_iteration(self._job)
             return next(batches)
@@ -170,7 +171,7 @@ class _Worker:
         return self._by_index(indices)
 
     def _make(self, epoch: int, batch: int, make: Callable[[], Any]) -> bool:
-        """Makes a batch and sends it, or what went wrong; False if there are no more."""
+        """Makes a batch and sends it, or its error; returns False if the dataset has ended."""
         more = True
         try:
             if self._failed is not None:
@@ -186,20 +187,20 @@ class _Worker:
                 content, metadata = self._sorry(stop)
         except Exception as error:
             content, metadata = self._sorry(error)
-        # Nothing may look at what is sent any more: the slots could not be used again as soon as the trainer is done.
+        # Drops the views of the sent slots: a view would keep a slot in use after the trainer has released it.
         self._arena.clear()
         self._send(content, metadata, stamp(epoch, batch))
         return more
 
     def _sorry(self, error: BaseException) -> tuple[Content, bytes]:
         failure = self._failure(error)
-        # It may hold the batch that could not be made, and with it the memory that was short.
+        # The traceback may hold the failed batch, and thus the memory that was short.
         error.__traceback__ = None
         self._arena.clear()
         try:
             return self._packer.failure(failure)
         except Exception:
-            # No memory even for that.
+            # There is not even memory for the error.
             self._control.complain(failure)
             raise
 
@@ -218,10 +219,10 @@ class _Worker:
         self._sent = time.monotonic()
 
     def _send_unwoken(self, content: Content, metadata: bytes, stamp: int) -> bool:
-        """Sends as soon as there is room, and looks for it from time to time; False if there is none for long.
+        """Sends as soon as the stream has room, for which it polls; returns False after a long time without room.
 
-        Whoever sleeps for room has to be woken by the trainer, which costs it more than taking the batch does: a system call, and
-        an interrupt for the other core. So it is left alone for as long as it takes batches.
+        The trainer must wake a worker that sleeps for room, which costs the trainer more than taking the batch does: a system call, and
+        an interrupt for the other core. So workers do not sleep as long as the trainer takes batches.
         """
         began = now = time.monotonic()
         while now - began < _LOOK_SECONDS:

@@ -1,4 +1,4 @@
-"""What a loader has besides its arguments: a broker, and workers that may persist."""
+"""The state of a loader: a daemon, and workers that may persist."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ Address = str | os.PathLike[str] | Sequence[str]
 
 @dataclass(frozen=True)
 class Manner:
-    """How workers are run."""
+    """Options of the workers."""
 
     #: Of `multiprocessing`.
     context: Any
-    #: Batches that each worker makes ahead.
+    #: Number of batches that each worker makes ahead.
     ahead: int
-    #: Whether they stay for the next epoch.
+    #: Whether the workers stay for the next epoch.
     persistent: bool
     in_order: bool
     #: "read" or "cow".
     mode: Mode
-    #: Seconds a batch may take; 0 for no limit.
+    #: Maximum time of a batch in seconds; 0 for no limit.
     timeout: float
 
 
 class Workforce:
-    """Where batches lie, and who makes them."""
+    """The daemon that holds the batches, and the workers that make them."""
 
     def __init__(self, address: Address | None, namespace: str | None, client: Client | None, mode: Mode) -> None:
         if client is not None and (address is not None or namespace is not None):
@@ -49,16 +49,16 @@ class Workforce:
         self._client = client
         self._host: Host | None = None
         self._crew: Crew | None = None
-        # Of workers that persist.
+        # The last epoch of persistent workers.
         self._epoch: Epoch | None = None
         self._unpacker: Unpacker | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Processes and sessions are this process's own: whoever gets a copy starts others.
+        # Processes and sessions are this process's own: the receiver of a copy starts others.
         return {**self.__dict__, "_host": None, "_crew": None, "_epoch": None, "_unpacker": None}
 
     def batches(self, job: Job, workers: int, manner: Manner, draw_seed: Callable[[], int], epoch: Epoch) -> Batches:
-        """Begins an epoch. `job` is what all workers' jobs have in common; `draw_seed` is asked for the base seed if
+        """Begins an epoch. `job` has the common parts of all workers' jobs; `draw_seed` returns the base seed if
         workers are started."""
         crew = self._crew
         if crew is None or crew.closed or crew.host.pid != os.getpid() or len(crew) != workers:
@@ -77,7 +77,7 @@ class Workforce:
         return Batches(crew, epoch, manner.persistent)
 
     def close(self) -> None:
-        """Ends workers that persist, and the broker if it is the loader's own and nobody iterates."""
+        """Ends persistent workers, and the loader's own daemon unless an iterator still uses it."""
         if self._crew is not None:
             self._crew.close()
         self._crew = self._host = self._epoch = None
@@ -93,7 +93,7 @@ class Workforce:
             namespace=host.namespace,
             base_seed=base_seed,
             workers=workers,
-            # A worker that waits for room has one more in its hands.
+            # A worker that waits for space holds one more batch.
             capacity=max(manner.ahead - 1, 1),
         )
         jobs = [replace(common, worker=worker, stream=name) for worker, name in enumerate(names)]

@@ -1,4 +1,4 @@
-"""The Python client of SmartRedis 0.6.1 on tensorlend: the same calls, with shared memory in the database's place.
+"""The Python client of SmartRedis 0.6.1 on tensorlend: the same calls, with shared memory instead of a database.
 
 ``from tensorlend.smartredis import Client, Dataset``; or run a program that imports ``smartredis`` unchanged, by
 ``python -m tensorlend.smartredis PROGRAM``. What works and what differs: docs/smartredis.md.

@@ -1,4 +1,4 @@
-"""This package under the name ``smartredis``, for programs that are not to be changed."""
+"""This package under the name ``smartredis``, for unchanged programs."""
 
 import importlib
 import os
@@ -8,7 +8,7 @@ __all__ = ["SHIM", "install"]
 
 _PACKAGE = "tensorlend.smartredis"
 
-# The modules of the original, and which one here has what programs take from each.
+# The modules of the original, and the modules here with the names that programs import from each.
 _MODULES = {
     "smartredis.client": "client",
     "smartredis.configoptions": "config",
@@ -22,12 +22,12 @@ _MODULES = {
     "smartredis.util": "util",
 }
 
-# A folder whose package ``smartredis`` calls ``install``: on PYTHONPATH it serves the processes that a program starts.
+# A folder whose package ``smartredis`` calls ``install``. On PYTHONPATH, it serves the processes that a program starts.
 SHIM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shim")
 
 
 def install() -> None:
-    """Makes ``import smartredis`` give this package, in this process, whether or not the original is installed."""
+    """Makes ``import smartredis`` import this package in this process, even if the original is installed."""
     package = importlib.import_module(_PACKAGE)
     sys.modules["smartredis"] = package
     for name, ours in _MODULES.items():

@@ -1,4 +1,4 @@
-"""The client: tensors, datasets, keys and prefixes. Lists, administration and models are in files of their own."""
+"""The client: tensors, datasets, keys and prefixes. Other modules have the calls for lists, administration and models."""
 
 import os
 from typing import Any
@@ -24,19 +24,19 @@ __all__ = ["Client"]
 
 
 class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
-    """A client of the tensorlend broker with the calls of SmartRedis 0.6.1.
+    """A client of the tensorlend daemon with the calls of SmartRedis 0.6.1.
 
     Either ``Client(config_options=None, logger_name="Default")``, which takes its options from ``config_options`` or
     the environment, or ``Client(cluster, address=None, logger_name="Default")``, which sets ``SSDB`` to the address.
 
-    :raises RedisConnectionError: if ``SSDB`` is not set or malformed, or no broker is there within ``SR_CONN_TIMEOUT``
+    :raises RedisConnectionError: if ``SSDB`` is not set or malformed, or no daemon responds within ``SR_CONN_TIMEOUT``
     """
 
     def __init__(self, *a: Any, **kw: Any) -> None:
         legacy = isinstance(a[0], bool) if a else ("cluster" in kw or "address" in kw)
         if a and not legacy and a[0] is not None and not isinstance(a[0], ConfigOptions):
             raise TypeError(f"the first argument is a {type(a[0]).__name__}; it must be ConfigOptions, None or bool")
-        # Programs replace these two to watch how a client is made, so that they must be looked up here and now.
+        # Programs replace these two methods to watch the construction of clients. So they are looked up at each call.
         connection = self.__address_construction(*a, **kw) if legacy else self.__standard_construction(*a, **kw)
         super().__init__(connection)
 
@@ -63,11 +63,11 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
 
     @exception_handler
     def put_tensor(self, name: str, data: Array) -> None:
-        """Copies an array to the broker.
+        """Copies an array to the daemon's memory.
 
         :param data: of any shape and strides; float64, float32, int8 to int64, uint8 or uint16
         :raises TypeError: for other types
-        :raises RedisBadAllocError: if there is no memory left
+        :raises RedisBadAllocError: if memory is exhausted
         """
         typecheck(name, "name", str)
         typecheck(data, "data", np.ndarray)
@@ -76,7 +76,7 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
 
     @exception_handler
     def get_tensor(self, name: str) -> Array:
-        """What the name holds now: an array that is the caller's own, and stays as it is when the name changes.
+        """Returns a copy of the name's present value, which is the caller's own.
 
         :raises RedisRuntimeError: if there is no such tensor
         """
@@ -85,7 +85,7 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
 
     @exception_handler
     def delete_tensor(self, name: str) -> None:
-        """Deletes a tensor; one that does not exist is no error."""
+        """Deletes a tensor, if it exists."""
         typecheck(name, "name", str)
         self._broker.delete(self._prefixes.tensor(name, reads=True))
 
@@ -102,12 +102,12 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
         try:
             self._broker.copy(source, target)
         except tensorlend.NotFoundError:
-            # It may be a dataset's.
+            # The source may be a tensor of a dataset.
             self._broker.put(target, tensor_at(self._broker, source))
 
     @exception_handler
     def rename_tensor(self, old_name: str, new_name: str) -> None:
-        """Gives a tensor another name; what that name held is replaced.
+        """Gives a tensor another name; the previous value of that name is replaced.
 
         :raises RedisRuntimeError: if there is no such tensor
         """
@@ -118,10 +118,10 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
 
     @exception_handler
     def put_dataset(self, dataset: Dataset) -> None:
-        """Copies a dataset to the broker. Readers see all of it or what the name held before.
+        """Copies a dataset to the broker. Readers see the whole dataset or the previous value.
 
         :raises RedisRuntimeError: if it is empty
-        :raises RedisBadAllocError: if there is no memory left
+        :raises RedisBadAllocError: if memory is exhausted
         """
         typecheck(dataset, "dataset", Dataset)
         content = dataset.get_data()
@@ -131,7 +131,7 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
 
     @exception_handler
     def get_dataset(self, name: str) -> Dataset:
-        """What the dataset's name holds now.
+        """Returns a copy of the dataset's present value.
 
         :raises RedisKeyError: if there is no such dataset
         """
@@ -171,7 +171,7 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
 
     @exception_handler
     def rename_dataset(self, old_name: str, new_name: str) -> None:
-        """Gives a dataset another name; what that name held is replaced.
+        """Gives a dataset another name; the previous value of that name is replaced.
 
         :raises RedisKeyError: if there is no such dataset
         """
@@ -186,32 +186,32 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
 
     @exception_handler
     def tensor_exists(self, name: str) -> bool:
-        """Whether there is such a tensor; also one of a dataset, as ``{dataset}.tensor``."""
+        """Returns whether the tensor exists. ``{dataset}.tensor`` names a tensor of a dataset."""
         typecheck(name, "name", str)
         return key_exists(self._broker, self._prefixes.tensor(name, reads=True))
 
     @exception_handler
     def dataset_exists(self, name: str) -> bool:
-        """Whether there is such a dataset."""
+        """Returns whether the dataset exists."""
         typecheck(name, "name", str)
         return self._broker.exists(value_key(self._prefixes.dataset(name, reads=True)))
 
     @exception_handler
     def key_exists(self, key: str) -> bool:
-        """Whether anything stands at this key: a tensor, a list, ``{name}.meta``, ``{name}.tensor``; with prefix."""
+        """Whether the key has a value: a tensor, a list, ``{name}.meta``, ``{name}.tensor``; with prefix."""
         typecheck(key, "key", str)
         return key_exists(self._broker, key)
 
     @exception_handler
     def poll_key(self, key: str, poll_frequency_ms: int, num_tries: int) -> bool:
-        """Whether anything stands at this key within ``num_tries`` times ``poll_frequency_ms``."""
+        """Whether the key gets a value within ``num_tries`` times ``poll_frequency_ms``."""
         typecheck(key, "key", str)
         _check_poll(poll_frequency_ms, num_tries)
         return poll_key(self._broker, key, poll_frequency_ms, num_tries)
 
     @exception_handler
     def poll_tensor(self, name: str, poll_frequency_ms: int, num_tries: int) -> bool:
-        """Whether there is such a tensor within ``num_tries`` times ``poll_frequency_ms``."""
+        """Waits until the tensor exists, for ``num_tries`` times ``poll_frequency_ms`` at most; returns whether it does."""
         typecheck(name, "name", str)
         _check_poll(poll_frequency_ms, num_tries)
         key = self._prefixes.tensor(name, reads=True)
@@ -219,7 +219,7 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
 
     @exception_handler
     def poll_dataset(self, name: str, poll_frequency_ms: int, num_tries: int) -> bool:
-        """Whether there is such a dataset within ``num_tries`` times ``poll_frequency_ms``."""
+        """Waits until the dataset exists, for ``num_tries`` times ``poll_frequency_ms`` at most; returns whether it does."""
         typecheck(name, "name", str)
         _check_poll(poll_frequency_ms, num_tries)
         key = value_key(self._prefixes.dataset(name, reads=True))
@@ -227,39 +227,39 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
 
     @exception_handler
     def set_data_source(self, source_id: str) -> None:
-        """Reads under another prefix of ``SSKEYIN`` from now on; at first it is the first one.
+        """Selects the prefix of ``SSKEYIN`` under which this client reads. The default is the first one.
 
-        :raises RedisRuntimeError: if it is none of them
+        :raises RedisRuntimeError: if ``SSKEYIN`` does not contain it
         """
         typecheck(source_id, "source_id", str)
         self._prefixes.set_source(source_id)
 
     @exception_handler
     def use_tensor_ensemble_prefix(self, use_prefix: bool) -> None:
-        """Whether tensors' names are prefixed; at first they are."""
+        """Sets whether tensors' names are prefixed. By default they are."""
         typecheck(use_prefix, "use_prefix", bool)
         self._prefixes.tensors = use_prefix
 
     @exception_handler
     def use_dataset_ensemble_prefix(self, use_prefix: bool) -> None:
-        """Whether datasets' names are prefixed; at first they are."""
+        """Sets whether datasets' names are prefixed. By default they are."""
         typecheck(use_prefix, "use_prefix", bool)
         self._prefixes.datasets = use_prefix
 
     @exception_handler
     def use_list_ensemble_prefix(self, use_prefix: bool) -> None:
-        """Whether lists' names are prefixed; at first they are."""
+        """Sets whether lists' names are prefixed. By default they are."""
         typecheck(use_prefix, "use_prefix", bool)
         self._prefixes.lists = use_prefix
 
     @exception_handler
     def use_model_ensemble_prefix(self, use_prefix: bool) -> None:
-        """Whether models' and scripts' names are prefixed; at first they are not."""
+        """Sets whether models' and scripts' names are prefixed. By default they are not."""
         typecheck(use_prefix, "use_prefix", bool)
         self._prefixes.models = use_prefix
 
     def _rename(self, source: str, target: str) -> None:
-        # Onto itself nothing changes, but what is not there must be told.
+        # Renaming to the same name changes nothing, but a missing tensor is an error.
         if source != target or not self._broker.exists(source):
             self._broker.rename(source, target)
 

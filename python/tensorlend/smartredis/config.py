@@ -1,4 +1,4 @@
-"""Options: from the environment, each with a suffix where a program uses several brokers, or overridden."""
+"""Options from the environment or from overrides. A program with several databases adds a suffix to the variables."""
 
 import os
 import re
@@ -18,7 +18,7 @@ _INTEGER = re.compile(r"-?[0-9]+")
 
 
 class Options:
-    """Values by name. A value that was read is kept: the environment may change afterwards."""
+    """Values by name. A value that was read once stays: later changes of the environment do not affect it."""
 
     def __init__(self, suffix: str = "") -> None:
         self._suffix = suffix
@@ -35,13 +35,13 @@ class Options:
         return name in self._integers or name in self._strings or self._variable(name) in os.environ
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """:raises RedisKeyError: if it is not set and there is no default
+        """:raises RedisKeyError: if it is not set and has no default
         :raises ValueError: if it is not a number"""
         if name not in self._integers:
             text = self._read(name, default is not None)
             if text and not _INTEGER.fullmatch(text):
                 raise ValueError(f"{self._variable(name)} is {text!r}; it must be a whole number")
-            # Set but empty counts as unset; without a default that is -1, as programs expect it.
+            # Set but empty counts as unset. Without a default, the value is then -1, as in SmartRedis.
             value = int(text) if text else (-1 if default is None else default)
             if not -(2**31) <= value < 2**31:
                 raise ValueError(f"{self._variable(name)} is {value}; it must fit into 32 bits")
@@ -49,7 +49,7 @@ class Options:
         return self._integers[name]
 
     def string(self, name: str, default: str | None = None) -> str:
-        """:raises RedisKeyError: if it is not set and there is no default"""
+        """:raises RedisKeyError: if it is not set and has no default"""
         if name not in self._strings:
             self._strings[name] = self._read(name, default is not None) or default or ""
         return self._strings[name]
@@ -123,7 +123,7 @@ class ConfigOptions:
     @exception_handler
     @_managed
     def get_integer_option(self, option_name: str) -> int:
-        """The value of a number.
+        """Returns the value of an integer option.
 
         :raises RedisKeyError: if it is not set
         :raises ValueError: if it is not a number of 32 bits
@@ -134,7 +134,7 @@ class ConfigOptions:
     @exception_handler
     @_managed
     def get_string_option(self, option_name: str) -> str:
-        """The value of a text.
+        """Returns the value of a text option.
 
         :raises RedisKeyError: if it is not set
         """
@@ -144,14 +144,14 @@ class ConfigOptions:
     @exception_handler
     @_managed
     def is_configured(self, option_name: str) -> bool:
-        """Whether it is set, or overridden."""
+        """Returns whether the option is set or overridden."""
         typecheck(option_name, "option_name", str)
         return self._source.is_configured(option_name)
 
     @exception_handler
     @_managed
     def override_integer_option(self, option_name: str, value: int) -> None:
-        """Sets a number in these options only."""
+        """Overrides an integer option in these options only."""
         typecheck(option_name, "option_name", str)
         typecheck(value, "value", int)
         if not -(2**63) <= value < 2**63:
@@ -161,7 +161,7 @@ class ConfigOptions:
     @exception_handler
     @_managed
     def override_string_option(self, option_name: str, value: str) -> None:
-        """Sets a text in these options only."""
+        """Overrides a text option in these options only."""
         typecheck(option_name, "option_name", str)
         typecheck(value, "value", str)
         self._source.override_string(option_name, value)

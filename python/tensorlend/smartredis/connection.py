@@ -1,4 +1,4 @@
-"""A client's way to its broker: what ``SSDB`` says, the connection, the prefixes."""
+"""A client's connection to its daemon, by ``SSDB``, and its prefixes."""
 
 import re
 import threading
@@ -19,15 +19,15 @@ _TCP = "tcp://"
 _ALLOWED = re.compile(r"[A-Za-z0-9.:,/_-]+")
 _PORT = re.compile(r"[0-9]+")
 
-# Each host is told of once in a process: programs make clients by the hundred.
+# Each host is logged once in a process: programs make clients by the hundred.
 _told: set[str] = set()
 _told_lock = threading.Lock()
 
 
 class Connection(Context):
-    """A connected client of ``tensorlend``, with the options that it was made with.
+    """A connected client of ``tensorlend``, with its options.
 
-    :param cluster: what programs say of the database: only ``get_db_cluster_info`` differs
+    :param cluster: whether the program expects a cluster: only ``get_db_cluster_info`` differs
     :raises RedisConnectionError: if ``SSDB`` is not set or malformed, or no broker is there within ``SR_CONN_TIMEOUT``
     :raises ValueError: for times that are not positive
     """
@@ -45,16 +45,17 @@ class Connection(Context):
         self._tell()
 
     def check_address(self, address: str) -> None:
-        """Whether it is one of this broker's: one of ``SSDB``, or any in a cluster, whose nodes ``SSDB`` need not name.
+        """Checks that an address belongs to this database: ``SSDB`` contains it, or the database is a cluster, whose nodes
+        ``SSDB`` need not name.
 
-        :raises RedisRuntimeError: if it is not, or malformed
+        :raises RedisRuntimeError: if it does not belong to this database, or is malformed
         """
         if check_address(address) not in self.addresses and not self.cluster:
             raise RedisRuntimeError(f"{address} is not in SSDB, where there is {', '.join(self.addresses)}")
 
     @property
     def place(self) -> str:
-        """Where the broker is looked for."""
+        """Returns the daemon's address."""
         return " or ".join(map(str, self.broker.address))
 
     def describe(self) -> str:
@@ -79,7 +80,7 @@ class Connection(Context):
             try:
                 return tensorlend.connect(socket, label=self.context or None)
             except tensorlend.DisconnectedError as e:
-                # A program may start before its broker does.
+                # A program may start before its daemon does.
                 if time.monotonic() + interval > deadline:
                     raise RedisConnectionError(f"no broker within {seconds} s (SR_CONN_TIMEOUT): {e}") from e
                 if not waits:
@@ -101,7 +102,7 @@ class Connection(Context):
 
 
 def check_address(address: str) -> str:
-    """An address as ``host:port`` or ``unix://path``.
+    """Returns an address as ``host:port`` or ``unix://path``.
 
     :raises RedisRuntimeError: if it is neither
     """

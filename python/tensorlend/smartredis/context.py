@@ -1,4 +1,4 @@
-"""Objects that log under a name of their own."""
+"""Objects that log under a context name."""
 
 from . import logging
 from .logging import SRLoggingLevel
@@ -8,7 +8,7 @@ __all__ = ["Context", "LogContext", "SRObject"]
 
 
 class Context:
-    """What a public object stands for, and the name under which it logs."""
+    """The state of a public object, and the name under which it logs."""
 
     def __init__(self, context: str) -> None:
         typecheck(context, "context", str)
@@ -50,7 +50,7 @@ class LogContext(SRObject):
 
     @staticmethod
     def from_pybind(logcontext: Context) -> "LogContext":
-        """The log context that stands for the same as ``logcontext``."""
+        """Returns a log context with the state of ``logcontext``."""
         typecheck(logcontext, "logcontext", Context)
         new = LogContext(logcontext.context)
         new.set_context(logcontext)
@@ -58,11 +58,11 @@ class LogContext(SRObject):
 
     @exception_handler
     def get_context(self) -> Context:
-        """What it stands for."""
+        """Returns its state."""
         return self._srobject
 
     @exception_handler
     def set_context(self, logcontext: Context) -> None:
-        """Makes it stand for another."""
+        """Sets its state."""
         typecheck(logcontext, "logcontext", Context)
         self._srobject = logcontext

@@ -1,6 +1,6 @@
-"""Datasets to xarray: which tensors are data, and which fields and tensors describe them.
+"""Converts datasets to xarray. Fields of the dataset say which tensors are data, and which fields and tensors describe them.
 
-Fields of the dataset itself say so: ``_xarray_data_names`` has the names of all described tensors, and for each of them
+Fields of the dataset itself describe this: ``_xarray_data_names`` has the names of all described tensors, and for each of them
 ``_xarray_NAME_dim_names``, ``_coord_names`` and ``_attr_names`` have names with commas between them, or ``null``.
 """
 
@@ -28,7 +28,8 @@ _T = TypeVar("_T")
 
 
 def _requires_xarray(call: Callable[_P, _T]) -> Callable[_P, _T]:
-    """A call that raises RedisRuntimeError, in the original's words, where xarray cannot be imported. The original's tests name it."""
+    """Makes a call raise RedisRuntimeError where xarray cannot be imported. Tests of SmartRedis expect this text and this
+    function's name."""
 
     @functools.wraps(call)
     def checked(*args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -44,7 +45,7 @@ def _requires_xarray(call: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 class DatasetConverter:
-    """Describes the tensors of a dataset, and makes arrays of xarray from them."""
+    """Describes the tensors of a dataset, and converts them to xarray's arrays."""
 
     @staticmethod
     def add_metadata_for_xarray(
@@ -76,7 +77,7 @@ class DatasetConverter:
     @staticmethod
     @_requires_xarray
     def transform_to_xarray(dataset: Dataset) -> "dict[str, xarray.DataArray]":
-        """The described tensors that are not another one's coordinates, by name.
+        """Returns the described tensors by name, except those that are coordinates of another tensor.
 
         :raises RedisRuntimeError: if xarray is not installed, or the dataset is not described
         """

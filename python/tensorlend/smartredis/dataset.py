@@ -1,4 +1,4 @@
-"""Datasets: tensors and metadata fields under one name, seen whole or not at all."""
+"""Datasets: tensors and metadata fields under one name. Readers see all of them or none."""
 
 import json
 from collections.abc import Mapping
@@ -16,13 +16,13 @@ from .util import Dtypes, exception_handler, typecheck
 
 __all__ = ["Content", "Dataset"]
 
-# The broker's metadata ends at 64 KiB. Fields that need more are the bytes of this tensor, which is not shown.
+# Fields that exceed the 64 KiB of a value's metadata are the bytes of this tensor, which programs do not see.
 _SPILLED = ".fields"
 _METADATA_BYTES_MAX = 60 * 1024
 
 
 class Content(Context):
-    """What a dataset holds."""
+    """The content of a dataset."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -35,7 +35,7 @@ class Content(Context):
 
     @classmethod
     def from_value(cls, name: str, value: tensorlend.Dataset) -> "Content":
-        """From what the broker holds."""
+        """Returns the content of a leased dataset."""
         content = cls(name)
         metadata: Any = value.metadata
         with value:
@@ -43,13 +43,13 @@ class Content(Context):
         spilled = content.tensors.pop(_SPILLED, None)
         if spilled is not None:
             metadata = json.loads(spilled.tobytes())
-        # A dataset of a program that uses tensorlend itself has no fields here.
+        # A dataset without fields was published with tensorlend's own client.
         fields = metadata.get("fields", {}) if isinstance(metadata, Mapping) else {}
         content.fields = Fields.from_json(fields)
         return content
 
     def to_value(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Tensors and metadata for the broker.
+        """Returns the tensors and the metadata to publish.
 
         :raises RedisRuntimeError: if it is empty
         """
@@ -72,7 +72,7 @@ class Content(Context):
 class Dataset(SRObject):
     """Tensors and metadata fields under one name.
 
-    It is the program's own until ``Client.put_dataset`` copies it to the broker; so is one from ``Client.get_dataset``.
+    It is in this process's memory: ``Client.put_dataset`` and ``Client.get_dataset`` copy.
 
     :param name: its name
     """
@@ -83,7 +83,7 @@ class Dataset(SRObject):
 
     @staticmethod
     def from_pybind(dataset: Content) -> "Dataset":
-        """The dataset with this content."""
+        """Returns a dataset with this content."""
         typecheck(dataset, "dataset", Content)
         new = Dataset(dataset.name)
         new.set_data(dataset)
@@ -91,12 +91,12 @@ class Dataset(SRObject):
 
     @exception_handler
     def get_data(self) -> Content:
-        """Its content."""
+        """Returns the content."""
         return self._content
 
     @exception_handler
     def set_data(self, dataset: Content) -> None:
-        """Gives it another content."""
+        """Replaces the content."""
         typecheck(dataset, "dataset", Content)
         self._srobject = dataset
 
@@ -124,7 +124,7 @@ class Dataset(SRObject):
 
     @exception_handler
     def get_tensor(self, name: str) -> Array:
-        """A copy of a tensor, writable.
+        """Returns a writable copy of a tensor.
 
         :raises RedisKeyError: if there is no such tensor
         """
@@ -133,7 +133,7 @@ class Dataset(SRObject):
 
     @exception_handler
     def get_tensor_type(self, name: str) -> type:
-        """The numpy type of a tensor's elements.
+        """Returns the numpy type of a tensor's elements.
 
         :raises RedisKeyError: if there is no such tensor
         """
@@ -142,12 +142,12 @@ class Dataset(SRObject):
 
     @exception_handler
     def get_tensor_names(self) -> list[str]:
-        """The names of all tensors, in the order in which they were added."""
+        """Returns the names of all tensors, in the order in which they were added."""
         return list(self._content.tensors)
 
     @exception_handler
     def get_tensor_dims(self, name: str) -> list[int]:
-        """A tensor's shape.
+        """Returns a tensor's shape.
 
         :raises RedisKeyError: if there is no such tensor
         """
@@ -156,7 +156,7 @@ class Dataset(SRObject):
 
     @exception_handler
     def add_meta_scalar(self, name: str, data: int | float | np.generic | Array) -> None:
-        """Appends a number to a field; makes the field if there is none.
+        """Appends a number to a field; creates the field if it does not exist.
 
         :param data: a Python number, a numpy scalar or an array of one element; its type is the field's: float64,
             float32, int32, int64, uint32 or uint64
@@ -171,7 +171,7 @@ class Dataset(SRObject):
 
     @exception_handler
     def add_meta_string(self, name: str, data: str) -> None:
-        """Appends a text to a field; makes the field if there is none.
+        """Appends a text to a field; creates the field if it does not exist.
 
         :raises RedisRuntimeError: if the field holds numbers
         """
@@ -181,7 +181,7 @@ class Dataset(SRObject):
 
     @exception_handler
     def get_meta_scalars(self, name: str) -> Array:
-        """The numbers of a field, one-dimensional, of the field's type.
+        """Returns the numbers of a field as a one-dimensional array of the field's type.
 
         :raises RedisRuntimeError: if there is no such field, or it holds texts
         """
@@ -190,7 +190,7 @@ class Dataset(SRObject):
 
     @exception_handler
     def get_meta_strings(self, name: str) -> list[str]:
-        """The texts of a field.
+        """Returns the texts of a field.
 
         :raises RedisRuntimeError: if there is no such field, or it holds numbers
         """
@@ -204,7 +204,7 @@ class Dataset(SRObject):
 
     @exception_handler
     def get_metadata_field_type(self, name: str) -> type:
-        """The numpy type of a field, or ``str``.
+        """Returns the numpy type of a field, or ``str``.
 
         :raises RedisKeyError: if there is no such field
         """

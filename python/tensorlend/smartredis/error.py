@@ -1,7 +1,7 @@
 """The exceptions of this package.
 
-``RedisConnectionError`` says that no broker could be reached. Everything that goes wrong afterwards is a
-``RedisReplyError`` or one of its subclasses. Arguments of the wrong type raise ``TypeError``, arguments that cannot be
+``RedisConnectionError`` means that no daemon could be reached. Every later failure is a
+``RedisReplyError`` or one of its subclasses. Arguments of the wrong type raise ``TypeError``, impossible arguments
 ``ValueError``.
 """
 
@@ -21,7 +21,7 @@ __all__ = [
 
 
 class RedisConnectionError(RuntimeError):
-    """No broker could be reached, or ``SSDB`` does not say where one is."""
+    """No daemon could be reached, or ``SSDB`` has no address."""
 
     def __init__(self, cpp_error: str = "") -> None:
         said = [cpp_error] if cpp_error else []
@@ -33,7 +33,7 @@ class RedisConnectionError(RuntimeError):
 class RedisReplyError(RuntimeError):
     """A call failed.
 
-    :param cpp_error: what happened
+    :param cpp_error: the failure
     :param method: the call, as ``Client.get_tensor``
     :param key: the key that it was about; part of ``cpp_error`` already
     """
@@ -45,19 +45,19 @@ class RedisReplyError(RuntimeError):
 
 
 class RedisRuntimeError(RedisReplyError):
-    """What was asked for cannot be done: no such tensor, a field of another type, an address that is not known."""
+    """The request is impossible: no such tensor, a field of another type, an address that is not known."""
 
 
 class RedisBadAllocError(RedisReplyError):
-    """There is no memory left, or a limit of the broker is reached."""
+    """Memory is exhausted, or a limit of the daemon is reached."""
 
 
 class RedisDatabaseError(RedisReplyError):
-    """The connection to the broker is lost."""
+    """The connection to the daemon is lost."""
 
 
 class RedisInternalError(RedisReplyError):
-    """Something that should not be possible."""
+    """An internal error."""
 
 
 class RedisTimeoutError(RedisReplyError):
@@ -65,8 +65,8 @@ class RedisTimeoutError(RedisReplyError):
 
 
 class RedisKeyError(RedisReplyError):
-    """No such dataset, no such tensor in a dataset, or no such option."""
+    """There is no such dataset, no such tensor in a dataset, or no such option."""
 
 
 class RedisNotImplementedError(RedisRuntimeError, NotImplementedError):
-    """The call exists, but this package cannot do it yet: see the text."""
+    """This package does not implement the call: the text says why."""

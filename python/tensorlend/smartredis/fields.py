@@ -17,7 +17,7 @@ Value = int | float | str
 
 class Fields:
     """Fields by name, in the order in which they were made. As JSON each is
-    ``{"type": "DOUBLE", "values": [0.5, "nan"]}``: what JSON has no number for is a text."""
+    ``{"type": "DOUBLE", "values": [0.5, "nan"]}``: values that JSON has no number for are texts."""
 
     def __init__(self) -> None:
         self._types: dict[str, str] = {}
@@ -64,7 +64,7 @@ class Fields:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "Fields":
-        """:raises RedisRuntimeError: if they are not as :meth:`to_json` writes them"""
+        """:raises RedisRuntimeError: if :meth:`to_json` did not write them"""
         fields = cls()
         try:
             for name, field in stored.items():

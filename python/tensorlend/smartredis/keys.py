@@ -1,4 +1,4 @@
-"""What stands at a full key: tensors, datasets, tensors of datasets, lists."""
+"""Values at a full key: tensors, datasets, tensors of datasets, lists."""
 
 import time
 from collections.abc import Callable
@@ -12,14 +12,14 @@ __all__ = ["key_exists", "poll_key", "poll_name", "tensor_at"]
 
 
 def key_exists(client: tensorlend.Client, key: str) -> bool:
-    """Whether anything stands at this key. A dataset stands at ``{name}.meta``, its tensors at ``{name}.tensor``."""
+    """Whether the key has a value. A dataset stands at ``{name}.meta``, its tensors at ``{name}.tensor``."""
     if not key:
         return False
     return client.exists(key) or client.length(key) > 0 or _in_dataset(client, key)
 
 
 def tensor_at(client: tensorlend.Client, key: str) -> Array:
-    """The tensor at this key, as the caller's own array; also one of a dataset, as ``{name}.tensor``.
+    """Returns a copy of the tensor with this key. ``{name}.tensor`` is a tensor of a dataset.
 
     :raises tensorlend.NotFoundError: if there is none
     """
@@ -40,14 +40,14 @@ def tensor_at(client: tensorlend.Client, key: str) -> Array:
 
 
 def poll_key(client: tensorlend.Client, key: str, milliseconds: int, tries: int) -> bool:
-    """Whether anything stands at this key within so many tries, so many milliseconds apart."""
+    """Whether the key gets a value within `tries` polls that are `milliseconds` apart."""
     return poll_name(client, key, milliseconds, tries, lambda: key_exists(client, key))
 
 
 def poll_name(
     client: tensorlend.Client, name: str, milliseconds: int, tries: int, is_there: Callable[[], bool]
 ) -> bool:
-    """Whether ``is_there`` within so many tries; between two of them it sleeps until ``name`` holds something."""
+    """Whether ``is_there`` returns true within this number of polls; between two polls it sleeps until ``name`` has a value."""
     seconds = max(milliseconds, 0) / 1000
     for _ in range(tries):
         if is_there():
@@ -59,7 +59,7 @@ def poll_name(
             continue
         if is_there():
             return True
-        # Something else has this name: it would end every wait at once.
+        # The name exists, but has another kind of value: a wait for the name would return at once.
         time.sleep(max(deadline - time.monotonic(), 0))
     return False
 

@@ -1,6 +1,6 @@
 """Aggregation lists: the keys of datasets, in the order in which they were appended.
 
-A list holds keys and not values, so that a dataset that is put again is seen as it is now.
+A list holds keys, not values, so that readers get the latest value of each dataset.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from .util import exception_handler, typecheck
 
 __all__ = ["ListCalls"]
 
-# Leases on items that are held at a time, of the 4096 that a client can hold.
+# Maximum number of leases on items at a time, of the 4096 leases of a client.
 _ITEMS_AT_ONCE = 1024
 
 
@@ -28,7 +28,7 @@ class ListCalls(Calls):
 
     @exception_handler
     def append_to_list(self, list_name: str, dataset: Dataset) -> None:
-        """Appends a dataset's key. The dataset itself is put by ``put_dataset``."""
+        """Appends a dataset's key to a list. ``put_dataset`` publishes the dataset itself."""
         typecheck(list_name, "list_name", str)
         typecheck(dataset, "dataset", Dataset)
         key = self._prefixes.dataset(dataset.get_name(), reads=False)
@@ -36,13 +36,14 @@ class ListCalls(Calls):
 
     @exception_handler
     def get_list_length(self, list_name: str) -> int:
-        """Datasets in a list; 0 if there is no such list."""
+        """Returns the number of datasets in a list; 0 if the list does not exist."""
         typecheck(list_name, "list_name", str)
         return self._broker.length(self._prefixes.list(list_name, reads=True))
 
     @exception_handler
     def poll_list_length(self, name: str, list_length: int, poll_frequency_ms: int, num_tries: int) -> bool:
-        """Whether the list has ``list_length`` datasets within ``num_tries`` times ``poll_frequency_ms``.
+        """Waits until the list has ``list_length`` datasets, for ``num_tries`` times ``poll_frequency_ms`` at most; returns
+        whether it has.
 
         :raises ValueError: for a length below 0
         """
@@ -50,7 +51,8 @@ class ListCalls(Calls):
 
     @exception_handler
     def poll_list_length_gte(self, name: str, list_length: int, poll_frequency_ms: int, num_tries: int) -> bool:
-        """Whether the list has at least ``list_length`` datasets within ``num_tries`` times ``poll_frequency_ms``.
+        """Waits until the list has at least ``list_length`` datasets, for ``num_tries`` times ``poll_frequency_ms`` at most;
+        returns whether it has.
 
         :raises ValueError: for a length below 0
         """
@@ -58,7 +60,8 @@ class ListCalls(Calls):
 
     @exception_handler
     def poll_list_length_lte(self, name: str, list_length: int, poll_frequency_ms: int, num_tries: int) -> bool:
-        """Whether the list has at most ``list_length`` datasets within ``num_tries`` times ``poll_frequency_ms``.
+        """Waits until the list has at most ``list_length`` datasets, for ``num_tries`` times ``poll_frequency_ms`` at most;
+        returns whether it has.
 
         :raises ValueError: for a length below 0
         """
@@ -66,7 +69,7 @@ class ListCalls(Calls):
 
     @exception_handler
     def get_datasets_from_list(self, list_name: str) -> list[Dataset]:
-        """All datasets of a list, as they are now. One that was deleted is empty.
+        """Returns the latest values of all datasets of a list. A deleted dataset is empty.
 
         :raises ValueError: for an empty name
         """
@@ -74,7 +77,7 @@ class ListCalls(Calls):
 
     @exception_handler
     def get_dataset_list_range(self, list_name: str, start_index: int, end_index: int) -> list[Dataset]:
-        """The datasets from one index to another, both included; -1 is the last one, and what is beyond is left out.
+        """The datasets from one index to another, both included; -1 is the last one, and indices beyond the end are left out.
 
         :raises ValueError: for an empty name
         """
@@ -90,7 +93,7 @@ class ListCalls(Calls):
 
     @exception_handler
     def copy_list(self, src_name: str, dest_name: str) -> None:
-        """Copies a list; what the other name held is replaced.
+        """Copies a list; the previous value of the other name is replaced.
 
         :raises RedisRuntimeError: if there is no such list
         :raises ValueError: for an empty name
@@ -111,7 +114,7 @@ class ListCalls(Calls):
 
     @exception_handler
     def rename_list(self, src_name: str, dest_name: str) -> None:
-        """Gives a list another name; what that name held is replaced.
+        """Gives a list another name; the previous value of that name is replaced.
 
         :raises RedisRuntimeError: if there is no such list
         :raises ValueError: for an empty name
@@ -126,7 +129,7 @@ class ListCalls(Calls):
 
     @exception_handler
     def delete_list(self, list_name: str) -> None:
-        """Deletes a list, not its datasets; one that does not exist is no error."""
+        """Deletes a list, if it exists, and not its datasets."""
         typecheck(list_name, "list_name", str)
         self._broker.clear(self._prefixes.list(list_name, reads=True))
 
@@ -147,12 +150,12 @@ class ListCalls(Calls):
         return True
 
     def _items(self, key: str, start: int, stop: int) -> Iterator[str]:
-        """The datasets' keys in a list."""
+        """Returns the keys of a list's datasets."""
         for at in range(start, stop, _ITEMS_AT_ONCE):
             try:
                 items = self._broker.get_range(key, at, min(at + _ITEMS_AT_ONCE, stop))
             except tensorlend.NotFoundError:
-                # Deleted since its length was asked.
+                # The list was cleared after its length was read.
                 return
             for item in items:
                 with item:

@@ -1,7 +1,7 @@
 """The log: lines as ``context@12-30-59:text`` to standard output, or to the file that ``SR_LOG_FILE`` names.
 
-``SR_LOG_LEVEL`` (quiet, info, debug, developer; info if it is not set) says up to which level lines are written. Both
-variables are read when the first line is logged.
+``SR_LOG_LEVEL`` (quiet, info, debug or developer; default: info) is the highest level that is written. Both variables are
+read when the first line is logged.
 """
 
 import enum
@@ -17,7 +17,7 @@ __all__ = ["LLDebug", "LLDeveloper", "LLInfo", "LLQuiet", "SRLoggingLevel", "log
 
 
 class SRLoggingLevel(enum.IntEnum):
-    """How much is logged: each level includes those before it."""
+    """Log levels: each includes the levels before it."""
 
     LLQuiet = 1
     LLInfo = 2
@@ -36,7 +36,7 @@ _LEVELS = {"": LLInfo, "quiet": LLQuiet, "info": LLInfo, "debug": LLDebug, "deve
 
 
 class Logger:
-    """Where the process's log goes, and up to which level."""
+    """The target of the process's log, and its level."""
 
     def __init__(self, path: str, level: SRLoggingLevel) -> None:
         self._path = path
@@ -65,14 +65,14 @@ class Logger:
                 self._append(line)
                 return
             except OSError as e:
-                # A full disk must not stop a simulation: its log goes on where it is seen.
+                # A full disk must not stop a simulation: its log continues on standard output.
                 self._path = ""
                 sys.stdout.write(f"the log file cannot be written any more, the log goes on here: {e}\n")
         sys.stdout.write(line)
         sys.stdout.flush()
 
     def _append(self, line: str) -> None:
-        # Opened for each line, as several processes share the file and it may be rotated.
+        # Opened for each line, because several processes share the file and another process may rotate it.
         with open(self._path, "a", encoding="utf-8") as file:
             file.write(line)
 
@@ -93,10 +93,10 @@ def _write(context: str, level: SRLoggingLevel, text: str) -> None:
 def log_data(context: str, level: SRLoggingLevel, data: str) -> None:
     """Logs a line.
 
-    :param context: what the line begins with
+    :param context: the beginning of the line
     :param level: the least log level at which it is written
     :param data: its text
-    :raises RedisRuntimeError: if the log is not configured as it must be
+    :raises RedisRuntimeError: if the configuration of the log is invalid
     """
     _check(context, level, data)
     _write(context, level, data)

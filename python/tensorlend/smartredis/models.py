@@ -1,4 +1,5 @@
-"""Models, which ``tensorlend-runner`` runs, and scripts: their arguments are checked as programs expect it, and nothing runs them."""
+"""Models, which ``tensorlend-runner`` runs, and scripts: this package checks their arguments as SmartRedis does, and runs no
+scripts."""
 
 import inspect
 import json
@@ -24,7 +25,7 @@ _BACKENDS = ("TF", "TFLITE", "TORCH", "ONNX")
 Names = str | list[str] | None
 
 
-#: How long run_model waits for a runner's answer, in milliseconds, unless ``SR_MODEL_TIMEOUT`` says otherwise.
+#: Default of ``SR_MODEL_TIMEOUT``: the time for which run_model waits for a runner's response, in milliseconds.
 _MODEL_TIMEOUT_MS = 60_000
 
 
@@ -33,12 +34,12 @@ def _not_here_yet() -> NoReturn:
 
 
 class ModelCalls(Calls):
-    """The client's calls on models and scripts. Each raises what its arguments deserve, and otherwise
+    """The client's calls on models and scripts. Each raises the error for its arguments, and otherwise
     :class:`RedisNotImplementedError`."""
 
     @exception_handler
     def set_function(self, name: str, function: Callable[..., Any], device: str = "CPU") -> None:
-        """Stores a function as a script. Not here yet."""
+        """Stores a function as a script. Not implemented."""
         typecheck(name, "name", str)
         typecheck(device, "device", str)
         _check_function(function)
@@ -48,7 +49,7 @@ class ModelCalls(Calls):
 
     @exception_handler
     def set_function_multigpu(self, name: str, function: Callable[..., Any], first_gpu: int, num_gpus: int) -> None:
-        """Stores a function as a script for several GPUs. Not here yet."""
+        """Stores a function as a script for several GPUs. Not implemented."""
         typecheck(name, "name", str)
         _check_gpus(first_gpu, num_gpus, lambda: _check_function(function))
         inspect.getsource(function)
@@ -56,7 +57,7 @@ class ModelCalls(Calls):
 
     @exception_handler
     def set_script(self, name: str, script: str, device: str = "CPU") -> None:
-        """Stores a script. Not here yet."""
+        """Stores a script. Not implemented."""
         typecheck(name, "name", str)
         typecheck(script, "script", str)
         typecheck(device, "device", str)
@@ -65,7 +66,7 @@ class ModelCalls(Calls):
 
     @exception_handler
     def set_script_multigpu(self, name: str, script: str, first_gpu: int, num_gpus: int) -> None:
-        """Stores a script for several GPUs. Not here yet."""
+        """Stores a script for several GPUs. Not implemented."""
         typecheck(name, "name", str)
         typecheck(script, "script", str)
         _check_gpus(first_gpu, num_gpus)
@@ -73,7 +74,7 @@ class ModelCalls(Calls):
 
     @exception_handler
     def set_script_from_file(self, name: str, file: str, device: str = "CPU") -> None:
-        """Stores a file as a script. Not here yet.
+        """Stores a file as a script. Not implemented.
 
         :raises FileNotFoundError: if there is no such file
         """
@@ -86,7 +87,7 @@ class ModelCalls(Calls):
 
     @exception_handler
     def set_script_from_file_multigpu(self, name: str, file: str, first_gpu: int, num_gpus: int) -> None:
-        """Stores a file as a script for several GPUs. Not here yet.
+        """Stores a file as a script for several GPUs. Not implemented.
 
         :raises FileNotFoundError: if there is no such file
         """
@@ -97,13 +98,13 @@ class ModelCalls(Calls):
 
     @exception_handler
     def get_script(self, name: str) -> str:
-        """A script's text. Not here yet."""
+        """Returns a script's text. Not implemented."""
         typecheck(name, "name", str)
         _not_here_yet()
 
     @exception_handler
     def run_script(self, name: str, fn_name: str, inputs: Names, outputs: Names) -> None:
-        """Runs a function of a script on tensors. Not here yet."""
+        """Runs a function of a script on tensors. Not implemented."""
         typecheck(name, "name", str)
         typecheck(fn_name, "fn_name", str)
         _names(inputs)
@@ -114,7 +115,7 @@ class ModelCalls(Calls):
     def run_script_multigpu(
         self, name: str, fn_name: str, inputs: Names, outputs: Names, offset: int, first_gpu: int, num_gpus: int
     ) -> None:
-        """Runs a function of a script on one of several GPUs. Not here yet."""
+        """Runs a function of a script on one of several GPUs. Not implemented."""
         typecheck(name, "name", str)
         typecheck(fn_name, "fn_name", str)
         typecheck(offset, "offset", int)
@@ -125,13 +126,13 @@ class ModelCalls(Calls):
 
     @exception_handler
     def delete_script(self, name: str) -> None:
-        """Deletes a script. Not here yet."""
+        """Deletes a script. Not implemented."""
         typecheck(name, "name", str)
         _not_here_yet()
 
     @exception_handler
     def delete_script_multigpu(self, name: str, first_gpu: int, num_gpus: int) -> None:
-        """Deletes a script from several GPUs. Not here yet."""
+        """Deletes a script from several GPUs. Not implemented."""
         typecheck(name, "name", str)
         _check_gpus(first_gpu, num_gpus)
         _not_here_yet()
@@ -150,7 +151,7 @@ class ModelCalls(Calls):
         inputs: Names = None,
         outputs: Names = None,
     ) -> None:
-        """Adds a model: the bytes of an ONNX file. ``tensorlend-runner`` runs it, on the CPU whatever ``device`` says.
+        """Adds a model: the bytes of an ONNX file. ``tensorlend-runner`` runs it, on the CPU for every ``device``.
 
         :raises RedisNotImplementedError: for other backends
         """
@@ -242,7 +243,7 @@ class ModelCalls(Calls):
 
     @exception_handler
     def get_model(self, name: str) -> bytes:
-        """A model's bytes.
+        """Returns a model's bytes.
 
         :raises RedisRuntimeError: if there is no such model
         """
@@ -256,10 +257,10 @@ class ModelCalls(Calls):
 
     @exception_handler
     def run_model(self, name: str, inputs: Names = None, outputs: Names = None) -> None:
-        """Runs a model on tensors, and publishes its outputs: both in the order in which the model has them.
+        """Runs a model on tensors, and publishes its outputs. Inputs and outputs are in the model's order.
 
         :raises RedisRuntimeError: if there is no such model or tensor, or they do not fit
-        :raises RedisTimeoutError: if no runner has answered within ``SR_MODEL_TIMEOUT`` (60000) milliseconds
+        :raises RedisTimeoutError: if no runner has responded within ``SR_MODEL_TIMEOUT`` (60000) milliseconds
         """
         typecheck(name, "name", str)
         self._run_model(name, _names(inputs), _names(outputs))
@@ -268,7 +269,7 @@ class ModelCalls(Calls):
     def run_model_multigpu(
         self, name: str, offset: int, first_gpu: int, num_gpus: int, inputs: Names = None, outputs: Names = None
     ) -> None:
-        """As ``run_model``, on whichever runner is free."""
+        """As ``run_model``, on any free runner."""
         typecheck(name, "name", str)
         typecheck(offset, "offset", int)
         given = _names(inputs), _names(outputs)
@@ -277,7 +278,7 @@ class ModelCalls(Calls):
 
     @exception_handler
     def delete_model(self, name: str) -> None:
-        """Deletes a model; one that does not exist is no error."""
+        """Deletes a model, if it exists."""
         typecheck(name, "name", str)
         self._delete_model(name)
 
@@ -290,13 +291,13 @@ class ModelCalls(Calls):
 
     @exception_handler
     def model_exists(self, name: str) -> bool:
-        """Whether there is such a model."""
+        """Returns whether the model exists."""
         typecheck(name, "name", str)
         return self._broker.exists(_bytes_name(self._prefixes.model(name, reads=True)))
 
     @exception_handler
     def poll_model(self, name: str, poll_frequency_ms: int, num_tries: int) -> bool:
-        """Whether there is such a model within ``num_tries`` times ``poll_frequency_ms``."""
+        """Waits until the model exists, for ``num_tries`` times ``poll_frequency_ms`` at most; returns whether it does."""
         typecheck(name, "name", str)
         typecheck(poll_frequency_ms, "poll_frequency_ms", int)
         typecheck(num_tries, "num_tries", int)
@@ -305,14 +306,14 @@ class ModelCalls(Calls):
 
     @exception_handler
     def set_model_chunk_size(self, chunk_size: int) -> None:
-        """In pieces of how many bytes models travel: they travel whole, in shared memory, and this changes nothing."""
+        """Does nothing: SmartRedis sends models in chunks; this package passes them whole, in shared memory."""
         typecheck(chunk_size, "chunk_size", int)
 
     @exception_handler
     def get_ai_info(self, address: list[str], key: str, reset_stat: bool = False) -> list[dict[str, str]]:
         """Statistics of a model, of all of its runners, for each address: ``key``, ``type``, ``backend``, ``device``, ``tag``; ``duration``,
         microseconds of all runs; ``samples``, their rows; ``calls``, requests; ``errors``, those of them that failed. Runners publish
-        what they count once a second, and it ends with them. With ``reset_stat``, what is told later begins with now.
+        what they count once a second, and it ends with them. With ``reset_stat``, later statistics begin now.
 
         :param key: the key of the model: its name, with the prefix if models have one
         :raises RedisRuntimeError: if there is no such model
@@ -331,7 +332,7 @@ class ModelCalls(Calls):
         before = self._before(key)
         if reset_stat:
             self._broker.put(_reset_name(key), np.frombuffer(json.dumps(counted).encode(), np.uint8))
-        # Of a runner that ended, nothing is left; another with its number has counted less.
+        # The counts of an ended runner are gone. A new runner with the same pid may have counted less than the old one.
         told = [
             {word: number - before.get(pid, {}).get(word, 0) for word, number in one.items()} for pid, one in counted.items()
         ]
@@ -340,7 +341,7 @@ class ModelCalls(Calls):
         return [dict(info) for _ in address]
 
     def _before(self, key: str) -> dict[str, dict[str, int]]:
-        """What was counted when it was told for the last time to begin anew."""
+        """The counters at the last reset."""
         try:
             with self._broker.get(_reset_name(key)) as lease:
                 found: dict[str, dict[str, int]] = json.loads(bytes(memoryview(lease)))
@@ -357,7 +358,7 @@ class ModelCalls(Calls):
             model,
             batch_max=max(size, 1),
             batch_min=min(least, max(size, 1)) or None,
-            # Without a time, what waits already is run together.
+            # With 0, the runner runs the waiting requests together, and waits for no more.
             batch_wait_ms=milliseconds,
             tag=tag,
         )
@@ -370,7 +371,7 @@ class ModelCalls(Calls):
     def _run_model(self, name: str, inputs: list[str], outputs: list[str]) -> None:
         key = self._prefixes.model(name, reads=True)
         seconds = self._connection.options.integer("SR_MODEL_TIMEOUT", _MODEL_TIMEOUT_MS) / 1000
-        # By place: programs of other backends never knew the names in the graph.
+        # By position: programs of other backends do not know the names in the graph.
         given = {f"#{at}": self._prefixes.tensor(tensor, reads=True) for at, tensor in enumerate(inputs)}
         wanted = {f"#{at}": self._prefixes.tensor(tensor, reads=False) for at, tensor in enumerate(outputs)}
         try:
@@ -379,7 +380,7 @@ class ModelCalls(Calls):
             raise RedisRuntimeError(f"there is no model {name!r}", key=key) from e
 
     def _model(self, key: str) -> tensorlend.Model:
-        """A way to a runner of each model, for each thread of each process."""
+        """The connection to a runner of each model, one for each thread of each process."""
         local = self.__dict__.setdefault("_ways", threading.local())
         if getattr(local, "process", None) != os.getpid():
             local.process, local.ways = os.getpid(), {}
@@ -398,7 +399,7 @@ def _reset_name(key: str) -> str:
 
 
 def _counted(statistics: dict[str, Any]) -> dict[str, int]:
-    """In the original's words."""
+    """Returns the counts under the names of SmartRedis."""
     return {
         "duration": round(statistics.get("run_us_sum", 0)),
         "samples": statistics.get("rows", 0),
@@ -423,7 +424,7 @@ def _check_file(file: str) -> None:
 
 
 def _check_gpus(first_gpu: object, num_gpus: object, between: Callable[[], None] = lambda: None) -> None:
-    """Types come before the other checks, numbers after them."""
+    """Checks the types first, then calls ``between``, then checks the numbers, in the order of SmartRedis."""
     typecheck(first_gpu, "first_gpu", int)
     typecheck(num_gpus, "num_gpus", int)
     between()

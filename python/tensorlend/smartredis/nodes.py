@@ -1,4 +1,4 @@
-"""Administration: what the database is told and asked. The broker takes the part of the one node that there is."""
+"""Administration of the database. The daemon takes the part of its only node."""
 
 import fnmatch
 import re
@@ -14,7 +14,7 @@ from .util import exception_handler, typecheck
 
 __all__ = ["NodeCalls"]
 
-# Parameters are kept in the broker, so that all programs see them. Nothing in tensorlend acts on them.
+# The parameters are values of the namespace, so that all programs see them. tensorlend itself does not use them.
 _PARAMETER = ".smartredis.config."
 _NUMBER = re.compile(r"[0-9]+")
 _BYTES = re.compile(r"[0-9]+([kmg]b?)?", re.IGNORECASE)
@@ -33,14 +33,14 @@ _PARAMETERS = {
 
 
 class NodeCalls(Calls):
-    """The client's calls for administration. An address is one of ``SSDB``, or any where the database is said to be a
+    """The client's calls for administration. An address is one of ``SSDB``, or any if the program expects a
     cluster; others raise RedisRuntimeError."""
 
     @exception_handler
     def get_db_node_info(self, addresses: list[str]) -> list[dict[str, dict[str, str]]]:
-        """What the broker tells of itself, once for each address: sections of texts by name.
+        """Returns the daemon's description of itself, once for each address: sections of texts by name.
 
-        ``Persistence.rdb_last_save_time`` is 0: the broker never writes to disk.
+        ``Persistence.rdb_last_save_time`` is 0: the daemon saves no values.
         """
         typecheck(addresses, "addresses", list)
         self._check(addresses)
@@ -48,9 +48,9 @@ class NodeCalls(Calls):
 
     @exception_handler
     def get_db_cluster_info(self, addresses: list[str]) -> list[dict[str, str]]:
-        """The state of the cluster, once for each address: a cluster of one.
+        """Returns the state of the cluster, once for each address: a cluster of one node.
 
-        :raises RedisRuntimeError: if the database is not said to be a cluster (``SR_DB_TYPE``)
+        :raises RedisRuntimeError: if the program does not expect a cluster (``SR_DB_TYPE``)
         """
         typecheck(addresses, "addresses", list)
         if not self._connection.cluster:
@@ -74,7 +74,7 @@ class NodeCalls(Calls):
 
     @exception_handler
     def config_get(self, expression: str, address: str) -> dict[str, str]:
-        """The parameters whose names match an expression as ``max*``, with their values; empty if there is none."""
+        """Returns the parameters whose names match a pattern such as ``max*``, with their values; empty if none matches."""
         typecheck(expression, "expression", str)
         typecheck(address, "address", str)
         self._check([address])
@@ -82,7 +82,7 @@ class NodeCalls(Calls):
 
     @exception_handler
     def config_set(self, config_param: str, value: str, address: str) -> None:
-        """Sets a parameter of a database. It can be read again, and has no effect on tensorlend.
+        """Sets a parameter of the database. ``config_get`` returns it; it has no effect on tensorlend.
 
         :raises RedisRuntimeError: if there is no such parameter, or it cannot have this value
         """
@@ -100,7 +100,7 @@ class NodeCalls(Calls):
 
     @exception_handler
     def save(self, addresses: list[str]) -> None:
-        """Does nothing but say so in the log: the broker holds values in memory and never writes them to disk."""
+        """Only logs a warning: the daemon holds values in memory, and saves none."""
         typecheck(addresses, "addresses", list)
         self._check(addresses)
         log_warning(

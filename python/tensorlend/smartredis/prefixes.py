@@ -1,7 +1,7 @@
-"""Keys: names with the prefixes of an ensemble before them.
+"""Keys: names with the prefixes of an ensemble.
 
 A program of an ensemble writes under the prefix in ``SSKEYOUT`` and reads under one of those in ``SSKEYIN``. A tensor's
-key is ``prefix.name``, a dataset's ``prefix.{name}``, and its value stands at ``prefix.{name}.meta``.
+key is ``prefix.name``, a dataset's ``prefix.{name}``. The dataset's value has the name ``prefix.{name}.meta``.
 """
 
 from .config import Options
@@ -13,7 +13,7 @@ _META = ".meta"
 
 
 class Prefixes:
-    """Prefixes to write and to read under, and for which kinds of names they count."""
+    """The prefixes for writes and reads, and the kinds of names to which they apply."""
 
     def __init__(self, writes: str, sources: list[str]) -> None:
         self._writes = writes
@@ -54,16 +54,16 @@ class Prefixes:
 
 
 def value_key(dataset_key: str) -> str:
-    """Where the value of a dataset with this key stands."""
+    """Returns the name of the value of a dataset with this key."""
     return dataset_key + _META
 
 
 def dataset_name(dataset_key: str) -> str:
-    """The name in a dataset's key."""
+    """Returns the name in a dataset's key."""
     return dataset_key[dataset_key.index("{") + 1 : dataset_key.rindex("}")]
 
 
 def member_of(key: str) -> tuple[str, str] | None:
-    """The dataset's key and the tensor's name if ``key`` is as ``prefix.{dataset}.tensor``."""
+    """Returns the dataset's key and the tensor's name if ``key`` has the form ``prefix.{dataset}.tensor``; otherwise None."""
     dataset, brace, tensor = key.rpartition("}.")
     return (dataset + "}", tensor) if brace and "{" in dataset and tensor else None

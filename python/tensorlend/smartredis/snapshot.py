@@ -1,4 +1,4 @@
-"""Arrays that are the caller's own, from leases on shared memory."""
+"""Private copies of arrays from leases on shared memory."""
 
 from typing import Any
 
@@ -12,12 +12,11 @@ Array = npt.NDArray[Any]
 
 
 def copied(lease: tensorlend.Lease | tensorlend.DeviceLease) -> Array:
-    """A copy in memory of this process.
-
-    A lease's own array would be there sooner, but not in a forked child: programs load data and then start workers.
+    """Returns a copy in this process's memory. A lease's own array would be faster, but is invalid in a forked child, and
+    programs fork workers after they have loaded data.
     """
     array = lease.numpy()
-    # numpy has two integers of 8 bytes. An array from a buffer may be of numpy.longlong where numpy.int64 was put, and
+    # numpy has two integer types of 8 bytes. An array from a buffer may be of numpy.longlong although numpy.int64 was put, and
     # programs compare types.
     exact = array.view(array.dtype.str) if array.dtype.kind in "iu" else array
     return exact.copy()

@@ -1,4 +1,4 @@
-"""Names of types, and what every call of this package has in common: its checks and its errors."""
+"""Names of types, and the checks and the translation of errors that all calls of this package share."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -48,7 +48,7 @@ _TYPES: dict[str, type] = {
     "STRING": str,
 }
 
-# The first that fits counts.
+# The first match counts.
 _TRANSLATIONS: tuple[tuple[type[Exception], type[error.RedisReplyError]], ...] = (
     (tensorlend.TimeoutError, error.RedisTimeoutError),
     (tensorlend.DisconnectedError, error.RedisDatabaseError),
@@ -58,31 +58,31 @@ _TRANSLATIONS: tuple[tuple[type[Exception], type[error.RedisReplyError]], ...] =
 
 
 class Dtypes:
-    """Names of element types: ``"DOUBLE"`` for float64, ``"FLOAT"`` for float32, otherwise as ``"INT8"``."""
+    """Names of element types: ``"DOUBLE"`` for float64, ``"FLOAT"`` for float32, and so on."""
 
     @staticmethod
     def tensor_from_numpy(array: npt.NDArray[Any]) -> str:
-        """The name of a tensor's element type.
+        """Returns the name of a tensor's element type.
 
-        :raises TypeError: for what a tensor cannot hold: it holds float64, float32, int8 to int64, uint8 and uint16, in
-            the machine's byte order
+        :raises TypeError: for a type that a tensor cannot hold: it can hold float64, float32, int8 to int64, uint8 and
+            uint16, in the machine's byte order
         """
         return _named(array, _TENSOR_TYPES, "tensor")
 
     @staticmethod
     def metadata_from_numpy(array: npt.NDArray[Any]) -> str:
-        """The name of a metadata scalar's type.
+        """Returns the name of a metadata scalar's type.
 
-        :raises TypeError: for what a scalar field cannot hold: it holds float64, float32, int32, int64, uint32 and
-            uint64, in the machine's byte order
+        :raises TypeError: for a type that a scalar field cannot hold: it can hold float64, float32, int32, int64, uint32
+            and uint64, in the machine's byte order
         """
         return _named(array, _SCALAR_TYPES, "metadata")
 
     @staticmethod
     def from_string(type_name: str) -> type:
-        """The numpy type with this name; ``str`` for ``"STRING"``.
+        """Returns the numpy type with this name; ``str`` for ``"STRING"``.
 
-        :raises TypeError: for a name that is none
+        :raises TypeError: if no type has this name
         """
         try:
             return _TYPES[type_name]
@@ -98,7 +98,7 @@ def _named(array: npt.NDArray[Any], names: dict[str, str], kind: str) -> str:
 
 
 def typecheck(arg: object, name: str, _type: type | tuple[type, ...]) -> None:
-    """Refuses an argument of another type.
+    """Checks the type of an argument.
 
     :raises TypeError: if ``arg`` is not of ``_type``, or of one of them
     """
@@ -108,7 +108,7 @@ def typecheck(arg: object, name: str, _type: type | tuple[type, ...]) -> None:
 
 
 def init_default(default: _T, init_value: Any, expected_type: type | tuple[type, ...] | None = None) -> Any | _T:
-    """``init_value``, or ``default`` where it is None.
+    """Returns ``init_value``, or ``default`` if it is None.
 
     :raises TypeError: if it is not None and not of ``expected_type``
     """
@@ -120,7 +120,7 @@ def init_default(default: _T, init_value: Any, expected_type: type | tuple[type,
 
 
 def exception_handler(func: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Makes errors of ``tensorlend`` those of this package, and says in each which call failed."""
+    """Converts errors of ``tensorlend`` to those of this package. Each names the call that failed."""
 
     @wraps(func)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -137,7 +137,7 @@ def exception_handler(func: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def _method(func: Callable[..., object], args: tuple[object, ...]) -> str:
-    # Most calls of the client are written in classes that it inherits from: the user knows them by the client's name.
+    # The client inherits most of its calls. The error names the client's class, which the user knows.
     if "." not in func.__qualname__ or not args:
         return func.__name__
     owner = args[0] if isinstance(args[0], type) else type(args[0])

@@ -1,0 +1,134 @@
+"""Steps per second of vector environments: gymnasium's, stable-baselines3's where it is installed, and SharedVectorEnv.
+
+    python benches/vector_env.py [--rounds 7] [--seconds 1] [--out STEM]
+
+The environment is trivial: it writes its step's number into one array and returns this array. So the numbers are the cost of the
+vector environment itself. The contenders take turns in each round. In each step the program reads a byte of every page of the
+observations. With --out, writes STEM.json and STEM.md.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import time
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv
+from measure import PAGE, machine
+
+from tensorlend.gymnasium import SharedVectorEnv
+
+SHAPES = ((84, 84, 4), (480, 640, 3))
+COUNTS = (2, 4)
+
+
+class Trivial(gymnasium.Env):
+    """An environment that costs nothing but the write of one number."""
+
+    action_space = gymnasium.spaces.Discrete(4)
+
+    def __init__(self, shape):
+        self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
+        self.picture = np.zeros(shape, np.uint8)
+        self.at = 0
+
+    def reset(self, *, seed=None, options=None):
+        return self.picture, {}
+
+    def step(self, action):
+        self.at = (self.at + 1) % 256
+        self.picture[0] = self.at
+        return self.picture, 1.0, False, False, {}
+
+
+class Maker:
+    """A picklable function that makes an environment."""
+
+    def __init__(self, shape):
+        self.shape = shape
+
+    def __call__(self):
+        return Trivial(self.shape)
+
+
+def contenders(shape, count):
+    """Vector environments by name."""
+    makers = [Maker(shape)] * count
+    made = {
+        "AsyncVectorEnv, shared_memory=True": AsyncVectorEnv(makers, shared_memory=True),
+        "AsyncVectorEnv, shared_memory=True, copy=False": AsyncVectorEnv(makers, shared_memory=True, copy=False),
+        "AsyncVectorEnv, shared_memory=False": AsyncVectorEnv(makers, shared_memory=False),
+        "SharedVectorEnv, batch": SharedVectorEnv(makers),
+        "SharedVectorEnv, views": SharedVectorEnv(makers, observations="views"),
+    }
+    try:
+        from stable_baselines3.common.vec_env import SubprocVecEnv
+    except ImportError:
+        print("stable-baselines3 is not installed: no SubprocVecEnv")
+    else:
+        made["SubprocVecEnv"] = SubprocVecEnv(makers)
+    return made
+
+
+def run(envs, actions, seconds):
+    """Steps per second of the vector environment, for about so many seconds."""
+    steps, began = 0, time.perf_counter()
+    while (now := time.perf_counter()) < began + seconds:
+        for _ in range(10):
+            observations = envs.step(actions)[0]
+            for observation in observations:
+                observation.reshape(-1)[::PAGE].max()
+        steps += 10
+    return steps / (now - began)
+
+
+def table(rows, count):
+    """A Markdown table: contenders down, shapes across."""
+    head = [f"| {count} environments | " + " | ".join("x".join(map(str, shape)) for shape in SHAPES) + " |"]
+    lines = [*head, "|---|" + "--:|" * len(SHAPES)]
+    for name in dict.fromkeys(row["contender"] for row in rows):
+        cells = []
+        for shape in SHAPES:
+            some = {row["contender"]: row for row in rows if row["shape"] == list(shape) and row["environments"] == count}
+            row, base = some[name], some["AsyncVectorEnv, shared_memory=True"]
+            cells.append(f"{row['median']:,.0f} ({row['min']:,.0f} to {row['max']:,.0f}), {row['median'] / base['median']:.2f}x")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    rows = []
+    for shape in SHAPES:
+        for count in COUNTS:
+            made = contenders(shape, count)
+            actions = np.zeros(count, np.int64)
+            rates = {name: [] for name in made}
+            for envs in made.values():
+                envs.reset()
+                run(envs, actions, options.seconds / 4)
+            for _ in range(options.rounds):
+                for name, envs in made.items():
+                    rates[name].append(run(envs, actions, options.seconds))
+            for name, envs in made.items():
+                envs.close()
+                found = {"median": statistics.median(rates[name]), "min": min(rates[name]), "max": max(rates[name])}
+                rows.append({"shape": list(shape), "environments": count, "contender": name, **found, "rounds": options.rounds})
+                print(rows[-1], flush=True)
+    tables = "\n\n".join(table(rows, count) for count in COUNTS)
+    print(tables)
+    if options.out:
+        versions = {"gymnasium": gymnasium.__version__, "numpy": np.__version__, "load": os.getloadavg()}
+        options.out.with_suffix(".json").write_text(json.dumps({**machine(), **versions, "rows": rows}, indent=1) + "\n")
+        options.out.with_suffix(".md").write_text(tables + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+//! The properties that leases and drafts share, in host memory and on a device.
+
+/// Adds to a class with a method `view` what all tensors have: shape, dtype and sizes, `len`, and the texts of its type.
+macro_rules! tensor_getters {
+    ($class:ident) => {
+        #[pyo3::pymethods]
+        impl $class {
+            /// Sizes, in elements.
+            #[getter]
+            fn shape<'py>(&self, py: pyo3::Python<'py>) -> pyo3::PyResult<pyo3::Bound<'py, pyo3::types::PyTuple>> {
+                pyo3::types::PyTuple::new(py, &*self.view()?.shape)
+            }
+
+            /// Strides in bytes, as numpy has them.
+            #[getter]
+            fn strides<'py>(&self, py: pyo3::Python<'py>) -> pyo3::PyResult<pyo3::Bound<'py, pyo3::types::PyTuple>> {
+                pyo3::types::PyTuple::new(py, self.view()?.byte_strides())
+            }
+
+            /// Element type, as numpy's dtype; bfloat16 and float8 as those of ml_dtypes.
+            #[getter]
+            fn dtype<'py>(&self, py: pyo3::Python<'py>) -> pyo3::PyResult<pyo3::Bound<'py, pyo3::PyAny>> {
+                $crate::dtype::to_numpy(py, self.view()?.dtype)
+            }
+
+            /// Number of dimensions.
+            #[getter]
+            fn ndim(&self) -> pyo3::PyResult<usize> {
+                Ok(self.view()?.shape.len())
+            }
+
+            /// Number of elements.
+            #[getter]
+            fn size(&self) -> pyo3::PyResult<usize> {
+                Ok(self.view()?.elements())
+            }
+
+            /// Bytes of one element.
+            #[getter]
+            fn itemsize(&self) -> pyo3::PyResult<usize> {
+                Ok(self.view()?.item())
+            }
+
+            /// Bytes of all elements.
+            #[getter]
+            fn nbytes(&self) -> pyo3::PyResult<usize> {
+                Ok(self.view()?.nbytes())
+            }
+
+            fn __len__(&self) -> pyo3::PyResult<usize> {
+                match self.view()?.shape.first() {
+                    Some(&first) => Ok(first as usize),
+                    None => Err(pyo3::exceptions::PyTypeError::new_err("a tensor without dimensions has no length")),
+                }
+            }
+
+            #[classmethod]
+            fn __class_getitem__<'py>(
+                class: &pyo3::Bound<'py, pyo3::types::PyType>,
+                item: &pyo3::Bound<'py, pyo3::PyAny>,
+            ) -> pyo3::PyResult<pyo3::Bound<'py, pyo3::PyAny>> {
+                $crate::shown::generic(class, item)
+            }
+
+            /// A table for notebooks.
+            fn _repr_html_<'py>(slf: &pyo3::Bound<'py, Self>) -> pyo3::PyResult<pyo3::Bound<'py, pyo3::PyAny>> {
+                $crate::shown::html(slf.as_any(), "tensor")
+            }
+        }
+    };
+}
+pub(crate) use tensor_getters;

@@ -1,0 +1,1034 @@
+//! The client's methods for values that have names: publish, get, wait, list, remove.
+
+use crate::array::{Out, beside, bytes_of};
+use crate::batches::Batches;
+use crate::client::Client;
+use crate::dataset::Dataset;
+use crate::device::draft::Wish;
+use crate::device::stream::Given;
+use crate::device::{DeviceDraft, DeviceLease, Target};
+use crate::draft::Draft;
+use crate::errors::{self, OrRaise, raise};
+use crate::given::{To, dataset_of, describe, describe_on, elements, sizes, tensor_of};
+use crate::lasting::Lasting;
+use crate::lease::{Lease, Mode};
+use crate::library::Shown;
+use crate::listing::{self, Info};
+use crate::received::{show, unknown_kind};
+use crate::version::Version;
+use crate::wait::{in_thread, options, timeout, wait};
+use crate::{dtype, metadata};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyMapping};
+use tensorlend::{DType, Error, TensorSpec, Value, ValueKind};
+
+/// Looks a value up. Releases the interpreter's lock if the daemon lends device memory, since the driver may be slow,
+/// and if the value is not here, since another machine's gateway may have to fetch it.
+fn look_up(py: Python<'_>, client: &tensorlend::Client, name: &str) -> PyResult<Value> {
+    if client.lends_devices() {
+        return py.detach(|| client.get_value(name)).or_raise();
+    }
+    match client.get_here(name).or_raise()? {
+        Some(value) => Ok(value),
+        None => py.detach(|| client.get_value(name)).or_raise(),
+    }
+}
+
+/// Returns the error for a value that is not a dataset.
+#[cold]
+fn is_no_dataset(name: &str, value: &Value) -> PyErr {
+    let (found, remedy) = match value {
+        Value::Tensor(_) => (ValueKind::Tensor, "get"),
+        _ => (ValueKind::DeviceTensor, "get"),
+    };
+    raise(Error::Kind { name: name.to_owned(), found, wanted: ValueKind::Dataset, remedy })
+}
+
+/// Returns the error for a dataset where a tensor is expected.
+#[cold]
+fn is_dataset(name: &str) -> PyErr {
+    raise(Error::Kind {
+        name: name.to_owned(),
+        found: ValueKind::Dataset,
+        wanted: ValueKind::Tensor,
+        remedy: "get_dataset",
+    })
+}
+
+/// Checks that a value is a tensor with the elements that the caller expects.
+fn expect(value: &Value, dtype: Option<DType>, name: &str) -> PyResult<()> {
+    let Some(wanted) = dtype else { return Ok(()) };
+    let found = match value {
+        Value::Tensor(lease) => lease.dtype(),
+        Value::Device(lease) => lease.dtype(),
+        _ => return Err(is_dataset(name)),
+    };
+    if found == wanted {
+        return Ok(());
+    }
+    let (found, wanted) = (found.numpy_name(), wanted.numpy_name());
+    Err(errors::dtype(format!(
+        "{name:?} has elements of {found}, but dtype={wanted} was asked for: leave dtype out, and convert the array with astype"
+    )))
+}
+
+fn is_on_device(error: &Error) -> bool {
+    matches!(error, Error::Kind { found: ValueKind::DeviceTensor, .. })
+}
+
+/// Returns the version of an object: a Version, or an object that has one.
+fn seen(given: Option<&Bound<'_, PyAny>>) -> PyResult<tensorlend::Version> {
+    let Some(given) = given else { return Ok(tensorlend::Version::NONE) };
+    if let Ok(version) = given.cast::<Version>() {
+        return Ok(version.get().0);
+    }
+    if let Ok(lease) = given.cast::<Lease>() {
+        return lease.get().seen();
+    }
+    if let Ok(dataset) = given.cast::<Dataset>() {
+        return dataset.get().seen();
+    }
+    if let Ok(lease) = given.cast::<DeviceLease>() {
+        return lease.get().seen();
+    }
+    Err(pyo3::exceptions::PyTypeError::new_err("what was seen is a Version, a Lease, a DeviceLease or a Dataset"))
+}
+
+#[pymethods]
+impl Client {
+    /// Publishes a copy of an array under a name: one copy, no serialization.
+    ///
+    /// The order of axes in memory is kept, for example Fortran order. An array with gaps or negative strides is
+    /// stored in C order.
+    ///
+    /// Parameters
+    /// ----------
+    /// name : str
+    ///     The name. A previous value is replaced; leases on it stay valid.
+    /// value : array_like, Draft or tensor
+    ///     An array of any shape with elements of a numeric dtype, a tensor that speaks DLPack, or a draft of this
+    ///     client, which is published without a copy.
+    /// metadata : mapping or bytes or None, default None
+    ///     A dict, stored as JSON, or bytes; 64 KiB at most.
+    /// timestamp : int, default 0
+    ///     Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
+    /// ttl : float or None, default None
+    ///     Time to live in seconds, after which the name ends; None for no limit.
+    /// ephemeral : bool, default False
+    ///     Whether the name ends with this client's session.
+    /// device : str, int or device or None, default None
+    ///     The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
+    ///     or "cpu". None keeps the memory in which the array is.
+    /// stream : int or stream or None, default None
+    ///     The CUDA stream whose pending work writes an array on a device: a handle, or a stream of torch, cupy, numba
+    ///     or cuda.core. None is the stream of the array's producer.
+    ///
+    /// Returns
+    /// -------
+    /// Version
+    ///     The version of the published value.
+    ///
+    /// Raises
+    /// ------
+    /// ArgumentError
+    ///     The name, the metadata or another argument is invalid.
+    /// DTypeError
+    ///     The elements cannot be lent: objects, structures, text, dates, or another byte order.
+    /// LimitError
+    ///     A limit of the daemon's configuration, of this client or of the machine is reached.
+    /// PermissionError
+    ///     This user may not write to the namespace.
+    ///
+    /// Examples
+    /// --------
+    /// >>> version = client.put("weights", np.zeros((2, 3), np.float32), metadata={"epoch": 3})
+    /// >>> client.get("weights").metadata["epoch"]
+    /// 3
+    #[pyo3(signature = (name, value, *, metadata=None, timestamp=0, ttl=None, ephemeral=false, device=None, stream=None))]
+    #[allow(clippy::too_many_arguments)]
+    fn put(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        value: &Bound<'_, PyAny>,
+        metadata: Option<&Bound<'_, PyAny>>,
+        timestamp: u64,
+        ttl: Option<f64>,
+        ephemeral: bool,
+        device: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Version> {
+        let lasting = Lasting::new(ttl, ephemeral)?;
+        let to = To::parse(device, stream)?;
+        let client = self.session(py)?;
+        let draft = tensor_of(&client, value, &to, metadata, timestamp)?;
+        lasting.publish(py, draft, name)
+    }
+
+    /// Creates a tensor in shared memory, to be written in place and published.
+    ///
+    /// Parameters
+    /// ----------
+    /// shape : int or sequence of int
+    ///     Sizes, in elements.
+    /// dtype : dtype or None, default None
+    ///     A dtype as for `numpy.dtype`, a dtype of torch, or a name of ml_dtypes. None is float64.
+    /// name : str or None, default None
+    ///     The name under which `publish`, or the end of `with`, publishes it.
+    /// strides : sequence of int or None, default None
+    ///     Strides in bytes, as numpy has them: multiples of the bytes of one element. None is C order.
+    /// metadata : mapping or bytes or None, default None
+    ///     A dict, stored as JSON, or bytes; 64 KiB at most.
+    /// timestamp : int, default 0
+    ///     Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
+    /// ttl : float or None, default None
+    ///     Time to live in seconds, after which the name ends; None for no limit.
+    /// ephemeral : bool, default False
+    ///     Whether the name ends with this client's session.
+    /// device : str, int or device or None, default None
+    ///     The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch.
+    ///     None and "cpu" are host memory.
+    /// stream : int or stream or None, default None
+    ///     The CUDA stream that will write a tensor on a device.
+    ///
+    /// Returns
+    /// -------
+    /// Draft or DeviceDraft
+    ///     The tensor; a DeviceDraft if `device` names a device. Its elements are undefined until they are written.
+    ///
+    /// Raises
+    /// ------
+    /// ArgumentError
+    ///     The shape, the strides or another argument is invalid.
+    /// DTypeError
+    ///     Elements of this dtype cannot be lent.
+    /// LimitError
+    ///     A limit of the daemon's configuration, of this client or of the machine is reached.
+    /// DeviceError
+    ///     The device cannot be used.
+    ///
+    /// Examples
+    /// --------
+    /// >>> with client.create((480, 640, 3), np.uint8, name="camera/front") as draft:
+    /// ...     draft[:] = 128
+    /// >>> client.get("camera/front").shape
+    /// (480, 640, 3)
+    #[pyo3(signature = (shape, dtype=None, *, name=None, strides=None, metadata=None, timestamp=0, ttl=None, ephemeral=false, device=None, stream=None))]
+    #[allow(clippy::too_many_arguments)]
+    fn create(
+        &self,
+        py: Python<'_>,
+        shape: &Bound<'_, PyAny>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        name: Option<String>,
+        strides: Option<Vec<i64>>,
+        metadata: Option<&Bound<'_, PyAny>>,
+        timestamp: u64,
+        ttl: Option<f64>,
+        ephemeral: bool,
+        device: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let lasting = Lasting::new(ttl, ephemeral)?;
+        let dtype = dtype.map_or(Ok(tensorlend::DType::F64), dtype::parse)?;
+        let shape = sizes(shape)?;
+        let strides = strides.map(|bytes| elements(&bytes, dtype)).transpose()?;
+        let client = self.session(py)?;
+        let metadata = metadata::checked(metadata)?;
+        let spec = TensorSpec { strides, ..TensorSpec::new(dtype, &shape) };
+        let bytes = bytes_of(&spec)?;
+        if let Some(on) = Target::parse(device)?.device() {
+            let stream = stream.map(|stream| Given::parse(Some(stream))).transpose()?;
+            let wish = Wish { spec, on, stream, name, lasting };
+            let describe = |draft: &mut tensorlend::DeviceDraft| describe_on(draft, metadata.as_deref(), timestamp);
+            return Ok(Py::new(py, DeviceDraft::create(py, &client, wish, describe)?)?.into_any());
+        }
+        let mut draft = beside(py, bytes, || client.create_spec(spec)).or_raise()?;
+        describe(&mut draft, metadata.as_deref(), timestamp)?;
+        Ok(Py::new(py, Draft::new(draft, &client, name, lasting))?.into_any())
+    }
+
+    /// Leases the tensor that the name holds now, without a copy. Later publications do not change it.
+    ///
+    /// Parameters
+    /// ----------
+    /// name : str
+    ///     The tensor's name.
+    /// mode : {"read", "cow"}, default "read"
+    ///     "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+    ///     a page copies it.
+    /// dtype : dtype or None, default None
+    ///     The expected type of the elements, as `numpy.dtype` takes it. The call checks it, and type checkers know it. None
+    ///     accepts every type.
+    /// stream : int or stream or None, default None
+    ///     The CUDA stream that will read a tensor on a device: a handle, or a stream of torch, cupy, numba or
+    ///     cuda.core. If the tensor was published early, the stream waits for the producer's work. With None, the
+    ///     call itself waits.
+    ///
+    /// Returns
+    /// -------
+    /// Lease or DeviceLease
+    ///     The lease; a DeviceLease if the tensor is on a device.
+    ///
+    /// Raises
+    /// ------
+    /// NotFoundError
+    ///     The name has no value.
+    /// ArgumentError
+    ///     The name holds a dataset: use `get_dataset`.
+    /// DTypeError
+    ///     The tensor has elements of another type than `dtype`.
+    /// LimitError
+    ///     This client holds as many leases as it may.
+    ///
+    /// Examples
+    /// --------
+    /// >>> _ = client.put("x", np.arange(3))
+    /// >>> client.get("x").numpy()
+    /// array([0, 1, 2])
+    #[pyo3(signature = (name, *, mode="read", dtype=None, stream=None))]
+    pub fn get(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        mode: &str,
+        dtype: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let (mode, dtype) = (Mode::parse(mode)?, dtype.map(dtype::parse).transpose()?);
+        let client = self.session(py)?;
+        let given = stream.map(|stream| Given::parse(Some(stream))).transpose()?;
+        let early = || py.detach(|| client.get_device_early(name));
+        let value = match given.as_ref().map(|_| early()) {
+            None | Some(Err(Error::Kind { .. })) => look_up(py, &client, name)?,
+            Some(other) => Value::Device(other.or_raise()?),
+        };
+        expect(&value, dtype, name)?;
+        match value {
+            Value::Tensor(lease) => {
+                Ok(Py::new(py, Lease::of(py, lease, mode, &client, self.origin(name, true))?)?.into_any())
+            }
+            Value::Dataset(_) => Err(is_dataset(name)),
+            Value::Device(lease) => {
+                mode.check_device(name)?;
+                let lease = DeviceLease::new(lease, self.origin(name, true));
+                if let Some(given) = given {
+                    lease.view()?.order(py, given)?;
+                }
+                Ok(Py::new(py, lease)?.into_any())
+            }
+            _ => Err(unknown_kind(name)),
+        }
+    }
+
+    /// Leases the dataset that the name holds now: all of its tensors, with one lease.
+    ///
+    /// Parameters
+    /// ----------
+    /// name : str
+    ///     The dataset's name.
+    /// mode : {"read", "cow"}, default "read"
+    ///     "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+    ///     a page copies it.
+    ///
+    /// Returns
+    /// -------
+    /// Dataset
+    ///     A mapping of names to leases.
+    ///
+    /// Raises
+    /// ------
+    /// NotFoundError
+    ///     The name has no value.
+    /// ArgumentError
+    ///     The name holds one tensor: use `get`.
+    #[pyo3(signature = (name, *, mode="read"))]
+    fn get_dataset(&self, py: Python<'_>, name: &str, mode: &str) -> PyResult<Dataset> {
+        let mode = Mode::parse(mode)?;
+        let client = self.session(py)?;
+        match look_up(py, &client, name)? {
+            Value::Dataset(dataset) => Dataset::of(py, dataset, mode, &client, self.origin(name, true)),
+            other => Err(is_no_dataset(name, &other)),
+        }
+    }
+
+    /// Leases the value that the name holds now: a tensor or a dataset.
+    ///
+    /// Parameters
+    /// ----------
+    /// name : str
+    ///     The value's name.
+    /// mode : {"read", "cow"}, default "read"
+    ///     "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+    ///     a page copies it.
+    ///
+    /// Returns
+    /// -------
+    /// Lease, DeviceLease or Dataset
+    ///     The value.
+    ///
+    /// Raises
+    /// ------
+    /// NotFoundError
+    ///     The name has no value.
+    #[pyo3(signature = (name, *, mode="read"))]
+    fn get_value(&self, py: Python<'_>, name: &str, mode: &str) -> PyResult<Py<PyAny>> {
+        let mode = Mode::parse(mode)?;
+        let client = self.session(py)?;
+        let value = look_up(py, &client, name)?;
+        show(py, &client, value, mode, self.origin(name, true))
+    }
+
+    /// Returns an iterator over the values of names, in their order.
+    ///
+    /// It leases several values at once, which costs a fraction of leasing one at a time.
+    ///
+    /// Parameters
+    /// ----------
+    /// names : iterable of str or of tuple of str
+    ///     The names. A tuple of names makes a tuple of values.
+    /// library : {"numpy", "torch"} or None, default None
+    ///     The library of the arrays: an array for each tensor, and a tuple of arrays for each dataset. None yields
+    ///     leases and datasets.
+    /// ahead : int, default 16
+    ///     Number of values that are leased at once. Values that are published under a name after that are not seen.
+    /// mode : {"read", "cow"}, default "read"
+    ///     "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+    ///     a page copies it.
+    ///
+    /// Returns
+    /// -------
+    /// Batches
+    ///     The iterator. Close it, or use it as a context manager.
+    ///
+    /// Raises
+    /// ------
+    /// ArgumentError
+    ///     `library`, `ahead` or `mode` is invalid.
+    /// TypeError
+    ///     `names` is one name.
+    #[pyo3(signature = (names, library=None, *, ahead=16, mode="read"))]
+    fn batches(
+        &self,
+        py: Python<'_>,
+        names: &Bound<'_, PyAny>,
+        library: Option<&str>,
+        ahead: usize,
+        mode: &str,
+    ) -> PyResult<Batches> {
+        let shown = Shown::parse(library, mode)?;
+        Batches::new(self.session(py)?, self.options().clone(), names, shown, ahead)
+    }
+
+    /// Copies the tensor's elements, in C order, into a buffer.
+    ///
+    /// Parameters
+    /// ----------
+    /// name : str
+    ///     The tensor's name.
+    /// out : buffer
+    ///     A writable, contiguous buffer of exactly the tensor's length in bytes.
+    ///
+    /// Returns
+    /// -------
+    /// Version
+    ///     The version of the copied value.
+    ///
+    /// Raises
+    /// ------
+    /// NotFoundError
+    ///     The name has no value.
+    /// ArgumentError
+    ///     The buffer has another length.
+    fn get_into(&self, py: Python<'_>, name: &str, out: &Bound<'_, PyAny>) -> PyResult<Version> {
+        let client = self.session(py)?;
+        let mut out = Out::of(out)?;
+        let bytes = out.bytes();
+        let copied = py.detach(|| match client.get_into(name, bytes) {
+            Err(error) if is_on_device(&error) => {
+                let lease = client.get_device(name)?;
+                lease.copy_to_bytes(bytes).map(|()| lease.version())
+            }
+            other => other,
+        });
+        copied.or_raise().map(Version)
+    }
+
+    /// Waits until the name has a value, and leases it.
+    ///
+    /// Parameters
+    /// ----------
+    /// name : str
+    ///     The value's name.
+    /// timeout : float or None, default None
+    ///     Maximum wait in seconds; None waits without limit.
+    /// mode : {"read", "cow"}, default "read"
+    ///     "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+    ///     a page copies it.
+    /// dtype : dtype or None, default None
+    ///     The expected type of the elements, as `numpy.dtype` takes it. The call checks it, and type checkers know it. None
+    ///     accepts every type.
+    ///
+    /// Returns
+    /// -------
+    /// Lease, DeviceLease or Dataset
+    ///     The value; a lease if `dtype` is given.
+    ///
+    /// Raises
+    /// ------
+    /// TimeoutError
+    ///     The timeout passed before the event.
+    /// DTypeError
+    ///     The tensor has elements of another type than `dtype`.
+    /// DisconnectedError
+    ///     The client was closed, or the daemon has ended.
+    #[pyo3(signature = (name, timeout=None, *, mode="read", dtype=None))]
+    fn wait_for(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        timeout: Option<f64>,
+        mode: &str,
+        dtype: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        self.wait_newer(py, name, None, timeout, mode, dtype)
+    }
+
+    /// Awaits `wait_for`, which runs in a thread of its own. Cancelling ends the wait.
+    ///
+    /// Parameters
+    /// ----------
+    /// name : str
+    ///     The value's name.
+    /// timeout : float or None, default None
+    ///     Maximum wait in seconds; None waits without limit.
+    /// mode : {"read", "cow"}, default "read"
+    ///     "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+    ///     a page copies it.
+    /// dtype : dtype or None, default None
+    ///     The expected type of the elements, as `numpy.dtype` takes it. The call checks it, and type checkers know it. None
+    ///     accepts every type.
+    ///
+    /// Returns
+    /// -------
+    /// Lease, DeviceLease or Dataset
+    ///     The value; a lease if `dtype` is given.
+    ///
+    /// Raises
+    /// ------
+    /// TimeoutError
+    ///     The timeout passed before the event.
+    /// DTypeError
+    ///     The tensor has elements of another type than `dtype`.
+    /// DisconnectedError
+    ///     The client was closed, or the daemon has ended.
+    #[pyo3(signature = (name, timeout=None, *, mode="read", dtype=None))]
+    fn wait_for_async<'py>(
+        slf: &Bound<'py, Self>,
+        name: &str,
+        timeout: Option<f64>,
+        mode: &str,
+        dtype: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        in_thread(slf, "wait_for", (name, timeout), options!(slf.py(), mode, dtype), None)
+    }
+
+    /// Waits until the name has another value than the one seen, and leases it.
+    ///
+    /// Parameters
+    /// ----------
+    /// name : str
+    ///     The value's name.
+    /// seen : Version, Lease, DeviceLease, Dataset or None, default None
+    ///     The value seen last, or its version. None accepts any value.
+    /// timeout : float or None, default None
+    ///     Maximum wait in seconds; None waits without limit.
+    /// mode : {"read", "cow"}, default "read"
+    ///     "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+    ///     a page copies it.
+    /// dtype : dtype or None, default None
+    ///     The expected type of the elements, as `numpy.dtype` takes it. The call checks it, and type checkers know it. None
+    ///     accepts every type.
+    ///
+    /// Returns
+    /// -------
+    /// Lease, DeviceLease or Dataset
+    ///     The value; a lease if `dtype` is given.
+    ///
+    /// Raises
+    /// ------
+    /// TimeoutError
+    ///     The timeout passed before the event.
+    /// DTypeError
+    ///     The tensor has elements of another type than `dtype`.
+    /// DisconnectedError
+    ///     The client was closed, or the daemon has ended.
+    #[pyo3(signature = (name, seen=None, timeout=None, *, mode="read", dtype=None))]
+    fn wait_newer(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        seen: Option<&Bound<'_, PyAny>>,
+        timeout: Option<f64>,
+        mode: &str,
+        dtype: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let (mode, seen, limit) = (Mode::parse(mode)?, self::seen(seen)?, self::timeout(timeout)?);
+        let dtype = dtype.map(dtype::parse).transpose()?;
+        let client = self.session(py)?;
+        let value = wait(py, &self.awaited(&client), limit, |slice| client.wait_value(name, seen, Some(slice)))?;
+        expect(&value, dtype, name)?;
+        show(py, &client, value, mode, self.origin(name, true))
+    }
+
+    /// Awaits `wait_newer`, which runs in a thread of its own. Cancelling ends the wait.
+    ///
+    /// Parameters
+    /// ----------
+    /// name : str
+    ///     The value's name.
+    /// seen : Version, Lease, DeviceLease, Dataset or None, default None
+    ///     The value seen last, or its version. None accepts any value.
+    /// timeout : float or None, default None
+    ///     Maximum wait in seconds; None waits without limit.
+    /// mode : {"read", "cow"}, default "read"
+    ///     "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+    ///     a page copies it.
+    /// dtype : dtype or None, default None
+    ///     The expected type of the elements, as `numpy.dtype` takes it. The call checks it, and type checkers know it. None
+    ///     accepts every type.
+    ///
+    /// Returns
+    /// -------
+    /// Lease, DeviceLease or Dataset
+    ///     The value; a lease if `dtype` is given.
+    ///
+    /// Raises
+    /// ------
+    /// TimeoutError
+    ///     The timeout passed before the event.
+    /// DTypeError
+    ///     The tensor has elements of another type than `dtype`.
+    /// DisconnectedError
+    ///     The client was closed, or the daemon has ended.
+    #[pyo3(signature = (name, seen=None, timeout=None, *, mode="read", dtype=None))]
+    fn wait_newer_async<'py>(
+        slf: &Bound<'py, Self>,
+        name: &str,
+        seen: Option<&Bound<'py, PyAny>>,
+        timeout: Option<f64>,
+        mode: &str,
+        dtype: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        in_thread(slf, "wait_newer", (name, seen, timeout), options!(slf.py(), mode, dtype), None)
+    }
+
+    /// Returns whether the name has a value; `name in client` does the same.
+    ///
+    /// Parameters
+    /// ----------
+    /// name : str
+    ///     The name.
+    ///
+    /// Returns
+    /// -------
+    /// bool
+    ///     True if it has a value.
+    fn exists(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
+        self.session(py)?.exists(name).or_raise()
+    }
+
+    fn __contains__(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
+        self.exists(py, name)
+    }
+
+    /// Returns the version of the name's value, without a lease.
+    ///
+    /// Parameters
+    /// ----------
+    /// name : str
+    ///     The name.
+    ///
+    /// Returns
+    /// -------
+    /// Version or None
+    ///     The version; None if the name has no value.
+    fn version(&self, py: Python<'_>, name: &str) -> PyResult<Option<Version>> {
+        Ok(self.session(py)?.version(name).or_raise()?.map(Version))
+    }
+
+    /// Deletes a name. Leases on its value stay valid.
+    ///
+    /// Parameters
+    /// ----------
+    /// name : str
+    ///     The name.
+    ///
+    /// Returns
+    /// -------
+    /// bool
+    ///     False if the name did not exist.
+    ///
+    /// Raises
+    /// ------
+    /// PermissionError
+    ///     This user may not write to the namespace.
+    fn delete(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
+        let client = self.session(py)?;
+        py.detach(|| client.delete(name)).or_raise()
+    }
+
+    /// Renames a value. The destination's previous value is replaced.
+    ///
+    /// Parameters
+    /// ----------
+    /// source : str
+    ///     The present name.
+    /// destination : str
+    ///     The new name.
+    ///
+    /// Raises
+    /// ------
+    /// NotFoundError
+    ///     The source has no value.
+    fn rename(&self, py: Python<'_>, source: &str, destination: &str) -> PyResult<()> {
+        let client = self.session(py)?;
+        py.detach(|| client.rename(source, destination)).or_raise()
+    }
+
+    /// Copies a value to another name.
+    ///
+    /// Parameters
+    /// ----------
+    /// source : str
+    ///     The name of the value.
+    /// destination : str
+    ///     The name of the copy. A previous value is replaced.
+    ///
+    /// Returns
+    /// -------
+    /// Version
+    ///     The version of the copy.
+    ///
+    /// Raises
+    /// ------
+    /// NotFoundError
+    ///     The source has no value.
+    /// LimitError
+    ///     A limit of the daemon's configuration, of this client or of the machine is reached.
+    fn copy(&self, py: Python<'_>, source: &str, destination: &str) -> PyResult<Version> {
+        let client = self.session(py)?;
+        py.detach(|| client.copy(source, destination)).or_raise().map(Version)
+    }
+
+    /// Returns the names that match a pattern, without reading their values.
+    ///
+    /// Parameters
+    /// ----------
+    /// glob : str, default "*"
+    ///     A pattern, in which "*" stands for any text.
+    ///
+    /// Returns
+    /// -------
+    /// list of str
+    ///     The names, sorted.
+    #[pyo3(signature = (glob="*"))]
+    fn names(&self, py: Python<'_>, glob: &str) -> PyResult<Vec<String>> {
+        let client = self.session(py)?;
+        py.detach(|| client.names(glob)).or_raise()
+    }
+
+    /// Returns descriptions of the names that match a pattern.
+    ///
+    /// Names whose values cannot be described are left out, with a RuntimeWarning: for example a faulty client's values,
+    /// spilled values without memory to read them back, and values that need a lease while this client has none left. `names`
+    /// has those names, too.
+    ///
+    /// Parameters
+    /// ----------
+    /// glob : str, default "*"
+    ///     A pattern, in which "*" stands for any text.
+    ///
+    /// Returns
+    /// -------
+    /// list of Info
+    ///     The descriptions, sorted by name.
+    #[pyo3(signature = (glob="*"))]
+    fn list(&self, py: Python<'_>, glob: &str) -> PyResult<Vec<Info>> {
+        listing::list(py, &self.session(py)?, glob)
+    }
+
+    /// Describes the value of a name, without a lease.
+    ///
+    /// Parameters
+    /// ----------
+    /// name : str
+    ///     The name.
+    ///
+    /// Returns
+    /// -------
+    /// Info
+    ///     Dtype, shape, sizes and owner.
+    ///
+    /// Raises
+    /// ------
+    /// NotFoundError
+    ///     The name has no value.
+    fn info(&self, py: Python<'_>, name: &str) -> PyResult<Info> {
+        self.session(py)?.info(name).or_raise().map(Info)
+    }
+
+    /// Returns where the value of another machine's name is, and the age of the local copy.
+    ///
+    /// Parameters
+    /// ----------
+    /// name : str
+    ///     The name, "NODE/NAME".
+    ///
+    /// Returns
+    /// -------
+    /// dict or None
+    ///     The keys node, alive, cached, stale and stamp; None for a name of this machine.
+    ///
+    /// Raises
+    /// ------
+    /// RemoteError
+    ///     This machine's gateway does not answer.
+    fn placement<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let client = self.session(py)?;
+        let Some(placement) = py.detach(|| client.placement(name)).or_raise()? else { return Ok(None) };
+        let dict = PyDict::new(py);
+        dict.set_item("node", placement.node)?;
+        dict.set_item("alive", placement.alive)?;
+        dict.set_item("cached", placement.cached)?;
+        dict.set_item("stale", placement.stale)?;
+        dict.set_item("stamp", placement.stamp)?;
+        Ok(Some(dict))
+    }
+
+    /// Returns the names of other nodes that match a pattern.
+    ///
+    /// Parameters
+    /// ----------
+    /// glob : str, default "*"
+    ///     A pattern, in which "*" stands for any text.
+    ///
+    /// Returns
+    /// -------
+    /// dict
+    ///     names (a dict for each), silent (nodes that did not respond) and more (whether the list is incomplete).
+    ///
+    /// Raises
+    /// ------
+    /// RemoteError
+    ///     This machine's gateway does not answer.
+    #[pyo3(signature = (glob="*"))]
+    fn remote_names<'py>(&self, py: Python<'py>, glob: &str) -> PyResult<Bound<'py, PyAny>> {
+        let client = self.session(py)?;
+        let found = py.detach(|| client.remote_names(glob)).or_raise()?;
+        metadata::to_dict(py, &found.encode())
+    }
+
+    /// Publishes an array under a name of another machine. When the call returns, that machine has the value.
+    ///
+    /// Parameters
+    /// ----------
+    /// name : str
+    ///     The name, "NODE/NAME".
+    /// value : array_like, Draft or tensor
+    ///     The tensor, as in `put`.
+    /// metadata : mapping or bytes or None, default None
+    ///     A dict, stored as JSON, or bytes; 64 KiB at most.
+    /// timestamp : int, default 0
+    ///     Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
+    ///
+    /// Raises
+    /// ------
+    /// RemoteError
+    ///     The node cannot be reached or refuses, or this machine's gateway does not answer.
+    /// ArgumentError
+    ///     The name has no node, or another argument is invalid.
+    #[pyo3(signature = (name, value, *, metadata=None, timestamp=0))]
+    fn put_remote(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        value: &Bound<'_, PyAny>,
+        metadata: Option<&Bound<'_, PyAny>>,
+        timestamp: u64,
+    ) -> PyResult<()> {
+        let to = To::parse(None, None)?;
+        let client = self.session(py)?;
+        let draft = tensor_of(&client, value, &to, metadata, timestamp)?;
+        py.detach(|| client.put_remote_draft(name, draft)).or_raise()
+    }
+
+    /// Publishes copies of several tensors under one name. Readers see all of them or none.
+    ///
+    /// Parameters
+    /// ----------
+    /// name : str
+    ///     The name. A previous value is replaced; leases on it stay valid.
+    /// tensors : mapping of str to array_like, Draft or tensor
+    ///     The tensors by name, in host memory.
+    /// metadata : mapping or bytes or None, default None
+    ///     A dict, stored as JSON, or bytes; 64 KiB at most.
+    /// timestamp : int, default 0
+    ///     Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
+    /// ttl : float or None, default None
+    ///     Time to live in seconds, after which the name ends; None for no limit.
+    /// ephemeral : bool, default False
+    ///     Whether the name ends with this client's session.
+    ///
+    /// Returns
+    /// -------
+    /// Version
+    ///     The version of the published value.
+    ///
+    /// Raises
+    /// ------
+    /// ArgumentError
+    ///     A name, a tensor, the metadata or another argument is invalid.
+    /// DTypeError
+    ///     The elements of a tensor cannot be lent.
+    /// LimitError
+    ///     A limit of the daemon's configuration, of this client or of the machine is reached.
+    ///
+    /// Examples
+    /// --------
+    /// >>> _ = client.put_dataset("batch", {"x": np.zeros((8, 2)), "y": np.arange(8)})
+    /// >>> x, y = client.get_dataset("batch").numpy()
+    /// >>> x.shape
+    /// (8, 2)
+    #[pyo3(signature = (name, tensors, *, metadata=None, timestamp=0, ttl=None, ephemeral=false))]
+    #[allow(clippy::too_many_arguments)]
+    fn put_dataset(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        tensors: &Bound<'_, PyMapping>,
+        metadata: Option<&Bound<'_, PyAny>>,
+        timestamp: u64,
+        ttl: Option<f64>,
+        ephemeral: bool,
+    ) -> PyResult<Version> {
+        let lasting = Lasting::new(ttl, ephemeral)?;
+        let client = self.session(py)?;
+        let dataset = dataset_of(&client, tensors, metadata, timestamp)?;
+        lasting.publish(py, dataset.into(), name)
+    }
+
+    /// Publishes a copy of an array under a unique name, for another process.
+    ///
+    /// Parameters
+    /// ----------
+    /// value : array_like, Draft or tensor
+    ///     The tensor, as in `put`.
+    /// metadata : mapping or bytes or None, default None
+    ///     A dict, stored as JSON, or bytes; 64 KiB at most.
+    /// ttl : float or None, default None
+    ///     Time to live in seconds, after which the name ends; None for no limit.
+    ///
+    /// Returns
+    /// -------
+    /// TensorRef
+    ///     A small reference that can be pickled and sent.
+    ///
+    /// Raises
+    /// ------
+    /// DTypeError
+    ///     The elements cannot be lent.
+    /// LimitError
+    ///     A limit of the daemon's configuration, of this client or of the machine is reached.
+    #[pyo3(signature = (value, *, metadata=None, ttl=None))]
+    fn share<'py>(
+        slf: &Bound<'py, Self>,
+        value: &Bound<'py, PyAny>,
+        metadata: Option<&Bound<'py, PyAny>>,
+        ttl: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("tensorlend._refs")?.call_method1("share", (slf, value, metadata, ttl))
+    }
+
+    /// Publishes an object as one tensor.
+    ///
+    /// Plain values need no pickle. Needs the package msgpack: pip install 'tensorlend[objects]'.
+    ///
+    /// Parameters
+    /// ----------
+    /// name : str
+    ///     1 to 255 bytes of UTF-8.
+    /// obj : object
+    ///     Dicts, lists, text, numbers, arrays, Arrow data, frames, and anything that can be pickled.
+    /// metadata : mapping or bytes or None, default None
+    ///     A dict, stored as JSON, or bytes; 64 KiB at most.
+    /// timestamp : int, default 0
+    ///     A number of the producer's choice, usually nanoseconds.
+    /// ttl : float or None, default None
+    ///     Time to live in seconds, after which the name ends; None for no limit.
+    /// ephemeral : bool, default False
+    ///     The name ends with this client's session.
+    ///
+    /// Returns
+    /// -------
+    /// Version
+    ///     The version of the published value.
+    ///
+    /// Raises
+    /// ------
+    /// NameError
+    ///     The name is not valid.
+    /// LimitError
+    ///     A limit of the daemon's configuration, of this client or of the machine is reached.
+    #[pyo3(signature = (name, obj, *, metadata=None, timestamp=0, ttl=None, ephemeral=false))]
+    #[allow(clippy::too_many_arguments, reason = "they are keywords to who calls")]
+    fn put_object<'py>(
+        slf: &Bound<'py, Self>,
+        name: &str,
+        obj: &Bound<'py, PyAny>,
+        metadata: Option<&Bound<'py, PyAny>>,
+        timestamp: u64,
+        ttl: Option<f64>,
+        ephemeral: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let objects = slf.py().import("tensorlend.objects")?;
+        objects.call_method1("put_object", (slf, name, obj, metadata, timestamp, ttl, ephemeral))
+    }
+
+    /// Returns an object that `put_object` published.
+    ///
+    /// Arrays in it view shared memory and keep it alive.
+    ///
+    /// Parameters
+    /// ----------
+    /// name : str
+    ///     1 to 255 bytes of UTF-8.
+    /// trust_pickle : bool, default False
+    ///     Whether to load pickles in the object, which lets their publisher run any code here.
+    /// lazy : bool, default False
+    ///     Whether to return a FrozenList or a FrozenDict, which decodes an item at each access.
+    /// mode : {"read", "cow"}, default "read"
+    ///     "read" for read-only arrays; "cow" for writable private copies on write.
+    ///
+    /// Returns
+    /// -------
+    /// object
+    ///     The object.
+    ///
+    /// Raises
+    /// ------
+    /// NotFoundError
+    ///     Nothing is published under the name.
+    /// UntrustedPickleError
+    ///     The object contains a pickle, and `trust_pickle` is False.
+    #[pyo3(signature = (name, *, trust_pickle=false, lazy=false, mode="read"))]
+    fn get_object<'py>(
+        slf: &Bound<'py, Self>,
+        name: &str,
+        trust_pickle: bool,
+        lazy: bool,
+        mode: &str,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("tensorlend.objects")?.call_method1("get_object", (slf, name, trust_pickle, lazy, mode))
+    }
+}

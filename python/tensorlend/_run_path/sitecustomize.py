@@ -1,0 +1,23 @@
+"""Python runs this at its start, in processes that a program under `python -m tensorlend.run` starts. The next module of this name follows."""
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+
+
+def _start() -> None:
+    here = os.path.dirname(os.path.abspath(__file__))
+    if "TENSORLEND_RUN" in os.environ:
+        import tensorlend_run_hooks  # type: ignore[import-not-found, unused-ignore]
+
+        tensorlend_run_hooks.watch()
+    others = [path for path in sys.path if os.path.abspath(path or ".") != here]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+_start()

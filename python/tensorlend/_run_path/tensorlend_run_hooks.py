@@ -1,0 +1,123 @@
+"""Installs tensorlend's transports when a program imports the modules that they serve. Imports none of these itself, nor tensorlend before that.
+
+`python -m tensorlend.run` uses it in the program's process, and `sitecustomize` of this folder in Python processes that the program starts.
+TENSORLEND_RUN names a folder with a file of counters for each process: a process writes its own alone, and a killed one leaves its counts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import mmap
+import os
+import struct
+import sys
+from typing import Any
+
+#: The variable that says that a program runs under tensorlend.run. Its value is the folder of the counters.
+VARIABLE = "TENSORLEND_RUN"
+#: Counters of a process: values that were lent, their bytes, and values that could not be lent.
+COUNTERS = struct.Struct("=QQQ")
+#: What each transport needs to be imported before it is installed.
+NEEDS = {
+    "multiprocessing": {"numpy", "multiprocessing.reduction"},
+    "torch": {"torch"},
+    "joblib": {"joblib"},
+}
+_WATCHED = frozenset().union(*NEEDS.values())
+
+_imported: set[str] = set()
+_installed: set[str] = set()
+#: Reasons why a transport could not be installed.
+problems: list[str] = []
+
+
+class _Counters:
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._memory: mmap.mmap | None = None
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self._memory = None
+
+    def __call__(self, nbytes: int, lent: bool) -> None:
+        try:
+            if self._memory is None:
+                with open(os.path.join(self._folder, str(os.getpid())), "w+b") as file:
+                    file.truncate(COUNTERS.size)
+                    self._memory = mmap.mmap(file.fileno(), COUNTERS.size)
+            values, size, refused = COUNTERS.unpack_from(self._memory)
+            new = (values + 1, size + nbytes, refused) if lent else (values, size, refused + 1)
+            COUNTERS.pack_into(self._memory, 0, *new)
+        except OSError:
+            # The program has ended, and the folder with it.
+            return
+
+
+def totals(folder: str) -> tuple[int, int, int]:
+    """Returns the sums of the counters of all processes."""
+    found = []
+    for entry in os.scandir(folder):
+        with open(entry.path, "rb") as file:
+            text = file.read(COUNTERS.size)
+        if len(text) == COUNTERS.size:
+            found.append(COUNTERS.unpack(text))
+    return sum(f[0] for f in found), sum(f[1] for f in found), sum(f[2] for f in found)
+
+
+class _Loader(importlib.abc.Loader):
+    """Runs a module's own loader, and then looks what can be installed."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: Any) -> Any:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        # From here on the module is as if it was imported without this one.
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        _imported.add(module.__spec__.name)
+        _install()
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name not in _WATCHED or name in _imported:
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None:
+                if spec.loader is not None and hasattr(spec.loader, "exec_module"):
+                    spec.loader = _Loader(spec.loader)
+                return spec
+        return None
+
+
+def _install() -> None:
+    for transport, needs in NEEDS.items():
+        if transport in _installed or not needs <= _imported:
+            continue
+        _installed.add(transport)
+        try:
+            module: Any = importlib.import_module(f"tensorlend.{transport}")
+            transit: Any = importlib.import_module("tensorlend._transit")
+            if transit.counter is None and VARIABLE in os.environ:
+                transit.counter = _Counters(os.environ[VARIABLE])
+            if transport == "torch":
+                module.install(largest=transit.TORCH_LARGEST)
+            else:
+                module.install()
+        except Exception as error:  # Whatever it is, the program goes without.
+            problems.append(f"{transport}: {error}")
+
+
+def watch() -> None:
+    """Watches the imports of this process from here on, and installs for modules that are imported already."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+        _imported.update(_WATCHED & set(sys.modules))
+        _install()

@@ -1,0 +1,109 @@
+"""The program's end of a worker's pipe."""
+
+from __future__ import annotations
+
+import select
+import signal
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+from tensorlend.loader.failure import Failure
+
+#: Time that a worker whose pipe has ended has to exit, in seconds: only then its exit code is known.
+_EXIT_SECONDS = 5.0
+
+
+class Replies:
+    """A pipe that skips the replies of calls that timed out, and that reports the end of the worker as a failure.
+
+    It has the methods of a `Connection` that `gymnasium.vector.AsyncVectorEnv` calls.
+    """
+
+    def __init__(self, index: int, pipe: Connection, process: Any) -> None:
+        #: The error that has ended the worker; None while it works.
+        self.failure: BaseException | None = None
+        self._index = index
+        self._pipe = pipe
+        self._process = process
+        # Commands without a reply. All but the last of them have timed out.
+        self._due = 0
+        # Processes that the environment started may hold the worker's end of the pipe: the sentinel reports the worker's end.
+        self._poll = select.poll()
+        self._descriptor = pipe.fileno()
+        self._poll.register(self._descriptor, select.POLLIN)
+        self._poll.register(process.sentinel, select.POLLIN)
+
+    @property
+    def closed(self) -> bool:
+        """Whether this end is closed."""
+        return self._pipe.closed
+
+    def close(self) -> None:
+        """Closes this end."""
+        self._pipe.close()
+
+    def send(self, command: Any) -> None:
+        """Sends a command."""
+        self._due += 1
+        try:
+            self._pipe.send(command)
+        except (BrokenPipeError, ConnectionResetError):
+            # `recv` reports the worker's end, and perhaps the error that it sent before.
+            pass
+
+    def poll(self, timeout: float | None) -> bool:
+        """Waits until `recv` does not block; returns False if this takes more than `timeout` seconds."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self.failure is None:
+            events = self._poll.poll(None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000)
+            if not events:
+                return False
+            if self._due <= 1:
+                return True
+            self._next(events)
+        return True
+
+    def recv(self) -> tuple[Any, bool]:
+        """Returns the reply to the last command, and True; or None and False, and sets `failure`."""
+        while self.failure is None:
+            reply = self._next(self._poll.poll())
+            if self._due == 0 and self.failure is None:
+                return reply, True
+        return None, False
+
+    def _next(self, events: list[tuple[int, int]]) -> Any:
+        reply, succeeded = None, False
+        self._due -= 1
+        try:
+            # After the end of the worker, the pipe may still have a reply. `Connection.poll` takes longer than the rest of this.
+            if any(descriptor == self._descriptor for descriptor, _ in events):
+                reply, succeeded = self._pipe.recv()
+        except (EOFError, OSError):
+            pass
+        if isinstance(reply, Failure):
+            self.failure = reply.error()
+        elif not succeeded:
+            self.failure = self._ended()
+        return reply
+
+    def _ended(self) -> RuntimeError:
+        self._process.join(_EXIT_SECONDS)
+        code = self._process.exitcode
+        if code is None:
+            how = "has closed its pipe"
+        elif code < 0:
+            how = f"was killed by {_signal(-code)}"
+        else:
+            how = f"exited with status {code}"
+        return RuntimeError(
+            f"the process of environment {self._index} (pid {self._process.pid}) {how}: "
+            "close this vector environment, and make a new one"
+        )
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

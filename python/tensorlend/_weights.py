@@ -1,0 +1,298 @@
+"""Files of weights in lent memory, once for each machine: the first process reads a file, all others map the same memory.
+
+The steps of one file. Loader L, another process P, daemon D:
+
+1. P leases `weights/HASH` of the file's real path. The value's metadata name the file that its loader read: device, inode,
+   size and times. If the file has the same now, P is done.
+2. P opens the file and tries an exclusive `flock` on it, without blocking. The kernel grants it to one process, which is L.
+   The others wait for a new value of `weights/HASH`, at most AGAIN seconds, and begin again at 1.
+3. L repeats step 1: an earlier loader may have published and unlocked between steps 1 and 2.
+4. L reads the file into a draft. It checks that nobody wrote to the file (by descriptor) or replaced it (by path). If
+   somebody did, L drops the draft, unlocks the file and begins again at 1.
+5. L repeats step 1 and drops its draft if the weights are there. Otherwise it publishes `weights/HASH`, in place of an
+   older file's value, whose leases stay valid.
+6. L unlocks the file.
+
+Crashes. The lock is the only claim, and it leaves nothing behind: the kernel releases it when L ends, however that
+happens. If L is killed before 5, D frees the draft and one of the others gets the lock within AGAIN seconds. If L is
+killed between 5 and 6, the value is published.
+
+Children. The lock belongs to the open file description, which a forked child shares. L unlocks explicitly, which ends the
+lock for the child's descriptor too. If L is killed instead, the child would keep the lock: so a child of `os.fork` closes
+its copies of the descriptors, and `O_CLOEXEC` closes them in started programs. Two children keep theirs: one forked by
+native code, and one forked by another thread between the opening of the file and the line after it. The limit below covers
+them.
+
+Locks that do not work. The lock only saves work, it is not needed for correct results. P reads the file by itself in two
+cases, and then there are two loaders:
+
+* The file system refuses the lock. NFS, for one, demands a descriptor that is open for writing (EBADF), and the file is
+  open for reading. Local file systems of Linux do not demand it.
+* Another process has held the lock for longer than loading can take (`_own_load_s`). It may be suspended, or a foreign
+  program: everybody who can read a file can lock it. Each process adds a random part, so that one of several waiting
+  processes begins first and the others find its value.
+
+Two loaders publish the same bytes. Because of step 5 the first value usually stays. If both pass step 5 before one of them
+publishes, the last value stays, and leases on the first one stay valid: the machine then has the bytes twice until these
+leases end. A loader of a file that somebody replaces between steps 4 and 5 locks another inode than a loader of the new
+file, and can publish its older bytes last. Step 1 of the next process detects that and loads the new file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import FileIO
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensorlend import _native, _safetensors
+from tensorlend._errors import ArgumentError, NotFoundError, TimeoutError
+from tensorlend._safetensors import LENGTH_BYTES, Entry, HeaderError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from tensorlend._types import Mode
+
+#: Format of the metadata.
+FORMAT = 1
+#: Alignment in bytes of the first tensor, and of those that the file does not align.
+ALIGNMENT = 64
+#: Bytes that are read and hashed at once: they stay in the processor's cache in between.
+CHUNK = 1 << 20
+#: Seconds between two attempts to become the loader, in place of one that may have been killed.
+AGAIN = 0.05
+#: Seconds that a loader may take for a file without bytes, and bytes that a slow one reads in a second.
+LOAD_S = 30.0
+SLOW_BYTES_PER_S = 64 << 20
+#: A file that changed less than this many nanoseconds ago is read later: another change could have the same time.
+SETTLED_NS = 50_000_000
+#: Number of reads after which `load` raises an error, if another process changed the file or the lent value after each of them.
+READS_MAX = 5
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A leased file."""
+
+    lease: Any
+    bytes: npt.NDArray[np.uint8]
+    tensors: list[Entry]
+
+
+def name_of(path: str | os.PathLike[str]) -> str:
+    """Returns the name under which a file is lent."""
+    return f"weights/{hashlib.sha256(os.path.realpath(path).encode()).hexdigest()[:32]}"
+
+
+#: Files that this process has open to lock them.
+_open_files: set[FileIO] = set()
+
+
+def _in_child() -> None:
+    # The parent's locks are its own: they must end with it.
+    for file in _open_files:
+        file.close()
+    _open_files.clear()
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+def load(path: str | os.PathLike[str], client: _native.Client | None, mode: Mode, timeout: float | None) -> Weights:
+    """Returns a file's weights. The first process reads them, and all others lease them."""
+    from tensorlend._default import default_client
+
+    client = client or default_client()
+    name, begun, reads, spread = name_of(path), time.monotonic(), 0, random.uniform(1, 1.5)
+    while True:
+        found = _published(client, name, path, mode)
+        if isinstance(found, Weights):
+            return found
+        with _opened(path) as file:
+            waited = time.monotonic() - begun
+            if _lock(file) or waited >= _own_load_s(os.fstat(file.fileno()).st_size, timeout) * spread:
+                # Counted also if it was published: another client of the namespace may replace it again and again.
+                if reads == READS_MAX:
+                    raise ArgumentError(
+                        f"{os.fspath(path)!r} changed while it was read, or another client replaced {name!r}, {READS_MAX} times: load it "
+                        "when nobody writes to it"
+                    )
+                if not isinstance(_published(client, name, path, mode), Weights):
+                    reads += 1
+                    _publish(client, name, path, file)
+                continue
+        left = AGAIN if timeout is None else min(AGAIN, timeout - waited)
+        if left <= 0:
+            raise TimeoutError(
+                f"timed out after {timeout:g} s waiting for another process that loads {os.fspath(path)!r}: it holds a lock on "
+                "the file (see `lslocks`)"
+            )
+        try:
+            client.wait_newer(name, found, timeout=left).release()
+        except TimeoutError:
+            # The loader may have been killed.
+            continue
+
+
+def _own_load_s(size: int, timeout: float | None) -> float:
+    """Returns the seconds after which a process no longer waits for another one, and reads a file of this size by itself.
+
+    It is at least half of the timeout. With a shorter timeout than loading can take, the process gets an error and no copy
+    of its own: several such processes could exceed the machine's memory.
+    """
+    return max(LOAD_S + size / SLOW_BYTES_PER_S, (timeout or 0) / 2)
+
+
+@contextlib.contextmanager
+def _opened(path: str | os.PathLike[str]) -> Iterator[FileIO]:
+    """Opens a file, and unlocks it at the end, also for children that have its descriptor."""
+    with open(path, "rb", buffering=0) as file:
+        _open_files.add(file)
+        try:
+            yield file
+        finally:
+            _open_files.discard(file)
+            with contextlib.suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _lock(file: FileIO) -> bool:
+    """Whether this process may read the file: it has the lock, or the file system has no such locks."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _published(
+    client: _native.Client, name: str, path: str | os.PathLike[str], mode: Mode
+) -> Weights | _native.Version | None:
+    """Returns the weights that are lent, if they are those of the file now; else the version of those of an older file."""
+    stat = os.stat(path)
+    try:
+        lease = client.get_value(name, mode=mode)
+    except NotFoundError:
+        return None
+    if isinstance(lease, _native.Lease) and _is_of(lease, stat):
+        array: npt.NDArray[Any] = lease.numpy()
+        tensors = _tensors(array)
+        if tensors is not None:
+            return Weights(lease, array, tensors)
+    version = lease.version
+    lease.release()
+    return version
+
+
+def _is_of(lease: _native.Lease[Any], stat: os.stat_result) -> bool:
+    """Whether a lease's metadata name this file. Other clients may have published it."""
+    try:
+        metadata = json.loads(lease.metadata_bytes)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(metadata, dict) and metadata.get("format") == FORMAT and metadata.get("file") == _identity(stat)
+
+
+def _identity(stat: os.stat_result) -> list[int]:
+    return [stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+
+
+def _tensors(array: npt.NDArray[Any]) -> list[Entry] | None:
+    """Returns the tensors of a lent file; None if it is none. Other clients may have published it, so everything is checked."""
+    if array.dtype != np.uint8 or array.ndim != 1:
+        return None
+    try:
+        length = _safetensors.header_bytes(array[:LENGTH_BYTES].tobytes(), array.size)
+        entries = _safetensors.parse_placed(array[LENGTH_BYTES : LENGTH_BYTES + length].tobytes(), array.size)
+    except HeaderError:
+        return None
+    return entries
+
+
+def _publish(client: _native.Client, name: str, path: str | os.PathLike[str], file: FileIO) -> None:
+    """Reads an open file and publishes it, unless the file changed or another process has published it."""
+    before = os.fstat(file.fileno())
+    _let_settle(before)
+    try:
+        draft, digest = _read(client, file, before.st_size)
+    except (HeaderError, EOFError) as error:
+        if _identity(os.fstat(file.fileno())) != _identity(before):
+            return
+        raise ArgumentError(f"{os.fspath(path)!r} is no valid safetensors file: {error}") from error
+    # By descriptor: nobody wrote to the file. By path: nobody replaced it.
+    same = _identity(os.fstat(file.fileno())) == _identity(before) == _identity(os.stat(path))
+    if not same or isinstance(_published(client, name, path, "read"), Weights):
+        draft.drop()
+        return
+    client.put(name, draft, metadata={"format": FORMAT, "file": _identity(before), "sha256": digest})
+
+
+def _let_settle(stat: os.stat_result) -> None:
+    left_ns = max(stat.st_mtime_ns, stat.st_ctime_ns) + SETTLED_NS - time.time_ns()
+    if 0 < left_ns <= SETTLED_NS:
+        time.sleep(left_ns / 1e9)
+
+
+def _read(client: _native.Client, file: FileIO, size: int) -> tuple[_native.Draft, str]:
+    """Reads a file into a draft; returns it, and the file's hash."""
+    digest = hashlib.sha256()
+
+    def read(into: memoryview) -> None:
+        at = 0
+        while at < len(into):
+            count = file.readinto(into[at : at + CHUNK])
+            if not count:
+                raise EOFError("it became shorter")
+            digest.update(into[at : at + count])
+            at += count
+
+    prefix = bytearray(min(LENGTH_BYTES, size))
+    read(memoryview(prefix))
+    header = bytearray(_safetensors.header_bytes(bytes(prefix), size))
+    read(memoryview(header))
+    entries = _safetensors.parse(bytes(header), size - LENGTH_BYTES - len(header))
+    placed, total = _place(entries)
+    head = _safetensors.written(placed)
+    draft = client.create(total, np.uint8)
+    try:
+        view = draft.array.data.cast("B")
+        view[:LENGTH_BYTES] = len(head).to_bytes(LENGTH_BYTES, "little")
+        view[LENGTH_BYTES : LENGTH_BYTES + len(head)] = head
+        for entry in placed:
+            read(view[entry.begin : entry.end])
+        del view
+    except BaseException:
+        draft.drop()
+        raise
+    return draft, digest.hexdigest()
+
+
+def _place(entries: list[Entry]) -> tuple[list[Entry], int]:
+    """Returns where the tensors are in the lent memory, from its first byte, and its length. Each is aligned to its elements."""
+    # The offsets are part of the header: they are shifted by a length that is enough for the longest of them.
+    longest = [Entry(e.name, e.dtype, e.shape, 1 << 62, 1 << 62) for e in entries]
+    at = _up(LENGTH_BYTES + len(_safetensors.written(longest)), ALIGNMENT)
+    placed = []
+    for entry in entries:
+        if at % entry.itemsize:
+            at = _up(at, ALIGNMENT)
+        nbytes = entry.end - entry.begin
+        placed.append(Entry(entry.name, entry.dtype, entry.shape, at, at + nbytes))
+        at += nbytes
+    return placed, at
+
+
+def _up(value: int, to: int) -> int:
+    return -(-value // to) * to

@@ -1,0 +1,86 @@
+"""Files of weights as arrays of numpy."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensorlend import _weights
+from tensorlend._errors import DTypeError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from tensorlend._native import Client
+    from tensorlend._types import Mode
+
+_DTYPES = {
+    "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "F16": "<f2", "U32": "<u4", "I32": "<i4", "F32": "<f4",
+    "U64": "<u8", "I64": "<i8", "F64": "<f8", "C64": "<c8",
+}  # fmt: skip
+_ML_DTYPES = {
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+}
+
+
+def load_file(
+    path: str | os.PathLike[str], *, client: Client | None = None, mode: Mode = "cow", timeout: float | None = None
+) -> dict[str, npt.NDArray[Any]]:
+    """Returns the arrays of a safetensors file, which one process of the machine reads, and all others map.
+
+    The first call on the machine reads the file into lent memory and publishes it. Later calls, also of other processes, lease that memory. A
+    file that was replaced or written to is read again; arrays of the old file stay as they are.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file.
+    client : Client or None, default None
+        The client; None for the default client: of the running daemon, or of one in this process.
+    mode : {"read", "cow"}, default "cow"
+        "cow" for arrays that may be written to, which copies the pages that are written, for this process alone; "read" for read-only arrays.
+    timeout : float or None, default None
+        Maximum wait in seconds for another process that reads the file. None waits for as long as reading a file of this
+        size can take, and then reads it in this process.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+        The arrays, in the order of the file. All view one lease, which ends with the last of them.
+
+    Raises
+    ------
+    ArgumentError
+        The file is no valid safetensors file, or somebody writes to it.
+    DTypeError
+        An array has elements that numpy needs `ml_dtypes` for, which is not installed.
+    LimitError
+        The daemon has no memory left for the file.
+    TimeoutError
+        Another process, which has locked the file, has not read it in time.
+    """
+    weights = _weights.load(path, client, mode, timeout)
+    return {
+        entry.name: weights.bytes[entry.begin : entry.end].view(_dtype(entry.name, entry.dtype)).reshape(entry.shape)
+        for entry in weights.tensors
+    }
+
+
+def _dtype(name: str, dtype: str) -> np.dtype[Any]:
+    known = _DTYPES.get(dtype)
+    if known is not None:
+        return np.dtype(known)
+    try:
+        import ml_dtypes
+
+        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _ML_DTYPES[dtype]))
+    except (ImportError, AttributeError) as error:
+        raise DTypeError(f"tensor {name!r} has elements of type {dtype}, which numpy lacks: install ml_dtypes") from error
+    return found

@@ -1,0 +1,108 @@
+"""Files of weights as tensors of torch."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensorlend import _weights
+from tensorlend._errors import DTypeError
+
+if TYPE_CHECKING:
+    from tensorlend._native import Client
+
+_DTYPES = {
+    "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "F16": "float16", "BF16": "bfloat16", "U32": "uint32",
+    "I32": "int32", "F32": "float32", "U64": "uint64", "I64": "int64", "F64": "float64", "C64": "complex64", "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
+}  # fmt: skip
+
+
+def load_file(
+    path: str | os.PathLike[str], *, client: Client | None = None, timeout: float | None = None
+) -> dict[str, torch.Tensor]:
+    """Returns the tensors of a safetensors file, which one process of the machine reads, and all others map.
+
+    The first call on the machine reads the file into lent memory and publishes it. Later calls, also of other processes, lease that memory. A
+    file that was replaced or written to is read again; tensors of the old file stay as they are. Writing to a tensor copies the pages that are
+    written, for this process alone.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file.
+    client : Client or None, default None
+        The client; None for the default client: of the running daemon, or of one in this process.
+    timeout : float or None, default None
+        Maximum wait in seconds for another process that reads the file. None waits for as long as reading a file of this
+        size can take, and then reads it in this process.
+
+    Returns
+    -------
+    dict of str to torch.Tensor
+        The tensors on the CPU, in the order of the file. Each has a storage of its own; all view one lease, which ends with the last of them.
+
+    Raises
+    ------
+    ArgumentError
+        The file is no valid safetensors file, or somebody writes to it.
+    DTypeError
+        A tensor has elements that this version of torch lacks.
+    LimitError
+        The daemon has no memory left for the file.
+    TimeoutError
+        Another process, which has locked the file, has not read it in time.
+    """
+    weights = _weights.load(path, client, "cow", timeout)
+    tensors = {}
+    for entry in weights.tensors:
+        dtype = getattr(torch, _DTYPES[entry.dtype], None)
+        if dtype is None:
+            raise DTypeError(f"tensor {entry.name!r} has elements of type {entry.dtype}, which torch {torch.__version__} lacks: upgrade it")
+        if entry.begin == entry.end:
+            tensors[entry.name] = torch.empty(entry.shape, dtype=dtype)
+        else:
+            # A storage for each: programs that save tensors take those of one storage for one tensor.
+            tensors[entry.name] = torch.from_numpy(weights.bytes[entry.begin : entry.end]).view(dtype).view(entry.shape)
+    return tensors
+
+
+def load_state_dict(
+    model: torch.nn.Module,
+    path: str | os.PathLike[str],
+    *,
+    strict: bool = True,
+    assign: bool = True,
+    client: Client | None = None,
+    timeout: float | None = None,
+) -> Any:
+    """Loads a safetensors file into a model, whose parameters then are the lent memory.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model. Create it under `torch.device("meta")`, so that it has no memory of its own.
+    path : str or path-like
+        The file, as in `load_file`.
+    strict : bool, default True
+        Whether the file and the model must have the same names.
+    assign : bool, default True
+        Whether the model takes the lent tensors as its own. False copies them into the model's memory, so that nothing is shared.
+    client : Client or None, default None
+        As in `load_file`.
+    timeout : float or None, default None
+        As in `load_file`.
+
+    Returns
+    -------
+    NamedTuple
+        The missing and the unexpected names, as `torch.nn.Module.load_state_dict` returns them.
+
+    Raises
+    ------
+    RuntimeError
+        Names or shapes differ from the model's.
+    """
+    return model.load_state_dict(load_file(path, client=client, timeout=timeout), strict=strict, assign=assign)

@@ -1,0 +1,90 @@
+"""Runs a program unchanged, with tensorlend's transports: see docs/how-to/run.md."""
+
+from __future__ import annotations
+
+import atexit
+import io
+import os
+import runpy
+import shutil
+import sys
+import tempfile
+import types
+from importlib.machinery import SourceFileLoader
+
+__all__ = ["main"]
+
+_PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_run_path")
+
+_USAGE = """\
+usage: python -m tensorlend.run PROGRAM [ARGUMENT...]
+       python -m tensorlend.run -m MODULE [ARGUMENT...]
+
+Runs a program unchanged. Large arrays and tensors that it sends through multiprocessing, concurrent.futures, torch.multiprocessing, DataLoader and
+joblib travel in lent memory, also between the Python processes that it starts. Prints on standard error what was lent.
+"""
+
+
+def main(arguments: list[str]) -> None:
+    """Runs the program of this command line."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_USAGE, end="")
+        sys.exit(0 if arguments else 2)
+    if arguments[0].startswith("-") and (arguments[0] != "-m" or len(arguments) < 2):
+        sys.exit(_USAGE)
+    sys.path.insert(1, _PATH)
+    import tensorlend_run_hooks as hooks  # type: ignore[import-not-found, unused-ignore]
+
+    if hooks.VARIABLE not in os.environ:
+        folder = tempfile.mkdtemp(prefix="tensorlend-run-")
+        os.environ[hooks.VARIABLE] = folder
+        # Before the program's own functions are registered, so that it is called after them.
+        atexit.register(_report, folder, os.getpid())
+    inherited = os.environ.get("PYTHONPATH")
+    if _PATH not in (inherited or "").split(os.pathsep):
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_PATH, inherited]))
+    hooks.watch()
+    if arguments[0] == "-m":
+        # As Python does it: the first argument becomes the module's file.
+        sys.argv = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        _run_file(arguments)
+
+
+def _run_file(arguments: list[str]) -> None:
+    """Runs a file as Python runs it, in a module that stays `__main__` until the process ends: threads and pickles need it."""
+    program = arguments[0]
+    sys.argv = arguments
+    if not sys.flags.safe_path:
+        sys.path[0] = os.path.dirname(os.path.realpath(program))
+    try:
+        with io.open_code(os.path.abspath(program)) as file:
+            source = file.read()
+    except OSError as error:
+        sys.exit(f"tensorlend.run: {error}")
+    main_module = types.ModuleType("__main__")
+    main_module.__file__ = program
+    main_module.__loader__ = SourceFileLoader("__main__", program)
+    main_module.__dict__["__builtins__"] = __builtins__
+    sys.modules["__main__"] = main_module
+    exec(compile(source, program, "exec"), main_module.__dict__)
+
+
+def _report(folder: str, pid: int) -> None:
+    if os.getpid() != pid:
+        return
+    import tensorlend_run_hooks as hooks  # type: ignore[import-not-found, unused-ignore]
+
+    values, nbytes, refused = hooks.totals(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    said = f"lent {values:,} arrays and tensors, {nbytes / (1 << 20):,.1f} MiB that were not pickled"
+    if refused:
+        said += f"; {refused:,} could not be lent and travelled as usual"
+    for problem in hooks.problems:
+        said += f"; not installed: {problem}"
+    print(f"tensorlend: {said}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
