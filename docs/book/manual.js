@@ -8,3 +8,15 @@ for (const code of document.querySelectorAll("pre code")) {
         code.closest("pre").before(label);
     }
 }
+
+// Gives each cell its column's name, which narrow windows show in front of it.
+for (const table of document.querySelectorAll(".content table")) {
+    const columns = [...table.querySelectorAll("thead th")].map((column) => column.textContent.trim());
+    for (const row of table.querySelectorAll("tbody tr")) {
+        [...row.cells].forEach((cell, at) => {
+            if (columns[at]) {
+                cell.dataset.column = columns[at];
+            }
+        });
+    }
+}
