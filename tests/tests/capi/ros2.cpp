@@ -1,4 +1,5 @@
 // The conversions of examples/ros2, with a message that has the fields of sensor_msgs/Image.
+#include "ros2/sensor_msgs/msg/image.hpp"
 #include "../../../examples/ros2/image.hpp"
 #include <cstdlib>
 #include <iostream>
@@ -12,20 +13,7 @@
         }                                                                                          \
     } while (0)
 
-struct Image {
-    struct {
-        struct {
-            std::int32_t sec = 0;
-            std::uint32_t nanosec = 0;
-        } stamp;
-        std::string frame_id;
-    } header;
-    std::uint32_t height = 0, width = 0;
-    std::string encoding;
-    std::uint8_t is_bigendian = 0;
-    std::uint32_t step = 0;
-    std::vector<std::uint8_t> data;
-};
+using sensor_msgs::msg::Image;
 
 static bool is_refused(const tensorlend::Client &client, const Image &message) {
     try {

@@ -22,9 +22,9 @@ fn modules(src: &Path) -> BTreeMap<Vec<String>, String> {
             module.pop();
         }
         // A file's own tests stand at its end.
-        let own = |text: &str| text.split("#[cfg(test)]\nmod tests {").next().unwrap().to_owned();
-        let text = own(&text.replace("#[cfg(test)]\npub mod tests {", "#[cfg(test)]\nmod tests {"));
-        found.insert(module, text);
+        let marks = ["#[cfg(test)]\nmod tests {", "#[cfg(test)]\npub mod tests {"];
+        let end = marks.iter().filter_map(|mark| text.find(mark)).min().unwrap_or(text.len());
+        found.insert(module, text[..end].to_owned());
     }
     found
 }
