@@ -1,4 +1,4 @@
-//! Detection of a sleeping thread: the start of a wake-up measurement.
+//! Detection that a thread sleeps, with which the measurement of a wake-up begins.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use crate::BaselineError;
 
-/// Time after which a sleeper's core is idle.
+/// Time after the kernel reports a thread as asleep until its core is idle.
 const SETTLE: Duration = Duration::from_micros(20);
 
 /// Timeout of the wait for a thread to fall asleep.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A thread as the kernel sees it.
+/// A thread whose state in /proc is observed.
 pub struct Observed {
     stat: File,
 }
@@ -24,7 +24,7 @@ impl Observed {
         Ok(Self { stat: stat.map_err(BaselineError::system("look at a thread in /proc"))? })
     }
 
-    /// Returns a little after it falls asleep.
+    /// Waits until the thread sleeps, and then for [`SETTLE`].
     pub fn until_asleep(&self) -> Result<(), BaselineError> {
         let start = Instant::now();
         while !self.is_asleep()? {
@@ -47,7 +47,7 @@ impl Observed {
     }
 }
 
-/// Returns the state's letter: behind the thread's name, which may contain anything, parentheses too.
+/// Returns the letter of the thread's state. It follows the thread's name, which may itself contain parentheses.
 fn state(stat: &[u8]) -> Option<u8> {
     let end = stat.iter().rposition(|&byte| byte == b')')?;
     stat.get(end + 2).copied()

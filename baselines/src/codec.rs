@@ -5,12 +5,12 @@ use bincode::config::standard;
 use crate::BaselineError;
 use crate::tensor::Tensor;
 
-/// The encodings.
+/// The encodings of a tensor in a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Codec {
     Bincode,
     Postcard,
-    /// The bytes themselves: both sides know their type and shape.
+    /// The bytes without a description. Both sides know their type and shape.
     Raw,
 }
 
@@ -32,7 +32,7 @@ impl Codec {
         }
     }
 
-    /// Calls `send` with the message.
+    /// Encodes a tensor, and calls `send` with the message.
     pub fn encode(
         self,
         tensor: &Tensor,

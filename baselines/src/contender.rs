@@ -7,7 +7,7 @@ use crate::lookout::Lookout;
 use crate::pipe::Carrier;
 use crate::{BaselineError, Lap};
 
-/// The way in which a contender hands a tensor over.
+/// The way in which a contender passes a tensor to another process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// serde and bincode over an ipc-channel.
@@ -24,7 +24,7 @@ pub enum Kind {
     RawSocket,
     /// ipc-channel's shared memory, filled once and sent again each time.
     Resend,
-    /// Copied into a segment of the shared_memory crate and out of it.
+    /// A copy into a segment of the shared_memory crate, and a copy out of it.
     Copy,
 }
 
@@ -41,7 +41,7 @@ impl Kind {
         Self::Copy,
     ];
 
-    /// Returns its name, without a space.
+    /// Returns the name of this kind, without spaces.
     pub fn name(self) -> &'static str {
         match self {
             Self::Serialize => "bincode/ipc-channel",
@@ -55,7 +55,7 @@ impl Kind {
         }
     }
 
-    /// Returns the codec and the carrier of the kinds that send messages.
+    /// Returns the codec and the carrier of a kind that sends messages; `None` for the other kinds.
     pub(crate) fn message(self) -> Option<(Codec, Carrier)> {
         match self {
             Self::Serialize => Some((Codec::Bincode, Carrier::IpcChannel)),
@@ -75,30 +75,30 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The producer's side of a complete exchange. It lives on one thread.
+/// The producer's side of an exchange. One thread makes and uses it.
 pub trait Producer {
-    /// Hands the payload over untimed; true if the consumer computed the same checksum.
+    /// Runs one untimed exchange. Returns true if the consumer computed the same checksum as the producer.
     fn verify(&mut self) -> Result<bool, BaselineError>;
 
-    /// Runs before a batch of rounds: the consumer must be awake when it returns.
+    /// Wakes the consumer before a batch of rounds. The consumer is awake when this returns.
     fn wake(&mut self) -> Result<(), BaselineError>;
 
     /// Runs one timed exchange.
     fn round(&mut self) -> Result<Lap, BaselineError>;
 
-    /// Runs after a batch of rounds: the consumer must leave its core to others until [`wake`](Self::wake).
+    /// Lets the consumer rest after a batch of rounds: it leaves its core to others until [`wake`](Self::wake).
     fn rest(&mut self) -> Result<(), BaselineError>;
 }
 
-/// A function that waits for the consumer, which starts in the meantime, and completes the exchange.
+/// A function that waits for the consumer, which the caller starts, and returns the producer's side.
 pub type Meet = Box<dyn FnOnce(Lookout) -> Result<Box<dyn Producer>, BaselineError>>;
 
 /// An exchange whose consumer has not started yet.
 pub struct Prepared {
     /// The arguments with which the caller must start the consumer.
     pub args: Vec<String>,
-    /// The remaining work after that start.
+    /// The function to call after that start.
     pub meet: Meet,
-    /// A function that ends a `meet` that waits for a consumer that will never come; it may run at any time.
+    /// A function that ends the wait of `meet` if the consumer will not come. It may be called at any time.
     pub nudge: Box<dyn Fn() + Send>,
 }

@@ -1,7 +1,9 @@
-//! The copy contender: memcpy into a segment of the shared_memory crate, memcpy out of it, a flag word to signal.
+//! The contender that copies: a memcpy into a segment of the shared_memory crate, a word that signals, and a memcpy out
+//! of the segment.
 //!
-//! In its favour: the segment and the consumer's buffer are reused, and both sides spin before they yield. A program that makes a
-//! fresh segment for each tensor pays for its page faults too, ten times the copy for large ones.
+//! Two choices favour this contender: it reuses the segment and the consumer's buffer, and both sides spin before they
+//! yield. A program that makes a new segment for each tensor also pays for page faults, which take ten times as long as
+//! the copy of a large tensor.
 
 use std::sync::atomic::Ordering;
 
@@ -10,7 +12,7 @@ use crate::lookout::Lookout;
 use crate::segment::{Segment, Word};
 use crate::{BaselineError, Lap, now_ns, payload};
 
-/// An order to the consumer, in the low bits of the order word; the bits above are the number of the exchange.
+/// An order to the consumer, in the low bits of the order word. The high bits have the number of the exchange.
 #[derive(Clone, Copy)]
 enum Order {
     Wake,
@@ -23,7 +25,7 @@ enum Order {
 const ORDERS: [Order; 5] = [Order::Wake, Order::Take, Order::TakeAndCheck, Order::Rest, Order::Leave];
 const ORDER_BITS: u32 = 3;
 
-/// The number with which the consumer reports that it has mapped the segment.
+/// The value of `Done` by which the consumer reports that it has mapped the segment. Exchanges have larger numbers.
 const HELLO: u64 = 1;
 
 pub fn prepare(bytes: usize) -> Result<Prepared, BaselineError> {

@@ -7,18 +7,18 @@ use crate::BaselineError;
 /// The cores of the two parties.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cores {
-    /// The core of the party that begins.
+    /// The core of the party that sends first.
     pub first: usize,
     /// The core of the party that responds.
     pub second: usize,
 }
 
 impl Cores {
-    /// Finds the first two cores that this thread may use; the same one twice if there is only one.
+    /// Returns the first two cores that this thread may use. If it may use only one, returns that one twice.
     ///
     /// # Errors
     ///
-    /// [`BaselineError::System`] if the kernel does not report them.
+    /// [`BaselineError::System`] if the kernel does not report the cores.
     pub fn find() -> Result<Self, BaselineError> {
         let set = sched_getaffinity(None).map_err(BaselineError::system("learn which cores may be used"))?;
         let mut allowed = (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core));
@@ -26,17 +26,17 @@ impl Cores {
         Ok(Self { first, second: allowed.next().unwrap_or(first) })
     }
 
-    /// Returns whether both parties share one core.
+    /// Returns true if both parties share one core.
     pub fn are_one(self) -> bool {
         self.first == self.second
     }
 }
 
-/// Pins this thread, and all that it starts from here on, to one core.
+/// Pins this thread, and all threads that it starts later, to one core.
 ///
 /// # Errors
 ///
-/// [`BaselineError::System`] if it may not run there.
+/// [`BaselineError::System`] if the thread may not run on this core.
 pub fn pin(core: usize) -> Result<(), BaselineError> {
     let mut set = CpuSet::new();
     set.set(core);

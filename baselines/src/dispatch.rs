@@ -1,9 +1,9 @@
-//! Both sides of each kind of contender.
+//! Selects the producer and the consumer of each kind of contender.
 
 use crate::contender::{Kind, Prepared};
 use crate::{BaselineError, copy, resend, serialize};
 
-/// Reserves the producer's resources before its consumer can start.
+/// Prepares the producer's side of an exchange, before the caller starts the consumer.
 pub fn prepare(kind: Kind, bytes: usize) -> Result<Prepared, BaselineError> {
     let mut prepared = match (kind, kind.message()) {
         (_, Some((codec, carrier))) => serialize::prepare(codec, carrier, bytes),
@@ -14,7 +14,7 @@ pub fn prepare(kind: Kind, bytes: usize) -> Result<Prepared, BaselineError> {
     Ok(prepared)
 }
 
-/// Runs the consumer of [`prepare`]'s producer.
+/// Runs the consumer for a producer that [`prepare`] made.
 pub fn serve(args: &[String]) -> Result<(), BaselineError> {
     let (kind, rest) = parse(args)?;
     match (kind, kind.message()) {
@@ -24,7 +24,7 @@ pub fn serve(args: &[String]) -> Result<(), BaselineError> {
     }
 }
 
-/// Returns the kind and its own arguments, from the consumer's arguments.
+/// Parses the consumer's arguments. Returns the kind, and the arguments of this kind.
 fn parse(args: &[String]) -> Result<(Kind, &[String]), BaselineError> {
     let kind = |name: &String| Kind::ALL.into_iter().find(|kind| kind.name() == name);
     match args.split_first() {

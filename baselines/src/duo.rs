@@ -1,4 +1,4 @@
-//! Two threads on two cores.
+//! A meter that runs two threads on two cores.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
@@ -7,22 +7,22 @@ use crate::cores::{Cores, pin};
 use crate::end::{Player, Side};
 use crate::{BaselineError, Meter};
 
-/// A thread's report about a batch.
+/// A thread's report about a batch: its samples, or an error.
 type Report = Result<Vec<f64>, BaselineError>;
 
-/// A thread and its channels.
+/// A started thread: the channels for its orders and its reports, and its handle.
 type Started = (Sender<u64>, Receiver<Report>, JoinHandle<()>);
 
-/// Two threads that play against each other. Between two batches they sleep.
+/// Two threads that exchange messages. Between two batches they sleep.
 pub struct Duo {
-    // Before the handles: a thread ends when its orders do.
+    // Drop the orders before the handles are joined, because a thread ends when its channel of orders is closed.
     orders: Option<[Sender<u64>; 2]>,
     reports: [Receiver<Report>; 2],
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Duo {
-    /// Starts both. Each makes its end on its own core.
+    /// Starts both threads. Each calls its function on its own core, to make its end.
     pub fn start<P: Player + 'static>(
         cores: Cores,
         first: impl FnOnce() -> Result<P, BaselineError> + Send + 'static,
@@ -41,7 +41,7 @@ impl Duo {
 impl Meter for Duo {
     fn measure(&mut self, operations: u64, samples_ns: &mut Vec<f64>) -> Result<(), BaselineError> {
         for orders in self.orders.iter().flatten() {
-            // A thread that no longer listens has left its reason among the reports.
+            // Ignore an error: a thread that no longer listens has sent the reason as a report.
             let _ = orders.send(operations);
         }
         for report in &self.reports {
@@ -55,7 +55,7 @@ impl Drop for Duo {
     fn drop(&mut self) {
         self.orders = None;
         for thread in self.threads.drain(..) {
-            // The panic was reported as such already.
+            // Ignore a panic here: `measure` has reported it.
             let _ = thread.join();
         }
     }

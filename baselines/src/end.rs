@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use crate::meter::each;
 use crate::{BaselineError, now_ns};
 
-/// Exchanges before the clock starts: the responding end has just woken.
+/// Number of exchanges before the clock starts, because the responding end has just woken.
 const WARM_ROUNDS: u64 = 16;
 
-/// Polls between two yields of the core, and checks of the limit.
+/// Number of polls between two yields of the core and checks of [`TIMEOUT`].
 const LOOKS: u32 = 4096;
 
 /// Timeout of a single response.
@@ -17,30 +17,30 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// One of the two ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// The end that begins.
+    /// The end that sends first.
     First,
     /// The end that responds.
     Second,
 }
 
-/// A player of a batch of exchanges at its end.
+/// One end of an exchange, which plays batches.
 pub trait Player {
     /// Plays `rounds` exchanges. One of the two ends adds samples, in nanoseconds.
     fn play(&mut self, side: Side, rounds: u64, samples_ns: &mut Vec<f64>) -> Result<(), BaselineError>;
 }
 
-/// An end that sends something and gets as much back.
+/// An end of a ping-pong, in which each end sends a message of the same size.
 pub trait PingPong {
-    /// Sends.
+    /// Sends a message to the other end.
     fn send(&mut self) -> Result<(), BaselineError>;
     /// Waits for the message of the other end.
     fn receive(&mut self) -> Result<(), BaselineError>;
 }
 
-/// Plays a ping-pong: a sample is the mean of a batch.
+/// A player of a ping-pong. A sample is the mean time of a batch.
 pub struct Volley<E> {
     end: E,
-    /// The divisor of a round trip: 2 for one way.
+    /// The divisor of the round-trip time: 2.0 if a sample is one way, otherwise 1.0.
     parts: f64,
 }
 
@@ -83,22 +83,22 @@ impl<E: PingPong> Player for Volley<E> {
     }
 }
 
-/// An end of an exchange with a sleeping receiver: the message carries its time of sending, and the receiver compares it at the
-/// arrival.
+/// An end of an exchange with a sleeping receiver. The message contains the time at which it was sent, with which the
+/// receiver compares the time of its arrival.
 pub trait Wake {
-    /// Returns once the receiver sleeps. At the first end.
+    /// Waits until the receiver sleeps. Called at the first end.
     fn until_asleep(&mut self) -> Result<(), BaselineError>;
-    /// Sends the time of day that `now` gives, read as late as possible. At the first end.
+    /// Sends the time from `now`, which it calls as late as possible. Called at the first end.
     fn send(&mut self, now: fn() -> u64) -> Result<(), BaselineError>;
-    /// Sleeps until a message comes, and returns the time in it. At the second end.
+    /// Sleeps until a message arrives, and returns the time that the message contains. Called at the second end.
     fn receive(&mut self) -> Result<u64, BaselineError>;
-    /// Reports the arrival. At the second end.
+    /// Reports the arrival to the first end. Called at the second end.
     fn acknowledge(&mut self) -> Result<(), BaselineError>;
-    /// Waits for that report. At the first end.
+    /// Waits for the report of the arrival. Called at the first end.
     fn acknowledged(&mut self) -> Result<(), BaselineError>;
 }
 
-/// Plays wake-ups: each is a sample.
+/// A player of wake-ups, each of which is a sample.
 pub struct Alarm<E>(pub E);
 
 impl<E: Wake> Player for Alarm<E> {
@@ -121,7 +121,7 @@ impl<E: Wake> Player for Alarm<E> {
     }
 }
 
-/// Polls until there is a result, as fast as possible; yields the core only after a while.
+/// Polls until there is a result. Yields the core after every [`LOOKS`] polls only.
 #[inline]
 pub fn spin_until<T>(mut look: impl FnMut() -> Result<Option<T>, BaselineError>) -> Result<T, BaselineError> {
     loop {
@@ -129,7 +129,8 @@ pub fn spin_until<T>(mut look: impl FnMut() -> Result<Option<T>, BaselineError>)
             if let Some(found) = look()? {
                 return Ok(found);
             }
-            // Rarer polls take the line less often from its writer: faster for every contender.
+            // The pause makes polls rarer, so that they take the cache line less often from its writer. That is faster
+            // for every contender.
             std::hint::spin_loop();
         }
         if let Some(found) = patiently(&mut look)? {
@@ -138,7 +139,7 @@ pub fn spin_until<T>(mut look: impl FnMut() -> Result<Option<T>, BaselineError>)
     }
 }
 
-/// Continues after the first polls, off the fast path.
+/// Yields the core and checks the timeout, off the fast path.
 #[cold]
 fn patiently<T>(look: &mut impl FnMut() -> Result<Option<T>, BaselineError>) -> Result<Option<T>, BaselineError> {
     let start = Instant::now();

@@ -1,4 +1,4 @@
-//! Errors, with their causes and remedies.
+//! The error type, whose texts state causes and remedies.
 
 use std::io;
 use std::process::ExitStatus;
@@ -8,30 +8,30 @@ use std::time::Duration;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BaselineError {
-    /// /dev/shm has not enough room. Writing to the segment all the same would kill the process by SIGBUS.
+    /// /dev/shm has not enough room. If the contender wrote to the segment nevertheless, SIGBUS would kill the process.
     #[error(
         "/dev/shm has {free} bytes free and the shared_memory segment takes {needed}: its first write would die of SIGBUS; \
          free some (ls -l /dev/shm) or give more (mount -o remount,size=..., in a container --shm-size)"
     )]
     TooSmall {
-        /// Bytes that the segment takes, its header included.
+        /// Bytes that the segment needs, including its header.
         needed: u64,
-        /// Bytes that /dev/shm can still give.
+        /// Free bytes of /dev/shm.
         free: u64,
     },
 
-    /// /dev/shm cannot be used at all.
+    /// /dev/shm is missing, or cannot be written to.
     #[error("/dev/shm cannot be used: {0}; the copy contender needs it mounted and writable")]
     NoShm(#[source] io::Error),
 
     /// The shared_memory crate could not make or open the segment.
     #[error("the segment {name} cannot be {done}: {why}")]
     Segment {
-        /// Its name below /dev/shm.
+        /// The segment's name below /dev/shm.
         name: String,
         /// "created" or "opened".
         done: &'static str,
-        /// The crate's text.
+        /// The crate's error text.
         why: String,
     },
 
@@ -42,11 +42,11 @@ pub enum BaselineError {
     /// The consumer ended before the exchange did.
     #[error("the consumer process ended early ({status}); what it printed says why")]
     PeerGone {
-        /// How it ended.
+        /// The exit status of the consumer.
         status: ExitStatus,
     },
 
-    /// The producer, seen from the consumer, has ended.
+    /// The producer has ended while the consumer waited for it.
     #[error("the producer process is gone; run the measurement again")]
     ProducerGone,
 
@@ -55,31 +55,31 @@ pub enum BaselineError {
     Stalled {
         /// The operation that stalled.
         doing: &'static str,
-        /// The timeout.
+        /// The time limit that was exceeded.
         timeout: Duration,
     },
 
-    /// The ipc-channel failed.
+    /// A call of ipc-channel failed.
     #[error("the ipc-channel failed while {doing}: {why}")]
     Channel {
         /// The operation that failed.
         doing: &'static str,
-        /// The crate's text.
+        /// The crate's error text.
         why: String,
     },
 
     /// A serializer could not encode or decode.
     #[error("{codec} failed while {doing}: {why}")]
     Codec {
-        /// The serializer.
+        /// Name of the serializer.
         codec: &'static str,
         /// The operation that failed.
         doing: &'static str,
-        /// The crate's text.
+        /// The crate's error text.
         why: String,
     },
 
-    /// [`serve`](crate::serve) got other arguments than the producer passed.
+    /// The arguments of [`serve`](crate::serve) are not those of a consumer.
     #[error("not the arguments of a baseline consumer: {0:?}; it is started by the producer only")]
     Arguments(Vec<String>),
 
@@ -108,7 +108,7 @@ pub enum BaselineError {
         number: u64,
     },
 
-    /// A tensor arrived damaged.
+    /// The received tensor differs from the sent one.
     #[error("the bytes that arrived were not those that were sent")]
     Checksum,
 
@@ -116,16 +116,16 @@ pub enum BaselineError {
     #[error("a measuring process failed: {0}")]
     Party(String),
 
-    /// This program was built without the subject of the measurement.
+    /// This program was built without the library that would be measured.
     #[error("not built: it needs the cargo feature `{feature}`")]
     NotBuilt {
-        /// The feature that adds it.
+        /// The cargo feature that adds the library.
         feature: &'static str,
     },
 }
 
 impl BaselineError {
-    /// Makes the error of an operation that the system refused.
+    /// Returns a function that makes the error of a failed system call.
     pub(crate) fn system<E: Into<io::Error>>(doing: &'static str) -> impl Fn(E) -> Self {
         move |cause| Self::System { doing, cause: cause.into() }
     }

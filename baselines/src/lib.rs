@@ -1,17 +1,18 @@
-//! The yardsticks of tensorlend: floors of the machine, and contenders.
+//! The measures with which tensorlend is compared: floors of the machine, and other libraries.
 //!
 //! - [`floors`]: the hardware floor of each part of an exchange.
-//! - [`Duel`]: two processes on two cores that play a [`Game`]: tensorlend's own, and iceoryx2's with the feature `iceoryx2`.
-//! - `Session`, with the feature `ipc`: the cost of handing a tensor to another process without tensorlend. Each `Kind` is a real
-//!   exchange between two processes, as a performance-minded user of the usual crates would write it: serde with bincode or
-//!   postcard, or the raw bytes, over an ipc-channel or a Unix socket; ipc-channel's shared memory sent again; a segment of the
-//!   shared_memory crate, copied into by the producer and out of by the consumer.
+//! - [`Duel`]: two processes on two cores that play a [`Game`]: tensorlend's own, and iceoryx2's with the feature
+//!   `iceoryx2`.
+//! - `Session`, with the feature `ipc`: the cost of handing a tensor to another process without tensorlend. Each `Kind`
+//!   is a real exchange between two processes, as a performance-minded user of the usual crates would write it: serde
+//!   with bincode or postcard, or the raw bytes, over an ipc-channel or a Unix socket; ipc-channel's shared memory sent
+//!   again; a segment of the shared_memory crate, copied into by the producer and out of by the consumer.
 //! - [`Meter`] and [`Stat`]: timing in batches, and summaries of the samples.
 //!
 //! # The three metrics of a session
 //!
-//! The payload is already in the producer's memory as a `Vec<u8>`. The parties read four instants from one clock that all
-//! processes of the machine share ([`now_ns`]):
+//! The payload is already in the producer's memory as a `Vec<u8>`. The parties read four instants from one clock that
+//! all processes of the machine share ([`now_ns`]):
 //!
 //! - `t0`: the producer begins;
 //! - `t1`: the call that handed the tensor over has returned, and the producer may continue;
@@ -24,18 +25,20 @@
 //! | get | `t2 - t1`, at least 0 | how long until the consumer can work, its detection of the tensor included |
 //! | round trip | `t3 - t0` | put + get + acknowledgement |
 //!
-//! Get is 0 when the consumer had the tensor before the producer's call returned. So the parts never overlap, and a message that
-//! streams through a full socket counts once, in put. No party reads the payload within the timed part: no contender has to, and
-//! tensorlend does not either.
+//! Get is 0 when the consumer had the tensor before the producer's call returned. So the parts never overlap, and a
+//! message that streams through a full socket counts once, in put. No party reads the payload within the timed part,
+//! because neither tensorlend nor any contender has to.
 //!
-//! Every exchange carries a stamp in its first bytes, which the producer checks after `t2`; one untimed exchange before the
-//! others carries a checksum of all bytes. That one also warms the reused memory: the copy contender's page faults are in no
-//! metric. The serializers allocate for each message and fault each time, as their users do.
+//! Every exchange carries a stamp in its first bytes, which the producer checks after `t2`; one untimed exchange before
+//! the others carries a checksum of all bytes. The untimed exchange also warms memory that is reused, so the copy
+//! contender's page faults are in no metric. The serializers allocate memory for each message, and so have page faults
+//! each time, as in programs that use them.
 //!
 //! # Guarantees
 //!
-//! Every wait has a timeout, a process that dies is an error, and none leaves a name in /dev/shm. The space for a segment is
-//! reserved before any process touches it, so that a full /dev/shm is [`BaselineError::TooSmall`], not SIGBUS.
+//! Every wait has a timeout. The end of a process is an error. No process leaves a name in /dev/shm. The space for a
+//! segment is reserved before any process touches it, so that a full /dev/shm is [`BaselineError::TooSmall`], not
+//! SIGBUS.
 //!
 //! # Example
 //!
@@ -111,8 +114,8 @@ pub use stat::Stat;
 #[cfg(feature = "ipc")]
 pub use timings::{Lap, Timings};
 
-/// The function by which [`Session::start`] and [`measure`] start the consumer: a direct child of this process, not through a
-/// shell, which runs [`serve`] with exactly these arguments.
+/// The function by which [`Session::start`] and [`measure`] start the consumer: a direct child of this process, not
+/// through a shell, which runs [`serve`] with exactly these arguments.
 pub type Spawn<'a> = dyn FnMut(&[String]) -> std::io::Result<std::process::Child> + 'a;
 
 /// Runs `rounds` exchanges of `bytes` bytes from this process to a consumer that `spawn` starts, and ends the consumer.
@@ -121,7 +124,7 @@ pub type Spawn<'a> = dyn FnMut(&[String]) -> std::io::Result<std::process::Child
 ///
 /// # Errors
 ///
-/// See [`BaselineError`]; in any case the consumer has ended and nothing is left in /dev/shm afterwards.
+/// Any [`BaselineError`]. In any case, the consumer has ended and no file is left in /dev/shm.
 #[cfg(feature = "ipc")]
 pub fn measure(kind: Kind, bytes: usize, rounds: usize, spawn: &mut Spawn) -> Result<Timings, BaselineError> {
     let mut session = Session::start(kind, bytes, timeout(bytes), spawn)?;
@@ -132,8 +135,8 @@ pub fn measure(kind: Kind, bytes: usize, rounds: usize, spawn: &mut Spawn) -> Re
 ///
 /// # Errors
 ///
-/// [`BaselineError::Arguments`] when `args` did not come from [`measure`] or [`Session::start`]; [`BaselineError::ProducerGone`]
-/// when the producer vanished during an exchange; else the error that broke it.
+/// [`BaselineError::Arguments`] when `args` did not come from [`measure`] or [`Session::start`];
+/// [`BaselineError::ProducerGone`] when the producer vanished during an exchange; else the error that broke it.
 pub fn serve(args: &[String]) -> Result<(), BaselineError> {
     match args.split_first() {
         Some((role, rest)) if role == duel::ROLE => duel::serve(rest),

@@ -8,31 +8,31 @@ use std::time::Duration;
 
 use crate::BaselineError;
 
-/// About 5 us of spinning, longer than the exchange of a small tensor, before it yields the core to others: first of all to the
-/// other process, if the scheduler has put both on one core.
+/// Number of spins before a wait yields the core. They take about 5 us, longer than the exchange of a small tensor. The
+/// yield is necessary because the scheduler may have put the other process on the same core.
 const SPINS: u32 = 200;
 
-/// Yields between the costlier checks of a wait: they are system calls.
+/// Number of yields between two checks of the other process, which are system calls.
 const YIELDS_PER_CHECK: u32 = 256;
 
-/// Sleep of a consumer at rest between two polls, so that it takes no core from the present measurement.
+/// Sleep of a resting consumer between two polls, so that it takes no CPU time from the present measurement.
 const REST: Duration = Duration::from_millis(1);
 
-/// A condition that ends a wait.
+/// A bound of waits for the other process: the condition that ends them early.
 pub enum Lookout {
     /// In the producer: until the session reports that the consumer has ended. The session also holds the timeout.
     Producer(Arc<AtomicBool>),
-    /// In the consumer: as long as the parent process is the one that started it.
+    /// In the consumer: as long as its parent is the process that started it.
     Consumer { parent: u32 },
 }
 
 impl Lookout {
-    /// Makes a lookout for a consumer that process `parent` started.
+    /// Makes the bound for a consumer that process `parent` started.
     pub fn consumer(parent: u32) -> Self {
         Self::Consumer { parent }
     }
 
-    /// Waits until `ready`: spinning first, then yielding.
+    /// Waits until `ready` returns true. It spins first, and then yields the core.
     pub fn until(&self, ready: impl Fn() -> bool) -> Result<(), BaselineError> {
         for _ in 0..SPINS {
             if ready() {
@@ -51,7 +51,7 @@ impl Lookout {
         }
     }
 
-    /// Waits like [`until`](Self::until), but asleep.
+    /// Waits as [`until`](Self::until) does, but sleeps between polls.
     pub fn until_at_rest(&self, ready: impl Fn() -> bool) -> Result<(), BaselineError> {
         while !ready() {
             self.check()?;

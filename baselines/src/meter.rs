@@ -1,4 +1,4 @@
-//! Timing of many operations by one reading of the clock.
+//! Timing of operations in batches.
 
 use std::time::{Duration, Instant};
 
@@ -6,19 +6,19 @@ use crate::BaselineError;
 
 /// An operation that can be timed in batches.
 pub trait Meter {
-    /// Runs the operation `operations` times and adds the time of one, in nanoseconds: one sample for the batch, or one for each
-    /// operation that is long enough to be timed by itself.
+    /// Runs the operation `operations` times, and adds times of one operation in nanoseconds. It adds one sample for
+    /// the batch or, if operations are long enough to be timed separately, one sample for each.
     ///
     /// # Errors
     ///
-    /// Those of the operation; the meter is unusable then.
+    /// The operation's error. The meter is unusable then.
     fn measure(&mut self, operations: u64, samples_ns: &mut Vec<f64>) -> Result<(), BaselineError>;
 
     /// Returns the total time of `operations`, for callers with statistics of their own.
     ///
     /// # Errors
     ///
-    /// As of [`measure`](Self::measure).
+    /// As for [`measure`](Self::measure).
     fn total(&mut self, operations: u64) -> Result<Duration, BaselineError> {
         let mut samples_ns = Vec::new();
         self.measure(operations, &mut samples_ns)?;
@@ -27,7 +27,7 @@ pub trait Meter {
     }
 }
 
-/// Times an operation of this thread, a batch at a time.
+/// Returns a meter of an operation of this thread. A sample is the mean time of a batch.
 ///
 /// ```
 /// use tensorlend_baselines::{Meter, repeated};
@@ -54,9 +54,10 @@ impl<F: FnMut() -> Result<(), BaselineError>> Meter for Repeated<F> {
     }
 }
 
-/// Times operations on things that are made before the clock starts, and cleared away after it has stopped.
+/// Returns a meter of an operation on inputs that are made before the clock starts. Its results are cleared after the
+/// clock has stopped.
 ///
-/// `prepare` makes the things of one batch, `operate` is timed with each of them, `clear` gets the results.
+/// `prepare` makes the inputs of one batch, `operate` is timed with each of them, and `clear` gets the results.
 pub fn prepared<T, R>(
     prepare: impl FnMut(u64) -> Result<Vec<T>, BaselineError>,
     operate: impl FnMut(T) -> Result<R, BaselineError>,
@@ -90,7 +91,7 @@ where
     }
 }
 
-/// Returns the time of one of `operations`.
+/// Returns the mean time of one operation in nanoseconds.
 pub(crate) fn each(all: Duration, operations: u64) -> f64 {
     all.as_nanos() as f64 / operations.max(1) as f64
 }

@@ -1,10 +1,10 @@
-//! The payload: no two pages alike, and a stamp in front.
+//! The payload of an exchange, which begins with a stamp, and whose pages all differ.
 
 use crate::BaselineError;
 
 const PAGE_BYTES: usize = 4096;
 
-/// Bytes of the stamp; a shorter payload carries as much of it as fits.
+/// Length of the stamp in bytes. A shorter payload has as many of these bytes as fit.
 const STAMP_BYTES: usize = 8;
 
 /// Makes a payload of `bytes` bytes. Pages differ, so that a page in the wrong place changes the checksum.
@@ -31,7 +31,7 @@ pub fn stamp(payload: &mut [u8], stamp: u64) {
     payload[..length].copy_from_slice(&stamp.to_le_bytes()[..length]);
 }
 
-/// Returns the payload's stamp, cut to the part that fits.
+/// Returns the payload's stamp. Of a short payload, it has only the bytes that fit.
 pub fn stamp_of(payload: &[u8]) -> u64 {
     let length = payload.len().min(STAMP_BYTES);
     let mut word = [0_u8; STAMP_BYTES];
@@ -45,16 +45,16 @@ pub fn checksum(payload: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(payload)
 }
 
-/// Writes every byte, as the message of that number.
+/// Writes every byte with the value that belongs to message `number`.
 pub fn write_all(payload: &mut [u8], number: u64) {
     payload.fill(number as u8);
 }
 
-/// Reads every byte of that message; an error if some are not its own.
+/// Reads every byte. Returns an error if one does not belong to message `number`.
 pub fn read_all(payload: &[u8], number: u64) -> Result<(), BaselineError> {
     let (words, rest) = payload.as_chunks::<8>();
     let expected = u64::from_le_bytes([number as u8; 8]);
-    // No early exit: the loop reads everything, in vectors as wide as the processor's.
+    // The loop has no early exit, so that it reads every byte, and the compiler vectorizes it.
     let wrong = words.iter().fold(0, |wrong, word| wrong | (u64::from_le_bytes(*word) ^ expected));
     let wrong = rest.iter().fold(wrong, |wrong, &byte| wrong | u64::from(byte ^ number as u8));
     if wrong == 0 { Ok(()) } else { Err(BaselineError::Bytes { number }) }

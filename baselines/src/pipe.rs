@@ -1,6 +1,6 @@
 //! The carriers of messages between producer and consumer: an ipc-channel, or a stream socket.
 //!
-//! The producer opens each, and the consumer connects.
+//! The producer opens the carrier, and the consumer connects to it.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -19,17 +19,18 @@ pub enum Carrier {
     UnixSocket,
 }
 
-/// The consumer's ends, which it sends to the producer, so that the consumer is the one to connect.
+/// The producer's ends of the two channels. The consumer makes the channels and sends these ends, because the consumer
+/// connects.
 type Hello = (IpcBytesSender, IpcBytesReceiver);
 
-/// One end.
+/// One end of a carrier.
 pub enum Pipe {
     Channel(IpcBytesSender, IpcBytesReceiver),
-    /// Messages follow their lengths. The buffer is reused, as in a careful program.
+    /// A socket, on which each message follows its length, and a buffer that is reused.
     Socket(UnixStream, Vec<u8>),
 }
 
-/// A place where a producer waits for its consumer.
+/// A name under which a producer waits for its consumer.
 pub enum Meeting {
     Channel(IpcOneShotServer<Hello>, String),
     Socket(UnixListener, String),
@@ -44,7 +45,7 @@ impl Meeting {
                 Ok(Self::Channel(server, name))
             }
             Carrier::UnixSocket => {
-                // An abstract name leaves no file behind.
+                // Use an abstract name, which leaves no file behind.
                 let count = COUNT.fetch_add(1, Ordering::Relaxed);
                 let name = format!("tensorlend-baseline-{}-{count}", std::process::id());
                 let listener = address(&name).and_then(|address| UnixListener::bind_addr(&address));
@@ -53,7 +54,7 @@ impl Meeting {
         }
     }
 
-    /// Returns the name for [`dial`].
+    /// Returns the name that the consumer passes to [`dial`].
     pub fn name(&self) -> &str {
         match self {
             Self::Channel(_, name) | Self::Socket(_, name) => name,
@@ -75,7 +76,7 @@ impl Meeting {
     }
 }
 
-/// Ends the wait of an `accept`, by a connection without a message.
+/// Ends the wait of `accept`, by a connection that sends no message.
 pub fn nudge(carrier: Carrier, name: &str) {
     match carrier {
         Carrier::IpcChannel => drop(IpcSender::<Hello>::connect(name.to_owned())),
@@ -114,7 +115,7 @@ impl Pipe {
         })
     }
 
-    /// Calls `use_it` with the next message; `None` when the other side has closed its end.
+    /// Calls `use_it` with the next message. Returns `None` if the other side has closed its end.
     pub fn receive<R>(
         &mut self,
         use_it: impl FnOnce(&[u8]) -> Result<R, BaselineError>,
@@ -138,7 +139,7 @@ fn address(name: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(name)
 }
 
-/// Writes length and message by one call, if the socket takes them.
+/// Writes length and message with one system call, if the socket accepts all bytes at once.
 fn write(stream: &mut UnixStream, message: &[u8]) -> io::Result<()> {
     let length = (message.len() as u64).to_le_bytes();
     let written = stream.write_vectored(&[IoSlice::new(&length), IoSlice::new(message)])?;

@@ -2,7 +2,7 @@
 
 use plotters::style::RGBColor;
 
-/// The font, by the name that every reader of SVG knows.
+/// The generic font name that every SVG viewer supports.
 pub const FONT: &str = "sans-serif";
 /// Width of a picture in pixels.
 pub const WIDTH_PX: u32 = 960;

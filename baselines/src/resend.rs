@@ -1,7 +1,9 @@
-//! The contender that sends a handle of memory: ipc-channel's `IpcSharedMemory`, filled once and sent again each time.
+//! The contender that sends a handle of shared memory: ipc-channel's `IpcSharedMemory`, which is filled once and sent
+//! again each time.
 //!
-//! In its favour: the bytes are copied in before the clock starts, and never change. The timed part is the transfer of the
-//! descriptor, and the consumer's mapping. So the stamp travels separately from the memory.
+//! One choice favours this contender: the bytes are copied in before the clock starts, and never change. The timed part
+//! is the transfer of the descriptor, and the consumer's mapping. Because the bytes do not change, the message has the
+//! stamp separately.
 
 use ipc_channel::IpcError;
 use ipc_channel::ipc::{IpcOneShotServer, IpcReceiver, IpcSender, IpcSharedMemory, channel};
@@ -13,9 +15,10 @@ use crate::{BaselineError, Lap, now_ns, payload};
 
 /// A stamp and the memory.
 type Message = (u64, IpcSharedMemory);
-/// A response as bytes.
+/// A response: the time at which the consumer held the memory, and its stamp or checksum.
 type Reply = [u8; 16];
-/// The consumer's ends, which it sends to the producer, so that the consumer is the one to connect.
+/// The producer's ends of the two channels. The consumer makes the channels and sends these ends, because the consumer
+/// connects.
 type Hello = (IpcSender<Message>, IpcReceiver<Reply>);
 
 pub fn prepare(bytes: usize) -> Result<Prepared, BaselineError> {
@@ -90,7 +93,7 @@ pub fn serve(args: &[String]) -> Result<(), BaselineError> {
     loop {
         let (stamp, memory) = match receiver.recv() {
             Ok(message) => message,
-            // The producer has closed its end: all done.
+            // The producer has closed its end, because there are no more exchanges.
             Err(IpcError::Disconnected) => return Ok(()),
             Err(error) => return Err(failed("receiving", error)),
         };

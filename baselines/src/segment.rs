@@ -1,11 +1,11 @@
-//! A segment of the shared_memory crate: a header of words, each with one writer and a cache line of its own, and the bytes.
+//! A segment of the shared_memory crate. It consists of a header and the bytes. The header has words, each with one
+//! writer and cache lines of its own.
 //!
 //! The crate hands out a raw pointer, so this file contains the unsafe code of the baselines. Its invariants:
-//! 1. The mapping is readable and writable, begins on a page, holds the header and `bytes` bytes behind it ([`Segment::create`]
-//!    requests that size, [`Segment::open`] checks it), and lives as long as the `Segment`.
+//! 1. The mapping is readable and writable, begins on a page, holds the header and `bytes` bytes behind it
+//!    ([`Segment::create`] requests that size, [`Segment::open`] checks it), and lives as long as the `Segment`.
 //! 2. Both processes use the header as atomic words only, and make references to nothing else in the mapping.
-//! 3. The bytes have one user at a time: the producer fills them before it stores an `Order` (Release) and after it has loaded
-//!    the `Done` of the order before (Acquire); the consumer drains them in between.
+//! 3. The bytes have one user at a time: the producer fills them before it stores an `Order` (Release) and after it has
 //!    loaded the `Done` of the order before (Acquire); the consumer drains them in between.
 #![allow(unsafe_code)]
 
@@ -23,10 +23,10 @@ use crate::BaselineError;
 
 const SHM: &str = "/dev/shm";
 
-/// Distance of two words: two cache lines, since the prefetcher fetches lines in pairs.
+/// Distance of two words in bytes: two cache lines, because the prefetcher fetches lines in pairs.
 const WORD_STRIDE_BYTES: usize = 128;
 
-/// One page, so that the payload begins on a page.
+/// Length of the header in bytes: one page, so that the payload begins on a page.
 const HEADER_BYTES: usize = 4096;
 
 /// The words of the header.
@@ -42,14 +42,14 @@ pub enum Word {
     Found,
 }
 
-/// A mapped segment. Its creator removes its name when dropped, if [`unlink`](Self::unlink) has not done so before.
+/// A mapped segment. Dropping it in its creator removes the name, unless [`unlink`](Self::unlink) has done so before.
 pub struct Segment {
     shmem: Shmem,
     bytes: usize,
 }
 
 impl Segment {
-    /// Makes a segment for `bytes` bytes of payload, all of them reserved: later writes cannot fail.
+    /// Makes a segment for `bytes` bytes of payload, and reserves its memory, so that later writes cannot fail.
     pub fn create(bytes: usize) -> Result<Self, BaselineError> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let size = (bytes as u64).saturating_add(HEADER_BYTES as u64);
@@ -76,12 +76,12 @@ impl Segment {
         Ok(Self { shmem, bytes })
     }
 
-    /// Returns its name, for [`open`](Self::open).
+    /// Returns the segment's name, for [`open`](Self::open).
     pub fn name(&self) -> &str {
         self.shmem.get_os_id()
     }
 
-    /// Removes the name; both mappings stay. From then on not even a SIGKILL can leave anything in /dev/shm.
+    /// Removes the name. The mappings of both processes stay. From then on, even a SIGKILL leaves no file in /dev/shm.
     pub fn unlink(&mut self) -> Result<(), BaselineError> {
         if self.shmem.set_owner(false) {
             fs::remove_file(self.path()).map_err(BaselineError::NoShm)?;
@@ -94,29 +94,32 @@ impl Segment {
         let offset = word as usize * WORD_STRIDE_BYTES;
         #[allow(clippy::cast_ptr_alignment, reason = "the mapping begins on a page, the stride is a multiple of 8")]
         let word = self.shmem.as_ptr().wrapping_add(offset).cast::<u64>();
-        // SAFETY: valid for `self`'s lifetime and aligned: 1, and the offset is a multiple of 128 within the header; no
-        // access that is not atomic: 2.
+        // SAFETY: by invariant 1, the pointer is valid for the lifetime of `self`, and aligned, because the offset is a
+        // multiple of 128 within the header. By invariant 2, all accesses to it are atomic.
         unsafe { AtomicU64::from_ptr(word) }
     }
 
-    /// Copies `payload` in. For the producer, between the consumer's `Done` and its own next `Order` (3).
+    /// Copies `payload` into the segment. The producer calls it between the consumer's `Done` and its own next `Order`
+    /// (invariant 3).
     pub fn fill(&mut self, payload: &[u8]) {
         assert_eq!(payload.len(), self.bytes, "the segment was made for another payload");
-        // SAFETY: valid to read: a slice of that length, just compared. Valid to write: 1, without another user: 3. Aligned:
-        // bytes. Disjoint: no slice is in the mapping, see 2.
+        // SAFETY: the source is a slice of `self.bytes` bytes, as compared above. The destination is writable
+        // (invariant 1) and has no other user (invariant 3). Bytes are always aligned. The two are disjoint, because no
+        // slice lies in the mapping (invariant 2).
         unsafe { ptr::copy_nonoverlapping(payload.as_ptr(), self.payload(), self.bytes) }
     }
 
-    /// Copies the payload out. For the consumer, between `Order` and its own `Done` (3).
+    /// Copies the payload out of the segment. The consumer calls it between `Order` and its own `Done` (invariant 3).
     pub fn drain(&self, copy: &mut [u8]) {
         assert_eq!(copy.len(), self.bytes, "the copy is of another size than the segment");
-        // SAFETY: valid to write: a slice of that length, just compared. Valid to read: 1 (zeros until filled), without another
-        // writer: 3. Aligned: bytes. Disjoint: no slice is in the mapping, see 2.
+        // SAFETY: the destination is a slice of `self.bytes` bytes, as compared above. The source is readable
+        // (invariant 1; zeros until it is filled) and has no writer (invariant 3). Bytes are always aligned. The two
+        // are disjoint, because no slice lies in the mapping (invariant 2).
         unsafe { ptr::copy_nonoverlapping(self.payload(), copy.as_mut_ptr(), self.bytes) }
     }
 
     fn payload(&self) -> *mut u8 {
-        // SAFETY: within the mapping or one past its end: 1.
+        // SAFETY: by invariant 1, the offset is within the mapping or one past its end.
         unsafe { self.shmem.as_ptr().add(HEADER_BYTES) }
     }
 
@@ -124,7 +127,8 @@ impl Segment {
         PathBuf::from(format!("{SHM}{}", self.name()))
     }
 
-    /// Reserves the space with fallocate: if others took it since the check, that is an error instead of a SIGBUS.
+    /// Reserves the space with fallocate. If other programs have taken it since the check, fallocate returns an error;
+    /// otherwise a later write would cause SIGBUS.
     fn reserve(&self, size: u64) -> Result<(), BaselineError> {
         let file = File::options().write(true).open(self.path()).map_err(BaselineError::NoShm)?;
         loop {
@@ -138,13 +142,13 @@ impl Segment {
     }
 }
 
-/// Returns an error for a segment that cannot fit, before making anything.
+/// Returns an error if /dev/shm has not enough free bytes for the segment.
 fn refuse_if_short(needed: u64) -> Result<(), BaselineError> {
     let free = free_bytes()?;
     if free < needed { Err(BaselineError::TooSmall { needed, free }) } else { Ok(()) }
 }
 
-/// Returns the free bytes of /dev/shm. A tmpfs without a limit of its own reports no blocks at all.
+/// Returns the free bytes of /dev/shm. A tmpfs without a size limit reports 0 blocks.
 fn free_bytes() -> Result<u64, BaselineError> {
     let stat = statvfs(SHM).map_err(|error| BaselineError::NoShm(io::Error::from(error)))?;
     Ok(if stat.f_blocks == 0 { u64::MAX } else { stat.f_bavail.saturating_mul(stat.f_frsize) })

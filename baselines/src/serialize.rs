@@ -1,4 +1,5 @@
-//! The contenders that send a tensor as a message: encoded, carried, decoded by the consumer.
+//! The contenders that send a tensor as a message: the producer encodes it, a carrier transports it, and the consumer
+//! decodes it.
 
 use crate::codec::Codec;
 use crate::contender::{Prepared, Producer};
@@ -7,7 +8,7 @@ use crate::pipe::{self, Carrier, Meeting, Pipe};
 use crate::tensor::Tensor;
 use crate::{BaselineError, Lap, now_ns, payload};
 
-/// The consumer's response: when it held the tensor, and its stamp or, on request, its checksum.
+/// The consumer's response: the time at which it held the tensor, and the tensor's stamp or, on request, its checksum.
 pub struct Answer {
     pub held_ns: u64,
     pub found: u64,
@@ -46,7 +47,8 @@ impl Link {
 }
 
 impl Producer for Link {
-    /// Verifies only the first exchange by its checksum; the consumer counts too.
+    /// Runs the first exchange, the only one with a checksum. The consumer knows from its own count that a checksum is
+    /// due.
     fn verify(&mut self) -> Result<bool, BaselineError> {
         assert_eq!(self.sequence, 0, "the checksum comes first");
         payload::stamp(&mut self.tensor.data, self.sequence);
@@ -55,7 +57,7 @@ impl Producer for Link {
         Ok(self.answer()?.found == payload::checksum(&self.tensor.data))
     }
 
-    /// A consumer blocked in `receive` needs neither this nor rest.
+    /// Does nothing: a consumer that is blocked in `receive` needs neither `wake` nor `rest`.
     fn wake(&mut self) -> Result<(), BaselineError> {
         Ok(())
     }
@@ -89,7 +91,7 @@ pub fn serve(codec: Codec, carrier: Carrier, args: &[String]) -> Result<(), Base
             let held_ns = now_ns();
             Ok(Answer { held_ns, found: find(tensor.data()) })
         })?;
-        // The producer has closed its end: all done.
+        // The producer has closed its end, because there are no more exchanges.
         let Some(answer) = answer else { return Ok(()) };
         pipe.send(&answer.to_bytes())?;
         find = payload::stamp_of;

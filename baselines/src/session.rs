@@ -1,8 +1,9 @@
-//! A producer on a thread of its own, its consumer process, and the caller, which watches both.
+//! A session: a producer on a thread of its own, its consumer process, and the caller, which watches both.
 //!
-//! The calls of ipc-channel have no timeout: `accept` and `recv` wait forever, and so does a `send` of many fragments whose
-//! receiver died, since the sender itself holds the other end of the channel over which it fragments. Hence the thread: the
-//! caller watches its progress, kills a consumer that stalls, and at worst abandons the thread with the buffers it holds.
+//! The calls of ipc-channel have no timeout: `accept` and `recv` wait forever, and so does a `send` of many fragments
+//! whose receiver died, since the sender itself holds the other end of the channel over which it fragments. So the
+//! producer runs on a thread of its own. The caller watches its progress, kills a consumer that stalls, and in the
+//! worst case abandons the thread with the buffers that it holds.
 
 use std::process::Child;
 use std::sync::Arc;
@@ -20,11 +21,11 @@ use crate::{BaselineError, Meter, Spawn, Timings};
 /// Interval at which the caller checks the consumer while the exchanges run.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Time for an orderly end: of the consumer after its last order, of the thread after its consumer died.
+/// Time for the consumer to end after its last order, and for the thread to end after its consumer has ended.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Returns a timeout that no healthy exchange of `bytes` exceeds, unoptimized builds on a busy machine included: 10 s and 1 s for
-/// each 16 MiB.
+/// Returns a timeout that no healthy exchange of `bytes` bytes exceeds, even in an unoptimized build on a busy machine:
+/// 10 s, plus 1 s for each 16 MiB.
 pub fn timeout(bytes: usize) -> Duration {
     Duration::from_secs(10 + (bytes >> 24) as u64)
 }
@@ -32,7 +33,7 @@ pub fn timeout(bytes: usize) -> Duration {
 /// A running consumer, ready for exchanges of one size.
 ///
 /// Between two calls of [`run`](Self::run) the consumer sleeps, so that several sessions can be interleaved on few
-/// cores. Dropping it ends the consumer, by SIGKILL if need be.
+/// cores. Dropping the session ends the consumer, if necessary by SIGKILL.
 pub struct Session {
     consumer: Child,
     orders: Option<Sender<usize>>,
@@ -45,17 +46,17 @@ pub struct Session {
     producer: Option<JoinHandle<()>>,
 }
 
-/// A report of the producing thread: the checksum's verdict first, then the metrics of each batch.
+/// A report of the producing thread. The first has the result of the checksum, each later one the metrics of a batch.
 type Report = Result<Timings, BaselineError>;
 
-/// The arguments and the wake-up that the caller needs to start the consumer.
+/// The consumer's arguments, and the function that ends the wait for the consumer; or the error.
 type Offer = Result<(Vec<String>, Box<dyn Fn() + Send>), BaselineError>;
 
 impl Session {
-    /// Sets up an exchange of `bytes` bytes, starts its consumer with `spawn`, and hands one payload over untimed to compare
-    /// checksums and to warm the memory of both.
+    /// Prepares exchanges of `bytes` bytes, starts the consumer with `spawn`, and runs one untimed exchange, which
+    /// compares checksums and warms the memory of both sides.
     ///
-    /// `timeout` is the timeout of a single exchange; [`timeout()`] returns a good one.
+    /// `timeout` is the timeout of a single exchange; [`timeout()`] returns a suitable one.
     ///
     /// # Errors
     ///
@@ -89,7 +90,7 @@ impl Session {
         let consumer = match spawn(&args) {
             Ok(consumer) => consumer,
             Err(error) => {
-                // The thread ends then and takes the segment or the socket with it.
+                // The thread ends, because its channel is closed, and removes the segment or the socket.
                 drop(started);
                 let _ = producer.join();
                 return Err(BaselineError::Spawn(error));
@@ -119,7 +120,7 @@ impl Session {
     /// Any [`BaselineError`]; the session is unusable then.
     pub fn run(&mut self, rounds: usize) -> Result<Timings, BaselineError> {
         if let Some(orders) = &self.orders {
-            // A thread that no longer listens has left its reason among the reports.
+            // Ignore an error: a thread that no longer listens has sent the reason as a report.
             let _ = orders.send(rounds);
         }
         let mut timings = self.report("an exchange")?;
@@ -127,7 +128,7 @@ impl Session {
         Ok(timings)
     }
 
-    /// Waits for the next report as long as there is progress and a consumer.
+    /// Waits for the next report, as long as the exchanges progress and the consumer lives.
     fn report(&mut self, doing: &'static str) -> Report {
         let mut seen = self.progress.load(Ordering::Relaxed);
         let mut since = Instant::now();
@@ -139,7 +140,8 @@ impl Session {
                 Err(RecvTimeoutError::Timeout) => {}
             }
             if let Ok(Some(status)) = self.consumer.try_wait() {
-                // Its last report may have crossed with its end. The end says more than an error of the thread.
+                // A last report may have arrived just before the consumer's end. If the report is an error, the
+                // consumer's exit status is the better cause.
                 return match self.reports.try_recv() {
                     Ok(Ok(timings)) => Ok(timings),
                     Ok(Err(_)) | Err(_) => Err(BaselineError::PeerGone { status }),
@@ -162,7 +164,7 @@ impl Session {
         !matches!(self.consumer.try_wait(), Ok(None))
     }
 
-    /// Prefers the consumer's end as the error: the thread only saw a closed channel.
+    /// Returns the consumer's exit as the error if it has ended, because the thread has only seen a closed channel.
     fn why(&mut self, error: BaselineError) -> BaselineError {
         let mut status = None;
         within(2 * GRACE, || {
@@ -190,7 +192,7 @@ impl Meter for Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // Without orders the thread leaves and dismisses the consumer, unless it hangs.
+        // Without orders, the thread dismisses the consumer and ends, unless it hangs.
         self.orders = None;
         let left = within(GRACE, || self.has_left() || self.has_ended());
         let ended = left && within(GRACE, || self.has_ended());
@@ -201,13 +203,13 @@ impl Drop for Session {
         self.gone.store(true, Ordering::Relaxed);
         (self.nudge)();
         if within(GRACE, || self.has_left()) {
-            // The panic was reported as such already.
+            // Ignore a panic here: `run` has reported it.
             let _ = self.producer.take().map(JoinHandle::join);
         }
     }
 }
 
-/// The producing thread's part of the session.
+/// The part of the session that the producing thread owns.
 struct Desk {
     start: Receiver<()>,
     orders: Receiver<usize>,
@@ -221,7 +223,7 @@ impl Desk {
             return;
         }
         if let Err(error) = self.exchange(meet, lookout) {
-            // A dropped session receives no reports.
+            // Ignore an error: a dropped session receives no reports.
             let _ = self.reports.send(Err(error));
         }
     }

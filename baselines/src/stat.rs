@@ -1,18 +1,18 @@
 //! Summaries of samples.
 
-/// The median, the least and the most of some samples, in nanoseconds.
+/// The median, minimum and maximum of samples, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stat {
-    /// The median; of an even number the mean of the middle two.
+    /// Median; of an even number of samples, the mean of the middle two.
     pub p50_ns: f64,
-    /// The fastest.
+    /// Minimum.
     pub min_ns: f64,
-    /// The slowest.
+    /// Maximum.
     pub max_ns: f64,
 }
 
 impl Stat {
-    /// Summarizes samples in any order; `None` without samples.
+    /// Summarizes samples, which may be in any order. Returns `None` without samples.
     ///
     /// ```
     /// use tensorlend_baselines::Stat;

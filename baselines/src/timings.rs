@@ -1,6 +1,6 @@
 //! The results of a session.
 
-/// One exchange; the documentation of the crate defines the four instants.
+/// The times of one exchange, in nanoseconds. The crate's documentation defines the four instants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lap {
     /// The producer begins.
@@ -11,16 +11,16 @@ pub struct Lap {
     pub t2_ns: u64,
     /// The producer has the acknowledgement.
     pub t3_ns: u64,
-    /// Whether the consumer saw this exchange's stamp and no older one.
+    /// Whether the consumer saw the stamp of this exchange, and not an older one.
     pub stamp_ok: bool,
 }
 
-/// The metrics of all exchanges, in order, and whether the bytes were right.
+/// The metrics of exchanges, in their order, and whether all bytes were right.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Timings {
-    /// `t1 - t0`: the time for which the producer was busy.
+    /// `t1 - t0`: time for which the producer was busy.
     pub put_ns: Vec<u64>,
-    /// `t2 - t1`, or 0: the time that the consumer then needed.
+    /// `t2 - t1`, at least 0: time from then until the consumer held the tensor.
     pub get_ns: Vec<u64>,
     /// `t3 - t0`: put + get + acknowledgement.
     pub round_trip_ns: Vec<u64>,
@@ -29,7 +29,7 @@ pub struct Timings {
 }
 
 impl Timings {
-    /// Makes room for `rounds` laps, so that no allocation happens between two of them.
+    /// Makes an empty value with memory for `rounds` exchanges, so that nothing is allocated between two exchanges.
     pub fn with_capacity(rounds: usize, checksum_ok: bool) -> Self {
         Self {
             put_ns: Vec::with_capacity(rounds),
@@ -39,7 +39,7 @@ impl Timings {
         }
     }
 
-    /// Adds one lap.
+    /// Adds the metrics of one exchange.
     pub fn push(&mut self, lap: Lap) {
         self.put_ns.push(lap.t1_ns.saturating_sub(lap.t0_ns));
         self.get_ns.push(lap.t2_ns.saturating_sub(lap.t1_ns));

@@ -1,9 +1,9 @@
-//! Waits for events that come soon or never.
+//! A bounded wait for an event that happens soon or never.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Polls every few milliseconds until `ready`, for at most `limit`; returns whether it became so.
+/// Polls `ready` every few milliseconds until it returns true, for at most `limit`. Returns its last result.
 pub fn within(limit: Duration, mut ready: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! The command line.
+//! The command-line options of `tensorlend`.
 
 use clap::Parser;
 
@@ -6,7 +6,8 @@ use crate::commands::Command;
 use crate::failure::EXIT_CODES;
 use crate::options::Connection;
 
-/// The demo is an example only in builds with the libraries that it compares with; packages lack them.
+/// The line about the demo in --help. Builds without the feature `baselines` have no comparison to show, so they omit
+/// the line.
 const DEMO_EXAMPLE: &str = if cfg!(feature = "baselines") {
     "  tensorlend demo                              what lending saves, measured here\n"
 } else {

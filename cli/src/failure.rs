@@ -36,7 +36,8 @@ const LIMIT: u8 = 7;
 const READ_ONLY: u8 = 8;
 const VERSIONS: u8 = 9;
 
-// Codes of errors that the command line itself detects. The first three are codes of the client library with the same meaning.
+// Codes of errors that the command line itself detects. The first three are codes of the client library with the same
+// meaning.
 const NO_DAEMON_CODE: &str = "TL-0101";
 const NOT_FOUND_CODE: &str = "TL-0301";
 const LIMIT_CODE: &str = "TL-0202";
@@ -66,7 +67,7 @@ pub enum Failure {
     Output(io::Error),
     /// An error with the operation that it interrupted.
     Context { what: String, cause: Box<Failure> },
-    /// An error of the demo.
+    /// An error of the demo or the benchmark.
     Other(Box<dyn StdError>),
 }
 
@@ -76,7 +77,7 @@ impl Failure {
         Self::Context { what: what.into(), cause: Box::new(self) }
     }
 
-    /// Returns the exit status.
+    /// Returns the exit status of a command that ended with this error.
     pub fn status(&self) -> u8 {
         match self {
             Self::Client(e) => of_client(e),
@@ -151,7 +152,7 @@ fn of_client(error: &Error) -> u8 {
         | Error::Sheet(_)
         | Error::Kernel(_) => VERSIONS,
         Error::Leases(_) | Error::Cursors(_) | Error::StreamFull(_) => LIMIT,
-        // The shape came from a file: the parser has checked shapes on the command line.
+        // The invalid shape came from a file, because the parser of the command line rejects invalid shapes.
         Error::Tensor { .. } => FILE,
         Error::Name { .. } | Error::Argument(_) | Error::Metadata(_) => USAGE,
         _ => OTHER,
@@ -174,7 +175,7 @@ fn of_file_code(error: &FileError) -> &'static str {
     }
 }
 
-/// Writes an error of the client library, with commands and options as its remedy in place of the library's calls.
+/// Writes an error of the client library. The remedy names commands and options in place of the library's functions.
 fn write_client(error: &Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match error {
         Error::NotFound(name) => {
@@ -301,8 +302,8 @@ impl From<Box<dyn StdError>> for Failure {
     }
 }
 
-/// Returns one line: the error, and each source that it does not quote already. Paths and labels are untrusted, and
-/// must not control the terminal.
+/// Returns one line: the error, and each of its sources that its text does not already contain. Paths and labels are
+/// untrusted, so their control characters are escaped.
 fn line(failure: &Failure) -> String {
     let mut text = failure.to_string();
     let mut next = failure.source();

@@ -1,5 +1,4 @@
-//! `tensorlend`, the command line tool, as a library: for its own program, and for other packages that contain it, as
-//! the Python package does.
+//! `tensorlend`, the command-line tool, as a library. The program `tensorlend` and the Python package use it.
 
 mod again;
 mod args;
@@ -28,12 +27,12 @@ use std::ffi::OsString;
 
 use clap::{CommandFactory, Parser};
 
-/// Runs a command line, whose first argument is the program's name, and returns the exit status. `program` is the
-/// program with its first arguments that starts this library again: the demonstration and the benchmark start it as
-/// peer processes.
+/// Runs a command line, whose first argument is the program's name, and returns the exit status. `program` is a program
+/// and its first arguments that call this function again. The demo and the benchmark start it as peer processes.
 pub fn main(arguments: Vec<OsString>, program: &[OsString]) -> u8 {
     again::set(program);
-    // Peer processes of demo and bench. They bypass clap, so that neither help nor completions show them.
+    // The arguments of peer processes of the demo and the benchmark bypass clap, so that neither help nor completions
+    // show them.
     if arguments.get(1).is_some_and(|word| word == again::PEER) {
         let words: Vec<String> = arguments[2..].iter().map(|word| word.to_string_lossy().into_owned()).collect();
         return failure::exit(demo::peer(&words).map_err(Into::into));

@@ -1,4 +1,4 @@
-//! Memory that is available without swapping.
+//! The machine's memory that is available without swapping.
 
 /// Returns the machine's `MemAvailable` in bytes; `None` if /proc does not report it.
 pub fn available_bytes() -> Option<u64> {

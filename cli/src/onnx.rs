@@ -3,15 +3,15 @@
 //! An ONNX file is a message of Protocol Buffers, `ModelProto`. The check walks its fields without decoding weights,
 //! and needs no runner. Only a runner finds out whether its engine supports the operators.
 
-/// Field of a model that holds its graph.
+/// Number of the field of a model that contains its graph.
 const GRAPH: u64 = 7;
-/// Field of a graph that holds an output.
+/// Number of the field of a graph that contains an output.
 const OUTPUT: u64 = 12;
 
 /// One field of a message.
 struct Field<'b> {
     number: u64,
-    /// Contents of a text, bytes or message field.
+    /// Contents of a text, bytes or message field; `None` for other fields.
     bytes: Option<&'b [u8]>,
 }
 

@@ -97,7 +97,7 @@ pub struct Json {
     pub on: bool,
 }
 
-/// Type and shape of a raw file, which has no header.
+/// Element type and shape of a raw file, which has no header.
 #[derive(clap::Args, Debug)]
 pub struct Raw {
     /// Element type of a raw file (f32, u8, bf16, ... or numpy's name); with --shape.
@@ -124,7 +124,7 @@ pub struct Notes {
     pub metadata: Option<Metadata>,
 }
 
-/// Any bytes.
+/// Metadata of a value: any bytes.
 #[derive(Clone, Debug)]
 pub struct Metadata(pub Vec<u8>);
 
@@ -154,7 +154,7 @@ impl Life {
     }
 }
 
-/// Elements along each axis.
+/// A shape: the number of elements along each axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape(pub Vec<u64>);
 

@@ -1,4 +1,4 @@
-//! Printing. A closed pipe is an ordinary error here, never a panic.
+//! Functions that print. A closed pipe is an ordinary error here, and never a panic.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// Prints a line on standard output and flushes it: the reader may be waiting for it.
+/// Prints a line on standard output and flushes it, because another program may wait for this line.
 pub fn line(text: impl Display) -> Result<(), Failure> {
     text_block(&format!("{text}\n"))
 }
@@ -39,8 +39,8 @@ pub fn printable(text: &str) -> String {
     out
 }
 
-/// Returns true if a character is invisible and changes the order or the appearance of others: directions, line ends,
-/// zero-width spaces, tags. The two joiners are allowed: some scripts need them.
+/// Returns true if a character is invisible and changes the order or the appearance of others: direction marks, line
+/// ends, zero-width spaces, tags. The two zero-width joiners are allowed, because some scripts need them.
 fn is_misleading(c: char) -> bool {
     matches!(c,
         '\u{AD}' | '\u{61C}' | '\u{180E}' | '\u{200B}' | '\u{200E}' | '\u{200F}' | '\u{2028}'..='\u{202E}'
@@ -75,7 +75,7 @@ pub fn count(number: impl Into<u64>, what: &str) -> String {
 /// A table of aligned columns.
 pub struct Table {
     rows: Vec<Vec<String>>,
-    /// Whether a column is right-aligned.
+    /// For each column, whether it is right-aligned.
     right: Vec<bool>,
 }
 

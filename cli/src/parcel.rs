@@ -34,12 +34,12 @@ impl Parcel {
         Ok(Self { path: path.to_owned(), tensors })
     }
 
-    /// A file with named tensors is a dataset, even if it has only one.
+    /// Returns true if the file becomes a dataset. A file with named tensors does, even if it has only one.
     fn is_dataset(&self) -> bool {
         !matches!(self.tensors.as_slice(), [(None, _)])
     }
 
-    /// Returns a description.
+    /// Returns the description of the file's tensors.
     pub fn summary(&self) -> Summary {
         let mut tensors =
             self.tensors.iter().map(|(name, draft)| TensorSummary::new(name.as_deref(), draft.dtype(), draft.shape()));

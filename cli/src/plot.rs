@@ -17,7 +17,7 @@ pub type Drawn = Result<(), Box<dyn Error>>;
 /// The reason why a plot cannot be drawn.
 #[derive(Debug, thiserror::Error)]
 pub enum PlotError {
-    /// The table is empty.
+    /// There is no row to plot.
     #[error("nothing to plot: no row was measured")]
     NoRows,
     /// plotters could not draw.
@@ -26,7 +26,7 @@ pub enum PlotError {
     /// The file could not be written.
     #[error("{path} cannot be written: {error}; name another file or folder")]
     Write {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The system's error.
         #[source]

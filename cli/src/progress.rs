@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Below these sizes the work ends before a bar could be read.
+/// Minimum amounts of work for which a bar is shown. Smaller work ends before a user could read the bar.
 const BYTES_MIN: u64 = 64 << 20;
 const FILES_MIN: usize = 32;
 
-/// A progress bar, or nothing.
+/// A progress bar, which is hidden for small work or if standard error is not a terminal.
 pub struct Progress {
     bar: ProgressBar,
 }
@@ -32,7 +32,7 @@ impl Progress {
         let target = if long { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(length), target);
         if !bar.is_hidden() {
-            // Both templates are valid constants.
+            // The default style is never used: all templates are valid constants.
             bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
             bar.set_message(crate::output::printable(doing));
             bar.enable_steady_tick(Duration::from_millis(200));

@@ -18,7 +18,8 @@ pub fn elements(tensor: &Tensor) -> Result<Cow<'_, [u8]>, Failure> {
     }
     let mut copy = Vec::new();
     let length = tensor.nbytes();
-    // A stride of 0 makes many elements of few bytes, and Linux overcommits address space.
+    // Check the available memory. With strides of 0 a small tensor can have very many elements, and Linux overcommits,
+    // so the allocation alone would succeed.
     let refused = crate::meminfo::available_bytes().is_some_and(|available| length as u64 > available);
     if refused || copy.try_reserve_exact(length).is_err() {
         return Err(Failure::Limit(format!(
@@ -30,7 +31,7 @@ pub fn elements(tensor: &Tensor) -> Result<Cow<'_, [u8]>, Failure> {
     Ok(Cow::Owned(copy))
 }
 
-/// Returns the shape, as files have it.
+/// Returns the shape as `u64`, which file formats use.
 pub fn sizes(tensor: &Tensor) -> Vec<u64> {
     tensor.shape().iter().map(|&size| size as u64).collect()
 }
@@ -89,7 +90,7 @@ pub fn save_raw(value: &Value, name: &str, path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns true if numpy has every element type of the value.
+/// Returns true if numpy supports every element type of the value.
 fn numpy_knows(value: &Value) -> bool {
     let known = |dtype: DType| dtype != DType::BF16 && !dtype.name().starts_with("f8_");
     match value {
@@ -99,7 +100,7 @@ fn numpy_knows(value: &Value) -> bool {
     }
 }
 
-/// Returns the default extension: that of a format that can hold the value.
+/// Returns the default extension for a value, whose format can store the value.
 pub fn natural_extension(value: &Value) -> &'static str {
     match value {
         _ if !numpy_knows(value) => "safetensors",
@@ -135,7 +136,7 @@ impl Folder {
         Ok(Self { path: path.to_owned(), extension })
     }
 
-    /// Writes file `number`; returns its path.
+    /// Writes the file with this number, and returns its path.
     pub fn save(&self, number: u64, value: &Value, name: &str) -> Result<PathBuf, Failure> {
         let extension = self.extension.as_deref().unwrap_or_else(|| natural_extension(value));
         let path = self.path.join(format!("{number:06}.{extension}"));

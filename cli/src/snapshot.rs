@@ -1,9 +1,9 @@
 //! A consistent snapshot of several names.
 //!
-//! Leases taken one after the other may hold values that never existed together. So the snapshot checks each name again
-//! when it holds all leases. If every name still has its leased value, each had it from its lease to its check; all of
-//! them had it at the moment between the last lease and the first check. Otherwise the snapshot leases the changed
-//! names again and checks all names again.
+//! Leases taken one after the other may hold values that never existed at the same time. So the snapshot first takes
+//! all leases, and then checks each name. If every name still has its leased value, each name had this value from its
+//! lease to its check. So all names had their leased values at the moment between the last lease and the first check.
+//! Otherwise the snapshot leases the changed names again, and checks all names again.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,15 @@ use tensorlend::{Client, Error, Listing, Value};
 
 use crate::failure::Failure;
 
-/// Number of checks of all names before the snapshot fails and reports the names that change.
+/// Maximum number of checks of all names. After it, the snapshot fails and reports the names that change.
 const ROUNDS: usize = 64;
 
 /// A name to lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     pub name: String,
-    /// The user wrote this name: it must exist. A name that matched a glob may have been deleted since.
+    /// True if the user wrote this name, so that it must exist. A name that only matched a glob may have been deleted
+    /// since.
     pub is_required: bool,
 }
 
@@ -30,7 +31,7 @@ pub fn names_of(client: &Client, words: &[String]) -> Result<Vec<Wanted>, Failur
     let mut names = BTreeMap::new();
     for word in words {
         if word.contains(['*', '?', '[', '{', '\\']) {
-            // An overview reads no spilled value back: the snapshot reads each back when it leases the value.
+            // An overview does not read spilled values back. The snapshot reads each back when it leases the value.
             let Listing { infos, unreadable, spilled } = client.overview(word)?;
             if infos.is_empty() && unreadable.is_empty() && spilled.is_empty() {
                 return Err(Failure::NotFound(format!("no name matches {word:?}: see `tensorlend ls`")));
@@ -39,8 +40,8 @@ pub fn names_of(client: &Client, words: &[String]) -> Result<Vec<Wanted>, Failur
                 names.entry(name).or_insert(false);
             }
             for (name, cause) in unreadable {
-                // A damaged record stays unreadable. Other errors may pass: a later lease may find memory for the
-                // value.
+                // A damaged record stays unreadable, so the name is left out. Other errors may be temporary, for
+                // example a lack of memory, so the name stays.
                 if let Error::Damaged { .. } = cause {
                     crate::output::note(&format!("left out: {}", crate::output::printable(&cause.to_string())));
                 } else {
@@ -85,7 +86,7 @@ impl Snapshot {
                 return Ok(Self { values });
             }
             for it in &moved {
-                // Releases the lease on the replaced value.
+                // Drop the lease on the replaced value before the next lease.
                 values.insert(&it.name, None);
             }
         }

@@ -27,7 +27,7 @@ pub struct TensorSummary {
 
 impl TensorSummary {
     pub fn new(member: Option<&str>, dtype: DType, shape: &[usize]) -> Self {
-        // Checks for a zero first: the product of the other dimensions may overflow.
+        // Check for a 0 first, because the product of the other dimensions may overflow.
         let elements = if shape.contains(&0) { 0 } else { shape.iter().product::<usize>() as u64 };
         Self {
             member: member.map(str::to_owned),
@@ -65,7 +65,7 @@ impl fmt::Display for TensorSummary {
     }
 }
 
-/// A tensor or a dataset.
+/// The description of a tensor or a dataset.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Summary {
@@ -123,7 +123,7 @@ impl fmt::Display for Summary {
             Self::Tensor(tensor) => tensor.fmt(f),
             Self::Dataset { nbytes, tensors } => {
                 write!(f, "dataset of {}, {nbytes} bytes", crate::output::count(tensors.len() as u64, "tensor"))?;
-                // Leaves out the members of large datasets, to keep the line short.
+                // To keep the line short, omit the members of a dataset with more than 8.
                 let shown = tensors.iter().filter(|_| tensors.len() <= 8);
                 for (at, tensor) in shown.enumerate() {
                     write!(f, "{}{tensor}", if at == 0 { ": " } else { "; " })?;

@@ -1,12 +1,13 @@
-//! The study's "standard deployment": the database is on another machine than the application. tensorlend's gateways against Redis over TCP
-//! on the same link, and a plain copy over TCP beside them.
+//! Measures the study's "standard deployment", in which the database and the application are on different machines. The
+//! contenders on one link are tensorlend's gateways, Redis over TCP, and a plain copy over TCP.
 //!
 //! ```sh
 //! cargo bench -p tensorlend-gateway --bench e3
 //! ```
 //!
-//! The hosts are network namespaces on one switch of this machine, as in `link`. Contenders take turns within each round, and a ratio is
-//! that of one round. Needs root; says so without. Without a redis-server it measures the others.
+//! The hosts are network namespaces on one switch of this machine, as in `link`. The benchmark measures the contenders
+//! in turn within each round, and divides times of the same round. It needs root, and exits with a message otherwise.
+//! If there is no redis-server, it omits Redis.
 
 #[allow(dead_code)]
 #[path = "../tests/hosts/rig.rs"]
@@ -28,16 +29,16 @@ use tensorlend_benches::stats::{Samples, Summary, now_ns};
 use tensorlend_benches::table::{Table, bytes, digits, spread};
 use tensorlend_benches::worker::{Role, Worker, ask_all};
 
-/// Bytes of the study's float32 arrays.
+/// Sizes in bytes of the study's float32 arrays.
 const SIZES: [usize; 11] =
     [1024, 8192, 16_384, 32_768, 65_536, 131_072, 262_144, 524_288, 1_024_000, 2_048_000, 4_096_000];
-/// Datasets and bytes of each of their four tensors.
+/// Number of datasets, and bytes of each of their four tensors.
 const CASES: [(usize, usize); 4] = [(32, 1024), (512, 1024), (4096, 1024), (32, 1 << 20)];
 const PRODUCERS: usize = 2;
-/// The application's host, and the database's.
+/// Numbers of the application's host and of the database's host.
 const APPLICATION: u8 = 0;
 const DATABASE: u8 = 1;
-/// Rounds, and calls of each in one round.
+/// Number of rounds, and calls of each contender in one round.
 const ROUNDS: usize = 7;
 const CALLS: u32 = 15;
 
@@ -61,7 +62,7 @@ fn main() {
             "skipped: Redis, since there is no redis-server on this machine (Debian: apt-get install redis-server)",
         );
     }
-    // Client and server on one core: neither waits for the other core to wake up.
+    // Pin the server to the client's core, so that neither waits for another core to wake up.
     let mut pinned = rig.command(DATABASE, Path::new("taskset"));
     pinned.args(["-c", "0", "redis-server"]);
     let one_core = Redis::start_by(pinned, at(7004));
@@ -96,12 +97,12 @@ fn main() {
     report.end();
 }
 
-/// Rounds and calls: a few are enough to see whether it works.
+/// Returns the numbers of rounds and calls. With `--quick` they are small: enough to see that the benchmark works.
 fn rounds(report: &Report) -> (usize, u32) {
     if report.quick { (2, 5) } else { (ROUNDS, CALLS) }
 }
 
-/// Times of one contender, and its ratios to the first contender and to ours, each of one round.
+/// Times of one contender, and their ratios to those of the first contender and of tensorlend in the same round.
 #[derive(Clone, Default)]
 struct Found {
     ns: Samples,
@@ -121,7 +122,7 @@ impl Found {
     }
 }
 
-/// Adds one round: what each contender took.
+/// Adds the times of each contender in one round.
 fn add(found: &mut [Found], contenders: &[Contender], round: &[Samples]) {
     let medians: Vec<f64> = round.iter().map(|samples| samples.summary().p50).collect();
     let of = |wanted| contenders.iter().position(|one| *one == wanted).map(|at| medians[at]).expect("always measured");
@@ -133,7 +134,7 @@ fn add(found: &mut [Found], contenders: &[Contender], round: &[Samples]) {
     }
 }
 
-/// Every client puts an array and unpacks it, again and again.
+/// Measures clients that each put an array and unpack it, repeatedly.
 fn exchange(report: &mut Report, contenders: &[Contender], sizes: &[usize], workers: &mut [Worker]) {
     let (rounds, calls) = rounds(report);
     let mut rows: Vec<[Vec<Both>; 2]> = Vec::new();
@@ -150,7 +151,7 @@ fn exchange(report: &mut Report, contenders: &[Contender], sizes: &[usize], work
                 }
                 times.iter_mut().zip(both).for_each(|(all, one)| all.push(one));
             }
-            // The first round warms up.
+            // The first round allocates memory and fills caches, so it does not count.
             if round > 0 {
                 found.iter_mut().zip(&times).for_each(|(found, times)| add(found, contenders, times));
             }
@@ -165,7 +166,7 @@ fn exchange(report: &mut Report, contenders: &[Contender], sizes: &[usize], work
     }
 }
 
-/// A table of times and one of ratios, and a picture.
+/// Writes a table of times, a table of ratios, and a picture.
 fn show(
     report: &mut Report,
     name: &str,
@@ -210,7 +211,8 @@ fn show(
     report.plot(picture, &plot);
 }
 
-/// Producers on the database's host append datasets; the consumer on the other one polls the length, then fetches all.
+/// Measures a consumer on the application's host that polls the length of a list and then fetches all datasets.
+/// Producers on the database's host append them.
 fn collect(
     report: &Report,
     (datasets, bytes): (usize, usize),
@@ -249,6 +251,6 @@ fn lists(report: &mut Report, cases: &[(usize, usize)], contenders: &[Contender]
     let label = |(datasets, size): (usize, usize)| format!("{datasets} x 4 x {}", bytes(size as u64));
     let rows: Vec<(String, f64, &Vec<Both>)> =
         cases.iter().zip(found).map(|(&case, row)| (label(case), case.0 as f64, row)).collect();
-    // In one picture: those of one size.
+    // The picture shows all cases.
     show(report, "fetch all datasets of a list, read every byte", "lists", "datasets", contenders, &rows[..]);
 }

@@ -1,11 +1,13 @@
-//! Bytes per second from one host to another: across the gateways, beside a plain copy over TCP and zenoh's own put, on the same link.
+//! Measures bytes per second from one host to another. The contenders on one link are the gateways, a plain copy over
+//! TCP, and zenoh's own put.
 //!
 //! ```sh
 //! cargo bench -p tensorlend-gateway --bench link -- --rounds 15 --out docs/results/2026-11-22-gateway.md
 //! ```
 //!
-//! The hosts are network namespaces on one switch, all on this machine: what is compared is the work for each byte, of which a real link
-//! hides a part. Contenders take turns within each round, and a ratio is that of one round. Needs root; says so without.
+//! The hosts are network namespaces on one switch of this machine. So the benchmark compares the CPU work for each
+//! byte, of which a real link hides a part. It measures the contenders in turn within each round, and divides rates of
+//! the same round. It needs root, and exits with a message otherwise.
 
 #[allow(dead_code)]
 #[path = "../tests/hosts/rig.rs"]
@@ -27,21 +29,21 @@ use tensorlend_gateway::key::{Key, Kind};
 use tensorlend_gateway::transport::{Body, Frame, Transport, Zenoh, ZenohOptions};
 use tensorlend_gateway::wire::NodeName;
 
-/// Longer than one transfer takes.
+/// Timeout that no transfer of the benchmark reaches.
 const LONG: Duration = Duration::from_mins(1);
 
 #[derive(Parser)]
 struct Options {
-    /// Rounds of each size.
+    /// Number of rounds for each size.
     #[arg(long, default_value_t = 15)]
     rounds: usize,
-    /// Sizes, in KiB.
+    /// Sizes of the values, in KiB.
     #[arg(long, value_delimiter = ',', default_values_t = [64, 1024, 4096, 16384, 65536])]
     kib: Vec<u64>,
-    /// Bytes of a chunk.
+    /// Maximum bytes of one request.
     #[arg(long, default_value_t = 1 << 20)]
     chunk: u64,
-    /// Bytes of a window.
+    /// Maximum bytes in flight of one value.
     #[arg(long, default_value_t = 16 << 20)]
     window: u64,
     /// A key of zenoh's configuration, and its value: KEY=JSON.
@@ -50,16 +52,16 @@ struct Options {
     /// Contenders: tcp, put, ask, get.
     #[arg(long, value_delimiter = ',', default_values_t = ["tcp".to_owned(), "put".into(), "ask".into(), "get".into()])]
     contenders: Vec<String>,
-    /// Where the report goes, besides standard output.
+    /// File for a copy of the report.
     #[arg(long)]
     out: Option<PathBuf>,
-    /// The role of this process: started by the others.
+    /// The role of a helper process, which the benchmark starts.
     #[arg(long, hide = true)]
     role: Option<String>,
-    /// Where the other host is.
+    /// Address of the other host, for a helper process.
     #[arg(long, hide = true, default_value = "")]
     at: String,
-    /// Cargo says so.
+    /// `cargo bench` passes this flag to every benchmark; it has no effect.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -76,7 +78,7 @@ fn main() {
     }
 }
 
-/// Answers orders (`WHAT BYTES`) on standard input by nanoseconds on standard output.
+/// Reads orders (`WHAT BYTES`) from standard input, and writes the nanoseconds of each to standard output.
 fn obey(mut fetch: impl FnMut(&str, usize) -> Duration) {
     println!("ready");
     for line in std::io::stdin().lines() {
@@ -86,12 +88,12 @@ fn obey(mut fetch: impl FnMut(&str, usize) -> Duration) {
     }
 }
 
-/// The bytes to send: touched, so that they are in memory.
+/// Returns the bytes to send. Each page has been written, so the kernel has allocated it.
 fn payload(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at >> 12) as u8 | 1).collect()
 }
 
-/// Ends this process with who started it, however that ended.
+/// Ends this process as soon as its parent has ended, even if the parent was killed.
 fn end_with_parent() {
     std::thread::spawn(|| {
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
@@ -129,7 +131,7 @@ fn node(name: &str) -> NodeName {
     NodeName::new(name).expect("a name")
 }
 
-/// Further options of zenoh, for all its users here.
+/// Returns the configured zenoh options, which all contenders over zenoh use.
 fn told(options: &Options) -> Vec<(String, serde_json::Value)> {
     let one = |one: &String| {
         let (key, value) = one.split_once('=').expect("KEY=JSON");
@@ -167,7 +169,7 @@ fn zenoh_serve(options: &Options) {
         let number = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes")) as usize;
         number(0)..number(0) + number(8)
     };
-    // Answers are sent by a thread that may wait, as the gateway does it.
+    // A thread of its own sends the responses, because sending may wait. The gateway does the same.
     let (asked, questions) = channel();
     let asked = Mutex::new(asked);
     let _answers = session
@@ -220,7 +222,7 @@ fn zenoh_fetch(options: &Options) {
         let done = Box::new(move |answer| answered.send((offset, answer)).expect("a receiver"));
         session.ask(&key_of_reads(), Frame { head: head(offset, bytes), body: Body::default() }, LONG, done);
     };
-    // What is declared becomes known a little later.
+    // Zenoh makes a declaration known to other nodes with a delay, so the first requests may fail.
     loop {
         ask(0, 1);
         if answers.recv().expect("an answer").1.is_ok() {
@@ -259,7 +261,7 @@ fn zenoh_fetch(options: &Options) {
     });
 }
 
-/// Another process, on one of the hosts.
+/// A helper process on one of the hosts.
 struct Helper {
     child: Child,
     orders: Option<ChildStdin>,
@@ -326,10 +328,10 @@ fn compare(options: &Options) {
     let _ = writeln!(report, "|---|{}", "---|".repeat(options.contenders.len()));
     for &kib in &options.kib {
         let bytes = kib << 10;
-        // Gigabytes per second of each contender, and of its ratio to TCP in the same round.
+        // Rates in GB/s of each contender, and their ratios to the rate of TCP in the same round.
         let mut rates = vec![Vec::new(); options.contenders.len()];
         let mut ratios = rates.clone();
-        // The first two rounds bring memory and windows to their size.
+        // The first two rounds allocate memory and let TCP's windows grow, so they do not count.
         for round in 0..options.rounds + 2 {
             let mut of_tcp = None;
             for (at, contender) in options.contenders.iter().enumerate() {
@@ -362,7 +364,7 @@ fn compare(options: &Options) {
     }
 }
 
-/// Fetches what nobody here has yet.
+/// Fetches a value of which this host has no copy, and returns the rate in GB/s.
 fn get(clients: &[tensorlend::Client], bytes: u64, round: usize) -> f64 {
     let name = format!("{bytes}/{round}");
     let mut draft = clients[1].create(DType::U8, &[bytes]).expect("memory");
@@ -378,7 +380,7 @@ fn get(clients: &[tensorlend::Client], bytes: u64, round: usize) -> f64 {
     took
 }
 
-/// Median, least and most.
+/// Formats the median, minimum and maximum of the numbers.
 fn spread(numbers: &mut [f64]) -> String {
     numbers.sort_by(f64::total_cmp);
     match numbers {
@@ -387,7 +389,7 @@ fn spread(numbers: &mut [f64]) -> String {
     }
 }
 
-/// The report, with what it was measured on.
+/// Returns the report: a description of the machine, and the table.
 fn page(options: &Options, table: &str) -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");

@@ -1,11 +1,11 @@
-//! Messages between up to a thousand gateways: simulated, with the machines that the program runs and the lengths of
-//! what it would send.
+//! Counts messages between up to a thousand simulated gateways. The simulation runs the gateway's own state machines,
+//! and encodes each message to measure its length.
 //!
 //! ```sh
 //! cargo bench -p tensorlend-gateway --bench scale -- --out docs/results/2026-11-21-scale.md
 //! ```
 //!
-//! Figures are counts in simulated time, the same on every machine: no clock is asked.
+//! The results are counts in simulated time. No clock is read, so they are the same on every machine.
 
 #[path = "../tests/scale/world.rs"]
 mod world;
@@ -18,21 +18,21 @@ use world::{Load, Traffic, World};
 
 #[derive(Parser)]
 struct Options {
-    /// Nodes.
+    /// Numbers of nodes to simulate.
     #[arg(long, value_delimiter = ',', default_values_t = [10, 100, 1000])]
     nodes: Vec<usize>,
-    /// Simulated seconds that are counted, after two that are not.
+    /// Simulated seconds in which messages are counted. Two seconds of warm-up precede them.
     #[arg(long, default_value_t = 5)]
     seconds: u64,
-    /// Where the report goes, besides standard output.
+    /// File for a copy of the report.
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Cargo says so.
+    /// `cargo bench` passes this flag to every benchmark; it has no effect.
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// The work of a node: names that it has, names that it reads, reads and updates in a second.
+/// The loads of a node: a title, reads per second, and new values per second.
 const LOADS: [(&str, f64, f64); 3] = [
     ("read often, seldom new: parameters", 100.0, 0.1),
     ("read as often as new: fields of a simulation", 100.0, 100.0),
@@ -91,7 +91,7 @@ fn main() {
     }
 }
 
-/// The cost of nodes that come and go.
+/// Appends the section about the messages that a node's connection and disconnection cause.
 fn discovery(options: &Options, report: &mut String) {
     let _ = writeln!(
         report,

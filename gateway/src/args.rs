@@ -1,4 +1,4 @@
-//! The command line.
+//! The command-line options of `tensorlend-gateway`.
 
 use clap::Parser;
 use std::path::PathBuf;
@@ -6,8 +6,8 @@ use tracing_subscriber::EnvFilter;
 
 /// Read tensors of other machines, and let other machines read those of this one.
 ///
-/// Programs then read a name NODE/NAME like a local one. The configuration lists the names that are exported, imported and
-/// accepted. Zenoh determines the nodes, and how they find and authenticate each other.
+/// Programs then read a name NODE/NAME like a local one. The configuration lists the names that are exported, imported
+/// and accepted. Zenoh determines the nodes, and how they find and authenticate each other.
 #[derive(Parser, Clone, Debug)]
 #[command(
     name = "tensorlend-gateway",

@@ -1,5 +1,5 @@
-//! The budget of bytes in flight to this node: bytes requested and not yet in their drafts, by sending node, and the windows of
-//! streams.
+//! The budget of bytes in flight to this node. It counts two kinds: bytes of values that this node has requested and
+//! not yet copied into drafts, by sending node; and the windows that this node has granted to streams.
 //!
 //! ```text
 //! values + streams <= bytes_max, except for one range
@@ -7,24 +7,25 @@
 //! values == the sum of held
 //! ```
 //!
-//! If the minimum windows of many streams leave no room for a range, one range may still be in flight: otherwise no value would
-//! ever arrive.
+//! If the minimum windows of many streams leave no room for a range, one range may still be in flight: otherwise no
+//! value would ever arrive.
 //!
-//! A node may hold at most as many bytes as it leaves free; its first range only needs room. So a slow node that gives nothing
-//! back holds half of the budget at most. If two nodes take and give in turn, each converges to a third, which leaves a third for
-//! another node. This rule needs no classification of nodes.
+//! A sending node's bytes may not exceed the bytes that are then still free; only a node's first range is exempt, and
+//! needs no more than room for itself. So a slow node that delivers nothing occupies at most half of the budget. Two
+//! nodes that take and give in turn converge to a third each, which leaves a third for another node. The rule works
+//! without measuring which nodes are slow.
 
 use crate::wire::NodeName;
 use std::collections::BTreeMap;
 
-/// Minimum window of a stream: below it, control messages would outnumber the data.
+/// Minimum window of a stream in bytes. With a smaller window, the grants would outnumber the messages.
 pub const WINDOW_BYTES_LEAST: u64 = 64 << 10;
 
-/// The limit of all transfers and streams, and their present use.
+/// The bytes in flight of all transfers and streams, and their limit.
 #[derive(Debug)]
 pub struct Budget {
     bytes_max: u64,
-    /// Bytes of values by sending node, without nodes that have none.
+    /// Bytes of values in flight, by sending node. Nodes without such bytes have no entry.
     held: BTreeMap<NodeName, u64>,
     values: u64,
     /// Sum of the windows of all streams.
@@ -47,28 +48,29 @@ impl Budget {
         self.values + self.streams
     }
 
-    /// Returns the bytes that are free.
+    /// Returns the bytes that transfers and streams may still take.
     pub fn left(&self) -> u64 {
         self.bytes_max.saturating_sub(self.in_flight())
     }
 
-    /// Returns one node's part of the budget.
+    /// Returns the part of the budget that one sending node uses.
     pub fn of<'b>(&'b mut self, node: &'b NodeName) -> Share<'b> {
         Share { budget: self, node }
     }
 
-    /// Returns the window of one of `links` streams while the windows of the others sum to `others` bytes. It is an equal part,
-    /// or less while the others have not shrunk theirs yet.
+    /// Returns the window of one of `links` streams while the windows of the others sum to `others` bytes. Each stream
+    /// gets an equal part of half the budget, or less while the others have not yet shrunk their windows to their
+    /// parts.
     pub fn window(&self, links: usize, others: u64, window_max: u64) -> u64 {
         let half = self.bytes_max / 2;
         let part = half / links.max(1) as u64;
         window_max.min(part).min(half.saturating_sub(others)).max(WINDOW_BYTES_LEAST.min(window_max))
     }
 
-    /// Checks that the sum of the nodes' bytes agrees with their total.
+    /// Checks that the total of values in flight is the sum over the nodes.
     ///
     /// # Panics
-    /// If it does not.
+    /// If the total differs from the sum, or a node with 0 bytes has an entry.
     pub fn check(&self) {
         assert_eq!(self.values, self.held.values().sum::<u64>(), "bytes of values in flight");
         assert!(self.held.values().all(|held| *held > 0), "a node without bytes is not listed");
@@ -80,15 +82,15 @@ impl Budget {
     }
 }
 
-/// A node's part of the budget.
+/// The part of the budget that one sending node uses.
 pub struct Share<'b> {
     budget: &'b mut Budget,
     node: &'b NodeName,
 }
 
 impl Share<'_> {
-    /// Takes `bytes`; returns false if the budget has no room, or if the node would hold more than it leaves. The first range
-    /// is always accepted if no value holds any bytes.
+    /// Takes `bytes` for the node. Returns false and takes nothing if the budget has less room, or if the node would
+    /// then hold more bytes than are left free. While no value holds bytes, every range is accepted.
     pub fn take(&mut self, bytes: u64) -> bool {
         let (left, held) = (self.budget.left(), self.held());
         let is_first = self.budget.values == 0;
@@ -100,7 +102,7 @@ impl Share<'_> {
         true
     }
 
-    /// Gives `bytes` back.
+    /// Returns `bytes` of the node to the budget.
     pub fn give(&mut self, bytes: u64) {
         let Some(held) = self.budget.held.get_mut(self.node) else {
             debug_assert_eq!(bytes, 0, "nothing was taken");
@@ -174,8 +176,8 @@ mod tests {
     }
 
     proptest! {
-        /// For all sequences of takes and gives: the limit holds, except for one range; and with nothing left, no node holds more
-        /// than half.
+        /// For all sequences of takes and gives: the limit holds, except for one range; and with nothing left, no node
+        /// holds more than half.
         #[test]
         fn it_is_never_more_than_there_may_be(steps in proptest::collection::vec((0usize..5, 1u64..40, any::<bool>()), 0..300), streams in 0u64..300) {
             let mut budget = Budget::new(200);

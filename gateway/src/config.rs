@@ -1,5 +1,5 @@
-//! The configuration: a TOML file in which everything has a default except the connections to other nodes, which zenoh's own file
-//! configures.
+//! The configuration: a TOML file in which every option has a default. Zenoh's own file configures the connections to
+//! other nodes.
 
 use crate::settings::{Globs, Settings, SpaceSettings};
 use crate::wire::{CHUNK_BYTES_LEAST, CHUNK_BYTES_MAX, NodeName, Packing, check_name};
@@ -19,9 +19,9 @@ pub enum BadConfig {
     /// The file cannot be read.
     #[error("{path}: {cause}")]
     File {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// The cause.
+        /// The kernel's error.
         cause: std::io::Error,
     },
     /// Invalid TOML, or an unknown option.
@@ -30,9 +30,9 @@ pub enum BadConfig {
     /// An invalid value.
     #[error("{option}: {why}")]
     Value {
-        /// The option.
+        /// Name of the option.
         option: String,
-        /// The error, and a valid value.
+        /// The reason why the value is invalid, and an example of a valid one.
         why: String,
     },
 }
@@ -41,18 +41,19 @@ pub enum BadConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StreamPolicy {
-    /// The producer's machine keeps the messages, and the stream waits when its ring is full.
+    /// The messages stay in the ring on the producer's machine. When this ring is full, the stream's own policy
+    /// applies.
     #[default]
     Block,
-    /// The gateway drops and counts the oldest.
+    /// The producer's gateway drops the oldest queued message, and counts it.
     DropOldest,
 }
 
-/// The whole file.
+/// The contents of a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// This node's name. Default: the host's, up to the first dot.
+    /// This node's name. Default: the host name, up to its first dot.
     pub node: Option<String>,
     /// The daemon's control socket. Default: that of all clients.
     pub socket: Option<PathBuf>,
@@ -68,7 +69,7 @@ pub struct Config {
     pub packing: Packing,
     /// Whether the bytes that other nodes send carry checksums.
     pub checksum: bool,
-    /// Bytes of one request.
+    /// Bytes of a value that one request asks for.
     pub chunk_bytes: Bytes,
     /// Maximum bytes in flight of one value or stream.
     pub window_bytes: Bytes,
@@ -76,15 +77,15 @@ pub struct Config {
     pub windows_bytes: Bytes,
     /// Maximum bytes of cached copies of remote values.
     pub cache_bytes: Bytes,
-    /// Timeout of a response from another node, in milliseconds.
+    /// Time in milliseconds that another node has to respond to a request.
     pub answer_timeout_ms: u64,
-    /// Timeout of a transfer without progress, in milliseconds.
+    /// Time in milliseconds after which a transfer without progress fails.
     pub patience_ms: u64,
-    /// Namespaces. Default: the private one of the gateway's user.
+    /// The served namespaces. Default: the private one of the gateway's user.
     pub namespace: Vec<SpaceConfig>,
 }
 
-/// `[[namespace]]`
+/// A `[[namespace]]` table: one namespace that the gateway serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SpaceConfig {
@@ -125,7 +126,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads and checks a file.
+    /// Reads a configuration file and checks all values.
     ///
     /// # Errors
     /// [`BadConfig`].
@@ -134,13 +135,13 @@ impl Config {
         Self::parse(&text)
     }
 
-    /// Reads and checks a text.
+    /// Parses the text of a configuration file and checks all values.
     ///
     /// # Errors
     /// [`BadConfig`].
     pub fn parse(text: &str) -> Result<Self, BadConfig> {
         let config: Self = toml::from_str(text)?;
-        // Fail here on anything with which a gateway would not start.
+        // The conversion into settings finds the values with which a gateway cannot start.
         config.settings_of(config.node.as_deref().unwrap_or("node"))?;
         Ok(config)
     }
@@ -148,7 +149,7 @@ impl Config {
     /// Returns the settings of a gateway on this machine.
     ///
     /// # Errors
-    /// [`BadConfig::Value`], also if the host's name is not a valid node name.
+    /// [`BadConfig::Value`]. Without a configured `node`, this includes a host name that is not a valid node name.
     pub fn settings(&self) -> Result<Settings, BadConfig> {
         if let Some(node) = &self.node {
             return self.settings_of(node);
@@ -209,7 +210,7 @@ impl Config {
     /// Returns the options for zenoh: those of zenoh's own file, overridden by those of this configuration.
     ///
     /// # Errors
-    /// [`BadConfig::Value`] with zenoh's text.
+    /// [`BadConfig::Value`] with zenoh's error message.
     pub fn zenoh_options(&self) -> Result<crate::transport::ZenohOptions, BadConfig> {
         use crate::transport::ZenohOptions;
         let fail = |trouble| value("zenoh", &trouble);
@@ -263,8 +264,8 @@ fn value(option: &str, why: &dyn std::fmt::Display) -> BadConfig {
 mod tests {
     use super::*;
 
-    /// The comments of the example state the default of each option. Namespaces are the exception: the example has one as a
-    /// user might write it.
+    /// The comments of the example state the default of each option. Namespaces are the exception: the example has one
+    /// as a user might write it.
     #[test]
     fn the_example_has_every_option_with_its_default() {
         let as_it_is = Config::parse(EXAMPLE).unwrap();

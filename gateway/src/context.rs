@@ -16,10 +16,11 @@ use std::time::{Duration, Instant};
 use tensorlend::remote::{RemoteAnswer, node_name};
 use tensorlend::{Call, Client};
 
-/// Delay of the report that no gateway responds to a request: by then, this gateway knows whether it has lost the node.
+/// Delay before this gateway believes zenoh's report that no gateway responds to a request. By then zenoh has also
+/// reported the loss of the node, if it was lost.
 const LOSS_DELAY: Duration = Duration::from_millis(200);
 
-/// A handler of one response: the first caller takes it, later calls do nothing.
+/// A handler of one response. The first call takes the handler out and runs it; later calls do nothing.
 type Handler = Arc<Mutex<Option<OnAnswer>>>;
 
 fn take(handler: &Handler) -> Option<OnAnswer> {
@@ -32,25 +33,25 @@ pub struct Context {
     pub settings: Arc<Settings>,
     /// The transport to other nodes.
     pub transport: Arc<dyn Transport>,
-    /// This gateway's identity in its requests.
+    /// This gateway's node and epoch, which its requests name.
     pub asker: Asker,
-    /// The nodes and their reachability.
+    /// All known nodes, and which of them can be reached.
     pub nodes: Nodes,
     /// The namespaces, in the order of the settings.
     pub spaces: Vec<Space>,
-    /// Counters.
+    /// The counters that the gateway publishes.
     pub statistics: Statistics,
     /// Bytes that may be in flight to this node.
     pub budget: Budget,
     /// Threads that copy received bytes into drafts.
     pub copiers: Workers,
-    /// Threads that pack and send responses: a full transport delays them.
+    /// Threads that compress and send responses. They may wait for a full transport.
     pub senders: Workers,
-    /// Threads that send questions.
+    /// Threads that send requests to other nodes.
     pub askers: Workers,
-    /// The one thread that sends notifications, in order.
+    /// One thread, so that notifications are sent in order.
     pub notifier: Workers,
-    /// The one thread that delays reports: see [`Context::ask_settled`].
+    /// One thread, which delays reports of missing responses: see [`Context::ask_settled`].
     late: Workers,
 }
 
@@ -85,7 +86,7 @@ impl Context {
         })
     }
 
-    /// Returns the index of the namespace that gateways call by this name.
+    /// Returns the index of the namespace that has this name between gateways.
     pub fn space(&self, name: &str) -> Option<usize> {
         self.settings.spaces.iter().position(|space| space.name == name)
     }
@@ -104,7 +105,7 @@ impl Context {
     /// Parses the name of a request of a client of this machine.
     ///
     /// # Errors
-    /// The reason for the client: the name is not a remote name, or is one of this machine.
+    /// A text for the client: the name is not a remote name, or its node is this one.
     pub fn remote_name(&self, space: usize, name: &str) -> Result<RemoteName, String> {
         let name = RemoteName::parse(space, name)?;
         if name.node == *self.nodes.here() {
@@ -116,7 +117,7 @@ impl Context {
     /// Parses the name of a request that copies something to this machine.
     ///
     /// # Errors
-    /// The reason for the client: as [`Context::remote_name`], or the configuration does not import the name.
+    /// A text for the client, as in [`Context::remote_name`], or that the configuration does not import the name.
     pub fn imported_name(&self, space: usize, name: &str) -> Result<RemoteName, String> {
         let remote = self.remote_name(space, name)?;
         if !self.spaces[space].settings.import.is_match(name) {
@@ -125,10 +126,11 @@ impl Context {
         Ok(remote)
     }
 
-    /// Returns true if other machines may read a name. Copies, names that look like copies, and internal names are not exported.
+    /// Returns true if nodes may read this machine's value of the name. Copies, names that look like copies, and
+    /// internal names are not exported.
     pub fn is_exported(&self, space: usize, name: &str) -> bool {
-        // A client of this machine treats every name below a node's document as a copy, even if another client published the
-        // document. If such a name were exported, this gateway would send requests to itself.
+        // A client of this machine treats every name below a node's document as a copy, even if another client
+        // published the document. If such a name were exported, this gateway would send requests to itself.
         let client = self.client(space);
         let is_below_a_node =
             || client.version(&node_name(first_part(name))).is_ok_and(|known| known.is_some()) || self.is_of_node(name);
@@ -147,7 +149,7 @@ impl Context {
         tracing::debug!(from, %why, "a message was dropped");
     }
 
-    /// Returns true if this gateway has sent the request itself; counts and logs such a request as dropped.
+    /// Returns true if this gateway sent the request itself. Counts and logs such a request as dropped.
     pub fn is_loop(&mut self, asker: &Asker) -> bool {
         let is_loop = asker.node == *self.nodes.here();
         if is_loop {
@@ -157,8 +159,8 @@ impl Context {
         is_loop
     }
 
-    /// Sends a request to another node. `done` runs on a thread of the transport, or on this one if the request cannot be sent.
-    /// `done` may only post an event for later.
+    /// Sends a request to another node. `done` gets the response, on a thread of the transport, or an error on the
+    /// calling thread if the queue of requests is full. `done` may only post an event for later.
     pub fn ask(
         &self,
         key: Key,
@@ -179,8 +181,9 @@ impl Context {
         }
     }
 
-    /// As [`Context::ask`], for a request whose sender passes [`Trouble::Nobody`] to [`Nodes::absence`]. `done` gets this
-    /// outcome [`LOSS_DELAY`] later: zenoh fails the requests in flight to a lost node before it reports the loss.
+    /// Sends a request as [`Context::ask`] does, but passes [`Trouble::Nobody`] to `done` only after [`LOSS_DELAY`].
+    /// Use it if `done` calls [`Nodes::absence`]: zenoh fails the requests in flight to a lost node before it reports
+    /// that the node is lost.
     pub fn ask_settled(
         &self,
         key: Key,
@@ -194,7 +197,8 @@ impl Context {
             let due = Instant::now() + LOSS_DELAY;
             let done: Handler = Arc::new(Mutex::new(Some(Box::new(done))));
             let settled = done.clone();
-            // All delays are equal, so a report is due no earlier than those queued before it.
+            // One thread can sleep for all reports in turn: all delays are equal, so the reports are due in the order
+            // of the queue.
             let is_queued = late.run(move || {
                 std::thread::sleep(due.saturating_duration_since(Instant::now()));
                 if let Some(done) = take(&settled) {
@@ -207,7 +211,8 @@ impl Context {
         });
     }
 
-    /// Sends a request about a name, or an item of a list, of another node; the request may contain the bytes of an offer.
+    /// Sends a request about a name or a list's item of another node. `body` has bytes only if the request offers a
+    /// value.
     pub fn ask_about(
         &self,
         key: Key,
@@ -220,7 +225,7 @@ impl Context {
         self.ask(key, Frame { head: encode(&about), body }, timeout, done);
     }
 
-    /// Responds to another node, on a thread that may wait.
+    /// Sends a response to another node. A worker sends it, because the transport may be full.
     pub fn reply(&self, answer: Answer, head: impl Head + Send + 'static) {
         self.senders.run(move || answer(Frame { head: encode(&head), body: Body::default() }));
     }

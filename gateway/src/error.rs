@@ -5,16 +5,16 @@ use crate::transport::Trouble;
 /// The reason why a gateway cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum CannotStart {
-    /// The daemon of this machine returned an error.
+    /// The connection to this machine's daemon failed.
     #[error("the local broker: {0}")]
     Broker(#[from] tensorlend::Error),
-    /// Another gateway serves the namespace.
+    /// Another gateway already serves this namespace on this machine.
     #[error("a gateway serves namespace {0:?} already: one gateway for each namespace of a machine")]
     Double(String),
-    /// The transport returned an error.
+    /// The transport to other nodes could not start.
     #[error("the way to other nodes: {0}")]
     Transport(#[from] Trouble),
-    /// The kernel returned an error.
+    /// A system call failed.
     #[error(transparent)]
     System(#[from] std::io::Error),
 }

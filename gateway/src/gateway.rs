@@ -15,7 +15,7 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Starts a gateway.
+    /// Connects to the daemon, declares this node to the others, and starts the gateway's threads.
     ///
     /// # Errors
     /// [`CannotStart`].
@@ -35,13 +35,14 @@ impl Gateway {
         }
     }
 
-    /// Sets the function to call when the gateway ends by itself, because the daemon has ended its session for good.
+    /// Sets the function that the gateway calls when it ends without [`Gateway::stop`], because the daemon has ended
+    /// its session for good.
     pub fn on_end(self, on_end: impl FnOnce() + Send + 'static) -> Self {
         self.mailbox.post(Event::OnEnd(Box::new(on_end)));
         self
     }
 
-    /// Ends the gateway, and waits for its end.
+    /// Ends the gateway, and waits until its threads have ended.
     pub fn stop(mut self) {
         self.end();
     }

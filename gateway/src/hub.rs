@@ -1,15 +1,16 @@
 //! The state of a gateway: it routes each event to the part that owns the subject of the event.
 //!
-//! One thread at a time makes all decisions ([`crate::runtime::Mailbox`]). The parts wait only for the daemon of this machine.
-//! Worker threads do long work (copies, packing, sends into a full transport) and post the result.
+//! One thread at a time changes the state ([`crate::runtime::Mailbox`]). The parts wait only for the daemon of this
+//! machine. Worker threads do long work (copies, packing, sends into a full transport) and post the result.
 //!
 //! # How to add a kind of object
 //!
-//! A kind (streams, lists, listings) is a part with private fields. Its methods take the [`Context`] and their other inputs as
-//! parameters, and never the hub. The part is a field of [`Hub`] and appears in [`Hub::on_question`] (requests of other
-//! gateways), [`Hub::on_frame`] (their messages), [`Hub::on_asked`] (requests of clients of this machine), and
-//! [`Hub::on_tick`]. Its worker threads and responses return as an event of its own type, a variant of [`Event`]. A part that
-//! needs a value of another node returns a [`Request`]; the hub gives it to [`Transfers`] and the outcome back to the part.
+//! A kind (streams, lists, listings) is a part with private fields. Its methods take the [`Context`] and their other
+//! inputs as parameters, and never the hub. The part is a field of [`Hub`] and appears in [`Hub::on_question`]
+//! (requests of other gateways), [`Hub::on_frame`] (their messages), [`Hub::on_asked`] (requests of clients of this
+//! machine), and [`Hub::on_tick`]. Results of its worker threads and responses of other nodes come back as events of
+//! the part's own type, a variant of [`Event`]. A part that needs a value of another node returns a [`Request`]. The
+//! hub passes the request to [`Transfers`], and the outcome back to the part.
 
 use crate::context::Context;
 use crate::error::CannotStart;
@@ -40,7 +41,7 @@ use tensorlend::remote::RemoteRequest;
 
 /// Maximum interval of [`Hub::on_tick`].
 const TICK: Duration = Duration::from_millis(200);
-/// Minimum interval between two polls of the exports: the cost of a poll grows with the number of readers.
+/// Minimum interval between two polls of the exports, because the cost of a poll grows with the number of readers.
 const EXPORTS_POLL: Duration = Duration::from_millis(100);
 /// Minimum interval between two publications of `.gateway/stat`.
 const STATISTICS_INTERVAL: Duration = Duration::from_secs(1);
@@ -59,13 +60,13 @@ pub enum Event {
     Transfer(transfer::Event),
     /// An event of a request about a name of another node.
     Name(names::Event),
-    /// An event of a list of another node that is copied.
+    /// An event of a list that this gateway copies from another node.
     List(lists::Event),
     /// An event of a listing of names of other nodes.
     Listing(listings::Event),
     /// An event of a stream of another node.
     Stream(import_streams::Event),
-    /// An event of a value that is put on another node.
+    /// An event of a value that this machine puts on another node.
     Offer(offers::Event),
     /// An event of a list that another node copies.
     ListSent(export_lists::Event),
@@ -73,11 +74,11 @@ pub enum Event {
     Listed(export_listings::Event),
     /// Sets the function to call when the gateway ends by itself.
     OnEnd(Box<dyn FnOnce() + Send>),
-    /// The gateway must end.
+    /// The program has stopped the gateway.
     Stop,
 }
 
-/// The purpose of a fetched value.
+/// The purpose of a value that this gateway fetches.
 enum Purpose {
     Copy(CopyOf),
     Item(ItemOf),
@@ -90,7 +91,7 @@ struct Senders {
     listed: EventSender<export_listings::Event>,
 }
 
-/// The parts of a gateway.
+/// The state of a gateway: the context, and one part for each kind of object.
 pub struct Hub {
     context: Context,
     exports: Exports,
@@ -110,7 +111,7 @@ pub struct Hub {
     on_end: Option<Box<dyn FnOnce() + Send>>,
 }
 
-/// The statistics that clients see.
+/// The statistics as last published, and the time of that.
 #[derive(Default)]
 struct Published {
     statistics: Statistics,
@@ -151,7 +152,8 @@ impl Hub {
         Ok(hub)
     }
 
-    /// Declares to the transport the keys that this gateway serves and listens to. The node's liveliness token comes last.
+    /// Declares to the transport the keys that this gateway serves and listens to. It declares the node's liveliness
+    /// token last, so that other nodes send requests only when all keys are served.
     fn declare(&self, mailbox: &Mailbox<Self>) -> Result<Vec<Declared>, CannotStart> {
         let (transport, here) = (&self.context.transport, &self.context.asker);
         let mut declared = Vec::new();
@@ -214,7 +216,7 @@ impl Hub {
                 let about = decode::<AboutStream>(&frame.head)?;
                 self.sent_streams.on_question(&mut self.context, space, name, about, answer, now);
             }
-            // The request is for the items of a list, or for the bytes of one item.
+            // A request with a list's key asks for the items of the list, or for bytes of one item.
             Kind::List => match decode::<AboutList>(&frame.head) {
                 Ok(about) => {
                     let sent = &self.senders.list_sent;
@@ -311,13 +313,13 @@ impl Hub {
 
     fn on_offer(&mut self, event: offers::Event, now: Instant) {
         let Some(settled) = self.offers.on_event(&mut self.context, &mut self.exports, event, now) else { return };
-        // The copy must be invalid before the client gets its response: a client that has put a value must not read the old
-        // value on this machine. The other node's invalidation message may come later.
+        // Invalidate the copy before the client gets its response: a client that has put a value must not read the old
+        // value on this machine, and the other node's invalidation message may arrive after the response.
         self.imports.on_put(&self.context, &settled.name, now);
         self.context.answer(settled.name.space, settled.call, &settled.answer);
     }
 
-    /// Starts a transfer. A transfer that ends at once may lead to another.
+    /// Starts a transfer. If it ends at once, its outcome may request the next transfer, which starts, too.
     fn fetch(&mut self, mut request: Option<Request<Purpose>>, now: Instant) {
         while let Some(next) = request {
             let finished = self.transfers.start(&mut self.context, next);
@@ -454,7 +456,7 @@ impl State for Hub {
         self.is_over
     }
 
-    /// Ends the gateway first for the other nodes, then for the clients of this machine.
+    /// Ends the gateway: withdraws its declarations to other nodes first, then answers the clients of this machine.
     fn end(mut self) {
         drop(std::mem::take(&mut self.declared));
         self.imports.end(&self.context);

@@ -1,4 +1,4 @@
-//! Key expressions: the node, the kind, the namespace and the name.
+//! Key expressions, which consist of a node, a kind, a namespace and a name.
 //!
 //! ```text
 //! tensorlend/1/NODE/alive/EPOCH                liveliness token: the node can be reached
@@ -10,17 +10,18 @@
 //! tensorlend/1/NODE/to/OTHER/message/LINK      messages of a stream: from NODE, for OTHER
 //! ```
 //!
-//! Zenoh's access control can thus restrict the requests that one node may send to another. A tensor's name may contain what a
-//! key expression may not (`*`, `$`, `?`, `#`, an `@` that begins a chunk, an empty chunk): such characters are percent-encoded,
-//! and an empty chunk becomes a single `%`. The syntax is the canonical form of zenoh's key expressions.
+//! The node comes first, so that zenoh's access control can restrict the requests that one node may send to another.
+//! Keys have the canonical form of zenoh's key expressions. A tensor's name may contain characters that a key
+//! expression may not: `*`, `$`, `?`, `#`, and `@` at the start of a chunk. These are percent-encoded; an empty chunk
+//! becomes a single `%`.
 
 use crate::wire::{BadNode, Epoch, NodeName};
 use std::fmt::Write;
 
-/// The prefix of all keys; its number is the version of the wire protocol.
+/// The prefix of all keys. Its number is the version of the wire protocol.
 pub const ROOT: &str = "tensorlend/1";
 
-/// The subject of a request.
+/// The kind of object that a request concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A tensor or a dataset.
@@ -41,23 +42,23 @@ impl Kind {
     }
 }
 
-/// A key, or an expression for several: `None` is a wildcard.
+/// A key, or an expression that matches several keys: `None` is a wildcard.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
-    /// A node in one epoch of its gateway.
+    /// The liveliness token of a node, in one epoch of its gateway.
     Alive(Option<NodeName>, Option<Epoch>),
-    /// One name, list or stream of a node; without a `name`, all of that namespace.
+    /// One name, list or stream of a node; with `name: None`, all of that kind in the namespace.
     About {
         /// The node.
         node: NodeName,
-        /// The kind.
+        /// The kind of object.
         kind: Kind,
         /// The namespace, by its name between gateways.
         space: String,
-        /// The name.
+        /// The object's name; `None`: all names.
         name: Option<String>,
     },
-    /// The listing of a namespace of a node.
+    /// The names of a node's namespace.
     Names(NodeName, String),
     /// Invalidation messages from one node to another, in a namespace.
     Changed {
@@ -82,10 +83,10 @@ pub enum Key {
 /// The reason why a text is not a key of a gateway.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadKey {
-    /// An unknown or non-canonical form.
+    /// The form is unknown or not canonical.
     #[error("no key of a gateway: {0:?}")]
     Unknown(String),
-    /// An invalid node name.
+    /// The node's name is invalid.
     #[error(transparent)]
     Node(#[from] BadNode),
 }
@@ -135,7 +136,7 @@ impl Key {
         key
     }
 
-    /// Returns whether this expression matches `key`.
+    /// Returns true if this expression matches `key`.
     pub fn includes(&self, key: &Self) -> bool {
         fn any<T: PartialEq>(all: Option<&T>, one: Option<&T>) -> bool {
             all.is_none() || all == one
@@ -196,7 +197,7 @@ impl Key {
             }
             _ => return Err(unknown()),
         };
-        // One key has one form, so that access rules for a name hold for every key of it.
+        // Each name has exactly one accepted form. So an access rule for a name cannot be evaded by another spelling.
         if key.expression() == text { Ok(key) } else { Err(unknown()) }
     }
 }
@@ -210,7 +211,7 @@ fn any(key: &mut String, what: Option<&impl std::fmt::Display>) {
     }
 }
 
-/// Appends a name in its encoded form. `whole`: as one chunk, with its slashes encoded.
+/// Appends an encoded name to a key. With `whole`, the name becomes one chunk, so its slashes are encoded, too.
 fn escape(key: &mut String, name: &str, whole: bool) {
     let chunks = if whole { vec![name] } else { name.split('/').collect() };
     for (at, chunk) in chunks.iter().enumerate() {

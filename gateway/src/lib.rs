@@ -1,16 +1,16 @@
 //! `tensorlend-gateway`: tensors of other machines' daemons.
 //!
-//! A gateway is a client of the daemon like any other: the daemon knows nothing of networks. It *exports* names, lists and
-//! streams of its machine, and *imports* those of other machines: the value `sim/pressure` of node `node7` is named
-//! `node7/sim/pressure` here. A client asks its own daemon, finds no such name, and asks the gateway ([`tensorlend::remote`]),
-//! which fetches the value.
+//! A gateway is a client of the daemon like any other: the daemon knows nothing of networks. It *exports* names, lists
+//! and streams of its machine, and *imports* those of other machines: the value `sim/pressure` of node `node7` is named
+//! `node7/sim/pressure` here. A client that finds no such name in its own daemon's directory sends a request to the
+//! gateway ([`tensorlend::remote`]), which fetches the value.
 //!
 //! ```text
 //! client --lease-- daemon --lease-- gateway ==zenoh== gateway --lease-- daemon --lease-- client
 //!                                   import/           export/
 //! ```
 //!
-//! From the bottom up; each module uses only those above it in this table:
+//! The modules from the bottom up; each uses only modules above it in this table:
 //!
 //! | module | contents |
 //! |---|---|
@@ -32,25 +32,27 @@
 //! # Versions without clocks
 //!
 //! Each gateway draws an [`Epoch`](wire::Epoch) when it starts, and counts the values that it has seen of each name. A
-//! [`Stamp`](wire::Stamp), (epoch, counter), identifies a value. Stamps of two epochs are not compared: a copy of another epoch
-//! is fetched again.
+//! [`Stamp`](wire::Stamp), (epoch, counter), identifies a value. Stamps of two epochs cannot be compared, so a gateway
+//! fetches a copy of another epoch again.
 //!
 //! # Invalidation
 //!
-//! A gateway that fetches a name subscribes to one invalidation message. The first change of the name sends the message and
-//! ends the subscription; later changes send nothing until the name is fetched again. So a name that changes a thousand times a
-//! second and is read once costs one message. A subscription lasts while both gateways reach each other. A gateway that loses
-//! another one marks its copies stale, and revalidates each of them when the other gateway is back.
+//! A gateway that fetches a name subscribes to one invalidation message. At the first change of the name, its gateway
+//! sends the message and ends the subscription. It sends nothing for later changes until the other gateway fetches the
+//! name again. So a name that changes a thousand times a second and is read once costs one message. A subscription also
+//! ends when the gateways lose the connection. A gateway that loses another one marks its copies stale, and revalidates
+//! each of them when the other gateway is back.
 //!
 //! # Streams
 //!
-//! The receiver of a stream grants the sender a window, and renews it as it takes messages: at most one window is in flight. It
-//! detects lost messages by gaps in the stream's own numbers.
+//! The receiver of a stream grants the sender a window, and grants more room as it takes messages. So at most one
+//! window is in flight. The receiver detects lost messages by gaps in the stream's own numbers.
 //!
 //! # No loops
 //!
-//! A gateway never exports a name that it has published itself. A request names its requester, and a value the node that first
-//! published it. A gateway drops and counts a message that returns to its origin. Zenoh chooses the routes between nodes.
+//! A gateway never exports a name that it has published itself. A request names the requesting node, and a value names
+//! the node that first published it. A gateway drops and counts a message that returns to its origin. Zenoh chooses the
+//! routes between nodes.
 
 #[cfg(feature = "zenoh")]
 mod args;

@@ -31,7 +31,8 @@ impl RemoteName {
     }
 }
 
-/// Returns true for names of the gateway itself and of request-response services: other machines neither read nor write them.
+/// Returns true for names of the gateway's own documents and of request-response services, which other machines neither
+/// read nor write.
 pub fn is_internal(name: &str) -> bool {
     first_part(name) == SERVICE || ["/.server/", "/.door/", "/.line/"].iter().any(|part| name.contains(part))
 }

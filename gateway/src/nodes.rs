@@ -1,14 +1,14 @@
-//! The nodes, and their reachability.
+//! The known nodes, and which of them can be reached.
 //!
 //! A pure state machine: no clock, no socket.
 
 use crate::wire::{Epoch, NodeName};
 use std::collections::BTreeMap;
 
-/// Maximum number of remembered nodes: any peer may declare nodes.
+/// Maximum number of known nodes. The limit is necessary because any peer may declare any number of nodes.
 pub const NODES_MAX: usize = 4096;
 
-/// One node.
+/// The state of a known node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
     /// The epoch of the node's gateway in its last declaration.
@@ -22,7 +22,7 @@ pub struct Known {
 /// The meaning of [`Trouble::Nobody`](crate::transport::Trouble::Nobody) as the outcome of a request to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absence {
-    /// The node has been reachable since the request was sent: it does not serve the key.
+    /// The connection is still the one on which the request was sent: the node does not serve the key.
     Unserved,
     /// The node cannot be reached.
     Lost,
@@ -30,7 +30,7 @@ pub enum Absence {
     Returned,
 }
 
-/// A change of a node's state.
+/// A change of a node's state that its declaration caused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// The node can be reached, for the first time or again.
@@ -55,7 +55,7 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// Returns the nodes with this machine's node only.
+    /// Makes the table with no node except this machine's.
     pub fn new(here: NodeName, epoch: Epoch) -> Self {
         Self { here, epoch, known: BTreeMap::new() }
     }
@@ -70,7 +70,7 @@ impl Nodes {
         self.epoch
     }
 
-    /// Handles the declaration of a node (true), or its end (false). Returns what changed.
+    /// Handles the declaration of a node (`alive`), or the end of its declaration. Returns the change, if there is one.
     pub fn on_token(&mut self, node: &NodeName, epoch: Epoch, alive: bool) -> Option<Change> {
         if *node == self.here {
             return (alive && epoch != self.epoch).then_some(Change::Double);
@@ -90,13 +90,13 @@ impl Nodes {
                 *known = Known { epoch, alive, connection };
                 news.then_some(Change::Up { epoch, same })
             }
-            // This is the end of an earlier epoch's declaration.
+            // The declaration of an earlier epoch ends late: the node is alive in its present epoch.
             (Some(known), false) if known.epoch != epoch => None,
             (Some(known), false) => std::mem::take(&mut known.alive).then_some(Change::Down),
         }
     }
 
-    /// Returns a node's state, if it was ever declared.
+    /// Returns the state of a node, if the node is known.
     pub fn get(&self, node: &NodeName) -> Option<Known> {
         self.known.get(node).copied()
     }
@@ -106,13 +106,14 @@ impl Nodes {
         self.get(node).is_some_and(|known| known.alive)
     }
 
-    /// Returns the number of the connection to a node; `None` if the node cannot be reached. The number changes when the node
-    /// can be reached again after a loss, and when its gateway has started again.
+    /// Returns the number of the connection to a node; `None` if the node cannot be reached. The number changes when
+    /// the node becomes reachable after a loss, and when its gateway restarts.
     pub fn connection(&self, node: &NodeName) -> Option<u64> {
         self.get(node).filter(|known| known.alive).map(|known| known.connection)
     }
 
-    /// Returns why no gateway responded to a request to a node. `sent`: the number of the connection when the request was sent.
+    /// Returns why no gateway responded to a request to a node. `sent`: the number of the connection when the request
+    /// was sent.
     pub fn absence(&self, node: &NodeName, sent: Option<u64>) -> Absence {
         match self.connection(node) {
             None => Absence::Lost,

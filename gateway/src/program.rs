@@ -11,10 +11,10 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// Exit code for a configuration that cannot be used, as in sysexits.h.
+/// Exit code for an invalid configuration, as in sysexits.h.
 const EX_CONFIG: u8 = 78;
 
-/// Runs the program.
+/// Runs the gateway's program and returns its exit code.
 pub fn main() -> ExitCode {
     let args = Args::parse();
     if args.print_config {
@@ -24,7 +24,8 @@ pub fn main() -> ExitCode {
     let colours = std::io::stderr().is_terminal();
     let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(colours);
     log.with_env_filter(Args::filter()).without_time().init();
-    // A gateway with a failed thread does not work: its copies end with the process, and the service manager starts another one.
+    // A panic of any thread ends the process, because the rest would no longer work. The daemon then deletes the
+    // gateway's copies, and the service manager starts a new process.
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         report(panic);
@@ -45,7 +46,7 @@ pub fn main() -> ExitCode {
 
 /// The reason why the program ends.
 enum End {
-    /// The configuration is invalid: a restart does not help.
+    /// The configuration is invalid, so a restart would fail, too.
     Config(Box<dyn std::error::Error>),
     Other(Box<dyn std::error::Error>),
 }
@@ -64,14 +65,15 @@ fn run(args: &Args) -> Result<(), End> {
         return Ok(());
     }
     let other = |error: Box<dyn std::error::Error>| End::Other(error);
-    // This must precede the start of any thread, so that no signal finds a default handler.
+    // Install the handlers before any thread starts, so that no signal finds a default handler.
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT]).map_err(|error| other(error.into()))?;
     let transport: Arc<dyn Transport> = Arc::new(Zenoh::open(options).map_err(|error| other(error.into()))?);
     let node = settings.node.clone();
     let gateway = Gateway::start(settings, transport).map_err(|error| other(error.into()))?;
     tracing::info!(%node, "serving");
     tell(&[NotifyState::Ready, NotifyState::Status(&format!("node {node}"))]);
-    // The program ends by a signal, or after the daemon has ended the gateway's session for good.
+    // The loop below ends at a signal, or when `on_end` closes the signals' iterator because the daemon has ended the
+    // gateway's session for good.
     let handle = signals.handle();
     let gateway = gateway.on_end(move || handle.close());
     let signal = signals.forever().next();

@@ -9,13 +9,13 @@ use tensorlend::Policy;
 /// The checked settings of a gateway.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// This node.
+    /// This node's name.
     pub node: NodeName,
     /// The daemon's socket; `None`: the default of clients.
     pub socket: Option<PathBuf>,
-    /// Its namespaces.
+    /// The namespaces that the gateway serves.
     pub spaces: Vec<SpaceSettings>,
-    /// Compression of the bytes that other nodes send.
+    /// Compression of the bytes that other nodes send to this one.
     pub packing: Packing,
     /// Whether these bytes carry checksums.
     pub checksum: bool,
@@ -27,18 +27,18 @@ pub struct Settings {
     pub windows_bytes: u64,
     /// Maximum bytes of copies of remote values.
     pub cache_bytes: u64,
-    /// Timeout of a response from another node.
+    /// Time that another node has to respond to a request.
     pub answer_timeout: Duration,
-    /// Timeout of a transfer without progress.
+    /// Time after which a transfer without progress fails.
     pub stall_timeout: Duration,
 }
 
-/// One namespace.
+/// The settings of one namespace.
 #[derive(Clone, Debug)]
 pub struct SpaceSettings {
     /// The namespace's name on this machine; `None`: the user's private namespace.
     pub local: Option<String>,
-    /// Its name between gateways.
+    /// The namespace's name between gateways.
     pub name: String,
     /// Names, lists and streams that other nodes may read.
     pub export: Globs,
@@ -50,12 +50,12 @@ pub struct SpaceSettings {
     pub stream_policy: Policy,
 }
 
-/// Globs of names, with the syntax of `tensorlend ls`.
+/// A set of globs of names, with the syntax of `tensorlend ls`.
 #[derive(Clone, Debug)]
 pub struct Globs(GlobSet);
 
 impl Globs {
-    /// Compiles globs.
+    /// Compiles a list of globs into a set.
     ///
     /// # Errors
     /// [`globset::Error`] for an invalid glob.
@@ -67,19 +67,20 @@ impl Globs {
         Ok(Self(set.build()?))
     }
 
-    /// Returns whether a glob matches.
+    /// Returns true if one of the globs matches the name.
     pub fn is_match(&self, name: &str) -> bool {
         self.0.is_match(name)
     }
 
-    /// Returns true if the list is empty.
+    /// Returns true if the set has no globs, so that no name matches.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
 impl Settings {
-    /// Makes the settings of a node that exports all names of the user's private namespace, imports all, and accepts no puts.
+    /// Makes the settings of a node that exports all names of the user's private namespace, imports all, and accepts no
+    /// puts.
     pub fn of_node(node: NodeName) -> Self {
         let all = || Globs::new(&["*"]).expect("a glob");
         let none: [&str; 0] = [];

@@ -7,17 +7,17 @@ use serde::Serialize;
 pub struct Statistics {
     /// Version of this document: 1.
     pub v: u32,
-    /// This node.
+    /// This node's name.
     pub node: String,
-    /// Other nodes that are alive.
+    /// Number of other nodes that can be reached.
     pub nodes_alive: usize,
     /// Messages dropped as unknown or invalid.
     pub dropped: u64,
-    /// Dropped values that came back to their origin.
+    /// Messages dropped because they came back to the node that sent them first.
     pub loops: u64,
-    /// Requests of other nodes answered.
+    /// Requests of other nodes that this gateway has answered.
     pub answered: u64,
-    /// Bytes of values sent.
+    /// Bytes of values sent to other nodes.
     pub sent_bytes: u64,
     /// Invalidation subscriptions of other nodes.
     pub promises: usize,
@@ -25,31 +25,32 @@ pub struct Statistics {
     pub words_sent: u64,
     /// Invalidation messages received.
     pub words_heard: u64,
-    /// Values retained for other nodes that read them.
+    /// Values that this gateway retains for other nodes that read them.
     pub kept: usize,
-    /// Values fetched.
+    /// Values fetched from other nodes.
     pub fetched: u64,
-    /// Bytes of values fetched.
+    /// Bytes of these values.
     pub fetched_bytes: u64,
     /// Revalidations that found a copy unchanged.
     pub unchanged: u64,
-    /// Active transfers.
+    /// Transfers that have not ended.
     pub transfers: usize,
-    /// Bytes requested and not yet received, plus the windows of streams: the maximum that other nodes may send at once.
+    /// Bytes requested and not yet received, plus the windows of streams: the maximum that other nodes may send at
+    /// once.
     pub in_flight_bytes: u64,
     /// The limit of `in_flight_bytes`.
     pub in_flight_bytes_max: u64,
     /// Bytes of received stream messages that wait for room in local streams.
     pub queued_bytes: u64,
-    /// Received chunks that were damaged.
+    /// Received chunks whose checksum or encoding was wrong.
     pub damaged: u64,
-    /// Requests without a response.
+    /// Requests to other nodes without a valid response.
     pub troubles: u64,
-    /// Bytes of copies.
+    /// Bytes of the cached copies of remote values.
     pub cached_bytes: u64,
-    /// Known remote names.
+    /// Remote names in the cache, with or without a copy.
     pub cached_names: usize,
-    /// Values accepted from other nodes.
+    /// Values that other nodes put here and that were published.
     pub puts_taken: u64,
     /// Streams sent to other nodes, counted once per receiver.
     pub streams_sent: usize,
@@ -59,6 +60,7 @@ pub struct Statistics {
     pub streams_received: usize,
     /// Stream messages received whole.
     pub messages_received: u64,
-    /// Messages of remote streams lost: dropped by the sender, or in transit. Local subscribers see their own losses only.
+    /// Messages of remote streams lost: dropped by the sender, or in transit. The loss counters of local subscribers do
+    /// not contain these.
     pub messages_lost: u64,
 }

@@ -1,4 +1,4 @@
-//! Values at both ends of a transfer: read from a lease, written into drafts.
+//! Values at both ends of a transfer: the sender reads one from a lease, the receiver writes one into drafts.
 
 use crate::wire::{BadChunk, BadDescriptor, Body, Chunk, Codec, Descriptor, NodeName, Shape, TensorShape};
 use bytes::Bytes;
@@ -7,14 +7,14 @@ use std::sync::Arc;
 use tensorlend::{Client, Draft, Tensor, TensorSpec, Value, ValueDraft};
 use xxhash_rust::xxh3::Xxh3;
 
-/// A leased value whose bytes are sent without a copy. It holds the lease while any of the bytes are in flight.
+/// A leased value to be sent without a copy of its bytes. It holds the lease while any of its bytes are in flight.
 #[derive(Clone)]
 pub struct Outgoing {
     parts: Vec<Part>,
     descriptor: Arc<Descriptor>,
 }
 
-/// One tensor's bytes, row-major.
+/// The bytes of one tensor, in row-major order.
 #[derive(Clone)]
 struct Part {
     bytes: Bytes,
@@ -22,7 +22,7 @@ struct Part {
     element: usize,
 }
 
-/// A tensor in a leased value, with the lease.
+/// The bytes of a tensor in a leased value. It holds the lease.
 struct LeasedBytes {
     value: Arc<Value>,
     member: usize,
@@ -45,7 +45,7 @@ impl AsRef<[u8]> for LeasedBytes {
 }
 
 impl Outgoing {
-    /// Wraps a value that is leased here and was first published by `origin`.
+    /// Makes a value to send from a leased one. `origin` is the node that first published it.
     ///
     /// # Errors
     /// [`BadDescriptor`] for a value that cannot be sent.
@@ -56,7 +56,7 @@ impl Outgoing {
             let leased = LeasedBytes { value: value.clone(), member };
             let element = shape.dtype().map_or(1, tensorlend::DType::item_bytes);
             let bytes = match leased.tensor() {
-                // A strided tensor has no row-major bytes, so it is copied once.
+                // The bytes of a strided tensor are not in row-major order, so they are copied into this order once.
                 Some(tensor) if !tensor.is_row_major() => {
                     let mut bytes = vec![0; tensor.nbytes()];
                     tensor.copy_to(&mut bytes).expect("as long as the tensor");
@@ -70,29 +70,30 @@ impl Outgoing {
         Ok(Self { parts, descriptor })
     }
 
-    /// Wraps copied bytes: for each tensor of the descriptor its bytes, and the size of one element.
+    /// Makes a value to send from copied bytes. `parts` has the bytes of each tensor, with the size of an element in
+    /// bytes.
     pub fn of_bytes(descriptor: Descriptor, parts: Vec<(Bytes, usize)>) -> Self {
         let parts = parts.into_iter().map(|(bytes, element)| Part { bytes, element }).collect();
         Self { parts, descriptor: Arc::new(descriptor) }
     }
 
-    /// Returns its descriptor.
+    /// Returns the value's descriptor.
     pub fn descriptor(&self) -> &Arc<Descriptor> {
         &self.descriptor
     }
 
-    /// Returns its length in bytes.
+    /// Returns the length of the value in bytes.
     pub fn len(&self) -> u64 {
         self.parts.iter().map(|part| part.bytes.len() as u64).sum()
     }
 
-    /// Returns whether the value has no bytes.
+    /// Returns true if the value has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns a range of the value's bytes, cut at the value's end, without a copy, and the element size of the tensor in which
-    /// the range begins.
+    /// Returns a range of the value's bytes without a copy, cut at the value's end, and the element size in bytes of
+    /// the tensor in which the range begins.
     pub fn range(&self, offset: u64, bytes: u64) -> (Body, usize) {
         let wanted = offset..offset.saturating_add(bytes);
         let mut element = None;
@@ -114,13 +115,13 @@ impl Outgoing {
 pub struct Piece {
     /// The chunk's range in the value, and its codec.
     pub chunk: Chunk,
-    /// Its encoded bytes.
+    /// The encoded bytes of the chunk.
     pub body: Body,
 }
 
-/// A value that is being received, into the memory from which readers will read it.
+/// A value that is being received. Its bytes are written directly into the drafts that readers will lease.
 pub struct Incoming {
-    /// One for each tensor of the descriptor, in order.
+    /// One draft for each tensor of the descriptor, in the same order.
     drafts: Vec<Draft>,
     descriptor: Arc<Descriptor>,
     bytes: u64,
@@ -142,22 +143,23 @@ impl Incoming {
         Ok(Self { drafts, bytes: descriptor.bytes(), descriptor })
     }
 
-    /// Returns its descriptor.
+    /// Returns the value's descriptor.
     pub fn descriptor(&self) -> &Arc<Descriptor> {
         &self.descriptor
     }
 
-    /// Returns its length in bytes.
+    /// Returns the length of the value in bytes.
     pub fn len(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns whether the drafts have no bytes.
+    /// Returns true if the value has no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// Writes a chunk to its range: one copy from the engine's buffers, unless it is compressed and spans several tensors.
+    /// Writes a chunk to its range. An uncompressed chunk is copied once, from the engine's buffers; a compressed one
+    /// that spans several tensors is decompressed into a buffer first.
     ///
     /// # Errors
     /// [`BadChunk`]; the contents of the range are unspecified then.
@@ -220,7 +222,7 @@ impl Incoming {
     /// Finishes a complete value: returns a draft to publish or send.
     ///
     /// # Errors
-    /// Those of the client.
+    /// The client's error, if the dataset cannot be made.
     pub fn finish(self, client: &Client) -> tensorlend::Result<ValueDraft> {
         match &self.descriptor.shape {
             Shape::Tensor(_) => {

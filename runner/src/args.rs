@@ -1,4 +1,4 @@
-//! The command line.
+//! The command-line options of `tensorlend-runner`.
 
 use clap::Parser;
 use std::path::PathBuf;
@@ -10,8 +10,8 @@ const MIB: u64 = 1 << 20;
 
 /// Run ONNX models on the machine whose daemon lends the tensors.
 ///
-/// Serves every model of the namespace, each in a process of its own. Models that are added, replaced or removed while it runs
-/// are served, reloaded or dropped. Several runners share the callers of a model.
+/// Serves every model of the namespace, each in a process of its own. Models that are added, replaced or removed while
+/// it runs are served, reloaded or dropped. Several runners share the callers of a model.
 #[derive(Parser, Clone, Debug)]
 #[command(
     name = "tensorlend-runner",
@@ -43,7 +43,8 @@ pub struct Args {
     /// Maximum number of rows that are run together. Overrides the setting with which the model was added.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub batch_max: Option<u32>,
-    /// Time that a request waits for others to join it, in milliseconds. Overrides the setting with which the model was added.
+    /// Time that a request waits for others to join it, in milliseconds. Overrides the setting with which the model was
+    /// added.
     #[arg(long, value_name = "T", value_parser = milliseconds)]
     pub batch_wait_ms: Option<f64>,
     /// Timeout of a run in seconds: the runner then kills the worker and starts another one.
@@ -74,7 +75,7 @@ impl Args {
         self.model_size.saturating_mul(MIB)
     }
 
-    /// Returns the builder of a connection.
+    /// Returns a builder of a client with the configured socket and namespace.
     pub fn client(&self, label: &str) -> ClientBuilder {
         let mut builder = Client::builder().label(label);
         if let Some(socket) = self.socket.as_ref().filter(|path| !path.as_os_str().is_empty()) {
@@ -86,7 +87,7 @@ impl Args {
         builder
     }
 
-    /// Returns the filter of the log.
+    /// Returns the log filter: `TENSORLEND_LOG` or, if unset, the default.
     pub fn filter(&self) -> EnvFilter {
         EnvFilter::try_from_env("TENSORLEND_LOG").unwrap_or_else(|_| EnvFilter::new("warn,tensorlend_runner=info"))
     }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use tensorlend::{Client, DType};
 use tensorlend_model::ModelOptions;
 
-/// Duration of a run after which the caller sleeps. The worker then announces the response ([`Job::soon`]), so that the caller
-/// wakes up while the worker writes the response.
+/// Duration of a run after which the caller sleeps instead of spinning. After such a run the worker announces the
+/// response ([`Job::soon`]), so that the caller wakes up while the worker writes the response.
 const SOON: Duration = Duration::from_millis(1);
 
 /// Limits of a batch.
@@ -17,14 +17,15 @@ const SOON: Duration = Duration::from_millis(1);
 pub struct Limits {
     /// Maximum number of rows of a run.
     pub rows_max: u64,
-    /// Number of rows at which a batch stops waiting for requests.
+    /// Number of rows at which a batch runs without waiting for more requests.
     pub rows_min: u64,
-    /// Maximum wait of the first request.
+    /// Maximum time that the first request of a batch waits for others.
     pub wait: Duration,
 }
 
 impl Limits {
-    /// Returns the limits of the model's options; one request per batch if the model's first dimension is fixed.
+    /// Returns the limits according to the model's options. If the model's first dimension is fixed, each batch has one
+    /// request.
     pub fn new(options: &ModelOptions, signature: &Signature) -> Self {
         if !signature.is_batchable() {
             return Self { rows_max: 1, rows_min: 1, wait: Duration::ZERO };
@@ -50,7 +51,8 @@ pub struct Bench<'b> {
 }
 
 impl Bench<'_> {
-    /// Runs jobs together. If that fails, runs each by itself, so that a job that the model cannot compute spoils no other.
+    /// Runs jobs together, and responds to each. If that run fails, runs each job separately, so that one job that the
+    /// model cannot compute does not make the others fail.
     pub fn run(&self, engine: &mut dyn Engine, mut jobs: Vec<Job>) {
         self.record(|recorder| jobs.iter_mut().for_each(|job| recorder.waited(job.begin())));
         if jobs.len() > 1 {
@@ -68,7 +70,7 @@ impl Bench<'_> {
             match self.alone(engine, &job) {
                 Ok((outputs, took)) => {
                     self.answer(job, outputs, took);
-                    // After the response, so that the caller does not wait for the statistics.
+                    // Record the run after the response, so that the caller does not wait for the statistics.
                     self.record(|recorder| recorder.ran(1, rows, took));
                 }
                 Err(why) => self.fail(job, &why),
@@ -84,7 +86,7 @@ impl Bench<'_> {
         self.record(|recorder| recorder.said(said.is_ok()));
     }
 
-    /// Sends a caller the reason of a failure.
+    /// Sends the reason of a failure to the caller of `job`.
     pub fn fail(&self, job: Job, why: &str) {
         if let Err(error) = job.fail(why) {
             tracing::warn!("a failure could not be told: {error}");
@@ -92,13 +94,13 @@ impl Bench<'_> {
         self.record(|recorder| recorder.said(false));
     }
 
-    /// Updates the statistics.
+    /// Updates the statistics under their lock.
     pub fn record(&self, write: impl FnOnce(&mut Recorder)) {
         let mut recorder = self.recorder.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         recorder.as_mut().map(write);
     }
 
-    /// Runs one job, on its inputs in place, into memory of the responses.
+    /// Runs one job. The engine reads the inputs in place, and writes into the memory of the response.
     fn alone(&self, engine: &mut dyn Engine, job: &Job) -> Result<(Vec<Output>, Duration), String> {
         let mut make = |dtype: DType, shape: &[u64]| {
             self.client.create(dtype, shape).map(Buffer::Lent).map_err(|error| error.to_string())
@@ -112,7 +114,7 @@ impl Bench<'_> {
         Ok((outputs, took))
     }
 
-    /// Runs several jobs: joins their inputs, and splits each output.
+    /// Runs several jobs at once: concatenates their inputs, and splits each output.
     fn together(&self, engine: &mut dyn Engine, jobs: &[Job]) -> Result<(Vec<Vec<Output>>, Duration), String> {
         let rows: Vec<u64> = jobs.iter().filter_map(Job::rows).collect();
         let total: u64 = rows.iter().sum();

@@ -8,40 +8,41 @@ use tensorlend::{Call, Client, DType, Lease, Tensor, Value};
 use tensorlend_model::{ModelAnswer, RequestDocument, Step};
 use tensorlend_os::clock::monotonic_ns;
 
-/// Maximum bytes of a strided tensor that is copied into row-major order.
+/// Maximum bytes of a strided tensor that the worker copies into row-major order.
 const ORDERED_BYTES_MAX: u64 = 1 << 30;
 
-/// An input of a job, with the location of its elements.
+/// An input of a job, by the location of its elements.
 enum Source {
-    /// In the request, in place: a member of its dataset, or its only tensor.
+    /// In place in the request: a member of its dataset, or its only tensor.
     Brought(Option<String>),
-    /// Published under a name, in place.
+    /// In place in a value that was published under a name.
     Leased(Lease),
-    /// A changed or reordered copy in this process.
+    /// In a copy that this process has prepared or reordered.
     Made { dtype: DType, shape: Vec<u64>, data: Own },
 }
 
-/// A requested output: its number, and its destination.
+/// A requested output: its number in the signature, and its destination.
 struct Wanted {
     output: usize,
     name: String,
     to: Option<String>,
 }
 
-/// A request that was read and is valid for the model.
+/// A request that the worker has read and checked against the model's signature.
 pub struct Job {
     call: Call,
     sources: Vec<Source>,
     wanted: Vec<Wanted>,
-    /// Time from sending the request to its receipt.
+    /// Time between the sending of the request and its receipt.
     before: Duration,
     taken: Instant,
-    /// Time from sending the request to its run.
+    /// Time between the sending of the request and the start of its run.
     queue: Duration,
 }
 
 impl Job {
-    /// Reads a request. If it is invalid, sends the reason as the response, and returns `Err` with the result of the sending.
+    /// Reads a request. If the request is invalid, sends the reason as the response, and returns `Err` with the result
+    /// of sending it.
     pub fn read(call: Call, client: &Client, signature: &Signature) -> Result<Self, tensorlend::Result<()>> {
         let (before, taken) = (since(&call), Instant::now());
         let read = sources_of(&call, client, signature);
@@ -76,20 +77,21 @@ impl Job {
         self.wanted.iter().map(|wanted| wanted.output).collect()
     }
 
-    /// Returns the first dimension of the inputs, if all have the same.
+    /// Returns the first dimension of the inputs, if it is the same for all.
     pub fn rows(&self) -> Option<u64> {
         let mut rows = self.feeds().into_iter().map(|feed| feed.shape.first().copied());
         let first = rows.next().flatten().filter(|&rows| rows > 0)?;
         rows.all(|rows| rows == Some(first)).then_some(first)
     }
 
-    /// Returns true if another job differs in the first dimension only.
+    /// Returns true if the inputs of both jobs have the same element types, and the same shapes except for the first
+    /// dimension.
     pub fn is_like(&self, other: &Self) -> bool {
         let rest = |feed: &Feed<'_>| (feed.dtype, feed.shape.get(1..).map(<[u64]>::to_vec));
         self.feeds().iter().map(rest).eq(other.feeds().iter().map(rest))
     }
 
-    /// Notes the begin of the run; returns the time since the request was sent.
+    /// Notes the start of the run, and returns the time since the request was sent.
     pub fn begin(&mut self) -> Duration {
         self.queue = self.before + self.taken.elapsed();
         self.queue
@@ -100,7 +102,7 @@ impl Job {
         self.taken
     }
 
-    /// Announces that the response comes soon.
+    /// Announces to the caller that the response comes soon, so that it wakes up.
     pub fn soon(&self) {
         self.call.soon();
     }
@@ -110,8 +112,8 @@ impl Job {
         self.call.fail(why)
     }
 
-    /// Publishes the outputs with a name, and sends the others as the response. `outputs` are the requested ones, in their order,
-    /// in shared memory; the run took `run`.
+    /// Publishes the outputs for which the request gives a name, and sends the others as the response. `outputs` are
+    /// the requested outputs in shared memory, in the order of [`Job::wanted`]; `run` is the duration of the run.
     ///
     /// # Errors
     /// The reason why the caller got an error, or got no response.
@@ -189,7 +191,8 @@ fn sources_of(call: &Call, client: &Client, signature: &Signature) -> Result<(Ve
     Ok((sources, wanted))
 }
 
-/// Finds the member of a request for each input, by the input's name or position.
+/// Finds the request's member for each input, by the input's name or position. An input must not be both a member and
+/// published under a name.
 fn members(request: &Value, signature: &Signature, named: &[Option<&str>]) -> Result<Vec<Option<String>>, String> {
     let mut members: Vec<Option<String>> = vec![None; signature.inputs.len()];
     if let Value::Dataset(dataset) = request {
@@ -220,7 +223,7 @@ fn made(tensor: &Tensor, steps: &[Step]) -> Result<Option<Source>, String> {
     let ordered = if tensor.row_major_bytes().is_some() {
         None
     } else {
-        // Strides can describe more elements than the tensor has bytes.
+        // Bound the copy: with strides of 0, a small tensor can describe arbitrarily many elements.
         if tensor.nbytes() as u64 > ORDERED_BYTES_MAX {
             return Err(format!(
                 "{} bytes with strides, and {ORDERED_BYTES_MAX} are the most that is put in order here: publish it row-major",
@@ -243,7 +246,8 @@ fn made(tensor: &Tensor, steps: &[Step]) -> Result<Option<Source>, String> {
     Ok(Some(Source::Made { dtype: image.dtype, shape: image.shape, data: image.data }))
 }
 
-/// Returns the time since a request was sent. Its timestamp is of the clock that all processes of the machine share.
+/// Returns the time since a request was sent. The request's timestamp is from a clock that all processes of the machine
+/// share.
 fn since(call: &Call) -> Duration {
     let Value::Dataset(dataset) = call.value() else { return Duration::ZERO };
     match dataset.timestamp() {

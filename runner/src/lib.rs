@@ -1,11 +1,11 @@
-//! `tensorlend-runner`: runs ONNX models on the machine of the tensors.
+//! `tensorlend-runner`: runs ONNX models on the machine whose daemon lends the tensors.
 //!
-//! The runner is a client; the daemon executes no model. The *supervisor* (`supervisor.rs`) lists the models and runs one
-//! *worker* for each, in a child process, so a model that crashes or hangs affects only its worker. The worker (`worker.rs`)
-//! reads the model, serves it ([`tensorlend::Client::serve`]), and reports its state to the supervisor by lines on its standard
-//! output (`report.rs`).
+//! The runner is a client of the daemon, which does not execute models itself. The *supervisor* (`supervisor.rs`) lists
+//! the models and runs one *worker* for each, in a child process, so a model that crashes or hangs affects only its
+//! worker. The worker (`worker.rs`) reads the model, serves it ([`tensorlend::Client::serve`]), and reports its state
+//! to the supervisor by lines on its standard output (`report.rs`).
 //!
-//! Workers read inputs in place, and write outputs into the memory of the response, as far as the engine allows.
+//! If the engine supports it, workers read inputs in place, and write outputs into the memory of the response.
 
 pub mod args;
 mod batch;
@@ -22,7 +22,7 @@ mod worker;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-/// Runs the program.
+/// Runs the program, as a supervisor or as a worker, and returns its exit code.
 pub fn main() -> ExitCode {
     use clap::Parser;
     let args = args::Args::parse();

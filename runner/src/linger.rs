@@ -1,18 +1,18 @@
 //! Spinning for the next request after a response, before the worker sleeps.
 //!
-//! A caller often sends the next request right after a response. After a long run the caller's memory has left the caches, so the
-//! request comes later than the client library's own spin. Waking a sleeping worker costs both sides about ten microseconds.
-//! Spinning for 1% of the run's duration costs at most 1% of a core.
+//! A caller often sends the next request right after a response. After a long run the caller's memory has left the
+//! caches, so the request comes later than the client library's own spin. Waking a sleeping worker costs both sides
+//! about ten microseconds. Spinning for 1% of the run's duration costs at most 1% of a core.
 
 use std::time::{Duration, Instant};
 
 /// After a run, the worker spins for 1/PART of its duration.
 const PART: u32 = 100;
-/// Maximum duration of a spin: for a request that comes later, the cost of a wakeup hardly matters.
+/// Maximum duration of a spin. If the request comes later than this, the cost of a wakeup hardly matters.
 const LONGEST: Duration = Duration::from_millis(1);
-/// After this many successive spins without a request, the worker omits most spins.
+/// Number of successive spins without a request after which the worker omits most spins.
 const IN_VAIN_MAX: u32 = 4;
-/// Of the spins after that, the worker still does one in this many, because callers change.
+/// After that, the worker still does one of this many spins, because callers may change their behaviour.
 const TRIED_AGAIN: u32 = 16;
 
 /// Decides how long to spin.
@@ -33,12 +33,12 @@ impl Linger {
         self.since = Some(Instant::now());
     }
 
-    /// After a run, calls `poll` until it finds a request, at most for the time that the run allows.
+    /// Calls `poll` until it returns a request, but not longer than the last run allows.
     ///
     /// # Errors
-    /// Those of `poll`.
+    /// The errors of `poll`.
     pub fn poll<T, E>(&mut self, mut poll: impl FnMut() -> Result<Option<T>, E>) -> Result<Option<T>, E> {
-        // A run allows one spin, and none in later waits.
+        // Each run allows one spin only: later waits sleep at once.
         let Some(since) = self.since.take() else { return Ok(None) };
         if self.in_vain >= IN_VAIN_MAX {
             self.in_vain = self.in_vain.wrapping_add(1);

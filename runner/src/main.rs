@@ -1,4 +1,4 @@
-//! `tensorlend-runner`: runs ONNX models on the machine of the tensors.
+//! The program `tensorlend-runner`.
 
 fn main() -> std::process::ExitCode {
     tensorlend_runner::main()

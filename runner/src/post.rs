@@ -1,4 +1,4 @@
-//! A worker process, as its supervisor sees it.
+//! The supervisor's view of a worker process.
 
 use crate::report::Report;
 use nix::sys::signal::Signal;
@@ -10,32 +10,32 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tensorlend::Version;
 
-/// Time without a report after which a worker counts as hung: it reports four times a second.
+/// Time without a report after which a worker counts as hung. A worker reports four times a second.
 const SILENCE: Duration = Duration::from_secs(10);
-/// Maximum number of bytes of a worker's last output that the supervisor keeps.
+/// Maximum bytes that the supervisor stores of the last line of a worker's standard error.
 const WORDS_MAX: usize = 512;
 
 /// A worker's number and its report; `None`: the worker has ended.
 pub type News = (u64, Option<Report>);
 
-/// The fault of a worker that has ended.
+/// The reason why a worker has ended unexpectedly.
 pub struct Wrong {
-    /// The reason, for people.
+    /// The reason, as text for the log.
     pub why: String,
-    /// Whether another process killed the worker, or the kernel did for lack of memory. The model may be valid.
+    /// Whether another process, or the kernel for lack of memory, killed the worker. The model may be valid then.
     pub from_outside: bool,
 }
 
-/// Signals that mean that another process killed the worker.
+/// Signals by which other processes or the kernel kill a worker.
 const FROM_OUTSIDE: [Signal; 5] = [Signal::SIGKILL, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
 
-/// A worker.
+/// A worker process and its last reports.
 pub struct Post {
-    /// Its unique number.
+    /// The worker's number; no other worker of this supervisor has it.
     pub number: u64,
     /// The version of the model for which the supervisor started the worker.
     pub of: Version,
-    /// The version that it serves.
+    /// The version of the model that the worker serves.
     pub serving: Option<[u64; 2]>,
     /// The version that the worker could not read, with the reason.
     pub refused: Option<([u64; 2], String)>,
@@ -48,15 +48,15 @@ pub struct Post {
 }
 
 impl Post {
-    /// Starts the worker of a model: this program again, with the same options.
+    /// Starts a worker for a model: this program with the same options, and `--worker`.
     ///
     /// # Errors
-    /// If no process can be started.
+    /// The kernel's error, if the process cannot be started.
     pub fn start(model: &str, of: Version, number: u64, news: Sender<News>) -> std::io::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(std::env::args_os().skip(1)).arg("--worker").arg(model);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // The last output must be the reason of a panic, not a frame of its backtrace.
+        // Without a backtrace, the last line of a panic's output is its reason.
         command.env("RUST_BACKTRACE", "0");
         let mut child = command.spawn()?;
         let (out, err) = (child.stdout.take(), child.stderr.take());
@@ -73,7 +73,7 @@ impl Post {
         std::thread::spawn(move || {
             for line in lines(err).filter(|line| !line.trim().is_empty()) {
                 eprintln!("{name}: {line}");
-                // The hint about backtraces is not the reason.
+                // Skip the panic's hint about backtraces, so that its reason remains the last line.
                 if !line.starts_with("note: ") {
                     *words.lock().unwrap_or_else(PoisonError::into_inner) = line;
                 }
@@ -97,7 +97,7 @@ impl Post {
         self.child.id()
     }
 
-    /// Handles a report.
+    /// Notes a worker's report, and kills the worker if its run has exceeded `run_timeout`.
     pub fn hear(&mut self, report: Report, run_timeout: Duration) {
         self.heard = Instant::now();
         match report {
@@ -113,7 +113,7 @@ impl Post {
         }
     }
 
-    /// Kills the worker if it has been silent, or reading its model, for too long.
+    /// Kills the worker if it has sent no report for [`SILENCE`], or has read its model for longer than `load_timeout`.
     pub fn watch(&mut self, load_timeout: Duration) {
         let pid = self.pid();
         if self.heard.elapsed() > SILENCE {
@@ -129,12 +129,13 @@ impl Post {
         if self.verdict.is_none() {
             tracing::warn!("{why}");
             self.verdict = Some(why);
-            // The worker may have ended by itself in the meantime.
+            // An error here means that the worker has already ended.
             let _ = self.child.kill();
         }
     }
 
-    /// Waits for the worker's end, which is near because its output has ended. Returns its fault, if it has one.
+    /// Waits for the end of the worker, which has already closed its output. Returns the reason if the end was
+    /// unexpected.
     pub fn end(&mut self) -> Option<Wrong> {
         let status = self.ended();
         let own = |why: String| Some(Wrong { why, from_outside: false });
@@ -142,7 +143,7 @@ impl Post {
             return own(verdict);
         }
         let doing = if self.serving.is_some() { "while it served" } else { "while it read the model" };
-        // The last output comes through another pipe than the reports.
+        // Standard error is another pipe than that of the reports: give its thread time to read the last line.
         std::thread::sleep(Duration::from_millis(20));
         let words = self.last_words.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let words = &words[..words.floor_char_boundary(WORDS_MAX)];

@@ -3,22 +3,22 @@
 use std::io::Write;
 use std::time::Duration;
 
-/// One report.
+/// A report of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
     /// The worker serves this version of the model.
     Serving { version: [u64; 2], engine: String },
     /// The worker cannot serve this version of the model.
     Refused { version: [u64; 2], why: String },
-    /// The worker is alive, and has been busy with one run for this time.
+    /// The worker is alive, and has been busy with its present run for this time (0: idle).
     Beat { busy: Duration },
 }
 
 impl Report {
-    /// Writes the report.
+    /// Writes the report to standard output.
     ///
     /// # Errors
-    /// If the supervisor has ended.
+    /// An I/O error, if the supervisor has ended.
     pub fn say(&self) -> std::io::Result<()> {
         let line = self.line();
         let mut out = std::io::stdout().lock();
@@ -38,7 +38,7 @@ impl Report {
         }
     }
 
-    /// Parses a line; `None`: this is not a report, but for example output of a library.
+    /// Parses a line. Returns `None` for a line that is not a report, such as output of a library.
     pub fn parse(line: &str) -> Option<Self> {
         let (word, rest) = line.split_once(' ')?;
         if word == "beat" {

@@ -1,14 +1,15 @@
-//! A worker's statistics.
+//! The statistics of a worker, which it publishes.
 
 use std::time::Duration;
 use tensorlend_model::{ModelStatistics, Quantiles};
 
-/// Number of measurements for the quantiles.
+/// Number of latest measurements from which the quantiles are computed.
 const KEPT: usize = 1024;
-/// Maximum number of requests for which runs are counted separately. Larger runs count as this one.
+/// Runs are counted by their number of requests, up to this number. Runs with more requests are counted as runs with
+/// this number.
 const BATCHES: usize = 64;
 
-/// Counts requests and runs.
+/// Counts the requests and runs of a worker, and measures their times.
 #[derive(Debug, Default)]
 pub struct Recorder {
     statistics: ModelStatistics,
@@ -18,10 +19,10 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Returns empty statistics.
+    /// Makes empty statistics of a worker with this engine.
     pub fn new(engine: String) -> Self {
         let statistics = ModelStatistics { v: 1, pid: std::process::id(), engine, ..ModelStatistics::default() };
-        // Published as soon as the worker serves.
+        // `changed` is true so that the worker publishes the statistics as soon as it serves.
         Self { statistics, changed: true, ..Self::default() }
     }
 
@@ -44,7 +45,7 @@ impl Recorder {
         self.queue.add(time);
     }
 
-    /// Counts a response or an error.
+    /// Counts a response (`well`) or an error.
     pub fn said(&mut self, well: bool) {
         self.changed = true;
         if well { self.statistics.requests += 1 } else { self.statistics.failures += 1 }
@@ -61,7 +62,7 @@ impl Recorder {
     }
 }
 
-/// The latest measurements.
+/// The latest [`KEPT`] measurements of a duration.
 #[derive(Debug, Default)]
 struct Recent {
     micros: Vec<f64>,

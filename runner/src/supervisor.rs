@@ -1,4 +1,4 @@
-//! The supervisor: it runs a worker for each model.
+//! The supervisor, which runs a worker process for each model.
 
 use crate::args::Args;
 use crate::post::{News, Post};
@@ -12,14 +12,14 @@ use tensorlend_model::{Fault, Models, model_fault_name};
 
 /// Minimum interval between two listings of the models.
 const POLL: Duration = Duration::from_millis(250);
-/// Maximum part (1/SHARE) of the supervisor's time that listings take.
+/// The supervisor spends at most 1/SHARE of its time on listings.
 const SHARE: u32 = 20;
-/// Delay before a restart after a worker's first fault. Each further fault doubles it.
+/// Delay before a restart after a worker's first fault. Each further fault doubles the delay.
 const AGAIN: Duration = Duration::from_millis(100);
-/// Maximum of that delay.
+/// Maximum delay before a restart.
 const AGAIN_MAX: Duration = Duration::from_secs(30);
-/// Maximum number of successive workers that end by themselves while they read the same file. The supervisor then waits for
-/// another version. Workers that another process killed do not count.
+/// Number of successive workers that may end while they read the same version of a model. After that the supervisor
+/// starts no worker until there is another version. Workers that another process killed do not count.
 const UNREAD_MAX: u32 = 3;
 /// Time of service after which the supervisor forgets a worker's faults.
 const WELL: Duration = Duration::from_mins(1);
@@ -67,23 +67,23 @@ struct Supervisor<'s> {
     numbers: u64,
 }
 
-/// A model.
+/// The supervisor's state of one model.
 struct Tended {
     /// The current version; `None`: the model was removed.
     version: Option<Version>,
-    /// A version that could not be read: the supervisor does not try it again.
+    /// A version that workers could not read. The supervisor starts no worker for it again.
     refused: Option<Version>,
     post: Option<Post>,
-    /// Number of successive faults.
+    /// Number of successive unexpected ends of workers.
     faults: u32,
-    /// Number of successive workers that ended by themselves while they read this version.
+    /// Number of successive workers that ended unexpectedly, but were not killed, while they read this version.
     unread: u32,
-    /// Earliest time of the next start, after a fault.
+    /// Earliest time at which the next worker may start.
     again: Instant,
 }
 
 impl Supervisor<'_> {
-    /// Lists the models.
+    /// Lists the models of the namespace, and notes new, replaced and removed ones.
     fn poll(&mut self) -> tensorlend::Result<()> {
         let found = Models::new(&self.client).list(&self.args.model)?;
         let found: BTreeMap<String, Version> = found.into_iter().map(|model| (model.name, model.version)).collect();
@@ -142,7 +142,7 @@ impl Supervisor<'_> {
             }
             post.hear(report, self.args.timeout);
         } else {
-            // A fault of a removed model does not matter: no caller sends requests for it.
+            // Ignore the fault of a removed model's worker, because no caller sends requests for that model.
             let fault = Self::ended(name, tended).filter(|_| tended.version.is_some());
             if let Some(fault) = fault
                 && let Err(error) = publish(&self.client, name, &fault)
@@ -152,7 +152,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Handles the end of a worker.
+    /// Handles the end of a worker. Returns a fault to publish, if there is one.
     fn ended(name: &str, tended: &mut Tended) -> Option<Fault> {
         let mut post = tended.post.take()?;
         let wrong = post.end();
@@ -171,13 +171,13 @@ impl Supervisor<'_> {
             return fault(format!("it cannot be read: {why}"), Some(version), Duration::ZERO);
         }
         let Some(wrong) = wrong else {
-            // The worker noticed before the supervisor that its model was replaced or removed.
+            // The worker ended because it noticed, before the supervisor did, that its model was replaced or removed.
             tended.again = Instant::now();
             return None;
         };
         let served = post.serving.is_some();
         tended.unread = if served || wrong.from_outside { 0 } else { tended.unread + 1 };
-        // A file that ended so many workers would end the next one, too.
+        // A version that has made [`UNREAD_MAX`] workers end would also make the next one end.
         if tended.unread == UNREAD_MAX {
             tended.refused = Some(post.of);
             return fault(format!("{}, as {UNREAD_MAX} did in a row", wrong.why), Some(post.of), Duration::ZERO);

@@ -1,5 +1,5 @@
-//! The child process of one model: it reads the model, and serves it until the model is replaced or removed, or the supervisor
-//! ends.
+//! The worker, the child process for one model. It reads the model, and serves it until the model is replaced or
+//! removed, or the supervisor ends.
 
 use crate::args::Args;
 use crate::batch::{Bench, Limits};
@@ -17,18 +17,18 @@ use tensorlend::{Call, Client, Error, Lease, Lifetime, Server, Version};
 use tensorlend_model::{ModelOptions, model_bytes_name, model_service, model_statistics_name};
 use tensorlend_os::mutex::lock;
 
-/// Interval in which a worker checks its model's version, and reports to the supervisor.
+/// Interval at which a worker checks its model's version, and reports to the supervisor.
 const POLL: Duration = Duration::from_millis(250);
-/// Interval in which a worker publishes its statistics.
+/// Interval at which a worker publishes its statistics.
 const STATISTICS: Duration = Duration::from_secs(1);
 
-/// The reason of a worker's unexpected end.
+/// The reason why a worker or the supervisor must end.
 pub type Trouble = Box<dyn std::error::Error>;
 
 /// Serves one model.
 ///
 /// # Errors
-/// The reason why it cannot continue.
+/// The reason why the worker cannot continue.
 pub fn run(args: &Args, model: &str) -> Result<(), Trouble> {
     confine(args)?;
     let pulse = Arc::new(Pulse::default());
@@ -38,7 +38,7 @@ pub fn run(args: &Args, model: &str) -> Result<(), Trouble> {
     let client = args.client(&format!("tensorlend-runner {model}")).connect()?;
     let lease = match client.get(&model_bytes_name(model)) {
         Ok(lease) => lease,
-        // The model was removed in the meantime.
+        // The model was removed after the supervisor started this worker.
         Err(error) if error.is_not_found() => return Ok(()),
         Err(error) => return Err(error.into()),
     };
@@ -50,7 +50,8 @@ pub fn run(args: &Args, model: &str) -> Result<(), Trouble> {
             return Ok(());
         }
     };
-    // Drops the bytes: the engine has its own copy, and the memory of a replaced model must become free.
+    // Drop the lease on the model's bytes. The engine has a copy of them, and a lease would keep the memory of a
+    // replaced model from being freed.
     drop(lease);
     let server = client.serve(&model_service(model)).open()?;
     let name = engine.name();
@@ -66,7 +67,7 @@ pub fn run(args: &Args, model: &str) -> Result<(), Trouble> {
     Worker { model, version, server, limits, bench, pulse: &pulse, later: VecDeque::new(), linger }.serve(engine)
 }
 
-/// Limits the memory of a model's process, and disables its core file. Shared mappings, such as tensors, do not count.
+/// Limits the private memory of this process, and disables core files. Shared mappings, such as tensors, do not count.
 fn confine(args: &Args) -> std::io::Result<()> {
     // The runner's parent may have set a lower limit, which a process cannot raise.
     let bytes =
@@ -99,7 +100,7 @@ struct Worker<'w> {
     limits: Limits,
     bench: Bench<'w>,
     pulse: &'w Pulse,
-    /// Received jobs that could not run together with the ones before them.
+    /// Received jobs that could not join the batch before them. They run next.
     later: VecDeque<Job>,
     linger: Linger,
 }
@@ -132,7 +133,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Returns the next request: spins while a spin may pay off, then sleeps.
+    /// Returns the next request. Spins first if [`Linger`] allows it, then sleeps.
     fn wait(&mut self) -> Result<Call, Error> {
         if let Some(call) = self.linger.poll(|| self.server.try_recv())? {
             return Ok(call);
@@ -140,7 +141,7 @@ impl Worker<'_> {
         self.server.recv_timeout(POLL)
     }
 
-    /// Serves the requests that were already sent; later ones go to another worker.
+    /// Serves the requests that callers have already sent to this worker. They send later ones to another worker.
     fn drain(&mut self, engine: &mut dyn Engine) -> Result<(), Trouble> {
         loop {
             let job = match self.later.pop_front() {
@@ -155,7 +156,7 @@ impl Worker<'_> {
     }
 
     fn read(&self, call: Call) -> Option<Job> {
-        // The preparation of a large image takes time, too.
+        // Reading a job counts as busy, because preparing a large image takes long.
         let _busy = self.pulse.busy();
         match Job::read(call, self.bench.client, self.bench.signature) {
             Ok(job) => Some(job),
@@ -169,7 +170,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Returns the first job, and the jobs that join it in time.
+    /// Returns a batch: the first job, and the jobs that join it within the limits.
     fn gather(&mut self, first: Job) -> Result<Vec<Job>, Error> {
         if !self.limits.admits(&first) {
             return Ok(vec![first]);
@@ -219,13 +220,13 @@ impl Worker<'_> {
     fn is_current(&self) -> bool {
         match self.bench.client.info(&model_bytes_name(self.model)) {
             Ok(info) => info.version == self.version,
-            // A lost session does not mean that the model was removed.
+            // Only the error "not found" means that the model was removed. A lost session, for example, does not.
             Err(error) => !error.is_not_found(),
         }
     }
 }
 
-/// The worker's state, for the thread that reports it.
+/// The state of the worker that its reporting thread reads.
 #[derive(Default)]
 struct Pulse {
     /// Start of the current run, in milliseconds since the worker's start, plus 1; 0: idle.
@@ -264,8 +265,8 @@ impl Pulse {
         }
     }
 
-    /// Sends reports to the supervisor. When the supervisor has ended, the worker ends after its current run, or after the
-    /// timeout of a run.
+    /// Sends reports to the supervisor. When the supervisor has ended, the worker ends after its current run, or after
+    /// the timeout of a run.
     fn beat(&self, timeout: Duration) {
         while (Report::Beat { busy: self.busy_for() }).say().is_ok() {
             std::thread::sleep(POLL);
@@ -288,7 +289,7 @@ impl Pulse {
     }
 }
 
-/// A guard during which the worker counts as busy.
+/// A guard: the worker counts as busy until it is dropped.
 struct Busy<'p>(&'p Pulse);
 
 impl Drop for Busy<'_> {

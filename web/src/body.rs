@@ -1,4 +1,4 @@
-//! Bodies of responses: whole, or streamed in pieces.
+//! The body of a response, which is sent whole or in pieces.
 
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 use std::convert::Infallible;
@@ -10,7 +10,7 @@ use tokio::sync::mpsc::Receiver;
 pub enum Reply {
     /// The whole body; `None` after hyper has taken it.
     Whole(Option<Bytes>),
-    /// A stream of pieces.
+    /// The receiver of the pieces, which end when its sender is dropped.
     Pieces(Receiver<Bytes>),
 }
 

@@ -1,4 +1,4 @@
-//! The elements of a tensor as numbers.
+//! Reads the elements of a tensor as numbers.
 
 use tensorlend::{DType, Tensor};
 
@@ -11,7 +11,7 @@ pub struct Elements<'t> {
 }
 
 impl<'t> Elements<'t> {
-    /// Returns `None` if an element of this type is not a single number.
+    /// Returns a reader of a tensor; `None` if an element of its type is not a single number.
     pub fn of(tensor: &'t Tensor) -> Option<Self> {
         let read = reader(tensor.dtype())?;
         Some(Self { bytes: tensor.bytes(), tensor, read, item: tensor.dtype().item_bytes() })
@@ -38,7 +38,7 @@ impl<'t> Elements<'t> {
     }
 }
 
-/// Returns the conversion of an element's bytes to `f64`. 64-bit integers lose precision.
+/// Returns the function that converts an element's bytes to `f64`, in which large 64-bit integers lose precision.
 fn reader(dtype: DType) -> Option<fn(&[u8]) -> f64> {
     macro_rules! number {
         ($type:ty) => {

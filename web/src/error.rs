@@ -14,7 +14,7 @@ pub enum Error {
     /// A listener could not be opened.
     #[error("cannot listen on {at}: {cause}")]
     Listen {
-        /// The address.
+        /// The address that was requested.
         at: String,
         /// The system's error.
         cause: io::Error,
@@ -24,7 +24,7 @@ pub enum Error {
     Token {
         /// Path of the file.
         path: String,
-        /// The reason.
+        /// The reason why the file cannot be used.
         why: String,
     },
     /// The daemon refused a session, or cannot be reached.

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use tensorlend::Stat;
 use tensorlend::observe::{ClientState, Observation};
 
-/// Maximum number of events kept.
+/// Maximum number of stored events; the oldest are dropped.
 const KEPT: usize = 500;
-/// Maximum number of events of one sample.
+/// Maximum number of events logged for one sample.
 const SAMPLE_MAX: usize = 100;
 
-/// An event between two samples.
+/// A change between two successive samples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     /// Sequence number, from 1 on.
@@ -22,7 +22,7 @@ pub struct Event {
     pub namespace: String,
     /// A client's label or a stream's name.
     pub subject: String,
-    /// Number of occurrences or bytes.
+    /// Number of occurrences, or of bytes.
     pub count: u64,
 }
 
@@ -74,7 +74,7 @@ struct Before {
     lent: BTreeMap<u16, u64>,
 }
 
-/// The log.
+/// The event log, and the state of the last sample.
 #[derive(Default)]
 pub struct Log {
     events: VecDeque<Event>,
@@ -86,13 +86,13 @@ pub struct Log {
 }
 
 impl Log {
-    /// Starts a sample.
+    /// Begins a new sample, with a new allowance of [`SAMPLE_MAX`] events.
     pub fn begin(&mut self) {
         self.left = SAMPLE_MAX;
     }
 
     fn add(&mut self, at_ms: u64, kind: Kind, namespace: &str, subject: &str, count: u64) {
-        // Logs only the first events of a flood in one sample.
+        // Log only the first events of a sample, so that a flood cannot evict all older events.
         if self.left == 0 {
             return;
         }
@@ -109,7 +109,7 @@ impl Log {
     pub fn namespace(&mut self, at_ms: u64, seen: &Observation) {
         let now = Before::of(seen);
         let Some(before) = self.namespaces.remove(&seen.namespace) else {
-            // Without a previous sample there is nothing to report: the server has just started.
+            // Without a previous sample of this namespace, there are no changes to report.
             self.namespaces.insert(seen.namespace.clone(), now);
             return;
         };
@@ -177,7 +177,7 @@ impl Log {
         }
     }
 
-    /// Returns all kept events, the latest last.
+    /// Returns all stored events, the latest last.
     pub fn all(&self) -> Arc<Vec<Event>> {
         Arc::new(self.events.iter().cloned().collect())
     }
@@ -193,7 +193,7 @@ impl Before {
             *lent.entry(segment.catalogue).or_default() += segment.bytes;
         }
         Self {
-            // Ignores the sessions of this process, which come and go with previews.
+            // Ignore the sessions of this process, which previews open and close.
             clients: seen.clients.iter().filter(|c| c.pid != std::process::id()).map(client).collect(),
             streams: seen.streams.iter().map(|s| (s.id, (s.name.clone(), s.is_closed))).collect(),
             lent,

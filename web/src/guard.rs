@@ -16,8 +16,8 @@ pub enum Door {
     Unix,
 }
 
-/// The browser loads nothing from other origins, and runs only the scripts of this server. The page draws its pictures
-/// from data that it has fetched.
+/// The Content-Security-Policy: the browser loads nothing from other origins, and runs only this server's scripts.
+/// Images may be blobs, because the page draws pictures from data that it has fetched.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' blob:; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
@@ -31,7 +31,7 @@ pub fn refuse(
     if method != Method::GET && method != Method::HEAD {
         return Some((StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are answered"));
     }
-    // No request of this API has a body.
+    // Reject a body, because no request of this API has one.
     let has_body = headers.contains_key(header::TRANSFER_ENCODING)
         || headers.get(header::CONTENT_LENGTH).is_some_and(|length| length != "0");
     if has_body {
@@ -40,7 +40,8 @@ pub fn refuse(
     if version == Version::HTTP_10 || version == Version::HTTP_11 {
         let mut hosts = headers.get_all(header::HOST).iter();
         let (host, more) = (hosts.next(), hosts.next());
-        // DNS rebinding: a foreign page whose name resolves to this machine would share our origin in the browser.
+        // Prevent DNS rebinding: in the browser, a foreign page whose name resolves to this machine would have the same
+        // origin as this server.
         if more.is_some() || door == Door::Loopback && !host.is_some_and(|host| is_loopback(host.as_bytes())) {
             return Some((StatusCode::MISDIRECTED_REQUEST, "ask for localhost or 127.0.0.1"));
         }
@@ -52,7 +53,7 @@ pub fn refuse(
 pub fn may_see(headers: &HeaderMap, door: Door, token: Option<&Token>) -> bool {
     match (door, token) {
         (Door::Unix, _) | (Door::Loopback, None) => true,
-        // Unreachable: a server with an open port requires a token.
+        // Never reached, because a server with an open port requires a token.
         (Door::Open, None) => false,
         (_, Some(token)) => token.is_in(headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes)),
     }

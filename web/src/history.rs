@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use tensorlend::observe::{Observation, States};
 
-/// Maximum number of points kept.
+/// Maximum number of stored points; the oldest are dropped.
 const POINTS: usize = 600;
 /// Maximum number of clients in a point: those with the most bytes.
 const CLIENTS: usize = 8;
@@ -33,7 +33,7 @@ impl Point {
     }
 }
 
-/// The latest points.
+/// The latest points, the oldest first.
 #[derive(Default)]
 pub struct History(VecDeque<Point>);
 

@@ -1,4 +1,4 @@
-//! Addresses and sockets that a server listens on.
+//! The addresses and sockets on which a server listens.
 
 use crate::error::Error;
 use std::net::{SocketAddr, TcpListener};
@@ -60,7 +60,7 @@ impl Listen {
         }
     }
 
-    /// Opens the socket; also returns its display name.
+    /// Opens the socket. Returns the listener, the file of a Unix socket, and the name to display.
     pub fn bind(&self) -> Result<(Listener, Option<File>, String), Error> {
         let failed = |cause| Error::Listen { at: self.to_string(), cause };
         match self {

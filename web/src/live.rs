@@ -1,4 +1,4 @@
-//! Live updates: each sample is encoded once for all viewers, with bounded length.
+//! Live updates. Each sample is encoded once for all viewers, with a bounded length.
 
 use crate::json;
 use crate::view::{Namespace, Snapshot};
@@ -25,7 +25,7 @@ pub fn piece(snapshot: &Snapshot, previews: bool) -> Bytes {
         let namespaces: Vec<Value> = snapshot.namespaces.iter().map(|ns| namespace(ns)).collect();
         let events = snapshot.events.iter().rev().take(EVENTS).map(json::event).collect::<Vec<_>>();
         let data = json!({ "status": json::status(snapshot, previews), "namespaces": namespaces, "events": events });
-        // JSON has no line breaks, so one `data:` line suffices.
+        // The JSON text has no line breaks, so one `data:` line suffices.
         Bytes::from(format!("id: {}\nevent: look\ndata: {data}\n\n", snapshot.number))
     };
     snapshot.live.get_or_init(make).clone()
@@ -53,7 +53,7 @@ fn namespace(ns: &Namespace) -> Value {
 fn notable(leases: &[LeaseSeen]) -> Vec<&LeaseSeen> {
     let mut by_bytes: Vec<usize> = (0..leases.len()).collect();
     by_bytes.sort_by_key(|&at| std::cmp::Reverse(leases[at].bytes));
-    // The leases are sorted by age already.
+    // The leases are sorted by age, so the first ones are the oldest.
     let mut at: Vec<usize> = by_bytes.into_iter().take(LEASES).chain(0..LEASES.min(leases.len())).collect();
     at.sort_unstable();
     at.dedup();

@@ -2,16 +2,16 @@
 
 use tensorlend::observe::{SegmentSeen, SlotState};
 
-/// Maximum number of places in a map.
+/// Maximum number of characters in a map.
 pub const PLACES: usize = 256;
 
-/// Returns a letter for each place: `L` leased, `R` retired, `V` live (has a value), `.` free or unknown. If slots of several
-/// states share a place, the letter is `R` if one of them is retired, else `L` if one is leased, else `V`.
+/// Returns a letter for each place: `L` leased, `R` retired, `V` live (has a value), `.` free or unknown. If slots of
+/// several states share a place, the letter is `R` if one of them is retired, else `L` if one is leased, else `V`.
 pub fn map(segment: &SegmentSeen) -> String {
     if segment.bytes == 0 || !segment.is_mapped {
         return String::new();
     }
-    // Slots begin on cache lines (64 bytes), so shorter places would show nothing more.
+    // A place has at least 64 bytes, because slots begin on cache lines of 64 bytes.
     let places = (segment.bytes.div_ceil(64)).min(PLACES as u64);
     let mut row = vec![0; places as usize];
     let place = |byte: u64| (u128::from(byte) * u128::from(places) / u128::from(segment.bytes)) as usize;

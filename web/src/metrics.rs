@@ -1,7 +1,7 @@
 //! `/metrics`: Prometheus' text format, version 0.0.4.
 //!
-//! Labels are bounded: no label is the name of a tensor or a stream. Series exist per namespace, per user, per client
-//! (the largest clients only) and per stream number.
+//! The number of label values is bounded: no label is the name of a tensor or a stream. Series exist per namespace, per
+//! user, per client (the largest clients only) and per stream number.
 
 use crate::view::{Namespace, Snapshot};
 use std::fmt::Write;
@@ -71,7 +71,7 @@ pub const METRICS: &[(&str, &str, &str)] = &[
     ("tensorlend_stream_lost_messages_total", "counter", "Messages that subscribers missed since this server began."),
 ];
 
-/// A value with its labels.
+/// A value of a metric, with its labels.
 pub struct Sample {
     pub labels: Vec<(&'static str, String)>,
     pub value: f64,
@@ -90,7 +90,7 @@ impl Page {
         }
     }
 
-    /// Adds a sample.
+    /// Adds a sample to a metric.
     fn put(&mut self, name: &str, labels: &[(&'static str, &str)], value: f64) {
         let Some((_, samples)) = self.0.iter_mut().find(|(known, _)| *known == name) else {
             debug_assert!(false, "{name} has no help");

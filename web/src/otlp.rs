@@ -44,7 +44,7 @@ impl FromStr for Endpoint {
 /// Destination and interval of the export.
 #[derive(Clone, Debug)]
 pub struct Otlp {
-    /// The collector.
+    /// The address of the collector.
     pub endpoint: Endpoint,
     /// Time between two exports.
     pub interval: Duration,
@@ -74,7 +74,7 @@ impl Export {
         for &(name, kind, help) in METRICS {
             let latest = latest.clone();
             let observe = move |to: &dyn AsyncInstrument<f64>| latest.observe(name, to);
-            // The instrument need not be stored: the provider keeps the callback.
+            // The instrument need not be stored, because the provider keeps the callback.
             if kind == "counter" {
                 meter.f64_observable_counter(name).with_description(help).with_callback(observe).build();
             } else {
@@ -112,7 +112,8 @@ struct Http(ureq::Agent);
 impl Http {
     fn new() -> Self {
         let config = ureq::Agent::config_builder();
-        // The exporter checks the status itself. The environment's proxy is not used: it serves other networks.
+        // The exporter checks the status itself, so a status must not become an error of ureq. The environment's proxy
+        // is ignored, because it serves other networks.
         Self(config.timeout_global(Some(TIMEOUT)).http_status_as_error(false).proxy(None).build().into())
     }
 

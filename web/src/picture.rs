@@ -15,7 +15,7 @@ pub struct Kind {
     width: usize,
     /// Channels: 1, 3 or 4.
     channels: usize,
-    /// Bytes are shown as they are; floats map 0..1 to 0..255.
+    /// Whether elements are floats, of which 0.0 to 1.0 are mapped to 0 to 255. Bytes are used unchanged.
     is_float: bool,
 }
 
@@ -49,7 +49,7 @@ pub fn png(tensor: &Tensor) -> Option<Vec<u8>> {
             for channel in 0..kind.channels {
                 let index = [row, column, channel];
                 let value = elements.at(&index[..tensor.shape().len()]).unwrap_or(0.0);
-                // The cast saturates: NaN becomes 0, and too large values become 255.
+                // The cast saturates: NaN and negative values become 0, too large values become 255.
                 dots.push(if kind.is_float { (value * 255.0).round() as u8 } else { value as u8 });
             }
         }

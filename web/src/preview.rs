@@ -27,9 +27,9 @@ pub fn describe(tensor: &Tensor) -> Value {
 }
 
 fn statistics(elements: &Elements<'_>, count: usize) -> Value {
-    // An odd step avoids sampling the same columns again and again.
+    // The step is odd. An even one could sample the same columns in every row.
     let step = if count > SAMPLES { count.div_ceil(SAMPLES) | 1 } else { 1 };
-    // Reads each element once: the owner of the bytes may change them at any time.
+    // Read each element once, because a publisher may change the bytes at any time.
     let values: Vec<f64> = (0..count).step_by(step).filter_map(|number| elements.nth(number)).collect();
     let nans = values.iter().filter(|value| value.is_nan()).count();
     let infinite = values.iter().filter(|value| value.is_infinite()).count();
@@ -50,7 +50,7 @@ fn statistics(elements: &Elements<'_>, count: usize) -> Value {
 
 fn histogram(values: &[f64], min: f64, max: f64) -> Vec<u64> {
     let mut bins = vec![0; if values.is_empty() { 0 } else { BINS }];
-    // Halves, so that the difference is finite for any values.
+    // Divide before the subtraction, so that the difference is finite for any values.
     let span = max / 2.0 - min / 2.0;
     for value in values {
         let part = if span > 0.0 { (value / 2.0 - min / 2.0) / span } else { 0.0 };

@@ -1,5 +1,5 @@
-//! Checks on threads of its own whether the daemon responds, so that a sample that waits for the daemon does not delay the
-//! result.
+//! A check whether the daemon responds. It has threads of its own, so that a sample that waits for the daemon does not
+//! delay the check.
 
 use crate::view::{Last, Snapshot, now_ms};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -20,7 +20,7 @@ pub struct Pulse {
 }
 
 impl Pulse {
-    /// Sends a request through this client and waits for the first response.
+    /// Makes the check with this client. Sends a request, and waits for the response.
     pub fn new(client: Client) -> Self {
         let pulse = Self { last: Mutex::default(), client: Mutex::new(client) };
         let stat = pulse.client().stat().ok();
@@ -28,7 +28,7 @@ impl Pulse {
         pulse
     }
 
-    /// Returns the last known state.
+    /// Returns the last known state of the daemon.
     pub fn last(&self) -> Last {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -53,8 +53,8 @@ impl Pulse {
         changes
     }
 
-    /// Sends requests until `tell` has no receivers. Readers of the last sample learn that the daemon ceased to
-    /// respond, and that it responds again, before the next sample.
+    /// Starts to send requests, until `tell` has no receivers. If the daemon ceases to respond or responds again, the
+    /// check updates the last sample at once, without waiting for the next one.
     ///
     /// # Errors
     /// If a thread cannot be started.
@@ -63,7 +63,8 @@ impl Pulse {
         let (answer, answers) = channel();
         let pulse = self.clone();
         std::thread::Builder::new().name("question".into()).spawn(move || {
-            // Sends one request at a time, because a request can block for as long as a client waits for a daemon.
+            // This thread sends one request at a time, because a request can block for as long as a client waits for a
+            // daemon.
             while asked.recv().is_ok() && answer.send(pulse.client().stat().ok()).is_ok() {}
         })?;
         let pulse = self.clone();
@@ -97,8 +98,8 @@ impl Pulse {
 
     fn take_and_tell(&self, stat: Option<Stat>, tell: &watch::Sender<Arc<Snapshot>>) {
         if self.take(stat) {
-            // Reads the daemon's state inside `send_modify`, which locks the sample; the sampler does the same at the
-            // end of a sample. So the last writer always stores the latest state.
+            // Read the daemon's state inside `send_modify`, which locks the sample. The sampler does the same at the
+            // end of a sample. So the last of the two writers always stores the latest state.
             tell.send_modify(|snapshot| *snapshot = Arc::new(snapshot.with(self.last())));
         }
     }

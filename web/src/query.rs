@@ -1,8 +1,8 @@
-//! Query strings.
+//! Parses query strings.
 
 use percent_encoding::percent_decode_str;
 
-/// Maximum number of pairs.
+/// Maximum number of pairs in a query string.
 const PAIRS_MAX: usize = 16;
 
 /// A request's query: decoded names and values.
@@ -25,7 +25,7 @@ impl Query {
         self.0.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
     }
 
-    /// Returns a number, or the default if the name is missing. `Err`: the value is not a number.
+    /// Returns a number, or the default if the name is missing. Returns an error if the value is not a number.
     pub fn number(&self, name: &str, default: usize) -> Result<usize, ()> {
         self.get(name).map_or(Ok(default), |text| text.parse().map_err(|_| ()))
     }

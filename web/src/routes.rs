@@ -1,4 +1,4 @@
-//! The routes.
+//! The routes of the HTTP interface, and their responses.
 
 use crate::Connect;
 use crate::body::Reply;
@@ -148,8 +148,8 @@ impl Site {
     }
 }
 
-/// Builds a response on a blocking thread: a response of ten thousand entries takes milliseconds, and one thread serves all
-/// connections.
+/// Builds a response on a blocking thread. One thread serves all connections, and a response with ten thousand entries
+/// takes milliseconds.
 async fn made(make: impl FnOnce() -> Answer + Send + 'static) -> Answer {
     let answer = tokio::task::spawn_blocking(make).await;
     answer.unwrap_or_else(|_| problem(StatusCode::INTERNAL_SERVER_ERROR, "the answer could not be made"))
@@ -193,8 +193,8 @@ fn tell(what: &str, query: &Query, snapshot: &Snapshot, previews: bool) -> Resul
     })
 }
 
-/// Leases a value and reads it, in a session of its own. The end of the session unmaps all memory: a segment that stays
-/// mapped anywhere cannot be freed.
+/// Leases a value and reads it, in a session of its own. The end of the session unmaps all memory, because the daemon
+/// cannot free a segment that a process has mapped.
 fn look_into(connect: &Connect, name: &str, member: Option<&str>, picture: bool) -> Answer {
     let Ok(client) = connect() else { return problem(StatusCode::BAD_GATEWAY, "the daemon does not answer") };
     let value = match client.get_value(name) {
@@ -247,7 +247,7 @@ fn answer(value: &Value) -> Answer {
     whole(StatusCode::OK, "application/json", value.to_string().into())
 }
 
-/// Returns an error response. The text never contains parts of the request.
+/// Returns an error response. Its text is a constant, so it never contains parts of the request.
 fn problem(status: StatusCode, why: &'static str) -> Answer {
     whole(status, "application/json", json!({ "error": why }).to_string().into())
 }

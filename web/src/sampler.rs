@@ -29,10 +29,10 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Joins the namespaces.
+    /// Joins the namespaces, and makes the sampler of them.
     pub fn new(namespaces: Vec<Connect>, interval: Duration) -> Result<Self, Error> {
         let watched = namespaces.into_iter().map(Watched::new).collect::<Result<Vec<_>, _>>()?;
-        // One daemon serves all namespaces: its metrics cover all of them.
+        // One client suffices, because one daemon serves all namespaces, and its metrics cover all of them.
         let pulse = watched.first().map(|first| Arc::new(Pulse::new(first.sampler.client().clone())));
         Ok(Self { watched, pulse, log: Log::default(), number: 0, interval })
     }
@@ -43,7 +43,7 @@ impl Sampler {
         self.watched.iter().map(named).collect()
     }
 
-    /// Takes a sample.
+    /// Takes a sample of all namespaces.
     pub fn sample(&mut self) -> Snapshot {
         self.number += 1;
         let at_ms = now_ms();
@@ -69,7 +69,7 @@ impl Sampler {
         self.pulse.as_ref().map(|pulse| pulse.last()).unwrap_or_default()
     }
 
-    /// Starts to check whether the daemon responds.
+    /// Starts the check whether the daemon responds.
     ///
     /// # Errors
     /// If a thread cannot be started.
@@ -83,7 +83,7 @@ impl Sampler {
         while !tell.is_closed() {
             self.reconnect();
             let snapshot = self.sample();
-            // The daemon may have stopped responding during the sample.
+            // Read the daemon's state again, because it may have changed during the sample.
             tell.send_modify(|last| *last = Arc::new(snapshot.with(self.daemon())));
             // A slow sample is followed by a pause of at least half an interval.
             next = (next + self.interval).max(Instant::now() + self.interval / 2);

@@ -1,4 +1,4 @@
-//! Accepts connections within bounds on their number, the length of a request, and time.
+//! The HTTP server. It bounds the number of connections, the length of a request, and the time of both.
 
 use crate::guard::Door;
 use crate::listen::{File, Listener};
@@ -21,12 +21,12 @@ use tokio::sync::{Semaphore, watch};
 /// Maximum number of connections per listener. Each listener has its own bound, so TCP connections cannot starve the
 /// Unix socket.
 const CONNECTIONS: usize = 64;
-/// Timeout of a request's head, and of the pause between two requests.
+/// Maximum time for receiving a request's head, and maximum pause between two requests.
 const HEAD: Duration = Duration::from_secs(10);
 /// Maximum bytes of a request's head, and maximum number of its headers.
 const HEAD_BYTES: usize = 16 * 1024;
 const HEADERS: usize = 64;
-/// Maximum life of a connection; viewers reconnect by themselves.
+/// Maximum life of a connection. Viewers reconnect by themselves.
 const LIFE: Duration = Duration::from_mins(10);
 /// Time in milliseconds after which a connection is closed if its peer reads nothing.
 const UNREAD_MS: u32 = 20_000;
@@ -48,8 +48,8 @@ impl Server {
     /// Joins the namespaces, takes a first sample, and listens.
     ///
     /// # Errors
-    /// [`Error::Open`] for a port that other machines reach without a token; [`Error::Listen`]; [`Error::Client`] where
-    /// a namespace cannot be joined.
+    /// [`Error::Open`] for a port that other machines reach, if there is no token; [`Error::Listen`]; [`Error::Client`]
+    /// if a namespace cannot be joined.
     pub fn new(options: Options) -> Result<Self, Error> {
         let open = options.listen.iter().find(|listen| !listen.is_local() && options.token.is_none());
         if let Some(Listen::Tcp(address)) = open {

@@ -12,7 +12,8 @@ const BYTES: std::ops::RangeInclusive<usize> = 16..=1024;
 pub struct Token(Vec<u8>);
 
 impl Token {
-    /// Reads the first line of a file that only its owner can read or write; it must have at least 16 bytes.
+    /// Reads a token: the first line of a file that only its owner can read or write. The token must have at least 16
+    /// bytes.
     ///
     /// # Errors
     /// [`Error::Token`] for a file that cannot be read or that others can access, and for a token that is too short or
@@ -37,8 +38,8 @@ impl Token {
         Ok(Self(text.as_bytes().to_vec()))
     }
 
-    /// Returns true if an `Authorization` header contains the token. The time depends on the header's length only, not
-    /// on its contents.
+    /// Returns true if an `Authorization` header contains the token. The comparison's time depends on the header's
+    /// length only, and not on its contents.
     pub fn is_in(&self, authorization: Option<&[u8]>) -> bool {
         let Some(said) = authorization.and_then(|header| header.split_at_checked(7)) else { return false };
         said.0.eq_ignore_ascii_case(b"Bearer ") && bool::from(self.0.ct_eq(said.1))

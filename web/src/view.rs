@@ -1,4 +1,4 @@
-//! Samples: an observation, and the values derived from it and its predecessor.
+//! Samples: observations, and values that are derived from an observation and the one before it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
@@ -32,7 +32,7 @@ pub struct Snapshot {
     pub live: OnceLock<Bytes>,
 }
 
-/// A namespace.
+/// A sample of one namespace.
 #[derive(Default)]
 pub struct Namespace {
     pub seen: Observation,

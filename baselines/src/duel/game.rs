@@ -1,21 +1,22 @@
-//! The games of two processes.
+//! The exchanges that two processes can measure.
 
 use crate::BaselineError;
 
 /// An exchange between two processes, and its carrier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Game {
-    /// tensorlend's stream, both ends polling; the payload is not touched. A sample is one way.
+    /// tensorlend's stream. Both ends poll, and do not touch the payload. A sample is one way.
     StreamPoll,
-    /// The same; the sender writes each message whole before it sends it, and the receiver reads it whole.
+    /// As [`StreamPoll`](Self::StreamPoll), but the sender writes every byte of each message, and the receiver reads
+    /// every byte.
     StreamWrittenRead,
     /// tensorlend's stream to a receiver that sleeps in `recv`. A sample is one way.
     StreamWake,
     /// tensorlend's stream to a receiver that sleeps in epoll. A sample is one way.
     StreamEpoll,
-    /// A lent tensor: created, sent, received with `recv`, acknowledged. A sample is a round trip.
+    /// A lent tensor, which is created, sent, received with `recv`, and acknowledged. A sample is a round trip.
     Lend,
-    /// A copied tensor: the same with a copy of the producer's own array. A sample is a round trip.
+    /// As [`Lend`](Self::Lend), with a copy of the producer's own array into the tensor. A sample is a round trip.
     Put,
     /// As [`StreamPoll`](Self::StreamPoll), by iceoryx2's publish-subscribe.
     IceoryxPoll,
@@ -36,7 +37,7 @@ impl Game {
         Self::IceoryxWrittenRead,
     ];
 
-    /// Returns its name in one word.
+    /// Returns the name of the game, in one word.
     pub fn name(self) -> &'static str {
         match self {
             Self::StreamPoll => "stream-poll",
@@ -50,12 +51,12 @@ impl Game {
         }
     }
 
-    /// Returns whether it is tensorlend's, and so needs a daemon.
+    /// Returns true if the game uses tensorlend, and so needs a daemon.
     pub fn is_ours(self) -> bool {
         !matches!(self, Self::IceoryxPoll | Self::IceoryxWrittenRead)
     }
 
-    /// Returns an error if this program was built without it.
+    /// Returns an error if this program was built without the library of the game.
     pub(super) fn built(self) -> Result<(), BaselineError> {
         if self.is_ours() || cfg!(feature = "iceoryx2") {
             return Ok(());

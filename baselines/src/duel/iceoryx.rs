@@ -1,5 +1,5 @@
-//! iceoryx2's publish-subscribe, polled from both ends as its own benchmark does: it loans the next sample before it waits for
-//! the response.
+//! iceoryx2's publish-subscribe. Both ends poll. As in iceoryx2's own benchmark, an end loans the next sample before it
+//! waits for the response.
 #![allow(unsafe_code)]
 
 use std::fmt::Display;
@@ -24,7 +24,7 @@ const MEETING: Duration = Duration::from_secs(30);
 
 /// An end that polls. With `TOUCHED`, it writes and reads every byte.
 ///
-/// Fields drop in this order: everything that a node has made before the node.
+/// Fields drop in this order: all objects that the node has made, and then the node.
 pub(super) struct Poller<const TOUCHED: bool> {
     sample: Option<SampleMut<Service, [u8], ()>>,
     publisher: Publisher<Service, [u8], ()>,
@@ -81,8 +81,8 @@ impl<const TOUCHED: bool> Poller<TOUCHED> {
 
     fn loan(&mut self) -> Result<(), BaselineError> {
         let sample = self.publisher.loan_slice_uninit(self.bytes).map_err(failed)?;
-        // SAFETY: any eight bits are a `u8`, and the memory is a shared mapping, which the kernel gave out zeroed and both
-        // processes see: it has a value even in bytes that were never written. Its own benchmark does the same.
+        // SAFETY: any eight bits are a valid `u8`. The memory is a shared mapping, which the kernel has zeroed, so even
+        // bytes that were never written have a value. iceoryx2's own benchmark does the same.
         self.sample = Some(unsafe { sample.assume_init() });
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The arguments of one of the two processes.
+//! The command-line arguments of one of the two processes.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use super::game::Game;
 use crate::BaselineError;
 use crate::end::Side;
 
-/// The placeholder for a socket's path: the client finds the socket by itself.
+/// The argument in place of a socket's path, if the client must find the socket itself.
 pub(super) const SOCKET_DEFAULT: &str = "-";
 
 /// The arguments of a party.
@@ -22,12 +22,12 @@ pub(super) struct Invitation {
     pub(super) tag: String,
     pub(super) folder: PathBuf,
     pub(super) parent: u32,
-    /// The other party's process, for the first party.
+    /// For the first party: the pid of the other party.
     pub(super) receiver: u32,
 }
 
 impl Invitation {
-    /// Returns the arguments as words.
+    /// Returns the arguments as text, for a command line.
     pub(super) fn words(&self) -> Vec<String> {
         vec![
             self.game.name().to_owned(),

@@ -1,4 +1,4 @@
-//! Leftovers of a peer that creates names: a folder of its own, and names in /dev/shm.
+//! Removal of the files that a peer creates: those in a folder of its own, and those in /dev/shm.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,17 +7,18 @@ use crate::BaselineError;
 
 const SHM: &str = "/dev/shm";
 
-/// The prefix of names; the process that started the peer, and a number, follow it.
+/// The prefix of the names. The pid of the process that started the peer, and a number, follow.
 const PREFIX: &str = "tensorlend-peer-";
 
-/// A folder for a peer's files. Dropping it removes the folder, and the peer's names in /dev/shm, even if the peer was killed.
+/// A folder for a peer's files. Dropping it removes the folder, and the peer's names in /dev/shm, even if the peer was
+/// killed.
 pub(super) struct Leftovers {
     folder: PathBuf,
     prefix: String,
 }
 
 impl Leftovers {
-    /// Makes the folder, and removes the leftovers of former processes that were killed before they could.
+    /// Makes the folder. Also removes the files of earlier processes that were killed before they could remove them.
     pub(super) fn new(tag: &str) -> Result<Self, BaselineError> {
         for folder in [Path::new(SHM), &std::env::temp_dir()] {
             remove(folder, &|name| starter(name).is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()));
@@ -38,7 +39,7 @@ pub(super) fn prefix(tag: &str) -> String {
     format!("{PREFIX}{tag}_")
 }
 
-/// Returns the process that started the peer with this name.
+/// Returns the pid of the process that started the peer to which this name belongs.
 fn starter(name: &str) -> Option<u32> {
     name.strip_prefix(PREFIX)?.split('-').find_map(|word| word.parse().ok())
 }
@@ -46,7 +47,7 @@ fn starter(name: &str) -> Option<u32> {
 fn remove(folder: &Path, is_it: &dyn Fn(&str) -> bool) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if is_it(&entry.file_name().to_string_lossy()) {
-            // It may be another user's, or removed already.
+            // Ignore errors: the file may belong to another user, or be removed already.
             let path = entry.path();
             let _ = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
         }

@@ -1,4 +1,4 @@
-//! tensorlend's streams with ends that sleep.
+//! Exchanges over tensorlend's streams whose receivers sleep.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(super) struct Sleeper {
 impl Sleeper {
     pub(super) fn meet(invitation: &Invitation) -> Result<Self, BaselineError> {
         let bytes = invitation.bytes.max(size_of::<u64>());
-        // The acknowledging end polls for it: only the receiver sleeps.
+        // Only the second party sleeps in epoll. The first polls for the acknowledgement.
         let polls = invitation.game == Game::StreamEpoll && invitation.side == Side::Second;
         let mut lines = Lines::meet(invitation, polls, true)?;
         let receiver = match invitation.side {
@@ -33,7 +33,8 @@ impl Sleeper {
             Side::Second => None,
         };
         let epoll = if polls { Some(descriptor::watch(&lines.into)?) } else { None };
-        // A client reads at its first wait how many cores it may use; this process is pinned to one from here on.
+        // Make the client's first wait now, because it then reads the number of usable cores. From here on this process
+        // is pinned to one core, with which the client would not spin.
         let _ = lines.into.recv_timeout(Duration::from_millis(1));
         Ok(Self { draft: Some(lines.draft(bytes)?), lines, receiver, epoll, bytes })
     }
@@ -82,10 +83,10 @@ impl Wake for Sleeper {
     }
 }
 
-/// An end that hands a tensor over as a program does, and gets a small one back.
+/// An end that sends a tensor as a program would do it, and receives a small one as acknowledgement.
 pub(super) struct Lender {
     lines: Lines,
-    /// The array that the first party copies in, if it copies.
+    /// The array that the first party copies into each tensor, if the game copies.
     own: Option<Vec<u8>>,
     bytes: usize,
 }
@@ -98,7 +99,7 @@ impl Lender {
         let copies = invitation.game == Game::Put && invitation.side == Side::First;
         let bytes = if invitation.side == Side::First { invitation.bytes } else { ANSWER_BYTES };
         let mut lines = Lines::meet(invitation, false, true)?;
-        // See `Sleeper::meet`.
+        // Make the client's first wait now, for the reason in `Sleeper::meet`.
         let _ = lines.into.recv_timeout(Duration::from_millis(1));
         Ok(Self { lines, own: copies.then(|| payload::make(bytes)), bytes })
     }

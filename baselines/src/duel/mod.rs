@@ -1,8 +1,8 @@
 //! Two processes on two cores.
 //!
-//! Both are copies of the running program, which call [`serve`](crate::serve). They read the number of exchanges from their
-//! standard input, and write samples to their standard output; in between they sleep. When the process that started them ends,
-//! for any reason, so do they.
+//! Both are copies of the running program, which call [`serve`](crate::serve). They read the number of exchanges from
+//! their standard input, and write samples to their standard output; in between they sleep. If the process that started
+//! them ends, for any reason, they end, too.
 
 mod game;
 #[cfg(feature = "iceoryx2")]
@@ -30,16 +30,17 @@ use crate::end::Side;
 use crate::within::within;
 use crate::{BaselineError, Meter};
 
-/// The first argument of a party.
+/// The first argument of the process of a party.
 pub(crate) const ROLE: &str = "duel";
 
 /// Timeout of a batch, or of the start of a party.
 const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Time for an orderly end.
+/// Time for the parties to end by themselves before they are killed.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Makes the command that runs this program so that it calls [`serve`](crate::serve) with exactly these arguments.
+/// A function that makes a command that runs this program so that it calls [`serve`](crate::serve) with exactly these
+/// arguments.
 pub type Launch<'a> = dyn Fn(&[String]) -> Command + 'a;
 
 /// Two processes that play a [`Game`].
@@ -65,7 +66,8 @@ pub type Launch<'a> = dyn Fn(&[String]) -> Command + 'a;
 /// ```
 pub struct Duel {
     parties: [Party; 2],
-    /// A field that drops after the parties.
+    /// Files of the parties. This field must follow `parties`, so that the files are removed after the parties have
+    /// ended.
     _leftovers: Option<Leftovers>,
 }
 
@@ -76,12 +78,13 @@ struct Party {
 }
 
 impl Duel {
-    /// Starts both processes, each on its core, with payloads of `bytes` bytes. `socket` is the daemon's, for the games of
-    /// tensorlend; without one they find it as [`tensorlend::Client::connect`] does.
+    /// Starts both processes, each on its core, with payloads of `bytes` bytes. `socket` is the daemon's socket, for
+    /// the games of tensorlend. Without one, the processes find it as [`tensorlend::Client::connect`] does.
     ///
     /// # Errors
     ///
-    /// [`BaselineError::NotBuilt`] where this program lacks the peer; else the failure's cause. Both processes have ended then.
+    /// [`BaselineError::NotBuilt`] if this program was built without the game's library; otherwise the cause of the
+    /// failure. Both processes have ended then.
     pub fn start(
         game: Game,
         bytes: usize,
@@ -155,7 +158,7 @@ impl Party {
         let mut child = command.spawn().map_err(BaselineError::Spawn)?;
         let (sender, lines) = channel();
         if let Some(out) = child.stdout.take() {
-            // On a thread of its own, since reading a pipe has no timeout. It ends with the child.
+            // A thread of its own reads the pipe, because the read has no timeout. The thread ends with the child.
             std::thread::spawn(move || party::forward(out, &sender));
         }
         Ok(Self { orders: child.stdin.take(), child, lines })
@@ -163,12 +166,12 @@ impl Party {
 
     fn order(&mut self, rounds: u64) {
         if let Some(orders) = &mut self.orders {
-            // A party that ended has reported why, or its status does.
+            // Ignore an error: a party that has ended has reported the reason, or its exit status shows it.
             let _ = writeln!(orders, "{rounds}");
         }
     }
 
-    /// Returns its next line.
+    /// Returns the next line of the party's output.
     fn line(&mut self) -> Result<String, BaselineError> {
         match self.lines.recv_timeout(TIMEOUT) {
             Ok(line) => match line.strip_prefix(party::ERROR) {
@@ -187,7 +190,7 @@ impl Party {
 }
 
 impl Drop for Party {
-    /// Ends the parties of an incomplete duel; those of a complete one have ended already.
+    /// Kills the process if it still runs, as in a duel that could not start. In a complete duel it has ended already.
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             let _ = self.child.kill();

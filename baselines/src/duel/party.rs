@@ -1,4 +1,4 @@
-//! One of the two processes.
+//! The work of one of the two processes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::sync::mpsc::Sender;
@@ -20,11 +20,11 @@ pub(super) const ERROR: &str = "error: ";
 pub(crate) fn serve(words: &[String]) -> Result<(), BaselineError> {
     let Some(invitation) = Invitation::read(words) else { return Err(BaselineError::Arguments(words.to_vec())) };
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(BaselineError::system("ask to end with the parent"))?;
-    // The parent may have ended between the start of this process and that call.
+    // Check the parent: it may have ended before the call above.
     if getppid().is_none_or(|pid| pid.as_raw_nonzero().get().cast_unsigned() != invitation.parent) {
         return Err(BaselineError::ProducerGone);
     }
-    // The parent may be pinned to one core, and a client with only one core never spins.
+    // Undo the pinning that this process may have inherited: a client that may use only one core never spins.
     unpin()?;
     let played = play(&invitation);
     if let Err(error) = &played {
@@ -64,7 +64,7 @@ fn say(line: &str) -> Result<(), BaselineError> {
     writeln!(out, "{line}").and_then(|()| out.flush()).map_err(BaselineError::system("report"))
 }
 
-/// Forwards the output of a party.
+/// Forwards the lines of a party's output to the channel.
 pub(super) fn forward(out: impl Read, lines: &Sender<String>) {
     for line in BufReader::new(out).lines().map_while(Result::ok) {
         if lines.send(line).is_err() {

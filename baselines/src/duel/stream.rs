@@ -1,4 +1,4 @@
-//! tensorlend's streams, polled from both ends.
+//! Exchanges over tensorlend's streams whose ends poll.
 
 use std::time::Duration;
 
@@ -11,11 +11,12 @@ use crate::{BaselineError, payload};
 /// Timeout of the wait for the other party.
 const MEETING: Duration = Duration::from_secs(30);
 
-/// Capacity in messages of a stream whose bytes are touched: one, like the buffers of its peers here, since bytes in a buffer are
-/// not in the caches. Where the ends leave the bytes untouched, a few more save the sender loads of the receiver's cursor.
+/// Capacity in messages of a stream whose bytes are touched. It is one, as in the other contenders, because the bytes
+/// of further buffers would not be in the caches. If the bytes are not touched, a larger capacity saves the sender
+/// loads of the receiver's cursor.
 const CAPACITY_TOUCHED: u32 = 1;
 
-/// A stream to the other party, and one from it.
+/// A stream to the other party, and a subscription to the other party's stream.
 pub(super) struct Lines {
     pub(super) client: Client,
     pub(super) out: Stream,
@@ -34,7 +35,7 @@ impl Lines {
         let out = if touched { out.capacity(CAPACITY_TOUCHED) } else { out }.open()?;
         let into = client.subscription(&format!("bench/{}/{theirs}", invitation.tag)).wait(MEETING);
         let into = if pollable { into.pollable() } else { into }.open()?;
-        // Both ends subscribe before the first message.
+        // Wait until the other party has subscribed, so that it receives the first message.
         out.wait_subscribers(1, MEETING)?;
         Ok(Self { client, out, into })
     }
@@ -53,7 +54,7 @@ impl Lines {
 
 impl Drop for Lines {
     fn drop(&mut self) {
-        // A daemon that stays must not keep the measured stream.
+        // Delete the stream, because the daemon may outlive the benchmark.
         let _ = self.client.delete_stream(self.out.name());
     }
 }
@@ -61,7 +62,8 @@ impl Drop for Lines {
 /// An end that polls. With `TOUCHED`, it writes and reads every byte.
 pub(super) struct Poller<const TOUCHED: bool> {
     lines: Lines,
-    /// Made before the wait for the previous response, so that its making delays no party.
+    /// The next draft. It is made before the wait for the previous response, so that this does not delay the other
+    /// party.
     draft: Option<Draft>,
     bytes: usize,
     sent: u64,

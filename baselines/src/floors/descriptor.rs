@@ -17,7 +17,7 @@ struct End {
     shared: Arc<Shared>,
     event: Arc<OwnedFd>,
     epoll: Arc<OwnedFd>,
-    /// At the sending end only.
+    /// The receiving thread; `None` at the receiving end.
     receiver: Option<Observed>,
     count: u64,
 }

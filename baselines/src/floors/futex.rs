@@ -1,4 +1,4 @@
-//! Waking a thread by a futex.
+//! The wake-up of a thread that sleeps on a futex.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,7 +14,7 @@ use crate::duo::Duo;
 use crate::end::{Alarm, Wake, spin_until};
 use crate::{BaselineError, Cores, Meter};
 
-/// Maximum sleep, so that a missed wake-up costs no more.
+/// Maximum time of one sleep, which bounds the delay by a missed wake-up.
 const NAP: Duration = Duration::from_secs(1);
 
 /// The state that both ends share.
@@ -27,13 +27,13 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Returns the receiver, once it has introduced itself. At the sending end.
+    /// Waits until the receiver has introduced itself, and returns it. Called at the sending end.
     pub(super) fn observed(&self) -> Result<Observed, BaselineError> {
         let tid = spin_until(|| Ok(Some(self.receiver.load(Ordering::Acquire)).filter(|&tid| tid != 0)))?;
         Observed::new(std::process::id(), tid)
     }
 
-    /// Introduces this thread as the receiver. At the receiving end.
+    /// Introduces this thread as the receiver. Called at the receiving end.
     pub(super) fn introduce(&self) {
         self.receiver.store(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned(), Ordering::Release);
     }
@@ -45,7 +45,7 @@ impl Shared {
 
 struct End {
     shared: Arc<Shared>,
-    /// At the sending end only.
+    /// The receiving thread; `None` at the receiving end.
     receiver: Option<Observed>,
     count: u32,
 }
@@ -59,7 +59,7 @@ impl Wake for End {
         self.count += 1;
         self.shared.stamp_ns.0.store(now(), Ordering::Relaxed);
         self.shared.sent.store(self.count, Ordering::Release);
-        // Not private: the receiver of a real exchange is another process.
+        // Use a shared futex, because the receiver of a real exchange is another process.
         futex::wake(&self.shared.sent, Flags::empty(), i32::MAX as u32).map_err(BaselineError::system("wake"))?;
         Ok(())
     }

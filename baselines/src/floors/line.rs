@@ -1,4 +1,4 @@
-//! A word that one core writes and another reads.
+//! The floor of a cache line that one core writes and another reads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,12 +7,12 @@ use crate::duo::Duo;
 use crate::end::{PingPong, Side, Volley, spin_until};
 use crate::{BaselineError, Cores, Meter};
 
-/// A word on lines of its own: two, since the prefetcher fetches lines in pairs.
+/// A word alone on two cache lines, because the prefetcher fetches lines in pairs.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Line(pub(super) AtomicU64);
 
-/// Two lines, each with one writer.
+/// The two words of a ping-pong, each with one writer.
 #[derive(Default)]
 struct Lines {
     first: Line,
@@ -43,7 +43,8 @@ impl PingPong for End {
     }
 }
 
-/// Measures a cache line, one way: half of the time until a core sees the other's response to its store.
+/// Measures the transfer of a cache line, one way: half of the time from a core's store until it sees the other core's
+/// response.
 ///
 /// # Errors
 ///

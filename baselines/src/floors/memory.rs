@@ -1,10 +1,10 @@
-//! Copies between two mapped and warm places.
+//! The floor of a copy between two warm buffers.
 
 use std::hint::black_box;
 
 use crate::{Meter, payload, repeated};
 
-/// Measures memcpy of `bytes` into memory that was written before.
+/// Measures memcpy of `bytes` bytes into memory whose pages exist.
 pub fn memcpy(bytes: usize) -> Box<dyn Meter> {
     let source = payload::make(bytes);
     let mut target = payload::make(bytes);

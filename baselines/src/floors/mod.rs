@@ -1,6 +1,6 @@
 //! The hardware floor of each part of an exchange: nothing built of these parts can be faster.
 //!
-//! Each is a real exchange between two threads on two cores, or work on memory of the kind that tensors use.
+//! Each floor is a real exchange between two threads on two cores, or work on memory of the kind that tensors use.
 
 pub(crate) mod descriptor;
 mod fence;
@@ -22,20 +22,20 @@ pub use socket::{unix_connect, unix_socket};
 
 use crate::{BaselineError, Cores, Stat};
 
-/// Two cores that exchange a cache line within this many nanoseconds share a cache.
+/// Maximum one-way time in nanoseconds of a cache line between two cores that count as sharing a cache.
 const NEAR_NS: f64 = 80.0;
 
 /// The distance of two cores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
-    /// They share a cache.
+    /// The two cores share a cache.
     Near,
-    /// Writes of one reach the other through memory or another socket; or both are one core.
+    /// Writes of one core reach the other through memory or another socket, or both parties share one core.
     Far,
 }
 
 impl Placement {
-    /// Classifies by the one-way time of a cache line.
+    /// Classifies two cores by the one-way time of a cache line.
     pub fn of(cacheline_one_way_ns: f64) -> Self {
         if cacheline_one_way_ns < NEAR_NS { Self::Near } else { Self::Far }
     }
@@ -49,11 +49,12 @@ impl Placement {
     }
 }
 
-/// Measures the distance of the cores, by the fastest of a few batches: other work on them makes nothing nearer.
+/// Measures the distance of the cores. It uses the fastest of a few batches, because other work on the cores can only
+/// make a batch slower.
 ///
 /// # Errors
 ///
-/// Those of [`cacheline`].
+/// The errors of [`cacheline`].
 pub fn calibrate(cores: Cores) -> Result<(Placement, Stat), BaselineError> {
     let mut meter = cacheline(cores)?;
     let mut samples_ns = Vec::new();

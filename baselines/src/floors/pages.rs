@@ -1,4 +1,4 @@
-//! Page faults, per page.
+//! The floor of page faults.
 
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -12,20 +12,21 @@ use crate::{BaselineError, Meter};
 /// The state of the pages before the touch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pages {
-    /// No pages yet: the kernel finds a page and clears it.
+    /// The pages do not exist: at the first touch the kernel allocates a page and clears it.
     Fresh,
-    /// Existing pages: the first touch enters them into the page table.
+    /// The pages exist: at the first touch the kernel enters the page into the page table.
     Existing,
-    /// Existing pages, which the mapping itself enters all at once.
+    /// The pages exist, and mmap itself enters all of them into the page table (MAP_POPULATE).
     Populated,
 }
 
 const PAGE_BYTES: usize = 4096;
 
-/// Maximum pages of a mapping: one segment's size.
+/// Maximum number of pages of a mapping (16 MiB).
 const PAGES_MAX: usize = 4096;
 
-/// Measures the first touch of a page of a memfd in a new mapping; for [`Pages::Populated`], mapping and touch.
+/// Measures the first touch of a page of a memfd in a new mapping. For [`Pages::Populated`], measures mapping and touch
+/// together.
 pub fn page_faults(pages: Pages) -> Box<dyn Meter> {
     Box::new(Faults { pages, kept: None })
 }
@@ -79,7 +80,7 @@ fn map(file: &OwnedFd, pages: usize, populate: bool) -> Result<MmapMut, Baseline
     if populate {
         options.populate();
     }
-    // SAFETY: the file is a memfd of this meter's own, `PAGES_MAX` pages long for as long as it lives; no other process has it,
-    // and the meter drops one mapping before it makes the next.
+    // SAFETY: the file is a memfd of this meter, which has `PAGES_MAX` pages as long as it lives. No other process has
+    // it, and the meter drops a mapping before it makes the next one.
     unsafe { options.map_mut(file) }.map_err(BaselineError::system("map a memfd"))
 }

@@ -1,7 +1,8 @@
-//! Bytes that one core writes and another reads, in shared memory.
+//! The floor of bytes in shared memory that one core writes and another reads.
 //!
-//! Invariant of the unsafe code: only the end with the baton uses the parcel. An end gets the baton by seeing the other's word
-//! (Acquire), gives it away by its own (Release), and touches the bytes only in between; the end that begins has it first.
+//! Invariant of the unsafe code: only the end that has the baton uses the bytes. The first end has the baton at the
+//! start. An end passes the baton by a store to its own word (Release), and gets it when it sees the other end's store
+//! (Acquire). It uses the bytes only between these two.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -15,12 +16,13 @@ use crate::{BaselineError, Cores, Meter, payload};
 
 struct Parcel {
     bytes: UnsafeCell<Vec<u8>>,
-    /// The number of times that the first end gave the parcel away; and the second.
+    /// Number of times that each end has passed the baton.
     first: Line,
     second: Line,
 }
 
-// SAFETY: the words are atomics; the bytes have one user at a time, ordered by the words: see the invariant above.
+// SAFETY: the words are atomics. By the invariant above, the bytes have one user at a time, and the words order the
+// uses.
 unsafe impl Sync for Parcel {}
 
 struct End {
@@ -33,8 +35,8 @@ struct End {
 impl PingPong for End {
     fn send(&mut self) -> Result<(), BaselineError> {
         self.sent += 1;
-        // SAFETY: this end has the baton: it begins, or has seen the other's word in `receive`, and has not stored its own since.
-        // `Volley` calls the two in turn.
+        // SAFETY: this end has the baton. It is the first end at its first `send`, or it has seen the other end's store
+        // in `receive` and has not stored its own word since, because `Volley` calls `send` and `receive` in turn.
         payload::write_all(unsafe { &mut *self.parcel.bytes.get() }, self.sent);
         let word = if self.side == Side::First { &self.parcel.first } else { &self.parcel.second };
         word.0.store(self.sent, Ordering::Release);
@@ -45,13 +47,14 @@ impl PingPong for End {
         self.received += 1;
         let word = if self.side == Side::First { &self.parcel.second } else { &self.parcel.first };
         spin_until(|| Ok((word.0.load(Ordering::Acquire) >= self.received).then_some(())))?;
-        // SAFETY: the other end has given the baton away, and takes it back only when it sees the word of this end's next `send`.
+        // SAFETY: the other end has passed the baton to this end, and gets it back only when it sees the store of this
+        // end's next `send`.
         payload::read_all(unsafe { &*self.parcel.bytes.get() }, self.received)
     }
 }
 
-/// Measures `bytes` written by one core and read by the other, one way: the floor of a message with a payload that is written and
-/// read in place.
+/// Measures, one way, `bytes` bytes that one core writes and the other reads. It is the floor of a message whose
+/// payload is written and read in place.
 ///
 /// # Errors
 ///

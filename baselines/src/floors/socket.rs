@@ -1,4 +1,4 @@
-//! Unix sockets.
+//! The floors of Unix sockets.
 
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -9,9 +9,9 @@ use crate::duo::Duo;
 use crate::end::{PingPong, Volley};
 use crate::{BaselineError, Cores, Meter};
 
-/// The carrier of a one-byte message.
+/// One end of an exchange of one-byte messages.
 enum End {
-    /// An open connection.
+    /// The end of an open connection.
     Standing(UnixStream),
     /// A new connection each time, at the connecting end.
     Dialling(SocketAddr, Option<UnixStream>),
@@ -53,7 +53,7 @@ impl PingPong for End {
     }
 }
 
-/// A byte there and a byte back over a connected pair of stream sockets; both ends sleep in between.
+/// Measures a byte there and a byte back over a connected pair of stream sockets. Both ends sleep while they wait.
 ///
 /// # Errors
 ///
@@ -64,14 +64,15 @@ pub fn unix_socket(cores: Cores) -> Result<Box<dyn Meter>, BaselineError> {
     Ok(Box::new(Duo::start(cores, end(here), end(there))?))
 }
 
-/// Connecting to a Unix socket, a byte there, a byte back, and closing: the floor of connecting to a daemon.
+/// Measures connecting to a Unix socket, a byte there, a byte back, and closing. It is the floor of connecting to a
+/// daemon.
 ///
 /// # Errors
 ///
 /// [`BaselineError`] if the threads cannot be started on these cores.
 pub fn unix_connect(cores: Cores) -> Result<Box<dyn Meter>, BaselineError> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
-    // An abstract name leaves no file behind.
+    // Use an abstract name, which leaves no file behind.
     let name = format!("tensorlend-floor-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
     let address = SocketAddr::from_abstract_name(name).map_err(failed)?;
     let listener = UnixListener::bind_addr(&address).map_err(failed)?;

@@ -1,4 +1,5 @@
-//! Copies in and out, compared with a copy between two warm buffers; and the cost of a page fault.
+//! Rows for copies into and out of shared memory, compared with a copy between two warm buffers, and for the cost of a
+//! page fault.
 
 use tensorlend_baselines::floors::{self, Pages};
 use tensorlend_baselines::{BaselineError, Meter, repeated};
@@ -8,16 +9,16 @@ use super::names::Desk;
 use super::race::{Entry, Group};
 use super::setting::{FLOOR, OURS, Setting, entry};
 
-/// Sizes of copies in and out.
+/// Sizes in bytes of the copies.
 const COPIED: [usize; 3] = [64 << 10, 1 << 20, 16 << 20];
 
-/// Sizes of tensors exchanged between processes.
+/// Sizes in bytes of the tensors that two processes exchange.
 const EXCHANGED: [usize; 4] = [1 << 10, 64 << 10, 1 << 20, 16 << 20];
 const EXCHANGED_QUICK: [usize; 2] = [1 << 10, 1 << 20];
 
 const PAGE_BYTES: usize = 4096;
 
-/// The floor of all these rows.
+/// Name of the floor with which all rows of this file are compared.
 const MEMCPY: &str = "memcpy";
 
 pub fn groups(setting: &Setting) -> Vec<Group> {
@@ -72,7 +73,7 @@ fn get_into(setting: &Setting, bytes: usize) -> Result<Box<dyn Meter>, BaselineE
     let reader = Desk::open(setting, "reader")?;
     Ok(Box::new(repeated(move || {
         reader.client.get_into(&name, &mut target)?;
-        // Keeps the owner of the value alive.
+        // The closure must own `desk`: dropping it would delete the value.
         let _ = &desk;
         Ok(())
     })))

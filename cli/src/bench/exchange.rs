@@ -1,4 +1,5 @@
-//! Round trips: another process receives a tensor and acknowledges it, through tensorlend and through other libraries.
+//! Rows for round trips, in which another process receives a tensor and acknowledges it, through tensorlend and through
+//! other libraries.
 
 use std::error::Error;
 

@@ -39,7 +39,7 @@ impl Machine {
     }
 }
 
-/// Returns the text after `name` and a colon.
+/// Returns the text after the colon in the line of /proc that begins with `name`.
 fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     let line = text.lines().find(|line| line.starts_with(name))?;
     Some(line.split_once(':')?.1.trim())

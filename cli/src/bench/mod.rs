@@ -47,7 +47,7 @@ pub struct BenchArgs {
     plot: Option<PathBuf>,
 }
 
-/// Measures and prints; `socket` is the daemon's, if the user named one.
+/// Runs the benchmark and prints its report. `socket` is the daemon's socket, if the user named one.
 pub fn run(args: &BenchArgs, socket: Option<&Path>) -> Result<(), Box<dyn Error>> {
     let broker = if socket.is_some() { None } else { Some(tensorlend_daemon::embedded()?) };
     let socket = match (&broker, socket) {
@@ -70,7 +70,8 @@ pub fn run(args: &BenchArgs, socket: Option<&Path>) -> Result<(), Box<dyn Error>
         line.min_ns,
         line.max_ns
     ));
-    // Pins this thread only after the daemon's thread exists, so that the latter can run on any core.
+    // Pin this thread after the daemon's thread has started. A new thread inherits the affinity, and the daemon must be
+    // able to run on any core.
     pin(cores.first)?;
 
     let pace = if args.quick { race::Pace::QUICK } else { race::Pace::FULL };

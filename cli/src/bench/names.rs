@@ -1,5 +1,5 @@
-//! Names: publish, get, look up. All in one process; the daemon receives no requests, and registers new names
-//! asynchronously.
+//! Rows for publishing, getting and looking up names in one process. The daemon receives no requests, and registers new
+//! names asynchronously.
 
 use std::hint::black_box;
 use std::rc::Rc;
@@ -10,17 +10,17 @@ use tensorlend_baselines::{BaselineError, Meter, floors, prepared, repeated};
 use super::race::Group;
 use super::setting::{FLOOR, OURS, Setting, entry};
 
-/// Number of names that a reader chooses from.
+/// Number of names between which a reader alternates.
 const NAMES: usize = 1000;
 const NAMES_MANY: usize = 10_000;
 
-/// Number of drafts prepared before the clock starts.
+/// Maximum number of drafts in a batch, all prepared before the clock starts.
 const DRAFTS_MAX: u64 = 256;
 
-/// Bytes of a value: the cost of a name does not depend on them.
+/// Size of a value in bytes. The cost of a name does not depend on this size.
 const VALUE_BYTES: u64 = 64;
 
-/// The floor of leasing and publishing.
+/// Name of the floor with which leasing and publishing are compared.
 const FENCE: &str = "store_fence_look";
 
 pub fn groups(setting: &Setting) -> Vec<Group> {
@@ -70,7 +70,7 @@ impl Desk {
 }
 
 impl Drop for Desk {
-    /// Deletes the measured values: the daemon may outlive the bench.
+    /// Deletes the measured values, because the daemon may outlive the benchmark.
     fn drop(&mut self) {
         for info in self.client.list(&format!("{}/*", self.folder)).into_iter().flatten() {
             let _ = self.client.delete(&info.name);
@@ -79,16 +79,16 @@ impl Drop for Desk {
     }
 }
 
-/// A reader of `names`, which another client owns, in an order that defeats the prefetcher.
+/// A reader of names that another client owns. It reads them in an order that defeats the prefetcher.
 struct Reader {
     client: Client,
     names: Vec<String>,
     next: usize,
-    /// The owner of the names.
+    /// The owner of the names, which must stay connected.
     _desk: Desk,
 }
 
-/// Coprime to the numbers of names.
+/// Step from one name to the next. It is coprime to the numbers of names, so that the reader visits every name.
 const STRIDE: usize = 7919;
 
 impl Reader {

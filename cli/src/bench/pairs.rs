@@ -1,4 +1,5 @@
-//! Two processes on two cores, compared with two threads that do the same exchange with the fewest possible operations.
+//! Rows for exchanges of two processes on two cores, compared with two threads that do the same exchange with the
+//! fewest possible operations.
 
 use tensorlend_baselines::{Duel, Game, Meter, floors};
 

@@ -1,10 +1,10 @@
-//! The groups of the benchmark.
+//! The benchmark's plan: all groups of rows.
 
 use super::race::Group;
 use super::setting::Setting;
 use super::{copies, names, pairs, sessions};
 
-/// Returns all groups.
+/// Returns all groups, in the order of the report.
 pub fn plan(setting: &Setting) -> Vec<Group> {
     let mut groups = pairs::groups(setting);
     groups.extend(names::groups(setting));

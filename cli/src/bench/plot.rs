@@ -13,7 +13,7 @@ use crate::plot::{
     Area, BLUE, Drawn, FONT, GREEN, GRID, GRID_FINE, INK, ORANGE, PURPLE, PlotError, SKY, VERMILION, svg, write,
 };
 
-/// Colours of floors and of other libraries; tensorlend is green.
+/// The colours of floors (grey) and of other libraries; tensorlend is green.
 const GREY: RGBColor = RGBColor(0x77, 0x77, 0x77);
 const OTHERS: [RGBColor; 9] = [
     VERMILION,
@@ -27,8 +27,8 @@ const OTHERS: [RGBColor; 9] = [
     RGBColor(0x80, 0x00, 0x20),
 ];
 
-/// Writes `operations.svg` and `exchange.svg` into `folder`, which it creates if needed. Leaves out rows that were not
-/// measured.
+/// Writes `operations.svg` and `exchange.svg` into `folder`, which it creates if needed. Rows that were not measured
+/// are not plotted.
 pub fn plot(report: &Report, folder: &Path) -> Result<(), PlotError> {
     let (exchanges, operations): (Vec<_>, Vec<_>) =
         report.results.iter().partition(|row| row.name.starts_with("exchange_"));
@@ -75,7 +75,7 @@ fn draw_operations(rows: &[&Measured], placement: &str, area: &Area) -> Drawn {
         .y_label_area_size(270)
         .build_cartesian_2d(decades(rows).log_scale(), (0..count - 1).into_segmented())?;
     let name = |at: &SegmentValue<usize>| match at {
-        // The first row stands at the top.
+        // Plotters numbers segments from the bottom, and the first row belongs at the top.
         SegmentValue::CenterOf(index) => rows.iter().rev().nth(*index).map_or_else(String::new, |row| what(row)),
         _ => String::new(),
     };

@@ -20,22 +20,21 @@ impl Pace {
     pub const FULL: Self = Self { batch: Duration::from_millis(20), rounds: 31 };
 }
 
-/// A contender to measure.
+/// A contender to measure, and its label.
 pub struct Entry {
     pub label: Label,
-    /// Maximum number of operations in a batch: preparing them costs memory.
+    /// Maximum number of operations in a batch. The limit bounds the memory of prepared operations.
     pub operations_max: u64,
-    /// Constructor of the contender.
     pub make: Box<dyn FnOnce() -> Result<Box<dyn Meter>, BaselineError>>,
 }
 
-/// The identification of a row.
+/// The name and the properties that identify a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Label {
     pub name: String,
     pub peer: &'static str,
     pub size_bytes: Option<u64>,
-    /// The name of the row that it is compared with.
+    /// The name of the row with which this row is compared.
     pub floor: Option<&'static str>,
 }
 
@@ -46,13 +45,13 @@ pub struct Group {
 }
 
 impl Group {
-    /// Returns whether the name of a row contains `text`.
+    /// Returns true if the name of at least one row contains `text`.
     pub fn is_named(&self, text: &str) -> bool {
         self.entries.iter().any(|entry| entry.label.name.contains(text))
     }
 }
 
-/// A measured row.
+/// A measured row, with its samples.
 #[derive(Debug, Clone)]
 pub struct Raced {
     pub label: Label,
@@ -134,12 +133,13 @@ fn race(group: Group, pace: Pace, bar: &ProgressBar, raced: &mut Vec<Raced>, lef
     }
 }
 
-/// Returns the number of operations that fill a batch. Its own measurements warm the contender up and are discarded.
+/// Returns the number of operations that fill a batch. The measurements of this function warm the contender up, and are
+/// discarded.
 fn calibrate(meter: &mut dyn Meter, batch: Duration, operations_max: u64) -> Result<u64, BaselineError> {
     let mut operations = 1;
     loop {
-        // Takes the shorter of two: first-touch page faults would make the first batch look long, and all later batches
-        // would get too few operations, so that start-up costs dominate.
+        // Use the shorter of two measurements. The first contains page faults of the first touch. With its longer time,
+        // later batches would get too few operations, and start-up costs would dominate them.
         let mut took = Duration::MAX;
         for _ in 0..2 {
             let start = Instant::now();

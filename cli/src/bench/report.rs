@@ -6,7 +6,7 @@ use tensorlend_baselines::floors::Placement;
 use super::machine::Machine;
 use super::race::Raced;
 
-/// The report.
+/// The report of a benchmark, as JSON.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     pub machine: Machine,
@@ -14,19 +14,19 @@ pub struct Report {
     pub results: Vec<Measured>,
 }
 
-/// A measured row.
+/// A measured row, as it stands in the report.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Measured {
     pub name: String,
-    /// "floor", "tensorlend", or the other library.
+    /// "floor", "tensorlend", or the name of another library.
     pub peer: &'static str,
-    /// Size of the payload; none for rows without one.
+    /// Size of the payload in bytes; `None` for rows without a payload.
     pub size_bytes: Option<u64>,
     pub p50_ns: f64,
     pub min_ns: f64,
     pub max_ns: f64,
-    /// The name of the row with which this one is compared. Of several rows with this name, it is the row with the same size or
-    /// without a size.
+    /// The name of the row with which this one is compared. Of several rows with this name, it is the row with the same
+    /// size or without a size.
     pub floor: Option<&'static str>,
     /// The median of this row divided by the median of the row that `floor` names.
     pub ratio: Option<f64>,

@@ -1,4 +1,4 @@
-//! Connecting and the first segment: the operations that send requests to the daemon.
+//! Rows for connecting and for the first segment, the operations that send requests to the daemon.
 
 use std::path::Path;
 
@@ -11,9 +11,9 @@ use super::setting::{FLOOR, OURS, Setting, entry};
 /// Maximum number of simultaneous clients.
 const CLIENTS_MAX: u64 = 16;
 
-/// The floor of a request to a sleeping process.
+/// Name of the floor of a request to a sleeping process.
 const ROUND_TRIP: &str = "unix_socket_round_trip";
-/// The floor of a connection.
+/// Name of the floor of a connection.
 const CONNECT: &str = "unix_connect";
 
 pub fn groups(setting: &Setting) -> Vec<Group> {

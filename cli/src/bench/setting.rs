@@ -1,4 +1,4 @@
-//! Parameters of the benchmark, and its rows.
+//! Parameters of the benchmark, and constructors of its rows.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,10 +1,10 @@
-//! The report as text.
+//! The benchmark's report as text.
 
 use super::race::{Label, LeftOut};
 use super::report::Report;
 use crate::output::Table;
 
-/// Formats the report. A floor stands above its first user: rows keep the order of the plan.
+/// Formats the report. Rows keep the order of the plan, in which a floor precedes the rows that are compared with it.
 pub fn text(report: &Report, left_out: &[LeftOut]) -> String {
     let machine = &report.machine;
     let mut text = format!(

@@ -11,7 +11,7 @@ use crate::output::{self, Table, printable};
 use crate::save::on_device;
 use crate::summary::{Summary, timestamp_text};
 
-/// Bytes of metadata that the table shows; --json prints all.
+/// Maximum bytes of metadata in the table. With --json the command prints all.
 const METADATA_SHOWN: usize = 200;
 
 /// Show a name's value, its metadata and its owner.
@@ -26,7 +26,7 @@ pub struct InfoArgs {
     json: Json,
 }
 
-/// JSON description of a name.
+/// The description of a name, as JSON.
 #[derive(Serialize)]
 pub struct Described {
     name: String,
@@ -64,7 +64,7 @@ struct Detailed {
     metadata: Metadata,
 }
 
-/// A name of another machine.
+/// The description of another machine's name.
 #[derive(Serialize)]
 struct OnNode {
     node: String,
@@ -106,7 +106,7 @@ impl Metadata {
     }
 }
 
-/// Returns the text for a name that ends by itself; `None` for one that does not.
+/// Returns the text about the lifetime of a name; `None` for a name without a limited lifetime.
 fn lifetime_text(lifetime: Lifetime) -> Option<String> {
     let ttl = lifetime.ttl.map(|ttl| format!("{:.1} s left", ttl.as_secs_f64()));
     let ephemeral = lifetime.ephemeral.then(|| "ends with its owner".to_owned());
@@ -153,10 +153,10 @@ impl InfoArgs {
         output::text_block(&table.text())
     }
 
-    /// Describes a name of another machine that was not fetched, as that machine describes it.
+    /// Prints the description of a name that this machine has not fetched, as the name's own machine reports it.
     fn run_remote(&self, client: &Client) -> Result<(), Failure> {
         let missing = || Failure::Client(Error::NotFound(self.name.clone()));
-        // Sends no request if the name's first part is not a known node.
+        // `placement` sends no request if the name's first part is not a known node.
         let Some(placement) = client.placement(&self.name)? else { return Err(missing()) };
         let exactly: String = self.name.chars().flat_map(|c| ['\\', c]).collect();
         let found = client.remote_names(&exactly)?;

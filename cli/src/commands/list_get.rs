@@ -12,7 +12,7 @@ use crate::progress::Progress;
 use crate::save::Folder;
 use crate::summary::Summary;
 
-/// Number of items leased at a time: a client can hold 4096 leases.
+/// Number of items that the command leases at a time. A client can hold 4096 leases.
 const BATCH: u64 = 64;
 
 /// Write the items of a list to a folder, one file each.
@@ -51,7 +51,7 @@ struct Got<'a> {
 
 impl ListGetArgs {
     pub fn run(&self, client: &Client) -> Result<(), Failure> {
-        // Comes first, so that a missing list creates no folder.
+        // Check that the list exists before the folder is created.
         client.get_range(&self.list, 0..0)?;
         let folder = Folder::open(&self.output, self.format.as_deref())?;
         let end = client.length(&self.list).min(self.first.saturating_add(self.count.unwrap_or(u64::MAX)));

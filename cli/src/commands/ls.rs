@@ -68,7 +68,7 @@ struct Found {
     lists: Option<Vec<List>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     remote: Option<RemoteNames>,
-    /// Names whose values are in files, and whose record is incomplete.
+    /// Names with spilled values whose records do not contain type and shape.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     spilled: Vec<InFile>,
     /// Names that could not be described.
@@ -76,7 +76,7 @@ struct Found {
     unreadable: Vec<Unreadable>,
 }
 
-/// JSON description of a value in a file.
+/// The description of a spilled value, as JSON.
 #[derive(Serialize)]
 struct InFile {
     name: String,
@@ -191,7 +191,7 @@ impl LsArgs {
         let Listing { mut infos, unreadable, mut spilled } = client.overview(&self.glob)?;
         if let Some(larger) = self.larger {
             infos.retain(|info| info.nbytes > larger);
-            // The size of a dataset in a file is known from that file only.
+            // Keep a spilled dataset of unknown size: only its file has the size.
             spilled.retain(|spilled| spilled.bytes.is_none_or(|bytes| bytes > larger));
         }
         if let Some(older) = self.older {
@@ -262,7 +262,7 @@ pub fn owner_text(info: &Info) -> String {
 
 fn owner_of(pid: u32, label: &str, alive: bool) -> String {
     let gone = if alive { "" } else { " (gone)" };
-    // 0: the process is in a pid namespace that the daemon does not see.
+    // The pid is 0 if the process is in a pid namespace that the daemon does not see.
     let pid = if pid == 0 { "?".to_owned() } else { pid.to_string() };
     format!("{pid} {label}{gone}")
 }

@@ -1,4 +1,4 @@
-//! The commands, one per file: options and implementation.
+//! The commands. Each file has the options and the implementation of one command.
 
 mod append;
 mod completions;

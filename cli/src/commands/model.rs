@@ -121,7 +121,7 @@ struct Listed {
     why: Option<String>,
 }
 
-/// The state of a model.
+/// Whether runners serve a model.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum State {
@@ -129,7 +129,7 @@ enum State {
     Served,
     /// Requests wait for a runner.
     Waiting,
-    /// A worker ended, and the runner starts another.
+    /// The last worker ended, and the runner starts another.
     Failed,
     /// Requests return an error until the model is replaced.
     Refused,
@@ -197,7 +197,7 @@ impl LsArgs {
             };
             let runners = models.statistics(&model.name)?.len();
             let fault = models.fault(&model.name)?;
-            // A refusal applies to one version of the file, not to its replacement.
+            // A refusal applies to one version of the model's file. Ignore the refusal of an earlier version.
             let is_of_another = |refused: [u64; 2]| refused != model.version.words();
             let fault = fault.filter(|fault| !fault.refused.is_some_and(is_of_another));
             let (state, why) = match fault {

@@ -54,7 +54,7 @@ struct Published {
 
 impl PutArgs {
     pub fn run(&self, client: &Client) -> Result<(), Failure> {
-        // Rejects an invalid name before a large file is read.
+        // Reject an invalid name before the command reads a large file.
         client.exists(&self.name)?;
         let published = self.publish(client).map_err(|e| e.context(format!("cannot put {:?}", self.name)))?;
         if self.json.on {
@@ -84,7 +84,7 @@ impl PutArgs {
                 (Published { name, summary: Summary::Tensor(summary) }, message)
             })
             .collect();
-        // Checks all names before the first is published.
+        // Check all names before the first tensor is published.
         for (part, _) in &named {
             client
                 .exists(&part.name)

@@ -72,7 +72,8 @@ struct Received<'a> {
     timestamp_ns: u64,
 }
 
-/// Numbers files by their messages, and continues counting after a reopened stream has restarted at 0.
+/// The numbers of files. They are the numbers of the messages, and continue after a stream was opened again, whose own
+/// numbers restart at 0.
 #[derive(Default)]
 struct Numbers {
     base: u64,

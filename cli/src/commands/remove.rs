@@ -38,7 +38,7 @@ pub struct RemoveArgs {
     json: Json,
 }
 
-/// The result of a removal.
+/// The result of a removal, which the command prints.
 #[derive(Serialize)]
 struct Deleted {
     names: Vec<String>,
@@ -78,7 +78,7 @@ impl RemoveArgs {
         Err(Failure::NotFound(format!("there is no {}: see `tensorlend ls`", missing.join(", no "))))
     }
 
-    /// Deletes the objects of one kind that the words name; adds the words without a match to `missing`.
+    /// Deletes the objects of one kind that the words name or match. Adds words that name no object to `missing`.
     fn each(
         &self,
         (kind, words, missing): (&str, &[String], &mut Vec<String>),
@@ -89,7 +89,7 @@ impl RemoveArgs {
         for word in words {
             if !self.exact && word.contains(['*', '?', '[', '{', '\\']) {
                 for name in list(word)? {
-                    // Another client may have deleted it in the meantime.
+                    // False: another client has deleted the object since it was listed.
                     if delete(&name)? {
                         deleted.push(name);
                     }

@@ -49,10 +49,10 @@ impl ReplayArgs {
             let mut config = Config::default();
             if let Some(pool) = self.pool {
                 config.pool.bytes_max = Some(pool);
-                // Rounds to whole pages, and limits the segment size to the pool.
+                // Limit a segment to the pool's size, rounded down to whole pages.
                 let most = Bytes((pool.0 / 4096).max(1) * 4096);
                 config.pool.segment_bytes = config.pool.segment_bytes.min(most);
-                // No spare segments: the log may use the whole pool.
+                // Reserve no spare segments, so that the log may use the whole pool.
                 config.pool.spare_segments = 0;
             }
             let broker = tensorlend_daemon::embedded_with(&config).map_err(|e| Failure::Other(Box::new(e)))?;
@@ -69,7 +69,7 @@ impl ReplayArgs {
 /// Columns of a log that the replay reads.
 const COLUMNS: [&str; 4] = ["action", "slot", "generation", "bytes"];
 
-/// A line of the log.
+/// The columns of a line that the replay reads.
 #[derive(Deserialize)]
 struct Row<'r> {
     action: &'r str,
@@ -78,23 +78,23 @@ struct Row<'r> {
     bytes: u64,
 }
 
-/// A step; the replay numbers places from 0 and reuses them.
+/// A step of the replay. A place is an index of a table of live drafts; a freed place is reused.
 enum Step {
     Allocate { place: usize, bytes: u64 },
     Free { place: usize },
 }
 
-/// A parsed log.
+/// The steps of a parsed log, and their totals.
 #[derive(Default)]
 struct Script {
     steps: Vec<Step>,
-    /// Maximum number of simultaneous allocations.
+    /// Maximum number of live allocations at one time.
     places: usize,
     bytes: u64,
     bytes_peak: u64,
-    /// Allocations that failed when the log was written; the replay skips them.
+    /// Number of allocations that had failed in the logged program. The replay skips them.
     failures: u64,
-    /// Frees of slots that were allocated before the log began.
+    /// Number of frees of slots that were allocated before the log began.
     frees_before: u64,
     lost: u64,
 }
@@ -160,7 +160,7 @@ impl Script {
     }
 }
 
-/// Measurements; times in nanoseconds.
+/// The measurements of a replay. Times are in nanoseconds.
 #[derive(Default)]
 struct Played {
     allocate_ns: Vec<u32>,
@@ -198,7 +198,7 @@ fn play(script: &Script, client: &Client) -> Result<Played, Failure> {
                 before = now;
             }
             Step::Free { place } => {
-                // The place is empty if the allocation failed.
+                // The place is empty if the allocation has failed in this replay.
                 let Some(draft) = drafts[place].take() else { continue };
                 let start = Instant::now();
                 drop(draft);
@@ -227,7 +227,7 @@ struct Times {
 impl Times {
     fn new(mut times: Vec<u32>) -> Self {
         times.sort_unstable();
-        // Nearest-rank percentile.
+        // The percentile by the nearest-rank method.
         let rank = |percent: usize| times.get((times.len() * percent).div_ceil(100).max(1) - 1).copied().unwrap_or(0);
         Self {
             count: times.len() as u64,

@@ -15,9 +15,9 @@ Examples:
 
 /// Publish the contents of files, except names that exist already.
 ///
-/// For the start of a machine or a daemon (docs/how-to/save.md has units for it), and harmless at any other time. Each file
-/// is read whole before its first name is published, as by load. The command reports a file that is damaged or does not
-/// fit on standard error and restores the others; the exit status is that of the last failure.
+/// For the start of a machine or a daemon (docs/how-to/save.md has units for it), and harmless at any other time. Each
+/// file is read whole before its first name is published, as by load. The command reports a file that is damaged or
+/// does not fit on standard error and restores the others; the exit status is that of the last failure.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct RestoreArgs {
@@ -52,14 +52,14 @@ impl RestoreArgs {
         })
     }
 
-    /// Opens a session for each file. When the session ends, its values belong to the daemon, which may spill them to
-    /// make room for the next file.
+    /// Loads one file in a session of its own. After the session has ended, the daemon may spill its values to make
+    /// room for the next file.
     fn restore(&self, at: &Connection, file: PathBuf) -> Result<(), Failure> {
         LoadArgs::missing_of(file).load(&at.open("restore")?)?.print(self.json)
     }
 }
 
-/// Returns the files that a path stands for, in the order of their names.
+/// Returns the path itself or, for a folder, its .safetensors files in the order of their names.
 fn files_at(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);

@@ -22,12 +22,12 @@ Examples:
   tensorlend load checkpoint.safetensors               back under the same names
 ";
 
-/// Maximum number of names leased together: the number of leases that one client can hold.
+/// Maximum number of names that the command leases together. It is the number of leases that one client can hold.
 const TOGETHER: usize = 4096;
 /// Number of attempts to write a file of several groups, before the command fails and reports the names that change.
 const ROUNDS: usize = 8;
-/// Number of bytes by which the note of one name may grow between the two leases of its group: a timestamp, for
-/// example.
+/// Bytes by which the manifest's entry of one name may grow between the two leases of its group, for example by a
+/// timestamp.
 const ROOM_BYTES: usize = 64;
 
 /// Write the values of names to one .safetensors file.
@@ -55,7 +55,7 @@ pub struct SaveArgs {
     json: Json,
 }
 
-/// The result of a save.
+/// The result of a save, which the command prints.
 #[derive(Serialize)]
 struct Saved {
     path: String,
@@ -97,7 +97,8 @@ impl SaveArgs {
         )))
     }
 
-    /// Describes all names, then writes their values: group by group if they cannot all be leased together.
+    /// Describes all names, then writes their values. If the names cannot all be leased together, it writes group by
+    /// group.
     fn save(&self, client: &Client, wanted: &[Wanted]) -> Result<Saved, Stop> {
         let Described { groups, names, mut held } = describe(client, wanted)?;
         if names.is_empty() {
@@ -115,7 +116,7 @@ impl SaveArgs {
         let nbytes = names.iter().fold(0u64, |sum, it| sum.saturating_add(it.nbytes));
         let path = self.output.display().to_string();
         let progress = Progress::bytes(&path, nbytes, outlines.len());
-        // The metadata of a held snapshot cannot change.
+        // While the snapshot is held, its metadata cannot change.
         let room = if held.is_some() { 0 } else { ROOM_BYTES * names.len() };
         let text = manifest.text();
         let fill = |file: &Filler<'_>| {
@@ -153,9 +154,9 @@ impl SaveArgs {
     }
 }
 
-/// The reason to abandon a file.
+/// The reason why the command abandons a file that it has begun.
 enum Stop {
-    /// This name's value no longer matches its description: the file is started again.
+    /// The value of this name no longer matches its description. The command starts the file again.
     Changed(String),
     Failed(Failure),
 }
@@ -172,7 +173,7 @@ impl From<FileError> for Stop {
     }
 }
 
-/// Descriptions of everything to save.
+/// Descriptions of all values to save, made before the first is written.
 struct Described {
     /// Groups of names that are leased together.
     groups: Vec<Vec<Wanted>>,
@@ -188,7 +189,7 @@ struct Holding {
     about: About,
     /// Names and metadata of a dataset's tensors.
     members: Option<Vec<(String, About)>>,
-    /// Element types and shapes.
+    /// Element types and shapes of the value's tensors.
     layouts: Vec<(DType, Vec<u64>)>,
     nbytes: u64,
 }
@@ -209,7 +210,7 @@ impl Holding {
         Ok(Self { name: name.to_owned(), about, members, layouts, nbytes })
     }
 
-    /// Returns true if the file layout computed for one value fits the other.
+    /// Returns true if the layout of the file is the same for both values: their types, shapes and members are equal.
     fn is_like(&self, other: &Self) -> bool {
         let members = |it: &Self| {
             it.members.as_ref().map(|members| members.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>())
@@ -229,7 +230,7 @@ fn tensors(value: &Value) -> impl Iterator<Item = &Tensor> {
         .chain(value.as_dataset().into_iter().flat_map(|dataset| dataset.iter().map(|(_, tensor)| tensor)))
 }
 
-/// Describes all names, as many at a time as can be leased together.
+/// Describes all names, in groups that can be leased together.
 fn describe(client: &Client, wanted: &[Wanted]) -> Result<Described, Failure> {
     let mut waiting: VecDeque<Vec<Wanted>> = wanted.chunks(TOGETHER).map(<[Wanted]>::to_vec).collect();
     let mut described = Described { groups: Vec::new(), names: Vec::new(), held: None };
@@ -237,7 +238,7 @@ fn describe(client: &Client, wanted: &[Wanted]) -> Result<Described, Failure> {
         described.held = None;
         let snapshot = match Snapshot::take(client, &group) {
             Ok(snapshot) => snapshot,
-            // The group does not fit into memory: tries its halves.
+            // The group's values do not fit into the daemon's memory together. Split the group into halves.
             Err(failure) if failure.is_room() && group.len() > 1 => {
                 let rest = group.split_off(group.len() / 2);
                 waiting.push_front(rest);
@@ -261,7 +262,7 @@ fn describe(client: &Client, wanted: &[Wanted]) -> Result<Described, Failure> {
     Ok(described)
 }
 
-/// Returns the file's manifest of the names.
+/// Returns the manifest of a file with these names.
 fn notes(names: &[Holding]) -> Manifest {
     let single = names.iter().filter(|it| it.members.is_none()).map(|it| it.name.as_str());
     let mut keys = Keys::new(single);

@@ -47,7 +47,7 @@ struct Figures<'a> {
     spill_failures: u64,
     uids: &'a [UidUse],
     namespaces: &'a [NamespaceUse],
-    /// Sessions that returned memory which some process still holds.
+    /// Sessions that have returned memory that a process still has mapped.
     holders: &'a [Holder],
     device: &'a str,
     devices: Vec<Card<'a>>,
@@ -218,7 +218,7 @@ fn uids_text(uids: &[UidUse]) -> String {
     table.text()
 }
 
-/// Returns a table of the sessions that returned memory which some process still holds; empty if there are none.
+/// Returns a table of the sessions that have returned memory that a process still has mapped; empty if there are none.
 fn holders_text(holders: &[Holder]) -> String {
     if holders.is_empty() {
         return String::new();

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A child that is killed when it is dropped.
+/// A child process. Dropping this value kills the process.
 pub struct Peer {
     child: Child,
 }
@@ -15,7 +15,6 @@ impl Peer {
         command(args, capture).spawn().map(|child| Self { child })
     }
 
-    /// Returns the child's process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -66,7 +65,7 @@ fn command(args: &[String], capture: bool) -> Command {
     command
 }
 
-/// Starts a child for callers that need a plain handle.
+/// Starts a child, and returns its plain handle.
 #[cfg(feature = "baselines")]
 pub fn plain(args: &[String]) -> std::io::Result<Child> {
     command(args, false).spawn()

@@ -93,7 +93,7 @@ fn entries(paths: &[PathBuf], tag: &str) -> Result<Vec<(String, Entry)>, Box<dyn
     Ok(all)
 }
 
-/// Removes everything that one run has published, however it ends: tensors outlive their producer.
+/// Deletes everything that one run has published when it is dropped, because tensors outlive their producer.
 struct Cleaner {
     client: Client,
     names: Vec<String>,
@@ -180,7 +180,7 @@ fn draft(client: &Client, name: &str, entry: &Entry) -> Result<Draft, Box<dyn Er
     Ok(draft)
 }
 
-/// The producer's role: names first, then the stream.
+/// Runs the producer: publishes all tensors under names, then sends them through the stream.
 pub fn produce(args: &[String]) -> Result<(), Box<dyn Error>> {
     let [socket, tag, paths @ ..] = args else { return Err("produce needs a socket and a tag".into()) };
     let client = connect(socket, "demo producer")?;
@@ -200,7 +200,7 @@ pub fn produce(args: &[String]) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A consumer's role: prints the checksum of everything that it reads, one line each.
+/// Runs a consumer: prints the checksum of each tensor that it reads, one per line.
 pub fn consume(args: &[String]) -> Result<(), Box<dyn Error>> {
     let [socket, tag, names @ ..] = args else { return Err("consume needs a socket and a tag".into()) };
     let client = connect(socket, "demo consumer")?;

@@ -13,17 +13,17 @@ use tensorlend::{Client, DType, Version};
 use tensorlend_os::clock::monotonic_ns;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The stamp that stops the consumer.
+/// The stamp of a message that stops the consumer.
 const OVER: u64 = u64::MAX;
 
 /// Measured times of one batch, in nanoseconds.
 #[derive(Default)]
 pub struct Samples {
-    /// Time that the producer was busy.
+    /// Time from the start until the producer's call returned.
     pub put: Vec<u64>,
-    /// Time that the consumer needed afterwards.
+    /// Time from then until the consumer held the tensor.
     pub get: Vec<u64>,
-    /// Time until the producer had the acknowledgement.
+    /// Time from the start until the producer had the acknowledgement.
     pub round_trip: Vec<u64>,
 }
 
@@ -51,7 +51,8 @@ impl Names {
 }
 
 impl Lender {
-    /// Starts the consumer and passes one tensor untimed: this verifies its checksum, and warms both sides' memory.
+    /// Starts the consumer, and passes one untimed tensor, which verifies the checksum and warms the memory of both
+    /// sides.
     pub fn start(socket: Option<&Path>, bytes: u64, method: Method) -> Result<Self, Box<dyn Error>> {
         let socket = socket_argument(socket);
         let tag = format!("{}-{bytes}-{}", method.name(), std::process::id());
@@ -60,14 +61,14 @@ impl Lender {
         let mut payload = vec![0; usize::try_from(bytes)?];
         let mut state = bytes;
         for chunk in payload.chunks_mut(8) {
-            // Varying bytes: a constant fill would hide an offset error.
+            // Fill with varying bytes, because a constant would hide a wrong offset.
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             chunk.copy_from_slice(&state.to_le_bytes()[..chunk.len()]);
         }
         let names = Names::new(&tag);
         let mut it = Self { client, consumer, payload, bytes, method, names, acknowledged: Version::NONE, round: 0 };
         it.lap(true)?;
-        // Warms three slots: the current value, the next one, and a retired one.
+        // Two more exchanges warm the three slots that alternate: the current value, the next one, and a retired one.
         it.lap(false)?;
         it.lap(false)?;
         if method == Method::Lend {
@@ -121,7 +122,7 @@ impl Lender {
         Ok([t1 - t0, t2.saturating_sub(t1), t3 - t0])
     }
 
-    /// Runs timed exchanges.
+    /// Runs `rounds` timed exchanges, and adds their times to `samples`.
     pub fn run(&mut self, rounds: usize, samples: &mut Samples) -> Result<(), Box<dyn Error>> {
         for _ in 0..rounds {
             let [put, get, round_trip] = self.lap(false)?;
@@ -135,7 +136,7 @@ impl Lender {
 
 impl Drop for Lender {
     fn drop(&mut self) {
-        // Stops the consumer, and deletes the names.
+        // Stop the consumer, and delete the names.
         if !self.consumer.is_gone() {
             let _ = self.client.put(&self.names.tensor, &[OVER]);
             let _ = self.client.wait_newer(&self.names.answer, self.acknowledged, Some(TIMEOUT / 10));
@@ -145,7 +146,7 @@ impl Drop for Lender {
     }
 }
 
-/// The consumer's role.
+/// Runs the consumer in this process, until the producer stops it.
 pub fn serve(args: &[String]) -> Result<(), Box<dyn Error>> {
     let [socket, tag] = args else { return Err("lend needs a socket and a tag".into()) };
     let client = connect(socket, "demo race consumer")?;
@@ -165,7 +166,7 @@ pub fn serve(args: &[String]) -> Result<(), Box<dyn Error>> {
         if sum != 0 && sum != xxh3_64(bytes) {
             stamp = 0;
         }
-        // Released before the acknowledgement, so that the producer finds the slot free.
+        // Drop the lease before the acknowledgement, so that the producer finds the slot free.
         drop(lease);
         client.put(&names.answer, &[t2, stamp])?;
     }

@@ -11,18 +11,18 @@ use tensorlend_layout::size::bytes_text;
 /// The memory available now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
-    /// MemAvailable: memory available without swapping. None if /proc does not report it.
+    /// Memory that is available without swapping (`MemAvailable`); `None` if /proc does not report it.
     pub available_bytes: Option<u64>,
-    /// Memory left below the tightest limit of this process's control groups. None without a limit.
+    /// Memory left below the tightest limit of this process's control groups; `None` without a limit.
     pub cgroup_left_bytes: Option<u64>,
-    /// /dev/shm. None if there is none.
+    /// The file system of /dev/shm; `None` if there is none.
     pub shm: Option<Shm>,
 }
 
-/// The file system below /dev/shm.
+/// The size of the file system of /dev/shm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shm {
-    /// Maximum size.
+    /// Maximum size in bytes.
     pub size_bytes: u64,
     /// Free bytes, at most `size_bytes`.
     pub free_bytes: u64,
@@ -38,7 +38,7 @@ pub struct Plan {
 }
 
 impl Memory {
-    /// Reads the present state.
+    /// Reads the memory that is available now.
     pub fn now() -> Self {
         Self { shm: Shm::now(), ..Self::below(Path::new("/")) }
     }
@@ -51,7 +51,7 @@ impl Memory {
         Self { available_bytes, cgroup_left_bytes: cgroup_left(root, &groups), shm: None }
     }
 
-    /// Returns the usable memory, and the limit that determines it. Leaves an eighth to other programs.
+    /// Returns the usable memory in bytes, and the limit that determines it. An eighth is left to other programs.
     fn usable(&self) -> (u64, &'static str) {
         let available = (self.available_bytes.unwrap_or(u64::MAX), "available on this machine");
         let group = (self.cgroup_left_bytes.unwrap_or(u64::MAX), "left below the limit of this control group");
@@ -63,7 +63,7 @@ impl Memory {
 impl Shm {
     fn now() -> Option<Self> {
         let stat = rustix::fs::statvfs("/dev/shm").ok()?;
-        // A tmpfs without a limit reports no blocks.
+        // A tmpfs without a size limit reports 0 blocks.
         if stat.f_blocks == 0 {
             return Some(Self { size_bytes: u64::MAX, free_bytes: u64::MAX });
         }
@@ -148,13 +148,13 @@ fn tightest(top: &Path, path: &str, limit: &str, used: &str, cache: &str) -> Opt
 }
 
 fn left_in(group: &Path, limit: &str, used: &str, cache: &str) -> Option<u64> {
-    /// A number from this one on means that there is no limit: version 1 then reports `i64::MAX` rounded down to a page.
+    /// Limits from this number on mean "no limit". Version 1 of cgroups reports `i64::MAX` rounded down to a page then.
     const NO_LIMIT: u64 = i64::MAX as u64 - 0xFFFF;
     let number = |file: &str| fs::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok();
-    // "max" is not a number: no limit.
+    // Version 2 reports "max", which is not a number, if there is no limit.
     let limit = number(limit).filter(|&limit| limit < NO_LIMIT)?;
     let used = number(used).unwrap_or(0);
-    // Inactive file pages count as used, but the kernel reclaims them at once.
+    // Inactive file pages count as used, but the kernel reclaims them as soon as memory is needed.
     let cache =
         fs::read_to_string(group.join("memory.stat")).ok().and_then(|text| stat_line(&text, cache)).unwrap_or(0);
     Some(limit.saturating_sub(used.saturating_sub(cache)))

@@ -13,7 +13,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Default name of the plot.
+/// Default file name of the plot.
 const PLOT: &str = "tensorlend-demo.svg";
 
 /// Arguments of the demo.
@@ -33,7 +33,7 @@ pub struct DemoArgs {
     max_mib: u64,
 }
 
-/// Runs the demo; `socket` is the daemon's, if the user named one.
+/// Runs the demo. `socket` is the daemon's socket, if the user named one.
 pub fn run(args: &DemoArgs, socket: Option<&Path>) -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
     let mut out = std::io::stdout().lock();
@@ -60,7 +60,7 @@ pub fn run(args: &DemoArgs, socket: Option<&Path>) -> Result<(), Box<dyn Error>>
         let path = args.plot.as_deref().unwrap_or(Path::new(PLOT));
         match plot::plot(&rows, path) {
             Ok(()) => writeln!(out, "\nPlot: {}", path.display())?,
-            // The user requested this file explicitly.
+            // An error here must not be ignored: the user has named this file.
             Err(error) if args.plot.is_some() => return Err(error.into()),
             Err(error) => writeln!(out, "\nNo plot: {error} (--plot FILE.svg)")?,
         }

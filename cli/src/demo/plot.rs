@@ -54,8 +54,8 @@ fn style(method: Method) -> Style {
     }
 }
 
-/// A logarithmic axis with suitable marks: plotters only places marks at powers of ten, also for bytes. The coordinates of the
-/// axis are logarithms.
+/// A logarithmic axis with marks of its own, because plotters places marks at powers of ten only, also for bytes. The
+/// coordinates of the axis are logarithms.
 struct Axis {
     range: Range<f64>,
     /// Marks with a label.
@@ -66,7 +66,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// Returns an axis of sizes: log2 of bytes, a mark at every other power.
+    /// Returns an axis of sizes, with log2 of bytes as coordinate and a label at every other power of two.
     fn of_sizes(rows: &[Row]) -> Option<Self> {
         let first = x(rows.iter().map(|row| row.bytes).min()?);
         let last = x(rows.iter().map(|row| row.bytes).max()?);
@@ -78,11 +78,11 @@ impl Axis {
         })
     }
 
-    /// Returns an axis of times: log10 of nanoseconds, whole decades.
+    /// Returns an axis of times, with log10 of nanoseconds as coordinate. It covers whole decades.
     fn of_times(rows: &[Row]) -> Option<Self> {
         let low = y(rows.iter().map(|row| row.round_trip.min_ns).min()?).floor() as i32;
         let high = y(rows.iter().map(|row| row.round_trip.max_ns).max()?).ceil() as i32;
-        // Otherwise a single value at a power of ten would give an axis of length 0.
+        // If all values are the same power of ten, the axis would otherwise have length 0.
         let high = high.max(low + 1);
         let digits = |decade| (2..10).map(move |digit| f64::from(decade) + f64::from(digit).log10());
         Some(Self {

@@ -105,7 +105,7 @@ pub fn run(planned: &[(u64, Method)], socket: Option<&Path>) -> (Vec<Row>, Vec<L
 
 fn enter(bytes: u64, method: Method, socket: Option<&Path>) -> Result<Entrant, Box<dyn Error>> {
     let mut contender = Contender::start(bytes, method, socket)?;
-    // Times one exchange to compute how many fit into a batch.
+    // Time one exchange, to compute how many fit into a batch.
     let mut trial = Samples::default();
     let start = Instant::now();
     contender.run(1, &mut trial)?;

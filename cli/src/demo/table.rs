@@ -46,16 +46,16 @@ impl Method {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_field_names, reason = "the unit is part of each name")]
 pub struct Stat {
-    /// The fastest.
+    /// Shortest time.
     pub min_ns: u64,
-    /// The median; of an even number the later of the middle two.
+    /// Median; of an even number of samples, the larger of the middle two.
     pub p50_ns: u64,
-    /// The slowest.
+    /// Longest time.
     pub max_ns: u64,
 }
 
 impl Stat {
-    /// Computes the statistics; the samples may be in any order. None without samples.
+    /// Computes the statistics; the samples may be in any order. Returns `None` without samples.
     pub fn of(samples_ns: &[u64]) -> Option<Self> {
         let mut sorted = samples_ns.to_vec();
         sorted.sort_unstable();
@@ -68,13 +68,13 @@ impl Stat {
 pub struct Row {
     /// Bytes of the tensor.
     pub bytes: u64,
-    /// The method.
+    /// The method by which the tensor was passed.
     pub method: Method,
-    /// Time that the producer was busy.
+    /// Time from the start until the producer's call returned.
     pub put: Stat,
-    /// Time that the consumer needed afterwards.
+    /// Time from then until the consumer held the tensor.
     pub get: Stat,
-    /// Put, get and the acknowledgement together.
+    /// Time from the start until the producer had the acknowledgement.
     pub round_trip: Stat,
 }
 
@@ -83,9 +83,9 @@ pub struct Row {
 pub struct LeftOut {
     /// Bytes of the tensor.
     pub bytes: u64,
-    /// The method.
+    /// The method by which the tensor would be passed.
     pub method: Method,
-    /// The reason.
+    /// The reason why it was not measured.
     pub reason: String,
 }
 
@@ -106,7 +106,7 @@ x lend      its round trip divided by lend's
 ///
 /// # Errors
 ///
-/// Those of `out`.
+/// The errors of `out`.
 pub fn render(rows: &[Row], left_out: &[LeftOut], out: &mut impl Write) -> io::Result<()> {
     if !rows.is_empty() {
         medians(rows, out)?;
@@ -146,7 +146,7 @@ fn extremes(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the size of each row, blank if the row above has the same.
+/// Returns the text of each row's size. The text is empty if the row above has the same size.
 fn sizes(rows: &[Row]) -> impl Iterator<Item = String> {
     let above = std::iter::once(None).chain(rows.iter().map(|row| Some(row.bytes)));
     rows.iter()
@@ -154,7 +154,8 @@ fn sizes(rows: &[Row]) -> impl Iterator<Item = String> {
         .map(|(row, above)| if above == Some(row.bytes) { String::new() } else { bytes_text(row.bytes) })
 }
 
-/// Returns this row's round trip divided by lend's of the same size. None if lend was not measured.
+/// Returns the row's median round trip divided by that of [`Method::Lend`] with the same size; `None` if the latter was
+/// not measured.
 fn ratio_to_lend(row: &Row, rows: &[Row]) -> Option<f64> {
     let lend = rows.iter().find(|other| other.bytes == row.bytes && other.method == Method::Lend)?;
     (lend.round_trip.p50_ns > 0).then(|| row.round_trip.p50_ns as f64 / lend.round_trip.p50_ns as f64)
@@ -173,7 +174,7 @@ pub fn nanos_text(nanos: u64) -> String {
     if nanos < 1000 {
         return format!("{nanos} ns");
     }
-    // At these limits the third digit would round up to the next unit.
+    // A value at one of these limits would round to 1000 of its unit, so it gets the next unit.
     let (value, unit) = match nanos as f64 {
         ns if ns < 999.5e3 => (ns / 1e3, "us"),
         ns if ns < 999.5e6 => (ns / 1e6, "ms"),

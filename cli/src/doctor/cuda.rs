@@ -1,4 +1,4 @@
-//! Devices: those that the driver shows to this process, and those that the daemon reports.
+//! Checks of devices: compares those that the driver shows to this process with those that the daemon reports.
 
 use tensorlend::Stat;
 use tensorlend_cuda::{Driver, Unavailable};

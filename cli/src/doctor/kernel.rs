@@ -1,5 +1,5 @@
-//! The kernel features that tensorlend needs, tried in this process. A sandbox that forbids a feature looks like a kernel
-//! without the feature.
+//! Checks of the kernel's features that tensorlend needs. Each is tried in this process, so a sandbox that forbids a
+//! feature has the same result as a kernel without it.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -81,7 +81,7 @@ fn memfds(report: &mut Report) {
 fn noexec(report: &mut Report) {
     let path = "/proc/sys/vm/memfd_noexec";
     match std::fs::read_to_string(path) {
-        // tensorlend sets the flag explicitly, so any value works.
+        // tensorlend sets the flag of each memfd explicitly, so it works with any value of this setting.
         Ok(value) => report
             .ok("memfd_noexec", format!("vm.memfd_noexec is {}: ours cannot be executed in any case", value.trim())),
         Err(_) => report.ok("memfd_noexec", "this kernel (before 6.3), or this namespace, has no vm.memfd_noexec"),

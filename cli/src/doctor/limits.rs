@@ -1,4 +1,4 @@
-//! Limits of this process, the daemon and the machine.
+//! Checks of the limits of this process, the daemon and the machine.
 
 use std::fs::read_to_string;
 
@@ -10,7 +10,7 @@ use super::report::Report;
 use crate::meminfo;
 use crate::output::bytes_text;
 
-/// Below this number a process soon runs out of descriptors.
+/// Number of descriptors below which a client soon has too few.
 const DESCRIPTORS_FEW: u64 = 256;
 /// Number of descriptors with which the daemon can serve some hundred clients.
 const DESCRIPTORS_DAEMON: u64 = 4096;

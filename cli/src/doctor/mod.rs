@@ -80,7 +80,7 @@ impl DoctorArgs {
                 );
                 None
             }
-            // The user did not name this file.
+            // The user has not named this file, so it may be unreadable.
             Err(_) => None,
         }
     }

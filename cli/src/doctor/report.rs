@@ -1,4 +1,4 @@
-//! The report, line by line.
+//! The report of `tensorlend doctor`, which it prints line by line.
 
 use serde::Serialize;
 
@@ -19,28 +19,28 @@ pub enum State {
     Failure,
 }
 
-/// One check.
+/// One check with its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// The subject, the same in each run.
+    /// The subject: a stable name, the same in each run.
     #[serde(rename = "check")]
     pub what: &'static str,
     pub state: State,
-    /// The finding.
+    /// The finding, as text.
     pub found: String,
-    /// The remedy.
+    /// The remedy, if there is a fault.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
 }
 
-/// A report.
+/// The checks so far.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
     pub checks: Vec<Check>,
     /// Whether each check is printed as it ends.
     #[serde(skip)]
     prints: bool,
-    /// The error that ended printing.
+    /// The first error of standard output. After it, nothing is printed.
     #[serde(skip)]
     failed: Option<Failure>,
 }
@@ -82,7 +82,7 @@ impl Report {
 }
 
 impl Check {
-    /// Formats a line, and one below it for the remedy.
+    /// Formats a line with the finding, and a second one with the remedy if there is one.
     fn text(&self) -> String {
         let state = match self.state {
             State::Ok => "ok      ",

@@ -1,4 +1,4 @@
-//! Whether systemd's fd store preserves the daemon's descriptors across a restart.
+//! The check whether systemd's fd store preserves the daemon's descriptors across a restart.
 
 use std::fs::read_to_string;
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use tensorlend::Stat;
 
 use super::report::Report;
 
-/// Timeout of `systemctl`.
+/// Time that a call of `systemctl` may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 pub fn check(report: &mut Report, stat: &Stat) {
@@ -49,21 +49,21 @@ pub fn check(report: &mut Report, stat: &Stat) {
     }
 }
 
-/// A unit, and whether a user's manager seems to run it.
+/// A systemd unit, and whether its path suggests that a user's manager runs it.
 #[derive(Debug, PartialEq, Eq)]
 struct Unit {
     name: String,
     is_users: bool,
 }
 
-/// Returns the service of a process, from its control groups.
+/// Returns the service to which a process belongs, from its line in /proc/PID/cgroup.
 fn unit(groups: &str) -> Option<Unit> {
     // The line of the unified hierarchy, or of systemd's named hierarchy of cgroup version 1.
     let line = groups.lines().find(|line| line.starts_with("0::") && line.contains(".service"));
     let line = line.or_else(|| groups.lines().find(|line| line.contains(":name=systemd:")))?;
     let path = line.splitn(3, ':').nth(2)?;
     let name = path.rsplit('/').find(|part| part.ends_with(".service"))?;
-    // A user's manager is itself a service, and the user's services are below it.
+    // The manager of a user is a service itself (`user@UID.service`), and not the daemon's.
     if name.starts_with("user@") {
         return None;
     }

@@ -1,4 +1,4 @@
-//! The daemons' sockets, and whether a daemon listens.
+//! Checks of the daemons' sockets, and whether a daemon listens there.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -13,7 +13,7 @@ use tensorlend::{Client, Error, Refusal, Stat};
 use super::report::Report;
 use crate::options::Connection;
 
-/// A daemon that responded.
+/// A client of the daemon that responded, and the daemon's metrics.
 pub struct Answered {
     pub client: Client,
     pub stat: Stat,
@@ -30,7 +30,7 @@ pub fn check(report: &mut Report, at: &Connection) -> Option<Answered> {
         match probe(path, at.daemon_timeout()) {
             Ok(whose) => {
                 report.ok("socket", format!("{}: {whose}, and somebody listens", path.display()));
-                // Same order as the library: only the first reachable socket counts.
+                // The client library also uses the first reachable socket, in the same order.
                 return connect(report, at);
             }
             Err(wrong) => found.push((path.clone(), wrong)),
@@ -48,7 +48,7 @@ struct Wrong {
     fix: String,
 }
 
-/// Returns the socket's owner, if a process listens there.
+/// Returns a text about the socket's owner if a process listens there, and otherwise the fault.
 fn probe(path: &Path, timeout: Duration) -> Result<String, Wrong> {
     let wrong = |found: String, fix: &str| Err(Wrong { found, fix: fix.to_owned() });
     let start = "start tensorlendd (systemctl enable --now tensorlendd.socket, or with --user), or name its socket with \
@@ -91,7 +91,7 @@ fn folder(path: &Path) -> PathBuf {
     path.parent().map_or_else(|| PathBuf::from("/"), Path::to_owned)
 }
 
-/// Connects and hangs up; the daemon ignores connections without a hello.
+/// Connects and disconnects. The daemon ignores a connection that sends no hello.
 fn reach(path: &Path, timeout: Duration) -> io::Result<()> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&socket, Timeout::Send, Some(timeout.max(Duration::from_millis(1))))?;
@@ -135,7 +135,7 @@ fn connect(report: &mut Report, at: &Connection) -> Option<Answered> {
     }
 }
 
-/// Protocol and layout versions were compared on connecting.
+/// Compares the release versions. The client has compared the versions of protocol and layout when it connected.
 fn versions(report: &mut Report, stat: &Stat) {
     let own = env!("CARGO_PKG_VERSION");
     let common =

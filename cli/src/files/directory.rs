@@ -23,7 +23,7 @@ pub(super) fn check(input: &Input) -> Result<u64, Fault> {
     let cut = || Fault::damaged("the directory at its end is missing: it was cut off");
     let tail_at = input.bytes().saturating_sub(END_BYTES + 0xFFFF);
     let tail = input.some(tail_at, END_BYTES + 0xFFFF)?;
-    // The crate also uses the last occurrence of this mark.
+    // Use the last occurrence of this mark, as the crate does.
     let place = tail
         .windows(END_MAGIC.len())
         .rposition(|w| w == END_MAGIC)

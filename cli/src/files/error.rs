@@ -11,7 +11,7 @@ pub enum FileError {
     #[error("cannot {doing} {path}: {source}; {remedy}")]
     Io { path: PathBuf, doing: &'static str, source: io::Error, remedy: &'static str },
 
-    /// A format, a dtype or a shape is missing, or given twice.
+    /// The user gave no format, dtype or shape where one is needed, or gave one twice.
     #[error("{path}: {what}; {remedy}")]
     Usage { path: PathBuf, what: String, remedy: &'static str },
 

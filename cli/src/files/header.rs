@@ -2,7 +2,7 @@
 //!
 //! The format: <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>. The text of a header is a
 //! Python dictionary, which the npyz crate parses. Its parser recurses, tries braces twice at every depth and
-//! multiplies the shape unchecked. So untrusted text is scanned first, and only plain text reaches the parser.
+//! multiplies the shape unchecked. So this module scans untrusted text first, and passes only plain text to the parser.
 
 use std::io::Read;
 
@@ -14,22 +14,22 @@ use super::size::{bounded_product, tensor_bytes};
 
 /// Maximum length of the header text in bytes, as in version 1 of the format.
 const TEXT_BYTES_MAX: usize = 65_535;
-/// Length of a prefix that contains any whole header: magic, version, length and text.
+/// Maximum length of a whole header in bytes: magic, version, length and text.
 pub(super) const PREFIX_BYTES_MAX: u64 = 12 + TEXT_BYTES_MAX as u64;
 /// Maximum depth of brackets; the header of a plain array has two levels, and that of an array of records four.
 const DEPTH_MAX: usize = 16;
 
-/// A parsed header, valid in itself, but not compared with the file's length.
+/// A parsed header, whose own fields are consistent. It was not compared with the file's length.
 #[derive(Debug)]
 pub(super) struct Header {
     pub(super) dtype: DType,
     pub(super) shape: Vec<u64>,
-    /// True if the first axis varies fastest, and not the last one.
+    /// True if the first axis varies fastest; otherwise the last one does.
     pub(super) fortran: bool,
     pub(super) big_endian: bool,
-    /// Bytes of the elements.
+    /// Number of bytes of the elements.
     pub(super) data_bytes: u64,
-    /// Bytes before the elements.
+    /// Number of bytes before the elements.
     pub(super) bytes: u64,
 }
 
@@ -41,7 +41,7 @@ impl Header {
         Self::parse(&prefix)
     }
 
-    /// Parses the header at the start of `prefix`, which is the file's start or all of it.
+    /// Parses the header at the start of `prefix`, which is the start of a file, or a whole file.
     pub(super) fn parse(prefix: &[u8]) -> Result<Self, Fault> {
         let header_bytes = header_length(prefix)?;
         let text =
@@ -89,8 +89,9 @@ fn header_length(prefix: &[u8]) -> Result<usize, Fault> {
     Ok(start + length)
 }
 
-/// Accepts brackets, punctuation, unsigned decimal numbers, `True`, `False` and strings without escapes; limited depth,
-/// one brace only, and numbers whose product does not overflow.
+/// Checks that the text has only brackets, punctuation, unsigned decimal numbers, `True`, `False` and strings without
+/// escapes. The text may have one brace only, brackets up to [`DEPTH_MAX`] levels, and numbers whose product does not
+/// overflow.
 fn check_plain(text: &str) -> Result<(), Fault> {
     let odd = |what: &str| Err(Fault::damaged(format!("its header has {what}")));
     if text.contains("'''") || text.contains("\"\"\"") {
@@ -186,7 +187,7 @@ fn unknown_element(text: &TypeStr) -> Fault {
     Fault::unsupported(format!("it holds {what} (dtype '{text}')"), remedy)
 }
 
-/// Returns numpy's name for a type as a header spells it; `None` if numpy lacks the type.
+/// Returns the name of a type in a .npy header; `None` if numpy has no such type.
 pub(super) fn type_string(dtype: DType) -> Option<&'static str> {
     Some(match dtype {
         DType::BOOL => "|b1",

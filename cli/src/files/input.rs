@@ -1,4 +1,4 @@
-//! A file being read. Its length is taken once, and bounds everything that the file claims.
+//! An opened file. Its length is read once, and bounds all lengths that the file's contents claim.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -18,7 +18,8 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// Opens a regular file. The length of a pipe or a device, against which headers are checked, is unknown.
+    /// Opens a regular file. Pipes and devices are rejected, because their length is unknown and headers are checked
+    /// against the length.
     pub(super) fn open(path: &Path) -> Result<Self, FileError> {
         let io = |e: io::Error| Fault::Io(e).at(path, "read");
         let regular = |meta: fs::Metadata| {
@@ -31,7 +32,7 @@ impl Input {
                 remedy: "give the path of one; copy a pipe's output to a file first",
             })
         };
-        // Checked before opening too: opening a pipe would block until it has a writer.
+        // Check before opening, too: opening a pipe would block until it has a writer.
         regular(fs::metadata(path).map_err(io)?)?;
         let file = File::open(path).map_err(io)?;
         let bytes = regular(file.metadata().map_err(io)?)?;
@@ -52,7 +53,7 @@ impl Input {
         InputReader { input: self.clone(), at }
     }
 
-    /// Reads up to `most` bytes from `at`; fewer at the end of the file.
+    /// Reads up to `most` bytes from offset `at`. At the end of the file it returns fewer.
     pub(super) fn some(&self, at: u64, most: u64) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         self.reader(at).take(most).read_to_end(&mut bytes)?;

@@ -16,7 +16,7 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-/// The key of the notes.
+/// The key of the manifest in the header's metadata.
 pub const KEY: &str = "tensorlend";
 const VERSION: u32 = 1;
 /// A key that the format reserves.
@@ -63,7 +63,7 @@ pub struct About {
     pub timestamp_ns: u64,
 }
 
-// The signature is serde's.
+// serde prescribes the signature.
 #[allow(clippy::trivially_copy_pass_by_ref)]
 fn is_zero(number: &u64) -> bool {
     *number == 0
@@ -116,7 +116,7 @@ impl Manifest {
     /// Parses a manifest and compares it with the file's keys: each tensor must occur once in it, and each name once.
     ///
     /// # Errors
-    /// The fault, worded to follow the file's name.
+    /// The fault, as text that follows the file's name.
     pub fn read<'a>(text: &str, keys: impl Iterator<Item = &'a str>) -> Result<Self, String> {
         let it: Self = serde_json::from_str(text).map_err(|e| format!("its notes cannot be understood: {e}"))?;
         if it.version != VERSION {
@@ -159,7 +159,7 @@ impl Manifest {
     }
 }
 
-/// Assigns keys: the requested one, or a similar one if that is taken.
+/// Assigns keys to tensors. If a requested key is already taken, it assigns a similar one.
 #[derive(Debug)]
 pub struct Keys {
     taken: HashSet<String>,

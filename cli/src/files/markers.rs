@@ -18,7 +18,7 @@ pub(super) fn check_png(file: &[u8]) -> Result<(), Fault> {
         let (length, after) = rest.split_first_chunk::<4>().ok_or_else(cut)?;
         let (kind, after) = after.split_first_chunk::<4>().ok_or_else(cut)?;
         let length = u32::from_be_bytes(*length) as usize;
-        // The four bytes after the data are a checksum, which the decoder verifies.
+        // Skip the four bytes after the data. They are a checksum, which the decoder verifies.
         rest = after.get(length + 4..).ok_or_else(cut)?;
         if kind == b"IEND" {
             break;
@@ -30,8 +30,8 @@ pub(super) fn check_png(file: &[u8]) -> Result<(), Fault> {
     Err(Fault::damaged(format!("{} bytes follow the picture's end", rest.len())))
 }
 
-/// Walks the segments and scans up to EOI (ITU T.81, annex B.1). Ignores the rest: cameras append previews and gain
-/// maps.
+/// Walks the segments and scans up to EOI (ITU T.81, annex B.1). Ignores bytes after EOI, because cameras append
+/// previews and gain maps.
 pub(super) fn check_jpeg(file: &[u8]) -> Result<(), Fault> {
     const START: u8 = 0xD8;
     const END: u8 = 0xD9;
@@ -58,8 +58,8 @@ pub(super) fn check_jpeg(file: &[u8]) -> Result<(), Fault> {
     }
 }
 
-/// Returns the next marker and the bytes after it. Within a scan, coded data may precede the marker; in such data 0xFF is
-/// written as 0xFF00.
+/// Returns the next marker and the bytes after it. Within a scan, coded data may precede the marker; in such data 0xFF
+/// is written as 0xFF00.
 fn next_marker(mut rest: &[u8], scanned: bool) -> Result<(u8, &[u8]), Fault> {
     loop {
         let at = rest.iter().position(|&b| b == 0xFF).ok_or_else(cut)?;

@@ -60,7 +60,7 @@ pub struct TensorView<'a> {
     pub data: &'a [u8],
 }
 
-/// Type and shape of a raw file, which has no header.
+/// Element type and shape of a raw file, which has no header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawSpec {
     pub dtype: DType,
@@ -75,7 +75,7 @@ pub enum Format {
     Npy,
     /// `.npz`: named arrays.
     Npz,
-    /// `.safetensors`: named tensors, of more types than numpy has.
+    /// `.safetensors`: named tensors. It supports types that numpy lacks.
     Safetensors,
     /// `.png`: a picture of u8 or u16.
     Png,
@@ -220,7 +220,7 @@ pub fn write_noted<E: From<FileError>>(
 ) -> Result<bool, E> {
     must_be_safetensors(path)?;
     let (mut failed, mut fits) = (None, true);
-    // Not reported: this error only makes the caller remove the temporary file.
+    // This error is not reported. It only makes `replace` remove the temporary file.
     let stop = || Fault::from(io::Error::other("given up"));
     let written = output::replace(path, |out| {
         let filler = Filler::new(path, out.get_ref(), outlines, note, room)?;
@@ -338,7 +338,8 @@ fn check_tensors(tensors: &[TensorView<'_>]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Rejects booleans other than 0 and 1: in most languages that would map them, they are undefined behaviour.
+/// Rejects booleans other than 0 and 1. In most languages, a program that maps such bytes as booleans has undefined
+/// behaviour.
 fn check_booleans(dtype: DType, data: &[u8]) -> Result<(), Fault> {
     // The compiler vectorizes the fold, but not a search with an early exit.
     if dtype != DType::BOOL || data.iter().fold(0, |all, &b| all | b) <= 1 {

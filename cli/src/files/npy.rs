@@ -48,7 +48,7 @@ fn number_bytes(dtype: DType) -> usize {
     }
 }
 
-/// Reads elements whose first axis varies fastest, and stores each at its place in C order.
+/// Reads elements whose first axis varies fastest, and stores each at its offset in C order.
 fn scatter(item: usize, shape: &[u64], reader: &mut impl Read, out: &mut [u8]) -> io::Result<()> {
     let shape: Vec<usize> = shape.iter().map(|&d| d as usize).collect();
     let mut strides = vec![item; shape.len()];
@@ -103,7 +103,7 @@ pub(super) fn wrong_length(header: &Header, there: u64) -> Fault {
     ))
 }
 
-/// Writes header and elements; rejects types that numpy lacks before the first byte.
+/// Writes header and elements. Rejects types that numpy lacks before it writes the first byte.
 pub(super) fn write(out: &mut impl Write, tensor: &TensorView<'_>) -> Result<(), Fault> {
     let text = type_string(tensor.dtype).ok_or_else(|| {
         Fault::unsupported(format!("numpy's format has no dtype {}", tensor.dtype), "save it as .safetensors or .raw")

@@ -17,7 +17,7 @@ use super::output::Output;
 use super::{Entry, FileError, Source, TensorView, directory};
 
 /// Maximum bytes that one compressed byte can stand for: deflate's longest match has 258 bytes and takes two bits (RFC
-/// 1951, section 3.2.5). A larger claim is false.
+/// 1951, section 3.2.5). An archive that states a larger size is damaged.
 const DEFLATE_FACTOR: u64 = 258 * 4;
 
 /// Suffix of each member's name, as `np.savez` writes it.

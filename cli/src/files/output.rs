@@ -8,13 +8,13 @@ use std::path::Path;
 use super::FileError;
 use super::error::Fault;
 
-/// The writer of a format's bytes; large slices bypass the buffer.
+/// The writer to which formats write. Large slices bypass its buffer.
 pub(super) type Output<'a> = BufWriter<&'a mut File>;
 
 /// Calls `fill` with a temporary file in the folder of `path`, flushes it to the disk and renames it to `path`.
 ///
-/// An existing file is replaced in one step, so a reader sees the old bytes or the new ones. The file keeps its mode. If `path`
-/// is a symbolic link, its target is replaced. After an error nothing has changed.
+/// An existing file is replaced in one step, so a reader sees the old bytes or the new ones. The file keeps its mode.
+/// If `path` is a symbolic link, its target is replaced. After an error nothing has changed.
 pub(super) fn replace(path: &Path, fill: impl FnOnce(&mut Output<'_>) -> Result<(), Fault>) -> Result<(), FileError> {
     write(path, fill).map_err(|fault| fault.at(path, "write"))
 }
@@ -49,7 +49,7 @@ fn write(path: &Path, fill: impl FnOnce(&mut Output<'_>) -> Result<(), Fault>) -
     file.as_file().sync_all()?;
     file.persist(&target).map_err(io::Error::from)?;
     // Until this flush a crash of the machine may bring the old file back. Errors are ignored: not every file system
-    // flushes folders, and a user who may write to a folder may lack the right to open it. The file is whole in any
+    // flushes folders, and a user who may write to a folder may lack the right to open it. The file is complete in any
     // case.
     let _ = File::open(folder).and_then(|folder| folder.sync_all());
     Ok(())

@@ -19,10 +19,10 @@ use super::{Entry, FileError, Format, Source, TensorView, markers};
 
 /// Maximum decoded bytes of a picture: about 358 million pixels of RGB.
 const DECODED_BYTES_MAX: u64 = 1 << 30;
-/// Memory of a decoder besides the decoded picture, in multiples of it: a progressive JPEG keeps two bytes per
-/// coefficient.
+/// Additional memory of a decoder, as a multiple of the decoded picture's size. A decoder of progressive JPEG stores
+/// two bytes per coefficient.
 const WORKING_FACTOR: u64 = 3;
-/// Quality (of 100) at which JPEG loses little.
+/// JPEG quality, of 100. At this quality the loss is small.
 const JPEG_QUALITY: u8 = 95;
 
 /// Size and pixel type of a picture.
@@ -88,7 +88,7 @@ fn png(input: &Input, file: &[u8]) -> Result<(Head, Vec<u8>), FileError> {
     let mut data = room(input, &head)?;
     reader.next_frame(&mut data).map_err(bad)?;
     if head.dtype == DType::U16 {
-        // The file has big-endian samples (PNG specification, section 7.1).
+        // Reverse the bytes: samples in a PNG are big-endian (PNG specification, section 7.1).
         data.chunks_exact_mut(2).for_each(<[u8]>::reverse);
     }
     Ok((head, data))
@@ -96,7 +96,8 @@ fn png(input: &Input, file: &[u8]) -> Result<(Head, Vec<u8>), FileError> {
 
 fn jpeg(input: &Input, file: &[u8]) -> Result<(Head, Vec<u8>), FileError> {
     let bad = |e: zune_jpeg::errors::DecodeErrors| input.fault(undecodable(e));
-    // A JPEG has at most 65,535 pixels along an edge, and `room` bounds their number.
+    // Disable the crate's own limits of width and height. A JPEG has at most 65,535 pixels along an edge, and `room`
+    // bounds the total.
     let options = DecoderOptions::default().set_strict_mode(false).set_max_width(usize::MAX).set_max_height(usize::MAX);
     let mut decoder = JpegDecoder::new_with_options(Cursor::new(file), options);
     decoder.decode_headers().map_err(bad)?;
@@ -122,7 +123,7 @@ fn write_png(out: &mut impl Write, data: &[u8], head: &Head) -> Result<(), Fault
         png::EncodingError::IoError(e) => Fault::Io(e),
         other => Fault::unsupported(other.to_string(), "save it as .npy"),
     };
-    // `picture` has rejected sides that do not fit.
+    // The casts lose nothing: `picture` has rejected sides that do not fit.
     let mut encoder = png::Encoder::new(out, head.width as u32, head.height as u32);
     encoder.set_color(match head.channels {
         1 => png::ColorType::Grayscale,
@@ -149,7 +150,7 @@ fn write_png(out: &mut impl Write, data: &[u8], head: &Head) -> Result<(), Fault
 
 fn write_jpeg(out: &mut impl Write, data: &[u8], head: &Head) -> Result<(), Fault> {
     let colour = if head.channels == 1 { jpeg_encoder::ColorType::Luma } else { jpeg_encoder::ColorType::Rgb };
-    // `picture` has rejected sides that do not fit.
+    // The casts lose nothing: `picture` has rejected sides that do not fit.
     let written = JpegEncoder::new(out, JPEG_QUALITY).encode(data, head.width as u16, head.height as u16, colour);
     written.map_err(|e| match e {
         JpegEncodingError::IoError(e) => Fault::Io(e),

@@ -63,12 +63,12 @@ pub struct Outline<'a> {
     pub shape: &'a [u64],
 }
 
-/// The metadata in a file's header: any texts under any keys.
+/// The metadata in a file's header: texts by key.
 pub type Notes = HashMap<String, String>;
 
 pub(super) fn open(input: &Input) -> Result<(Vec<Entry>, Notes), FileError> {
     let header = header(input).map_err(|fault| input.fault(fault))?;
-    // Parsing allocates several small objects for a few bytes of JSON each.
+    // Parsing allocates several small objects for a few bytes of JSON, at most about eight times the header's length.
     check_memory(input.path(), header.len() as u64 * 8)?;
     entries(input, &header).map_err(|fault| input.fault(fault))
 }
@@ -229,7 +229,8 @@ pub struct Filler<'f> {
 }
 
 impl<'f> Filler<'f> {
-    /// The header stores `note` under `key`; the final note may be longer by up to `room` bytes.
+    /// Plans the layout of a file whose header stores `note` under `key`. The final note may be up to `room` bytes
+    /// longer.
     pub(super) fn new(
         path: &'f Path,
         file: &'f File,

@@ -7,8 +7,8 @@ use tensorlend::DType;
 
 /// Returns the bytes of a tensor; `None` if the count overflows.
 ///
-/// The check counts zeros as ones, as numpy does: a shape like `(2^40, 2^40, 0)` is rejected although it is empty, so
-/// that no product over a part of the shape can overflow later.
+/// The check counts a dimension of 0 as 1, as numpy does. So it rejects a shape like `(2^40, 2^40, 0)` although the
+/// tensor is empty, and no product over a part of an accepted shape can overflow.
 pub(super) fn tensor_bytes(dtype: DType, shape: &[u64]) -> Option<u64> {
     let spread = bounded_product(shape.iter().copied())?.checked_mul(dtype.item_bytes() as u64)?;
     if spread > i64::MAX as u64 {
@@ -25,8 +25,8 @@ pub(super) fn bounded_product(numbers: impl IntoIterator<Item = u64>) -> Option<
         .filter(|&product| i64::try_from(product).is_ok())
 }
 
-/// Rejects more than the available memory. Linux overcommits, so the allocation itself would succeed, and the OOM
-/// killer would end the process later.
+/// Returns an error if less memory is available than needed. Linux overcommits: the allocation itself would succeed,
+/// and the OOM killer would end the process later.
 pub(super) fn check_memory(path: &Path, needed_bytes: u64) -> Result<(), FileError> {
     match crate::meminfo::available_bytes() {
         Some(available_bytes) if needed_bytes > available_bytes => {

@@ -17,7 +17,7 @@ pub struct App {
     pub tab: Tab,
     sorts: [Sort; Tab::ALL.len()],
     pub filter: String,
-    /// The rows that match the filter, in order.
+    /// The rows that match the filter, in the order of display.
     pub rows: Vec<Row>,
     /// Number of rows without the filter.
     pub rows_all: usize,
@@ -25,14 +25,14 @@ pub struct App {
     /// The id of the selected row, which stays selected while others come and go.
     chosen: Option<String>,
     pub mode: Mode,
-    /// The result of the last order.
+    /// The result of the last request to the daemon, as text.
     pub said: String,
     /// Number of rows that fit on the screen.
     pub page: usize,
     pub has_colors: bool,
 }
 
-/// The receiver of the keys.
+/// The part of the display to which keys apply.
 #[derive(Debug)]
 pub enum Mode {
     Table,
@@ -50,7 +50,7 @@ pub enum Question {
     End(Process),
 }
 
-/// The action that a key requires besides a new frame.
+/// The action that follows a key, in addition to a new frame.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Then {
     Nothing,
@@ -85,7 +85,7 @@ impl App {
         }
     }
 
-    /// Stores a sample.
+    /// Stores a sample. While the display is paused, it is not shown.
     pub fn take(&mut self, facts: Facts) {
         if self.is_paused {
             self.waiting = Some(facts);
@@ -109,12 +109,12 @@ impl App {
         self.arrange();
     }
 
-    /// Returns the selected row.
+    /// Returns the selected row, if there is one.
     pub fn row(&self) -> Option<&Row> {
         self.rows.get(self.table.selected()?)
     }
 
-    /// Recomputes the rows.
+    /// Recomputes the rows from the sample, the tab, the filter and the order.
     fn arrange(&mut self) {
         let mut all = rows(self.tab, &self.facts);
         self.rows_all = all.len();
@@ -126,7 +126,7 @@ impl App {
         let found = self.chosen.as_ref().and_then(|id| self.rows.iter().position(|row| row.id == *id));
         match (found, &self.mode) {
             (Some(at), _) => self.table.select(Some(at)),
-            // If the row is gone, closes its details instead of showing another row's.
+            // If the row is gone, close its details: they must not show another row.
             (None, Mode::Details) => {
                 self.mode = Mode::Table;
                 self.choose(self.table.selected().unwrap_or(0));
@@ -160,7 +160,7 @@ impl App {
         }
     }
 
-    /// Handles a key.
+    /// Handles a key, and returns the action that must follow.
     pub fn key(&mut self, key: KeyEvent) -> Then {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return if key.code == KeyCode::Char('c') { Then::Quit } else { Then::Nothing };
@@ -168,7 +168,7 @@ impl App {
         match &self.mode {
             Mode::Filter => self.filter_key(key.code),
             Mode::Confirm(_) => return self.answer(key.code),
-            // Any key returns to the table: keys must not act on rows that are hidden.
+            // Every key returns to the table, because keys must not act on rows that are hidden.
             Mode::Help | Mode::Details => self.mode = Mode::Table,
             Mode::Table => return self.table_key(key.code),
         }

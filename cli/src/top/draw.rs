@@ -1,4 +1,4 @@
-//! Drawing of frames.
+//! Draws frames into a buffer.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::rows::{age_text, spark};
 use super::table::{Row, Subject, Tab, Width};
 use crate::output::{bytes_text, count, printable};
 
-/// Lines above and below the table's rows.
+/// Number of lines above and below the table's rows.
 pub const LINES_AROUND: u16 = 7;
 
 const KEYS: &str = " q quit  Tab view  s sort  r turn  / filter  p pause  Enter all  x end  ? help";
@@ -32,7 +32,7 @@ const HELP: &str = "\
  q, Ctrl-C    end this program
  In maps: ";
 
-/// Draws the frame.
+/// Draws a frame: the head, the tabs, the table, the foot, and a window if one is open.
 pub fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     let [head, tabs, table, foot] =
         Layout::vertical([Constraint::Length(4), Constraint::Length(1), Constraint::Min(1), Constraint::Length(1)])
@@ -170,7 +170,7 @@ fn draw_table(app: &mut App, area: Rect, buffer: &mut Buffer) {
     let places = Layout::horizontal(widths.iter().copied()).spacing(1).split(head_area);
     let map_width = places.last().map_or(0, |place| usize::from(place.width));
     app.page = usize::from(area.height.saturating_sub(1)).max(1);
-    // Lays out visible rows only: there may be a hundred thousand.
+    // Lay out the visible rows only, because there may be a hundred thousand.
     let selected = app.table.selected();
     let mut first = app.table.offset();
     if let Some(selected) = selected {
@@ -290,7 +290,7 @@ pub fn text(buffer: &Buffer) -> String {
         while x < area.right() {
             let symbol = buffer[(x, y)].symbol();
             line.push_str(symbol);
-            // A symbol of two columns occupies one cell; the next cell is skipped.
+            // A symbol that is two columns wide is in the first of two cells. Skip the second.
             x += (Span::raw(symbol).width() as u16).max(1);
         }
         text += line.trim_end();

@@ -33,10 +33,10 @@ pub struct Use {
     pub kind: &'static str,
     pub who: String,
     pub bytes: u64,
-    /// The limit, if there is one.
+    /// The limit of `bytes`, if there is one.
     pub most: Option<u64>,
     pub client: Option<MemberId>,
-    /// Earlier values of `bytes`, the oldest first.
+    /// Values of `bytes` in the latest samples, the oldest first.
     pub history: Vec<u64>,
 }
 
@@ -81,7 +81,7 @@ fn uses(seen: &Observation, stat: Option<&Stat>) -> Vec<Use> {
     all
 }
 
-/// Past bytes of each user of memory.
+/// The bytes of each user of memory in the latest samples.
 #[derive(Default)]
 struct History(HashMap<Who, VecDeque<u64>>);
 
@@ -89,7 +89,7 @@ struct History(HashMap<Who, VecDeque<u64>>);
 #[derive(PartialEq, Eq, Hash)]
 struct Who {
     kind: &'static str,
-    /// Empty for clients, whose command may change.
+    /// Empty for clients, which `client` identifies: their command may change.
     name: String,
     client: Option<MemberId>,
 }
@@ -113,7 +113,7 @@ impl History {
     }
 }
 
-/// Takes samples, and keeps the histories.
+/// Takes samples, and stores the histories.
 pub struct Sampler {
     samples: observe::Sampler,
     history: History,
@@ -121,7 +121,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Joins the namespace.
+    /// Joins the namespace to observe it.
     pub fn new(builder: ClientBuilder) -> Result<Self, Error> {
         let samples = observe::Sampler::new(move || builder.clone().connect())?;
         Ok(Self { samples, history: History::default(), last: Facts::default() })

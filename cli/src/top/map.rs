@@ -16,8 +16,9 @@ pub fn character(state: Option<SlotState>) -> char {
     .0
 }
 
-/// Returns the state of each of `parts` equal parts of a segment. If slots share a part, retired wins over leased, and leased
-/// over live: a small leased tensor must stay visible among large ones that are not leased.
+/// Returns the state of each of `parts` equal parts of a segment. If slots of several states share a part, the part is
+/// retired if one slot is, otherwise leased if one is, otherwise live. So a small leased tensor is visible among large
+/// ones that are not leased.
 pub fn parts(segment: &SegmentSeen, parts: usize) -> Vec<Option<SlotState>> {
     let mut map = vec![None; parts];
     if parts == 0 || segment.bytes == 0 {

@@ -104,7 +104,7 @@ fn frame(mut app: App) -> String {
     draw::draw(&mut app, area, &mut buffer);
     let text = draw::text(&buffer);
     let lines: Vec<&str> = text.lines().collect();
-    // Leaves out the tabs and the last line, which are hints about keys.
+    // Omit the line of tabs and the last line, which are hints about keys.
     let (head, rest) = lines.split_at(4);
     let shown: Vec<&str> = head.iter().chain(&rest[1..rest.len() - 1]).copied().collect();
     shown.join("\n") + "\n"

@@ -6,10 +6,10 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tensorlend::observe::{ClientSeen, ClientState};
 
-/// Error of a process's start time in /proc, whose clock ticks a hundred times a second.
+/// Maximum error in nanoseconds of a start time in /proc, whose unit is a hundredth of a second.
 const TICK_NS: u64 = 10_000_000;
 
-/// A verified client process. The pidfd refers to it for good, unlike its pid, which the kernel may reuse.
+/// A client's process, whose identity was verified. It is referred to by a pidfd, because the kernel may reuse a pid.
 #[derive(Debug)]
 pub struct Process {
     descriptor: OwnedFd,
@@ -31,7 +31,7 @@ impl Process {
         let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
             return Err("its process is not seen from here: it is in a pid namespace of its own".into());
         };
-        // Opens the pidfd before the checks, so that they concern the process that it refers to.
+        // Open the pidfd before the checks, so that they apply to the process to which the pidfd refers.
         let descriptor = pidfd_open(number, PidfdFlags::empty()).map_err(|errno| match errno {
             Errno::SRCH => format!("there is no process {pid} here: it has ended, or is in another pid namespace"),
             other => format!("process {pid}: {other}"),

@@ -64,7 +64,7 @@ fn owner_text(facts: &Facts, catalogue: u16) -> String {
     }
 }
 
-/// Returns a pid. A process in a pid namespace that the daemon does not see has none.
+/// Returns a pid. It is unknown for a process in a pid namespace that the daemon does not see.
 fn pid_text(pid: u32) -> String {
     if pid == 0 { "?".to_owned() } else { pid.to_string() }
 }
@@ -203,7 +203,7 @@ fn segment(facts: &Facts, at: usize, it: &SegmentSeen) -> Row {
         Cell::text(place),
         Cell::bytes(it.bytes),
         percent,
-        // The map is drawn when the column's width is known.
+        // The cell is empty, because the map is drawn later, when the column's width is known.
         Cell::text(""),
     ];
     let free = it.bytes.saturating_sub(used);
@@ -218,7 +218,7 @@ fn segment(facts: &Facts, at: usize, it: &SegmentSeen) -> Row {
     Row { id: format!("{} {}", it.catalogue, it.base), cells, subject: Subject::Segment(at), more }
 }
 
-/// Formats a duration briefly.
+/// Formats a duration with its largest units.
 pub fn age_text(age: Duration) -> String {
     let seconds = age.as_secs();
     match seconds {

@@ -15,7 +15,7 @@ use super::draw::draw;
 use super::facts::{Facts, Sampler};
 use crate::failure::Failure;
 
-/// Timeout of waiting for keys, after which new samples are drawn.
+/// Maximum wait for a key. After it, the loop draws new samples.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Messages of the sampling thread.
@@ -24,8 +24,8 @@ enum News {
     Said(String),
 }
 
-/// The terminal, restored when this value is dropped. After a panic the library's hook restores it before it prints the
-/// message.
+/// The terminal. Dropping this value restores the terminal's mode. After a panic, the library's hook restores the mode
+/// before it prints the message.
 struct Screen(DefaultTerminal);
 
 impl Screen {
@@ -40,7 +40,7 @@ impl Drop for Screen {
     }
 }
 
-/// Runs until the user quits.
+/// Draws frames and handles keys until the user quits.
 pub fn show(mut app: App, sampler: Sampler, interval: Duration) -> Result<(), Failure> {
     // The default actions of these signals would not restore the terminal.
     let is_over = Arc::new(AtomicBool::new(false));
@@ -49,7 +49,8 @@ pub fn show(mut app: App, sampler: Sampler, interval: Duration) -> Result<(), Fa
     }
     let (orders, todo) = channel();
     let (tell, news) = channel();
-    // A thread takes the samples: a sample may wait for a daemon that restarts, and keys must not wait with it.
+    // A thread takes the samples. A sample may wait for a daemon that restarts, and the user's keys must not wait
+    // meanwhile.
     std::thread::spawn(move || sample_on(sampler, interval, &todo, &tell));
     let mut screen = Screen::open().map_err(Failure::Output)?;
     let mut is_new = true;
@@ -92,7 +93,7 @@ fn sample_on(mut sampler: Sampler, interval: Duration, todo: &Receiver<Order>, t
     while tell.send(News::Sample(Box::new(sampler.sample()))).is_ok() {
         let next = Instant::now() + interval;
         match todo.recv_timeout(next.saturating_duration_since(Instant::now())) {
-            // The next sample follows at once and shows the result.
+            // The loop takes the next sample at once, so that it shows the result.
             Ok(order) => drop(tell.send(News::Said(carry_out(&sampler, &order)))),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,

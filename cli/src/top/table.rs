@@ -106,7 +106,7 @@ impl Tab {
     }
 }
 
-/// A column.
+/// A column: its header and its width.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
     pub head: &'static str,
@@ -134,18 +134,18 @@ const fn wide(head: &'static str, share: u16) -> Column {
     Column { head, width: Width::Share(share), is_right: false }
 }
 
-/// A row.
+/// A row of a tab's table.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// Identifies the row's subject across samples.
     pub id: String,
     pub cells: Vec<Cell>,
     pub subject: Subject,
-    /// Values without a column, for the details.
+    /// Further values, which only the details show.
     pub more: Vec<(&'static str, String)>,
 }
 
-/// The subject of a row, for actions on it.
+/// The object that a row describes, on which actions are performed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
     Name(String),
@@ -197,7 +197,7 @@ pub struct Sort {
 }
 
 impl Sort {
-    /// Moves to the column `by` places to the right; numbers sort from the largest down.
+    /// Selects the column `by` places to the right. Columns of numbers sort in descending order.
     pub fn step(self, tab: Tab, by: isize) -> Self {
         let columns = tab.columns();
         let from = self.column.map_or(if by < 0 { 0 } else { -1 }, |column| column as isize);
@@ -205,7 +205,7 @@ impl Sort {
         Self { column: Some(column), is_descending: columns[column].is_right }
     }
 
-    /// Sorts rows; ties are ordered by id, so that rows keep their places from sample to sample.
+    /// Sorts rows. Rows with equal values are ordered by id, so that they keep their order from sample to sample.
     pub fn apply(self, rows: &mut [Row]) {
         let Some(column) = self.column else { return };
         rows.sort_by(|a, b| {
@@ -216,7 +216,7 @@ impl Sort {
     }
 }
 
-/// Returns true if some cell contains the words, ignoring case.
+/// Returns true if at least one cell contains the words, ignoring case.
 pub fn matches(row: &Row, words: &str) -> bool {
     let words = words.to_lowercase();
     row.cells.iter().any(|cell| cell.text.to_lowercase().contains(&words))

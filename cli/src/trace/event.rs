@@ -16,7 +16,7 @@ pub struct Event {
     pub seen: Seen,
 }
 
-/// A client.
+/// The identity of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Who {
     pub pid: u32,
@@ -28,7 +28,7 @@ pub struct Who {
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum Seen {
-    /// A name has a new value: the `number`th that this trace saw.
+    /// A name has a new value. `number` counts the values that this trace has seen.
     Published {
         name: String,
         number: u64,
@@ -39,7 +39,7 @@ pub enum Seen {
         timestamp_ns: u64,
         producer: Who,
     },
-    /// A client leased a value of the name. The bytes are unknown for device memory.
+    /// A client leased a value of the name. `bytes` is unknown for device memory.
     Leased {
         name: String,
         count: u64,
@@ -47,7 +47,7 @@ pub enum Seen {
         nbytes: Option<u64>,
         holder: Who,
     },
-    /// The client released its leases.
+    /// The client has released its leases on values of the name.
     Released {
         name: String,
         holder: Who,
@@ -59,7 +59,7 @@ pub enum Seen {
         name: String,
         to: String,
     },
-    /// A stream exists.
+    /// The stream exists, or was opened.
     Opened {
         stream: String,
         capacity: u64,
@@ -77,7 +77,7 @@ pub enum Seen {
         shape: Option<Vec<usize>>,
         nbytes: u64,
     },
-    /// Messages of which only the number is known: they were replaced before they were sampled.
+    /// Messages that were replaced before they were sampled, so that only their count is known.
     Passed {
         stream: String,
         first: u64,
@@ -87,14 +87,14 @@ pub enum Seen {
         stream: String,
         subscriber: Who,
     },
-    /// A subscriber received messages: their number, and the number left.
+    /// A subscriber has received messages. The fields count these, and those that are left.
     Received {
         stream: String,
         messages: u64,
         lag: u64,
         subscriber: Who,
     },
-    /// A subscriber lost messages: their number, and the total since it began.
+    /// A subscriber has lost messages. The fields count these, and all since it subscribed.
     Lost {
         stream: String,
         messages: u64,
@@ -110,7 +110,7 @@ pub enum Seen {
         stream: String,
         sent: u64,
     },
-    /// The stream is gone.
+    /// The stream does not exist any more.
     Ended {
         stream: String,
     },
@@ -142,7 +142,7 @@ impl fmt::Display for Who {
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Time of day in UTC; the JSON has the date.
+        // The line has the time of day in UTC. The JSON form also has the date.
         let (seconds, millis) = (self.at_ns / 1_000_000_000 % 86_400, self.at_ns / 1_000_000 % 1000);
         write!(f, "{:02}:{:02}:{:02}.{millis:03}Z  ", seconds / 3600, seconds / 60 % 60, seconds % 60)?;
         match &self.seen {

@@ -49,10 +49,10 @@ pub struct TraceArgs {
     json: Json,
 }
 
-/// Messages of the watching threads.
+/// A message of a watching thread: an event, or the error that ends the trace.
 type News = Result<Event, Error>;
 
-/// The threads' sender; false: the receiver is gone.
+/// The sender of a watching thread. Its methods return false once the receiver is gone.
 struct Tell(Sender<News>);
 
 impl Tell {
@@ -73,7 +73,7 @@ impl TraceArgs {
         let (tell, interval) = (Tell(sender), self.interval);
         match (&self.name, &self.stream) {
             (Some(name), _) => {
-                // Rejects an invalid name at once.
+                // Reject an invalid name before the trace starts.
                 client.exists(name)?;
                 name::watch(client, name, interval, tell);
             }
@@ -95,7 +95,7 @@ impl TraceArgs {
     }
 }
 
-/// Returns the next event; `None`: time is up.
+/// Returns the next event; `None` once the time is up.
 fn next(news: &Receiver<News>, until: Option<Instant>) -> Result<Option<Event>, Failure> {
     let told = match until {
         Some(until) => news.recv_timeout(until.saturating_duration_since(Instant::now())),

@@ -11,13 +11,14 @@ use super::event::{Seen, Who};
 use crate::member::MemberId;
 use crate::summary::Summary;
 
-/// Watches from two threads until the receiver is gone: one sleeps until there is a new value, one samples the rest.
+/// Watches a name until the receiver is gone. One thread sleeps until there is a new value; a second one takes samples
+/// of leases and of the name.
 pub fn watch(client: &Client, name: &str, interval: Duration, tell: Tell) {
     let (client, name) = (client.clone(), name.to_owned());
     std::thread::spawn(move || publications(&client, &name, interval, &tell));
 }
 
-/// Sends an event for each value.
+/// Sends an event for each new value.
 fn publications(client: &Client, name: &str, interval: Duration, tell: &Tell) {
     let (mut seen, mut number) = (Version::NONE, 0);
     let mut published = |info: Info, was_there| {
@@ -34,7 +35,7 @@ fn publications(client: &Client, name: &str, interval: Duration, tell: &Tell) {
         Err(Error::NotFound(_)) => {}
         Err(error) => return tell.failure(error),
     }
-    // Starts the second thread now, so that the value's event precedes those of its leases.
+    // Start the second thread after the first event, so that the value's event precedes those of its leases.
     let (rest, own_name, also_tell) = (client.clone(), name.to_owned(), Tell(tell.0.clone()));
     std::thread::spawn(move || surroundings(&rest, &own_name, interval, &also_tell));
     loop {
@@ -53,13 +54,13 @@ fn publications(client: &Client, name: &str, interval: Duration, tell: &Tell) {
 fn newer(client: &Client, name: &str, seen: Version) -> Result<Info, Error> {
     loop {
         match client.wait_value(name, seen, None) {
-            // A value on a device cannot be read here, but it can be described like any other.
+            // This program cannot read a value on a device, but describes it like any other.
             Ok(_) | Err(Error::Kind { .. } | Error::Device { .. }) => {}
             Err(error) => return Err(error),
         }
         match client.info(name) {
             Ok(info) if info.version != seen => return Ok(info),
-            // The name was deleted at this moment: waits for the next value.
+            // The name was deleted before it was described: wait for the next value.
             Ok(_) | Err(Error::NotFound(_)) => {}
             Err(error) => return Err(error),
         }
@@ -88,7 +89,7 @@ impl ValueId {
     }
 }
 
-/// Leases of one holder.
+/// The leases of one holder, and their bytes.
 #[derive(Clone, Copy, Default)]
 struct Leases {
     count: u64,
@@ -169,7 +170,7 @@ fn surroundings(client: &Client, name: &str, interval: Duration, tell: &Tell) {
             events.push(Seen::Released { name: name.to_owned(), holder });
         }
         if let (Some(before), None) = (last.value, sample.value)
-            // An observation may be incomplete, so this checks the name itself.
+            // An observation may be incomplete, so check that the name is gone.
             && matches!(client.exists(name), Ok(false))
         {
             let is_it = |value: &&ValueSeen| ValueId::of(value) == before;
@@ -183,7 +184,7 @@ fn surroundings(client: &Client, name: &str, interval: Duration, tell: &Tell) {
                 None => Seen::Deleted { name },
             });
         }
-        // A slot without leases may be reused for another name.
+        // Keep only slots with leases, because a slot without leases may be reused for another name.
         let current = sample.value.map(|value| value.slot);
         let is_leased =
             |it: &SlotId| seen.leases.iter().any(|lease| (lease.catalogue, lease.slot) == (it.catalogue, it.slot));

@@ -9,20 +9,20 @@ use tensorlend::{Client, Policy};
 use super::Tell;
 use super::event::{Seen, Who};
 
-/// State of a stream at the last sample.
+/// The state of a stream at the last sample.
 #[derive(Default)]
 struct Before {
     id: u64,
-    /// Messages whose sending was reported.
+    /// Number of messages that the trace has reported as sent.
     told: u64,
     is_closed: bool,
     subscribers: BTreeMap<(u16, u16), Subscriber>,
 }
 
-/// State of a subscriber.
+/// The state of a subscriber at the last sample.
 struct Subscriber {
     who: Who,
-    /// Messages that it received or lost; `None`: it had not begun.
+    /// Number of messages that the subscriber has received or lost; `None` before its first.
     next: Option<u64>,
     lost: u64,
 }
@@ -42,7 +42,7 @@ pub fn watch(client: &Client, name: &str, interval: Duration, tell: &Tell) {
             before = None;
             events.push(Seen::Ended { stream: name.to_owned() });
         }
-        // A ring that is not mapped yet will be mapped by the next sample.
+        // If the ring is not mapped yet, the next sample maps it.
         if let Some((stream, sent)) = stream.and_then(|stream| Some((stream, stream.sent?))) {
             let before = before.get_or_insert_with(|| {
                 events.push(opened(&seen, stream, sent));

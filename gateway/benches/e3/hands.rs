@@ -1,4 +1,4 @@
-//! What one process does: a client of the application, a producer, the consumer.
+//! The work of one process: a client of the application, a producer, or the consumer.
 
 use super::plain::Plain;
 use serde::{Deserialize, Serialize};
@@ -12,27 +12,27 @@ use tensorlend_benches::resp::Connection;
 use tensorlend_benches::stats::{now_ns, timed};
 use tensorlend_benches::worker::{Role, wait_until};
 
-/// Tensors of a dataset.
+/// Names of a dataset's tensors.
 const TENSORS: [&str; 4] = ["t0", "t1", "t2", "t3"];
 const LIST: &str = "datasets";
-/// The node that has what is asked for.
+/// The node whose values the contenders fetch.
 const THERE: &str = "n1";
 
-/// The contender that is measured.
+/// The contenders of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Contender {
-    /// The bytes alone.
+    /// A copy over plain TCP.
     Plain,
     Ours,
     Redis,
-    /// Client and server on one core.
+    /// Redis with client and server on the same core.
     RedisOneCore,
-    /// As many requests before the first reply is read.
+    /// Redis, with this many requests sent before the client reads the first reply.
     Pipelined(usize),
 }
 
 impl Contender {
-    /// The process that puts and unpacks.
+    /// Returns the contenders that put and unpack arrays.
     pub fn of_exchange(redis: bool, alone: bool) -> Vec<Self> {
         let all = [Self::Plain, Self::Ours, Self::Redis, Self::RedisOneCore];
         let takes_part = |one: &Self| match one {
@@ -43,7 +43,7 @@ impl Contender {
         all.into_iter().filter(takes_part).collect()
     }
 
-    /// The process that fetches lists.
+    /// Returns the contenders that fetch lists.
     pub fn of_lists(redis: bool) -> Vec<Self> {
         let all = [Self::Plain, Self::Ours, Self::Pipelined(1), Self::Pipelined(64), Self::Pipelined(4096)];
         all.into_iter().filter(|one| redis || !matches!(one, Self::Pipelined(_))).collect()
@@ -61,45 +61,45 @@ impl Contender {
         }
     }
 
-    /// Whether it has lists, and not only bytes.
+    /// Returns true if the contender has lists. A plain copy has only bytes.
     pub fn has_list(self) -> bool {
         self != Self::Plain
     }
 }
 
-/// The task of a process.
+/// A task for a process.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub enum Order {
-    /// Put and unpack an array; answer: [`Times`].
+    /// Put and unpack an array. The reply is [`Times`].
     Exchange { contender: Contender, bytes: usize, calls: u32, start_ns: u64 },
-    /// Append so many datasets; answer: true.
+    /// Append this number of datasets. The reply is `true`.
     Append { contender: Contender, datasets: usize, bytes: usize },
-    /// Poll the list's length until it is this; answer: true.
+    /// Poll the list's length until it is `datasets`. The reply is `true`.
     Poll { contender: Contender, datasets: usize },
-    /// Fetch all; answer: [`Collected`].
+    /// Fetch all datasets of the list. The reply is [`Collected`].
     Collect { contender: Contender, datasets: usize, bytes: usize },
-    /// Delete the list; answer: true.
+    /// Delete the list. The reply is `true`.
     Clear { contender: Contender },
 }
 
-/// Nanoseconds of each put and of each unpack.
+/// Times of each put and of each unpack, in nanoseconds.
 #[derive(Default, Serialize, Deserialize)]
 pub struct Times {
     pub put: Vec<f64>,
     pub unpack: Vec<f64>,
 }
 
-/// Nanoseconds until every byte has been read, and the sum of all bits.
+/// Nanoseconds until the consumer has read every byte, and the sum over all values, which proves it.
 #[derive(Serialize, Deserialize)]
 pub struct Collected {
     pub ns: f64,
     pub sum: u64,
 }
 
-/// Where the others are.
+/// Addresses of the brokers and servers.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Places {
-    /// The broker of the process's own host.
+    /// Socket of the broker on the process's own host.
     pub broker: PathBuf,
     pub plain: SocketAddr,
     pub redis: Option<SocketAddr>,
@@ -112,12 +112,12 @@ struct Hands {
     plain: Plain,
     redis: Option<Connection<TcpStream>>,
     redis_one_core: Option<Connection<TcpStream>>,
-    /// Where what is fetched over sockets comes to lie.
+    /// Destination of the arrays that are fetched over sockets.
     memory: Vec<f32>,
     appended: usize,
 }
 
-/// Connects; who was just started listens a little later.
+/// Connects to a server, and retries because a server that was just started does not listen yet.
 fn patiently<T>(what: &str, mut open: impl FnMut() -> io::Result<T>) -> T {
     for _ in 0..500 {
         if let Ok(there) = open() {
@@ -128,7 +128,7 @@ fn patiently<T>(what: &str, mut open: impl FnMut() -> io::Result<T>) -> T {
     panic!("{what} did not come up within 5 s")
 }
 
-/// Does as it is told.
+/// Runs the process's loop: receives orders and sends the replies.
 pub fn work(mut role: Role) {
     let places: Places = serde_json::from_str(&role.args[0]).expect("plain values");
     let redis = |at: Option<SocketAddr>| at.map(|at| patiently("redis-server", || Connection::open_tcp(at)));
@@ -162,7 +162,7 @@ pub fn work(mut role: Role) {
                 role.answer(&true);
             }
             Order::Collect { contender, datasets, bytes } => {
-                // Memory that it has already, as a consumer in a loop does.
+                // Allocate the memory before the timed part, as a consumer that fetches in a loop has done.
                 hands.memory.resize(datasets * bytes, 0.0);
                 role.answer(&hands.collect(contender, datasets, bytes / 4));
             }
@@ -174,7 +174,7 @@ pub fn work(mut role: Role) {
     }
 }
 
-/// The sum of all bits: the whole tensor has been read.
+/// Returns the sum over all values' bits, for which the whole tensor must be read.
 fn sum(array: &[f32]) -> u64 {
     let sum = |part: &[f32]| part.iter().fold(0_u32, |sum, value| sum.wrapping_add(value.to_bits()));
     array.chunks(1024).map(|part| u64::from(sum(part))).fold(0, u64::wrapping_add)
@@ -186,7 +186,7 @@ impl Hands {
         let mut target = vec![0.0_f32; bytes / 4];
         let mut times = Times::default();
         for call in 0..calls {
-            // Each value is another one: whoever gives an old one is found out.
+            // Each put has a different value, so the check below detects a contender that returns an old one.
             source[0] = (call + 2) as f32;
             times.put.push(timed(1, || self.put(contender, &source)));
             times.unpack.push(timed(1, || self.unpack(contender, &mut target)));
@@ -229,7 +229,7 @@ impl Hands {
         }
     }
 
-    /// On the database's host.
+    /// Runs on the database's host.
     fn append(&mut self, contender: Contender, arrays: &[Vec<f32>]) {
         self.appended += 1;
         if contender == Contender::Ours {
@@ -255,7 +255,7 @@ impl Hands {
 
     fn length(&mut self, contender: Contender) -> u64 {
         if contender == Contender::Ours {
-            // Not by fetching it: that would be the work which is timed later.
+            // Read the length from a listing: fetching the list would do the work that is timed later.
             let found = self.client.remote_names(&format!("{THERE}/{LIST}")).expect("a listing");
             return found.names.first().map_or(0, |list| list.size);
         }
@@ -283,7 +283,7 @@ impl Hands {
     fn collect_ours(&self, datasets: usize) -> u64 {
         let list = format!("{THERE}/{LIST}");
         assert_eq!(self.client.fetch_list(&list).expect("the list"), datasets as u64);
-        // Leases that one client may hold are limited: as many at once as fit.
+        // The number of leases of one client is limited, so the consumer leases at most 1024 items at once.
         let mut total = 0_u64;
         for first in (0..datasets as u64).step_by(1024) {
             let values: Vec<Value> = self.client.get_range(&list, first..first + 1024).expect("items");
@@ -322,7 +322,7 @@ impl Hands {
         Ok(sum)
     }
 
-    /// On the database's host.
+    /// Runs on the database's host.
     fn clear(&mut self, contender: Contender) {
         if contender == Contender::Ours {
             assert!(self.client.clear(LIST).expect("clear"));

@@ -1,33 +1,34 @@
-//! The least of what crosses a link: bytes over one TCP connection, into and out of memory that is there already.
+//! The lower bound of a transfer: bytes over one TCP connection, between memory that is already allocated on both
+//! sides.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use tensorlend_benches::worker::Role;
 
-/// The role of the process at the other end.
+/// The role name of the process at the other end.
 pub const ROLE: &str = "plain";
-/// Maximum number of bytes at the other end.
+/// Maximum number of bytes that the other end stores.
 const BYTES_MAX: usize = 256 << 20;
 
-/// One end of a connection.
+/// The client's end of a connection.
 pub struct Plain(TcpStream);
 
 impl Plain {
-    /// Connects.
+    /// Connects to the other end.
     pub fn open(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         Ok(Self(stream))
     }
 
-    /// Sends bytes there, until they are there.
+    /// Sends bytes, and waits until the other end has stored them.
     pub fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.0.write_all(&head(b'p', bytes.len()))?;
         self.0.write_all(bytes)?;
         self.0.read_exact(&mut [0])
     }
 
-    /// Fetches as many bytes as fit.
+    /// Fetches as many stored bytes as fit into `target`.
     pub fn get_into(&mut self, target: &mut [u8]) -> io::Result<()> {
         self.0.write_all(&head(b'g', target.len()))?;
         self.0.read_exact(target)
@@ -40,7 +41,7 @@ fn head(what: u8, bytes: usize) -> [u8; 9] {
     head
 }
 
-/// Answers all who connect.
+/// Serves every connection.
 pub fn serve(role: &Role) {
     let listener = TcpListener::bind(&role.args[0]).expect("a port");
     for stream in listener.incoming() {

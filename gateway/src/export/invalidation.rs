@@ -1,11 +1,11 @@
-//! Invalidation: the subscriptions of nodes to the next changes of names, and the messages that they cause.
+//! Invalidation: other nodes' subscriptions to the next change of a name, and the messages that report these changes.
 //!
 //! A pure state machine: no clock, no socket.
 //!
-//! A subscriber detects a lost message by the messages' numbers, which have no gaps per (subscriber, namespace). When this
-//! gateway drops the subscriptions of a node that it cannot reach, it skips a number and sends an empty message once the node
-//! returns. It also sends an empty message at intervals, so that a subscriber detects the loss of the last message before a
-//! pause.
+//! The messages to one subscriber about one namespace are numbered without gaps, so that a subscriber detects a lost
+//! message. When this gateway drops the subscriptions of a node that it cannot reach, it skips a number and sends an
+//! empty message once the node returns. It also sends an empty message at intervals, so that a subscriber detects the
+//! loss of the last message before a pause.
 
 use crate::wire::{Asker, Changed, Epoch, HEARTBEAT, NodeName, Stamp};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -13,7 +13,7 @@ use std::time::Instant;
 
 /// Maximum number of names in one message.
 pub const NAMES_PER_MESSAGE: usize = 256;
-/// Maximum size of the names in one message.
+/// Maximum bytes of all names in one message.
 const NAME_BYTES_PER_MESSAGE: usize = 32 * 1024;
 
 /// One message to one subscriber.
@@ -32,10 +32,11 @@ pub struct Invalidation {
 struct Channel {
     /// Number of the next message.
     next: u64,
-    /// The value of each name that the subscriber knows: a change to that value causes no message.
+    /// For each subscribed name, the value that the subscriber already has. A change to this value sends no message.
     names: HashMap<String, Option<Stamp>>,
     order: VecDeque<String>,
-    /// Whether the gateway must send another message, by whose number the subscriber can detect the loss of the last one.
+    /// Whether the gateway owes an empty message, so that the subscriber can detect the loss of the last one by its
+    /// number.
     owed: bool,
     said: Option<Instant>,
 }
@@ -56,27 +57,27 @@ pub struct Subscriptions {
     /// Maximum number of subscribers.
     subscribers_max: usize,
     subscribers: BTreeMap<NodeName, Subscriber>,
-    /// Number of subscribers of each name.
+    /// Number of subscribers of each name, by namespace and name.
     count: HashMap<(usize, String), usize>,
 }
 
 /// The result of a subscription.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Subscribed {
-    /// The message that ends the oldest subscription of a node with too many subscriptions, although the value has not changed.
+    /// If the node had too many subscriptions: a message that ends its oldest one, although that value has not changed.
     pub evicted: Option<Invalidation>,
     /// False if there are too many subscribers: the gateway must not respond to the node then.
     pub is_accepted: bool,
 }
 
 impl Subscriptions {
-    /// Returns an empty collection.
+    /// Makes an empty collection. `max` limits the names of one node in one namespace, `subscribers_max` the nodes.
     pub fn new(epoch: Epoch, max: usize, subscribers_max: usize) -> Self {
         let (subscribers, count) = (BTreeMap::new(), HashMap::new());
         Self { epoch, max: max.max(1), subscribers_max, subscribers, count }
     }
 
-    /// Subscribes the asker to the first change of a name to another value than `told`.
+    /// Subscribes the asker to the first change of a name away from the value `told`, which the asker already has.
     pub fn subscribe(&mut self, asker: &Asker, space: usize, name: &str, told: Option<Stamp>) -> Subscribed {
         if self.subscribers.get(&asker.node).is_some_and(|l| l.epoch != asker.epoch) {
             self.forget(&asker.node);
@@ -89,7 +90,7 @@ impl Subscriptions {
             self.subscribers.insert(asker.node.clone(), fresh);
         }
         let Some(subscriber) = self.subscribers.get_mut(&asker.node) else { return Subscribed::default() };
-        // The request shows that its node can be reached.
+        // The node has just sent a request, so it can be reached.
         subscriber.reachable = true;
         let channel = subscriber.channels.entry(space).or_insert_with(|| Channel { next: 1, ..Channel::default() });
         if channel.names.insert(name.to_owned(), told).is_some() {
@@ -101,7 +102,7 @@ impl Subscriptions {
         if channel.names.len() > self.max {
             while let Some(oldest) = channel.order.pop_front() {
                 if channel.names.remove(&oldest).is_some() {
-                    // A name without a stamp makes the subscriber ask again.
+                    // A message without a stamp invalidates the subscriber's copy, whatever its value.
                     evicted = Some(message(self.epoch, &asker.node, space, channel, vec![(oldest.clone(), None)]));
                     less(&mut self.count, space, oldest);
                     break;
@@ -111,8 +112,8 @@ impl Subscriptions {
         Subscribed { evicted, is_accepted: true }
     }
 
-    /// Makes room for one more subscriber if necessary, by removing the nodes for which `is_known` returns false. If such a node
-    /// returns, the number of its next message has a gap, by which it detects the loss.
+    /// Makes room for one more subscriber if necessary, by removing the nodes for which `is_known` returns false. If
+    /// such a node returns, the number of its next message has a gap, by which it detects the loss.
     pub fn make_room(&mut self, asker: &NodeName, is_known: impl Fn(&NodeName) -> bool) {
         if self.subscribers.len() < self.subscribers_max || self.subscribers.contains_key(asker) {
             return;
@@ -123,7 +124,7 @@ impl Subscriptions {
         }
     }
 
-    /// Returns true if a node is subscribed to the name.
+    /// Returns true if at least one node is subscribed to the name.
     pub fn is_subscribed(&self, space: usize, name: &str) -> bool {
         self.count.contains_key(&(space, name.to_owned()))
     }
@@ -151,7 +152,8 @@ impl Subscriptions {
             if !several.is_empty() {
                 messages.push(message(self.epoch, node, space, channel, several));
             }
-            // Removes the names of subscriptions that have ended.
+            // The queue still has names whose subscriptions have ended. Removing them only when they outnumber the
+            // others makes the amortized cost constant.
             if channel.order.len() > 2 * channel.names.len() + 16 {
                 channel.order.retain(|name| channel.names.contains_key(name));
             }
@@ -159,8 +161,8 @@ impl Subscriptions {
         messages
     }
 
-    /// Drops the subscriptions of an unreachable node. The number of the next message to that node has a gap, by which the node
-    /// detects this.
+    /// Drops the subscriptions of an unreachable node. The number of the next message to that node has a gap, by which
+    /// the node detects this.
     pub fn on_node_down(&mut self, node: &NodeName) {
         let Some(subscriber) = self.subscribers.get_mut(node) else { return };
         subscriber.reachable = false;
@@ -174,7 +176,7 @@ impl Subscriptions {
         }
     }
 
-    /// Returns the messages that a reachable node has missed.
+    /// Returns the messages that tell a node, which can be reached again, that it has missed some.
     pub fn on_node_up(&mut self, node: &NodeName, epoch: Epoch) -> Vec<Invalidation> {
         let Some(subscriber) = self.subscribers.get_mut(node) else { return Vec::new() };
         if subscriber.epoch != epoch {
@@ -191,12 +193,13 @@ impl Subscriptions {
         messages
     }
 
-    /// Returns the messages that are due by the clock.
+    /// Returns the empty messages that are due.
     pub fn on_tick(&mut self, now: Instant) -> Vec<Invalidation> {
         let mut messages = Vec::new();
         for (node, subscriber) in self.subscribers.iter_mut().filter(|(_, subscriber)| subscriber.reachable) {
             for (space, channel) in &mut subscriber.channels {
-                // Sends one more message after the last subscription has ended, because the previous message may be lost, too.
+                // A channel without subscriptions gets one more message, by which the subscriber detects that the
+                // previous one was lost.
                 let due = channel.said.is_none_or(|said| now.saturating_duration_since(said) >= HEARTBEAT);
                 if due && (channel.owed || !channel.names.is_empty()) {
                     let owed = !channel.names.is_empty();
@@ -232,7 +235,7 @@ fn message(
 ) -> Invalidation {
     let number = channel.next;
     channel.next += 1;
-    // The subscriber detects the loss of this message by a later one.
+    // If this message is lost, only the number of a later one reveals it.
     channel.owed = !names.is_empty();
     Invalidation { to: to.clone(), space, changed: Changed { epoch, number, names } }
 }

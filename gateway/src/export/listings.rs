@@ -1,4 +1,4 @@
-//! The names of this machine, for requests of other nodes.
+//! Responses to other nodes' requests for the names of this machine.
 
 use crate::context::Context;
 use crate::local;
@@ -7,7 +7,7 @@ use crate::transport::Answer;
 use crate::wire::{AboutNames, Listed, ListedKind, NamesAnswer, words};
 use tensorlend::Client;
 
-/// A worker has asked the daemon for the names.
+/// The names that a worker has got from the daemon, and the request to which they belong.
 pub struct Event {
     space: usize,
     about: AboutNames,
@@ -15,7 +15,8 @@ pub struct Event {
     answer: Answer,
 }
 
-/// Handles another gateway's request for the names that match a glob. A worker asks the daemon, since many names take long.
+/// Handles another gateway's request for the names that match a glob. A worker lists the names, because many names take
+/// long.
 pub fn on_question(
     context: &mut Context,
     events: &EventSender<Event>,

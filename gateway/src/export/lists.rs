@@ -11,7 +11,7 @@ use crate::wire::{
 };
 use tensorlend::{Client, Value};
 
-/// A worker has sent this number of bytes of items.
+/// Reports the number of bytes of items that a worker has sent.
 pub struct Event(u64);
 
 /// Handles another gateway's request for the items of a list.
@@ -38,7 +38,7 @@ pub fn on_question(
     });
 }
 
-/// Counts the bytes that were sent.
+/// Adds the bytes that a worker has sent to the statistics.
 pub fn on_event(context: &mut Context, Event(bytes): Event) {
     context.statistics.sent_bytes += bytes;
 }
@@ -68,7 +68,7 @@ pub fn on_item_question(context: &mut Context, space: usize, name: &str, about: 
     });
 }
 
-/// Returns the identity of a list for other nodes, unique among all gateways' lists.
+/// Returns the identity of a list for other nodes. The gateway's epoch makes it unique among the lists of all gateways.
 fn identity(epoch: Epoch, id: u64) -> Epoch {
     Epoch(epoch.0 ^ id.rotate_left(32))
 }
@@ -83,7 +83,7 @@ fn describe(
     let Some((id, length)) = client.list_identity(name) else { return Ok((ListAnswer::Nothing, Vec::new())) };
     let values: Vec<Value> = client.get_range(name, about.from..about.from.saturating_add(u64::from(about.items)))?;
     if client.list_identity(name).is_none_or(|(now, _)| now != id) {
-        // The list was cleared at this moment: the requester asks again.
+        // The list was cleared while this function read it. A response without items makes the requester ask again.
         let said = ListAnswer::Items { list: identity(epoch, id), length, items: Vec::new(), whole: Vec::new() };
         return Ok((said, Vec::new()));
     }
@@ -98,7 +98,7 @@ fn describe(
             break;
         }
         room = room.saturating_sub(said);
-        // The bytes are those of the first items, without a gap.
+        // A response contains the bytes of its first items only, without a gap.
         if whole.len() == items.len() && bytes.len() as u64 + outgoing.len() <= u64::from(about.bytes) {
             let (body, element) = outgoing.range(0, outgoing.len());
             let (chunk, body) = Chunk::pack(0, body, element, Packing::None, Codecs::default(), about.checksum);

@@ -21,31 +21,31 @@ const RETAINED: Limits = Limits { count: 256, bytes: 8 << 30, idle: Duration::fr
 const SUBSCRIPTIONS_MAX: usize = 65_536;
 /// Maximum number of subscribed nodes.
 const SUBSCRIBERS_MAX: usize = 4096;
-/// Maximum number of names whose stamps are remembered.
+/// Maximum number of names whose stamps this gateway remembers.
 const STAMPS_MAX: usize = 262_144;
 
 /// The subject and the sender of a request of another node.
 #[derive(Clone, Copy)]
 pub struct Asked<'q> {
-    /// The namespace.
+    /// Index of the namespace.
     pub space: usize,
-    /// The name.
+    /// The name that the other node requests.
     pub name: &'q str,
-    /// The node that asks.
+    /// The requesting gateway: its node and epoch.
     pub asker: &'q Asker,
 }
 
-/// The part of a value that another node requests.
+/// A range of a value's bytes that another node requests.
 pub struct Part {
-    /// The value.
+    /// Stamp of the value.
     pub stamp: Stamp,
-    /// The first byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// The number of bytes.
+    /// Number of bytes.
     pub bytes: u32,
-    /// Encodings that the asker accepts.
+    /// Codecs that the asker accepts.
     pub codecs: Codecs,
-    /// Whether the asker wants a checksum.
+    /// Whether the asker requests a checksum.
     pub checksum: bool,
 }
 
@@ -62,23 +62,23 @@ impl Part {
         Frame { head: encode(&NameAnswer::Bytes(chunk)), body }
     }
 
-    /// Returns true if the value has these bytes.
+    /// Returns true if the range lies within the value.
     pub fn is_within(&self, value: &Outgoing) -> bool {
         self.offset.saturating_add(u64::from(self.bytes)) <= value.len()
     }
 }
 
-/// Names of this machine that other nodes read.
+/// The stamps, subscriptions and retained values of names that other nodes read.
 pub struct Exports {
     stamps: Stamps,
     subscriptions: Subscriptions,
     retained: Retained<Outgoing>,
-    /// Values on offer, by the name on the node to which they are offered.
+    /// Values that this machine offers to other nodes, by their name there and their stamp here.
     offered: HashMap<(RemoteName, Stamp), Outgoing>,
 }
 
 impl Exports {
-    /// Returns an empty collection.
+    /// Makes the state without subscriptions and retained values.
     pub fn new(context: &Context) -> Self {
         let epoch = context.asker.epoch;
         Self {
@@ -94,7 +94,7 @@ impl Exports {
         (self.subscriptions.len().1, self.retained.len())
     }
 
-    /// Handles changes of watched names.
+    /// Sends invalidation messages for watched names that have changed.
     pub fn on_changed(&mut self, context: &mut Context, space: usize, names: &[(String, Option<Version>)]) {
         let stamped: Vec<(String, Option<Stamp>)> = names
             .iter()
@@ -103,17 +103,17 @@ impl Exports {
         notify(context, self.subscriptions.on_changed(space, &stamped));
     }
 
-    /// Handles a node that can be reached.
+    /// Sends the invalidation messages that a node, which can be reached again, has missed.
     pub fn on_node_up(&mut self, context: &mut Context, node: &NodeName, epoch: Epoch) {
         notify(context, self.subscriptions.on_node_up(node, epoch));
     }
 
-    /// Handles a node that cannot be reached any more.
+    /// Drops the subscriptions of a node that cannot be reached any more.
     pub fn on_node_down(&mut self, node: &NodeName) {
         self.subscriptions.on_node_down(node);
     }
 
-    /// Does the work that is due by the clock.
+    /// Sends the invalidation messages that are due, and releases idle values.
     pub fn on_tick(&mut self, context: &mut Context, now: Instant) {
         notify(context, self.subscriptions.on_tick(now));
         self.retained.on_tick(now);
@@ -126,13 +126,13 @@ impl Exports {
         stamp
     }
 
-    /// Ends an offer.
+    /// Ends an offer, and releases its value.
     pub fn withdraw(&mut self, name: &RemoteName, stamp: Stamp) {
         self.offered.remove(&(name.clone(), stamp));
     }
 
-    /// Handles another node's request for the value of a name. That node has the value `have` already, and accepts `inline_max`
-    /// bytes of another one with the response.
+    /// Handles another node's request for the value of a name. `have` is the stamp of that node's copy. If the value is
+    /// another one, its first bytes come with the response, at most `inline_max`.
     pub fn on_get(
         &mut self,
         context: &mut Context,
@@ -194,12 +194,13 @@ impl Exports {
         context.senders.run(move || answer(part.pack(&value)));
     }
 
-    /// Handles the end of another node's reads of a value.
+    /// Handles another node's report that it has finished reading a value.
     pub fn on_done(&mut self, space: usize, name: &str, stamp: Stamp, asker: &Asker) {
         self.retained.remove_reader(Stamped { space, name, stamp }, &asker.node);
     }
 
-    /// Subscribes a node to the next change of a name, and watches the name. Returns false if too many nodes are subscribed.
+    /// Subscribes a node to the next change of a name, and watches the name. Returns false if too many nodes are
+    /// subscribed.
     fn subscribe(
         &mut self,
         context: &mut Context,
@@ -226,7 +227,8 @@ impl Exports {
         Some(self.stamps.of(space, name, version))
     }
 
-    /// Returns a value by its stamp: an offered or retained one, or the current one of the name.
+    /// Returns the value with this stamp if this machine offers or retains it, or if it is the current value of the
+    /// name.
     fn readable(
         &mut self,
         context: &Context,

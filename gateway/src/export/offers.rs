@@ -16,17 +16,17 @@ use std::time::{Duration, Instant};
 use tensorlend::remote::{RemoteAnswer, VALUE, VALUE_METADATA, VALUE_PREFIX};
 use tensorlend::{Call, Tensor};
 
-/// Time that the other node has to fetch an offered value and respond, before the offer is repeated.
+/// Time after which this gateway repeats an offer. The other node must fetch the value and respond within it.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// One value on offer.
+/// One value that this machine offers to another node.
 struct Offer {
     name: RemoteName,
     stamp: Stamp,
     value: Outgoing,
-    /// Number of the offer, the same in all attempts: the other node takes the value once.
+    /// Number of the offer, the same in all attempts, so that the other node takes the value only once.
     number: u64,
     /// Time of the first attempt.
     since: Instant,
@@ -43,13 +43,13 @@ enum Step {
     Again(Box<Offer>),
 }
 
-/// An offer that has ended.
+/// An offer with a final result.
 pub struct Settled {
     /// The name on the other node.
     pub name: RemoteName,
-    /// The client's call.
+    /// The client's request.
     pub call: Call,
-    /// Its answer.
+    /// The response to the client.
     pub answer: RemoteAnswer,
 }
 
@@ -60,7 +60,7 @@ pub struct Offers {
 }
 
 impl Offers {
-    /// Returns an empty collection.
+    /// Makes an empty collection, whose workers post to `events`.
     pub fn new(events: EventSender<Event>) -> Self {
         Self { events, last_number: 0 }
     }
@@ -91,8 +91,8 @@ impl Offers {
     fn offer(&self, context: &Context, offer: Box<Offer>) {
         let value = &offer.value;
         let descriptor = Descriptor::clone(value.descriptor());
-        // A small value is sent with the offer. A large value is not, since the other node may refuse the offer. If it accepts,
-        // it fetches the value in chunks.
+        // The offer contains the bytes of a small value. Those of a large value would be sent without effect if the
+        // other node refused, so that node fetches them in chunks when it has accepted.
         let along = if value.len() <= u64::from(INLINE_BYTES) { value.len() } else { 0 };
         let (body, element) = value.range(0, along);
         let checksum = context.settings.checksum;
@@ -104,7 +104,7 @@ impl Offers {
         });
     }
 
-    /// Applies an event.
+    /// Applies an event. Returns the offer if it has ended.
     pub fn on_event(
         &mut self,
         context: &mut Context,
@@ -141,7 +141,7 @@ impl Offers {
     }
 
     fn retry(&self, context: &Context, exports: &mut Exports, offer: Box<Offer>, trouble: &Trouble) {
-        // After a timeout the next attempt needs no further pause.
+        // After a timeout, enough time has passed: the next attempt begins at once.
         let pause = if *trouble == Trouble::Timeout { Duration::ZERO } else { PAUSE };
         let (events, name, stamp) = (self.events.clone(), offer.name.clone(), offer.stamp);
         let is_queued = context.askers.run(move || {
@@ -155,7 +155,8 @@ impl Offers {
     }
 }
 
-/// Returns a copy of a request's value: the request may be answered while the transport still reads the value.
+/// Returns a copy of the value in a client's request. The original ends with the response to the client, and the
+/// transport may read the value longer.
 fn outgoing(call: &Call, is_dataset: bool, here: &NodeName) -> Result<Outgoing, String> {
     let request = call.value().as_dataset().ok_or("a put without a value")?;
     let mut parts = Vec::new();

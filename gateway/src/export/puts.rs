@@ -10,32 +10,32 @@ use crate::wire::{Asker, Descriptor, Epoch, NameAnswer, NodeName, Stamp, words};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Maximum number of remembered offers, so that none is accepted twice.
+/// Maximum number of offers that this gateway remembers, so that it accepts none of them twice.
 const OFFERS_MAX: usize = 1024;
 
-/// An offer of another node: the node, its gateway's epoch, and the offer's number.
+/// Identifies an offer of another node: the node, its gateway's epoch, and the offer's number.
 type OfferId = (NodeName, Epoch, u64);
 
 enum State {
-    /// The bytes are being fetched; these requests wait for the result.
+    /// This gateway fetches the bytes. The result answers these requests.
     Fetching(Vec<Answer>),
-    /// The result.
+    /// The offer has this result.
     Done(NameAnswer),
 }
 
 /// An offer, as another node sends it.
 pub struct Offered {
-    /// The value.
+    /// Descriptor of the value.
     pub descriptor: Descriptor,
     /// The value's stamp at the other node.
     pub stamp: Stamp,
-    /// The number of the offer.
+    /// The number of the offer, unique for the offering gateway.
     pub number: u64,
-    /// The first bytes of the value.
+    /// The first bytes of the value, or all.
     pub first: Piece,
 }
 
-/// An accepted offer whose bytes are being fetched.
+/// An accepted offer, whose bytes this gateway fetches.
 pub struct PutOf {
     id: OfferId,
     name: String,
@@ -63,7 +63,8 @@ impl Puts {
         let id = (asker.node.clone(), asker.epoch, offer.number);
         match self.offers.get_mut(&id) {
             Some(State::Fetching(waiting)) => {
-                // The node has abandoned its earlier request.
+                // A repeated offer means that the node has abandoned its earlier request, so no response to that one is
+                // necessary.
                 waiting.clear();
                 waiting.push(answer);
                 return None;
@@ -89,7 +90,7 @@ impl Puts {
         })
     }
 
-    /// Makes room for an offer; returns the reason if it is refused.
+    /// Accepts an offer and makes room for it, or returns the reason for a refusal.
     fn accept(
         &mut self,
         context: &mut Context,
@@ -119,7 +120,7 @@ impl Puts {
         Ok(())
     }
 
-    /// Handles the end of the transfer of an offered value.
+    /// Publishes an offered value whose transfer has ended, and responds to the node that offered it.
     pub fn on_fetched(&mut self, context: &mut Context, put: PutOf, outcome: Outcome) {
         let PutOf { id, name } = put;
         let result = match outcome {

@@ -1,4 +1,4 @@
-//! Values that other nodes read, retained until the readers are done.
+//! Values that other nodes read in parts. This gateway retains each value until all its readers have finished.
 
 use crate::wire::{NodeName, Stamp};
 use std::collections::{HashSet, VecDeque};
@@ -11,18 +11,18 @@ pub struct Limits {
     pub count: usize,
     /// Maximum number of bytes of all values. A single value may have more.
     pub bytes: u64,
-    /// A value that no node has read for this time is released.
+    /// Time without reads after which a value is released.
     pub idle: Duration,
 }
 
-/// A value of a name.
+/// Identifies a value: a name, and a stamp of its value.
 #[derive(Clone, Copy, Debug)]
 pub struct Stamped<'n> {
     /// The namespace's index in the configuration.
     pub space: usize,
-    /// The name.
+    /// The name whose value it is.
     pub name: &'n str,
-    /// The version of its value.
+    /// The stamp of the name's value.
     pub stamp: Stamp,
 }
 
@@ -44,14 +44,14 @@ impl<T> Entry<T> {
 
 /// Values by name and stamp, the oldest first.
 ///
-/// A reader can request a released value again, so an early release only costs time.
+/// A reader can request the current value again. So an early release costs time, and no correctness.
 pub struct Retained<T> {
     limits: Limits,
     entries: VecDeque<Entry<T>>,
 }
 
 impl<T> Retained<T> {
-    /// Returns an empty collection.
+    /// Makes an empty collection with these limits.
     pub fn new(limits: Limits) -> Self {
         Self { limits, entries: VecDeque::new() }
     }
@@ -69,7 +69,7 @@ impl<T> Retained<T> {
         }
     }
 
-    /// Returns a retained value, and adds a reader.
+    /// Returns a retained value, and adds `reader` to its readers.
     pub fn get(&mut self, at: Stamped<'_>, reader: &NodeName, now: Instant) -> Option<&T> {
         let entry = self.entries.iter_mut().find(|entry| entry.is_of(at))?;
         entry.used = now;
@@ -79,7 +79,7 @@ impl<T> Retained<T> {
         Some(&entry.value)
     }
 
-    /// Removes a reader that has finished a value.
+    /// Removes a reader that has finished with a value; without readers, the value is released.
     pub fn remove_reader(&mut self, at: Stamped<'_>, reader: &NodeName) {
         self.entries.retain_mut(|e| {
             if e.is_of(at) {

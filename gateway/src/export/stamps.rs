@@ -4,8 +4,8 @@ use crate::wire::{Epoch, Stamp};
 use std::collections::{HashMap, VecDeque};
 use tensorlend::Version;
 
-/// Stamps of the latest values, by name. One counter serves all names, so a name that was forgotten never gets one of its
-/// earlier stamps again. A reader with a copy of its value only fetches the value once more.
+/// Stamps of the latest values, by name. One counter serves all names. So a name that this table has forgotten gets a
+/// new stamp, and never an earlier one: a reader that has a copy of its value fetches the same value once more.
 #[derive(Debug)]
 pub struct Stamps {
     epoch: Epoch,
@@ -21,13 +21,13 @@ impl Stamps {
         Self { epoch, last: 0, max: max.max(1), seen: HashMap::new(), order: VecDeque::new() }
     }
 
-    /// Returns a stamp that no value of a name has.
+    /// Returns a stamp that no other value has.
     pub fn fresh(&mut self) -> Stamp {
         self.last += 1;
         Stamp { epoch: self.epoch, counter: self.last }
     }
 
-    /// Returns the stamp of the value that a name of a namespace holds.
+    /// Returns the stamp of a name's value, which has this version in the local daemon.
     pub fn of(&mut self, space: usize, name: &str, version: Version) -> Stamp {
         let key = (space, name.to_owned());
         let (epoch, last) = (self.epoch, &mut self.last);

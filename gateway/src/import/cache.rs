@@ -1,7 +1,7 @@
-//! Copies of other nodes' values: their presence, their validity, and the clients that wait for them.
+//! The cache of other nodes' values: which copies exist, which of them are valid, and which clients wait for one.
 //!
-//! A pure state machine: no clock, no socket, no bytes. Events go in with the time, and effects come out, so that a test can
-//! simulate a thousand nodes.
+//! A pure state machine without clock, socket or tensor bytes: each method takes an event and the time, and returns
+//! effects. So a test can simulate a thousand nodes.
 //!
 //! ```text
 //!                 asked for                     fetched                    changed
@@ -12,9 +12,10 @@
 //!                                                 node went
 //! ```
 //!
-//! The rule: while its node can be reached, a copy that has been in the local directory for longer than [`GRACE`] is valid, or
-//! an invalidation of it is in flight. A client whose copy was invalid on arrival still gets it, since the name held that value
-//! after the request. [`GRACE`] is the time for the client to lease it.
+//! Invariant: while a node can be reached, each of its copies that has been in the local directory for longer than
+//! [`GRACE`] is valid, or its invalidation is in flight. A copy may be invalid already when it arrives. Clients that
+//! requested it before still get it, because the name held that value after their requests; [`GRACE`] is the time that
+//! they have to lease it.
 
 mod check;
 mod eviction;
@@ -28,55 +29,56 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 use tensorlend::Version;
 
-/// Minimum time that a copy stays in the directory, for the clients that asked for it.
+/// Minimum time that a copy stays in the directory, so that the clients that requested it can lease it.
 pub const GRACE: Duration = Duration::from_millis(20);
 /// Delay before a failed request is repeated, if a client waits for a new value.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// A client that waits for a response.
+/// The number of a client's request that waits for an answer.
 pub type Ticket = u64;
-/// One request to another node.
+/// The number of a request to another node.
 pub type Fetch = u64;
 
 /// The answer to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// A copy is present.
+    /// The directory has a copy.
     Here {
-        /// True if its node cannot be reached: the copy may be old.
+        /// True if the node cannot be reached, so that the copy may be out of date.
         stale: bool,
     },
     /// The node has no such name.
     Nothing,
-    /// The node cannot be reached, and no copy is present.
+    /// The node cannot be reached, and the directory has no copy.
     Unreachable,
-    /// The wait timed out.
+    /// The client's timeout passed first.
     Timeout,
-    /// Refused; the reason.
+    /// The request was refused, for this reason.
     Refused(String),
 }
 
 /// An action that the caller of the cache must perform.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Ask the node for the value of a name.
+    /// Request the value of a name from its node.
     Ask {
-        /// The name.
+        /// The name whose value is requested.
         name: RemoteName,
-        /// The present copy.
+        /// Stamp of the present copy.
         have: Option<Stamp>,
-        /// Whether the node must send the value if it differs from the copy. If not, the request only revalidates the copy.
+        /// True if a client waits for the value: the node sends it if it differs from the copy. False if the request
+        /// only revalidates the copy.
         wanted: bool,
         /// The request's number.
         fetch: Fetch,
     },
-    /// Answer a client.
+    /// Answer the request of a client.
     Answer(Ticket, Verdict),
     /// Delete the copy from the local directory.
     Delete(RemoteName),
 }
 
-/// The reason why a request has no response.
+/// The reason why a request to another node has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The node cannot be reached.
@@ -93,7 +95,7 @@ struct Copy {
     bytes: u64,
     /// Time before which the copy is not deleted.
     until: Instant,
-    /// Number of its last use, which orders the copies by age.
+    /// Number of the copy's last use; the least recently used copies are deleted first.
     used: u64,
 }
 
@@ -101,7 +103,7 @@ struct Copy {
 struct Waiter {
     ticket: Ticket,
     until: Instant,
-    /// The client waits for another value than this one; `None`: for any value.
+    /// The value that the client has seen, if it waits for a different one; `None`: the client accepts any value.
     seen: Option<Seen>,
 }
 
@@ -115,20 +117,20 @@ enum Seen {
 #[derive(Debug, Default)]
 struct Entry {
     copy: Option<Copy>,
-    /// The copy is the node's value, and this node is subscribed to its change.
+    /// The copy equals the node's value, and this node is subscribed to the next change.
     good: bool,
-    /// The copy will be deleted after its grace period.
+    /// The copy is out of date, and is deleted at the end of its grace period.
     invalid: bool,
-    /// The request in flight, and whether its value is wanted.
+    /// The request in flight, and whether a client waits for the value.
     fetch: Option<(Fetch, bool)>,
     /// Invalidations that came during the request.
     invalidations: Vec<Option<Stamp>>,
     /// Whether the subscription may have been lost during the request.
     unconfirmed: bool,
     waiters: Vec<Waiter>,
-    /// Whether the name had no value at the last request, and the node will report its next value.
+    /// The last response was that the name has no value, and the node will report its next value.
     subscribed: bool,
-    /// Time at which a failed request is repeated, because a client waits.
+    /// Time at which a failed request is repeated.
     again: Option<Instant>,
     /// The stamp and the local version of the copy or, without a copy, of the last copy.
     last: Option<(Stamp, Version)>,
@@ -140,27 +142,27 @@ impl Entry {
     }
 }
 
-/// The state of a copy.
+/// The stamp and the freshness of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed {
     /// The stamp of the copied value.
     pub stamp: Stamp,
-    /// Whether the copy may be older than its node's value.
+    /// True if the node may hold a later value.
     pub stale: bool,
 }
 
-/// The copies of all names.
+/// The copies of all remote names, and the requests for them.
 #[derive(Debug)]
 pub struct Cache {
     bytes_max: u64,
     names_max: usize,
     entries: HashMap<RemoteName, Entry>,
-    /// Names by node: a node that connects or disconnects costs no more than its own names.
+    /// Names by node, so that the work at a node's connection or loss is proportional to that node's names.
     of_node: HashMap<NodeName, BTreeSet<RemoteName>>,
     alive: HashMap<NodeName, Epoch>,
     revalidation: Revalidation,
     fetches: HashMap<Fetch, RemoteName>,
-    /// Names with a deadline.
+    /// Deadlines of waiters, grace periods and retries, with their names.
     due: BTreeSet<(Instant, RemoteName)>,
     bytes: u64,
     uses: u64,
@@ -168,7 +170,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Returns an empty cache for at most `bytes_max` bytes of copies, and `names_max` names.
+    /// Makes an empty cache for at most `bytes_max` bytes of copies, and `names_max` names.
     pub fn new(bytes_max: u64, names_max: usize) -> Self {
         Self {
             bytes_max,
@@ -200,12 +202,12 @@ impl Cache {
         Some(self.entries.get(name)?.copy?.version)
     }
 
-    /// Returns true if this local version is the copy of this name.
+    /// Returns true if this gateway published this local version as the last copy of the name.
     pub fn is_ours(&self, name: &RemoteName, version: Version) -> bool {
         self.entries.get(name).is_some_and(|e| e.last.is_some_and(|(_, ours)| ours == version))
     }
 
-    /// Returns the state of a name's copy.
+    /// Returns the stamp and the freshness of a name's copy.
     pub fn placed(&self, name: &RemoteName) -> Option<Placed> {
         let entry = self.entries.get(name)?;
         let stale = !entry.good;
@@ -217,7 +219,7 @@ impl Cache {
         self.on_asked(name, Waiter { ticket, until, seen: None }, now)
     }
 
-    /// Handles a client's wait for another value than the one of this local version.
+    /// Handles a client's request to wait for a value other than the local version `seen`.
     pub fn on_wait(
         &mut self,
         name: &RemoteName,
@@ -249,7 +251,8 @@ impl Cache {
         }
         let satisfied = |copy: &Copy| !matches!(waiter.seen, Some(Seen::Stamp(stamp)) if copy.stamp == stamp);
         match &entry.copy {
-            // A wait for a new value continues while the node is disconnected: the node may be back in time.
+            // While the node is lost, a client that accepts any value gets the stale copy. A client that waits for a
+            // new value continues to wait, because the node may return before the timeout.
             Some(copy) if (entry.good || !alive) && satisfied(copy) => {
                 out.push(Effect::Answer(waiter.ticket, Verdict::Here { stale: !alive }));
                 return out;
@@ -267,18 +270,18 @@ impl Cache {
         out
     }
 
-    /// Sends a request to the node if a client waits for a value that no subscription announces.
+    /// Requests the value from the node if a client waits for a value that no subscription will report.
     fn want(&mut self, name: &RemoteName, out: &mut Vec<Effect>) {
         let alive = self.alive.contains_key(&name.node);
         let Some(entry) = self.entries.get_mut(name) else { return };
-        // If the copy is valid, clients that want any value have their response. Clients that want another value wait for the
+        // If the copy is valid, the clients that accept any value have got their answers, and the others wait for the
         // invalidation.
         let covered = entry.good || (entry.subscribed && entry.waiters.iter().all(|w| w.seen.is_some()));
         if entry.waiters.is_empty() || covered || !alive || entry.again.is_some() {
             return;
         }
         match &mut entry.fetch {
-            // The request is in flight already.
+            // A revalidation may be in flight: its response must contain the value now.
             Some((_, wanted)) => *wanted = true,
             None => self.ask(name, true, out),
         }
@@ -307,13 +310,14 @@ impl Cache {
         Some(name)
     }
 
-    /// Returns true if the value that came with a response is wanted. If not, call [`Cache::on_other`].
+    /// Returns true if a client waits for the value in this response. If none does, the caller calls
+    /// [`Cache::on_other`].
     pub fn is_wanted(&self, fetch: Fetch) -> bool {
         let entry = self.fetches.get(&fetch).and_then(|name| self.entries.get(name));
         entry.is_some_and(|e| e.fetch.is_some_and(|(_, wanted)| wanted) && !e.waiters.is_empty())
     }
 
-    /// Handles a value that was fetched and published under this local version.
+    /// Handles a value that this gateway has fetched, and published as this local version.
     pub fn on_value(&mut self, fetch: Fetch, stamp: Stamp, version: Version, bytes: u64, now: Instant) -> Vec<Effect> {
         let mut out = Vec::new();
         let Some(name) = self.end(fetch) else { return out };
@@ -340,7 +344,7 @@ impl Cache {
                 entry.invalid = false;
                 self.settle(&name, now, &mut out);
             } else {
-                // The copy was deleted in the meantime.
+                // A client has deleted the copy during the request.
                 entry.good = false;
                 self.want(&name, &mut out);
             }
@@ -349,15 +353,16 @@ impl Cache {
         out
     }
 
-    /// Answers the clients that wait for a copy that was confirmed or is new.
+    /// Answers the waiting clients, after a response has confirmed the copy or brought a new one.
     fn settle(&mut self, name: &RemoteName, now: Instant, out: &mut Vec<Effect>) {
         let alive = self.alive.get(&name.node).copied();
         let Some(entry) = self.entries.get_mut(name) else { return };
         let Some(copy) = entry.copy else { return };
-        // An invalidation during the request is for a later value, unless its stamp is that of the copy.
+        // An invalidation that arrived during the request makes the copy invalid, unless it reports a value that is not
+        // later than the copy.
         let later = entry.invalidations.drain(..).any(|stamp| makes_bad(stamp, copy.stamp));
         let bad = later || alive.is_some_and(|epoch| epoch != copy.stamp.epoch);
-        // A node that was disconnected in the meantime has dropped the subscription.
+        // A node that was lost during the request has dropped this node's subscription.
         let unconfirmed = std::mem::take(&mut entry.unconfirmed);
         entry.good = !bad && !unconfirmed && alive.is_some();
         entry.subscribed = false;
@@ -379,7 +384,7 @@ impl Cache {
         }
     }
 
-    /// Handles an invalid copy: fetches the value again if a client waits, and deletes the copy otherwise.
+    /// Handles an invalid copy: requests the value again if a client waits, and otherwise deletes the copy.
     fn invalidate(&mut self, name: &RemoteName, now: Instant, out: &mut Vec<Effect>) {
         let Some(entry) = self.entries.get_mut(name) else { return };
         entry.good = false;
@@ -407,7 +412,7 @@ impl Cache {
         out.push(Effect::Delete(name.clone()));
     }
 
-    /// Handles the response that the node holds another value, for which no client waits.
+    /// Handles the response that the node holds a value other than the copy, if no client waits for it.
     pub fn on_other(&mut self, fetch: Fetch, now: Instant) -> Vec<Effect> {
         let mut out = Vec::new();
         let Some(name) = self.end(fetch) else { return out };
@@ -462,7 +467,8 @@ impl Cache {
             if refused {
                 self.invalidate(&name, now, &mut out);
             } else if !entry.waiters.is_empty() || entry.copy.is_some() {
-                // The node may be lost, which this gateway detects late: it keeps the copy and repeats the request.
+                // The node may be lost although this gateway has not detected it yet. So the copy stays, and the
+                // request is repeated.
                 entry.again = Some(now + AGAIN);
                 self.due.insert((now + AGAIN, name.clone()));
             }
@@ -471,7 +477,8 @@ impl Cache {
         out
     }
 
-    /// Handles a node that can be reached.
+    /// Handles a node that has become reachable: revalidates its copies, and requests the values for which clients
+    /// wait.
     pub fn on_node_up(&mut self, node: &NodeName, epoch: Epoch) -> Vec<Effect> {
         let mut out = Vec::new();
         let before = self.alive.insert(node.clone(), epoch);
@@ -489,7 +496,7 @@ impl Cache {
         out
     }
 
-    /// Handles a node that cannot be reached: its copies become stale, and stay.
+    /// Handles a node that cannot be reached any more: its copies stay, and are stale.
     pub fn on_node_down(&mut self, node: &NodeName) {
         self.alive.remove(node);
         for name in self.of_node.get(node).into_iter().flatten() {
@@ -515,7 +522,7 @@ impl Cache {
     pub fn on_put(&mut self, name: &RemoteName, now: Instant) -> Vec<Effect> {
         let mut out = Vec::new();
         self.on_invalidation(name, None, now, &mut out);
-        // No client has asked for that copy since the put.
+        // The copy needs no grace period: no client can have requested it since the put.
         if let Some(entry) = self.entries.get(name)
             && entry.invalid
         {
@@ -524,7 +531,7 @@ impl Cache {
         out
     }
 
-    /// Does the work that is due by the clock.
+    /// Handles deadlines that have passed: timeouts of clients, grace periods, retries, and silent nodes.
     pub fn on_tick(&mut self, now: Instant) -> Vec<Effect> {
         let mut out = Vec::new();
         if self.due().is_none_or(|due| due > now) {
@@ -569,7 +576,7 @@ impl Cache {
         out
     }
 
-    /// Returns the time of the next work.
+    /// Returns the time of the next deadline.
     pub fn due(&self) -> Option<Instant> {
         self.due.first().map(|(at, _)| *at).into_iter().chain(self.revalidation.due()).min()
     }
@@ -582,7 +589,8 @@ impl Cache {
     }
 }
 
-/// Returns true if the invalidation makes this copy invalid.
+/// Returns true unless the invalidation reports a value that is not later than the copy `have`. Stamps of two epochs
+/// cannot be compared, and so make the copy invalid.
 fn makes_bad(stamp: Option<Stamp>, have: Stamp) -> bool {
     stamp.is_none_or(|stamp| stamp.is_after(have) != Some(false))
 }

@@ -1,4 +1,5 @@
-//! Listings of the names of other nodes. The gateway asks all nodes at once, and its answer names those that did not respond.
+//! Listings of the names of other nodes. The gateway asks all nodes at once, and its answer names those that did not
+//! respond.
 
 use crate::context::Context;
 use crate::key::Key;
@@ -15,7 +16,7 @@ const NAMES_MAX: usize = 200_000;
 /// Maximum number of listings at the same time.
 const RUNNING_MAX: usize = 64;
 
-/// The response of one node to a listing's request, or its absence.
+/// The response of one node to a listing's request, or the error instead of a response.
 pub struct Event {
     listing: u64,
     node: NodeName,
@@ -27,16 +28,16 @@ struct Listing {
     space: usize,
     wanted: Glob,
     found: Vec<(NodeName, Listed)>,
-    /// Nodes that have not responded.
+    /// Nodes from which no response came.
     silent: Vec<NodeName>,
-    /// Whether more names exist than the listing holds.
+    /// Whether the listing omits names, because there are more than it may hold.
     is_cut: bool,
-    /// Number of nodes whose responses are pending.
+    /// Number of nodes that have neither responded nor failed.
     pending: usize,
     call: Call,
 }
 
-/// Listings whose answers are pending.
+/// Listings that clients have requested and whose answers are pending.
 pub struct Listings {
     events: EventSender<Event>,
     running: HashMap<u64, Listing>,
@@ -44,12 +45,12 @@ pub struct Listings {
 }
 
 impl Listings {
-    /// Returns an empty collection.
+    /// Makes an empty collection, whose responses are posted to `events`.
     pub fn new(events: EventSender<Event>) -> Self {
         Self { events, running: HashMap::new(), last_number: 0 }
     }
 
-    /// Handles a client's request for the names of other nodes.
+    /// Handles a client's request for the names of other nodes that match a glob.
     pub fn on_asked(&mut self, context: &Context, space: usize, glob: &str, call: Call) {
         let wanted = match Glob::new(glob) {
             Ok(wanted) => wanted,
@@ -58,8 +59,8 @@ impl Listings {
         if self.running.len() >= RUNNING_MAX {
             return context.refuse(space, call, "too many listings at once: ask again".into());
         }
-        // If a glob begins with a node's name, this gateway asks that node only. Otherwise it asks all nodes for all names, and
-        // applies the glob to their responses.
+        // If a glob begins with a node's name, this gateway asks that node only. Otherwise it asks all nodes for all
+        // names, and applies the glob to their responses.
         let named = split(glob).filter(|(node, _)| NodeName::new(node).is_ok());
         let there = named.map_or("*", |(_, rest)| rest).to_owned();
         let (mut asked, mut silent) = (Vec::new(), Vec::new());
@@ -91,7 +92,7 @@ impl Listings {
         });
     }
 
-    /// Handles a node's response to a listing's request, or its absence.
+    /// Handles a node's response to a listing's request, or the error instead of a response.
     pub fn on_event(&mut self, context: &mut Context, event: Event) {
         let Event { listing: number, node, glob, response } = event;
         let response = response.map(|frame| decode::<NamesAnswer>(&frame.head));
@@ -119,7 +120,7 @@ impl Listings {
         self.end(context, number);
     }
 
-    /// Answers once all nodes have responded.
+    /// Answers the client once no response is pending any more.
     fn end(&mut self, context: &Context, number: u64) {
         if self.running.get(&number).is_none_or(|listing| listing.pending > 0) {
             return;
@@ -127,7 +128,7 @@ impl Listings {
         let Some(listing) = self.running.remove(&number) else { return };
         let client = context.client(listing.space).clone();
         let import = context.settings.spaces[listing.space].import.clone();
-        // A worker answers, since it asks the daemon for each name.
+        // A worker builds the answer, because it reads the local directory for each name.
         context.senders.run(move || {
             let Listing { wanted, found, mut silent, is_cut, call, .. } = listing;
             let info = |(node, listed): (NodeName, Listed)| {
@@ -151,7 +152,7 @@ impl Listings {
     }
 }
 
-/// Returns the copies of names of a node that does not respond.
+/// Returns the names of local copies from a node that does not respond.
 fn copies(client: &Client, node: &NodeName) -> Vec<RemoteInfo> {
     let found = local::values(client, &format!("{}/*", globset::escape(node.as_str()))).unwrap_or_default();
     let info = |listed: Listed| {
@@ -161,8 +162,8 @@ fn copies(client: &Client, node: &NodeName) -> Vec<RemoteInfo> {
     found.into_iter().map(info).collect()
 }
 
-/// Returns the entry of the answer for a name of another node. `name` begins with the node. The entry is marked as neither
-/// cached nor stale.
+/// Returns the entry of the answer for a name of another node. `name` begins with the node. The entry is marked as
+/// neither cached nor stale.
 fn remote_info(name: String, listed: Listed) -> RemoteInfo {
     let (kind, dtype) = (listed.kind.word().to_owned(), listed.dtype);
     let shape = listed.shape.into_iter().map(|size| size as usize).collect();

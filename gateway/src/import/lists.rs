@@ -1,4 +1,4 @@
-//! Lists of other nodes, copied when a client asks. Items that were copied before are not fetched again.
+//! Local copies of other nodes' lists. A client's request copies the items that the local copy lacks.
 
 use crate::context::Context;
 use crate::key::Kind;
@@ -17,13 +17,13 @@ use tensorlend::{Call, Client};
 
 /// Maximum number of items that one response describes.
 const PAGE: u32 = 128;
-/// Maximum bytes of items that come with their descriptions. The gateway requests a larger item by itself, in chunks.
+/// Maximum bytes of items in one response. The gateway fetches a larger item separately, in chunks.
 const INLINE_BYTES: u32 = 1 << 20;
-/// Maximum number of lists that are copied at the same time.
+/// Maximum number of lists that this gateway copies at the same time.
 const RUNNING_MAX: usize = 256;
-/// Maximum number of lists whose identity is remembered.
+/// Maximum number of lists whose identity this gateway remembers.
 const KNOWN_MAX: usize = 65_536;
-/// Maximum number of restarts of a copy whose list was cleared in the meantime.
+/// Maximum number of restarts of one copy. A copy restarts if the list is cleared meanwhile.
 const RESTARTS_MAX: u32 = 16;
 
 /// An item that has not been copied yet.
@@ -34,7 +34,7 @@ struct Item {
 
 type Items = VecDeque<Item>;
 
-/// Items that another node has described.
+/// A response that describes items of a list.
 struct Page {
     list: Epoch,
     /// Number of the first item that was requested.
@@ -53,7 +53,7 @@ struct Running {
     connection: Option<u64>,
 }
 
-/// An event of a list.
+/// An event of a list that is being copied.
 pub enum Event {
     /// The node responded to the request for the items from this one on, or has failed to.
     Response(RemoteName, u64, Result<Frame, Trouble>),
@@ -61,7 +61,7 @@ pub enum Event {
     Appended(Appended),
 }
 
-/// The items that a worker has appended, and those that are left.
+/// The outcome of a worker's appends, and the items that are still to be appended.
 pub struct Appended {
     name: RemoteName,
     list: Epoch,
@@ -69,7 +69,7 @@ pub struct Appended {
     result: Result<(), AppendError>,
 }
 
-/// An item that is being fetched, and the items after it.
+/// The purpose of a transfer: the fetched item, and the items after it.
 pub struct ItemOf {
     name: RemoteName,
     list: Epoch,
@@ -81,12 +81,12 @@ pub struct ItemOf {
 pub struct Lists {
     events: EventSender<Event>,
     running: HashMap<RemoteName, Running>,
-    /// For each name, the identity of the list that was copied last.
+    /// For each name, the identity of the list whose items the local copy has.
     known: HashMap<RemoteName, Epoch>,
 }
 
 impl Lists {
-    /// Returns an empty collection.
+    /// Makes an empty collection, whose responses are posted to `events`.
     pub fn new(events: EventSender<Event>) -> Self {
         Self { events, running: HashMap::new(), known: HashMap::new() }
     }
@@ -116,14 +116,14 @@ impl Lists {
         self.end(context, name, &RemoteAnswer::Refused { why });
     }
 
-    /// Ends a copy whose node cannot be reached.
+    /// Answers a client whose list is on a node that cannot be reached: with the local copy, if there is one.
     fn end_unreachable(&mut self, context: &Context, name: &RemoteName) {
         let is_here = context.client(name.space).list_identity(&name.local()).is_some();
         let answer = if is_here { RemoteAnswer::Here { stale: true } } else { RemoteAnswer::Unreachable };
         self.end(context, name, &answer);
     }
 
-    /// Requests the items after those that were copied.
+    /// Requests the items that the local copy lacks.
     fn ask(&mut self, context: &Context, name: RemoteName) {
         let connection = context.nodes.connection(&name.node);
         if connection.is_none() {
@@ -142,7 +142,7 @@ impl Lists {
         });
     }
 
-    /// Applies an event.
+    /// Applies an event. Returns a request if an item must be fetched.
     pub fn on_event(&mut self, context: &mut Context, event: Event) -> Option<Request<ItemOf>> {
         match event {
             Event::Response(name, from, response) => self.on_response(context, name, from, response),
@@ -191,7 +191,7 @@ impl Lists {
         }
     }
 
-    /// Handles the absence of a response.
+    /// Handles a request that has failed without a response.
     fn on_trouble(&mut self, context: &Context, name: RemoteName, trouble: &Trouble) {
         let Some(running) = self.running.get(&name) else { return };
         let absence = match trouble {
@@ -209,7 +209,7 @@ impl Lists {
         let Page { list, from, length, items, pieces } = page;
         let (client, local) = (context.client(name.space).clone(), name.local());
         if self.known.get(&name) != Some(&list) {
-            // The local copy is of another list, or of one with unknown identity.
+            // The local copy has items of another list, or of one whose identity this gateway does not know.
             if let Err(error) = client.clear(&local) {
                 self.refuse(context, &name, error.to_string());
                 return None;
@@ -224,7 +224,7 @@ impl Lists {
             }
         }
         if items.is_empty() {
-            // A node may claim more items and send none: this gateway limits its requests to such a node.
+            // If the node claims more items but sends none, the gateway requests them a limited number of times.
             if from >= length {
                 self.end(context, &name, &RemoteAnswer::Here { stale: false });
             } else {
@@ -259,7 +259,7 @@ impl Lists {
             Err(AppendError::Damaged(why)) => {
                 context.statistics.damaged += 1;
                 context.drop_message(name.node.as_str(), &why);
-                // This requests the damaged item by itself. If it arrives damaged again, its transfer repeats the request.
+                // Fetch the damaged item separately: that transfer repeats damaged chunks itself.
                 self.fetch(context, name, list, rest)
             }
             Err(AppendError::ForeignWriter) => {
@@ -274,7 +274,7 @@ impl Lists {
         }
     }
 
-    /// Starts again, a limited number of times.
+    /// Restarts the copy from the list's first item, at most [`RESTARTS_MAX`] times.
     fn restart(&mut self, context: &Context, name: RemoteName) {
         let Some(running) = self.running.get_mut(&name) else { return };
         running.restarts += 1;
@@ -285,7 +285,7 @@ impl Lists {
         self.ask(context, name);
     }
 
-    /// Fetches the first of these items; without one, requests the next page.
+    /// Fetches the first of the items in `rest`. If there is none, requests the next page.
     fn fetch(&mut self, context: &Context, name: RemoteName, list: Epoch, mut rest: Items) -> Option<Request<ItemOf>> {
         let Some(Item { descriptor, number }) = rest.pop_front() else {
             self.ask(context, name);
@@ -300,14 +300,14 @@ impl Lists {
         })
     }
 
-    /// Handles the end of the transfer of an item.
+    /// Appends an item whose transfer has ended to the local copy, and fetches the next one.
     pub fn on_fetched(&mut self, context: &mut Context, item: ItemOf, outcome: Outcome) -> Option<Request<ItemOf>> {
         let ItemOf { name, list, number, rest } = item;
         match outcome {
             Outcome::Complete(draft) => {
                 let (client, local) = (context.client(name.space), name.local());
                 if client.length(&local) != number {
-                    // Another client writes to the copy.
+                    // A client of this machine has appended to the copy.
                     self.known.remove(&name);
                     self.restart(context, name);
                     return None;
@@ -329,9 +329,9 @@ impl Lists {
 enum AppendError {
     /// The received bytes differ from the sent bytes.
     Damaged(String),
-    /// Another client writes to the copy.
+    /// A client of this machine has appended to the copy.
     ForeignWriter,
-    /// The daemon's reason.
+    /// The daemon refused the item, for this reason.
     Refused(String),
 }
 
@@ -349,7 +349,8 @@ fn split(chunks: Vec<Chunk>, body: &Body) -> Option<Vec<Piece>> {
     Some(chunks.into_iter().map(its).collect())
 }
 
-/// Appends items whose bytes have arrived. Returns the items that are left, and an error unless only their bytes are missing.
+/// Appends the items whose bytes are in `pieces`. Returns the remaining items, and an error if an item with bytes could
+/// not be appended.
 fn append(client: &Client, list: &str, mut items: Items, pieces: Vec<Piece>) -> (Items, Result<(), AppendError>) {
     for piece in pieces {
         let Some(Item { descriptor, number }) = items.front() else { break };

@@ -1,4 +1,4 @@
-//! Copies of values of other nodes.
+//! Copies of values, lists and streams of other nodes.
 
 pub mod cache;
 pub mod listings;

@@ -1,4 +1,4 @@
-//! Names of other nodes, for clients of this machine.
+//! Names of other nodes that clients of this machine read.
 
 use super::cache::{Cache, Effect, Failure, Fetch, Position, Ticket, Verdict};
 use crate::context::Context;
@@ -18,27 +18,28 @@ use tensorlend::{Call, Lifetime, ValueDraft, Version};
 
 /// Maximum number of names of other nodes in the cache.
 const NAMES_MAX: usize = 65_536;
-/// Maximum time that a client waits for an answer. Transfers time out by themselves.
+/// Maximum time that a client waits for an answer; it exceeds the time of long transfers, which have timeouts of their
+/// own.
 const ANSWER_MAX: Duration = Duration::from_mins(10);
-/// Maximum time of one wait for a new value: a client that still wants the value asks again.
+/// Maximum time of one wait for a new value. A client that waits longer sends another request.
 const WAIT_MAX: Duration = Duration::from_secs(30);
-/// Maximum number of restarts of a fetch whose value changes in the meantime.
+/// Maximum number of times that a fetch restarts because the value has changed during the transfer.
 const RESTARTS_MAX: u32 = 100;
 
-/// The response of another node to a question about a name.
+/// The response of another node to a request about a name, or the error instead of a response.
 pub struct Event {
     fetch: Fetch,
     response: Result<Frame, Trouble>,
 }
 
-/// A copy that is being fetched.
+/// The purpose of a transfer: the copy of a name.
 pub struct CopyOf {
     fetch: Fetch,
     stamp: Stamp,
     bytes: u64,
 }
 
-/// A request about a name, without a final response yet.
+/// A request about a name that has no final response yet.
 #[derive(Clone)]
 struct Question {
     name: RemoteName,
@@ -52,14 +53,14 @@ struct Question {
 pub struct Imports {
     events: EventSender<Event>,
     cache: Cache,
-    /// Clients that wait for an answer, and their namespaces.
+    /// Requests of clients that wait for an answer, with their namespaces.
     callers: HashMap<Ticket, (usize, Call)>,
     last_ticket: Ticket,
     questions: HashMap<Fetch, Question>,
 }
 
 impl Imports {
-    /// Returns an empty collection.
+    /// Creates the state, with an empty cache.
     pub fn new(context: &Context, events: EventSender<Event>) -> Self {
         let cache = Cache::new(context.settings.cache_bytes, NAMES_MAX);
         Self { events, cache, callers: HashMap::new(), last_ticket: 0, questions: HashMap::new() }
@@ -70,12 +71,12 @@ impl Imports {
         self.cache.size()
     }
 
-    /// Returns the time of the cache's next work.
+    /// Returns the time of the cache's next deadline.
     pub fn due(&self) -> Option<Instant> {
         self.cache.due()
     }
 
-    /// Answers all clients that still wait.
+    /// Answers all clients that still wait, because the gateway ends.
     pub fn end(&mut self, context: &Context) {
         for (_, (space, call)) in self.callers.drain() {
             context.answer(space, call, &RemoteAnswer::Unreachable);
@@ -126,7 +127,7 @@ impl Imports {
         self.last_ticket
     }
 
-    /// Removes a copy from the cache if a client has deleted or overwritten it.
+    /// Compares the directory with the cache: if a client has deleted or overwritten a copy, the cache forgets it.
     fn revise(&mut self, context: &Context, name: &RemoteName) {
         if let Some(version) = self.cache.version(name) {
             let now = context.client(name.space).version(&name.local());
@@ -136,13 +137,14 @@ impl Imports {
         }
     }
 
-    /// Returns true unless this machine has a value of its own under a copy's name.
+    /// Returns true if the local name of the copy has no value, or a copy as its value.
     fn is_free(&self, context: &Context, name: &RemoteName) -> bool {
         let (client, local) = (context.client(name.space), name.local());
         match client.version(&local) {
             Ok(None) => true,
             Ok(Some(version)) if self.cache.is_ours(name, version) => true,
-            // After a restart of the daemon, a copy of this gateway may have another version.
+            // After a restart of the daemon, the version of this gateway's copy may differ. Its publisher is still this
+            // process.
             Ok(Some(_)) => client.info(&local).is_ok_and(|info| info.label == LABEL && info.pid == std::process::id()),
             Err(_) => false,
         }
@@ -189,7 +191,8 @@ impl Imports {
         context.answer(space, call, &answer);
     }
 
-    /// Handles a node's response about a name, or its absence.
+    /// Handles a node's response about a name, or the error instead of one. Returns a request if the value must be
+    /// fetched.
     pub fn on_event(&mut self, context: &mut Context, event: Event, now: Instant) -> Option<Request<CopyOf>> {
         let Event { fetch, response } = event;
         let Question { name, have, .. } = self.questions.get(&fetch).cloned()?;
@@ -274,7 +277,7 @@ impl Imports {
         self.apply(context, effects);
     }
 
-    /// Handles the end of the transfer of a copy.
+    /// Publishes a copy whose transfer has ended, and answers the clients that wait for it.
     pub fn on_fetched(&mut self, context: &mut Context, copy: &CopyOf, outcome: Outcome, now: Instant) {
         let fetch = copy.fetch;
         match outcome {
@@ -312,7 +315,7 @@ impl Imports {
         }
     }
 
-    /// Handles a node's invalidation of names.
+    /// Handles a node's invalidation message.
     pub fn on_changed(
         &mut self,
         context: &mut Context,
@@ -336,7 +339,7 @@ impl Imports {
         self.apply(context, effects);
     }
 
-    /// Handles a node that can be reached.
+    /// Handles a node that has become reachable.
     pub fn on_node_up(&mut self, context: &Context, node: &NodeName, epoch: Epoch) {
         let effects = self.cache.on_node_up(node, epoch);
         self.apply(context, effects);
@@ -347,7 +350,7 @@ impl Imports {
         self.cache.on_node_down(node);
     }
 
-    /// Does the work that is due by the clock.
+    /// Handles the cache's deadlines that have passed.
     pub fn on_tick(&mut self, context: &Context, now: Instant) {
         let effects = self.cache.on_tick(now);
         self.apply(context, effects);

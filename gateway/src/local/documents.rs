@@ -1,4 +1,4 @@
-//! Documents for local clients: nodes, and the gateway's statistics.
+//! Documents (JSON) that the gateway publishes for local clients: about each node, and its statistics.
 
 use super::Space;
 use crate::nodes::Nodes;
@@ -7,10 +7,10 @@ use crate::wire::NodeName;
 use tensorlend::remote::{NodeDocument, SERVICE, node_name};
 use tensorlend::{DType, Lifetime};
 
-/// Publishes the document of a node; `None`: of this one.
+/// Publishes the document about a node; `None`: about this node.
 ///
 /// # Errors
-/// Those of the daemon.
+/// The client's error, if it cannot publish.
 pub fn node(space: &Space, nodes: &Nodes, which: Option<&NodeName>) -> tensorlend::Result<()> {
     let here = which.is_none_or(|node| node == nodes.here());
     let (node, epoch, alive) = match which.filter(|_| !here) {
@@ -24,10 +24,10 @@ pub fn node(space: &Space, nodes: &Nodes, which: Option<&NodeName>) -> tensorlen
     publish(space, &node_name(node.as_str()), &document)
 }
 
-/// Publishes the statistics.
+/// Publishes the gateway's statistics as a document.
 ///
 /// # Errors
-/// Those of the daemon.
+/// The client's error, if it cannot publish.
 pub fn statistics(space: &Space, statistics: &Statistics) -> tensorlend::Result<()> {
     publish(space, &format!("{SERVICE}/stat"), statistics)
 }

@@ -1,8 +1,9 @@
-//! The daemon's side: connections, the service for local clients, watched names, and documents for clients.
+//! The side of this machine: connections to the daemon, the service for local clients, watched names, and documents for
+//! clients.
 //!
-//! Each namespace has two clients. Values of the first (copies, documents) end with the gateway, so that a killed gateway
-//! leaves no copies, which nothing would invalidate any more. Values of the second are puts of other nodes: they belong to this
-//! machine from then on, and outlive the gateway as every client's values do.
+//! Each namespace has two clients. The first publishes copies and documents, which end with the gateway: nothing would
+//! invalidate the copies of a killed gateway. The second publishes the values that other nodes put here. They belong to
+//! this machine, and outlive the gateway as the values of every client do.
 
 pub mod documents;
 mod service;
@@ -24,10 +25,10 @@ use tensorlend::{Call, Client, Version};
 pub const LABEL: &str = "tensorlend-gateway";
 /// Label of the client that publishes puts of other nodes.
 pub const LABEL_PUTS: &str = "tensorlend-gateway put";
-/// Timeout of the wait for a predecessor's end.
+/// Time to wait for the end of a predecessor that still serves the namespace.
 const PREDECESSOR: Duration = Duration::from_secs(10);
 
-/// An event on this machine.
+/// An event of the clients or the daemon of this machine.
 pub enum Event {
     /// A local client sent a request.
     Asked {
@@ -35,7 +36,7 @@ pub enum Event {
         space: usize,
         /// The request.
         request: RemoteRequest,
-        /// The call to which the response belongs.
+        /// The call, with which the gateway responds.
         call: Call,
     },
     /// Watched names changed.
@@ -51,19 +52,19 @@ pub enum Event {
 
 /// A namespace, with its connections.
 pub struct Space {
-    /// Its settings.
+    /// The namespace's settings.
     pub settings: SpaceSettings,
-    /// For copies and documents.
+    /// The client that publishes copies and documents.
     pub client: Client,
-    /// For values that other nodes put.
+    /// The client that publishes values that other nodes put here.
     pub puts: Client,
-    /// Names to which other nodes subscribe.
+    /// The watched names: those to which other nodes are subscribed.
     pub watch: Watch,
     service: service::Service,
 }
 
 impl Space {
-    /// Connects, and starts to serve.
+    /// Connects both clients to the daemon, and starts to serve local clients.
     ///
     /// # Errors
     /// [`CannotStart`].
@@ -81,7 +82,7 @@ impl Space {
         };
         let client = connect(LABEL)?;
         let start = Instant::now();
-        // A killed predecessor disappears as soon as the daemon notices its end.
+        // The server of a killed predecessor is listed as alive until the daemon notices its end.
         while client.list(&format!("{SERVICE}/.server/*"))?.iter().any(|server| server.alive) {
             if start.elapsed() > PREDECESSOR {
                 return Err(CannotStart::Double(client.namespace().to_owned()));
@@ -94,7 +95,7 @@ impl Space {
         Ok(Self { settings: space, client, puts, watch, service })
     }
 
-    /// Stops its threads.
+    /// Stops the threads of the watch and of the service.
     pub fn close(&mut self) {
         self.watch.stop();
         self.service.stop();

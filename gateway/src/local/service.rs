@@ -1,4 +1,4 @@
-//! The service for clients of this machine.
+//! The service through which clients of this machine send requests to the gateway.
 
 use super::Event;
 use crate::error::CannotStart;
@@ -14,7 +14,8 @@ use tensorlend_os::thread;
 /// Interval at which the thread polls for its end.
 const NAP: Duration = Duration::from_millis(200);
 
-/// A thread that receives the requests of clients. The combiner sends the responses later.
+/// A thread that receives the requests of clients and posts them to the mailbox. The thread that applies an event sends
+/// the response.
 pub struct Service {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -68,7 +69,7 @@ fn request(call: &Call) -> Result<RemoteRequest, String> {
     RemoteRequest::decode(metadata)
 }
 
-/// Sends a response to a client. A disconnected client is not an error.
+/// Sends a response to a client. A failure is logged only: the client may have disconnected.
 pub fn answer(client: &Client, call: Call, answer: &RemoteAnswer) {
     let draft = || -> tensorlend::Result<tensorlend::Draft> {
         let mut draft = client.create(DType::U8, &[0])?;

@@ -1,9 +1,9 @@
-//! Descriptions of the values of names, for listings.
+//! Descriptions of this machine's values, for listings.
 
 use crate::wire::{Listed, ListedKind};
 use tensorlend::{Client, Info, InfoKind, Spilled};
 
-/// Describes the values of the names that match a glob. Spilled values stay in their files: see [`Listed`].
+/// Describes the values of the names that match a glob. Spilled values are not read from their files: see [`Listed`].
 ///
 /// # Errors
 /// Those of [`Client::overview`].
@@ -27,7 +27,8 @@ fn of_info(info: Info) -> Listed {
 
 fn of_spilled(spilled: Spilled) -> Listed {
     let kind = if spilled.dtype.is_some() { ListedKind::Tensor } else { ListedKind::Dataset };
-    // The shape is in the file. An element type without a shape would describe a scalar.
+    // The shape is in the file, which a listing does not read. An element type without a shape would mean a scalar, so
+    // both are empty.
     let (dtype, shape) = (String::new(), Vec::new());
     Listed { kind, name: spilled.name, dtype, shape, size: spilled.bytes.unwrap_or(0) }
 }

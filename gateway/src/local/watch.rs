@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use tensorlend::{Client, NameWatch, Version};
 use tensorlend_os::thread;
 
-/// Maximum duration of a wait.
+/// Maximum duration of one wait: after it the thread checks whether it must stop.
 const NAP: Duration = Duration::from_millis(500);
-/// Minimum pause between two polls: producers ring no bell in that time, and changes accumulate.
+/// Minimum pause between two polls: in that time changes accumulate, and producers ring no bell for this thread.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Maximum part (1/SHARE) of its thread's time that polls take.
+/// The thread sleeps at least SHARE times as long as a poll takes, so that polls use at most about 1/SHARE of its time.
 const SHARE: u32 = 10;
 
 /// The watched names of one namespace.
@@ -24,10 +24,10 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts its thread.
+    /// Starts the thread that polls for the namespace `space`.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// The kernel's error, if the thread cannot be started.
     pub fn start(client: &Client, space: usize, events: &EventSender<Event>) -> std::io::Result<Self> {
         let names = Arc::new(client.watch());
         let stop = Arc::new(AtomicBool::new(false));
@@ -36,12 +36,12 @@ impl Watch {
         Ok(Self { names, stop, thread: Some(thread) })
     }
 
-    /// Watches a name from the version `seen` on.
+    /// Watches a name: reports it once its version differs from `seen`.
     pub fn add(&self, name: &str, seen: Option<Version>) {
         self.names.add(name, seen);
     }
 
-    /// Stops its thread.
+    /// Stops the thread, and waits for its end.
     pub fn stop(&mut self) {
         // Relaxed: the flag publishes no other data.
         self.stop.store(true, Ordering::Relaxed);
@@ -62,8 +62,8 @@ fn poll(names: &NameWatch, space: usize, events: &EventSender<Event>, stopped: &
                 std::thread::sleep(NAP);
             }
         }
-        // The cost of a poll grows with the number of names. A second poll right after the first measures that cost, because it
-        // has nothing to report.
+        // The cost of a poll grows with the number of names. This second poll follows the first one at once, so it
+        // usually finds no change, and its duration is the cost.
         let start = Instant::now();
         match names.wait(Duration::ZERO) {
             Ok(changed) if !changed.is_empty() => events.post(Event::Changed { space, names: changed }),

@@ -1,10 +1,11 @@
-//! A state that one thread at a time works on, and the mailbox of its events.
+//! A mailbox of events for a state that one thread at a time changes.
 //!
-//! Any thread may post an event. The thread that posts also applies the events of the mailbox if it gets the combiner lock at
-//! once; otherwise the holder of the lock applies them. So an event of an idle gateway costs no change of threads, which would
-//! take longer than most events. The clock's thread sleeps until the state is due; it calls [`State::on_tick`] and applies the
-//! events that were posted for later. The transport's threads always post for later: applying an event may wait for the daemon or
-//! for the transport itself, and a transport that does not read in the meantime would block both nodes.
+//! Any thread may post an event. The posting thread then tries the combiner lock. If it gets the lock, it applies the
+//! events of the mailbox itself; otherwise the lock's holder applies them. So an event of an idle gateway wakes no
+//! other thread, which would take longer than most events. The clock's thread sleeps until the state is due. It calls
+//! [`State::on_tick`], and applies the events that were posted for later. The transport's threads always post for
+//! later, because applying an event may wait for the daemon or for the transport itself: a transport that does not read
+//! while its thread waits would block both nodes.
 //!
 //! | word | writers | readers |
 //! |---|---|---|
@@ -12,13 +13,14 @@
 //! | `slot` | its holder | its holder; all take it without waiting, except the clock's thread |
 //! | `alarm` | the last holder of `slot`: when the state is due; `post_later`: now | the clock's thread, under its lock |
 //!
-//! *No event is lost.* Poster P appends its event and then tries `slot`. Holder H releases `slot` and then reads `events`. If P
-//! finds `slot` taken by H, then H's read comes after P's append, and finds the event. A holder that stops early (its batch is
-//! used up, or the state is over) rings the clock. `post_later` also takes `slot` for a moment, and rings the clock after it
-//! has released `slot`. So the clock's thread applies the event of a P that found `slot` taken in that moment.
+//! *No event is lost.* Poster P appends its event and then tries `slot`. Holder H releases `slot` and then reads
+//! `events`. If P finds `slot` taken by H, then H's read comes after P's append, and finds the event. A holder that
+//! stops early (its batch is used up, or the state is over) wakes the clock's thread. `post_later` also takes `slot`
+//! for a moment, and wakes the clock's thread after it has released `slot`. A poster P may find `slot` taken in that
+//! moment; the clock's thread then applies P's event.
 //!
-//! *No thread waits* for `slot` except the clock's. If the holder posts an event, it applies the event itself before it stops.
-//! A part of the state must not post while it holds a lock that its own events take.
+//! *No thread waits* for `slot` except the clock's. If the holder posts an event, it applies the event itself before it
+//! stops. A part of the state must not post an event while it holds a lock that the handling of its own events takes.
 //!
 //! A panic of a holder poisons `slot`: the clock's thread then ends the gateway.
 
@@ -28,10 +30,11 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 use tensorlend_os::mutex::lock;
 
-/// Maximum number of events that one thread applies in a row. The clock's thread then continues, so that no poster is detained.
+/// Maximum number of events that a poster applies in a row. The clock's thread then continues, so that the poster
+/// returns.
 const BATCH: usize = 32;
 
-/// The state behind a mailbox.
+/// The state to which a mailbox's events are applied.
 pub trait State: Send + Sized + 'static {
     /// The type of the posted events.
     type Event: Send + 'static;
@@ -39,7 +42,7 @@ pub trait State: Send + Sized + 'static {
     /// Applies one event.
     fn on_event(&mut self, event: Self::Event, now: Instant);
 
-    /// Does the work that is due by the clock.
+    /// Does the work whose time has come.
     fn on_tick(&mut self, now: Instant);
 
     /// Returns the time at which [`State::on_tick`] must be called next, at the latest.
@@ -48,14 +51,14 @@ pub trait State: Send + Sized + 'static {
     /// Returns true once the state must end.
     fn is_over(&self) -> bool;
 
-    /// Ends the state in order.
+    /// Ends the state when [`State::is_over`] returns true.
     fn end(self);
 
     /// Ends the state after one of its methods has panicked.
     fn abort(self);
 }
 
-/// The mailbox of one state.
+/// The mailbox of one state. Clones share it.
 pub struct Mailbox<S: State>(Arc<Inner<S>>);
 
 struct Inner<S: State> {
@@ -98,22 +101,23 @@ impl<S: State> Default for Mailbox<S> {
 }
 
 impl<S: State> Mailbox<S> {
-    /// Posts an event and applies it, unless another thread does.
+    /// Posts an event, and applies it on this thread unless another thread holds the combiner lock.
     pub fn post(&self, event: S::Event) {
         lock(&self.0.events).push_back(event);
         self.0.combine();
     }
 
-    /// Posts an event for another thread to apply: the transport's threads must not wait.
+    /// Posts an event for another thread to apply. For the transport's threads, which must not wait.
     pub fn post_later(&self, event: S::Event) {
         lock(&self.0.events).push_back(event);
-        // After the end, no thread reads the mailbox. Dropping the event here reports to its sender that no response comes.
+        // After the end, no thread reads the mailbox. Dropping the event here reports to its sender that no response
+        // comes.
         let is_over = matches!(self.0.slot.try_lock().as_deref(), Ok(Slot::Over));
         if is_over {
             return self.0.combine();
         }
-        // Ring after the attempt to take `slot`: a poster that found `slot` taken by this thread may have left its event to
-        // this thread.
+        // Ring after the attempt to take `slot`: a poster that found `slot` taken by this thread may have left its
+        // event to this thread.
         self.0.ring(None);
     }
 
@@ -131,18 +135,18 @@ impl<S: State> Mailbox<S> {
         *lock(&self.0.slot) = Slot::Taken(Box::new(state));
     }
 
-    /// Startup failed: drops the queued events and all later ones.
+    /// Drops the queued events and all later ones, because the start of the state has failed.
     pub fn give_up(&self) {
         drop(self.0.close());
         self.0.combine();
     }
 
-    /// Body of the clock's thread: polls the state when it is due, until it ends.
+    /// Runs the clock's thread: calls the state when it is due, until the state ends.
     pub fn run_clock(&self) {
         let inner = &*self.0;
         loop {
             inner.sleep();
-            // A panic in this thread is handled as one in a poster's thread, which leaves the lock poisoned.
+            // Treat a panic here like a panic in a poster's thread, which poisons the lock.
             let polled = catch_unwind(AssertUnwindSafe(|| {
                 let mut slot = inner.slot.lock().ok()?;
                 let is_done = inner.work(&mut slot, &mut { BATCH });
@@ -155,7 +159,8 @@ impl<S: State> Mailbox<S> {
                     }
                     continue;
                 }
-                // Threads that the state ends post their last events: they find the slot closed.
+                // The slot is closed before the state ends, because the threads that the state ends may post events
+                // until then.
                 Ok(Some((_, false))) => inner.close().into_iter().for_each(|state| state.end()),
                 Ok(None) | Err(_) => {
                     tracing::error!("the gateway has failed, and ends");
@@ -168,7 +173,7 @@ impl<S: State> Mailbox<S> {
 }
 
 impl<S: State> Inner<S> {
-    /// Applies the posted events, unless another thread does.
+    /// Applies the posted events, unless another thread holds the combiner lock.
     fn combine(&self) {
         let mut left = BATCH;
         loop {
@@ -221,7 +226,7 @@ impl<S: State> Inner<S> {
         is_done
     }
 
-    /// Takes the state out if it runs: from now on events are dropped.
+    /// Takes the state out, if it runs. From now on, posted events are dropped.
     fn close(&self) -> Option<Box<S>> {
         let last = std::mem::replace(&mut *lock(&self.slot), Slot::Over);
         self.slot.clear_poison();
@@ -231,7 +236,7 @@ impl<S: State> Inner<S> {
         }
     }
 
-    /// Wakes the clock's thread at this time, unless it wakes earlier by itself.
+    /// Makes the clock's thread wake at `due` (`None`: at once), unless it wakes earlier already.
     fn ring(&self, due: Option<Instant>) {
         let mut alarm = lock(&self.alarm);
         // `None` (at once) compares as the earliest time.
@@ -248,7 +253,7 @@ impl<S: State> Inner<S> {
             let now = Instant::now();
             let Some(left) = alarm.due.map(|due| due.saturating_duration_since(now)).filter(|left| !left.is_zero())
             else {
-                // The poll that follows sets the alarm again.
+                // This alarm is a placeholder: the poll that follows computes the next one.
                 alarm.due = Some(now + Duration::from_hours(1));
                 return;
             };
@@ -257,11 +262,11 @@ impl<S: State> Inner<S> {
     }
 }
 
-/// The thread on which an event is applied.
+/// The choice of the thread that applies an event.
 enum When {
-    /// This thread, unless another thread holds the lock.
+    /// The posting thread, unless another thread holds the combiner lock.
     Now,
-    /// Another thread.
+    /// Another thread: the holder of the lock, or the clock's thread.
     Later,
 }
 
@@ -275,12 +280,12 @@ impl<E> Clone for EventSender<E> {
 }
 
 impl<E> EventSender<E> {
-    /// Posts an event and applies it, unless another thread does.
+    /// Posts an event, and applies it on this thread unless another thread holds the combiner lock.
     pub fn post(&self, event: E) {
         (self.0)(event, When::Now);
     }
 
-    /// Posts an event for another thread to apply: the transport's threads must not wait.
+    /// Posts an event for another thread to apply. For the transport's threads, which must not wait.
     pub fn post_later(&self, event: E) {
         (self.0)(event, When::Later);
     }

@@ -1,4 +1,4 @@
-//! Threads and events: a mailbox for the state, and workers for long tasks.
+//! Threads and events: the mailbox for the state's events, and workers for long tasks.
 
 mod mailbox;
 mod workers;

@@ -10,7 +10,7 @@ type Job = Box<dyn FnOnce() + Send>;
 /// Maximum number of queued jobs.
 const QUEUED_MAX: usize = 4096;
 
-/// A pool of threads that run jobs in order of arrival. The threads end with the last handle.
+/// A pool of threads, which start jobs in the order of their arrival. The threads end when the last handle is dropped.
 #[derive(Clone)]
 pub struct Workers {
     jobs: Sender<Job>,
@@ -18,7 +18,7 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// Starts the pool.
+    /// Starts a pool of `threads` threads.
     ///
     /// # Errors
     /// The kernel's, if a thread cannot be started.

@@ -1,7 +1,8 @@
-//! The ranges of one value in transfer: requested, received, and copied.
+//! One transfer: the ranges of a value's bytes that were requested, received, and copied.
 //!
-//! A pure state machine: no clock, no socket, no bytes. A transfer requests several ranges at once and takes their responses in
-//! any order. It repeats a request without a response after a growing delay. So it continues when a lost node returns.
+//! A pure state machine: no clock, no socket, no bytes. A transfer requests several ranges at once and takes their
+//! responses in any order. After a failed request it waits for a growing delay and requests the range again, so it
+//! continues when a lost node returns.
 
 use crate::budget::Share;
 use std::collections::{BTreeMap, VecDeque};
@@ -20,7 +21,7 @@ pub struct Rules {
     pub damaged_max: u32,
 }
 
-/// Delay before the first retry; each further one doubles it.
+/// Delay before the first retry. Each further failure in a row doubles the delay.
 const AGAIN: Duration = Duration::from_millis(50);
 /// Maximum delay before a retry.
 const AGAIN_MAX: Duration = Duration::from_secs(2);
@@ -28,7 +29,7 @@ const AGAIN_MAX: Duration = Duration::from_secs(2);
 /// A range to request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// Offset of its first byte.
+    /// Offset of the range's first byte in the value.
     pub offset: u64,
     /// Number of bytes.
     pub bytes: u32,
@@ -37,41 +38,41 @@ pub struct Range {
 /// The state of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// The transfer is active: more ranges are to come.
+    /// The transfer continues: bytes are missing.
     Going,
     /// All bytes have arrived.
     Complete,
-    /// Timed out without progress.
+    /// No progress for [`Rules::stall_timeout`].
     Stuck,
     /// One range arrived damaged too often.
     Damaged,
 }
 
-/// One transfer.
+/// One transfer: the state of the ranges of a value.
 #[derive(Debug)]
 pub struct Transfer {
     rules: Rules,
     total: u64,
-    /// Offset from which no range was requested yet.
+    /// Offset of the first byte that was never requested.
     next: u64,
-    /// Ranges to request again.
+    /// Ranges to request again, after a failure or damage.
     again: VecDeque<Range>,
-    /// Ranges requested.
+    /// Ranges in flight: offset and number of bytes.
     flying: BTreeMap<u64, u32>,
     flying_bytes: u64,
-    /// Ranges received, whose bytes are being copied.
+    /// Ranges that have arrived and that a worker copies: offset and number of bytes.
     landing: BTreeMap<u64, u32>,
     done: u64,
     damaged: BTreeMap<u64, u32>,
     progress: Instant,
     troubles: u32,
     not_before: Instant,
-    /// Whether the budget had no room for the next range.
+    /// Whether the budget refused room for the next range.
     held_up: bool,
 }
 
 impl Transfer {
-    /// Makes a transfer of `total` bytes, of which the first `here` have arrived.
+    /// Makes a transfer of `total` bytes, the first `here` of which have arrived already.
     pub fn new(rules: Rules, total: u64, here: u64, now: Instant) -> Self {
         Self {
             rules,
@@ -90,7 +91,7 @@ impl Transfer {
         }
     }
 
-    /// Returns its state.
+    /// Returns the state of the transfer at time `now`.
     pub fn standing(&self, now: Instant) -> Standing {
         if self.done == self.total {
             Standing::Complete
@@ -123,7 +124,7 @@ impl Transfer {
                 None => return asked,
             };
             let bytes = u64::from(range.bytes);
-            // Requests at least one range, however long it is.
+            // One range may always be in flight, even if it is longer than the window.
             let room = self.flying_bytes == 0 || self.flying_bytes + bytes <= window;
             if !room {
                 return asked;
@@ -131,7 +132,7 @@ impl Transfer {
             if !share.take(bytes) {
                 self.held_up = true;
                 if self.flying_bytes == 0 {
-                    // Other transfers use up the budget, which is not a stall of this one.
+                    // Other transfers use up the budget. This wait must not count as a stall of this transfer.
                     self.progress = now;
                 }
                 return asked;
@@ -147,8 +148,8 @@ impl Transfer {
         }
     }
 
-    /// Handles a response; returns whether it belongs to a request, so that the caller may copy its bytes. The caller must then
-    /// call [`Transfer::on_landed`]: until then, the bytes count against the window.
+    /// Handles an arrived range. Returns true if the range was in flight, so that the caller copies its bytes. The
+    /// caller must then call [`Transfer::on_landed`]: until then, the bytes count against the window.
     pub fn on_bytes(&mut self, range: Range, now: Instant) -> bool {
         if !self.end_of(range) {
             return false;
@@ -158,7 +159,8 @@ impl Transfer {
         true
     }
 
-    /// Ends the copy of a range; `whole`: its checksum was right.
+    /// Handles the end of a range's copy. `whole` is false if the bytes were damaged: the range is then requested
+    /// again.
     pub fn on_landed(&mut self, range: Range, whole: bool, now: Instant, share: &mut Share<'_>) {
         if self.landing.get(&range.offset) != Some(&range.bytes) {
             return;
@@ -174,14 +176,14 @@ impl Transfer {
         }
     }
 
-    /// Handles a missing or unusable response.
+    /// Handles a request that failed, or whose response was invalid.
     pub fn on_trouble(&mut self, range: Range, now: Instant, share: &mut Share<'_>) {
         if !self.end_of(range) {
             return;
         }
         share.give(u64::from(range.bytes));
         self.again.push_back(range);
-        // Requests sent together fail together: count them once.
+        // Requests that were sent together usually fail together. Count only the first failure of each delay.
         if now >= self.not_before {
             self.not_before = now + AGAIN.saturating_mul(1 << self.troubles.min(10)).min(AGAIN_MAX);
             self.troubles += 1;
@@ -193,7 +195,7 @@ impl Transfer {
         (self.not_before, self.progress) = (now, now);
     }
 
-    /// Ends the transfer: gives back its share of the budget.
+    /// Ends the transfer, and returns its bytes to the budget.
     pub fn end(&mut self, share: &mut Share<'_>) {
         share.give(self.flying_bytes + self.landing.values().map(|&bytes| u64::from(bytes)).sum::<u64>());
         self.flying.clear();
@@ -201,7 +203,7 @@ impl Transfer {
         self.flying_bytes = 0;
     }
 
-    /// Returns whether the transfer waits for room that others hold.
+    /// Returns true if the transfer waits for room in the budget that other transfers or streams use.
     pub fn is_held_up(&self) -> bool {
         self.held_up
     }

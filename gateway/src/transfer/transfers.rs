@@ -1,4 +1,5 @@
-//! All transfers of a gateway: ranges are requested from other nodes, and worker threads copy their bytes into drafts.
+//! All transfers of a gateway. They request ranges from other nodes, and worker threads copy the received bytes into
+//! drafts.
 
 use super::range::{Range, Rules, Standing, Transfer};
 use crate::context::Context;
@@ -17,41 +18,41 @@ use tensorlend_os::mutex::lock;
 
 /// Maximum number of damaged responses for one range.
 const DAMAGED_MAX: u32 = 3;
-/// Interval of the polls of transfers without events.
+/// Minimum interval between two polls of transfers that no event advances.
 const POLL: Duration = Duration::from_millis(5);
 
 /// Maximum size of a value that the hub's own thread copies if all its bytes have arrived.
 const SMALL_BYTES: u64 = 64 << 10;
-/// Maximum number of the tensors of such a value.
+/// Maximum number of tensors of such a value.
 const SMALL_TENSORS: usize = 16;
 
-/// One value of another node.
+/// Identifies one value of another node.
 #[derive(Clone, Debug)]
 pub struct Source {
     /// A name, or an item of a list.
     pub kind: Kind,
     /// The name or list.
     pub name: RemoteName,
-    /// The value.
+    /// Stamp of the value.
     pub stamp: Stamp,
 }
 
-/// A request for a transfer. `P` is its purpose, which returns with the outcome.
+/// A request for a transfer. `P` is the type of the purpose, which the requesting part gets back with the outcome.
 pub struct Request<P> {
     /// The client that creates the drafts.
     pub client: Client,
-    /// The value.
+    /// The value to fetch.
     pub source: Source,
     /// The value's descriptor.
     pub descriptor: Arc<Descriptor>,
     /// The value's first bytes, if they have arrived already.
     pub first: Option<Piece>,
-    /// The purpose.
+    /// The purpose of the transfer.
     pub purpose: P,
 }
 
 impl<P> Request<P> {
-    /// Replaces the purpose.
+    /// Converts the purpose to another type.
     pub fn map<Q>(self, purpose: impl FnOnce(P) -> Q) -> Request<Q> {
         let Self { client, source, descriptor, first, purpose: of } = self;
         Request { client, source, descriptor, first, purpose: purpose(of) }
@@ -65,23 +66,23 @@ pub enum Outcome {
     Complete(ValueDraft),
     /// The other node does not hold this value any more.
     Superseded,
-    /// No responses for too long.
+    /// No response for longer than the transfer's timeout.
     Unreachable,
-    /// The value is not available; the reason.
+    /// The transfer failed for this reason.
     Refused(String),
 }
 
 /// A transfer that has ended.
 pub struct Finished<P> {
-    /// The purpose of its request.
+    /// The purpose from the request.
     pub purpose: P,
-    /// Its outcome.
+    /// The outcome of the transfer.
     pub outcome: Outcome,
 }
 
 /// An event of a transfer.
 pub enum Event {
-    /// The drafts of a transfer were created, or could not be.
+    /// A worker has created the drafts of a transfer, or has failed to.
     Created(u64, Result<(), CreateError>),
     /// The other node has responded to the request for a range, or has failed to.
     Response(u64, Range, Result<Frame, Trouble>),
@@ -95,7 +96,7 @@ type Drafts = Arc<Mutex<Option<Incoming>>>;
 /// The reason why the drafts could not be created.
 pub struct CreateError {
     why: String,
-    /// The other node has sent an impossible message.
+    /// True if the cause is an invalid descriptor from the other node.
     is_bad_message: bool,
 }
 
@@ -104,9 +105,10 @@ struct Running<P> {
     client: Client,
     ranges: Transfer,
     drafts: Drafts,
-    /// Whether the drafts exist.
+    /// Whether the drafts exist, so that ranges may be requested.
     is_ready: bool,
-    /// Whether a range was requested: the other node then retains the value.
+    /// Whether at least one range was requested. The other node then retains the value until this one sends
+    /// [`NameQuestion::Done`].
     is_requested: bool,
     purpose: P,
 }
@@ -118,12 +120,13 @@ pub struct Transfers<P> {
     running: BTreeMap<u64, Running<P>>,
     last_number: u64,
     polled: Instant,
-    /// Whether a transfer waits for a part of the budget: it then gets the bytes that another transfer gives back.
+    /// Whether a transfer waits for room in the budget. It then takes the bytes that another transfer returns, at the
+    /// next tick.
     is_starved: bool,
 }
 
 impl<P> Transfers<P> {
-    /// Returns an empty collection.
+    /// Makes an empty collection, whose workers post to `events`.
     pub fn new(settings: &Settings, events: EventSender<Event>) -> Self {
         let rules = Rules {
             chunk_bytes: settings.chunk_bytes,
@@ -140,16 +143,16 @@ impl<P> Transfers<P> {
         self.running.len()
     }
 
-    /// Continues the transfers of a reachable node at once.
+    /// Continues the transfers from a node that has become reachable, without waiting for their delays.
     pub fn on_node_up(&mut self, node: &NodeName, now: Instant) {
         for running in self.running.values_mut().filter(|running| running.source.name.node == *node) {
             running.ranges.on_way(now);
         }
     }
 
-    /// Returns the time of the next poll.
+    /// Returns the time of the next poll, if there are transfers.
     pub fn due(&self) -> Option<Instant> {
-        // The delays between repeated requests are short multiples of this interval.
+        // Retries are due 50 ms or later after a failure, so polls at 20 ms are frequent enough.
         (!self.running.is_empty()).then(|| Instant::now() + Duration::from_millis(20))
     }
 
@@ -160,7 +163,7 @@ impl<P> Transfers<P> {
         let number = self.last_number;
         let total = descriptor.bytes();
         let here = first.as_ref().map_or(0, |first| u64::from(first.chunk.bytes));
-        // The bytes of a list's item never come with the response, so a worker creates its drafts.
+        // A list's item that is fetched has no bytes here yet (`first` is `None`), so a worker creates its drafts.
         let has_few_tensors = descriptor.shape.tensors().take(SMALL_TENSORS + 1).count() <= SMALL_TENSORS;
         let is_small = first.is_some() && here == total && total <= SMALL_BYTES && has_few_tensors;
         let drafts = Drafts::default();
@@ -186,10 +189,10 @@ impl<P> Transfers<P> {
             Ok(())
         };
         if is_small {
-            // This thread copies the bytes: waking a worker would take longer than the copy.
+            // This thread copies the bytes of a small value, because waking a worker would take longer than the copy.
             return self.on_created(context, number, create(), Instant::now());
         }
-        // The daemon needs time to provide memory for a large value.
+        // A worker creates the drafts of a large value, because the daemon may need time to provide the memory.
         let events = self.events.clone();
         let is_queued = context.copiers.run(move || events.post(Event::Created(number, create())));
         if !is_queued {
@@ -199,7 +202,7 @@ impl<P> Transfers<P> {
         None
     }
 
-    /// Applies an event.
+    /// Applies an event. Returns the transfer if it has ended.
     pub fn on_event(&mut self, context: &mut Context, event: Event, now: Instant) -> Option<Finished<P>> {
         match event {
             Event::Created(number, created) => self.on_created(context, number, created, now),
@@ -341,7 +344,7 @@ impl<P> Transfers<P> {
         running.ranges.end(&mut context.budget.of(&name.node));
         *lock(&running.drafts) = None;
         if running.is_requested {
-            // Tells the other node not to retain the value any longer; the response does not matter.
+            // Tell the other node that it need not retain the value any longer. The response does not matter.
             let what = NameQuestion::Done { stamp: *stamp };
             let timeout = context.settings.answer_timeout;
             context.ask_about(context.key(*kind, name), what, Body::default(), timeout, drop);
@@ -349,9 +352,10 @@ impl<P> Transfers<P> {
         Some(Finished { purpose: running.purpose, outcome })
     }
 
-    /// Polls the transfers without events.
+    /// Polls all transfers, and returns those that have ended.
     pub fn on_tick(&mut self, context: &mut Context, now: Instant) -> Vec<Finished<P>> {
-        // An event of a transfer advances it; the others wait for the clock, or for the budget that it has given back.
+        // Events advance their transfers. The others advance here: at intervals of [`POLL`], or if one of them waits
+        // for bytes that were returned to the budget.
         if now.saturating_duration_since(self.polled) < POLL && !self.is_starved {
             return Vec::new();
         }

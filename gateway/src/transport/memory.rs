@@ -1,7 +1,7 @@
 //! A network in memory for tests, with the delay, loss and partitions that a test sets.
 //!
-//! All nodes see each other directly. Frames that one node sends under one key arrive in order; under two keys they may not. Each
-//! node has a thread that calls its handlers, as an engine's threads do.
+//! All nodes see each other directly. Frames that one node sends under one key arrive in order; frames under different
+//! keys may overtake each other. Each node has a thread that calls its handlers, as an engine's threads do.
 
 use super::{Declared, Frame, OnAnswer, OnFrame, OnNode, OnQuestion, Question, Transport, Trouble};
 use crate::key::Key;
@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use tensorlend_layout::random::splitmix64;
 use tensorlend_os::mutex::lock;
 
-/// Bytes in flight to one node at which [`Transport::send`] waits.
+/// If this many bytes are in flight to one node, [`Transport::send`] waits.
 const FULL_BYTES: usize = 4 << 20;
-/// Overhead of a frame, in bytes.
+/// Bytes that a frame occupies in addition to its head and body.
 const FRAME_BYTES: usize = 64;
 
 /// Properties of all paths between nodes.
@@ -37,12 +37,13 @@ pub struct Network {
 
 struct State {
     nodes: BTreeMap<u64, Node>,
-    /// Pairs of nodes that do not see each other.
+    /// Pairs of nodes that a test has partitioned.
     parted: HashSet<(u64, u64)>,
     weather: Weather,
     random: u64,
     numbers: u64,
-    /// Arrival of the last frame that one node sent to another under one key: later frames arrive later.
+    /// Arrival time of the last frame, by sender, receiver and key. A later frame gets a later time, which preserves
+    /// the order.
     last: HashMap<(u64, u64, Key), Instant>,
     /// Number of lost requests, responses and frames.
     lost: u64,
@@ -56,11 +57,11 @@ struct Node {
     watchers: Vec<(u64, OnNode)>,
 }
 
-/// The arrivals of one node.
+/// The frames on their way to one node.
 #[derive(Default)]
 struct Inbox {
     arriving: Mutex<Arriving>,
-    /// Signals that a frame has arrived, or that an arrival was scheduled.
+    /// Signals that a frame was added, or was delivered and so freed room.
     changed: Condvar,
 }
 
@@ -152,7 +153,7 @@ impl State {
         self.numbers
     }
 
-    /// Draws a number from 0 to 1 of the seed's sequence.
+    /// Draws the next random number in 0.0..1.0; the seed determines the sequence.
     fn draw(&mut self) -> f64 {
         (splitmix64(&mut self.random) >> 11) as f64 / (1_u64 << 53) as f64
     }
@@ -181,7 +182,7 @@ impl State {
         }
     }
 
-    /// Notifies the watchers of one node about the tokens of another.
+    /// Reports the tokens of the node `watched` to the watchers of the node `watching`.
     fn tell(&mut self, watching: u64, watched: u64, alive: bool) {
         let Some(node) = self.nodes.get(&watched) else { return };
         let tokens: Vec<_> = node.alive.iter().map(|(_, name, epoch)| (name.clone(), *epoch)).collect();
@@ -216,7 +217,7 @@ impl Network {
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
-    /// Adds a node. Dropping it removes the node.
+    /// Adds a node. Dropping the returned value removes the node.
     pub fn join(&self) -> Memory {
         let inbox = Arc::new(Inbox::default());
         let mut state = lock(&self.state);
@@ -236,12 +237,12 @@ impl Network {
         Memory { network: self.clone(), id }
     }
 
-    /// Sets the properties of all paths from now on.
+    /// Sets the properties of all paths, for frames sent from now on.
     pub fn set_weather(&self, weather: Weather) {
         lock(&self.state).weather = weather;
     }
 
-    /// Partitions two nodes. Frames in flight between them still arrive.
+    /// Partitions two nodes: neither can reach the other. Frames in flight between them still arrive.
     pub fn part(&self, one: &Memory, other: &Memory) {
         let mut state = lock(&self.state);
         if state.parted.insert(pair(one.id, other.id)) {
@@ -319,7 +320,7 @@ impl Drop for Undo {
                 }
             }
         }
-        // Dropped after the unlock, because the handlers may own anything.
+        // Drop the handlers after the unlock, because their drop may run code that takes this lock.
         drop(state);
         drop(gone);
     }
@@ -339,7 +340,7 @@ impl Memory {
     }
 }
 
-/// Calls the handler of one response once, for the first caller.
+/// The handler of one response, of which only the first call has an effect.
 struct Once {
     done: Mutex<Option<OnAnswer>>,
 }

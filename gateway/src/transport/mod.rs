@@ -1,7 +1,7 @@
 //! The transport of frames between gateways.
 //!
-//! The transport is one trait. So another engine (UCX, NIXL) can replace zenoh, and tests can run the gateway over a network in
-//! memory with losses, delays and partitions. Nothing here depends on tensors.
+//! The transport is a trait, so that another engine (UCX, NIXL) can replace zenoh, and tests can use a network in
+//! memory with losses, delays and partitions. The trait knows nothing of tensors.
 
 pub mod memory;
 #[cfg(feature = "zenoh")]
@@ -20,7 +20,7 @@ use std::time::Duration;
 /// A message: a head, which the gateways encode and check, and bytes of tensors, which the transport never reads.
 #[derive(Clone, Debug, Default)]
 pub struct Frame {
-    /// A message of `wire`.
+    /// The encoded message: see [`crate::wire`].
     pub head: Bytes,
     /// Bytes of tensors, or none.
     pub body: Body,
@@ -40,13 +40,13 @@ pub enum Trouble {
     Engine(String),
 }
 
-/// A request received. Dropping it without a response reports [`Trouble::Nobody`] to the requester.
+/// A request that this node has received. Dropping it without a response reports [`Trouble::Nobody`] to the requester.
 pub struct Question {
-    /// Its key.
+    /// The key to which the request was sent.
     pub key: Key,
-    /// Its head and body.
+    /// The head and body of the request.
     pub frame: Frame,
-    /// Sends the response. Waits while the path is full, so a thread that may wait must send a large body.
+    /// The function that sends the response. It waits while the path is full, so only a worker may send a large body.
     pub answer: Answer,
 }
 
@@ -60,46 +60,46 @@ pub type Declared = Box<dyn Send + Sync>;
 pub type OnAnswer = Box<dyn FnOnce(Result<Frame, Trouble>) + Send>;
 /// A handler of requests. The engine calls it on threads of its own: it must not wait.
 pub type OnQuestion = Arc<dyn Fn(Question) + Send + Sync>;
-/// A handler of sent frames. The engine calls it on threads of its own, in the order in which one sender sent under one key. A
-/// handler that waits holds up this sender, and maybe others.
+/// A handler of sent frames. The engine calls it on threads of its own, in the order in which one sender sent under one
+/// key. A handler that waits holds up this sender, and maybe others.
 pub type OnFrame = Arc<dyn Fn(Key, Frame) + Send + Sync>;
 /// A handler of nodes that appear (true) or disappear (false).
 pub type OnNode = Arc<dyn Fn(NodeName, Epoch, bool) + Send + Sync>;
 
-/// The engine that a gateway needs. Several threads may call it at once.
+/// The interface of an engine, which carries the gateways' messages. Several threads may call it at once.
 pub trait Transport: Send + Sync + 'static {
-    /// Sends a request to the server of this key on another node; `done` gets the first response, or the reason why there is
-    /// none. A frame without a body does not wait.
+    /// Sends a request to the node that serves this key. `done` gets the first response, or the reason why there is
+    /// none. Returns without waiting if the frame has no body.
     fn ask(&self, key: &Key, frame: Frame, timeout: Duration, done: OnAnswer);
 
-    /// Serves requests under this key.
+    /// Serves requests that are sent to this key.
     ///
     /// # Errors
-    /// Those of the engine.
+    /// The engine's error.
     fn answer(&self, key: &Key, on_question: OnQuestion) -> Result<Declared, Trouble>;
 
-    /// Sends to all listeners of this key on other nodes: reliably and in order while the path lasts. Waits while the path is
-    /// full.
+    /// Sends a frame to all listeners of this key on other nodes, reliably and in order while the path lasts. Waits
+    /// while the path is full.
     ///
     /// # Errors
-    /// Those of the engine.
+    /// The engine's error.
     fn send(&self, key: &Key, frame: Frame) -> Result<(), Trouble>;
 
-    /// Listens under this key.
+    /// Listens for frames that are sent to this key.
     ///
     /// # Errors
-    /// Those of the engine.
+    /// The engine's error.
     fn listen(&self, key: &Key, on_frame: OnFrame) -> Result<Declared, Trouble>;
 
     /// Announces this node to others until the declaration is dropped, or the path to them breaks.
     ///
     /// # Errors
-    /// Those of the engine.
+    /// The engine's error.
     fn declare_alive(&self, node: &NodeName, epoch: Epoch) -> Result<Declared, Trouble>;
 
     /// Reports the nodes that are alive, then every change.
     ///
     /// # Errors
-    /// Those of the engine.
+    /// The engine's error.
     fn watch_alive(&self, on_node: OnNode) -> Result<Declared, Trouble>;
 }

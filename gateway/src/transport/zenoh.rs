@@ -1,7 +1,7 @@
 //! The transport over zenoh.
 //!
-//! Zenoh's own configuration file determines which nodes there are, how they find and authenticate each other, and over which
-//! links.
+//! Zenoh's own configuration file determines which nodes exist, how they find and authenticate each other, and which
+//! links they use.
 
 use super::{Body, Declared, Frame, OnAnswer, OnFrame, OnNode, OnQuestion, Question, Transport, Trouble};
 use crate::key::Key;
@@ -16,7 +16,7 @@ use zenoh::qos::CongestionControl;
 use zenoh::query::{ConsolidationMode, Query, QueryTarget, Reply};
 use zenoh::sample::SampleKind;
 
-/// A zenoh session.
+/// The transport: a zenoh session.
 pub struct Zenoh {
     session: zenoh::Session,
 }
@@ -29,14 +29,15 @@ pub struct ZenohOptions {
 
 /// Replacements of zenoh's defaults that do not suit large tensors: the key, zenoh's default, and the replacement.
 ///
-/// * Microseconds without progress after which zenoh closes a link on which a sender waits. On a slow shared link a chunk takes
-///   longer than zenoh's 5 s.
-/// * Maximum bytes of a message: a peer can make this node hold that much for each incomplete message. A chunk with its head is
-///   shorter.
-/// * Bytes of receive buffers, of one batch (64 KiB) each, that zenoh reuses. The fragments of a large message occupy theirs
-///   until it is copied; zenoh allocates, clears and frees each buffer beyond these.
-/// * Batches of one priority that zenoh queues before the link has sent them. With two batches, the thread that fills them and
-///   the thread that sends them would wait for each other at each batch.
+/// * Time in microseconds without progress after which zenoh closes a link on which a sender waits. On a slow shared
+///   link, one chunk takes longer than zenoh's default of 5 s.
+/// * Maximum bytes of a message. A peer can make this node allocate as many for each incomplete message; a chunk with
+///   its head needs fewer.
+/// * Total bytes of the receive buffers that zenoh reuses; each buffer has one batch (64 KiB). The fragments of a large
+///   message occupy their buffers until the message is copied, and zenoh allocates, clears and frees every buffer above
+///   the total.
+/// * Number of batches of one priority that zenoh queues for a link. With two, the thread that fills them and the
+///   thread that sends them would wait for each other at each batch.
 const DEFAULTS: [(&str, &str, &str); 4] = [
     ("transport/link/tx/queue/congestion_control/block/wait_before_close", "5000000", "60000000"),
     ("transport/link/tx/queue/size/data", "2", "16"),
@@ -45,7 +46,8 @@ const DEFAULTS: [(&str, &str, &str); 4] = [
 ];
 
 impl ZenohOptions {
-    /// Replaces zenoh's defaults that do not suit large tensors. A configured value other than those defaults stays.
+    /// Replaces zenoh's defaults that do not suit large tensors. Leaves a value as it is if it differs from zenoh's
+    /// default, because the user has configured it.
     fn new(mut config: zenoh::Config) -> Result<Self, Trouble> {
         for (key, default, ours) in DEFAULTS {
             if config.get_json(key).is_ok_and(|value| value == default) {
@@ -55,7 +57,7 @@ impl ZenohOptions {
         Ok(Self { config })
     }
 
-    /// Makes zenoh's defaults: a peer that finds others by multicast.
+    /// Makes the options without a configuration file: a peer that finds others by multicast.
     ///
     /// # Errors
     /// [`Trouble::Engine`].
@@ -71,7 +73,7 @@ impl ZenohOptions {
         Self::new(zenoh::Config::from_file(path).map_err(engine)?)
     }
 
-    /// Reads a configuration (JSON5).
+    /// Parses a configuration in JSON5.
     ///
     /// # Errors
     /// [`Trouble::Engine`].
@@ -79,7 +81,7 @@ impl ZenohOptions {
         Self::new(zenoh::Config::from_json5(text).map_err(engine)?)
     }
 
-    /// Sets one key (`transport/link/tls/...`) to a value (JSON5).
+    /// Sets one key of zenoh's configuration, such as `transport/link/tls/...`, to a value in JSON5.
     ///
     /// # Errors
     /// [`Trouble::Engine`] for a key or value that zenoh does not know.
@@ -87,7 +89,7 @@ impl ZenohOptions {
         self.config.insert_json5(key, value).map_err(engine)
     }
 
-    /// Sets a key to some strings.
+    /// Sets a key of zenoh's configuration to a list of strings.
     ///
     /// # Errors
     /// As [`ZenohOptions::set`].
@@ -97,8 +99,8 @@ impl ZenohOptions {
 }
 
 impl Zenoh {
-    /// Opens a session with the mode, endpoints and credentials of its configuration. Returns once its listeners listen; if the
-    /// configuration lets it wait, it may connect to its peers later.
+    /// Opens a session with the mode, endpoints and credentials of its configuration. Returns once the listeners
+    /// listen. The configuration determines whether zenoh has connected to its peers by then.
     ///
     /// # Errors
     /// [`Trouble::Engine`].
@@ -106,7 +108,7 @@ impl Zenoh {
         zenoh::open(options.config).wait().map(|session| Self { session }).map_err(engine)
     }
 
-    /// Returns the number of zenoh nodes, routers and peers, with a link to this one.
+    /// Returns the number of zenoh's routers and peers that have a link to this node.
     pub fn links(&self) -> usize {
         let info = self.session.info();
         info.routers_zid().wait().count() + info.peers_zid().wait().count()
@@ -117,14 +119,16 @@ fn engine(error: impl std::fmt::Display) -> Trouble {
     Trouble::Engine(error.to_string())
 }
 
-/// Returns a head in one piece. It is short, so copying one that zenoh has in several pieces is cheap.
+/// Returns a message's head as contiguous bytes. Zenoh may have it in several pieces; a head is short, so the copy is
+/// cheap.
 fn head(attachment: Option<&ZBytes>) -> Bytes {
     attachment.map_or_else(Bytes::new, |bytes| Bytes::from(bytes.to_bytes().into_owned()))
 }
 
 impl Transport for Zenoh {
     fn ask(&self, key: &Key, frame: Frame, timeout: Duration, done: OnAnswer) {
-        // The first caller wins: the first reply, or the end of the query, which drops the callback.
+        // Zenoh may deliver several replies, and drops the callback at the end of the query. The first of these events
+        // takes the handler.
         let once = Arc::new(Once(Mutex::new(Some(done))));
         let on_reply = {
             let once = once.clone();
@@ -136,7 +140,7 @@ impl Transport for Zenoh {
                 Err(error) => {
                     let words =
                         error.payload().try_to_string().map_or_else(|_| "an error".into(), |words| words.to_string());
-                    // Zenoh reports a timeout with this text.
+                    // Zenoh has no error code for a timeout, only this text.
                     once.call(Err(if words == "Timeout" { Trouble::Timeout } else { Trouble::Engine(words) }));
                 }
             }
@@ -151,7 +155,8 @@ impl Transport for Zenoh {
             .attachment(ZBytes::from(frame.head))
             .payload(frame.body.into_zenoh())
             .timeout(timeout)
-            // The request skips batching, because the requester waits for the response.
+            // Zenoh sends an express message without waiting for more messages to batch: the requester waits for the
+            // response.
             .express(true)
             .callback(on_reply)
             .wait();
@@ -176,7 +181,7 @@ impl Transport for Zenoh {
                         let reply = query
                             .reply(query.key_expr().clone(), frame.body.into_zenoh())
                             .attachment(ZBytes::from(frame.head))
-                            // The response skips batching, too.
+                            // The requester waits, so send the response without waiting for a batch.
                             .express(true);
                         if let Err(error) = reply.wait() {
                             tracing::debug!(%error, "an answer could not be sent");
@@ -233,8 +238,8 @@ impl Transport for Zenoh {
     }
 }
 
-/// The handler of one response. Zenoh drops a query's callback when no more replies can come. If the handler is dropped unused,
-/// it reports [`Trouble::Nobody`].
+/// The handler of one response. Zenoh drops a query's callback, and with it this handler, when no more replies can
+/// come. A handler that is dropped unused reports [`Trouble::Nobody`].
 struct Once(Mutex<Option<OnAnswer>>);
 
 impl Once {

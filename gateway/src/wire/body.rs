@@ -1,8 +1,9 @@
-//! Bodies: the tensor bytes of a frame.
+//! The body of a frame: bytes of tensors.
 
 use bytes::Bytes;
 
-/// Bytes in pieces, without a copy: in a lease when sent, in the engine's buffers when received.
+/// Bytes of tensors, in one or several pieces that are not copied: they lie in a lease when sent, and in the engine's
+/// buffers when received.
 #[derive(Clone, Default)]
 pub struct Body {
     inner: Inner,
@@ -46,7 +47,7 @@ impl Body {
         self.len() == 0
     }
 
-    /// Calls `each` with each piece in turn.
+    /// Calls `each` with every piece, in order.
     pub fn for_each(&self, mut each: impl FnMut(&[u8])) {
         match &self.inner {
             Inner::Pieces(pieces) => pieces.iter().for_each(|piece| each(piece)),
@@ -55,7 +56,7 @@ impl Body {
         }
     }
 
-    /// Returns the bytes if they are contiguous.
+    /// Returns the bytes if they are contiguous; otherwise `None`.
     pub fn as_one(&self) -> Option<&[u8]> {
         match &self.inner {
             Inner::Pieces(pieces) => match pieces.as_slice() {
@@ -72,7 +73,7 @@ impl Body {
         }
     }
 
-    /// Copies all bytes into `out`; false, and nothing copied, if the lengths differ.
+    /// Copies all bytes into `out`. Returns false and copies nothing if the lengths differ.
     pub fn copy_to(&self, out: &mut [u8]) -> bool {
         if self.len() != out.len() {
             return false;

@@ -1,8 +1,9 @@
 //! Codecs: compression of tensor bytes between gateways.
 //!
-//! Compression costs time on both sides, and floating-point noise does not shrink. So the sender compresses a sample of each
-//! chunk first, and sends the chunk uncompressed unless the sample shrinks by a tenth. Shuffling groups the bytes that differ
-//! least between neighbours, the first bytes of numbers (sign and exponent), before Zstandard compresses them.
+//! Compression takes time on both sides, and some data, such as noise in floating-point numbers, does not shrink. So
+//! the sender compresses a sample of each chunk first, and compresses the chunk only if the sample shrinks by at least
+//! a tenth. Shuffling reorders the bytes before Zstandard compresses them: it puts bytes of equal significance next to
+//! each other, because the sign and exponent bytes of neighbouring numbers are similar.
 
 use super::{Body, Chunk};
 use bytes::Bytes;
@@ -14,17 +15,17 @@ use xxhash_rust::xxh3::Xxh3;
 /// The encoding of one chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Codec {
-    /// Uncompressed.
+    /// The bytes are uncompressed.
     #[default]
     Plain,
-    /// LZ4, block format.
+    /// LZ4 in its block format.
     Lz4,
-    /// Zstandard.
+    /// One Zstandard frame.
     Zstd,
-    /// The bytes of the elements by significance (all first ones, then all second ones, ...; then the bytes of an incomplete last
-    /// element), compressed by Zstandard.
+    /// Shuffled bytes in one Zstandard frame: first byte 0 of all elements, then byte 1 of all, and so on, then the
+    /// bytes of an incomplete last element.
     ShuffledZstd {
-        /// Bytes of an element: 2 to 16.
+        /// Size of one element in bytes: 2 to 16.
         element: u8,
     },
 }
@@ -32,9 +33,9 @@ pub enum Codec {
 /// The codecs that a gateway can decode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Codecs {
-    /// [`Codec::Lz4`].
+    /// Whether the gateway decodes [`Codec::Lz4`].
     pub lz4: bool,
-    /// [`Codec::Zstd`] and [`Codec::ShuffledZstd`].
+    /// Whether the gateway decodes [`Codec::Zstd`] and [`Codec::ShuffledZstd`].
     pub zstd: bool,
 }
 
@@ -43,16 +44,16 @@ impl Codecs {
     pub const ALL: Self = Self { lz4: true, zstd: true };
 }
 
-/// The compression that a link uses for its data.
+/// The configured compression of the bytes that other nodes send to this one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Packing {
     /// No compression.
     #[default]
     None,
-    /// LZ4: for links of about 1 Gbit/s.
+    /// LZ4, for links of about 1 Gbit/s.
     Lz4,
-    /// Zstandard: for slower links.
+    /// Zstandard, for slower links.
     Zstd,
 }
 
@@ -70,12 +71,12 @@ pub enum BadChunk {
     /// The chunk's length differs from the length in its head.
     #[error("{found} bytes, where {wanted} belong")]
     Length {
-        /// Bytes received, after decompression if that succeeded.
+        /// Number of bytes received, after decompression if that succeeded.
         found: u64,
-        /// Bytes expected.
+        /// Number of bytes expected.
         wanted: u64,
     },
-    /// Decompression failed.
+    /// The body cannot be decompressed.
     #[error("cannot be unpacked")]
     Packed,
     /// The bytes differ from those that were sent.
@@ -84,20 +85,20 @@ pub enum BadChunk {
     /// The chunk's range lies outside the value that is being received.
     #[error("bytes {from} to {to} of a value of {of}")]
     Range {
-        /// The first byte.
+        /// Offset of the range's first byte.
         from: u64,
-        /// The byte after the last.
+        /// Offset after the range's last byte.
         to: u64,
         /// Length of the value in bytes.
         of: u64,
     },
 }
 
-/// Zstandard's level: the fastest that packs as well as its default on shuffled numbers.
+/// Zstandard's compression level: the fastest level that compresses shuffled numbers as well as the default level.
 const LEVEL: i32 = 1;
-/// Bytes of a sample.
+/// Size of a sample in bytes.
 const SAMPLE: usize = 32 << 10;
-/// Minimum size of a chunk that is worth compressing, in bytes.
+/// Minimum size in bytes of a chunk that is worth compressing.
 const WORTH: usize = 512;
 
 thread_local! {
@@ -105,7 +106,8 @@ thread_local! {
     static DECOMPRESSOR: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
 }
 
-/// Compresses a chunk if that pays. `element`: bytes of one element of its tensor.
+/// Compresses a chunk if that makes it shorter by at least a tenth. `element` is the size in bytes of an element of the
+/// chunk's tensor.
 pub fn pack(body: Body, element: usize, packing: Packing, allowed: Codecs) -> (Codec, Body) {
     let codec = match packing {
         Packing::Lz4 if allowed.lz4 => Codec::Lz4,
@@ -124,7 +126,8 @@ pub fn pack(body: Body, element: usize, packing: Packing, allowed: Codecs) -> (C
         let middle = (whole.len() / 2).saturating_sub(SAMPLE / 2) / 16 * 16;
         let sample = &whole[middle..whole.len().min(middle + SAMPLE)];
         let saves = |packed: &Vec<u8>, of: usize| packed.len() <= of - of / 10;
-        // A chunk of at most two samples is compressed whole, without a sample before.
+        // Compressing a sample of a short chunk would take about as long as compressing the chunk, so only long chunks
+        // have a sample.
         let pays =
             whole.len() <= 2 * SAMPLE || squeeze(codec, sample).is_some_and(|packed| saves(&packed, sample.len()));
         pays.then(|| squeeze(codec, &whole)).flatten().filter(|packed| saves(packed, whole.len()))
@@ -145,7 +148,7 @@ pub fn unpack(codec: Codec, body: &Body, out: &mut [u8]) -> Result<(), BadChunk>
     if codec == Codec::Plain {
         return if body.copy_to(out) { Ok(()) } else { Err(BadChunk::Length { found: packed as u64, wanted }) };
     }
-    // Compression never lengthens a chunk; the check also bounds the copy into one piece below.
+    // The sender never sends a compressed chunk that is longer than its bytes. The check also bounds the copy below.
     if packed > out.len() {
         return Err(BadChunk::Packed);
     }
@@ -166,7 +169,7 @@ pub fn unpack(codec: Codec, body: &Body, out: &mut [u8]) -> Result<(), BadChunk>
     if length == out.len() { Ok(()) } else { Err(BadChunk::Length { found: length as u64, wanted }) }
 }
 
-/// Returns the XXH3 (64 bits, seed 0) of these bytes.
+/// Returns the checksum of these bytes: XXH3 with 64 bits and seed 0.
 pub fn checksum(body: &Body) -> u64 {
     let mut hash = Xxh3::new();
     body.for_each(|piece| hash.update(piece));
@@ -174,7 +177,7 @@ pub fn checksum(body: &Body) -> u64 {
 }
 
 impl Chunk {
-    /// Compresses the bytes of a value if that pays; returns their chunk and its body.
+    /// Compresses bytes of a value as [`pack`] does. Returns the chunk and its body.
     pub fn pack(
         offset: u64,
         body: Body,
@@ -189,7 +192,7 @@ impl Chunk {
         (Self { offset, bytes, codec, checksum }, body)
     }
 
-    /// Decompresses the chunk's body, and compares the checksum if the chunk has one.
+    /// Decompresses the chunk's body into `out`, and compares the checksum if the chunk has one.
     ///
     /// # Errors
     /// [`BadChunk`]; the contents of `out` are unspecified then.
@@ -247,7 +250,7 @@ fn shuffle(bytes: &[u8], element: usize) -> Vec<u8> {
 }
 
 fn unshuffle(bytes: &[u8], element: usize, out: &mut [u8]) {
-    // The check of heads excludes elements of 0 bytes; this function does not rely on it.
+    // The check of a message's head refuses elements of 0 bytes. This function does not rely on that check.
     let element = element.max(1);
     let (whole, rest) = bytes.split_at(bytes.len() / element * element);
     let count = whole.len() / element;
@@ -260,7 +263,7 @@ fn unshuffle(bytes: &[u8], element: usize, out: &mut [u8]) {
 }
 
 impl Body {
-    /// Returns the bytes in one piece: borrowed if they are contiguous, else copied.
+    /// Returns the bytes in one piece: borrowed if they are contiguous, and otherwise copied.
     pub fn contiguous(&self) -> Cow<'_, [u8]> {
         self.as_one().map_or_else(
             || {

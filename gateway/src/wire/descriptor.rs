@@ -1,4 +1,4 @@
-//! Descriptors of values: everything except their bytes.
+//! Descriptors of values: types, shapes and metadata, without the bytes of the elements.
 
 use super::NodeName;
 use serde::{Deserialize, Serialize};
@@ -8,28 +8,29 @@ use tensorlend_layout::dataset::MEMBERS_MAX;
 use tensorlend_layout::name;
 use tensorlend_layout::tensor::{NDIM_MAX, check_extent};
 
-/// Maximum bytes of a head: a receiver refuses longer ones unread. A dataset with longer metadata cannot be exported.
+/// Maximum bytes of a head. A receiver refuses a longer head without decoding it, so a dataset with longer metadata
+/// cannot be exported.
 pub const HEAD_BYTES_MAX: usize = 4 << 20;
 
-/// A description of the value of a name, a list's item or a stream's message.
+/// The descriptor of a name's value, a list's item or a stream's message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Descriptor {
-    /// The node that first published the value: that node drops the value if it comes back.
+    /// The node that first published the value. This node drops the value if another node sends it back.
     pub origin: NodeName,
-    /// Its type and shape.
+    /// The element types, shapes and metadata of the value.
     pub shape: Shape,
 }
 
-/// A tensor or a dataset.
+/// The descriptor's content: a tensor or a dataset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Shape {
     /// One tensor.
     Tensor(TensorShape),
-    /// Several tensors by name, with common metadata.
+    /// Several named tensors with common metadata.
     Dataset {
-        /// Its members, in order.
+        /// The members: names and tensors, in the dataset's order.
         members: Vec<(String, TensorShape)>,
-        /// Metadata of the dataset.
+        /// The dataset's own metadata.
         metadata: Vec<u8>,
         /// Timestamp of the dataset, in nanoseconds; 0 if none.
         timestamp_ns: u64,
@@ -39,9 +40,9 @@ pub enum Shape {
 /// One tensor, whose bytes are row-major.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TensorShape {
-    /// `DLDataType`'s code, bits and lanes.
+    /// The element type: code, bits and lanes of a `DLDataType`.
     pub dtype: (u8, u8, u16),
-    /// Sizes, in elements.
+    /// Size of each dimension, in elements.
     pub shape: Vec<u64>,
     /// Metadata from the user.
     pub metadata: Vec<u8>,
@@ -53,23 +54,23 @@ pub struct TensorShape {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadDescriptor {
-    /// An element type that this version does not know.
+    /// This version does not know the element type.
     #[error("an unknown element type {0:?}")]
     DType((u8, u8, u16)),
-    /// Too many dimensions, members or bytes, or an overflow of the product of the sizes.
+    /// The value has too many dimensions, members or bytes, or the product of its sizes overflows.
     #[error("{what}: {found}, at most {max}")]
     Limit {
         /// The quantity that exceeds its limit.
         what: &'static str,
-        /// Its value.
+        /// The quantity's value.
         found: u64,
-        /// The limit.
+        /// The maximum of the quantity.
         max: u64,
     },
-    /// An invalid or duplicate member name.
+    /// A member's name is invalid, or occurs twice.
     #[error("a member's name that cannot be: {0:?}")]
     Member(String),
-    /// A value on a device: the gateway cannot send it from there.
+    /// The value lies in device memory, from which the gateway cannot send.
     #[error("a tensor on a device is not sent to other machines: copy it to the host")]
     Device,
 }
@@ -93,7 +94,7 @@ impl Descriptor {
         Ok(Self { origin, shape })
     }
 
-    /// Returns the bytes of the value's elements, all members together. The descriptor must have been
+    /// Returns the number of bytes of the value's elements, summed over all members. The descriptor must have been
     /// [checked](Descriptor::check).
     pub fn bytes(&self) -> u64 {
         self.shape.tensors().map(|(_, tensor)| tensor.bytes().unwrap_or(0)).sum()
@@ -101,7 +102,8 @@ impl Descriptor {
 }
 
 impl Shape {
-    /// Returns the value's tensors in the order of their bytes: the only one, without a name, or the members.
+    /// Returns the value's tensors with their names, in the order of their bytes. A tensor that is not in a dataset has
+    /// an empty name.
     pub fn tensors(&self) -> impl Iterator<Item = (&str, &TensorShape)> {
         let (one, members) = match self {
             Self::Tensor(tensor) => (Some(("", tensor)), [].as_slice()),
@@ -110,12 +112,12 @@ impl Shape {
         one.into_iter().chain(members.iter().map(|(name, tensor)| (name.as_str(), tensor)))
     }
 
-    /// Checks that such a value can exist.
+    /// Checks that a value with this descriptor can exist.
     ///
     /// # Errors
-    /// The first violation.
+    /// The first violated rule.
     pub fn check(&self) -> Result<(), BadDescriptor> {
-        // The size of one tensor is below 2^63; so must be the sum of all.
+        // The size of each tensor is below 2^63. The sum of all must be, too.
         let mut bytes = 0_u64;
         for (_, tensor) in self.tensors() {
             let of_tensor = tensor.bytes()?;
@@ -133,7 +135,8 @@ impl Shape {
                     return Err(BadDescriptor::Member(name.chars().take(40).collect()));
                 }
             }
-            // The other half of a head's maximum length is for the other fields, and for numbers in their longest form.
+            // Names and metadata may take half of a head's maximum length. The other half is enough for the other
+            // fields, even if each number has its longest encoding.
             let said =
                 metadata.len() + members.iter().map(|(name, one)| name.len() + one.metadata.len()).sum::<usize>();
             limit("bytes of names and metadata in a dataset", said as u64, HEAD_BYTES_MAX as u64 / 2)?;
@@ -143,7 +146,7 @@ impl Shape {
 }
 
 impl TensorShape {
-    /// Returns the description of a tensor that is leased here.
+    /// Returns the descriptor of a leased tensor.
     pub fn of(tensor: &Tensor) -> Self {
         let dtype = tensor.dtype();
         Self {
@@ -163,10 +166,11 @@ impl TensorShape {
         DType::from_codes(code, bits, lanes).ok_or(BadDescriptor::DType(self.dtype))
     }
 
-    /// Returns the bytes of its elements.
+    /// Returns the number of bytes of the tensor's elements.
     ///
     /// # Errors
-    /// [`BadDescriptor::DType`]; [`BadDescriptor::Limit`] for more dimensions than a tensor has, or more than 2^63 bytes.
+    /// [`BadDescriptor::DType`]; [`BadDescriptor::Limit`] for more dimensions than a tensor has, or more than 2^63
+    /// bytes.
     pub fn bytes(&self) -> Result<u64, BadDescriptor> {
         let dtype = self.dtype()?;
         limit("dimensions", self.shape.len() as u64, NDIM_MAX as u64)?;

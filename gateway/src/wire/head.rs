@@ -1,4 +1,4 @@
-//! Heads: their encoding and their checks.
+//! The head of a frame: its encoding, and the checks of every message.
 
 use super::{
     AboutName, Asker, BadDescriptor, Changed, Chunk, Codec, Descriptor, HEAD_BYTES_MAX, NameAnswer, NameQuestion,
@@ -9,20 +9,20 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::time::Duration;
 use tensorlend_layout::name;
 
-/// Maximum bytes of a value in one response.
+/// Maximum bytes of a value in one response (64 MiB).
 pub const CHUNK_BYTES_MAX: u32 = 64 << 20;
-/// Minimum size of a chunk: below it, requests would dominate the traffic.
+/// Minimum bytes of a chunk. With smaller chunks, requests would dominate the traffic.
 pub const CHUNK_BYTES_LEAST: u64 = 4 << 10;
-/// Maximum size of a value whose bytes are in the same message as its descriptor: in a response or in an offer.
+/// Maximum bytes of a value that come in the same message as its descriptor, in a response or an offer.
 pub const INLINE_BYTES: u32 = 64 << 10;
-/// Interval of the messages to a node with subscriptions: a longer silence means a lost message.
+/// Interval at which a node sends invalidation messages, even empty ones, to each node that has subscriptions.
 pub const HEARTBEAT: Duration = Duration::from_secs(2);
 /// Maximum bytes of the text of a refusal.
 pub const WORDS_BYTES_MAX: usize = 1000;
-/// Maximum number of names in one message about several names.
+/// Maximum number of names in one message.
 pub const NAMES_MAX: usize = 1 << 16;
 
-/// The start of all heads; the byte after it is the kind of the message.
+/// The first four bytes of every head. The next byte is the kind of the message.
 const MAGIC: [u8; 4] = [b'T', b'L', b'G', VERSION];
 
 /// A message that one gateway sends to another.
@@ -33,7 +33,7 @@ pub trait Head: Serialize + DeserializeOwned {
     /// Checks the sizes, names and limits of the message.
     ///
     /// # Errors
-    /// The first violation.
+    /// The first violated rule.
     fn check(&self) -> Result<(), BadFrame>;
 }
 
@@ -41,10 +41,10 @@ pub trait Head: Serialize + DeserializeOwned {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadFrame {
-    /// Another protocol, or another version.
+    /// The message is of another protocol, or of another version.
     #[error("not a message of version {VERSION}")]
     Magic,
-    /// A message of another kind.
+    /// The message is of another kind than expected.
     #[error("a message of kind {found}, where one of kind {wanted} belongs")]
     Kind {
         /// The kind received.
@@ -52,37 +52,37 @@ pub enum BadFrame {
         /// The kind expected.
         wanted: u8,
     },
-    /// Truncated, too long, or undecodable.
+    /// The message is truncated, has surplus bytes, or cannot be decoded.
     #[error("a message that cannot be read")]
     Unreadable,
-    /// Longer than [`HEAD_BYTES_MAX`].
+    /// The head is longer than [`HEAD_BYTES_MAX`].
     #[error("a message of {0} bytes; the longest has {HEAD_BYTES_MAX}")]
     Long(usize),
-    /// An invalid name.
+    /// A name in the message is invalid.
     #[error("a name that cannot be: {0:?}")]
     Name(String),
-    /// A count above its limit.
+    /// A count in the message is above its limit.
     #[error("{what}: {found}, at most {max}")]
     Limit {
         /// The quantity that exceeds its limit.
         what: &'static str,
-        /// Its value.
+        /// The quantity's value.
         found: u64,
-        /// The limit.
+        /// The maximum of the quantity.
         max: u64,
     },
-    /// An invalid descriptor.
+    /// A descriptor in the message is invalid.
     #[error(transparent)]
     Descriptor(#[from] BadDescriptor),
-    /// Two parts that contradict each other.
+    /// Two parts of the message contradict each other.
     #[error("a message that contradicts itself: {0}")]
     Contradiction(&'static str),
-    /// A body that contradicts the head.
+    /// The body contradicts the head.
     #[error(transparent)]
     Body(#[from] super::BadChunk),
 }
 
-/// Encodes a head.
+/// Encodes a message as a head.
 pub fn encode<H: Head>(head: &H) -> Bytes {
     debug_assert_eq!(head.check(), Ok(()), "what is sent would be refused");
     let mut bytes = Vec::with_capacity(128);
@@ -92,7 +92,7 @@ pub fn encode<H: Head>(head: &H) -> Bytes {
     bytes.into()
 }
 
-/// Decodes a whole head.
+/// Decodes a head and checks the message.
 ///
 /// # Errors
 /// [`BadFrame`] for anything that this version would not have sent.
@@ -134,7 +134,7 @@ pub fn check_words(words: &str) -> Result<(), BadFrame> {
     check_limit("bytes of a refusal", words.len() as u64, WORDS_BYTES_MAX as u64)
 }
 
-/// Cuts the text of a refusal to its maximum length.
+/// Cuts the text of a refusal to [`WORDS_BYTES_MAX`] bytes.
 pub fn words(text: &str) -> String {
     let end = (0..=text.len().min(WORDS_BYTES_MAX)).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
     text[..end].to_owned()
@@ -147,10 +147,10 @@ impl Stamp {
 }
 
 impl Chunk {
-    /// Checks the chunk, against the length of the value if that is known.
+    /// Checks the chunk's limits, and that it lies within the value if the value's length is known.
     ///
     /// # Errors
-    /// The first violation.
+    /// The first violated rule.
     pub fn check(&self, value_bytes: Option<u64>) -> Result<(), BadFrame> {
         check_limit("bytes of a chunk", u64::from(self.bytes), u64::from(CHUNK_BYTES_MAX))?;
         let end = self.offset.saturating_add(u64::from(self.bytes));
@@ -219,10 +219,10 @@ impl Head for Changed {
 }
 
 impl Descriptor {
-    /// Checks that such a value can exist.
+    /// Checks that a value with this descriptor can exist.
     ///
     /// # Errors
-    /// The first violation.
+    /// The first violated rule.
     pub fn check(&self) -> Result<(), BadDescriptor> {
         self.shape.check()
     }

@@ -1,4 +1,4 @@
-//! Identities: nodes, gateway runs, and versions of values.
+//! Identities of nodes, of runs of a gateway, and of values.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -11,7 +11,7 @@ pub const NODE_BYTES_MAX: usize = 63;
 #[serde(try_from = "String", into = "String")]
 pub struct NodeName(String);
 
-/// An invalid node name.
+/// The error for an invalid node name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no name of a node: {0:?} (1 to {NODE_BYTES_MAX} letters, digits, '.', '-' and '_')")]
 pub struct BadNode(String);
@@ -61,7 +61,7 @@ impl Epoch {
     /// Draws a random epoch.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// The kernel's error, if it provides no random bytes.
     pub fn draw() -> std::io::Result<Self> {
         let mut bytes = [0; 8];
         match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())? {
@@ -70,7 +70,7 @@ impl Epoch {
         }
     }
 
-    /// Parses 16 hexadecimal digits, the written form.
+    /// Parses the text form: 16 lowercase hexadecimal digits.
     pub fn parse(text: &str) -> Option<Self> {
         let is_one = text.len() == 16 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         is_one.then(|| u64::from_str_radix(text, 16).ok()).flatten().map(Self)
@@ -83,8 +83,9 @@ impl fmt::Display for Epoch {
     }
 }
 
-/// The version of a name's value: the number of values that its gateway had seen, and the gateway's epoch. Of two stamps of one
-/// epoch the larger one is the later value; stamps of two epochs cannot be compared.
+/// The identity of a value: an epoch of its gateway, and the number of values that the gateway had seen in this epoch.
+/// Of two stamps of one name and epoch, the one with the larger counter is of the later value. Stamps of two epochs
+/// cannot be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Stamp {
     /// The epoch of the gateway that counted.
@@ -94,7 +95,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// Returns whether this value is later than `other`; `None` if they cannot be compared.
+    /// Returns true if this stamp's value is later than that of `other`; `None` if their epochs differ.
     pub fn is_after(self, other: Self) -> Option<bool> {
         (self.epoch == other.epoch).then_some(self.counter > other.counter)
     }

@@ -1,4 +1,4 @@
-//! Lists: their lengths and their items.
+//! Messages about lists.
 
 use super::{Asker, BadFrame, CHUNK_BYTES_MAX, Chunk, Codec, Descriptor, Epoch, Head, Stamp, check_limit, check_words};
 use serde::{Deserialize, Serialize};
@@ -6,39 +6,41 @@ use serde::{Deserialize, Serialize};
 /// Maximum items that one response describes.
 pub const ITEMS_MAX: u32 = 256;
 
-/// A request for the items of one list from a given one on.
+/// A request for consecutive items of one list.
 ///
-/// A reader fetches the bytes of an item by the requests of names ([`super::NameQuestion::Read`]), under the list's key, by the
+/// To read the bytes of a larger item, a node sends [`super::NameQuestion::Read`] requests with the list's key and the
 /// item's [stamp](item).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AboutList {
     /// The requesting gateway.
     pub asker: Asker,
-    /// The first item requested.
+    /// Number of the first requested item.
     pub from: u64,
-    /// Maximum items in the response.
+    /// Maximum number of items in the response.
     pub items: u32,
     /// Maximum bytes of items in the response, so that small items need no requests of their own.
     pub bytes: u32,
-    /// Whether these bytes need checksums.
+    /// Whether the response must contain checksums of these bytes.
     pub checksum: bool,
 }
 
 /// A response about one list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ListAnswer {
-    /// A range of its items.
+    /// Consecutive items of the list.
     Items {
-        /// The identity of the list: clearing the name starts another one.
+        /// The identity of the list. If a client clears the name, a new list begins.
         list: Epoch,
         /// Number of items in the list.
         length: u64,
-        /// Descriptors from the requested item on; fewer than requested at the end of the list, or if the response is full.
+        /// Descriptors of the items, from the requested one on. They are fewer than requested at the end of the list,
+        /// or if the response is full.
         items: Vec<Descriptor>,
-        /// The bytes of the first of these items, each whole and uncompressed: the body is their concatenation.
+        /// The chunks of the first of these items, each a whole, uncompressed item. The body is the concatenation of
+        /// their bytes.
         whole: Vec<Chunk>,
     },
-    /// There is no such list.
+    /// The node has no list of this name.
     Nothing,
     /// A refusal, with its reason as text.
     Refused(String),

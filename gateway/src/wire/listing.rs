@@ -1,4 +1,4 @@
-//! Listings: pages of a namespace's names.
+//! Messages that list a namespace's names, in pages.
 
 use super::{Asker, BadFrame, Head, check_limit, check_name, check_words};
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ const GLOB_BYTES_MAX: u64 = 1024;
 pub struct AboutNames {
     /// The requesting gateway.
     pub asker: Asker,
-    /// The glob that names must match, without their node.
+    /// The glob that the names, written without their node, must match.
     pub glob: String,
     /// The last entry of the previous page, in the order of (kind, name); the page starts after it.
     pub after: Option<(ListedKind, String)>,
@@ -24,18 +24,18 @@ pub struct AboutNames {
 /// A response about a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NamesAnswer {
-    /// A page, in order.
+    /// One page of entries, in the order of (kind, name).
     Names {
-        /// The entries.
+        /// The entries of the page.
         names: Vec<Listed>,
-        /// Whether more entries follow the last one.
+        /// Whether more pages follow.
         more: bool,
     },
     /// A refusal, with its reason as text.
     Refused(String),
 }
 
-/// The kind of an entry.
+/// The kind of object to which an entry belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ListedKind {
     /// A name that holds a tensor.
@@ -62,17 +62,17 @@ impl ListedKind {
 
 /// One entry of a listing.
 ///
-/// A listing reads no spilled value back into memory. The record of a spilled tensor may be incomplete: then its shape is in the
-/// file, and `dtype` and `shape` are empty. The size of a spilled dataset is in the file, too: then `size` is 0.
+/// A listing does not read spilled values back into memory. If the shape of a spilled tensor is only in its file,
+/// `dtype` and `shape` are empty. If the size of a spilled dataset is only in its file, `size` is 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listed {
-    /// Its kind.
+    /// Kind of the object.
     pub kind: ListedKind,
-    /// Its name, without its node.
+    /// Name of the object, without its node.
     pub name: String,
-    /// A tensor's element type as a word; else empty.
+    /// Element type of a tensor, as a word; empty for other objects.
     pub dtype: String,
-    /// A tensor's sizes, in elements.
+    /// Size of each dimension of a tensor, in elements; empty for other objects.
     pub shape: Vec<u64>,
     /// Bytes of the elements of a tensor or a dataset; number of items of a list; number of subscribers of a stream.
     pub size: u64,

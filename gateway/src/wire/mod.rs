@@ -1,9 +1,9 @@
 //! The protocol between two gateways.
 //!
 //! A *head* is four bytes (`TLG` and the version), the kind of the message, and the message in
-//! [postcard](https://postcard.jamesmunns.com/wire-format). It never contains bytes of tensors: those are the body of the frame.
-//! The receiver decodes a message whole and checks it against every limit; it drops and counts an invalid one, since the peer may
-//! be another version, damaged, or hostile.
+//! [postcard](https://postcard.jamesmunns.com/wire-format). A head never contains bytes of tensors, which are in the
+//! frame's body. The receiver decodes a message completely and checks it against every limit. It drops and counts an
+//! invalid message: the peer may have another version, be broken, or be hostile.
 //!
 //! | request (key) | kind | response | kind |
 //! |---|---|---|---|
@@ -40,65 +40,65 @@ pub use stream::{AboutStream, LINK_MESSAGES_MAX, LINK_TIMEOUT, Message, Part, St
 
 use serde::{Deserialize, Serialize};
 
-/// The version of this protocol.
+/// The version of this protocol, in every head and key.
 pub const VERSION: u8 = 1;
 
-/// The requesting gateway.
+/// The gateway that sends the request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Asker {
-    /// Its node.
+    /// The gateway's node.
     pub node: NodeName,
-    /// The epoch of its gateway.
+    /// The gateway's epoch.
     pub epoch: Epoch,
 }
 
 /// A request about one name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AboutName {
-    /// The requesting gateway.
+    /// The gateway that sends the request.
     pub asker: Asker,
-    /// The request.
+    /// The request and its parameters.
     pub what: NameQuestion,
 }
 
 /// The requests about one name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NameQuestion {
-    /// Requests the value. The response subscribes the requester to an invalidation message for when the name changes.
+    /// Requests the value, and subscribes the requester to one invalidation message, at the next change of the name.
     Get {
         /// The stamp of the requester's copy, if it has one.
         have: Option<Stamp>,
-        /// Maximum bytes of the value in the response.
+        /// Maximum bytes of the value that the response may contain.
         inline_max: u32,
     },
     /// Requests bytes of the value with this stamp.
     Read {
-        /// The value.
+        /// Stamp of the value.
         stamp: Stamp,
-        /// The first byte, in the value's row-major bytes, all members one after another.
+        /// Offset of the first byte, in the concatenation of all members' row-major bytes.
         offset: u64,
-        /// The number of bytes.
+        /// Number of bytes.
         bytes: u32,
-        /// The codecs allowed.
+        /// The codecs that the response may use.
         codecs: Codecs,
-        /// Whether the response needs a checksum.
+        /// Whether the response must contain a checksum.
         checksum: bool,
     },
-    /// Ends the reads of the value with this stamp.
+    /// Reports that the requester has finished reading the value with this stamp.
     Done {
-        /// The value.
+        /// Stamp of the value.
         stamp: Stamp,
     },
-    /// Offers a value. The body has its first bytes, all of them, or none; the receiver reads the rest from the requester by
-    /// [`Read`](Self::Read) requests, under this name and stamp.
+    /// Offers a value. The body contains none, some or all of its bytes, from the first one on. The receiver reads the
+    /// rest from the requester by [`Read`](Self::Read) requests with this name and stamp.
     Put {
-        /// Its descriptor.
+        /// Descriptor of the value.
         descriptor: Descriptor,
         /// The stamp under which the requester holds the value.
         stamp: Stamp,
-        /// The number of the requester's offer: the receiver takes a repeated offer once.
+        /// Number of the offer, the same in each repetition, so that the receiver takes the value once.
         offer: u64,
-        /// The contents of the body.
+        /// The range of the value that the body contains.
         chunk: Chunk,
     },
 }
@@ -106,37 +106,38 @@ pub enum NameQuestion {
 /// A response about one name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NameAnswer {
-    /// The value; the body has its first bytes, all of them, or none.
+    /// Stamp of the value. The body contains none, some or all of its bytes, from the first one on.
     Value {
-        /// Its descriptor.
+        /// Descriptor of the value.
         descriptor: Descriptor,
-        /// Its stamp.
+        /// Stamp of the value.
         stamp: Stamp,
-        /// The contents of the body.
+        /// The range of the value that the body contains.
         chunk: Chunk,
     },
-    /// The value is the one that the requester has.
+    /// The value is the one of which the requester has a copy.
     Unchanged,
     /// The body has the requested bytes.
     Bytes(Chunk),
-    /// There is no such name.
+    /// The node has no value under this name.
     Nothing,
-    /// The requested value is gone; this is the stamp of the current one, if any.
+    /// The node does not hold the requested value any more. Contains the stamp of the name's current value, if there is
+    /// one.
     Superseded(Option<Stamp>),
-    /// The request was carried out.
+    /// The node has performed the request, which returns nothing.
     Done,
     /// A refusal, with its reason as text.
     Refused(String),
 }
 
-/// A description of a body.
+/// The descriptor of a frame's body: a range of a value's bytes, and their encoding.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chunk {
     /// Offset of its first byte in the value.
     pub offset: u64,
-    /// Number of the chunk's bytes in the value.
+    /// Number of bytes in the value, before compression.
     pub bytes: u32,
-    /// Its codec.
+    /// The codec of the body.
     pub codec: Codec,
     /// XXH3 (64 bits, seed 0) of those bytes before compression, if requested.
     pub checksum: Option<u64>,
@@ -147,7 +148,8 @@ pub struct Chunk {
 pub struct Changed {
     /// The epoch of the sending gateway.
     pub epoch: Epoch,
-    /// Number of this message from one sender to one listener, without gaps: a listener that finds a gap revalidates everything.
+    /// Number of the message among those of one sender to one listener about one namespace, without gaps. A listener
+    /// that finds a gap revalidates all its copies of that namespace.
     pub number: u64,
     /// The names and the stamps of their current values; `None` without a value.
     pub names: Vec<(String, Option<Stamp>)>,

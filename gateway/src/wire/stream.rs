@@ -1,47 +1,49 @@
-//! Streams: links, their credit, and the pieces of their messages.
+//! Messages about streams: the requests of a link, and the pieces of stream messages.
 
 use super::{Asker, BadFrame, Chunk, Descriptor, Head, check_limit, check_words};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Maximum messages in flight on one link.
+/// Maximum number of messages in flight on one link that a receiver may request.
 pub const LINK_MESSAGES_MAX: u32 = 1 << 16;
-/// Timeout without a request from the receiver after which the sender closes a link.
+/// Time without a request from the receiver after which the sender closes a link.
 pub const LINK_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A request about one stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AboutStream {
-    /// The requesting gateway.
+    /// The gateway that sends the request.
     pub asker: Asker,
-    /// The request.
+    /// The request and its parameters.
     pub what: StreamQuestion,
 }
 
-/// The requests about one stream. The requester draws the number of a link; messages with that number are for this requester.
+/// The requests about one stream. The requester draws a random number for each link. The messages of the link have this
+/// number in their key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StreamQuestion {
     /// Subscribes to the stream's messages from now on.
     Open {
         /// The number of the link.
         link: u64,
-        /// Maximum messages in flight: sent and not yet granted back.
+        /// Maximum number of messages in flight: sent, and without a grant of their room.
         window_messages: u32,
-        /// Maximum bytes in flight: sent and not yet granted back. It also limits a piece.
+        /// Maximum bytes in flight: sent, and without a grant of their room. It is also the maximum size of a piece.
         window_bytes: u64,
-        /// Policy for messages without room. True: drop the oldest message. False: the policy of the stream itself.
+        /// Policy if a message has no room in the window. True: the sender drops the oldest queued message. False: the
+        /// sender takes no message from its local stream, whose own policy then applies.
         drop_oldest: bool,
         /// The number in the stream of the first message wanted; `None`: the newest.
         from: Option<u64>,
     },
-    /// Grants back the room of all messages before `through`. This request is also the keep-alive: without it, the sender
-    /// closes the link.
+    /// Reports that the receiver has taken all messages before `through`, so that their room is free. The request also
+    /// keeps the link alive: see [`LINK_TIMEOUT`].
     Grant {
         /// The number of the link.
         link: u64,
-        /// The number on the link of the first message that still takes room.
+        /// Number on the link of the first message that still occupies room.
         through: u64,
-        /// Bytes of message `through` whose room is free, too: those of its received pieces.
+        /// Bytes of message `through` that the receiver has taken, so that their room is free, too.
         taken: u64,
         /// Maximum bytes in flight from now on, as in `Open`.
         window_bytes: u64,
@@ -61,14 +63,14 @@ pub enum StreamAnswer {
         /// Maximum number of messages that the stream holds.
         capacity: u32,
     },
-    /// The link is alive.
+    /// The sender has accepted the grant.
     Granted {
         /// Number of messages that were sent through the link.
         sent: u64,
     },
-    /// There is no such stream.
+    /// The node has no stream of this name.
     Nothing,
-    /// The link does not exist (any more): the receiver must open another.
+    /// The sender has no such link, or has closed it. The receiver must open the link again.
     NoLink,
     /// The link is closed.
     Closed,
@@ -76,35 +78,35 @@ pub enum StreamAnswer {
     Refused(String),
 }
 
-/// A piece of one message. The body is its chunk.
+/// A piece of a stream's message. The frame's body has the bytes of its chunk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
     /// Number of the message on this link, from 0, without gaps.
     pub number: u64,
-    /// The piece.
+    /// The kind and the contents of the piece.
     pub part: Part,
 }
 
-/// The pieces of a message.
+/// The kinds of pieces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Part {
     /// The first piece.
     First {
-        /// The stream's own number of the message: a gap in these numbers means dropped messages.
+        /// Number of the message in the stream. A gap in these numbers means dropped messages.
         sequence: u64,
-        /// Its descriptor.
+        /// Descriptor of the message's value.
         descriptor: Descriptor,
-        /// The chunk of its first bytes.
+        /// The chunk with the value's first bytes.
         chunk: Chunk,
     },
-    /// A further piece, in order.
+    /// The next piece of the same message.
     More(Chunk),
-    /// No piece: the stream has ended, and may be opened again.
+    /// The producer has ended the stream. It may open the stream again.
     End,
 }
 
 impl Message {
-    /// Returns whether this is a message's first piece or the end of the stream.
+    /// Returns true for the first piece of a message, and for the end of the stream.
     pub fn begins(&self) -> bool {
         !matches!(self.part, Part::More(_))
     }

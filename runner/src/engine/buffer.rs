@@ -1,8 +1,8 @@
-//! Memory for outputs.
+//! The memory into which engines write outputs.
 
 use tensorlend::{DType, Draft};
 
-/// A computed output.
+/// An output of a run: its memory and its shape.
 #[derive(Debug)]
 pub struct Output {
     pub dtype: DType,
@@ -10,17 +10,17 @@ pub struct Output {
     pub buffer: Buffer,
 }
 
-/// Memory for a tensor.
+/// Memory for one output.
 #[derive(Debug)]
 pub enum Buffer {
-    /// In shared memory, for the response.
+    /// Shared memory of the response.
     Lent(Draft),
-    /// In this process, because it must be split or changed first.
+    /// Private memory, if the output must be split or converted before it is sent.
     Own(Own),
 }
 
 impl Buffer {
-    /// Returns all bytes. They are not initialized: they may hold former contents.
+    /// Returns all bytes. They may have former contents: the engine must write each of them.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
             Self::Lent(draft) => draft.bytes_mut(),
@@ -29,7 +29,7 @@ impl Buffer {
     }
 }
 
-/// Private bytes, aligned for every element type.
+/// Bytes in private memory, aligned for every element type.
 #[derive(Debug, Default)]
 pub struct Own {
     words: Vec<u128>,
@@ -37,7 +37,7 @@ pub struct Own {
 }
 
 impl Own {
-    /// Returns this many bytes, all 0.
+    /// Allocates `len` bytes, all 0.
     pub fn new(len: usize) -> Self {
         Self { words: vec![0; len.div_ceil(size_of::<u128>())], len }
     }

@@ -1,4 +1,4 @@
-//! Engines that compute models, behind one trait.
+//! Engines, which run models; they implement one trait.
 
 mod buffer;
 #[cfg(feature = "onnxruntime")]
@@ -13,7 +13,7 @@ pub use signature::{Port, Signature};
 use crate::args::Args;
 use tensorlend::DType;
 
-/// An input: row-major elements in place, checked against the signature.
+/// An input in place, in row-major order, that was checked against the signature.
 #[derive(Clone, Copy, Debug)]
 pub struct Feed<'f> {
     pub dtype: DType,
@@ -29,11 +29,11 @@ pub trait Engine {
     /// The engine's name, with its version.
     fn name(&self) -> String;
 
-    /// Runs the model on inputs in the signature's order. `wanted` are numbers of outputs in the signature; the returned outputs
-    /// have the same order.
+    /// Runs the model on `inputs`, which are in the signature's order. `wanted` has the numbers in the signature of the
+    /// requested outputs; the returned outputs have the order of `wanted`.
     ///
     /// # Errors
-    /// The reason of a failed computation.
+    /// The engine's reason, if the run failed.
     fn run(&mut self, inputs: &[Feed<'_>], wanted: &[usize], make: &mut Make<'_>) -> Result<Vec<Output>, String>;
 }
 

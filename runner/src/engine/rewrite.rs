@@ -1,5 +1,5 @@
-//! Replaces operators that rten lacks, or reads as a newer version than the model's, by equivalent ones, before rten reads the
-//! model.
+//! Replaces operators that rten lacks, or reads as a newer version than the model's, by equivalent ones, before rten
+//! reads the model.
 //!
 //! rten's registry accepts no further operators, so this module rewrites the graph instead.
 //!
@@ -12,16 +12,16 @@
 use rten_onnx::onnx::{AttributeProto, AttributeType, DataType, GraphProto, ModelProto, NodeProto, TensorProto};
 use std::collections::BTreeSet;
 
-/// The opset in which `Softmax` and `LogSoftmax` became operators over one axis. rten always reads them in this form, for every
-/// opset of a model.
+/// The opset from which on `Softmax` and `LogSoftmax` are operators over one axis. rten computes this form for every
+/// model, also of an older opset.
 const SOFTMAX_OF_ONE_AXIS: i64 = 13;
 
-/// Returns the model with the operators of the table above replaced; `None` if it has none of them.
+/// Returns the model with the table's operators replaced; `None` if it has none of them.
 ///
 /// # Errors
-/// The defect of an operator.
+/// The defect of an operator that cannot be replaced.
 pub fn rewritten(model: &[u8]) -> Result<Option<Vec<u8>>, String> {
-    // rten refuses an unreadable model.
+    // Return an unreadable model unchanged: rten then reports the error.
     let Ok(mut model) = ModelProto::parse_buf(model) else { return Ok(None) };
     let flattens = opset(&model) < SOFTMAX_OF_ONE_AXIS;
     let Some(graph) = &mut model.graph else { return Ok(None) };
@@ -34,9 +34,10 @@ pub fn rewritten(model: &[u8]) -> Result<Option<Vec<u8>>, String> {
     model.write_buf().map(Some).map_err(|e| format!("it cannot be rewritten for rten: {e}"))
 }
 
-/// Returns the version of ONNX's own operators that a model uses; the newest if a model does not state it, as rten does.
+/// Returns the version of ONNX's own operators that a model uses; the newest if a model does not state it, as rten
+/// does.
 fn opset(model: &ModelProto) -> i64 {
-    // The first versions of the format had no imports.
+    // Files of format versions 1 and 2 do not state an opset: their operators are those of opset 1.
     let default = if model.ir_version.is_some_and(|version| version < 3) { 1 } else { i64::MAX };
     let own = model.opset_import.iter().find(|import| is_onnx(import.domain.as_deref()));
     own.and_then(|import| import.version).unwrap_or(default)
@@ -50,8 +51,8 @@ fn is(node: &NodeProto, op: &str) -> bool {
     is_onnx(node.domain.as_deref()) && node.op_type.as_deref() == Some(op)
 }
 
-/// Returns true if a Softmax or LogSoftmax of an opset before 13 differs from that of opset 13. Over the last axis both are the
-/// same.
+/// Returns true if a Softmax or LogSoftmax of an opset before 13 differs from that of opset 13. Over the last axis both
+/// are the same.
 fn is_flattening(node: &NodeProto) -> bool {
     (is(node, "Softmax") || is(node, "LogSoftmax")) && first_flattened(node) != -1
 }
@@ -95,8 +96,8 @@ fn rewrite(graph: &mut GraphProto, used: &BTreeSet<String>, flattens: bool) -> R
             rewrite(graph, used, flattens)?;
         }
         if is(&node, "Dropout") {
-            // With a mask output, or with an input for training, Dropout is more than Identity. It stays, and rten reports it as
-            // missing.
+            // A Dropout that has a mask output, or that may train, is not an Identity. It stays in the model, and rten
+            // reports that it has no such operator.
             let has_mask = node.output.get(1).is_some_and(|mask| !mask.is_empty() && used.contains(mask));
             let may_train = node.input.get(2).is_some_and(|mode| !mode.is_empty() && !is_false(mode, graph, &nodes));
             if !has_mask && !may_train {
@@ -118,7 +119,8 @@ fn rewrite(graph: &mut GraphProto, used: &BTreeSet<String>, flattens: bool) -> R
     Ok(())
 }
 
-/// Returns true if this value is the constant false. Nodes come after the nodes of their inputs.
+/// Returns true if the value `name` is the constant false. A constant is a weight of the graph or the output of an
+/// earlier node, because nodes follow the nodes of their inputs.
 fn is_false(name: &str, graph: &GraphProto, before: &[NodeProto]) -> bool {
     let weight = graph.initializer.iter().find(|weight| weight.name.as_deref() == Some(name));
     let constant = || {
@@ -135,7 +137,8 @@ fn is_false(name: &str, graph: &GraphProto, before: &[NodeProto]) -> bool {
     !elements.is_empty() && elements.iter().all(|&element| element == 0)
 }
 
-/// y = x / (bias + alpha / size * (sum of x^2 over `size` neighbouring channels))^beta
+/// Replaces an `LRN` node, which computes y = x / (bias + alpha / size * (sum of x^2 over `size` neighbouring
+/// channels))^beta.
 fn normalization(node: &NodeProto, weights: &mut Vec<TensorProto>) -> Result<Vec<NodeProto>, String> {
     let ([x], [y]) = (&node.input[..], &node.output[..]) else {
         return Err("an LRN has one input and one output".into());
@@ -167,8 +170,8 @@ fn normalization(node: &NodeProto, weights: &mut Vec<TensorProto>) -> Result<Vec
             ..TensorProto::default()
         });
     }
-    // Treats (N, C, ...) as an image with one channel, whose rows are the channels: so a window over rows is a window over
-    // channels. The mean counts the zeros beyond the edge, so it is the sum divided by `size`.
+    // The reshaped input is an image with one channel, whose rows are the channels of (N, C, ...). So a window over
+    // rows is a window over channels. The mean counts the padding zeros, so it is the sum divided by `size`.
     let window = vec![
         integers("kernel_shape", vec![size, 1]),
         integers("pads", vec![(size - 1) / 2, 0, size / 2, 0]),
@@ -188,7 +191,7 @@ fn normalization(node: &NodeProto, weights: &mut Vec<TensorProto>) -> Result<Vec
     Ok(made)
 }
 
-/// Softmax or LogSoftmax of an opset before 13: all dimensions from `axis` on count as one.
+/// Replaces a Softmax or LogSoftmax of an opset before 13, which treats all dimensions from `axis` on as one.
 fn flattened(mut node: NodeProto) -> Result<Vec<NodeProto>, String> {
     let axis = first_flattened(&node);
     let ([x], [y]) = (&node.input[..], &node.output[..]) else {

@@ -1,4 +1,4 @@
-//! A model's inputs and outputs, as its file declares them: the same for every engine.
+//! The inputs and outputs that a model's file declares. They are the same for every engine.
 
 use super::Feed;
 use rten_onnx::onnx::{DataType, ModelProto, ValueInfoProto};
@@ -9,10 +9,10 @@ use tensorlend::DType;
 /// Maximum number of dimensions of a tensor.
 const NDIM_MAX: usize = 16;
 
-/// One size of an input or output.
+/// The size of one dimension of an input or output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Dim {
-    /// This size.
+    /// Exactly this size.
     Fixed(u64),
     /// Any size, the same for each dimension with this name.
     Named(String),
@@ -30,12 +30,12 @@ impl fmt::Display for Dim {
     }
 }
 
-/// An input or an output.
+/// An input or an output of a model, with its type and shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
     pub name: String,
     pub dtype: DType,
-    /// `None`: the model does not declare it.
+    /// The sizes; `None` if the model does not declare them.
     pub dims: Option<Vec<Dim>>,
 }
 
@@ -51,7 +51,7 @@ impl fmt::Display for Port {
     }
 }
 
-/// The inputs and outputs of a model, in its order.
+/// The inputs and outputs of a model, in the order of its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature {
     pub inputs: Vec<Port>,
@@ -62,12 +62,12 @@ impl Signature {
     /// Reads the signature from an ONNX file.
     ///
     /// # Errors
-    /// The defect of the file, or its unsupported part.
+    /// The defect of the file, or the part of it that is not supported.
     pub fn read(model: &[u8]) -> Result<Self, String> {
         let model = ModelProto::parse_buf(model).map_err(|e| format!("it is no ONNX file, or is cut off: {e}"))?;
         let graph = model.graph.ok_or("it is no ONNX file: it has no graph")?;
         let weights: Vec<&str> = graph.initializer.iter().filter_map(|weight| weight.name.as_deref()).collect();
-        // Files of old versions list weights as inputs too.
+        // Files of old versions also list weights as inputs.
         let given = graph.input.iter().filter(|input| !input.name.as_deref().is_some_and(|n| weights.contains(&n)));
         let inputs = given.map(|input| port("input", input)).collect::<Result<Vec<_>, _>>()?;
         let outputs = graph.output.iter().map(|output| port("output", output)).collect::<Result<Vec<_>, _>>()?;
@@ -80,7 +80,7 @@ impl Signature {
     /// Returns the number of an input.
     ///
     /// # Errors
-    /// The inputs of the model.
+    /// A text that lists the model's inputs, if none of them has this name.
     pub fn input(&self, name: &str) -> Result<usize, String> {
         find(&self.inputs, "input", name)
     }
@@ -88,7 +88,7 @@ impl Signature {
     /// Returns the number of an output.
     ///
     /// # Errors
-    /// The outputs of the model.
+    /// A text that lists the model's outputs, if none of them has this name.
     pub fn output(&self, name: &str) -> Result<usize, String> {
         find(&self.outputs, "output", name)
     }
@@ -96,7 +96,7 @@ impl Signature {
     /// Checks that the model accepts these inputs.
     ///
     /// # Errors
-    /// The first invalid input, its expected form and its actual one.
+    /// A text with the first invalid input, its expected form and its actual form.
     pub fn check(&self, feeds: &[Feed<'_>]) -> Result<(), String> {
         let mut named: BTreeMap<&str, (u64, &str)> = BTreeMap::new();
         for (port, feed) in self.inputs.iter().zip(feeds) {
@@ -142,8 +142,8 @@ impl Signature {
         sizes.collect()
     }
 
-    /// Returns true if requests can run together: the first dimension of every input and output is open, with or without a
-    /// name.
+    /// Returns true if several requests can run together, because the first dimension of every input and output may
+    /// have any size.
     pub fn is_batchable(&self) -> bool {
         let open = |port: &Port| {
             let first = port.dims.as_ref().and_then(|dims| dims.first());
@@ -153,7 +153,7 @@ impl Signature {
     }
 }
 
-/// Finds an input or output by its name, else by its position: `#0` is the first.
+/// Finds an input or output by its name or, if none has this name, by its position: `#0` is the first.
 fn find(ports: &[Port], kind: &str, name: &str) -> Result<usize, String> {
     let by_place = || name.strip_prefix('#')?.parse::<usize>().ok().filter(|&at| at < ports.len());
     ports.iter().position(|port| port.name == name).or_else(by_place).ok_or_else(|| {

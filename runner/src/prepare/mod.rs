@@ -1,4 +1,4 @@
-//! Prepares an image as a model's input, by a fixed set of steps.
+//! Prepares images as a model's input by steps such as resizing and normalizing.
 
 mod resize;
 
@@ -6,7 +6,7 @@ use crate::engine::{Feed, Own};
 use tensorlend::DType;
 use tensorlend_model::Step;
 
-/// Maximum number of pixels along one side.
+/// Maximum width and height in pixels.
 const SIDE_MAX: u32 = 1 << 15;
 /// Maximum bytes of a step's result.
 const BYTES_MAX: u64 = 1 << 30;
@@ -21,7 +21,7 @@ pub struct Image {
     pub data: Own,
 }
 
-/// Images of one size: count, height, width, channels.
+/// The dimensions of a batch of images that all have the same size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Size {
     images: usize,
@@ -40,10 +40,10 @@ impl Size {
     }
 }
 
-/// Applies all steps.
+/// Applies all steps to an input, in order.
 ///
 /// # Errors
-/// The failed step, with the reason.
+/// A text that names the failed step and the reason.
 pub fn apply(steps: &[Step], feed: Feed<'_>) -> Result<Image, String> {
     if steps.len() > STEPS_MAX {
         return Err(format!("{} steps, and {STEPS_MAX} are the most", steps.len()));
@@ -73,7 +73,7 @@ pub fn apply(steps: &[Step], feed: Feed<'_>) -> Result<Image, String> {
     image.ok_or_else(|| "no step is named".into())
 }
 
-/// Returns the images' size from a shape (height, width, channels) or (images, height, width, channels).
+/// Returns the dimensions of images from a shape (height, width, channels) or (images, height, width, channels).
 fn size(feed: Feed<'_>) -> Result<Size, String> {
     if !matches!(feed.dtype, DType::U8 | DType::F32) {
         return Err(format!("an image has elements u8 or f32, not {}", feed.dtype));
@@ -89,7 +89,7 @@ fn size(feed: Feed<'_>) -> Result<Size, String> {
     Ok(Size { images: images as usize, height: height as u32, width: width as u32, channels: channels as usize })
 }
 
-/// Returns the same shape with another size.
+/// Returns the shape of the images with another width and height.
 fn reshaped(feed: Feed<'_>, width: u32, height: u32) -> Vec<u64> {
     let mut shape = feed.shape.to_vec();
     let at = shape.len() - 3;
@@ -138,7 +138,7 @@ fn center_crop(feed: Feed<'_>, width: u32, height: u32) -> Result<Image, String>
     if width == 0 || height == 0 || width > from.width || height > from.height {
         return Err(format!("{width}x{height} of an image of {}x{}", from.width, from.height));
     }
-    // Rounds half a pixel to the even side, as torchvision does.
+    // Round half a pixel to the even number, as torchvision does.
     let edge = |outer: u32, inner: u32| (f64::from(outer - inner) / 2.0).round_ties_even() as usize;
     let (left, top) = (edge(from.width, width), edge(from.height, height));
     let pixel = from.channels * feed.dtype.item_bytes();
@@ -162,7 +162,7 @@ fn normalize(feed: Feed<'_>, mean: &[f32], std: &[f32]) -> Result<Image, String>
     each(feed, |value, channel| (value - mean[channel]) / std[channel])
 }
 
-/// Applies a function to each element, as f32.
+/// Applies a function to each element, converted to f32. The function also gets the element's channel.
 fn each(feed: Feed<'_>, change: impl Fn(f32, usize) -> f32) -> Result<Image, String> {
     let size = size(feed)?;
     let mut data = room(size.elements(), DType::F32)?;

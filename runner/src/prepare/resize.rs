@@ -1,4 +1,4 @@
-//! Bilinear resizing, by `fast_image_resize`, whose convolution is Pillow's.
+//! Bilinear resizing by the crate `fast_image_resize`, whose convolution gives the results of Pillow.
 
 use super::{Image, SIDE_MAX, Size, reshaped, room, size};
 use crate::engine::Feed;
@@ -6,7 +6,7 @@ use fast_image_resize::images::{Image as Target, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use tensorlend::DType;
 
-/// Resizes each image.
+/// Resizes each image of a batch.
 pub fn resize(feed: Feed<'_>, width: u32, height: u32, antialias: bool) -> Result<Image, String> {
     let from = size(feed)?;
     if ![width, height].iter().all(|side| (1..=SIDE_MAX).contains(side)) {
@@ -24,7 +24,7 @@ pub fn resize(feed: Feed<'_>, width: u32, height: u32, antialias: bool) -> Resul
         (_, many) => return Err(format!("{many} channels: images of 1 to 4 are resized")),
     };
     let algorithm = if antialias { ResizeAlg::Convolution } else { ResizeAlg::Interpolation };
-    // Each channel by itself: the meaning of a fourth channel is unknown.
+    // Resize each channel separately: a fourth channel need not be alpha, by which the others would be multiplied.
     let options = ResizeOptions::new().resize_alg(algorithm(FilterType::Bilinear)).use_alpha(false);
     let to = Size { height, width, ..from };
     let mut data = room(to.elements(), feed.dtype)?;

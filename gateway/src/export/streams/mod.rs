@@ -1,7 +1,8 @@
-//! Streams that are sent to other nodes.
+//! Streams of this machine that other nodes receive.
 //!
-//! Each link has two threads: one takes messages from the local stream, as many as the [`Sender`] allows, and the other sends
-//! them. So a full or broken transport delays the local stream only if the receiver has asked for that.
+//! Each link has two threads: the first takes messages from the local stream, as many as the [`Sender`] allows, and the
+//! second sends them. So a full or broken transport delays the local stream only if the receiver has chosen the
+//! stream's own policy.
 
 pub mod sender;
 
@@ -21,12 +22,12 @@ use std::time::{Duration, Instant};
 use tensorlend::{Client, Start, Subscription};
 use tensorlend_os::thread;
 
-/// Maximum number of links: each has two threads, and a stream cursor.
+/// Maximum number of links, because each has two threads and a stream cursor.
 const LINKS_MAX: usize = 128;
-/// Interval in which a thread polls whether its link was closed.
+/// Interval at which a thread polls whether its link was closed.
 const POLL: Duration = Duration::from_millis(200);
 
-/// A message that is queued.
+/// A queued message: its number in the stream and its value, or the end of the stream.
 enum Queued {
     Value(u64, Outgoing),
     End,
@@ -45,7 +46,8 @@ impl Shared {
     }
 
     fn close(&self) {
-        // The lock ensures that a thread that found the link open is waiting by now, and so receives the notification.
+        // A thread holds this lock from its check of `closed` until it waits. So a thread that saw `closed` as false
+        // waits by now, and receives the notification.
         let _sender = self.sender();
         // Relaxed: the flag orders no other memory.
         self.closed.store(true, Ordering::Relaxed);
@@ -65,7 +67,7 @@ impl Shared {
     }
 }
 
-/// Links to other nodes, by the receiving node and the number that it drew.
+/// Links to other nodes, by the receiving node and the link number that this node drew.
 #[derive(Default)]
 pub struct Links {
     open: HashMap<(NodeName, u64), Arc<Shared>>,
@@ -148,7 +150,8 @@ impl Links {
         if !context.is_exported(space, name) {
             return StreamAnswer::Nothing;
         }
-        // The receiver repeats a request whose response was lost.
+        // If the link exists, the receiver has lost the response to its first request: it gets a new link of the same
+        // number.
         self.close(&key);
         if self.open.len() >= LINKS_MAX {
             return StreamAnswer::Refused(format!("{LINKS_MAX} streams are sent already"));
@@ -182,12 +185,13 @@ impl Drop for Links {
     }
 }
 
-/// Subscribes to a stream. Returns the subscription, and the number of the first message that the receiver wants; `None`: the
-/// newest.
+/// Subscribes to a stream. Returns the subscription, and the number of the first message to send; `None`: the newest.
+/// `from` is the number that the receiver wants.
 fn subscribe(client: &Client, name: &str, from: Option<u64>) -> tensorlend::Result<(Subscription, Option<u64>)> {
     let open = |start| client.subscription(name).start_at(start).open();
     let Some(wanted) = from else { return Ok((open(Start::Newest)?, None)) };
-    // A stream that has not reached this number was opened again: the receiver has none of its messages.
+    // If the stream has not reached the wanted number, it was opened again since, and the receiver has none of its
+    // messages.
     let is_reopened = open(Start::Next)?.position() < wanted;
     Ok((open(Start::Oldest)?, Some(if is_reopened { 0 } else { wanted })))
 }
@@ -288,7 +292,7 @@ impl Transmitter {
                 Queued::Value(sequence, value) => self.send(shared, number, sequence, &value),
             };
             if let Err(error) = sent {
-                // The receiver detects the loss by the numbers.
+                // The receiver detects the lost piece by the gap in the numbers.
                 tracing::debug!(%error, "a message could not be sent");
             }
         }
@@ -314,7 +318,8 @@ impl Transmitter {
         }
     }
 
-    /// Waits until the next piece may be sent, and returns its size; `None` if the receiver does not want the message any more.
+    /// Waits until the window has room for a piece, and returns the piece's size; `None` if the receiver has abandoned
+    /// the message.
     fn room(&self, shared: &Shared, number: u64, left: u64) -> Option<u64> {
         let mut sender = shared.sender();
         while !shared.is_closed() {

@@ -6,34 +6,34 @@ use crate::wire::LINK_TIMEOUT;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Maximum number of messages of one link that are queued or in flight: as many as a gateway requests. Each queued message is a
-/// lease, and all links together must leave some leases of the session.
+/// Maximum number of messages of one link that are queued or in flight: a receiving gateway requests as many. Each
+/// queued message occupies a lease, and the links together must not use all leases of the session.
 const WINDOW_MESSAGES_MAX: u32 = 16;
 
-/// The permission to send a piece.
+/// Whether a piece may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
-    /// Send it now: it occupies the window from here on.
+    /// The piece may be sent now, and occupies the window from now on.
     Now,
-    /// Wait.
+    /// The window has no room yet.
     Later,
-    /// Never send it: the receiver has abandoned its message.
+    /// The piece must not be sent: the receiver has abandoned its message.
     Never,
 }
 
 /// Flow control of one link. `M` is a message.
 ///
-/// Invariant: `flying_bytes + taken == flying.sum()`, and `flying_bytes` exceeds the window only for a single piece that is
-/// larger.
+/// Invariants: `flying_bytes + taken == flying.sum()`; `flying_bytes` exceeds `window_bytes` only if a single piece is
+/// larger than the window, or after a grant has shrunk the window.
 #[derive(Debug)]
 pub struct Sender<M> {
     window_messages: usize,
     window_bytes: u64,
     drop_oldest: bool,
     waiting: VecDeque<M>,
-    /// Bytes that were sent of each message that occupies the window.
+    /// Bytes sent, for each message that occupies the window, the oldest first.
     flying: VecDeque<u64>,
-    /// Number of bytes of the first of these messages that do not occupy the window any more.
+    /// Bytes of the first message in `flying` that do not occupy the window any more.
     taken: u64,
     flying_bytes: u64,
     /// Number of the next message.
@@ -43,7 +43,7 @@ pub struct Sender<M> {
 }
 
 impl<M> Sender<M> {
-    /// Returns a link that was just opened. Its message window is at most the number of messages that it may queue.
+    /// Makes the state of a new link. Its window has at most 16 messages.
     pub fn new(window_messages: u32, window_bytes: u64, drop_oldest: bool, now: Instant) -> Self {
         Self {
             window_messages: window_messages.clamp(1, WINDOW_MESSAGES_MAX) as usize,
@@ -59,8 +59,9 @@ impl<M> Sender<M> {
         }
     }
 
-    /// Returns true if the sender may take the next message of the local stream. Unless the link drops messages, it takes only a
-    /// message that can be sent at once, so that the ring of the stream fills and the stream's own policy applies.
+    /// Returns true if the sender may take the next message of the local stream. Unless the link drops messages, it
+    /// takes only a message that can be sent at once, so that the ring of the stream fills and the stream's own policy
+    /// applies.
     pub fn wants(&self) -> bool {
         self.drop_oldest || (self.waiting.is_empty() && self.has_room())
     }
@@ -90,7 +91,7 @@ impl<M> Sender<M> {
         self.window_bytes
     }
 
-    /// Reserves room for a piece of this message.
+    /// Reserves room in the window for a piece of message `number`.
     pub fn send(&mut self, number: u64, bytes: u64) -> Room {
         let at = number.checked_sub(self.first());
         let Some(sent) = at.and_then(|at| self.flying.get_mut(at as usize)) else { return Room::Never };
@@ -102,8 +103,8 @@ impl<M> Sender<M> {
         Room::Now
     }
 
-    /// The receiver grants room: it has taken all messages before message `through`, and `taken` bytes of message `through`.
-    /// `window_bytes` is the window from now on. Impossible numbers are ignored.
+    /// Handles a grant of the receiver, which has taken all messages before `through`, and `taken` bytes of message
+    /// `through`. The window has `window_bytes` from now on. Numbers that were never sent are ignored.
     pub fn on_grant(&mut self, through: u64, taken: u64, window_bytes: u64, now: Instant) {
         (self.heard, self.window_bytes) = (now, window_bytes);
         let freed = through.min(self.next).saturating_sub(self.first());
@@ -118,12 +119,12 @@ impl<M> Sender<M> {
         }
     }
 
-    /// Returns true if no grant has come for too long.
+    /// Returns true if the receiver has sent no grant for more than [`LINK_TIMEOUT`].
     pub fn is_timed_out(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.heard) > LINK_TIMEOUT
     }
 
-    /// Returns the number of messages that were sent, or begun.
+    /// Returns the number of messages of which at least the sending has begun.
     pub fn sent(&self) -> u64 {
         self.next
     }
@@ -223,8 +224,8 @@ mod tests {
     }
 
     proptest! {
-        /// For every sequence of grants: no more than the window is in flight, in order, and each message that is not sent is
-        /// counted.
+        /// For every sequence of grants: no more than the window is in flight, in order, and each message that is not
+        /// sent is counted.
         #[test]
         fn the_window_holds(steps in proptest::collection::vec((0u8..4, 0u64..20, 0u64..60), 0..300), drop_oldest: bool) {
             let now = Instant::now();

@@ -7,7 +7,7 @@ impl Cache {
     /// Checks that the sums and indexes agree with the entries.
     ///
     /// # Panics
-    /// If they do not.
+    /// If a sum or an index differs.
     pub fn check(&self) {
         let copies = self.entries.values().filter_map(|entry| entry.copy);
         assert_eq!(self.bytes, copies.map(|copy| copy.bytes).sum::<u64>(), "bytes of all copies");

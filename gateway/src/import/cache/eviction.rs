@@ -5,12 +5,12 @@ use crate::name::RemoteName;
 use std::time::Instant;
 
 impl Cache {
-    /// Makes room for one more name. Returns false if all names are in use.
+    /// Makes room for the entry of `name`. Returns false if all other entries are in use.
     pub(super) fn make_room(&mut self, name: &RemoteName, out: &mut Vec<Effect>) -> bool {
         if self.entries.contains_key(name) || self.entries.len() < self.names_max {
             return true;
         }
-        // Removes a tenth of the names, so that the search is rare.
+        // Remove a tenth of the names at once, so that this search over all names is rare.
         let mut idle: Vec<RemoteName> =
             self.entries.iter().filter(|(_, e)| e.is_idle()).map(|(name, _)| name.clone()).collect();
         idle.truncate(self.names_max / 10 + 1);
@@ -37,8 +37,8 @@ impl Cache {
         }
     }
 
-    /// Deletes the oldest copies until the rest is within the limit, but not the new one. A copy in its grace period is deleted
-    /// at the end of that period.
+    /// Deletes the least recently used copies until the rest is within the limit, but not the copy of `new`. A copy in
+    /// its grace period is deleted at the end of that period.
     pub(super) fn evict(&mut self, new: Option<&RemoteName>, now: Instant, out: &mut Vec<Effect>) {
         if self.bytes <= self.bytes_max {
             return;

@@ -1,7 +1,7 @@
 //! Revalidation of copies whose invalidation may have been lost.
 //!
-//! A gap in the numbers of a node's invalidations, or a silence of a node with subscriptions, means a lost message. The cache
-//! then asks that node again about each of its copies, some at a time.
+//! A lost message shows as a gap in the numbers of a node's invalidations, or as silence of a node at which this one
+//! has subscriptions. The cache then revalidates each copy of that node, at most [`REVALIDATED_AT_ONCE`] at a time.
 
 use super::{Cache, Effect, Fetch, RemoteName, makes_bad};
 use crate::wire::{Epoch, HEARTBEAT, NodeName, Stamp};
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of copies that are revalidated at the same time.
 pub const REVALIDATED_AT_ONCE: usize = 64;
-/// A node sends a message every [`HEARTBEAT`] while this node has subscriptions there. After this time without a message, the
-/// subscriptions count as lost.
+/// Time without a message after which the subscriptions at a node count as lost. The node sends a message every
+/// [`HEARTBEAT`] while this node has subscriptions there.
 pub(super) const SILENCE: Duration = HEARTBEAT.saturating_mul(3);
 
 /// The position of a message among the invalidations of a node.
@@ -19,14 +19,14 @@ pub(super) const SILENCE: Duration = HEARTBEAT.saturating_mul(3);
 pub struct Position {
     /// The epoch of the node.
     pub epoch: Epoch,
-    /// The messages of an epoch count from 1.
+    /// Number of the message; each epoch begins with 1.
     pub number: u64,
 }
 
-/// The invalidations of one node.
+/// The last message of one node about one namespace.
 #[derive(Clone, Copy, Debug, Default)]
 struct Heard {
-    /// Time of the last message, or the time since when one is expected; `None` if none is expected.
+    /// Time of the last message, or of the first subscription if no message has arrived; `None` without a subscription.
     at: Option<Instant>,
     epoch: Option<Epoch>,
     number: u64,
@@ -35,18 +35,18 @@ struct Heard {
 /// The nodes from which messages are expected, and the copies to revalidate.
 #[derive(Debug, Default)]
 pub(super) struct Revalidation {
-    /// The messages heard, by node and namespace.
+    /// The last message, by node and namespace.
     heard: HashMap<(NodeName, usize), Heard>,
     /// Time of the next check for silence.
     silence: Option<Instant>,
     /// Copies to revalidate.
     waiting: VecDeque<RemoteName>,
-    /// Requests for which no client waits.
+    /// Revalidations in flight: requests for which no client waits.
     asked: HashSet<Fetch>,
 }
 
 impl Revalidation {
-    /// Expects messages of a node from now on, because this node has subscribed to a name.
+    /// Notes that messages of the name's node are expected from now on, because this node has subscribed to the name.
     pub(super) fn expect(&mut self, name: &RemoteName, now: Instant) {
         self.heard.entry((name.node.clone(), name.space)).or_default().at.get_or_insert(now);
         self.listen(now);
@@ -62,7 +62,7 @@ impl Revalidation {
         number != expected
     }
 
-    /// Notes a node's new epoch: its messages count from 1.
+    /// Notes a node's epoch, and forgets the message numbers of its earlier epochs.
     pub(super) fn on_epoch(&mut self, node: &NodeName, epoch: Epoch) {
         self.heard.retain(|(whose, _), heard| whose != node || heard.epoch == Some(epoch));
     }
@@ -71,7 +71,8 @@ impl Revalidation {
         self.silence.get_or_insert(now + HEARTBEAT);
     }
 
-    /// Returns the nodes and namespaces with a subscription that have been silent for too long.
+    /// Returns the nodes and namespaces from which no message has come for longer than [`SILENCE`], although this node
+    /// has subscriptions there.
     fn silent(&mut self, now: Instant, is_subscribed: impl Fn(&NodeName, usize) -> bool) -> Vec<(NodeName, usize)> {
         let mut silent = Vec::new();
         for ((node, space), heard) in &mut self.heard {
@@ -102,19 +103,19 @@ impl Revalidation {
         if self.asked.len() < REVALIDATED_AT_ONCE { self.waiting.pop_front() } else { None }
     }
 
-    /// Notes a request for which no client waits.
+    /// Counts a revalidation in flight.
     pub(super) fn on_asked(&mut self, fetch: Fetch) {
         self.asked.insert(fetch);
     }
 
-    /// Notes the end of a request.
+    /// Notes that a request has ended.
     pub(super) fn on_end(&mut self, fetch: Fetch) {
         self.asked.remove(&fetch);
     }
 }
 
 impl Cache {
-    /// Revalidates the copies of silent nodes: their last message, and the one after it, may have been lost.
+    /// Revalidates the copies of nodes that have been silent for longer than [`SILENCE`].
     pub(super) fn check_silence(&mut self, now: Instant, out: &mut Vec<Effect>) {
         if self.revalidation.due().is_none_or(|at| at > now) {
             return;
@@ -131,7 +132,7 @@ impl Cache {
         }
     }
 
-    /// Handles a node's invalidation of names. Returns false for a message of an unknown epoch.
+    /// Handles a node's invalidation message. Returns false if the message is of another epoch than the node's.
     pub fn on_changed(
         &mut self,
         node: &NodeName,
@@ -168,7 +169,7 @@ impl Cache {
             // The response may be older than the invalidation: `settle` compares them when it arrives.
             entry.invalidations.push(stamp);
             if entry.invalidations.len() > 8 {
-                // Of several invalidations, only the last matters.
+                // Only the latest invalidations matter: drop the oldest to bound the queue.
                 entry.invalidations.remove(0);
             }
             return;
@@ -198,7 +199,7 @@ impl Cache {
         self.ask_next(out);
     }
 
-    /// Sends requests for the next copies.
+    /// Requests the revalidation of the next queued copies, up to the limit.
     pub(super) fn ask_next(&mut self, out: &mut Vec<Effect>) {
         while let Some(name) = self.revalidation.pop() {
             let alive = self.alive.contains_key(&name.node);

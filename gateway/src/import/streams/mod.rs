@@ -1,12 +1,12 @@
 //! Streams of other nodes.
 //!
-//! Each link has a thread, which writes arriving pieces into drafts and sends complete messages to a local stream of the same
-//! name below the node's. The progress of the thread frees the window ([`StreamQuestion::Grant`]): a local stream that waits
-//! for its subscribers delays the sender, and at most one window is in flight.
+//! Each link has a thread, which writes arriving pieces into drafts, and sends complete messages to the local stream
+//! `NODE/NAME`. The gateway grants room to the sender only as this thread progresses ([`StreamQuestion::Grant`]). So a
+//! local stream that waits for its subscribers delays the sender, and at most one window is in flight.
 //!
-//! A link ends when its local stream has no subscribers any more. It survives a restart of the sending gateway, and a stream
-//! that ends and is opened again. After a restart of this gateway, its successor finds the streams that still have subscribers,
-//! and opens them again ([`Links::on_node_up`]).
+//! A link ends when its local stream has no subscribers any more. It continues after a restart of the sending gateway,
+//! and if the producer ends the stream and opens it again. A restarted gateway finds the local streams of its
+//! predecessor that still have subscribers, and opens their links again ([`Links::on_node_up`]).
 
 mod queue;
 mod receiver;
@@ -31,26 +31,26 @@ use tensorlend::{Call, Policy};
 use tensorlend_os::thread;
 use writer::{Writer, subscribers};
 
-/// Maximum number of links: each has a thread.
+/// Maximum number of links, because each has a thread.
 const LINKS_MAX: usize = 256;
-/// Interval of the grants of a link, also without progress.
+/// Maximum interval between two grants of a link: a grant without progress keeps the link alive.
 const RENEW: Duration = Duration::from_secs(1);
 /// Time without local subscribers after which a link ends.
 const IDLE: Duration = Duration::from_secs(5);
-/// Time without a piece after which a message counts as lost.
+/// Time without a piece after which the messages that the sender reports as sent count as lost.
 const SILENCE: Duration = Duration::from_secs(10);
-/// Interval in which a thread polls whether its link was closed.
+/// Interval at which a thread polls whether its link was closed.
 const POLL: Duration = Duration::from_millis(200);
 
 /// An event of a link.
 pub enum Event {
-    /// A node's response about a stream, or its absence.
+    /// A node's response about a stream, or the error instead of a response.
     Response(Asked, RemoteName, u64, Result<Frame, Trouble>),
-    /// A thread has freed much of its window.
+    /// The thread of a link has freed a quarter of the window: a grant is worth its cost.
     Progress,
 }
 
-/// The request to which a node responds.
+/// The kind of request to which a response belongs.
 #[derive(Clone, Copy)]
 pub enum Asked {
     /// A request to open a link.
@@ -60,50 +60,51 @@ pub enum Asked {
 }
 
 enum Phase {
-    /// The link was requested, and the node has not responded.
+    /// This gateway has requested the link, and the node has not responded.
     Opening,
     Open,
-    /// The link must be opened again, but not before this time.
+    /// The link is broken, and is requested again at this time.
     Broken(Instant),
 }
 
 struct Link {
     number: u64,
     phase: Phase,
-    /// The number of the connection on which the link was requested.
+    /// Number of the node's connection on which this gateway requested the link.
     connection: Option<u64>,
     shared: Arc<Shared>,
-    /// The thread runs.
+    /// Whether the link's thread runs.
     is_started: bool,
-    /// Whether a predecessor of this gateway opened the link: its subscribers wait, and no client asks again.
+    /// Whether a predecessor of this gateway opened the link. Its subscribers are connected already, so no client
+    /// requests it.
     is_inherited: bool,
     callers: Vec<Call>,
     /// Whether a grant is in flight.
     is_granting: bool,
     granted: Instant,
-    /// The progress at the last grant.
+    /// The progress that the last grant reported.
     told: Taken,
     heard: Instant,
     used: Instant,
     silence: Silence,
 }
 
-/// The last arrival of a piece.
+/// The observations from which a link detects that pieces have stopped to arrive.
 struct Silence {
-    /// The number of pieces that had arrived by then.
+    /// Number of pieces that had arrived at `since`.
     pieces: u64,
     since: Instant,
 }
 
 impl Link {
-    /// Schedules the link to be opened again, not before this time. Until then other links may use its window.
+    /// Marks the link as broken, to be requested again at `until`. Until then, other links may use its window.
     fn pause(&mut self, until: Instant) {
         self.phase = Phase::Broken(until);
         self.shared.window.store(0, Ordering::Relaxed);
     }
 }
 
-/// Streams of other nodes.
+/// The links of all streams that this gateway receives from other nodes.
 pub struct Links {
     events: EventSender<Event>,
     open: HashMap<RemoteName, Link>,
@@ -114,7 +115,7 @@ pub struct Links {
 }
 
 impl Links {
-    /// Returns an empty collection.
+    /// Makes an empty collection, whose events are posted to `events`.
     pub fn new(events: EventSender<Event>) -> Self {
         Self { events, open: HashMap::new(), names: HashMap::new(), ended: (0, 0), polled: None }
     }
@@ -129,7 +130,7 @@ impl Links {
         (self.open.len(), received, lost)
     }
 
-    /// Returns the bytes that have arrived and are not written.
+    /// Returns the bytes that have arrived and that no thread has taken from its queue.
     pub fn queued_bytes(&self) -> u64 {
         self.open.values().map(|link| link.shared.queue().bytes).sum()
     }
@@ -160,7 +161,8 @@ impl Links {
                 Phase::Open => context.answer(space, call, &RemoteAnswer::Here { stale: false }),
                 Phase::Broken(_) if link.is_started => context.answer(space, call, &RemoteAnswer::Here { stale: true }),
                 Phase::Broken(_) if !is_alive => context.answer(space, call, &RemoteAnswer::Unreachable),
-                // `open_link` requests the link again. The response to that request, or its timeout, then completes this call.
+                // `open_link` requests the link again. The response to that request, or its timeout, then completes
+                // this call.
                 Phase::Broken(_) => {
                     link.callers.push(call);
                     self.open_link(context, &name, now);
@@ -178,8 +180,8 @@ impl Links {
         self.begin(context, name, vec![call], now);
     }
 
-    /// Handles a node that can be reached: opens its streams that a predecessor of this gateway received, if they still have
-    /// subscribers.
+    /// Handles a node that has become reachable: requests its streams that a predecessor of this gateway received, if
+    /// they still have subscribers here.
     pub fn on_node_up(&mut self, context: &mut Context, node: &NodeName, now: Instant) {
         for space in 0..context.spaces.len() {
             let streams = context.client(space).streams(&format!("{node}/*")).unwrap_or_else(|error| {
@@ -216,7 +218,7 @@ impl Links {
         self.open_link(context, &name, now);
     }
 
-    /// Sets and returns a link's part of the budget.
+    /// Sets and returns a link's window, according to the budget.
     fn window(&mut self, context: &mut Context, name: &RemoteName) -> u64 {
         let Some(link) = self.open.get(name) else { return WINDOW_BYTES_LEAST };
         // `saturating_sub`: between the two reads, the thread of a link without a window may empty its queue.
@@ -237,8 +239,8 @@ impl Links {
         link.connection = context.nodes.connection(&name.node);
         link.told = Taken::default();
         let from = link.shared.wanted();
-        // This entry must follow the last piece of the former link and precede the first piece of the new one, which may arrive
-        // before the response.
+        // This entry must follow the last piece of the former link and precede the first piece of the new one, which
+        // may arrive before the response.
         link.shared.push_state(Coming::Reopened(number, from));
         let what = StreamQuestion::Open {
             link: number,
@@ -250,7 +252,8 @@ impl Links {
         self.ask(context, name, what, Some((Asked::Open, number)));
     }
 
-    /// Sends a request about a stream; `asked` goes into the event with the response, if one is wanted.
+    /// Sends a request about a stream. If `asked` is set, the response arrives as an event with these values; otherwise
+    /// it is ignored.
     fn ask(&self, context: &Context, name: &RemoteName, what: StreamQuestion, asked: Option<(Asked, u64)>) {
         let about = AboutStream { asker: context.asker.clone(), what };
         let frame = Frame { head: encode(&about), body: Body::default() };
@@ -267,7 +270,7 @@ impl Links {
         }
     }
 
-    /// Applies an event.
+    /// Handles a node's response, or the progress of a link's thread.
     pub fn on_event(&mut self, context: &mut Context, event: Event, now: Instant) {
         let (asked, name, number, response) = match event {
             Event::Response(asked, name, number, response) => (asked, name, number, response),
@@ -312,7 +315,7 @@ impl Links {
                 }
             }
             Ok(StreamAnswer::Refused(why)) => RemoteAnswer::Refused { why },
-            // The producer may open the stream again.
+            // The link stays, because the producer may open the stream again.
             Ok(StreamAnswer::Nothing) if link.is_started => {
                 link.shared.push_state(Coming::Ended);
                 link.pause(now + RENEW);
@@ -345,7 +348,7 @@ impl Links {
         }
     }
 
-    /// Handles a piece of a message. A piece that belongs to no link is late, or forged.
+    /// Handles a piece of a message. A piece whose link does not exist is late or forged, and is dropped.
     pub fn on_piece(&mut self, context: &mut Context, from: &NodeName, number: u64, frame: &Frame) {
         let name = self.names.get(&number).filter(|name| name.node == *from);
         let Some(link) = name.and_then(|name| self.open.get(name)) else {
@@ -365,7 +368,7 @@ impl Links {
         }
     }
 
-    /// Polls the links in intervals.
+    /// Polls the links, at most every 50 ms.
     pub fn on_tick(&mut self, context: &mut Context, now: Instant) {
         if self.polled.is_none_or(|polled| now.saturating_duration_since(polled) >= POLL / 4) {
             self.polled = Some(now);
@@ -373,13 +376,13 @@ impl Links {
         }
     }
 
-    /// Renews links, opens broken ones again, and ends those without subscribers.
+    /// Sends due grants, requests broken links again, and ends links without local subscribers.
     fn poll_all(&mut self, context: &mut Context, now: Instant) {
         let names: Vec<RemoteName> = self.open.keys().cloned().collect();
         for name in names {
             self.poll(context, &name, now);
         }
-        // The windows of links that have ended are free.
+        // The sum does not contain the windows of links that have ended.
         context.budget.on_windows(self.windows());
     }
 
@@ -404,7 +407,8 @@ impl Links {
         }
     }
 
-    /// Grants the sender the free part of the window, if that part is large or the grant is due.
+    /// Grants the free part of the window to the sender, if it is at least a quarter of the window, or if a grant is
+    /// due.
     fn grant(&mut self, context: &mut Context, name: &RemoteName, now: Instant) {
         let Some(link) = self.open.get_mut(name) else { return };
         let (taken, number) = (link.shared.taken_of(link.number), link.number);
@@ -435,7 +439,8 @@ impl Links {
                 }
             }
             Ok(_) => link.pause(now),
-            // The transport may be back before the sender closes the link.
+            // The sender closes the link only after [`LINK_TIMEOUT`] without a grant, and the transport may recover
+            // before.
             Err(_) if now.saturating_duration_since(link.heard) < LINK_TIMEOUT => {}
             Err(_) => link.pause(now + RENEW),
         }

@@ -1,4 +1,5 @@
-//! The queue between the transport's thread, which receives the pieces of a link, and the link's thread, which writes them.
+//! The queue between the transport's thread, which receives the pieces of a link, and the link's thread, which writes
+//! them.
 
 use crate::wire::{Body, CHUNK_BYTES_LEAST, Message};
 use std::collections::VecDeque;
@@ -13,9 +14,10 @@ pub const WINDOW_MESSAGES: u32 = 16;
 pub enum Coming {
     /// A piece of a message.
     Piece(Message, Body),
-    /// The link is opened again under this number, from this message of the stream on: its messages count from 0.
+    /// The link is opened again with this link number, from this message of the stream on. The link's own message
+    /// numbers begin with 0 again.
     Reopened(u64, Option<u64>),
-    /// The messages that were sent before this number are lost.
+    /// The messages of the link before this number that have not arrived are lost.
     Silence(u64),
     /// The stream has ended.
     Ended,
@@ -24,32 +26,33 @@ pub enum Coming {
 /// The progress of the link's thread.
 #[derive(Clone, Copy, Default)]
 pub struct Taken {
-    /// The number of the link: messages of an earlier link occupy no window.
+    /// Number of the link. Messages of an earlier link do not occupy the window.
     pub link: u64,
     /// Number in the link of the first message that occupies the window.
     pub through: u64,
     /// Number of bytes of message `through` that do not occupy the window any more.
     pub here: u64,
-    /// Bytes of all messages.
+    /// Bytes of all messages that the thread has taken.
     pub bytes: u64,
 }
 
 impl Taken {
-    /// Returns true if a quarter of the window was freed since the last grant. Earlier grants would cost more messages; later
-    /// ones would leave the transport idle.
+    /// Returns true if a quarter of the window was freed since the grant `told`. Smaller grants would be more messages;
+    /// larger ones would let the sender run out of window.
     pub fn is_much_since(self, told: Self, window_bytes: u64) -> bool {
         self.through.saturating_sub(told.through) >= u64::from(WINDOW_MESSAGES / 4)
             || self.bytes.saturating_sub(told.bytes) >= (window_bytes / 4).max(1)
     }
 }
 
-/// Pieces that have arrived and are not written.
+/// Pieces that have arrived and that the link's thread has not taken.
 #[derive(Default)]
 pub struct Queue {
     coming: VecDeque<Coming>,
-    /// Bytes of the bodies.
+    /// Bytes of the queued bodies.
     pub bytes: u64,
-    /// Number of first pieces of messages in the queue. Each may have some MiB of names and metadata.
+    /// Number of queued pieces that begin a message. This number is limited, because each such piece may have 4 MiB of
+    /// names and metadata.
     messages: u32,
 }
 
@@ -62,7 +65,7 @@ impl Queue {
         self.coming.push_back(coming);
     }
 
-    /// Takes the oldest entry.
+    /// Removes and returns the oldest entry.
     pub fn pop(&mut self) -> Option<Coming> {
         let coming = self.coming.pop_front()?;
         if let Coming::Piece(message, body) = &coming {
@@ -77,10 +80,11 @@ impl Queue {
         self.coming.is_empty()
     }
 
-    /// Returns true if the sender ignores its window. An honest sender has at most one window in the queue, and another one from
-    /// before the link was opened again.
+    /// Returns true if the queue has more than two windows, which an honest sender never causes: at most one window,
+    /// and another one that it sent before the link was opened again.
     pub fn is_full(&self, window_bytes: u64) -> bool {
-        // A piece has the size of a chunk, or is the last of its message.
+        // The number of pieces in one window: each has at least the size of the smallest chunk, or is the first or last
+        // of its message.
         let pieces = window_bytes / CHUNK_BYTES_LEAST + 2 * u64::from(WINDOW_MESSAGES);
         self.bytes > window_bytes.saturating_mul(2)
             || self.messages > 2 * WINDOW_MESSAGES
@@ -95,21 +99,21 @@ pub struct Shared {
     changed: Condvar,
     closed: AtomicBool,
     taken: Mutex<Taken>,
-    /// The window that the sender was granted.
+    /// The window in bytes that the sender may use; 0: none.
     pub window: AtomicU64,
-    /// Number in the stream of the message that must follow, plus 1; 0: any.
+    /// Number in the stream of the next message, plus 1; 0 if the next message may have any number.
     wanted: AtomicU64,
     /// Number of pieces that have arrived.
     pub pieces: AtomicU64,
-    /// Messages that were received.
+    /// Number of complete messages.
     pub received: AtomicU64,
-    /// Messages that were lost.
+    /// Number of lost messages.
     pub lost: AtomicU64,
-    /// Pieces that were dropped.
+    /// Number of dropped pieces.
     pub dropped: AtomicU64,
-    /// Subscribers of the local stream.
+    /// Number of subscribers of the local stream.
     pub subscribers: AtomicU64,
-    /// Whether the link's thread is writing.
+    /// Whether the link's thread works on an entry that it has taken from the queue.
     pub busy: AtomicBool,
 }
 
@@ -124,13 +128,13 @@ impl Shared {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the bytes that the link may have in flight. Without a window these are the bytes in its queue.
+    /// Returns the bytes that the link may have in flight: its window or, without a window, the bytes in its queue.
     pub fn room(&self) -> u64 {
         let window = self.window.load(Ordering::Relaxed);
         if window > 0 { window } else { self.queue().bytes }
     }
 
-    /// Returns the progress of the link of this number.
+    /// Returns the progress if it is of the link with this number, and otherwise no progress.
     pub fn taken_of(&self, link: u64) -> Taken {
         let taken = *self.taken();
         if taken.link == link { taken } else { Taken { link, ..Taken::default() } }
@@ -143,8 +147,8 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Adds [`Coming::Reopened`] or [`Coming::Ended`]. It replaces such an entry at the end of the queue, so that repeated
-    /// requests do not fill the queue while its thread waits.
+    /// Adds [`Coming::Reopened`] or [`Coming::Ended`]. If the last entry of the queue is one of them, the new entry
+    /// replaces it: so repeated requests do not fill the queue while the link's thread waits.
     pub fn push_state(&self, coming: Coming) {
         let mut queue = self.queue();
         queue.coming.pop_back_if(|last| matches!(last, Coming::Reopened(..)));
@@ -169,12 +173,12 @@ impl Shared {
         drop(self.changed.wait_timeout(queue, time).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Returns the number in the stream of the message that must follow; `None`: any.
+    /// Returns the number in the stream of the next message; `None` if it may have any number.
     pub fn wanted(&self) -> Option<u64> {
         self.wanted.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// Sets the number in the stream of the message that must follow.
+    /// Sets the number in the stream of the next message; `None` if it may have any number.
     pub fn set_wanted(&self, wanted: Option<u64>) {
         self.wanted.store(wanted.map_or(0, |wanted| wanted.saturating_add(1)), Ordering::Relaxed);
     }

@@ -6,14 +6,14 @@ use crate::wire::{Chunk, Descriptor, Message, NodeName, Part};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The use of a piece.
+/// The action that an arrived piece requires.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
     /// A message begins with this chunk; an incomplete message before it is abandoned.
     Begin(Arc<Descriptor>, Chunk),
-    /// More bytes of the message.
+    /// Write more bytes of the message that has begun.
     Write(Chunk),
-    /// No use: the message was received under an earlier link.
+    /// Ignore the piece: its message arrived before the link was opened again.
     Skip,
     /// The stream has ended.
     End,
@@ -25,13 +25,13 @@ pub enum BadPiece {
     /// The piece belongs to a message that is complete or abandoned.
     #[error("a piece of an earlier message")]
     Old,
-    /// The piece is not the next one.
+    /// The piece does not follow the previous piece of its message.
     #[error("a piece that does not follow")]
     Order,
     /// The message was first published on another node than its sender.
     #[error("a message that is another node's")]
     Origin,
-    /// No link has messages of this number.
+    /// The number is the maximum of its type, which no sender reaches.
     #[error("a number that cannot be")]
     Number,
 }
@@ -52,37 +52,39 @@ pub struct Receiver {
     /// Number in the link of the first message that has not arrived.
     next: u64,
     begun: Option<Begun>,
-    /// Number in the stream of the message that must follow; `None`: any.
+    /// Number in the stream of the next message; `None` if it may have any number.
     wanted: Option<u64>,
-    /// Numbers in the stream of messages that the link repeats: they arrived between the request and the link's opening.
+    /// Numbers in the stream of messages that a link, opened again, may repeat: they arrived after the number in its
+    /// request was chosen.
     repeated: Range<u64>,
     lost: u64,
     received: u64,
 }
 
 impl Receiver {
-    /// Returns a link that this node just opened.
+    /// Makes the state of a new link to `node`.
     pub fn new(node: NodeName) -> Self {
         Self { node, next: 0, begun: None, wanted: None, repeated: 0..0, lost: 0, received: 0 }
     }
 
-    /// Opens the link again from this message of the stream on (`None`: the newest). Its own numbers begin again, and those of
-    /// the stream continue.
+    /// Opens the link again from this message of the stream on (`None`: the newest). The link's own numbers begin with
+    /// 0 again, and those of the stream continue.
     pub fn on_reopened(&mut self, from: Option<u64>) {
         let wanted = self.wanted.unwrap_or(0);
-        // The newest message of a stream that continues is the one before the wanted one, or a later one. A number above the
-        // wanted one belongs to a stream that has ended since: the sender detects that by the number, and sends all messages.
+        // `from` is `None` if no number was known: then the newest message is the one before the next one, or a later
+        // one. If `from` is larger than the next number, the stream has ended since: the sender detects that by `from`,
+        // and sends the new stream from its first message on.
         let from = from.unwrap_or(wanted.saturating_sub(1));
         self.repeated = if from > wanted { 0..wanted } else { from..wanted };
         (self.next, self.begun) = (0, None);
     }
 
-    /// Notes the end of the stream: its numbers begin at 0 if it is opened again.
+    /// Notes the end of the stream. If the producer opens it again, its numbers begin with 0.
     pub fn on_ended(&mut self) {
         (self.begun, self.wanted, self.repeated) = (None, Some(0), 0..0);
     }
 
-    /// Receives a piece.
+    /// Handles a piece, and returns what to do with it.
     ///
     /// # Errors
     /// [`BadPiece`]: the piece is dropped.
@@ -100,9 +102,10 @@ impl Receiver {
                 if self.repeated.contains(&sequence) {
                     return Ok(Step::Skip);
                 }
-                // The repeated messages have passed. A smaller number belongs to a stream that was opened again.
+                // This message is new, so none of the following ones is a repetition: a small number in them means that
+                // the producer has opened the stream again.
                 self.repeated = 0..0;
-                // A smaller number than the wanted one loses nothing: the stream was opened again.
+                // A number below the expected one means a new stream, of which no message is lost.
                 self.lost = self.lost.saturating_add(self.wanted.map_or(0, |wanted| sequence.saturating_sub(wanted)));
                 self.wanted = Some(sequence);
                 let (bytes, here) = (descriptor.bytes(), u64::from(chunk.bytes));
@@ -127,7 +130,7 @@ impl Receiver {
         }
     }
 
-    /// Completes the message if all its bytes have arrived, and returns whether it did.
+    /// Completes the message that has begun if all its bytes have arrived, and returns true in that case.
     pub fn take(&mut self) -> bool {
         let Some(begun) = self.begun.take_if(|begun| begun.here == begun.bytes) else { return false };
         self.wanted = Some(begun.sequence.saturating_add(1));
@@ -140,7 +143,7 @@ impl Receiver {
         self.begun = None;
     }
 
-    /// Notes that the messages sent before this number are lost.
+    /// Notes that all messages of the link before number `sent` that have not arrived are lost.
     pub fn on_silence(&mut self, sent: u64) {
         if sent > self.next {
             (self.next, self.begun) = (sent, None);
@@ -152,12 +155,12 @@ impl Receiver {
         self.next - u64::from(self.begun.is_some())
     }
 
-    /// Returns the number of bytes of that message that have arrived.
+    /// Returns the number of arrived bytes of message [`Receiver::next`].
     pub fn here(&self) -> u64 {
         self.begun.as_ref().map_or(0, |begun| begun.here)
     }
 
-    /// Returns the number in the stream of the message that must follow.
+    /// Returns the number in the stream of the next message; `None` if it may have any number.
     pub fn wanted(&self) -> Option<u64> {
         self.wanted
     }

@@ -9,13 +9,13 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 use tensorlend::{Client, Policy, Stream};
 
-/// Returns the number of subscribers of a local stream, also of one that has ended.
+/// Returns the number of subscribers of a local stream, even if the stream has ended.
 pub fn subscribers(client: &Client, name: &str) -> u64 {
     let found = client.streams(&globset::escape(name));
     found.ok().and_then(|found| found.first().map(|one| one.count)).unwrap_or(0)
 }
 
-/// The thread of a link.
+/// The state of a link's thread.
 pub struct Writer {
     client: Client,
     name: String,
@@ -24,17 +24,18 @@ pub struct Writer {
     /// `None`: the stream of the other node has ended.
     stream: Option<Stream>,
     incoming: Option<Incoming>,
-    /// Time of the last request to the daemon for the subscribers of a stream that has ended.
+    /// Time at which the thread last asked the daemon for the number of subscribers of an ended stream.
     counted: Option<Instant>,
 }
 
 impl Writer {
-    /// Writes to the open stream of this name.
+    /// Makes a writer to `stream`, the open local stream of this name.
     pub fn new(client: Client, name: String, stream: Stream, capacity: u32, policy: Policy) -> Self {
         Self { client, name, capacity, policy, stream: Some(stream), incoming: None, counted: None }
     }
 
-    /// Writes arriving pieces until the link is closed. Calls `on_progress` when much of the window is free.
+    /// Writes arriving pieces until the link is closed. Calls `on_progress` whenever a quarter of the window has become
+    /// free.
     pub fn run(mut self, shared: &Shared, mut receiver: Receiver, on_progress: &dyn Fn()) {
         let (mut link, mut told, mut bytes) = (0, Taken::default(), 0);
         while !shared.is_closed() {
@@ -79,7 +80,8 @@ impl Writer {
         (self.incoming, self.counted) = (None, None);
         self.count(shared);
         drop(self.stream.take());
-        // A stream with subscribers stays: the successor of this gateway finds it by them, and opens it again.
+        // A stream with subscribers stays in the directory, so that this gateway's successor finds it and opens its
+        // link again.
         if shared.subscribers.load(Ordering::Relaxed) == 0 {
             let _ = self.client.delete_stream(&self.name);
         }

@@ -1,15 +1,16 @@
-//! Calls of ONNX Runtime that read and write borrowed memory. `ort` would copy borrowed inputs of a binding, and accepts no
-//! borrowed outputs.
+//! Calls of ONNX Runtime that read and write borrowed memory. `ort` would copy borrowed inputs of a binding, and
+//! accepts no borrowed outputs.
 //!
 //! Every block here relies on these rules, which the `SAFETY` comments name:
 //!
-//! 1. *Borrows.* Only `Run::go` uses a value over borrowed memory (`Run::value`), and the [`Run`] releases it. The lifetime
-//!    `'m` of the `Run` is that of the borrows: the runtime reads inputs and writes outputs only while their memory is
-//!    borrowed.
-//! 2. *Inputs.* Inputs are never written: the runtime takes a `*mut` for both, and writes to outputs only.
-//! 3. *Lengths.* A value's length in bytes is that of its slice, and the runtime checks it against shape and element type when
-//!    the value is made. Before it writes to a given output, it checks the output's shape.
-//! 4. *Pointers.* Pointers that the runtime returns are checked for null, owned by one [`Made`] or [`Run`], and released once.
+//! 1. *Borrows.* `Run::value` makes a runtime value over borrowed memory. Only `Run::go` uses this value, and the
+//!    [`Run`] releases it. The `Run` has the lifetime `'m` of the borrows, so the runtime reads inputs and writes
+//!    outputs only while their memory is borrowed.
+//! 2. *Inputs.* The runtime takes a `*mut` for inputs and outputs, but writes to outputs only.
+//! 3. *Lengths.* A value's length in bytes is that of its slice, and the runtime checks it against shape and element
+//!    type when the value is made. Before it writes to a given output, it checks the output's shape.
+//! 4. *Pointers.* Pointers that the runtime returns are checked for null, owned by one [`Made`] or [`Run`], and
+//!    released once.
 #![allow(unsafe_code)]
 
 use super::Feed;
@@ -24,14 +25,14 @@ use std::ptr::{NonNull, null, null_mut};
 /// Maximum number of dimensions of a tensor.
 const NDIM_MAX: usize = 16;
 
-/// Memory for an output.
+/// Memory that the caller provides for an output.
 pub struct Given<'g> {
     pub shape: &'g [u64],
     pub bytes: &'g mut [u8],
     pub code: u32,
 }
 
-/// One run: its inputs and outputs.
+/// One run of a session, with its inputs and outputs.
 pub struct Run<'m, 's> {
     session: &'s mut Session,
     memory: MemoryInfo<'static>,
@@ -55,7 +56,7 @@ impl<'m, 's> Run<'m, 's> {
         }
     }
 
-    /// Adds an input in place.
+    /// Adds an input, which the runtime reads in place.
     pub fn input(&mut self, name: &'m CString, feed: &Feed<'m>, code: u32) -> Result<(), String> {
         let value = self.value(feed.bytes.as_ptr().cast_mut(), feed.bytes.len(), feed.shape, code)?;
         self.input_names.push(name.as_ptr());
@@ -63,7 +64,7 @@ impl<'m, 's> Run<'m, 's> {
         Ok(())
     }
 
-    /// Adds an output in the given memory; `None`: the runtime allocates it.
+    /// Adds an output. The runtime writes it into the given memory, or allocates memory if `given` is `None`.
     pub fn output(&mut self, name: &'m CString, given: Option<Given<'m>>) -> Result<(), String> {
         let value = match given {
             Some(given) => Some(self.value(given.bytes.as_mut_ptr(), given.bytes.len(), given.shape, given.code)?),
@@ -79,8 +80,8 @@ impl<'m, 's> Run<'m, 's> {
         let dims: Vec<i64> = shape.iter().map(|&size| size as i64).collect();
         let mut value = null_mut();
         let data = data.cast::<c_void>();
-        // SAFETY: the rules on borrows and lengths: `data` and `len` are a slice that is borrowed for 'm. The call copies the
-        // `dims.len()` numbers of `dims`.
+        // SAFETY: the rules on borrows and lengths: `data` and `len` are a slice that is borrowed for 'm. The call
+        // copies the `dims.len()` numbers of `dims`.
         let status = unsafe {
             (ort::api().CreateTensorWithDataAsOrtValue)(
                 self.memory.ptr(),
@@ -96,13 +97,14 @@ impl<'m, 's> Run<'m, 's> {
         NonNull::new(value).ok_or_else(|| "ONNX Runtime made no value".into())
     }
 
-    /// Runs. Returns the outputs that the runtime allocated, in the outputs' order; `None` for those in given memory.
+    /// Runs the session. Returns one entry for each output, in order: the output if the runtime allocated it, `None` if
+    /// it is in given memory.
     pub fn go(self) -> Result<Vec<Option<Made>>, String> {
         let inputs: Vec<*const OrtValue> = self.inputs.iter().map(|value| value.as_ptr().cast_const()).collect();
         let mut outputs: Vec<*mut OrtValue> =
             self.outputs.iter().map(|value| value.map_or(null_mut(), NonNull::as_ptr)).collect();
-        // SAFETY: the rules on borrows and inputs. The counts are those of names and values; names are `CString`s that live for
-        // 'm. The session is borrowed mutably, so nothing else uses it.
+        // SAFETY: the rules on borrows and inputs. The counts are those of names and values; names are `CString`s that
+        // live for 'm. The session is borrowed mutably, so nothing else uses it.
         let status = unsafe {
             (ort::api().Run)(
                 self.session.ptr_mut(),
@@ -115,7 +117,7 @@ impl<'m, 's> Run<'m, 's> {
                 outputs.as_mut_ptr(),
             )
         };
-        // Take over all outputs before any return with an error, so that all of them are released.
+        // Take ownership of all outputs before the first return with an error, so that each of them is released.
         let made: Vec<Option<Made>> = outputs
             .iter()
             .zip(&self.outputs)
@@ -135,16 +137,17 @@ impl Drop for Run<'_, '_> {
     }
 }
 
-/// An output in memory of the runtime.
+/// An output in memory that the runtime allocated.
 pub struct Made(NonNull<OrtValue>);
 
 impl Made {
-    /// The sizes of its dimensions.
+    /// Returns the sizes of the output's dimensions.
     pub fn shape(&self) -> Result<Vec<u64>, String> {
         Ok(self.kind()?.1)
     }
 
-    /// Copies the output into `to`, if it has this element type and this length.
+    /// Copies the output into `to`. Fails if the output has another element type than `code`, or another length than
+    /// `to`.
     pub fn copy_to(&self, to: &mut [u8], code: Option<u32>) -> Result<(), String> {
         let (found, shape) = self.kind()?;
         if code != Some(found as u32) {
@@ -157,8 +160,8 @@ impl Made {
             return Ok(());
         }
         let data = NonNull::new(data.cast::<u8>()).ok_or_else(|| format!("an output of {shape:?} has no memory"))?;
-        // SAFETY: the tensor has the element type and shape of `to`, so as many bytes. It lives as long as self, in memory of the
-        // runtime, which `to` does not overlap.
+        // SAFETY: the tensor has the element type and shape of `to`, so as many bytes. It lives as long as self, in
+        // memory of the runtime, which `to` does not overlap.
         to.copy_from_slice(unsafe { std::slice::from_raw_parts(data.as_ptr(), to.len()) });
         Ok(())
     }
@@ -182,12 +185,12 @@ impl Made {
 
 impl Drop for Made {
     fn drop(&mut self) {
-        // SAFETY: the rule on pointers: the runtime made it for this caller, and it has no other owner.
+        // SAFETY: the rule on pointers: the runtime made this object for this caller, and it has no other owner.
         unsafe { (ort::api().ReleaseValue)(self.0.as_ptr()) };
     }
 }
 
-/// Type and shape of a tensor.
+/// The runtime's object with the element type and shape of a tensor.
 struct Info(NonNull<OrtTensorTypeAndShapeInfo>);
 
 impl Info {
@@ -206,12 +209,12 @@ impl Info {
 
 impl Drop for Info {
     fn drop(&mut self) {
-        // SAFETY: the rule on pointers: the runtime made it for this caller, and it has no other owner.
+        // SAFETY: the rule on pointers: the runtime made this object for this caller, and it has no other owner.
         unsafe { (ort::api().ReleaseTensorTypeAndShapeInfo)(self.0.as_ptr()) };
     }
 }
 
-/// The library's version.
+/// Returns the version of the ONNX Runtime library.
 pub fn version() -> String {
     // SAFETY: the library is loaded. It returns a string that ends with 0 and lives as long as the library.
     unsafe { CStr::from_ptr((ort::api().GetBuildInfoString)()) }

@@ -1,7 +1,7 @@
 //! ONNX Runtime, as a library that the worker loads at its start.
 //!
-//! The runtime reads inputs in place. If the shape of an output follows from the inputs' shapes, the runtime writes it into the
-//! memory of the response; otherwise it is copied once.
+//! The runtime reads inputs in place. If the shape of an output follows from the inputs' shapes, the runtime writes it
+//! into the memory of the response; otherwise the worker copies the output once.
 
 mod calls;
 
@@ -35,8 +35,8 @@ pub struct OnnxRuntime {
     session: Session,
     signature: Signature,
     names: Names,
-    /// For each output, whether a run may have computed another shape than the graph declares: its shape is no longer
-    /// predicted.
+    /// For each output, whether a run may have computed another shape than the graph declares. The worker then no
+    /// longer predicts the shape of this output.
     unforeseen: Vec<bool>,
     version: String,
 }
@@ -48,7 +48,7 @@ struct Names {
 }
 
 impl OnnxRuntime {
-    /// Reads a model.
+    /// Loads the library, and reads a model with it.
     pub fn load(library: &Path, args: &Args, model: &[u8], signature: &Signature) -> Result<Self, String> {
         let at = |e: &dyn std::fmt::Display| format!("ONNX Runtime at {}: {e}", library.display());
         let builder = ort::init_from(library).map_err(|e| at(&e))?;
@@ -107,7 +107,7 @@ impl OnnxRuntime {
     }
 }
 
-/// A run that failed.
+/// The error of a failed run.
 struct Failed {
     why: String,
     /// Whether an output's shape was predicted: a failed run may be due to a wrong prediction.
@@ -150,7 +150,7 @@ impl Engine for OnnxRuntime {
 
 fn build(environment: &ort::environment::Environment, args: &Args, model: &[u8]) -> Result<Session, String> {
     let builder: SessionBuilder = Session::builder(environment).map_err(|e| e.to_string())?;
-    // Errors only: the runtime's warnings are advice on how to write a graph.
+    // Log errors only, because the runtime's warnings are advice for authors of graphs.
     let mut builder = builder.with_log_level(LogLevel::Error).map_err(|e| e.to_string())?;
     if let Some(threads) = args.threads {
         builder = builder.with_intra_threads(threads.into()).map_err(|e| e.to_string())?;
@@ -158,7 +158,7 @@ fn build(environment: &ort::environment::Environment, args: &Args, model: &[u8])
     builder.commit_from_memory(model).map_err(|e| e.to_string())
 }
 
-/// ONNX's number of an element type.
+/// Returns ONNX's number of an element type, if it has one.
 fn code(dtype: DType) -> Option<u32> {
     Some(match dtype {
         DType::F32 => 1,
